@@ -1,0 +1,1 @@
+"""Workloads, harness, records and reports."""

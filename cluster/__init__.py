@@ -1,0 +1,1 @@
+"""Workers, their channels, certificates and jobs."""

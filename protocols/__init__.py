@@ -1,0 +1,1 @@
+"""Three-party replicated secret sharing as TensorFlow graphs."""

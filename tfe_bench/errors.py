@@ -1,0 +1,98 @@
+"""The one tree of errors, and the exit code of each branch.
+
+An error's text says what was wrong, what was received and what to do, and never
+carries a share, a key or any other secret.  docs/exit_codes.md lists the codes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TfeBenchError(Exception):
+    """Base of every error that a user, an operator or a peer can cause."""
+
+    exit_code = 1
+
+
+class UsageError(TfeBenchError):
+    """The command line or a function's arguments do not fit."""
+
+    exit_code = 2
+
+
+class ConfigError(TfeBenchError):
+    """A file (cluster.toml, worker.toml, a certificate, a data file) is unusable."""
+
+    exit_code = 10
+
+
+class DataError(ConfigError):
+    """A data file is missing, malformed or not numeric."""
+
+
+class ClusterError(TfeBenchError):
+    """Workers cannot be reached, started, or agree with each other."""
+
+    exit_code = 20
+
+
+class PeerLost(ClusterError):
+    """A worker died, hung or became unreachable while a job was running.
+
+    Args:
+        party: the index (0, 1 or 2) of the worker that was lost, None when it was a client.
+        reason: what was observed.
+    """
+
+    exit_code = 20
+
+    def __init__(self, party: int | None, reason: str) -> None:
+        self.party = party
+        self.reason = reason
+        who = "client" if party is None else f"party {party}"
+        super().__init__(
+            f"Lost {who}: {reason}. The job ended on the other workers; "
+            "start it again once the worker answers (a retry is a new session with new keys)."
+        )
+
+
+class JobCancelled(ClusterError):
+    """The client cancelled the job, or its connection to a worker ended."""
+
+
+class SecurityError(TfeBenchError):
+    """Something was refused because it would weaken the security promise."""
+
+    exit_code = 30
+
+
+class ProtocolError(SecurityError):
+    """The workers' graphs or messages disagree, or a mask would be used twice."""
+
+
+class VersionMismatch(SecurityError):
+    """Two sides run other versions, rings, programs or cluster files."""
+
+
+class PolicyError(SecurityError):
+    """A worker's operator does not allow this program, client or reveal."""
+
+
+class RangeError(TfeBenchError):
+    """A value cannot be represented (NaN, Inf, outside the fixed-point range)."""
+
+    exit_code = 40
+
+
+class OpsMissing(TfeBenchError):
+    """The compiled ops are missing, were built for another TensorFlow, or cannot run here."""
+
+    exit_code = 50
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Returns ' Did you mean "x"?' for the nearest known word, or ''."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f' Did you mean "{near[0]}"?' if near else ""
