@@ -1,0 +1,188 @@
+"""The table a person reads, drawn from a record alone.
+
+Fits 60 columns and more.  Plain text without escape codes where the console is no
+terminal, knows only ASCII, or NO_COLOR is set.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tfe_bench.benchmarks.records import Record
+
+_ABSENT = "-"
+_WIDEST = 88
+_LABELS = len("start workers")
+
+
+def human_bytes(count: float) -> str:
+    """Returns a number of bytes with three digits and an SI unit: 999 B, 1.50 kB, 2.00 GB."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(count) < 999.5 or unit == "TB":
+            return f"{count:.0f} B" if unit == "B" else f"{_three_digits(count)} {unit}"
+        count /= 1000
+    raise AssertionError("unreachable")
+
+
+def human_seconds(seconds: float) -> str:
+    """Returns a time with three digits, in ms below a second: 0.0131 ms, 52.1 ms, 1.20 s."""
+    if seconds == 0:
+        return "0 s"
+    if abs(seconds) < 0.9995:
+        return f"{_three_digits(seconds * 1000)} ms"
+    return f"{_three_digits(seconds)} s"
+
+
+def render(record: Record, console: Console) -> None:
+    """Prints the record to `console`: what ran, how long, what each party sent and held.
+
+    Args:
+        record: one measurement.
+        console: where to; its width is used up to 88 columns and text wraps below that.
+    """
+    styled = console.is_terminal and not console.no_color and not console.options.ascii_only
+    strong, faint = ("bold", "dim") if styled else ("", "")
+    width = min(console.width, _WIDEST)
+
+    def show(thing: Text | Table) -> None:
+        if styled:
+            console.print(thing, width=width)
+            return
+        for line in console.render_lines(thing, console.options.update(width=width), pad=False):
+            text = "".join(segment.text for segment in line).rstrip()
+            text = text.encode(console.encoding, "replace").decode(console.encoding)
+            console.out(text, highlight=False)
+
+    title = Text(_clean(record.workload), style=strong)
+    if record.parameters:
+        title.append(f"  {_parameters(record.parameters)}", style="not bold" if styled else "")
+    show(title)
+    figures = _grid(faint)
+    for label, value in _figures(record):
+        figures.add_row(label, value)
+    figures.add_row("correct", _correct(record, styled))
+    for label, words in _circumstances(record):
+        figures.add_row(label, words)
+    show(figures)
+    show(Text())
+    show(_parties(record, strong, faint))
+    show(Text())
+    for line in _packed(_versions(record), width):
+        show(Text(line, style=faint))
+
+
+def _figures(record: Record) -> list[tuple[str, str]]:
+    seconds = record.seconds
+    spread = f"{human_seconds(seconds.min)} .. {human_seconds(seconds.max)}"
+    run = human_seconds(seconds.median)
+    if record.repeats > 1:
+        run += f"  ({spread}, {record.repeats} runs)"
+    return [
+        ("run time", run),
+        ("build graph", _seconds(record.build_seconds)),
+        ("start workers", _seconds(record.start_seconds)),
+        ("share inputs", _seconds(record.share_seconds)),
+        ("rounds", f"{_count(record.rounds)} cold / {_count(record.rounds_ahead)} run-ahead"),
+    ]
+
+
+def _circumstances(record: Record) -> list[tuple[str, str]]:
+    emulated = f" ({_clean(record.profile_emulation)})" if record.profile_emulation else ""
+    sha, mark, dirty = (record.commit or "").partition("+")
+    commit = _clean(sha[:12] + mark + dirty) if sha else _ABSENT
+    here = record.machine
+    cpu, cores, memory, kernel = here.cpu, here.cores, here.memory_bytes, here.kernel
+    encoding = f"ring 2^{record.ring}, {record.fractional_bits} fractional bits"
+    return [
+        ("protocol", f"{_clean(record.protocol)}, {encoding}"),
+        ("network", f"{_clean(record.profile)}{emulated}, TLS {'on' if record.tls else 'OFF'}"),
+        ("cluster", _clean(record.cluster)),
+        ("machine", f"{_clean(cpu)}, {cores} cores, {human_bytes(memory)}, {_clean(kernel)}"),
+        ("commit", commit),
+        ("measured", _clean(record.time)),
+    ]
+
+
+def _correct(record: Record, styled: bool) -> Text:
+    words = {True: "yes", False: "NO", None: "not checked"}[record.correct]
+    styles = {True: "green", False: "bold red", None: "yellow"}
+    text = Text(words, style=styles[record.correct] if styled else "")
+    if record.max_error is not None:
+        text.append(f", max error {record.max_error:.3g}", style="default" if styled else "")
+    return text
+
+
+def _parties(record: Record, strong: str, faint: str) -> Table:
+    table = Table(box=None, header_style=strong, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("per party", style=faint, min_width=_LABELS, no_wrap=True)
+    for party in ("0", "1", "2"):
+        table.add_column(party, justify="right", min_width=8, no_wrap=True)
+    for label, sign, values in (
+        ("sent", "", record.bytes_sent),
+        ("sent framed", "", record.frame_bytes),
+        ("peak memory", "+", record.peak_memory),  # growth above idle
+        ("idle memory", "", record.idle_memory),
+    ):
+        cells = [_ABSENT] * 3 if values is None else [sign + human_bytes(v) for v in values]
+        table.add_row(label, *cells)
+    return table
+
+
+def _versions(record: Record) -> list[str]:
+    return [f"{name} {_clean(version or _ABSENT)}" for name, version in record.versions.items()]
+
+
+def _packed(parts: list[str], width: int) -> list[str]:
+    """The parts in one line, or in as few as hold them without breaking one."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(part) + 3 > width:
+            lines[-1] += ","
+            lines.append(part)
+        else:
+            lines[-1] += f", {part}"
+    return lines
+
+
+def _grid(faint: str) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style=faint, min_width=_LABELS, no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def _parameters(parameters: Mapping[str, Any]) -> str:
+    return " ".join(f"{_clean(name)}={_value(value)}" for name, value in parameters.items())
+
+
+def _value(value: Any) -> str:
+    return _clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _clean(text: str) -> str:
+    """Without control characters: a record may come from somebody else's file."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _seconds(seconds: float | None) -> str:
+    return _ABSENT if seconds is None else human_seconds(seconds)
+
+
+def _count(count: int | None) -> str:
+    return _ABSENT if count is None else f"{count:,}"
+
+
+def _three_digits(value: float) -> str:
+    """Three significant digits without an exponent, trailing zeros kept; all of larger integers."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    rounded = float(f"{value:.2e}")  # 9.999 has become 10.0 before digits are counted
+    digits = max(0, 2 - math.floor(math.log10(abs(rounded))))
+    return f"{value:.{digits}f}"

@@ -1,0 +1,635 @@
+"""cluster.toml: who the three parties are, where they listen, and who may call them.
+
+The file is shared: all parties and clients hold the same one, and a session starts only when
+their digests agree.  What concerns one operator alone is in worker.toml (`policy`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import ipaddress
+import json
+import math
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tfe_bench.cluster import tls
+from tfe_bench.errors import ConfigError, SecurityError, did_you_mean
+
+RING = 64
+MAX_FRACTIONAL_BITS = 30
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,38}[A-Za-z0-9])?")
+_HOST_NAME = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?)*"
+)
+_MAX_BYTES = 1 << 20
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PartyConfig:
+    """One of the three workers.
+
+    Attributes:
+        index: the party, 0, 1 or 2.
+        name: letters, digits, '-' and '_', at most 40 characters.
+        host: IP address or host name, without a port.
+        port: TCP port, 1 to 65535.
+        certificate: the pinned certificate (PEM); None without TLS.
+
+    Raises:
+        ConfigError: a field is outside what is said above.
+    """
+
+    index: int
+    name: str
+    host: str
+    port: int
+    certificate: bytes | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        where = f"party {self.index}"
+        if self.index not in (0, 1, 2):
+            raise ConfigError(f"A party's index is 0, 1 or 2. Received: {self.index}.")
+        _check_name(where, self.name)
+        object.__setattr__(self, "host", _host(where, self.host))
+        if not 1 <= self.port <= 65535:
+            raise ConfigError(
+                f'{where}: "port" is a number from 1 to 65535. Received: {self.port}. '
+                "Choose a free one, such as 7700."
+            )
+        if self.certificate is not None:
+            pem = _certificate(where, self.certificate, tls.party_common_name(self.index))
+            object.__setattr__(self, "certificate", pem)
+
+    @property
+    def address(self) -> str:
+        """``host:port`` as gRPC takes it.
+
+        "localhost" is spelled 127.0.0.1 here: no resolver decides where cleartext goes.
+        """
+        host = "127.0.0.1" if self.host == "localhost" else self.host
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the host is this machine itself (127.0.0.0/8, ::1 or "localhost")."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def fingerprint(self) -> str | None:
+        """SHA-256 of the certificate (DER), hex; None without one."""
+        return None if self.certificate is None else tls.fingerprint(self.certificate)
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    """Somebody who may order jobs, and to whom results may be revealed.
+
+    Attributes:
+        name: letters, digits, '-' and '_', at most 40 characters; worker.toml refers to it.
+        certificate: the pinned certificate (PEM); None without TLS.
+
+    Raises:
+        ConfigError: a field is outside what is said above.
+    """
+
+    name: str
+    certificate: bytes | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_name("client", self.name)
+        if self.certificate is not None:
+            where = f'client "{self.name}"'
+            pem = _certificate(where, self.certificate, tls.client_common_name(self.name))
+            object.__setattr__(self, "certificate", pem)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """SHA-256 of the certificate (DER), hex; None without one."""
+        return None if self.certificate is None else tls.fingerprint(self.certificate)
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """What all parties and clients of one cluster agree on.
+
+    Attributes:
+        name: free text for people, at most 100 characters on one line.
+        parties: party 0, 1 and 2, in order.
+        clients: any number.
+        ring: bits of a share; 64.
+        fractional_bits: of a fixed-point number, 0 to 30.
+        tls: mutual TLS; only a cluster on loopback may do without.
+
+    Raises:
+        ConfigError: a field is outside what is said above, or two members have the same name,
+            address, certificate or key.
+        SecurityError: no TLS although a party is not on loopback.
+    """
+
+    name: str
+    parties: tuple[PartyConfig, ...]
+    clients: tuple[ClientConfig, ...] = ()
+    ring: int = RING
+    fractional_bits: int = 16
+    tls: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.name.isprintable() or len(self.name) > 100:
+            raise ConfigError(
+                '[cluster]: "name" is one line of at most 100 characters. '
+                f"Received: {_shown(self.name)}. Shorten it."
+            )
+        if self.ring != RING:
+            raise ConfigError(
+                f'[cluster]: "ring" must be {RING} (bits of a share). Received: {self.ring}. '
+                "Delete the line to use the default."
+            )
+        if not 0 <= self.fractional_bits <= MAX_FRACTIONAL_BITS:
+            raise ConfigError(
+                f'[cluster]: "fractional_bits" is a number from 0 to {MAX_FRACTIONAL_BITS}. '
+                f"Received: {self.fractional_bits}. The usual one is 16."
+            )
+        if [party.index for party in self.parties] != [0, 1, 2]:
+            raise ConfigError(
+                "A cluster has exactly three [[party]] entries, for party 0, 1 and 2 in this "
+                f"order. Received: {len(self.parties)}. Add or delete entries."
+            )
+        self._check_distinct()
+        self._check_transport()
+
+    @property
+    def members(self) -> tuple[PartyConfig | ClientConfig, ...]:
+        """The three parties, then the clients."""
+        return (*self.parties, *self.clients)
+
+    def _check_distinct(self) -> None:
+        names = ((_called(each), each.name.lower()) for each in self.members)
+        _check_no_twins(names, '"name"')
+        _check_no_twins(
+            ((_called(each), each.address) for each in self.parties), '"host" and "port"'
+        )
+        keys = (
+            (_called(each), tls.key_fingerprint(each.certificate))
+            for each in self.members
+            if each.certificate is not None
+        )
+        _check_no_twins(keys, '"certificate" (or the key in it)')
+
+    def _check_transport(self) -> None:
+        if self.tls:
+            for each in self.members:
+                if each.certificate is None:
+                    raise ConfigError(
+                        f'{_called(each)}: "certificate" is missing. Received: tls = true. '
+                        'Name the PEM file that its owner made with "python -m tfe_bench certs".'
+                    )
+            return
+        for party in self.parties:
+            if not party.is_loopback:
+                raise SecurityError(
+                    "A cluster without TLS must lie on loopback (127.0.0.1, ::1, localhost), "
+                    "or everyone on the network can read and change the shares. Received: "
+                    f"{_called(party)} at host {_shown(party.host)}. "
+                    "Set tls = true in cluster.toml and give every [[party]] a certificate "
+                    '("python -m tfe_bench certs" makes them).'
+                )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> ClusterConfig:
+        """Reads cluster.toml, or tf-encrypted's JSON ``{"server0": "host:port", ...}``.
+
+        Whether the certificates are valid today is a question for `check_certificates`.
+
+        Raises:
+            ConfigError: the file is missing, malformed, has unknown keys or unfit values, or a
+                certificate file is missing or unfit.
+            SecurityError: no TLS although a party is not on loopback, or a certificate file
+                holds a private key or a certificate authority's certificate.
+        """
+        path = Path(path)
+        with naming_file(path):
+            text = _read_text(path)
+            if path.suffix == ".json" or text.lstrip().startswith("{"):
+                return _from_tf_encrypted(text)
+            return _from_toml(parse_toml(text), path.parent)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Writes cluster.toml, and the certificates beside it before it.
+
+        Args:
+            path: where cluster.toml goes; its folder must exist.
+            overwrite: replace files that have other contents.
+
+        Raises:
+            ConfigError: a file with other contents is in the way, or cannot be written.
+        """
+        path = Path(path)
+        certificates = {
+            path.with_name(certificate_file(each)): each.certificate
+            for each in self.members
+            if each.certificate is not None
+        }
+        for target, content in [*certificates.items(), (path, self.to_toml().encode())]:
+            if not (target.is_file() and target.read_bytes() == content):
+                tls.write_public(target, content, overwrite=overwrite)
+
+    def to_toml(self) -> str:
+        """The text of cluster.toml; certificates are named as `certificate_file` says."""
+        lines = [
+            "# The same file on all three workers and every client.",
+            "[cluster]",
+            f"name = {_quoted(self.name)}",
+            f"ring = {self.ring}",
+            f"fractional_bits = {self.fractional_bits}",
+            f"tls = {'true' if self.tls else 'false'}",
+        ]
+        for party in self.parties:
+            lines += ["", "[[party]]", f"name = {_quoted(party.name)}"]
+            lines += [f"host = {_quoted(party.host)}", f"port = {party.port}"]
+            if party.certificate is not None:
+                lines += [f"certificate = {_quoted(certificate_file(party))}"]
+        for client in self.clients:
+            lines += ["", "[[client]]", f"name = {_quoted(client.name)}"]
+            if client.certificate is not None:
+                lines += [f"certificate = {_quoted(certificate_file(client))}"]
+        return "\n".join(lines) + "\n"
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of all that the members must agree on.
+
+        It covers every field and the certificates' fingerprints, and depends neither on the
+        file's formatting, nor on file names, nor on the order of the clients.
+        """
+        content = {
+            "format": "tfe-bench cluster 1",
+            "name": self.name,
+            "ring": self.ring,
+            "fractional_bits": self.fractional_bits,
+            "tls": self.tls,
+            "parties": [
+                [party.index, party.name, party.host, party.port, party.fingerprint]
+                for party in self.parties
+            ],
+            "clients": sorted([client.name, client.fingerprint or ""] for client in self.clients),
+        }
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def check_certificates(self, now: datetime.datetime | None = None) -> None:
+        """Checks that the three parties' certificates are valid now (or at another time).
+
+        Raises:
+            SecurityError: one has expired or is not valid yet.
+        """
+        for party in self.parties:
+            if party.certificate is not None:
+                tls.check_certificate(party.certificate, now)
+
+    def trusted_by(self, party: int) -> list[bytes]:
+        """The certificates (PEM) whose owners may call worker ``party``: all but its own."""
+        own = self.parties[party]
+        return [
+            each.certificate
+            for each in self.members
+            if each is not own and each.certificate is not None
+        ]
+
+    def identify(self, fingerprint: str) -> PartyConfig | ClientConfig:
+        """Whose certificate has this fingerprint (`tls.peer_identity`).
+
+        Raises:
+            SecurityError: nobody's in this cluster.
+        """
+        for each in self.members:
+            if each.fingerprint == fingerprint:
+                return each
+        raise SecurityError(
+            "A caller's certificate is not in cluster.toml. Received: SHA-256 fingerprint "
+            f"{_shown(fingerprint)}. All parties must use the same cluster.toml; add the caller "
+            "to it if it should take part."
+        )
+
+
+class Table:
+    """One table of a TOML file, read key by key, so that every mistake is named.
+
+    Args:
+        values: the parsed table.
+        where: what error texts call it, such as ``[cluster]``.
+        known: the keys that may occur.
+
+    Raises:
+        ConfigError: there is a key that is not known.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str, known: Iterable[str]) -> None:
+        self._values = values
+        self.where = where
+        known = list(known)
+        for key in values:
+            if key not in known:
+                raise ConfigError(
+                    f"{where}: unknown key {_shown(key)}.{did_you_mean(key, known)} "
+                    f"Known keys: {', '.join(known)}."
+                )
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string. Raises ConfigError if it is another type, or missing without a default."""
+        return self._get(key, default, str, "a text in quotes")
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A whole number. Raises ConfigError as `text` does."""
+        return self._get(key, default, int, "a whole number")
+
+    def boolean(self, key: str, default: bool | None = None) -> bool:
+        """``true`` or ``false``. Raises ConfigError as `text` does."""
+        return self._get(key, default, bool, "true or false")
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number. Raises ConfigError as `text` does."""
+        value = self._value(key, default, wanted := "a finite number")
+        if type(value) is int or (type(value) is float and math.isfinite(value)):
+            return float(value)
+        raise self._unfit(key, value, wanted)
+
+    def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """A list of strings. Raises ConfigError as `text` does."""
+        value = self._value(key, default, wanted := "a list of texts in quotes")
+        if isinstance(value, list | tuple) and all(type(each) is str for each in value):
+            return tuple(value)
+        raise self._unfit(key, value, wanted)
+
+    def table(self, key: str, known: Iterable[str]) -> Table:
+        """The table ``[key]``, empty if it is missing. Raises ConfigError as `Table` does."""
+        return Table(self._get(key, {}, dict, f"a table, [{key}]"), f"[{key}]", known)
+
+    def tables(self, key: str, known: Iterable[str]) -> list[Table]:
+        """The tables ``[[key]]``, as many as there are. Raises ConfigError as `Table` does."""
+        values = self._values.get(key, [])
+        if not isinstance(values, list) or not all(isinstance(each, dict) for each in values):
+            raise ConfigError(
+                f"{self.where}: {_shown(key)} is a list of tables, each under [[{key}]]. "
+                f"Received: {_shown(values)}. Write [[{key}]] with double brackets."
+            )
+        known = list(known)
+        return [
+            Table(each, f"[[{key}]] number {number}", known)
+            for number, each in enumerate(values, start=1)
+        ]
+
+    def _get(self, key: str, default: Any, kind: type[T], wanted: str) -> T:
+        value = self._value(key, default, wanted)
+        if type(value) is kind:  # not isinstance: true is no whole number
+            return value
+        raise self._unfit(key, value, wanted)
+
+    def _value(self, key: str, default: Any, wanted: str) -> Any:
+        if key not in self._values and default is None:
+            raise ConfigError(f'{self.where}: "{key}" is missing. Add it: {wanted}.')
+        return self._values.get(key, default)
+
+    def _unfit(self, key: str, value: Any, wanted: str) -> ConfigError:
+        return ConfigError(f'{self.where}: "{key}" must be {wanted}. Received: {_shown(value)}.')
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parses TOML.
+
+    Raises:
+        ConfigError: it is malformed; names the line and shows it.
+    """
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError("The file is nested too deeply. Write it anew.") from None
+    except ValueError as error:
+        found = re.search(r"at line (\d+)", str(error))
+        lines = text.splitlines()
+        number = int(found[1]) if found else len(lines)
+        line = lines[number - 1] if 0 < number <= len(lines) else ""
+        raise ConfigError(
+            f"This is not valid TOML: {error}. Received: {_shown(line)}. Correct the line."
+        ) from None
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """Reads and parses a TOML file.
+
+    Raises:
+        ConfigError: it cannot be read or is malformed.
+    """
+    return parse_toml(_read_text(path))
+
+
+@contextlib.contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Puts the file's name in front of every ConfigError and SecurityError raised inside."""
+    try:
+        yield
+    except (ConfigError, SecurityError) as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def certificate_file(member: PartyConfig | ClientConfig) -> str:
+    """The name under which a member's certificate is written beside cluster.toml."""
+    if isinstance(member, PartyConfig):
+        return f"party{member.index}.crt"
+    return f"client-{member.name}.crt"
+
+
+def parse_address(where: str, text: str) -> tuple[str, int]:
+    """Splits ``host:port`` (an IPv6 address stands in brackets).
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    host, colon, port = text.rpartition(":")
+    in_brackets = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if in_brackets else host
+    if not colon or not bare or (":" in bare) != in_brackets or not re.fullmatch("[0-9]+", port):
+        raise ConfigError(
+            f"{where} must be host:port. Received: {_shown(text)}. "
+            "Write it like 10.0.0.1:7700, or [::1]:7700."
+        )
+    return bare, int(port[:6])
+
+
+def _from_toml(values: dict[str, Any], folder: Path) -> ClusterConfig:
+    top = Table(values, "the file", ("cluster", "party", "client"))
+    cluster = top.table("cluster", ("name", "ring", "fractional_bits", "tls"))
+    parties = top.tables("party", ("name", "host", "port", "certificate"))
+    clients = top.tables("client", ("name", "certificate"))
+    if len(parties) != 3:
+        raise ConfigError(
+            "A cluster has exactly three [[party]] entries, for party 0, 1 and 2 in this order. "
+            f"Received: {len(parties)}. Add or delete entries."
+        )
+    return ClusterConfig(
+        name=cluster.text("name", "cluster"),
+        parties=tuple(
+            PartyConfig(
+                index,
+                party.text("name"),
+                party.text("host"),
+                party.integer("port"),
+                _load_certificate(party, folder),
+            )
+            for index, party in enumerate(parties)
+        ),
+        clients=tuple(
+            ClientConfig(client.text("name"), _load_certificate(client, folder))
+            for client in clients
+        ),
+        ring=cluster.integer("ring", RING),
+        fractional_bits=cluster.integer("fractional_bits", 16),
+        tls=cluster.boolean("tls", True),
+    )
+
+
+def _load_certificate(table: Table, folder: Path) -> bytes | None:
+    name = table.text("certificate", "")
+    if not name:
+        return None
+    try:
+        return tls.load_certificate(folder / name)
+    except (ConfigError, SecurityError) as error:
+        raise type(error)(
+            f'{table.where}: certificate = "{name}" (relative to cluster.toml): {error}'
+        ) from None
+
+
+def _from_tf_encrypted(text: str) -> ClusterConfig:
+    try:
+        values = json.loads(text, object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"This is not valid JSON: {error}. Correct the line.") from None
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"The file must be a JSON object. Received: {_shown(values)}. "
+            'Write {"server0": "host:port", "server1": ..., "server2": ...}.'
+        )
+    # "master" is tf-encrypted's driver; there is none here.
+    values.pop("master", None)
+    servers = Table(values, "the file", ("server0", "server1", "server2"))
+    parties = []
+    for index in range(3):
+        key = f"server{index}"
+        host, port = parse_address(f'"{key}"', servers.text(key))
+        parties.append(PartyConfig(index, key, host, port))
+    return ClusterConfig(name="cluster", parties=tuple(parties), tls=False)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        raise ConfigError("A key occurs twice in this JSON. Delete one of them.")
+    return values
+
+
+def _read_text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"The file cannot be read. Received: {error.strerror}. "
+            'Check the path; "python -m tfe_bench certs all" makes a cluster for a trial.'
+        ) from None
+    if len(data) > _MAX_BYTES:
+        raise ConfigError(
+            f"The file is too long for a configuration. Received: {len(data)} bytes. "
+            "Check the path."
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ConfigError(
+            f"The file is not UTF-8 text. Received: other bytes in line {line}. Save it as UTF-8."
+        ) from None
+
+
+def _check_name(where: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{where}: \"name\" consists of letters, digits, '-' and '_', at most 40. "
+            f"Received: {_shown(name)}. Choose a plainer name."
+        )
+
+
+def _host(where: str, host: str) -> str:
+    """The host in canonical form, so that two spellings of one address are seen as one."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    else:
+        if address.is_unspecified or address.is_multicast or "%" in host:
+            raise ConfigError(
+                f'{where}: "host" is the address where the others reach this party. '
+                f"Received: {_shown(host)}. Write the machine's own address."
+            )
+        return str(address)
+    name = host.lower()
+    # A name of digits and dots is a mistyped address, which resolvers read in odd ways.
+    if not _HOST_NAME.fullmatch(name) or not re.search("[a-z]", name.rpartition(".")[2]):
+        raise ConfigError(
+            f'{where}: "host" must be an IP address or a host name, without port or protocol. '
+            f'Received: {_shown(host)}. Write it like "10.0.0.1" and the port under "port".'
+        )
+    return name
+
+
+def _certificate(where: str, pem: bytes, own_name: str) -> bytes:
+    """The canonical certificate; refuses one made for another member of a cluster."""
+    try:
+        pem = tls.canonical_certificate(pem)
+    except (ConfigError, SecurityError) as error:
+        raise type(error)(f'{where}: "certificate": {error}') from None
+    name = tls.server_name(pem)
+    if name.endswith(f".{tls.DOMAIN}") and name != own_name:
+        raise ConfigError(
+            f'{where}: "certificate" was made for somebody else. Received: {name}, expected: '
+            f"{own_name}. Check that the certificate files are not swapped."
+        )
+    return pem
+
+
+def _check_no_twins(named: Iterable[tuple[str, str]], what: str) -> None:
+    seen: dict[str, str] = {}
+    for who, value in named:
+        if value in seen:
+            raise ConfigError(
+                f"{seen[value]} and {who} have the same {what}. Received: {_shown(value)} twice. "
+                "Every party and client has its own."
+            )
+        seen[value] = who
+
+
+def _called(member: PartyConfig | ClientConfig) -> str:
+    if isinstance(member, PartyConfig):
+        return f'party {member.index} ("{member.name}")'
+    return f'client "{member.name}"'
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)  # the same escapes as TOML's, in printable text
+
+
+def _shown(value: object) -> str:
+    shown = json.dumps(value, default=str)
+    return shown if len(shown) <= 100 else f"{shown[:97]}..."

@@ -1,0 +1,179 @@
+"""worker.toml: what one operator lets its worker do.
+
+Private to that operator; the other parties never see it, and its texts that travel to a client
+name what was asked, not what the file holds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfe_bench.cluster import tls
+from tfe_bench.cluster.config import Table, load_toml, naming_file
+from tfe_bench.errors import ConfigError, PolicyError
+
+ANY = "*"
+DEFAULT_MAX_ELEMENTS = 1 << 26
+DEFAULT_JOB_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class RevealRule:
+    """Permission to reveal a program's results.
+
+    Attributes:
+        program: a program's name, or "*" for every program.
+        to: names of clients in cluster.toml, or "*" for every client in it.
+    """
+
+    program: str
+    to: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class WorkerPolicy:
+    """What one worker permits; nothing is permitted that is not listed.
+
+    Attributes:
+        party: which party this worker is, 0, 1 or 2.
+        key: the private key's file; None only without TLS.
+        allow_programs: names of programs, or "*" for all that are installed.
+        reveal: to whom what may be revealed.
+        max_elements: of each input tensor.
+        job_seconds: after which a job is cancelled.
+
+    Raises:
+        ConfigError: ``party`` or a limit is out of range.
+    """
+
+    party: int
+    key: Path | None = None
+    allow_programs: tuple[str, ...] = ()
+    reveal: tuple[RevealRule, ...] = ()
+    max_elements: int = DEFAULT_MAX_ELEMENTS
+    job_seconds: float = DEFAULT_JOB_SECONDS
+
+    def __post_init__(self) -> None:
+        if self.party not in (0, 1, 2):
+            raise ConfigError(f'"party" is 0, 1 or 2. Received: {self.party}. Say which one it is.')
+        if self.max_elements < 1:
+            raise ConfigError(
+                f'[limits]: "max_elements" is at least 1. Received: {self.max_elements}. '
+                f"The default is {DEFAULT_MAX_ELEMENTS}."
+            )
+        if not self.job_seconds > 0:
+            raise ConfigError(
+                f'[limits]: "job_seconds" is above 0. Received: {self.job_seconds}. '
+                f"The default is {DEFAULT_JOB_SECONDS:g}."
+            )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> WorkerPolicy:
+        """Reads worker.toml, and checks the private key that it names.
+
+        Raises:
+            ConfigError: the file is missing, malformed, has unknown keys or unfit values, or the
+                key is missing or unfit.
+            SecurityError: other users of the machine can read the key.
+        """
+        path = Path(path)
+        with naming_file(path):
+            known = ("party", "key", "allow_programs", "reveal", "limits")
+            top = Table(load_toml(path), "the file", known)
+            rules = top.tables("reveal", ("program", "to"))
+            limits = top.table("limits", ("max_elements", "job_seconds"))
+            key = top.text("key", "")
+            policy = cls(
+                party=top.integer("party"),
+                key=path.parent / key if key else None,
+                allow_programs=top.texts("allow_programs", ()),
+                reveal=tuple(RevealRule(rule.text("program"), rule.texts("to")) for rule in rules),
+                max_elements=limits.integer("max_elements", DEFAULT_MAX_ELEMENTS),
+                job_seconds=limits.number("job_seconds", DEFAULT_JOB_SECONDS),
+            )
+            if policy.key is not None:
+                policy.load_key()
+            return policy
+
+    @classmethod
+    def for_local(cls, party: int, key_path: str | os.PathLike[str] | None) -> WorkerPolicy:
+        """Permits everything: for a throw-away cluster whose three workers one user owns.
+
+        Args:
+            party: 0, 1 or 2.
+            key_path: the private key's file; None without TLS.
+        """
+        return cls(
+            party=party,
+            key=None if key_path is None else Path(key_path),
+            allow_programs=(ANY,),
+            reveal=(RevealRule(ANY, (ANY,)),),
+        )
+
+    def load_key(self) -> bytes:
+        """The private key (PEM).
+
+        Raises:
+            ConfigError: no key is named, or the file is missing or unfit.
+            SecurityError: other users of the machine can read it.
+        """
+        if self.key is None:
+            raise ConfigError(
+                f'worker.toml of party {self.party}: "key" is missing, and TLS needs it. '
+                f'Add: key = "party{self.party}.key".'
+            )
+        return tls.load_private_key(self.key)
+
+    def permit_program(self, name: str) -> None:
+        """Permits running a program.
+
+        Raises:
+            PolicyError: it is not listed.
+        """
+        if name not in self.allow_programs and ANY not in self.allow_programs:
+            raise PolicyError(
+                f"Party {self.party} does not allow this program. Received: program "
+                f"{_shown(name)}. Its operator would allow it by adding {_shown(name)} to the "
+                "line allow_programs = [...] in worker.toml."
+            )
+
+    def permit_reveal(self, program: str, to: str) -> None:
+        """Permits revealing a program's results to a client.
+
+        Args:
+            program: the program's name.
+            to: the client's name in cluster.toml.
+
+        Raises:
+            PolicyError: no rule allows it.
+        """
+        for rule in self.reveal:
+            if rule.program in (program, ANY) and (to in rule.to or ANY in rule.to):
+                return
+        raise PolicyError(
+            f"Party {self.party} does not allow this reveal. Received: program {_shown(program)}, "
+            f"to client {_shown(to)}. Its operator would allow it by adding to worker.toml: "
+            f"[[reveal]] with the lines program = {_shown(program)} and to = [{_shown(to)}]."
+        )
+
+    def permit_elements(self, count: int) -> None:
+        """Permits an input tensor of ``count`` elements.
+
+        Raises:
+            PolicyError: the count is above the limit, or negative.
+        """
+        if not 0 <= count <= self.max_elements:
+            raise PolicyError(
+                f"Party {self.party} does not allow inputs of this size. Received: {count} "
+                f"elements, the limit is {self.max_elements}. Send a smaller input, or its "
+                "operator raises max_elements under [limits] in worker.toml."
+            )
+
+
+def _shown(name: str) -> str:
+    """A name that a client sent, fit for a log: on one line, in quotes, not too long."""
+    shown = json.dumps(name)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."

@@ -1,0 +1,220 @@
+"""Three parties as threads of one process with an in-memory channel.
+
+The test bench, notebooks, quick looks: no secrecy (one process sees everything),
+but the same graphs, messages and counters as on three hosts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import ProtocolError, UsageError
+from tfe_bench.protocols import ops
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+
+FAULTS = {
+    None: 0,
+    "drop_mask": 1,
+    "reuse_counter": 2,
+    "reuse_block": 3,
+    "biased_permutation": 4,
+}
+_RECORD = np.dtype(
+    [
+        ("hi", "<u8"),
+        ("lo", "<u8"),
+        ("bytes", "<u8"),
+        ("digest", "<u8"),
+        ("key", "<i4"),
+        ("party", "<i4"),
+        ("sent", "<i4"),
+        ("reserved", "<i4"),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What three simulated parties returned and sent.
+
+    Attributes:
+        outputs: of the program, by party.
+        sent: payload bits sent, by party.
+        to: payload bits sent [party][peer].
+        rounds: longest chain of messages with the dealer's material present, summed over graph calls.
+        cold: the same with everything counted.
+        pads: the debug log of masks (if recorded), all parties together.
+    """
+
+    outputs: tuple[Any, Any, Any]
+    sent: tuple[int, int, int]
+    to: tuple[tuple[int, ...], ...]
+    rounds: int
+    cold: int
+    pads: np.ndarray[Any, Any]
+
+    def value(self, pick: Callable[[Any], Shared] = lambda out: out) -> np.ndarray[Any, Any]:
+        """Reconstructs a private output from the three parties' parts."""
+        return reconstruct([pick(out) for out in self.outputs])
+
+
+def share(
+    values: Any, party: int, seed: bytes, fractional_bits: int = 0, dealer: int = 0
+) -> Shared:
+    """One party's share of int64 ring elements; equal seeds give shares that fit together."""
+    import tensorflow as tf
+
+    ring = np.asarray(values, np.int64)
+    rng = np.random.default_rng(list(seed))
+    info = np.iinfo(np.int64)
+    l1, l2 = (
+        rng.integers(info.min, info.max, ring.shape, np.int64, endpoint=True) for _ in range(2)
+    )
+    with np.errstate(over="ignore"):
+        m = ring + l1 + l2
+    role = (party - dealer) % 3
+    return Shared(
+        None if role == 0 else tf.constant(m, tf.int64),
+        None if role == 2 else tf.constant(l1, tf.int64),
+        None if role == 1 else tf.constant(l2, tf.int64),
+        dealer,
+        fractional_bits,
+    )
+
+
+def reconstruct(parts: Sequence[Shared]) -> np.ndarray[Any, Any]:
+    """Ring elements (int64; Python integers for wide ones) of a value from its three parts.
+
+    Raises:
+        ProtocolError: two holders of one component differ.
+    """
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    for part in parts:
+        for name in ("m", "l1", "l2"):
+            tensor = getattr(part, name)
+            if tensor is None:
+                continue
+            array = np.asarray(tensor)
+            if name in found and not np.array_equal(found[name], array):
+                raise ProtocolError(f"The two holders of {name} hold different values.")
+            found[name] = array
+    first = parts[0]
+    if first.limbs == 1 and first.ring_bits == 64:
+        with np.errstate(over="ignore"):
+            return found["m"] - found["l1"] - found["l2"]
+    ring = 1 << first.ring_bits
+
+    def whole(a: np.ndarray[Any, Any]) -> Any:
+        words = a.astype(np.uint64).astype(object)
+        return words if first.limbs == 1 else words[..., 0] + words[..., 1] * (1 << 64)
+
+    return (whole(found["m"]) - whole(found["l1"]) - whole(found["l2"])) % ring  # type: ignore[no-any-return]
+
+
+def simulate(
+    program: Callable[..., Any],
+    *inputs: Any,
+    fractional_bits: int = 0,
+    dealer: int = 0,
+    seed: bytes = b"shares",
+    keys: Sequence[bytes] | None = None,
+    fault: str | None = None,
+    record: bool = False,
+    delay_us: dict[tuple[int, int], int] | None = None,
+    warm_up: Callable[[Party], None] | None = None,
+) -> Simulation:
+    """Runs program(party, *shares) on three parties at once.
+
+    Args:
+        inputs: arrays of ring elements, shared among the parties from `seed`.
+        keys: three 16-byte PRF keys instead of fresh ones (tests only).
+        fault: a fault to seed, see FAULTS (tests only).
+        record: keep the debug log of masks.
+
+    Raises:
+        Whatever the program raises at the first party that fails.
+    """
+    if fault not in FAULTS:
+        raise UsageError(f"Unknown fault. Received: {fault!r}. Known: {sorted(map(str, FAULTS))}.")
+    native = ops.native()
+    material = b"".join(keys) if keys else os.urandom(48)
+    handles = [native.session_new(p, material, 1) for p in range(3)]
+    parties = [Party(p, handles[p], dealer) for p in range(3)]
+    outputs: list[Any] = [None] * 3
+    failures: list[tuple[int, BaseException]] = []
+    lock = threading.Lock()
+
+    def run(p: int) -> None:
+        try:
+            shares = [share(x, p, seed + bytes([i]), fractional_bits, dealer)
+                      for i, x in enumerate(inputs)]
+            outputs[p] = _settled(program(parties[p], *shares))
+        except BaseException as error:
+            with lock:
+                failures.append((p, error))
+            for handle in handles:
+                native.abort(handle, f"party {p} failed".encode())
+
+    try:
+        for p in range(3):
+            for q in range(3):
+                if p != q:
+                    native.error_of("session_link", handles[p], q, handles[q])
+            if fault:
+                parties[p].check(native.error_of("session_fault", handles[p], FAULTS[fault]))
+            native.record(handles[p], int(record))
+        threads = [threading.Thread(target=run, args=(p,), daemon=True) for p in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0][1]
+        counters = [party.counters()["payload"] for party in parties]
+        rounds = [party.rounds() for party in parties]
+        pads = [_pads(handle) for handle in handles] if record else []
+    finally:
+        for handle in handles:
+            native.session_drop(handle)
+    return Simulation(
+        outputs=(outputs[0], outputs[1], outputs[2]),
+        sent=tuple(8 * sum(c) for c in counters),  # type: ignore[arg-type]
+        to=tuple(tuple(8 * b for b in c) for c in counters),
+        rounds=total_rounds(rounds, "ahead"),
+        cold=total_rounds(rounds, "cold"),
+        pads=np.concatenate(pads) if pads else np.zeros(0, _RECORD),
+    )
+
+
+def total_rounds(per_party: Sequence[Sequence[Any]], kind: str) -> int:
+    """Rounds of a run: steps follow each other, and each lasts as long as at its slowest party."""
+    return sum(max(getattr(s, kind) for s in step) for step in zip(*per_party, strict=True))
+
+
+def _pads(handle: int) -> np.ndarray[Any, Any]:
+    native = ops.native()
+    count = native.records(handle, None, 0)
+    out = np.zeros(count, _RECORD)
+    native.records(handle, out.ctypes.data_as(ctypes.c_void_p), count)
+    return out
+
+
+def _settled(value: Any) -> Any:
+    """Tensors as numpy arrays, so that nothing is left to run once the session is gone."""
+    import tensorflow as tf
+
+    if isinstance(value, tf.Tensor):
+        return value.numpy()
+    if isinstance(value, (list, tuple)):
+        return type(value)(_settled(v) for v in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value)(**{f.name: _settled(getattr(value, f.name)) for f in fields(value)})
+    return value

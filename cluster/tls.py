@@ -1,0 +1,502 @@
+"""Certificates, private keys and gRPC credentials.
+
+There is no certificate authority.  Every party and every client makes its own key and
+self-signed certificate and hands out only the certificate; ``cluster.toml`` pins each one.
+gRPC takes a pinned certificate as its own trust anchor (it verifies with partial chains), so a
+channel trusts exactly the one certificate of the worker it calls and a server exactly the
+certificates of its cluster.  Who called is decided by the certificate's fingerprint, never by a
+name inside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import os
+import re
+import secrets
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tfe_bench.errors import ConfigError, SecurityError, UsageError
+
+DOMAIN = "tfe-bench"
+MAX_DAYS = 3650
+
+_REMAKE = 'Make one with "python -m tfe_bench certs party" or "certs client".'
+_CLOCK_SKEW = datetime.timedelta(hours=1)  # the other hosts' clocks may be behind
+_MAX_PEM = 1 << 20
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?"
+_DNS_NAME = re.compile(rf"(?=.{{1,64}}\Z){_LABEL}(\.{_LABEL})*")
+
+
+def party_common_name(party: int) -> str:
+    """The name in the certificate of worker ``party`` (0, 1 or 2)."""
+    return f"party-{party}.{DOMAIN}"
+
+
+def client_common_name(name: str) -> str:
+    """The name in the certificate of the client ``name``."""
+    return f"client-{name}.{DOMAIN}"
+
+
+def make_certificate(common_name: str, days: int = 365) -> tuple[bytes, bytes]:
+    """Makes a key (ECDSA on P-256, from OS randomness) and its self-signed certificate.
+
+    P-256 because gRPC's BoringSSL does not offer Ed25519; ``CA:FALSE`` so that a pinned
+    certificate vouches for itself and for nothing else.
+
+    Args:
+        common_name: goes into the subject and, as a DNS name, into the subject alternative name.
+        days: validity from now; the certificate starts one hour earlier, for slow clocks.
+
+    Returns:
+        The private key (PEM, PKCS#8, not encrypted) and the certificate (PEM).
+
+    Raises:
+        UsageError: the name is not a DNS name of at most 64 characters, or ``days`` is outside
+            1..3650.
+    """
+    if not _DNS_NAME.fullmatch(common_name):
+        raise UsageError(
+            "A certificate's name consists of letters, digits, '-', '_' and '.', at most 64 "
+            f"characters. Received: {common_name!r}. Choose a shorter or plainer name."
+        )
+    if not 1 <= days <= MAX_DAYS:
+        raise UsageError(
+            f"A certificate is valid for 1 to {MAX_DAYS} days. Received: {days}. Choose other days."
+        )
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(common_name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(
+            x509.KeyUsage(
+                digital_signature=True,
+                content_commitment=False,
+                key_encipherment=False,
+                data_encipherment=False,
+                key_agreement=False,
+                key_cert_sign=False,
+                crl_sign=False,
+                encipher_only=False,
+                decipher_only=False,
+            ),
+            critical=True,
+        )
+        .add_extension(
+            x509.ExtendedKeyUsage(
+                [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+            ),
+            critical=False,
+        )
+        .sign(key, hashes.SHA256())
+    )
+    key_pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return key_pem, certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def write_private(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
+    """Writes a secret file whole or not at all, readable by its owner only from the first byte.
+
+    Args:
+        path: where to write; its folder must exist.
+        data: the whole content.
+        overwrite: replace an existing file.
+
+    Raises:
+        ConfigError: the file exists (without ``overwrite``) or cannot be written.
+    """
+    _write(Path(path), data, mode=0o600, overwrite=overwrite)
+
+
+def write_public(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
+    """Writes a file that holds no secret whole or not at all (mode 0644).
+
+    Args and errors: as for `write_private`.
+    """
+    _write(Path(path), data, mode=0o644, overwrite=overwrite)
+
+
+def _write(path: Path, data: bytes, *, mode: int, overwrite: bool) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(file.fileno(), mode)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if overwrite:
+                os.replace(temporary, path)
+            else:
+                os.link(temporary, path)  # unlike a rename, fails where the name is taken
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+    except FileExistsError:
+        raise ConfigError(
+            f"{path} exists already and is not overwritten. Choose another folder, or move the "
+            "file away first."
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot write {path}. Received: {error.strerror}. Check the folder, its permissions "
+            "and the free space."
+        ) from None
+
+
+def load_private_key(path: str | os.PathLike[str]) -> bytes:
+    """Reads a private key (PEM) that only its owner can read.
+
+    Raises:
+        SecurityError: the group or others have any permission on the file.
+        ConfigError: the file is missing, or is not an unencrypted P-256, P-384 or RSA key.
+    """
+    path = Path(path)
+    try:
+        # The descriptor is asked, not the name, so that the file checked is the file read;
+        # O_NONBLOCK so that a named pipe cannot hang the worker.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigError(f"The private key {path} is not a plain file. {_REMAKE}")
+            permissions = stat.S_IMODE(status.st_mode)
+            if permissions & 0o077:
+                raise SecurityError(
+                    f"The private key {path} is open to other users of this machine. "
+                    f"Received: mode {permissions:04o}. Run: chmod 600 {path}; if others may "
+                    "have read it, make a new key and certificate."
+                )
+            data = file.read(_MAX_PEM)
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot read the private key {path}. Received: {error.strerror}. {_REMAKE}"
+        ) from None
+    try:
+        _parse_key(data)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return data
+
+
+def load_certificate(path: str | os.PathLike[str]) -> bytes:
+    """Reads one certificate (PEM) and returns it in its one canonical form.
+
+    Raises:
+        ConfigError, SecurityError: as `canonical_certificate`, or the file cannot be read.
+    """
+    path = Path(path)
+    try:
+        if not path.is_file():
+            raise ConfigError(f"The certificate {path} does not exist. {_REMAKE}")
+        with path.open("rb") as file:
+            data = file.read(_MAX_PEM)
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot read the certificate {path}. Received: {error.strerror}."
+            " Check the file's permissions."
+        ) from None
+    try:
+        return canonical_certificate(data)
+    except (ConfigError, SecurityError) as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def canonical_certificate(cert_pem: bytes) -> bytes:
+    """Checks that a PEM text is one certificate fit for pinning and returns only that.
+
+    Re-encoding matters: gRPC would trust every certificate that it finds in the text, including
+    some that other readers skip.
+
+    Raises:
+        ConfigError: it is not exactly one certificate, its key is of a kind that gRPC does not
+            accept, it has no DNS name, or it does not allow TLS for servers and clients.
+        SecurityError: it holds a private key, or is a certificate authority's.
+    """
+    return _parse_certificate(cert_pem).public_bytes(serialization.Encoding.PEM)
+
+
+def fingerprint(cert_pem: bytes) -> str:
+    """SHA-256 of the certificate's DER form, 64 lower-case hex digits.
+
+    Raises:
+        ConfigError, SecurityError: as `canonical_certificate`.
+    """
+    der = _parse_certificate(cert_pem).public_bytes(serialization.Encoding.DER)
+    return hashlib.sha256(der).hexdigest()
+
+
+def key_fingerprint(cert_pem: bytes) -> str:
+    """SHA-256 of the certificate's public key (DER), 64 lower-case hex digits.
+
+    Raises:
+        ConfigError, SecurityError: as `canonical_certificate`.
+    """
+    return hashlib.sha256(_public_der(_parse_certificate(cert_pem).public_key())).hexdigest()
+
+
+def server_name(cert_pem: bytes) -> str:
+    """The first DNS name among the certificate's subject alternative names.
+
+    Raises:
+        ConfigError, SecurityError: as `canonical_certificate`.
+    """
+    return _dns_names(_parse_certificate(cert_pem))[0]
+
+
+def valid_until(cert_pem: bytes) -> datetime.datetime:
+    """When the certificate expires (UTC).
+
+    Raises:
+        ConfigError, SecurityError: as `canonical_certificate`.
+    """
+    return _parse_certificate(cert_pem).not_valid_after_utc
+
+
+def check_certificate(cert_pem: bytes, now: datetime.datetime | None = None) -> None:
+    """Checks that a certificate is usable at a time.
+
+    gRPC checks the same in every handshake, but only says that a socket was closed.
+
+    Args:
+        cert_pem: the certificate.
+        now: the time to check (taken as UTC without a time zone); the present by default.
+
+    Raises:
+        SecurityError: it has expired or is not valid yet.
+        ConfigError: as `canonical_certificate`.
+    """
+    certificate = _parse_certificate(cert_pem)
+    if now is None:
+        now = datetime.datetime.now(datetime.UTC)
+    elif now.tzinfo is None:
+        now = now.replace(tzinfo=datetime.UTC)
+    name = _dns_names(certificate)[0]
+    if now > certificate.not_valid_after_utc:
+        raise SecurityError(
+            f"The certificate of {name} has expired. Received: valid until "
+            f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, now {now:%Y-%m-%d %H:%M %Z}. "
+            "Its owner makes a new one and all parties put it into cluster.toml."
+        )
+    if now < certificate.not_valid_before_utc:
+        raise SecurityError(
+            f"The certificate of {name} is not valid yet. Received: valid from "
+            f"{certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC, now {now:%Y-%m-%d %H:%M %Z}. "
+            "Check the clocks of this machine and of the one that made it."
+        )
+
+
+def server_credentials(key: bytes, cert: bytes, trusted: Sequence[bytes]) -> grpc.ServerCredentials:
+    """TLS for a worker's server: every caller must present one of the trusted certificates.
+
+    The server still has to look the caller up by `peer_identity`: the handshake only shows that
+    it is *one* of them.
+
+    Args:
+        key: the worker's private key (PEM).
+        cert: the worker's certificate (PEM).
+        trusted: the certificates (PEM) of the other parties and of the clients.
+
+    Raises:
+        ConfigError: key and certificate do not belong together, or a certificate is unusable.
+        SecurityError: ``trusted`` is empty, or the worker's own certificate is not valid now.
+            An expired one among ``trusted`` only keeps its own holder out.
+    """
+    cert = _own_certificate(key, cert)
+    if not trusted:
+        raise SecurityError(
+            "A server must know the certificates of those who may call it. Received: none. "
+            "List parties and clients with their certificates in cluster.toml."
+        )
+    roots = b"".join(canonical_certificate(each) for each in trusted)
+    return grpc.ssl_server_credentials(
+        [(key, cert)], root_certificates=roots, require_client_auth=True
+    )
+
+
+def channel_credentials(
+    key: bytes, cert: bytes, server_certificate: bytes
+) -> grpc.ChannelCredentials:
+    """TLS for a call to one worker: exactly its pinned certificate is accepted.
+
+    Use it with `target_options` of the same certificate.
+
+    Args:
+        key: the caller's private key (PEM).
+        cert: the caller's certificate (PEM).
+        server_certificate: the called worker's certificate (PEM).
+
+    Raises:
+        ConfigError: key and certificate do not belong together, or a certificate is unusable.
+        SecurityError: one of the two certificates is not valid now.
+    """
+    cert = _own_certificate(key, cert)
+    check_certificate(server_certificate)
+    return grpc.ssl_channel_credentials(
+        root_certificates=canonical_certificate(server_certificate),
+        private_key=key,
+        certificate_chain=cert,
+    )
+
+
+def target_options(server_cert: bytes) -> list[tuple[str, Any]]:
+    """gRPC channel options for a call to the worker with this pinned certificate.
+
+    The name to expect comes from the certificate, as hosts are known by address; an HTTP proxy
+    named in the environment is not used.
+
+    Raises:
+        ConfigError, SecurityError: as `canonical_certificate`.
+    """
+    return [
+        ("grpc.ssl_target_name_override", server_name(server_cert)),
+        ("grpc.enable_http_proxy", 0),
+    ]
+
+
+def peer_identity(context: grpc.ServicerContext) -> str:
+    """The fingerprint of the certificate that the caller has proved to own.
+
+    Raises:
+        SecurityError: the caller presented none (a channel without TLS).
+    """
+    presented: Any = context.auth_context().get("x509_pem_cert", ())
+    if len(presented) != 1:
+        raise SecurityError(
+            "A caller must present one certificate. Received: "
+            f"{len(presented)}. Connect with TLS and the certificate listed in cluster.toml."
+        )
+    return fingerprint(presented[0])
+
+
+def _own_certificate(key: bytes, cert: bytes) -> bytes:
+    check_certificate(cert)
+    certificate = _parse_certificate(cert)
+    if _public_der(_parse_key(key).public_key()) != _public_der(certificate.public_key()):
+        raise ConfigError(
+            "The private key does not belong to the certificate of "
+            f"{_dns_names(certificate)[0]}. Check which key file worker.toml names and which "
+            "certificate cluster.toml names for this party."
+        )
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _public_der(key: Any) -> bytes:
+    der = key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    assert isinstance(der, bytes)
+    return der
+
+
+def _fit_for_grpc(public_key: object) -> bool:
+    """The kinds that a gRPC handshake was seen to accept (not Ed25519, not P-521)."""
+    if isinstance(public_key, ec.EllipticCurvePublicKey):
+        return isinstance(public_key.curve, (ec.SECP256R1, ec.SECP384R1))
+    return isinstance(public_key, rsa.RSAPublicKey) and public_key.key_size >= 2048
+
+
+def _parse_key(key_pem: bytes) -> ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey:
+    problem = f"This is not an unencrypted private key on P-256, P-384 or RSA in PEM. {_REMAKE}"
+    try:
+        key = serialization.load_pem_private_key(key_pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # their text might quote the file
+        raise ConfigError(problem) from None
+    if not isinstance(key, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)):
+        raise ConfigError(problem)
+    if not _fit_for_grpc(key.public_key()):
+        raise ConfigError(problem)
+    return key
+
+
+def _parse_certificate(cert_pem: bytes) -> x509.Certificate:
+    if b"PRIVATE KEY" in cert_pem:
+        raise SecurityError(
+            "A certificate goes to everybody, and this one has a private key beside it. "
+            "Do not send it; if it was sent, make a new key and certificate."
+        )
+    try:
+        certificates = x509.load_pem_x509_certificates(cert_pem)
+    except ValueError:
+        raise ConfigError(f"This is not a certificate in PEM. {_REMAKE}") from None
+    if len(certificates) != 1:
+        raise ConfigError(
+            "A certificate file holds exactly one certificate, not a chain. Received: "
+            f"{len(certificates)}. Keep the party's own and delete the others."
+        )
+    [certificate] = certificates
+    try:
+        _check_fit(certificate)
+    except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
+        raise ConfigError(
+            f"This certificate cannot be read. Received: {error}. {_REMAKE}"
+        ) from None
+    return certificate
+
+
+def _check_fit(certificate: x509.Certificate) -> None:
+    if not _fit_for_grpc(certificate.public_key()):
+        raise ConfigError(
+            "A certificate needs a key that gRPC accepts: P-256, P-384 or RSA of at least 2048 "
+            f"bits. Received: {type(certificate.public_key()).__name__}. {_REMAKE}"
+        )
+    if not _dns_names(certificate):
+        raise ConfigError(
+            f"A certificate needs a DNS name (subject alternative name). Received: none. {_REMAKE}"
+        )
+    extensions = certificate.extensions
+    constraints = _extension(extensions, x509.BasicConstraints)
+    if constraints is None or constraints.ca:
+        # Its holder could sign certificates for others, and every server would let them in.
+        raise SecurityError(
+            "A pinned certificate must not be a certificate authority's: it needs the basic "
+            f"constraint CA:FALSE. Received: {'CA:TRUE' if constraints else 'none'}. {_REMAKE}"
+        )
+    usage = _extension(extensions, x509.KeyUsage)
+    extended = _extension(extensions, x509.ExtendedKeyUsage)
+    both = {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
+    if (usage is not None and not usage.digital_signature) or (
+        extended is not None and not both <= set(extended)
+    ):
+        raise ConfigError(
+            "A certificate's key usage must allow TLS as server and as client (digitalSignature, "
+            f"serverAuth, clientAuth). Received: less. {_REMAKE}"
+        )
+
+
+def _extension(extensions: x509.Extensions, kind: type[Any]) -> Any:
+    try:
+        return extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _dns_names(certificate: x509.Certificate) -> list[str]:
+    names = _extension(certificate.extensions, x509.SubjectAlternativeName)
+    return [] if names is None else list(names.get_values_for_type(x509.DNSName))

@@ -1,0 +1,191 @@
+"""Linear operations and products of private values, in dealer form.
+
+Products follow ASTRA (Chaudhari et al., CCSW 2019) and ABY2.0 (Patra et al.,
+USENIX Security 2021) on the masked view: D deals lam_x * lam_y, the evaluators
+open the masked product; PROTOCOLS 1.1 (b).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols import ops
+from tfe_bench.protocols.cost import Cost
+from tfe_bench.protocols.party import K1, Party, Site
+from tfe_bench.protocols.sharing import Shared
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def _match(operation: str, x: Shared, y: Shared, same_scale: bool = True) -> None:
+    if not isinstance(x, Shared) or not isinstance(y, Shared):
+        raise UsageError(
+            f"{operation} wants two private tensors. Received: {type(x).__name__} and "
+            f"{type(y).__name__}. Use {operation}_public for a public operand."
+        )
+    if x.dealer != y.dealer or x.limbs != y.limbs:
+        raise UsageError(
+            f"{operation} wants operands with one dealer and one ring. Received: {x!r} and {y!r}."
+        )
+    if same_scale and x.fractional_bits != y.fractional_bits:
+        raise UsageError(
+            f"{operation} wants operands of one scale. Received: {x.fractional_bits} and "
+            f"{y.fractional_bits} fractional bits. Truncate the one with more."
+        )
+
+
+def _pairwise(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Shared:
+    parts = [
+        None if a is None else function(a, b)
+        for a, b in ((x.m, y.m), (x.l1, y.l1), (x.l2, y.l2))
+    ]
+    return Shared(*parts, x.dealer, x.fractional_bits, x.limbs)
+
+
+def add(x: Shared, y: Shared) -> Shared:
+    """x + y, with broadcasting.  Local."""
+    from tfe_bench.protocols import wide
+
+    _match("add", x, y)
+    return _pairwise((lambda a, b: a + b) if x.limbs == 1 else wide.add, x, y)
+
+
+def sub(x: Shared, y: Shared) -> Shared:
+    """x - y, with broadcasting.  Local."""
+    from tfe_bench.protocols import wide
+
+    _match("sub", x, y)
+    return _pairwise((lambda a, b: a - b) if x.limbs == 1 else wide.sub, x, y)
+
+
+def neg(x: Shared) -> Shared:
+    """-x.  Local."""
+    from tfe_bench.protocols import wide
+
+    return x.map((lambda a: -a) if x.limbs == 1 else wide.negate)
+
+
+def add_public(x: Shared, ring: tf.Tensor) -> Shared:
+    """x + c for public ring elements c (already encoded at x's scale).  Local: only m moves."""
+    from dataclasses import replace
+
+    import tensorflow as tf
+
+    if x.m is None:
+        # The dealer's masks take the shape that m gets by broadcasting.
+        shape = tf.broadcast_dynamic_shape(tf.shape(x.any), tf.shape(ring))
+        return x.map(lambda a: tf.broadcast_to(a, shape))
+    m = x.m + ring
+    return replace(
+        x,
+        m=m,
+        l1=None if x.l1 is None else tf.broadcast_to(x.l1, tf.shape(m)),
+        l2=None if x.l2 is None else tf.broadcast_to(x.l2, tf.shape(m)),
+    )
+
+
+def mul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
+    """x * c for public ring elements c with their own scale.  Local; scales add up."""
+    from dataclasses import replace
+
+    y = x.map(lambda a: a * ring)
+    return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
+
+
+def matmul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
+    """x @ c for a public matrix c.  Local; scales add up."""
+    from dataclasses import replace
+
+    y = x.map(lambda a: ops.module().tfe_bench_ring_mat_mul(a=[a], b=[ring]))
+    return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
+
+
+def product_shares(
+    s: Site, x: Shared, y: Shared, two: Callable[[list[Any], list[Any]], Any], tensor: int, slot: int
+) -> Any:
+    """The evaluators' additive shares (z1 at E1, z2 at E2) of a bilinear product, unopened.
+
+    Args:
+        two: sum of products of paired operands.
+        tensor, slot: number of the dealt mask product and of its message.
+
+    E1: z1 = G1 - m_x l1_y - l1_x m_y;  E2: z2 = G2 + m_x (m_y - l2_y) - l2_x m_y.
+    Rounds: 0 with D ahead, else 1.  Bits sent: D 64 per product element.
+    """
+    import tensorflow as tf
+
+    if s.is_dealer:
+        gamma = two([x.l1 + x.l2], [y.l1 + y.l2])
+        s.deal(gamma, None, tensor, slot)
+        return None
+    if s.is_e1:
+        crossed = two([x.m, x.l1], [y.l1, y.m])
+        return s.apply_mask(-crossed, K1, tensor, "add", sent=False)
+    crossed = two([x.m, x.l2], [y.m - y.l2, -y.m])
+    return crossed + s.recv(tf.shape(crossed, out_type=tf.int64), s.d, slot)
+
+
+def _elementwise(a: list[Any], b: list[Any]) -> Any:
+    import tensorflow as tf
+
+    return tf.add_n([p * q for p, q in zip(a, b, strict=True)]) if len(a) > 1 else a[0] * b[0]
+
+
+def _matrix(a: list[Any], b: list[Any]) -> Any:
+    return ops.module().tfe_bench_ring_mat_mul(a=a, b=b)
+
+
+def _product(
+    party: Party, name: str, x: Shared, y: Shared, two: Callable[[list[Any], list[Any]], Any]
+) -> Shared:
+    import tensorflow as tf
+
+    _match(name, x, y, same_scale=False)
+    if x.limbs != 1:
+        raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
+    s = party.site(name, x.fractional_bits, y.fractional_bits, dealer=x.dealer)
+    z = product_shares(s, x, y, two, tensor=0, slot=0)
+    if s.is_dealer:
+        # The shape of the product, by the operands' shapes alone.
+        shape = product_shape(x.any, y.any, two)
+        m = None
+    else:
+        shape = tf.shape(z, out_type=tf.int64)
+        m = s.open_mask(z, tensor=1, slot=1)
+    l1, l2 = s.new_mask(shape, tensor=1)
+    m, l1, l2 = s.tie(m, l1, l2)
+    return Shared(m, l1, l2, x.dealer, x.fractional_bits + y.fractional_bits)
+
+
+def product_shape(a: Any, b: Any, two: Callable[[list[Any], list[Any]], Any]) -> Any:
+    """Dynamic shape of an elementwise or matrix product."""
+    import tensorflow as tf
+
+    if two is _elementwise:
+        return tf.cast(tf.broadcast_dynamic_shape(tf.shape(a), tf.shape(b)), tf.int64)
+    left, right = tf.shape(a, out_type=tf.int64), tf.shape(b, out_type=tf.int64)
+    return tf.concat([left[:-1], right[-1:]], axis=0)
+
+
+def mul(party: Party, x: Shared, y: Shared) -> Shared:
+    """x * y elementwise, with broadcasting; the scales add up (truncate afterwards).
+
+    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element each.
+    """
+    return _product(party, "mul", x, y, _elementwise)
+
+
+def matmul(party: Party, x: Shared, y: Shared) -> Shared:
+    """x @ y, batched over equal leading dimensions; the scales add up.
+
+    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element of the result each.
+    """
+    return _product(party, "matmul", x, y, _matrix)
+
+
+def mul_cost(n: int) -> Cost:
+    """Cost of `mul` and `matmul` for n result elements."""
+    return Cost(dealer=64 * n, e1=64 * n, e2=64 * n, rounds=1, cold=2)

@@ -1,0 +1,237 @@
+"""Comparison by dealt one-hot tables and multi-input ANDs: LUT-msb (PROTOCOLS 1.4).
+
+One-time truth tables (Ishai et al., TCC 2013) over 3-bit chunks, combined by the
+multi-input AND of ABY2.0 (Patra et al., USENIX Security 2021).  The composition
+is this project's; its security argument is in docs/protocols.md.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols import arithmetic, ops, wide
+from tfe_bench.protocols.cost import Cost, words
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import EvaluatorBits, Shared
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+EXACT_BITS = 64
+# Comparison range of machine-learning layers: |v| < 2^14 at 16 fractional bits.
+LAYER_BITS = 31
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the k-1 low bits are cut into chunks and their nodes combined.
+
+    Attributes:
+        bits: k.
+        widths: of the chunks, most significant first.
+        groups: per level the sizes of the groups, most significant first.
+    """
+
+    bits: int
+    widths: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def openings(self) -> int:
+        """Exchanges between the evaluators."""
+        return len(self.groups)
+
+    def nodes(self, level: int) -> int:
+        """Nodes before a level."""
+        return len(self.widths) if level == 0 else len(self.groups[level - 1])
+
+    @property
+    def opened(self) -> int:
+        """Bits that each evaluator sends per comparison."""
+        return sum(2 * self.nodes(level) - 1 for level in range(self.openings))
+
+    @property
+    def dealt(self) -> int:
+        """Bits that the dealer sends per comparison (without lam's top bit)."""
+        tables = sum(2**w - 1 for w in self.widths)
+        return tables + sum(
+            _monomials(r, g == len(level) - 1)
+            for level in self.groups
+            for g, r in enumerate(level)
+        )
+
+    @property
+    def total(self) -> int:
+        """Bits that all three send per comparison."""
+        return self.dealt + 2 * self.opened
+
+
+def _monomials(radix: int, last: bool) -> int:
+    if last:  # no one asks for the equality of the last node
+        return int(3 * 2 ** (radix - 1) - 2 * radix - 1)
+    return int(2 ** (radix + 1) - 2 * radix - 2)
+
+
+def _split(total: int, parts: int) -> tuple[int, ...]:
+    """Even group sizes, the larger ones last (the last node is the cheapest)."""
+    small, more = divmod(total, parts)
+    return (small,) * (parts - more) + (small + 1,) * more
+
+
+@functools.cache
+def recipe(bits: int, openings: int | None = None) -> Recipe:
+    """The cheapest recipe for k = bits, with a given number of openings or the fewest bits overall.
+
+    Raises:
+        UsageError: bits outside 2..128, or openings outside 1..3.
+    """
+    if not 2 <= bits <= 128:
+        raise UsageError(f"A comparison is of 2 to 128 bits. Received: {bits}.")
+    if openings is None:
+        return min((recipe(bits, o) for o in (2, 3)), key=lambda r: r.total)
+    if openings not in (1, 2, 3):
+        raise UsageError(f"A comparison takes 1, 2 or 3 openings. Received: {openings}.")
+    best: Recipe | None = None
+    low = bits - 1
+    for threes in range(low // 3 + 1):
+        rest = low - 3 * threes
+        if rest % 4 and not (threes == low // 3 and rest < 3):
+            continue
+        widths = ((rest,) if 0 < rest < 3 else (4,) * (rest // 4)) + (3,) * threes
+        for groups in _groupings(len(widths), openings):
+            candidate = Recipe(bits, widths, groups)
+            if best is None or candidate.total < best.total:
+                best = candidate
+    if best is None:
+        return recipe(bits, openings + 1)
+    return best
+
+
+def _groupings(nodes: int, levels: int) -> list[tuple[tuple[int, ...], ...]]:
+    if levels == 1:
+        return [((nodes,),)] if nodes <= 8 else []
+    return [
+        (_split(nodes, parts), *rest)
+        for parts in range(max(1, -(-nodes // 8)), max(2, nodes))
+        for rest in _groupings(parts, levels - 1)
+    ]
+
+
+def _attributes(r: Recipe, dealer: int, site: int, absorb: bool) -> dict[str, Any]:
+    return {
+        "site": site,
+        "dealer": dealer,
+        "bits": r.bits,
+        "widths": list(r.widths),
+        "groups": [size for level in r.groups for size in level],
+        "group_counts": [len(level) for level in r.groups],
+        "absorb": absorb,
+    }
+
+
+def msb_of_planes(
+    party: Party, planes: tf.Tensor, n: Any, r: Recipe, dealer: int, absorb: bool = True
+) -> EvaluatorBits:
+    """The most significant bits of n masked values given as bit planes.
+
+    Args:
+        planes: of lam = l1 + l2 at the dealer, of m at the evaluators.
+        absorb: deal lam's top bit (1 bit each), so that the evaluators hold all of the result;
+            else the dealer keeps it as `top`.
+    """
+    import tensorflow as tf
+
+    s = party.site("msb", r.bits, r.widths, r.groups, absorb, dealer=dealer)
+    attributes = _attributes(r, dealer, s.number, absorb)
+    n_words = (n + 63) // 64
+    if s.is_dealer:
+        message, top = ops.module().tfe_bench_lut_deal(
+            call=s.ctx, lam_planes=planes, **attributes
+        )
+        s.send(message, s.e2, slot=0, run_ahead=True)
+        (top,) = s.tie(top, None)[:1]
+        return EvaluatorBits(None, None if absorb else top, n, dealer)
+    dealt = tf.zeros([0], tf.int64)
+    if s.is_e2:
+        dealt_planes = r.dealt + (1 if absorb else 0)
+        dealt = s.recv(tf.reshape(n_words * dealt_planes, [1]), s.d, slot=0)
+    message = ops.module().tfe_bench_lut_open(
+        call=s.ctx, m_planes=planes, dealt=dealt, **attributes
+    )
+    for level in range(r.openings):
+        s.send(message, s.other, slot=1 + level)
+        other = s.recv(tf.shape(message, out_type=tf.int64), s.other, slot=1 + level)
+        message = ops.module().tfe_bench_lut_node(
+            call=s.ctx,
+            m_planes=planes,
+            own=message,
+            other=other,
+            dealt=dealt,
+            level=level,
+            **attributes,
+        )
+    (message,) = s.tie(message, None)[:1]
+    return EvaluatorBits(message, None, n, dealer)
+
+
+def _masked_part(party: Party, x: Shared) -> Any:
+    """[n, limbs] words of lam at the dealer, of m at the evaluators."""
+    import tensorflow as tf
+
+    if party.index != x.dealer:
+        part = x.m
+    elif x.limbs == 1:
+        part = x.l1 + x.l2
+    else:
+        part = wide.add(x.l1, x.l2)
+    return tf.reshape(part, [-1, x.limbs])
+
+
+def msb(
+    party: Party,
+    x: Shared,
+    bits: int = EXACT_BITS,
+    openings: int | None = None,
+    absorb: bool = True,
+) -> EvaluatorBits:
+    """[x < 0] for x read as a signed value mod 2^bits, elements in row-major order.
+
+    Args:
+        bits: k; 64 is exact for any 64-bit value, a smaller k is right for |x| < 2^(k-1).
+        openings: 1 to 3 exchanges; None takes the fewest bits.
+
+    Rounds: openings (cold one more).  Bits sent per 64 elements: `msb_cost`.
+    """
+    import tensorflow as tf
+
+    if bits > x.ring_bits:
+        raise UsageError(f"msb of {bits} bits wants a ring that large. Received: {x!r}.")
+    part = _masked_part(party, x)
+    planes = ops.module().tfe_bench_planes(x=part, bits=bits)
+    n = tf.shape(part, out_type=tf.int64)[0]
+    return msb_of_planes(party, planes, n, recipe(bits, openings), x.dealer, absorb)
+
+
+def less_than(
+    party: Party, x: Shared, y: Shared, bits: int = EXACT_BITS, openings: int | None = None
+) -> EvaluatorBits:
+    """[x < y], right while the signed difference x - y fits `bits` bits.
+
+    Rounds and bits: as `msb`.
+    """
+    return msb(party, arithmetic.sub(x, y), bits, openings)
+
+
+def msb_cost(
+    n: int, bits: int = EXACT_BITS, openings: int | None = None, absorb: bool = True
+) -> Cost:
+    """Cost of `msb` and `less_than` for n elements; planes travel in whole words."""
+    r = recipe(bits, openings)
+    w = 64 * words(n)
+    dealt = r.dealt + (1 if absorb else 0)
+    return Cost(
+        dealer=dealt * w, e1=r.opened * w, e2=r.opened * w, rounds=r.openings, cold=r.openings + 1
+    )

@@ -1,0 +1,206 @@
+"""Between bits and ring elements: B2A, bit injection, selection (PROTOCOLS 1.5).
+
+With b = opened ^ beta, opened public to the evaluators and beta known to D,
+b = opened + (1 - 2 opened) beta is linear in beta, so dealt shares of beta and
+of beta * lam are all that is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols import arithmetic, ops, wide
+from tfe_bench.protocols.cost import Cost, words
+from tfe_bench.protocols.party import K1, K2, Party
+from tfe_bench.protocols.sharing import EvaluatorBits, MaskedBits, Shared
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def _xor(*parts: Any) -> Any:
+    import tensorflow as tf
+
+    total = parts[0]
+    for part in parts[1:]:
+        total = tf.bitwise.bitwise_xor(total, part)
+    return total
+
+
+def open_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
+    """XOR shares at the evaluators become b = opened ^ beta, beta known to the dealer.
+
+    Rounds: 1.  Bits sent: E1, E2 1 per bit each, in whole words.
+    """
+    import tensorflow as tf
+
+    s = party.site("open_bits", dealer=bits.dealer)
+    n_words = tf.reshape((bits.n + 63) // 64, [1])
+    opened = beta = None
+    if s.is_dealer:
+        beta = _xor(s.mask(K1, 0, n_words), s.mask(K2, 0, n_words))
+        if bits.top is not None:
+            beta = _xor(beta, bits.top)
+    else:
+        own = s.apply_mask(bits.share, s.own_key, 0, "xor")
+        s.send(own, s.other)
+        opened = _xor(own, s.recv(n_words, s.other))
+    opened, beta = s.tie(opened, beta)
+    return MaskedBits(opened, beta, bits.n, bits.dealer)
+
+
+def _unpacked(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
+    """opened or beta as ring elements 0 and 1 in a shape (with the axis of 2 if wide)."""
+    import tensorflow as tf
+
+    packed = bits.beta if bits.opened is None else bits.opened
+    ones = ops.module().tfe_bench_unpack_bits(words=packed, n=bits.n)
+    if limbs == 1:
+        return tf.reshape(ones, shape)
+    return tf.reshape(tf.stack([ones, tf.zeros_like(ones)], axis=-1), shape)
+
+
+def b2a(party: Party, bits: MaskedBits, shape: Any = None) -> Shared:
+    """Bits as ring elements 0 and 1.
+
+    Args:
+        shape: public, of n elements; None gives [n].
+
+    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per bit each.
+    """
+    import tensorflow as tf
+
+    s = party.site("b2a", dealer=bits.dealer)
+    shape = tf.reshape(bits.n, [1]) if shape is None else tf.cast(shape, tf.int64)
+    known = _unpacked(bits, shape)
+    share = s.deal(known if s.is_dealer else None, shape, tensor=0, slot=0)
+    m = None
+    if not s.is_dealer:
+        y = (1 - 2 * known) * share
+        m = s.open_mask(y + known if s.is_e2 else y, tensor=1, slot=1)
+    l1, l2 = s.new_mask(shape, tensor=1)
+    m, l1, l2 = s.tie(m, l1, l2)
+    return Shared(m, l1, l2, bits.dealer)
+
+
+def b2a_cost(n: int) -> Cost:
+    """Cost of `b2a` for n bits."""
+    return Cost(dealer=64 * n, e1=64 * n, e2=64 * n, rounds=1, cold=2)
+
+
+def inject(party: Party, bits: MaskedBits, x: Shared) -> Shared:
+    """b * x for bits in the row-major order of x's elements.
+
+    y1 = -o l1 + (1-2o)(m B1 - BL1);  y2 = o m - o l2 + (1-2o)(m B2 - BL2),
+    o the opened bit, B and BL dealt shares of beta and beta * lam.
+    Rounds: 1 (cold 2).  Bits sent: D 128, E1, E2 64 per element each (twice that for 128-bit rings).
+    """
+    import tensorflow as tf
+
+    if bits.dealer != x.dealer:
+        raise UsageError(f"inject wants one dealer. Received: {bits!r} and {x!r}.")
+    s = party.site("inject", x.limbs, dealer=x.dealer)
+    shape = tf.shape(x.any, out_type=tf.int64)
+    add, sub = (tf.add, tf.subtract) if x.limbs == 1 else (wide.add, wide.sub)
+    known = _unpacked(bits, shape, x.limbs)
+    m = None
+    if s.is_dealer:
+        lam = add(x.l1, x.l2)
+        chosen = lam * (known if x.limbs == 1 else known[..., :1])
+        s.deal(known, shape, 0, 0, x.limbs)
+        s.deal(chosen, shape, 1, 1, x.limbs)
+    else:
+        b = s.deal(None, shape, 0, 0, x.limbs)
+        bl = s.deal(None, shape, 1, 1, x.limbs)
+        part = x.l1 if s.is_e1 else x.l2
+        opened = known if x.limbs == 1 else known[..., :1]
+        times = tf.multiply if x.limbs == 1 else _wide_mul
+        flipped = sub(times(x.m, b), bl)  # share of beta * x
+        signed = flipped * (1 - 2 * opened) if x.limbs == 1 else tf.where(
+            tf.equal(opened, 1), wide.negate(flipped), flipped
+        )
+        public = sub(x.m, part) if s.is_e2 else sub(tf.zeros_like(part), part)
+        m = s.open_mask(add(public * opened, signed), 2, 2, x.limbs)
+    l1, l2 = s.new_mask(shape, tensor=2)
+    m, l1, l2 = s.tie(m, l1, l2)
+    return replace(x, m=m, l1=l1, l2=l2)
+
+
+def _wide_mul(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    return ops.module().tfe_bench_wide_mul(a=a, b=b)
+
+
+def inject_cost(n: int, limbs: int = 1) -> Cost:
+    """Cost of `inject` for n elements."""
+    w = 64 * limbs * n
+    return Cost(dealer=2 * w, e1=w, e2=w, rounds=1, cold=2)
+
+
+def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
+    """x where the bit is 1, else y.
+
+    Rounds and bits: as `inject`.
+    """
+    return arithmetic.add(y, inject(party, bits, arithmetic.sub(x, y)))
+
+
+def open_bits_cost(n: int) -> Cost:
+    """Cost of `open_bits` for n bits."""
+    return Cost(dealer=0, e1=64 * words(n), e2=64 * words(n), rounds=1, cold=1)
+
+
+def extend(party: Party, x: Shared, shift: int, openings: int | None = None) -> Shared:
+    """An unsigned 64-bit value times 2^shift in the ring Z_2^(65+shift), exactly.
+
+    x = m - l1 - l2 mod 2^64 becomes m - l1 - l2 + 2^64 t over the integers mod 2^65, where t is the
+    most significant bit of the 65-bit difference: one comparison.  Modulo 2 its XOR shares are additive
+    shares, so that re-masking takes one bit.
+
+    Rounds: openings + 1 (cold + 2).  Bits sent: `extend_cost`.
+    """
+    import tensorflow as tf
+
+    from tfe_bench.protocols import compare
+
+    if x.limbs != 1 or not 0 <= shift < 63:
+        raise UsageError(f"extend wants a 64-bit value and a shift below 63. Received: {x!r}.")
+    zero_extended = replace(
+        x.map(lambda a: tf.stack([a, tf.zeros_like(a)], axis=-1)), limbs=2, bits=65
+    )
+    t = compare.msb(party, zero_extended, bits=65, openings=openings)
+    s = party.site("extend", shift, dealer=x.dealer)
+    n_words = tf.reshape((t.n + 63) // 64, [1])
+    shape = tf.shape(x.any, out_type=tf.int64)
+    tau1 = None if s.is_e2 else s.mask(K1, 0, n_words)
+    tau2 = None if s.is_e1 else s.mask(K2, 0, n_words)
+    opened = None
+    if not s.is_dealer:
+        own = s.apply_mask(t.share, s.own_key, 0, "xor")
+        s.send(own, s.other)
+        opened = _xor(own, s.recv(n_words, s.other))
+
+    def lift(part: Any, packed: Any) -> Any:
+        if part is None:
+            return None
+        top = tf.reshape(ops.module().tfe_bench_unpack_bits(words=packed, n=t.n), shape)
+        shifted = wide.shift_left(part, shift)
+        return tf.stack(
+            [shifted[..., 0], shifted[..., 1] + tf.bitwise.left_shift(
+                top, tf.constant(shift, tf.int64))],
+            axis=-1,
+        )
+
+    m, l1, l2 = lift(x.m, opened), lift(x.l1, tau1), lift(x.l2, tau2)
+    m, l1, l2 = s.tie(m, l1, l2)
+    return Shared(m, l1, l2, x.dealer, x.fractional_bits, 2, 65 + shift)
+
+
+def extend_cost(n: int, openings: int | None = None) -> Cost:
+    """Cost of `extend` for n elements."""
+    from tfe_bench.protocols import compare
+
+    c = compare.msb_cost(n, 65, openings)
+    w = 64 * words(n)
+    return Cost(c.dealer, c.e1 + w, c.e2 + w, c.rounds + 1, c.cold + 1)

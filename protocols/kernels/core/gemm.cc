@@ -1,0 +1,321 @@
+// Cache blocking after BLIS (Van Zee and van de Geijn, ACM TOMS 2015): panels of b stay in L1,
+// blocks of a in L2, tiles of c in registers. The instruction sets supply the tiles (gemm_isa.h).
+#include "protocols/kernels/core/gemm.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "protocols/kernels/core/cpu.h"
+#include "protocols/kernels/core/gemm_internal.h"
+
+namespace tfe_bench {
+namespace internal {
+namespace {
+
+constexpr int64_t kRowsPerBlock = 128;       // of a, packed: 128 KiB with kc = 128
+constexpr int64_t kPackedB = int64_t{1} << 19;  // words of b packed at a time: 4 MiB
+constexpr int64_t kUnits = 16;               // pieces of work to aim at, for up to 8 threads
+constexpr int64_t kDotDepth = 512;           // of k per dot block: ten columns of b stay in L1
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// A buffer the thread keeps between calls, because fresh pages cost as much as a small product.
+// It is taken out of its slot while in use, so that a thread which runs another product while it
+// waits in ParallelFor gets a buffer of its own.
+class Scratch {
+ public:
+  enum Slot { kA, kB };
+
+  Scratch(Slot slot, int64_t words) : slot_(slot), buffer_(std::move(kept(slot))) {
+    if (buffer_.words >= words) return;
+    buffer_.data.reset();
+    void* data = std::aligned_alloc(64, static_cast<size_t>(CeilDiv(words, 8) * 64));
+    if (data == nullptr) throw std::bad_alloc();
+    buffer_.data.reset(static_cast<uint64_t*>(data));
+    buffer_.words = words;
+  }
+  ~Scratch() {
+    if (buffer_.words <= 2 * kPackedB) kept(slot_) = std::move(buffer_);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  uint64_t* data() const { return buffer_.data.get(); }
+
+ private:
+  struct Free {
+    void operator()(uint64_t* p) const { std::free(p); }
+  };
+  struct Buffer {
+    Buffer() = default;
+    Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+    Buffer& operator=(Buffer&& other) noexcept {
+      data = std::move(other.data);
+      words = std::exchange(other.words, 0);
+      return *this;
+    }
+    std::unique_ptr<uint64_t, Free> data;
+    int64_t words = 0;
+  };
+
+  static Buffer& kept(Slot slot) {
+    thread_local Buffer buffers[2];
+    return buffers[slot];
+  }
+
+  const Slot slot_;
+  Buffer buffer_;
+};
+
+int64_t CostInCycles(const GemmIsa& isa, int64_t macs) {
+  return std::max<int64_t>(1, macs / isa.macs_per_cycle);
+}
+
+// Panels of mr rows, each stored column after column.
+void PackA(const GemmIsa& isa, int64_t m, int64_t k, const uint64_t* a, int64_t lda,
+           uint64_t* out) {
+  for (int64_t i = 0; i < m; i += isa.mr, out += isa.mr * k) {
+    const int64_t rows = std::min(isa.mr, m - i);
+    for (int64_t r = 0; r < rows; ++r) {
+      const uint64_t* row = a + (i + r) * lda;
+      for (int64_t p = 0; p < k; ++p) out[p * isa.mr + r] = row[p];
+    }
+  }
+}
+
+// One panel of nr columns, row after row.
+void PackPanelOfB(const GemmIsa& isa, int64_t columns, int64_t k, const uint64_t* b, int64_t ldb,
+                  uint64_t* out) {
+  const size_t bytes = static_cast<size_t>(columns) * sizeof(uint64_t);
+  for (int64_t p = 0; p < k; ++p) std::memcpy(out + p * isa.nr, b + p * ldb, bytes);
+}
+
+// Rows [i, i + rows) and columns [j, j + columns) of one product; depth kc at a time.
+struct Piece {
+  int64_t i, rows, j, columns;
+};
+
+void MultiplyPiece(const GemmIsa& isa, const GemmArgs& g, const uint64_t* packed_b, bool pack_a,
+                   const Piece& piece) {
+  const auto [i, rows, j, columns] = piece;
+  const int64_t panels = CeilDiv(g.n, isa.nr);
+  const int64_t padded_rows = CeilDiv(rows, isa.mr) * isa.mr;
+  const Scratch scratch(Scratch::kA, pack_a ? padded_rows * std::min(isa.kc, g.k) : 0);
+  for (int64_t p = 0; p < g.k; p += isa.kc) {
+    const int64_t depth = std::min(isa.kc, g.k - p);
+    GemmBlock block = {};
+    block.m = rows;
+    block.n = columns;
+    block.k = depth;
+    block.c = g.c + i * g.ldc + j;
+    block.ldc = g.ldc;
+    block.accumulate = g.accumulate || p > 0;
+    const uint64_t* a = g.a + i * g.lda + p;
+    if (pack_a) {
+      PackA(isa, rows, depth, a, g.lda, scratch.data());
+      block.a = scratch.data();
+      block.a_panel = isa.mr * depth;
+      block.a_row = 1;
+      block.a_col = isa.mr;
+    } else {
+      block.a = a;
+      block.a_panel = isa.mr * g.lda;
+      block.a_row = g.lda;
+      block.a_col = 1;
+    }
+    if (packed_b != nullptr) {
+      block.b = packed_b + p * panels * isa.nr + j * depth;
+      block.b_panel = isa.nr * depth;
+      block.b_row = isa.nr;
+    } else {
+      block.b = g.b + p * g.ldb + j;
+      block.b_panel = isa.nr;
+      block.b_row = g.ldb;
+    }
+    isa.block(block);
+  }
+}
+
+// Cuts c into pieces, several for each of a handful of threads, and multiplies them.
+void MultiplyPieces(const GemmIsa& isa, const GemmArgs& g, const uint64_t* packed_b, bool pack_a,
+                    const ParallelFor& parallel) {
+  const int64_t panels = CeilDiv(g.n, isa.nr);
+  const int64_t share = CeilDiv(CeilDiv(g.m, kUnits), isa.mr) * isa.mr;
+  const int64_t rows = std::clamp(share, std::min(2 * isa.mr, kRowsPerBlock), kRowsPerBlock);
+  const int64_t row_pieces = CeilDiv(g.m, rows);
+  // At least four panels wide, so that packing a for each piece stays cheap.
+  const int64_t panels_per_piece =
+      std::max<int64_t>(4, CeilDiv(panels, CeilDiv(kUnits, row_pieces)));
+  const int64_t columns = panels_per_piece * isa.nr;
+  const int64_t column_pieces = CeilDiv(panels, panels_per_piece);
+  const int64_t macs = std::min(rows, g.m) * std::min(columns, g.n) * g.k;
+  parallel(row_pieces * column_pieces, CostInCycles(isa, macs), [&](int64_t begin, int64_t end) {
+    for (int64_t unit = begin; unit < end; ++unit) {
+      const int64_t i = unit / column_pieces * rows;
+      const int64_t j = unit % column_pieces * columns;
+      MultiplyPiece(isa, g, packed_b, pack_a,
+                    {i, std::min(rows, g.m - i), j, std::min(columns, g.n - j)});
+    }
+  });
+}
+
+void MultiplyByTiles(const GemmIsa& isa, const GemmArgs& g, const ParallelFor& parallel) {
+  const bool pack_b = g.m >= 3 * isa.mr;   // else each element is used too few times
+  const bool pack_a = g.n > 2 * isa.nr;
+  if (!pack_b) return MultiplyPieces(isa, g, nullptr, pack_a, parallel);
+
+  const int64_t columns_at_once =
+      std::min(CeilDiv(g.n, isa.nr) * isa.nr, kPackedB / isa.kc / isa.nr * isa.nr);
+  const int64_t depth_at_once = kPackedB / columns_at_once / isa.kc * isa.kc;
+  const Scratch scratch(Scratch::kB, columns_at_once * std::min(depth_at_once, g.k));
+  uint64_t* const packed = scratch.data();
+  for (int64_t j = 0; j < g.n; j += columns_at_once) {
+    for (int64_t p = 0; p < g.k; p += depth_at_once) {
+      GemmArgs part = g;
+      part.n = std::min(columns_at_once, g.n - j);
+      part.k = std::min(depth_at_once, g.k - p);
+      part.a += p;
+      part.b += p * g.ldb + j;
+      part.c += j;
+      part.accumulate = g.accumulate || p > 0;
+      const int64_t panels = CeilDiv(part.n, isa.nr);
+      const int64_t slices = CeilDiv(part.k, isa.kc);
+      // A word copied costs about half a cycle.
+      parallel(slices * panels, isa.kc * isa.nr / 2, [&](int64_t begin, int64_t end) {
+        for (int64_t unit = begin; unit < end; ++unit) {
+          const int64_t row = unit / panels * isa.kc;
+          const int64_t column = unit % panels * isa.nr;
+          const int64_t depth = std::min(isa.kc, part.k - row);
+          PackPanelOfB(isa, std::min(isa.nr, part.n - column), depth,
+                       part.b + row * part.ldb + column, part.ldb,
+                       packed + row * panels * isa.nr + column * depth);
+        }
+      });
+      MultiplyPieces(isa, part, packed, pack_a, parallel);
+    }
+  }
+}
+
+void MultiplyByDots(const GemmIsa& isa, const GemmArgs& g, const ParallelFor& parallel) {
+  // Rows of the transpose start on cache lines.
+  const int64_t ldbt = CeilDiv(g.k, 8) * 8;
+  const Scratch scratch(Scratch::kB, g.n * ldbt);
+  uint64_t* const bt = scratch.data();
+  for (int64_t p = 0; p < g.k; ++p) {
+    for (int64_t j = 0; j < g.n; ++j) bt[j * ldbt + p] = g.b[p * g.ldb + j];
+  }
+  constexpr int64_t kRows = 4;
+  parallel(CeilDiv(g.m, kRows), CostInCycles(isa, kRows * g.n * g.k),
+           [&](int64_t begin, int64_t end) {
+             const int64_t i = begin * kRows;
+             const int64_t rows = std::min(end * kRows, g.m) - i;
+             for (int64_t p = 0; p < g.k; p += kDotDepth) {
+               isa.dot({rows, g.n, std::min(kDotDepth, g.k - p), g.a + i * g.lda + p, g.lda,
+                        bt + p, ldbt, g.c + i * g.ldc, g.ldc, g.accumulate || p > 0});
+             }
+           });
+}
+
+// Whether vectors along k waste fewer lanes than vectors along n; four operations is what adding
+// up the lanes of a sum and storing one word costs.
+bool DotsAreCheaper(const GemmIsa& isa, const GemmArgs& g) {
+  if (isa.dot == nullptr || g.n > 2 * isa.lanes || g.m < 4) return false;
+  return g.n * (CeilDiv(g.k, isa.lanes) + 4) < CeilDiv(g.n, isa.lanes) * g.k;
+}
+
+void Multiply(const GemmIsa& isa, const GemmArgs& g, const ParallelFor& parallel) {
+  if (DotsAreCheaper(isa, g)) {
+    MultiplyByDots(isa, g, parallel);
+  } else {
+    MultiplyByTiles(isa, g, parallel);
+  }
+}
+
+// A small c with a deep k, as in a gradient, leaves no rows to share out: share out k.
+bool WorthSplittingDepth(const GemmArgs& g) {
+  return CeilDiv(g.m, 16) * CeilDiv(g.n, 96) < 4 && g.k >= 4096 && g.k >= 16 * g.m &&
+         g.m * g.n * g.k >= int64_t{1} << 20;
+}
+
+void MultiplySplittingDepth(const GemmIsa& isa, const GemmArgs& g, const ParallelFor& parallel) {
+  const int64_t parts = 8;
+  const int64_t depth = CeilDiv(CeilDiv(g.k, parts), isa.kc) * isa.kc;
+  const int64_t words = g.m * g.n;
+  const std::unique_ptr<uint64_t[]> sums(new uint64_t[static_cast<size_t>(parts * words)]);
+  const ParallelFor serial = [](int64_t total, int64_t,
+                                const std::function<void(int64_t, int64_t)>& run) {
+    run(0, total);
+  };
+  parallel(CeilDiv(g.k, depth), CostInCycles(isa, words * depth), [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      GemmArgs h = g;
+      h.k = std::min(depth, g.k - part * depth);
+      h.a += part * depth;
+      h.b += part * depth * g.ldb;
+      h.c = sums.get() + part * words;
+      h.ldc = g.n;
+      h.accumulate = false;
+      Multiply(isa, h, serial);
+    }
+  });
+  for (int64_t part = 0; part < CeilDiv(g.k, depth); ++part) {
+    const uint64_t* sum = sums.get() + part * words;
+    const bool add = g.accumulate || part > 0;
+    for (int64_t i = 0; i < g.m; ++i) {
+      uint64_t* c = g.c + i * g.ldc;
+      for (int64_t j = 0; j < g.n; ++j) c[j] = (add ? c[j] : 0) + sum[i * g.n + j];
+    }
+  }
+}
+
+const GemmIsa& ChooseIsa() {
+  if (Cpu().avx512) return kGemmAvx512;
+  return Cpu().avx2 && Cpu().bmi2 ? kGemmAvx2 : kGemmPortable;
+}
+
+}  // namespace
+
+void GemmBlockPortable(const GemmBlock& g) {
+  constexpr int64_t kMr = kGemmPortable.mr;
+  constexpr int64_t kNr = kGemmPortable.nr;
+  for (int64_t i = 0; i < g.m; ++i) {
+    const uint64_t* a = g.a + i / kMr * g.a_panel + i % kMr * g.a_row;
+    uint64_t* c = g.c + i * g.ldc;
+    for (int64_t j = 0; j < g.n; j += kNr) {
+      const int64_t columns = std::min(kNr, g.n - j);
+      const uint64_t* b = g.b + j / kNr * g.b_panel;
+      uint64_t sum[kNr] = {};
+      for (int64_t p = 0; p < g.k; ++p) {
+        for (int64_t q = 0; q < columns; ++q) sum[q] += a[p * g.a_col] * b[p * g.b_row + q];
+      }
+      for (int64_t q = 0; q < columns; ++q) c[j + q] = (g.accumulate ? c[j + q] : 0) + sum[q];
+    }
+  }
+}
+
+void GemmWith(const GemmIsa& isa, const GemmArgs& g, const ParallelFor& parallel) {
+  if (g.m <= 0 || g.n <= 0) return;
+  if (g.k <= 0) {
+    for (int64_t i = 0; i < g.m && !g.accumulate; ++i) std::fill_n(g.c + i * g.ldc, g.n, 0);
+    return;
+  }
+  if (WorthSplittingDepth(g)) {
+    MultiplySplittingDepth(isa, g, parallel);
+  } else {
+    Multiply(isa, g, parallel);
+  }
+}
+
+}  // namespace internal
+
+void Gemm64(int64_t m, int64_t n, int64_t k, const uint64_t* a, int64_t lda, const uint64_t* b,
+            int64_t ldb, uint64_t* c, int64_t ldc, bool accumulate, const ParallelFor& parallel) {
+  static const internal::GemmIsa& isa = internal::ChooseIsa();
+  internal::GemmWith(isa, {m, n, k, a, lda, b, ldb, c, ldc, accumulate}, parallel);
+}
+
+}  // namespace tfe_bench

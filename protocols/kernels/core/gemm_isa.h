@@ -1,0 +1,63 @@
+// What gemm.cc asks of an instruction set. Only gemm*.cc and the tests include this.
+#ifndef TFE_BENCH_PROTOCOLS_KERNELS_CORE_GEMM_ISA_H_
+#define TFE_BENCH_PROTOCOLS_KERNELS_CORE_GEMM_ISA_H_
+
+#include <cstdint>
+
+namespace tfe_bench {
+namespace internal {
+
+// c[m,n] (+)= a[m,k] * b[k,n] on operands that fit the caches.
+// a: element (i, p) is a[(i / mr) * a_panel + (i % mr) * a_row + p * a_col], so that one
+//    description covers a row-major matrix (mr * lda, lda, 1) and packed panels of mr rows
+//    (mr * k, 1, mr).
+// b: element (p, j) is b[(j / nr) * b_panel + p * b_row + j % nr]: row major (nr, ldb) or packed
+//    panels of nr columns (nr * k, nr).
+// m, n and k are at least 1. No element outside the matrices is read, so packed panels need no
+// padding.
+struct GemmBlock {
+  int64_t m, n, k;
+  const uint64_t* a;
+  int64_t a_panel, a_row, a_col;
+  const uint64_t* b;
+  int64_t b_panel, b_row;
+  uint64_t* c;
+  int64_t ldc;
+  bool accumulate;
+};
+
+// c[m,n] (+)= a[m,k] * bt[n,k]^T, vectorized along k: for few columns.
+struct GemmDot {
+  int64_t m, n, k;
+  const uint64_t* a;
+  int64_t lda;
+  const uint64_t* bt;
+  int64_t ldbt;
+  uint64_t* c;
+  int64_t ldc;
+  bool accumulate;
+};
+
+struct GemmIsa {
+  int64_t mr, nr;          // register tile of `block`
+  int64_t kc;              // rows of b per block, so that a panel of b stays in the L1 cache
+  int64_t lanes;           // 64-bit words per vector
+  int64_t macs_per_cycle;  // rough, for the cost estimate only
+  void (*block)(const GemmBlock&);
+  void (*dot)(const GemmDot&);  // null: not worth it
+};
+
+void GemmBlockAvx2(const GemmBlock& g);
+void GemmDotAvx2(const GemmDot& g);
+void GemmBlockAvx512(const GemmBlock& g);
+void GemmDotAvx512(const GemmDot& g);
+void GemmBlockPortable(const GemmBlock& g);
+
+inline constexpr GemmIsa kGemmPortable = {4, 8, 256, 1, 1, GemmBlockPortable, nullptr};
+inline constexpr GemmIsa kGemmAvx2 = {2, 8, 256, 4, 3, GemmBlockAvx2, GemmDotAvx2};
+inline constexpr GemmIsa kGemmAvx512 = {8, 24, 128, 8, 10, GemmBlockAvx512, GemmDotAvx512};
+
+}  // namespace internal
+}  // namespace tfe_bench
+
+#endif  // TFE_BENCH_PROTOCOLS_KERNELS_CORE_GEMM_ISA_H_

@@ -1,0 +1,476 @@
+#include "protocols/kernels/core/session.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+namespace tfe_bench {
+namespace {
+
+// What precedes each piece of a payload on the wire.  Both ends are x86-64: little endian.
+struct FrameHeader {
+  uint64_t step, total, offset;
+  uint32_t site, iteration, length, depth_cold, depth_ahead;
+  uint16_t slot, flags;
+};
+static_assert(sizeof(FrameHeader) == 48, "the frame header is part of the wire format");
+
+constexpr uint16_t kRunAhead = 1;  // the dealer's material: free when it ran ahead
+constexpr uint16_t kStepDone = 2;  // carries no payload
+
+constexpr uint64_t kMaxMessage = uint64_t{1} << 36;
+
+int64_t NowMicros() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+std::shared_ptr<uint8_t> AlignedBuffer(size_t size) {
+  void* p = std::aligned_alloc(64, (size + 63) / 64 * 64 + 64);
+  return std::shared_ptr<uint8_t>(static_cast<uint8_t*>(p), std::free);
+}
+
+std::string Describe(const Tag& t) {
+  return "site " + std::to_string(t.site) + ", step " + std::to_string(t.step) + ", iteration " +
+         std::to_string(t.iteration) + ", message " + std::to_string(t.slot);
+}
+
+}  // namespace
+
+Session::Session(int party, const uint8_t keys[3][16], bool simulated)
+    : party_(party), simulated_(simulated) {
+  for (int j = 0; j < 3; ++j) {
+    has_key_[j] = j == party || (j + 2) % 3 == party;
+    if (has_key_[j]) ExpandAesKey(keys[j], &keys_[j]);
+    delay_us_[j] = 0;
+  }
+}
+
+Error Session::SetFault(Fault fault) {
+  if (!simulated_) return "faults can be seeded in simulated sessions only";
+  fault_ = fault;
+  return "";
+}
+
+Error Session::Stream(KeyRole role, int dealer, int64_t site, int64_t step, int64_t iteration,
+                      int64_t tensor, uint64_t bytes, PrfStream* out) {
+  const int key = role == kK2 ? dealer : role == kK1 ? (dealer + 1) % 3 : (dealer + 2) % 3;
+  if (!has_key_[key]) {
+    return "party " + std::to_string(party_) + " does not hold key " + std::to_string(key);
+  }
+  if (site < 0 || site >> kSiteBits) return "mask numbering: site out of range";
+  if (step <= 0 || step >> kStepBits) return "mask numbering: step out of range";
+  if (iteration < 0 || iteration >> kIterationBits) return "mask numbering: iteration out of range";
+  if (tensor < 0 || tensor >> kTensorBits) return "mask numbering: tensor out of range";
+  if (bytes / 16 >= kMaxBlocks) return "mask numbering: tensor too large for one mask";
+  if (fault_ == kReuseCounter) step = 1;
+  out->key = &keys_[key];
+  out->hi = static_cast<uint64_t>(site) << kStepBits | static_cast<uint64_t>(step);
+  out->lo = static_cast<uint64_t>(iteration) << 44 | static_cast<uint64_t>(dealer) << 42 |
+            static_cast<uint64_t>(role) << 40 | static_cast<uint64_t>(tensor) << 32;
+  return "";
+}
+
+Error Session::BeginStep(int64_t step, int64_t run_ahead) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (step <= last_step_) {
+    return "step " + std::to_string(step) + " is not above " + std::to_string(last_step_) +
+           ": its masks may have been used";
+  }
+  last_step_ = step;
+  changed_.wait(lock, [&] {
+    if (!aborted_.empty()) return true;
+    for (int p = 0; p < 3; ++p) {
+      if (p != party_ && peers_[p].done_step + run_ahead < step) return false;
+    }
+    return true;
+  });
+  if (!aborted_.empty()) return aborted_;
+  open_steps_.insert(step);
+  return "";
+}
+
+bool Session::StepIsOpen(int64_t step) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return open_steps_.count(step) > 0;
+}
+
+void Session::EndStep(int64_t step) {
+  std::vector<Session*> direct;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!open_steps_.erase(step)) return;
+    Depth deepest;
+    for (const Depth& d : recv_depths_[step]) {
+      deepest.cold = std::max(deepest.cold, d.cold);
+      deepest.ahead = std::max(deepest.ahead, d.ahead);
+    }
+    step_depths_.push_back(deepest);
+    recv_depths_.erase(step);
+    for (int p = 0; p < 3; ++p) {
+      if (p == party_) continue;
+      auto& in = peers_[p].seen_in;
+      auto& out = peers_[p].seen_out;
+      const Tag next{static_cast<uint64_t>(step) + 1, 0, 0, 0};
+      in.erase(in.begin(), in.lower_bound(next));
+      out.erase(out.begin(), out.lower_bound(next));
+      if (linked_[p]) {
+        direct.push_back(linked_[p]);
+      } else {
+        Tag tag{static_cast<uint64_t>(step), 0, 0, 0};
+        peers_[p].outbox.push_back({tag, kStepDone, {}, nullptr, 0, 0, nullptr, 0});
+      }
+    }
+    changed_.notify_all();
+  }
+  for (Session* peer : direct) {
+    peer->Accept(party_, Tag{static_cast<uint64_t>(step), 0, 0, 0}, kStepDone, {}, 0, 0, nullptr, 0);
+  }
+}
+
+Error Session::Send(int peer, const Tag& tag, bool run_ahead, const std::string& deps,
+                    const uint8_t* data, size_t size, std::shared_ptr<void> keep_alive) {
+  Depth depth;
+  const uint16_t flags = run_ahead ? kRunAhead : 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!aborted_.empty()) return aborted_;
+    if (!open_steps_.count(static_cast<int64_t>(tag.step))) {
+      return "step " + std::to_string(tag.step) + " is not running: refusing to send";
+    }
+    // The last line of defence against a mask used twice: one message has one tag, and every pad
+    // in it carries the same site, step and iteration.
+    if (!peers_[peer].seen_out.insert(tag).second) {
+      const Error why = "a message would be sent twice under one mask (" + Describe(tag) + ")";
+      return why;
+    }
+    const std::vector<Depth>& depths = recv_depths_[static_cast<int64_t>(tag.step)];
+    for (size_t i = 0; i < depths.size(); ++i) {
+      if (i / 8 < deps.size() && (deps[i / 8] >> (i % 8) & 1)) {
+        depth.cold = std::max(depth.cold, depths[i].cold);
+        depth.ahead = std::max(depth.ahead, depths[i].ahead);
+      }
+    }
+    if (tag.site != 0) {  // site 0 is bookkeeping between the workers, not protocol
+      counters_.payload_sent[peer] += size;
+      counters_.messages_sent[peer] += 1;
+    }
+    if (!linked_[peer]) {
+      const int64_t delay = delay_us_[peer];
+      peers_[peer].outbox.push_back({tag, flags, depth, data, size, 0, std::move(keep_alive),
+                                     delay ? NowMicros() + delay : 0});
+      changed_.notify_all();
+      return "";
+    }
+    counters_.frame_sent[peer] += size + sizeof(FrameHeader);
+  }
+  Error error = linked_[peer]->Accept(party_, tag, flags, depth, size, 0, data, size);
+  return error;
+}
+
+void Session::Note(const Tag& tag, int index, Depth depth) {
+  if (tag.site == 0) return;
+  auto& depths = recv_depths_[static_cast<int64_t>(tag.step)];
+  if (static_cast<int>(depths.size()) <= index) depths.resize(index + 1);
+  depths[index] = depth;
+}
+
+void Session::Recv(int peer, const Tag& tag, int index, size_t expected, Done done) {
+  Message message;
+  Error error;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!aborted_.empty()) {
+      error = aborted_;
+    } else if (!open_steps_.count(static_cast<int64_t>(tag.step))) {
+      error = "step " + std::to_string(tag.step) + " is not running: refusing to receive";
+    } else {
+      auto it = peers_[peer].arrived.find(tag);
+      if (it == peers_[peer].arrived.end()) {
+        if (!peers_[peer].waiting.emplace(tag, Waiting{done, expected, index}).second) {
+          error = "two receives wait for one message (" + Describe(tag) + ")";
+        } else {
+          return;
+        }
+      } else {
+        message = std::move(it->second);
+        peers_[peer].arrived.erase(it);
+        if (message.size != expected) {
+          error = "party " + std::to_string(peer) + " sent " + std::to_string(message.size) +
+                  " bytes where " + std::to_string(expected) + " were due (" + Describe(tag) + ")";
+        }
+        Note(tag, index, message.depth);
+      }
+    }
+  }
+  done(error, std::move(message));
+}
+
+Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uint64_t total,
+                      uint64_t offset, const uint8_t* data, size_t size) {
+  Done done;
+  Message message;
+  Error error;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Peer& from = peers_[peer];
+    if (!aborted_.empty()) return aborted_;
+    if (flags & kStepDone) {
+      from.done_step = std::max(from.done_step, static_cast<int64_t>(tag.step));
+      changed_.notify_all();
+      return "";
+    }
+    counters_.payload_received[peer] += size;
+    if (total > kMaxMessage || offset + size > total) {
+      return "party " + std::to_string(peer) + " sent a malformed frame";
+    }
+    if (offset == 0) {
+      const int64_t step = static_cast<int64_t>(tag.step);
+      if (step <= last_step_ && !open_steps_.count(step) && step != last_step_) {
+        return "party " + std::to_string(peer) + " sent a message of a finished step (" +
+               Describe(tag) + ")";
+      }
+      if (!from.seen_in.insert(tag).second) {
+        return "party " + std::to_string(peer) + " sent a message twice (" + Describe(tag) + ")";
+      }
+    }
+    if (size == total) {
+      message.data = AlignedBuffer(size);
+      std::memcpy(message.data.get(), data, size);
+      message.size = size;
+    } else {
+      auto it = from.arriving.find(tag);
+      if (it == from.arriving.end()) {
+        if (offset != 0) return "party " + std::to_string(peer) + " sent frames out of order";
+        Arriving fresh;
+        fresh.message.data = AlignedBuffer(total);
+        fresh.message.size = total;
+        fresh.received = 0;
+        it = from.arriving.emplace(tag, std::move(fresh)).first;
+      }
+      if (it->second.received != offset || it->second.message.size != total) {
+        return "party " + std::to_string(peer) + " sent frames out of order";
+      }
+      std::memcpy(it->second.message.data.get() + offset, data, size);
+      it->second.received += size;
+      if (it->second.received < total) return "";
+      message = std::move(it->second.message);
+      from.arriving.erase(it);
+    }
+    message.depth.cold = depth.cold + 1;
+    message.depth.ahead = depth.ahead + (flags & kRunAhead ? 0 : 1);
+    auto it = from.waiting.find(tag);
+    if (it == from.waiting.end()) {
+      from.arrived.emplace(tag, std::move(message));
+      return "";
+    }
+    if (it->second.expected != message.size) {
+      error = "party " + std::to_string(peer) + " sent " + std::to_string(message.size) +
+              " bytes where " + std::to_string(it->second.expected) + " were due (" +
+              Describe(tag) + ")";
+    }
+    Note(tag, it->second.index, message.depth);
+    done = std::move(it->second.done);
+    from.waiting.erase(it);
+  }
+  done(error, std::move(message));
+  return error;
+}
+
+int64_t Session::WaitOutgoing(int peer, int64_t limit, int timeout_ms) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  auto& outbox = peers_[peer].outbox;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  for (;;) {
+    int64_t bytes = 0;
+    int64_t next = 0;
+    const int64_t now = outbox.empty() || !outbox.front().ready_at_us ? 0 : NowMicros();
+    for (const Outgoing& o : outbox) {
+      if (o.ready_at_us > now) {
+        next = o.ready_at_us;
+        break;
+      }
+      bytes += sizeof(FrameHeader) + static_cast<int64_t>(o.size - o.sent);
+      if (bytes >= limit) return limit;
+    }
+    if (bytes) return bytes;
+    if (!aborted_.empty() && outbox.empty()) return -1;
+    auto until = deadline;
+    if (next) {
+      until = std::min(deadline, std::chrono::steady_clock::now() +
+                                     std::chrono::microseconds(next - NowMicros()));
+    }
+    if (changed_.wait_until(lock, until) == std::cv_status::timeout && until == deadline) return 0;
+  }
+}
+
+int64_t Session::Pop(int peer, uint8_t* out, int64_t limit) {
+  std::vector<std::shared_ptr<void>> finished;  // released after the lock
+  int64_t used = 0;
+  bool copied = false;
+  do {
+    const uint8_t* source = nullptr;
+    size_t piece = 0;
+    std::shared_ptr<void> hold;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      auto& outbox = peers_[peer].outbox;
+      if (outbox.empty()) break;
+      Outgoing& o = outbox.front();
+      if (o.ready_at_us && o.ready_at_us > NowMicros()) break;
+      const int64_t room = limit - used - static_cast<int64_t>(sizeof(FrameHeader));
+      const size_t left = o.size - o.sent;
+      if (room < 0 || (room == 0 && left)) break;
+      piece = std::min(left, static_cast<size_t>(room));
+      FrameHeader h{o.tag.step,
+                    o.size,
+                    o.sent,
+                    o.tag.site,
+                    o.tag.iteration,
+                    static_cast<uint32_t>(piece),
+                    o.depth.cold,
+                    o.depth.ahead,
+                    static_cast<uint16_t>(o.tag.slot),
+                    o.flags};
+      std::memcpy(out + used, &h, sizeof(h));
+      used += sizeof(h);
+      source = o.data + o.sent;
+      hold = o.keep_alive;
+      o.sent += piece;
+      counters_.frame_sent[peer] += sizeof(h) + piece;
+      if (o.sent == o.size) {
+        finished.push_back(std::move(o.keep_alive));
+        outbox.pop_front();
+        if (outbox.empty()) changed_.notify_all();
+      }
+    }
+    if (piece) std::memcpy(out + used, source, piece);
+    used += static_cast<int64_t>(piece);
+    copied = true;
+  } while (copied && used < limit);
+  return used;
+}
+
+Error Session::Push(int peer, const uint8_t* blob, int64_t size) {
+  int64_t at = 0;
+  while (at < size) {
+    FrameHeader h;
+    if (size - at < static_cast<int64_t>(sizeof(h))) return "a truncated frame arrived";
+    std::memcpy(&h, blob + at, sizeof(h));
+    at += sizeof(h);
+    if (static_cast<int64_t>(h.length) > size - at) return "a truncated frame arrived";
+    Error error = Accept(peer, Tag{h.step, h.site, h.iteration, h.slot}, h.flags,
+                         Depth{h.depth_cold, h.depth_ahead}, h.total, h.offset, blob + at, h.length);
+    if (!error.empty()) return error;
+    at += h.length;
+  }
+  return "";
+}
+
+void Session::Abort(const Error& why) {
+  std::vector<Done> waiting;
+  std::vector<std::shared_ptr<void>> dropped;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!aborted_.empty()) return;
+    aborted_ = why.empty() ? "the session has ended" : why;
+    for (Peer& peer : peers_) {
+      for (auto& w : peer.waiting) waiting.push_back(std::move(w.second.done));
+      peer.waiting.clear();
+      for (auto& o : peer.outbox) dropped.push_back(std::move(o.keep_alive));
+      peer.outbox.clear();
+      peer.arrived.clear();
+      peer.arriving.clear();
+    }
+    changed_.notify_all();
+  }
+  for (Done& done : waiting) done(aborted_, {});
+}
+
+Error Session::aborted() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return aborted_;
+}
+
+bool Session::Drain(int timeout_ms) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::milliseconds(timeout_ms), [&] {
+    return peers_[0].outbox.empty() && peers_[1].outbox.empty() && peers_[2].outbox.empty();
+  });
+}
+
+Session::Counters Session::counters() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return counters_;
+}
+
+void Session::ResetCounters() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  counters_ = Counters{};
+  step_depths_.clear();
+}
+
+std::vector<Depth> Session::StepDepths() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return step_depths_;
+}
+
+void Session::Record(const PrfStream& stream, PadUse use, const void* words, size_t bytes) {
+  if (!recording_) return;
+  // FNV-1a: the log is for tests, which only ask whether two words differ.
+  uint64_t digest = 1469598103934665603ull;
+  const uint8_t* p = static_cast<const uint8_t*>(words);
+  for (size_t i = 0; i < bytes; ++i) digest = (digest ^ p[i]) * 1099511628211ull;
+  int key = 0;
+  for (int j = 0; j < 3; ++j) {
+    if (stream.key == &keys_[j]) key = j;
+  }
+  std::lock_guard<std::mutex> lock(record_mutex_);
+  records_.push_back({stream.hi, stream.lo, bytes, digest, key, party_, use, 0});
+}
+
+std::vector<PadRecord> Session::Records() {
+  std::lock_guard<std::mutex> lock(record_mutex_);
+  return records_;
+}
+
+namespace {
+std::mutex registry_mutex;
+std::map<int64_t, std::shared_ptr<Session>>& Registry() {
+  static auto* sessions = new std::map<int64_t, std::shared_ptr<Session>>();
+  return *sessions;
+}
+int64_t next_handle = 1;
+}  // namespace
+
+int64_t RegisterSession(std::shared_ptr<Session> session) {
+  std::lock_guard<std::mutex> lock(registry_mutex);
+  Registry()[next_handle] = std::move(session);
+  return next_handle++;
+}
+
+std::shared_ptr<Session> FindSession(int64_t handle) {
+  std::lock_guard<std::mutex> lock(registry_mutex);
+  auto it = Registry().find(handle);
+  return it == Registry().end() ? nullptr : it->second;
+}
+
+void DropSession(int64_t handle) {
+  std::lock_guard<std::mutex> lock(registry_mutex);
+  Registry().erase(handle);
+}
+
+void FillMask(const Session& session, const PrfStream& stream, uint64_t first_block,
+              uint64_t blocks, uint8_t* out) {
+  if (session.fault() == kDropMask) {
+    std::memset(out, 0, blocks * 16);
+    return;
+  }
+  AesCtr(*stream.key, stream.hi, stream.lo + first_block, blocks, out);
+  if (session.fault() == kReuseBlock) {
+    for (uint64_t i = 1; i < blocks; i += 2) std::memcpy(out + 16 * i, out + 16 * (i - 1), 16);
+  }
+}
+
+}  // namespace tfe_bench

@@ -1,0 +1,217 @@
+// One party's side of one session: its pairwise keys, its numbered masks, its mailbox and its
+// counters.  Free of TensorFlow; the kernels and the Python transport are its two users.
+//
+// A mask is AES-CTR output under a pairwise key.  Its counter block is made of fixed bit fields
+// (overflow is an error, never a wrap):
+//
+//   hi = site:24 | step:40
+//   lo = iteration:20 | dealer:2 | role:2 | tensor:8 | block:32
+//
+// The step is fresh for every graph call of a session and keys are fresh for every session, so no
+// two masks share a counter under one key.
+#ifndef TFE_BENCH_PROTOCOLS_KERNELS_CORE_SESSION_H_
+#define TFE_BENCH_PROTOCOLS_KERNELS_CORE_SESSION_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "protocols/kernels/core/aes_ctr.h"
+
+namespace tfe_bench {
+
+// Empty text means success.
+using Error = std::string;
+
+enum Role { kDealer = 0, kE1 = 1, kE2 = 2 };
+
+// Which pairwise key, by the two roles that hold it: K1 = (D, E1), K2 = (D, E2), K3 = (E1, E2).
+enum KeyRole { kK1 = 1, kK2 = 2, kK3 = 3 };
+
+constexpr int kSiteBits = 24, kStepBits = 40, kIterationBits = 20, kTensorBits = 8;
+constexpr uint64_t kMaxBlocks = uint64_t{1} << 32;
+
+// Where a stream of mask words starts.
+struct PrfStream {
+  const AesKey* key;
+  uint64_t hi, lo;
+};
+
+struct Tag {
+  uint64_t step;
+  uint32_t site, iteration, slot;
+  bool operator<(const Tag& o) const {
+    if (step != o.step) return step < o.step;
+    if (site != o.site) return site < o.site;
+    if (iteration != o.iteration) return iteration < o.iteration;
+    return slot < o.slot;
+  }
+};
+
+// Length in messages of the longest chain that ends here: counting everything (cold), and with
+// the dealer's run-ahead messages already there (ahead).
+struct Depth {
+  uint32_t cold = 0, ahead = 0;
+};
+
+// Received payload; the buffer is 64-byte aligned.
+struct Message {
+  std::shared_ptr<uint8_t> data;
+  size_t size = 0;
+  Depth depth;
+};
+
+// One line of the debug log: a pad, and a digest of the words that left this party under it
+// (kMasked) or of the pad itself where it became a share (kShare).
+enum PadUse : int32_t { kShare = 0, kMasked = 1 };
+struct PadRecord {
+  uint64_t hi, lo, bytes, digest;
+  int32_t key, party, use, reserved;
+};
+
+// Faults that tests seed to prove that the view tests catch them.  Only a simulated session, whose
+// three parties share one process and so have no secrets from each other, accepts one.
+enum Fault { kNoFault = 0, kDropMask = 1, kReuseCounter = 2, kReuseBlock = 3, kBiasedPermutation = 4 };
+
+class Session {
+ public:
+  // keys[j] is k_j, held by parties j and j-1; the one this party does not hold is ignored.
+  Session(int party, const uint8_t keys[3][16], bool simulated);
+
+  int party() const { return party_; }
+  bool simulated() const { return simulated_; }
+  Fault fault() const { return fault_; }
+  Error SetFault(Fault fault);
+
+  int PartyOf(Role role, int dealer) const { return (dealer + static_cast<int>(role)) % 3; }
+  Role RoleOf(int dealer) const { return static_cast<Role>((party_ - dealer + 3) % 3); }
+
+  // Finds the stream of one mask; fails when this party does not hold the key or a field overflows.
+  Error Stream(KeyRole role, int dealer, int64_t site, int64_t step, int64_t iteration,
+               int64_t tensor, uint64_t bytes, PrfStream* out);
+
+  // ---- steps.  Each graph call is one; none is ever used twice.
+  Error BeginStep(int64_t step, int64_t run_ahead);  // waits while a peer is run_ahead steps behind
+  void EndStep(int64_t step);
+  bool StepIsOpen(int64_t step);
+
+  // ---- messages
+  // Queues a payload for peer.  keep_alive owns data until it has been packed.  deps is the bit
+  // mask, over the indices of the step's receives, that this message depends on.
+  Error Send(int peer, const Tag& tag, bool run_ahead, const std::string& deps, const uint8_t* data,
+             size_t size, std::shared_ptr<void> keep_alive);
+  // Calls done exactly once, on any thread.
+  using Done = std::function<void(const Error&, Message)>;
+  void Recv(int peer, const Tag& tag, int index, size_t expected, Done done);
+
+  // ---- transport side
+  // Bytes that the next Pop would return at most; waits up to timeout_ms for some.  0: timed out,
+  // -1: the session is over and everything has been popped.
+  int64_t WaitOutgoing(int peer, int64_t limit, int timeout_ms);
+  int64_t Pop(int peer, uint8_t* out, int64_t limit);
+  // Takes a blob as popped by the peer.  An error ends the session.
+  Error Push(int peer, const uint8_t* blob, int64_t size);
+  // Joins two sessions of one process; Send then delivers directly.
+  void LinkInMemory(int peer, Session* session) { linked_[peer] = session; }
+
+  // Ends the session: every waiting and later receive fails with this text.
+  void Abort(const Error& why);
+  Error aborted();
+  // Waits until all queued frames were popped.
+  bool Drain(int timeout_ms);
+
+  // ---- measured at the channel
+  struct Counters {
+    uint64_t payload_sent[3], frame_sent[3], messages_sent[3];
+    uint64_t payload_received[3];
+  };
+  Counters counters();
+  void ResetCounters();
+  std::vector<Depth> StepDepths();  // one entry per finished step, since the last reset
+
+  // ---- debug log
+  void SetRecording(bool on) { recording_ = on; }
+  bool recording() const { return recording_; }
+  void Record(const PrfStream& stream, PadUse use, const void* words, size_t bytes);
+  std::vector<PadRecord> Records();
+
+  // Delay imposed on what is sent to a peer, for tests and for emulated networks, in microseconds.
+  void SetDelay(int peer, int64_t microseconds) { delay_us_[peer] = microseconds; }
+
+ private:
+  struct Outgoing {
+    Tag tag;
+    uint16_t flags;
+    Depth depth;
+    const uint8_t* data;
+    size_t size, sent;
+    std::shared_ptr<void> keep_alive;
+    int64_t ready_at_us;
+  };
+  struct Waiting {
+    Done done;
+    size_t expected;
+    int index;
+  };
+  struct Arriving {
+    Message message;
+    size_t received;
+  };
+  struct Peer {
+    std::deque<Outgoing> outbox;
+    std::map<Tag, Arriving> arriving;  // not complete yet
+    std::map<Tag, Message> arrived;    // complete, not asked for yet
+    std::map<Tag, Waiting> waiting;    // asked for, not complete yet
+    std::set<Tag> seen_in, seen_out;   // of steps that are not over: a tag comes once
+    int64_t done_step = 0;             // highest step this peer reported as finished
+  };
+
+  Error Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uint64_t total,
+               uint64_t offset, const uint8_t* data, size_t size);
+  void Note(const Tag& tag, int index, Depth depth);
+  void AbortIfSet(const Error& why);
+
+  const int party_;
+  const bool simulated_;
+  Fault fault_ = kNoFault;
+  AesKey keys_[3];
+  bool has_key_[3];
+  Session* linked_[3] = {nullptr, nullptr, nullptr};
+  std::atomic<int64_t> delay_us_[3];
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Peer peers_[3];
+  int64_t last_step_ = 0;            // high-water mark
+  std::set<int64_t> open_steps_;
+  std::map<int64_t, std::vector<Depth>> recv_depths_;  // by step, by receive index
+  std::vector<Depth> step_depths_;
+  Error aborted_;
+  Counters counters_{};
+
+  std::atomic<bool> recording_{false};
+  std::mutex record_mutex_;
+  std::vector<PadRecord> records_;
+};
+
+// Sessions are named by numbers, so that graphs carry no pointer.
+int64_t RegisterSession(std::shared_ptr<Session> session);
+std::shared_ptr<Session> FindSession(int64_t handle);
+void DropSession(int64_t handle);
+
+// Fills out with the stream's words from block `first`; honours a seeded fault.
+void FillMask(const Session& session, const PrfStream& stream, uint64_t first_block,
+              uint64_t blocks, uint8_t* out);
+
+}  // namespace tfe_bench
+
+#endif  // TFE_BENCH_PROTOCOLS_KERNELS_CORE_SESSION_H_

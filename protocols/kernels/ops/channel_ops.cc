@@ -1,0 +1,117 @@
+// Send and Recv: a tensor to, or from, another party under its tag.
+#include <vector>
+
+#include "protocols/kernels/ops/session_op.h"
+
+namespace tfe_bench {
+
+using tensorflow::AsyncOpKernel;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorBuffer;
+using tensorflow::TensorShape;
+
+absl::Status ShapeFrom(const Tensor& t, TensorShape* shape) {
+  const auto dims = t.flat<int64_t>();
+  return tensorflow::TensorShapeUtils::MakeShape(dims.data(), dims.size(), shape);
+}
+
+namespace {
+
+class SendOp : public OpKernel {
+ public:
+  explicit SendOp(OpKernelConstruction* c) : OpKernel(c) {
+    OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
+    OP_REQUIRES_OK(c, c->GetAttr("slot", &slot_));
+    OP_REQUIRES_OK(c, c->GetAttr("peer", &peer_));
+    OP_REQUIRES_OK(c, c->GetAttr("run_ahead", &run_ahead_));
+    OP_REQUIRES_OK(c, c->GetAttr("deps", &deps_));
+    OP_REQUIRES(c, peer_ >= 0 && peer_ < 3, absl::InvalidArgumentError("peer must be 0, 1 or 2"));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    Call call;
+    OP_REQUIRES_OK(context, FindCall(context, &call));
+    const Tag tag{static_cast<uint64_t>(call.step), static_cast<uint32_t>(site_),
+                  static_cast<uint32_t>(call.iteration), static_cast<uint32_t>(slot_)};
+    auto keep = std::make_shared<Tensor>(context->input(1));
+    const auto data = keep->tensor_data();
+    OP_REQUIRES_OK(context, ToStatus(call.session->Send(
+                                peer_, tag, run_ahead_, deps_,
+                                reinterpret_cast<const uint8_t*>(data.data()), data.size(), keep)));
+    Tensor* token;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &token));
+    token->scalar<int32_t>()() = 0;
+  }
+
+ private:
+  int site_, slot_, peer_;
+  bool run_ahead_;
+  std::string deps_;
+};
+
+// A tensor that owns a received message without copying it.
+class MessageBuffer : public TensorBuffer {
+ public:
+  explicit MessageBuffer(Message message)
+      : TensorBuffer(message.data.get()), message_(std::move(message)) {}
+  size_t size() const override { return message_.size; }
+  TensorBuffer* root_buffer() override { return this; }
+  void FillAllocationDescription(tensorflow::AllocationDescription* d) const override {
+    d->set_requested_bytes(static_cast<int64_t>(message_.size));
+    d->set_allocator_name("tfe_bench");
+  }
+  bool OwnsMemory() const override { return true; }
+
+ private:
+  Message message_;
+};
+
+class RecvOp : public AsyncOpKernel {
+ public:
+  explicit RecvOp(OpKernelConstruction* c) : AsyncOpKernel(c) {
+    OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
+    OP_REQUIRES_OK(c, c->GetAttr("slot", &slot_));
+    OP_REQUIRES_OK(c, c->GetAttr("peer", &peer_));
+    OP_REQUIRES_OK(c, c->GetAttr("index", &index_));
+    OP_REQUIRES_OK(c, c->GetAttr("T", &type_));
+    OP_REQUIRES(c, peer_ >= 0 && peer_ < 3, absl::InvalidArgumentError("peer must be 0, 1 or 2"));
+    OP_REQUIRES(c, index_ >= 0 && index_ < (1 << 20), absl::InvalidArgumentError("bad index"));
+  }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    Call call;
+    OP_REQUIRES_OK_ASYNC(context, FindCall(context, &call), done);
+    TensorShape shape;
+    OP_REQUIRES_OK_ASYNC(context, ShapeFrom(context->input(1), &shape), done);
+    const size_t bytes =
+        static_cast<size_t>(shape.num_elements()) * tensorflow::DataTypeSize(type_);
+    const Tag tag{static_cast<uint64_t>(call.step), static_cast<uint32_t>(site_),
+                  static_cast<uint32_t>(call.iteration), static_cast<uint32_t>(slot_)};
+    call.session->Recv(peer_, tag, index_, bytes,
+                       [this, context, done, shape](const Error& error, Message message) {
+                         if (!error.empty()) {
+                           context->SetStatus(ToStatus(error));
+                         } else if (message.size == 0) {
+                           context->set_output(0, Tensor(type_, shape));
+                         } else {
+                           tensorflow::core::RefCountPtr<TensorBuffer> buffer(
+                               new MessageBuffer(std::move(message)));
+                           context->set_output(0, Tensor(type_, shape, std::move(buffer)));
+                         }
+                         done();
+                       });
+  }
+
+ private:
+  int site_, slot_, peer_, index_;
+  tensorflow::DataType type_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfeBench>Send").Device(tensorflow::DEVICE_CPU), SendOp);
+REGISTER_KERNEL_BUILDER(Name("TfeBench>Recv").Device(tensorflow::DEVICE_CPU), RecvOp);
+
+}  // namespace
+}  // namespace tfe_bench

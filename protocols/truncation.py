@@ -1,0 +1,213 @@
+"""Truncation: dropping f fractional bits after a product.
+
+On the masked view a product's opening and its truncation share one message, so
+each variant here, applied to the result of mul or matmul, costs what the fused
+form of PROTOCOLS 1.2 costs.
+
+| variant | rounds | bits (D; each E) | error in ulp | fails |
+|---|---|---|---|---|
+| T2b `truncate(..., "probable")` | 0 | f; 0 | (-1.5, 1.5), mean 0 | with probability |x| / 2^64, by 2^(64-f) |
+| T3 `truncate(..., "safe")` (default) | 1 | 64 + f; f | (-1, 1), mean 0 | never for |x| < 2^62 |
+| T4 `truncate_reduce` | 1 | 0; k | (-1, 1) mod 2^k | never for |x| < 2^(k-1+t) |
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols import ops
+from tfe_bench.protocols.cost import Cost, packed
+from tfe_bench.protocols.party import K1, K2, Party, Site
+from tfe_bench.protocols.sharing import Shared
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+RING = 64
+
+
+def _logical(x: Any, bits: int) -> Any:
+    import tensorflow as tf
+
+    return tf.bitcast(tf.bitwise.right_shift(tf.bitcast(x, tf.uint64), bits), tf.int64)
+
+
+def _arithmetic(x: Any, bits: int) -> Any:
+    import tensorflow as tf
+
+    return tf.bitwise.right_shift(x, tf.constant(bits, tf.int64))
+
+
+def _pack(x: Any, width: int) -> Any:
+    return ops.module().tfe_bench_pack_words(x=x, width=width)
+
+
+def _unpack(packed_bytes: Any, shape: Any, width: int) -> Any:
+    import tensorflow as tf
+
+    n = tf.reduce_prod(tf.cast(shape, tf.int64))
+    return tf.reshape(
+        ops.module().tfe_bench_unpack_words(packed=packed_bytes, n=n, width=width), shape
+    )
+
+
+def _bytes(shape: Any, width: int) -> Any:
+    import tensorflow as tf
+
+    n = tf.reduce_prod(tf.cast(shape, tf.int64))
+    return tf.reshape((n * width + 7) // 8, [1])
+
+
+def _low(x: Any, width: int) -> Any:
+    import tensorflow as tf
+
+    return tf.bitwise.bitwise_and(x, tf.constant((1 << width) - 1, tf.int64))
+
+
+def deal_short(s: Site, value: Any, shape: Any, tensor: int, slot: int, width: int) -> Any:
+    """`deal` of a value mod 2^width: D sends `width` bits per element, packed."""
+    import tensorflow as tf
+
+    if s.is_dealer:
+        # The message is the low bits of value - mask: uniform mod 2^width.
+        s.send(_pack(s.apply_mask(value, K1, tensor, "sub"), width), s.e2, slot, run_ahead=True)
+        return None
+    if s.is_e1:
+        return _low(s.mask(K1, tensor, shape), width)
+    return _unpack(s.recv(_bytes(shape, width), s.d, slot, tf.uint8), shape, width)
+
+
+def open_mask_short(s: Site, share: Any, tensor: int, slot: int, width: int) -> Any:
+    """`open_mask` mod 2^width: each evaluator sends `width` bits per element, packed."""
+    import tensorflow as tf
+
+    shape = tf.shape(share, out_type=tf.int64)
+    own = s.apply_mask(share, s.own_key, tensor, "add")
+    s.send(_pack(own, width), s.other, slot)
+    got = _unpack(s.recv(_bytes(shape, width), s.other, slot, tf.uint8), shape, width)
+    return _low(own + got, width)
+
+
+def _check(name: str, x: Shared, f: int) -> None:
+    if x.limbs != 1 or x.ring_bits != RING:
+        raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
+    if not 0 < f <= 48:
+        raise UsageError(f"{name} drops 1 to 48 bits. Received: {f}.")
+
+
+def truncate(party: Party, x: Shared, f: int, method: str = "safe") -> Shared:
+    """x / 2^f, stochastically rounded.
+
+    Args:
+        f: bits to drop; the result has that many fractional bits fewer.
+        method: "safe" (T3; |x| < 2^62, never fails) or "probable" (T2b; one round less, and a
+            catastrophic error with probability |x| / 2^64: for small values only).
+
+    Revealing the result gives away a comparison of the dropped bits (docs/threat_model.md).
+    Rounds and bits: see the module's table.  Source: PROTOCOLS 1.2 (ABY3 section 5.1; SPU 02ac612d;
+    MP-SPDZ's small-gap trunc_pr).
+    """
+    _check("truncate", x, f)
+    if method not in ("safe", "probable"):
+        raise UsageError(f'truncate knows "safe" and "probable". Received: {method!r}.')
+    y = _safe(party, x, f) if method == "safe" else _probable(party, x, f)
+    return replace(y, fractional_bits=x.fractional_bits - f)
+
+
+def _probable(party: Party, x: Shared, f: int) -> Shared:
+    import tensorflow as tf
+
+    s = party.site("truncate_probable", f, dealer=x.dealer)
+    shape = tf.shape(x.any, out_type=tf.int64)
+    top = RING - f
+    omega = None
+    if s.is_dealer:
+        # signed(l1) + signed(l2) = signed(l1 + l2) + omega 2^64, omega in {-1, 0, 1}
+        total = x.l1 + x.l2
+        negative = tf.constant(0, tf.int64)
+        over = tf.logical_and(
+            tf.logical_and(x.l1 >= negative, x.l2 >= negative), total < negative
+        )
+        under = tf.logical_and(
+            tf.logical_and(x.l1 < negative, x.l2 < negative), total >= negative
+        )
+        omega = tf.cast(over, tf.int64) - tf.cast(under, tf.int64)
+    w = deal_short(s, omega, shape, 0, 0, f)
+    m = l1 = l2 = None
+    if s.is_dealer:
+        w1 = _low(s.mask(K1, 0, shape), f)
+        w2 = _low(omega - w1, f)
+    else:
+        m = _arithmetic(x.m - (1 << (f - 1)), f)
+        w1 = w2 = w
+    if not s.is_e2:
+        l1 = _arithmetic(x.l1, f) - tf.bitwise.left_shift(w1, tf.constant(top, tf.int64))
+    if not s.is_e1:
+        l2 = _arithmetic(x.l2, f) - tf.bitwise.left_shift(w2, tf.constant(top, tf.int64))
+    m, l1, l2 = s.tie(m, l1, l2)
+    return replace(x, m=m, l1=l1, l2=l2)
+
+
+def _safe(party: Party, x: Shared, f: int) -> Shared:
+    import tensorflow as tf
+
+    s = party.site("truncate_safe", f, dealer=x.dealer)
+    shape = tf.shape(x.any, out_type=tf.int64)
+    top = tf.constant(RING - f, tf.int64)
+    shifted = msb = None
+    if s.is_dealer:
+        r = x.l1 + x.l2
+        shifted, msb = _logical(r, f), _logical(r, RING - 1)
+    u = s.deal(shifted, shape, tensor=0, slot=0)
+    b = deal_short(s, msb, shape, tensor=1, slot=1, width=f)
+    m = l1 = l2 = None
+    if not s.is_dealer:
+        c = x.m + (1 << (RING - 2))
+        wraps = 1 - _logical(c, RING - 1)  # w = msb(r) (1 - msb(c)), one factor public to E1, E2
+        t = open_mask_short(s, wraps * b, tensor=2, slot=2, width=f)
+        m = _logical(c, f) + tf.bitwise.left_shift(t, top) - (1 << (RING - 2 - f))
+    if not s.is_e2:
+        u1 = s.mask(K1, 0, shape) if s.is_dealer else u
+        l1 = u1 + tf.bitwise.left_shift(s.mask(K1, 2, shape), top)
+    if not s.is_e1:
+        u2 = shifted - s.mask(K1, 0, shape) if s.is_dealer else u
+        l2 = u2 + tf.bitwise.left_shift(s.mask(K2, 2, shape), top)
+    m, l1, l2 = s.tie(m, l1, l2)
+    return replace(x, m=m, l1=l1, l2=l2)
+
+
+def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
+    """x / 2^t in the small ring Z_2^k (T4): what a comparison of k bits wants.
+
+    Exact modulo the stochastic rounding: no failure for |x| < 2^(k-1+t), any k <= 64 - t.
+    Rounds: 1.  Bits sent: E1, E2 k per element each.
+    """
+    import tensorflow as tf
+
+    _check("truncate_reduce", x, t)
+    if not 2 <= k <= RING - t:
+        raise UsageError(f"truncate_reduce wants 2 <= k <= {RING - t}. Received: k={k}.")
+    s = party.site("truncate_reduce", t, k, dealer=x.dealer)
+    shape = tf.shape(x.any, out_type=tf.int64)
+    m = None
+    if not s.is_dealer:
+        # x = z1 + z2; floor(z1) + ceil(z2) is a stochastic rounding of the sum, mod 2^k exactly
+        u = _arithmetic(x.m - x.l1, t) if s.is_e1 else -_arithmetic(x.l2, t)
+        m = open_mask_short(s, u, tensor=0, slot=0, width=k)
+    l1, l2 = s.new_mask(shape, tensor=0)
+    m, l1, l2 = s.tie(m, l1, l2)
+    return Shared(m, l1, l2, x.dealer, x.fractional_bits - t, 1, k)
+
+
+def truncate_cost(n: int, f: int, method: str = "safe") -> Cost:
+    """Cost of `truncate` for n elements."""
+    if method == "probable":
+        return Cost(dealer=packed(n, f), e1=0, e2=0, rounds=0, cold=1)
+    return Cost(dealer=64 * n + packed(n, f), e1=packed(n, f), e2=packed(n, f), rounds=1, cold=2)
+
+
+def truncate_reduce_cost(n: int, k: int) -> Cost:
+    """Cost of `truncate_reduce` for n elements."""
+    return Cost(dealer=0, e1=packed(n, k), e2=packed(n, k), rounds=1, cold=1)

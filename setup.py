@@ -1,0 +1,96 @@
+"""Builds the compiled ops and installs tfe_bench.
+
+protocols/, models/, cluster/ and benchmarks/ lie at the top of the repository and
+are installed as tfe_bench.protocols, tfe_bench.models, tfe_bench.cluster and
+tfe_bench.benchmarks, so that they never shadow, and are never shadowed by, a
+module of the same name.  In a checkout the links in tfe_bench/ point at them.
+"""
+
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+
+HERE = Path(__file__).resolve().parent
+SUBPACKAGES = ("protocols", "models", "cluster", "benchmarks")
+KERNELS = Path("protocols/kernels")
+
+# Files named for an instruction set are compiled for it and chosen at run time; all others run on
+# any x86-64, so that the check of the processor itself runs everywhere.
+AVX2 = ["-mavx2", "-mbmi2", "-mfma", "-maes"]
+ISA_FLAGS = {
+    "_aesni": ["-maes", "-mssse3", "-msse4.1"],
+    "_avx2": AVX2,
+    "_avx512": [
+        *AVX2,
+        *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mvaes"),
+        "-mprefer-vector-width=512",
+    ],
+}
+
+
+class BuildOps(build_ext):
+    """Compiles the ops to a plain shared library, beside the sources too."""
+
+    def get_ext_filename(self, fullname):
+        return fullname.replace(".", "/") + ".so"
+
+    def build_extension(self, ext):
+        # Only now: metadata commands must work without TensorFlow.
+        import tensorflow as tf
+
+        output = Path(self.get_ext_fullpath(ext.name)).resolve()
+        output.parent.mkdir(parents=True, exist_ok=True)
+        objects = Path(self.build_temp).resolve()
+        compiler = os.environ.get("CXX", "g++")
+        common = ["-O3", "-fPIC", "-Wall", "-Wno-psabi", "-DNDEBUG", f"-I{HERE}"]
+        common.append(f'-DTFE_BENCH_TF_VERSION="{tf.__version__}"')
+        # As system headers: their warnings are not ours.
+        tf_flags = [f.replace("-I", "-isystem", 1) for f in tf.sysconfig.get_compile_flags()]
+        # TensorFlow says which C++ it was compiled as; the core needs no more than 17.
+        core_flags = [f for f in tf_flags if not f.startswith("-isystem")]
+
+        def compile_one(source):
+            path = Path(source)
+            target = objects / path.with_suffix(".o").name
+            isa = next((f for s, f in ISA_FLAGS.items() if path.stem.endswith(s)), [])
+            flags = core_flags if path.parent.name == "core" else tf_flags
+            subprocess.check_call(
+                [compiler, *common, *flags, *isa, "-c", str(HERE / path), "-o", str(target)]
+            )
+            return str(target)
+
+        objects.mkdir(parents=True, exist_ok=True)
+        # The files that include TensorFlow take longest: start them first.
+        sources = sorted(ext.sources, key=lambda s: "/core/" in s)
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            compiled = list(pool.map(compile_one, sources))
+        link = tf.sysconfig.get_link_flags()
+        subprocess.check_call(
+            [compiler, "-shared", "-o", str(output), *compiled, *link, "-Wl,-z,defs", "-lpthread"]
+        )
+        # `python -m tfe_bench` in the checkout imports the checkout, also after a
+        # plain `pip install .`; it finds the library there.
+        in_place = HERE / self.get_ext_filename(ext.name)
+        if in_place.parent.is_dir() and output != in_place:
+            # Replaced, not overwritten: a running process may have the old one mapped.
+            fresh = in_place.with_suffix(".so.new")
+            self.copy_file(str(output), str(fresh))
+            os.replace(fresh, in_place)
+
+
+LINKED = [pattern for s in SUBPACKAGES for pattern in (f"tfe_bench.{s}", f"tfe_bench.{s}.*")]
+SOURCES = sorted(str(p.relative_to(HERE)) for p in (HERE / KERNELS).glob("*/*.cc"))
+
+setup(
+    packages=find_packages(include=["tfe_bench", "tfe_bench.*"], exclude=LINKED)
+    + [f"tfe_bench.{p}" for s in SUBPACKAGES for p in find_packages(include=[s, f"{s}.*"])]
+    + [f"tfe_bench.{s}" for s in SUBPACKAGES],
+    package_dir={f"tfe_bench.{s}": s for s in SUBPACKAGES},
+    package_data={"": ["*.toml", "py.typed"]},
+    ext_modules=[Extension("tfe_bench._ops", sources=SOURCES)],
+    cmdclass={"build_ext": BuildOps},
+)

@@ -1,0 +1,541 @@
+"""Reading users' files: exact, never silent about a doubt, and quiet about what cells say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from tfe_bench.benchmarks import data
+from tfe_bench.benchmarks.data import (
+    Column,
+    check_result_path,
+    generate,
+    load_column,
+    load_table,
+    write_result,
+    write_table,
+)
+from tfe_bench.errors import DataError, UsageError
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+SECRET = "48151623"
+
+
+@pytest.fixture
+def csv_file(tmp_path: Path) -> Any:
+    def write(content: str | bytes, name: str = "people.csv") -> Path:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+# --- reading .csv -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
+def test_delimiters_newlines_and_bom_make_no_difference(
+    csv_file: Any, delimiter: str, newline: str, bom: bytes
+) -> None:
+    rows = [["name", "salary"], ["Ann", "85000"], ["Bob", "-7"]]
+    path = csv_file(bom + newline.join(delimiter.join(r) for r in rows).encode())
+    for column in (None, "salary", 1, "1", " salary "):
+        read = load_column(path, column)
+        assert (read.values.tolist(), read.name, read.source) == ([85000, -7], "salary", str(path))
+        assert read.values.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("content", "values", "name"),
+    [
+        ("5\n", [5], "0"),
+        ("5", [5], "0"),
+        ("3\n1\n2\n\n\n", [3, 1, 2], "0"),
+        ("x\n3\n1", [3, 1], "x"),
+        ("x\r3\r1", [3, 1], "x"),
+        ('"a;b"\n3\n1', [3, 1], "a;b"),
+        ("a;b\n3\n1", [3, 1], "a;b"),
+        ('x\n" 3 "\n+1', [3, 1], "x"),
+        ("größe\n007\n-0", [7, 0], "größe"),
+        (f"x\n{INT64_MIN}\n{INT64_MAX}", [INT64_MIN, INT64_MAX], "x"),
+        ("x\n" + "0" * 5000 + "12", [12], "x"),
+        ('"x\ny",n\n"1\n2",3', [3], "n"),
+    ],
+)
+def test_integers_are_read_exactly(
+    csv_file: Any, content: str, values: list[int], name: str
+) -> None:
+    column = None if "n" not in name else "n"
+    read = load_column(csv_file(content), column)
+    assert read.values.dtype == np.int64
+    assert (read.values.tolist(), read.name) == (values, name)
+
+
+@pytest.mark.parametrize("cell", ["1.0", "1.", "1e0", "10E-1", "+1.0", "01.00"])
+def test_a_point_or_exponent_makes_the_column_real(csv_file: Any, cell: str) -> None:
+    read = load_column(csv_file(f"x\n2\n{cell}"))
+    assert read.values.dtype == np.float64
+    assert read.values.tolist() == [2.0, 1.0]
+
+
+def test_a_header_is_told_from_data(csv_file: Any) -> None:
+    assert load_column(csv_file("1,2\n3,4"), 1).values.tolist() == [2, 4]
+    assert load_column(csv_file("id,2019\n3,4"), "2019").values.tolist() == [4]
+    assert load_column(csv_file("id,2019\n3,4"), "1").values.tolist() == [4]
+    assert load_column(csv_file(",a\n0,4\n1,5"), "a").values.tolist() == [4, 5]
+    with pytest.raises(DataError, match=r"mixes text and numbers"):
+        load_column(csv_file("Ann,2019\nBob,2020"))
+
+
+@pytest.mark.parametrize("first", ["1,5", "1 000", "$5", "5%", "12.3.4", "1_000", "0-1"])
+def test_a_mistyped_first_number_is_not_taken_for_a_header(csv_file: Any, first: str) -> None:
+    with pytest.raises(DataError, match=r"Line 1 of .*people.csv"):
+        load_column(csv_file(f'"{first}"\n2\n3'))
+
+
+def test_the_only_numeric_column_is_taken_and_several_are_listed(csv_file: Any) -> None:
+    content = "name,salary,age\nAnn,1,30\nBob,2,40\n"
+    listed = r'2 numeric .* 0 "name" \(no numbers\), 1 "salary" \(numbers\)'
+    with pytest.raises(DataError, match=listed):
+        load_column(csv_file(content))
+    with pytest.raises(DataError, match=r"no numeric columns"):
+        load_column(csv_file("name,town\nAnn,Rome\n"))
+
+
+def test_many_columns_are_not_all_listed(csv_file: Any) -> None:
+    content = ",".join(f"c{j}" for j in range(500)) + "\n" + ",".join("1" * 500)
+    with pytest.raises(DataError, match=r"and 480 more") as error:
+        load_column(csv_file(content))
+    assert len(str(error.value)) < 1000
+
+
+def test_an_unknown_column_gets_a_suggestion(csv_file: Any) -> None:
+    path = csv_file("name,salary\nAnn,1\n")
+    with pytest.raises(DataError, match=r"no column 'salery'. Did you mean \"salary\""):
+        load_column(path, "salery")
+    for column in (2, -1, "2", "-1", "٣", "9" * 400):
+        with pytest.raises(DataError, match=r"no column"):
+            load_column(path, column)
+
+
+def test_equal_names_need_a_position(csv_file: Any) -> None:
+    path = csv_file("a,a\n1,2\n")
+    with pytest.raises(DataError, match=r"positions 0, 1"):
+        load_column(path, "a")
+    assert load_column(path, 1).values.tolist() == [2]
+    with pytest.raises(DataError, match=r"2 columns named 'a'"):
+        load_table(path)
+
+
+@pytest.mark.parametrize(
+    ("cell", "fault"),
+    [
+        (f"{SECRET}x", "text"),
+        ("", "blank"),
+        ("  ", "blank"),
+        ("nan", "NaN"),
+        ("NaN", "NaN"),
+        ("-inf", "infinite"),
+        ("Infinity", "infinite"),
+        ("NA", "text"),
+        (f'"{SECRET},5"', "comma"),
+        ("1_000", "text"),
+        ("١٢", "text"),
+        ("0x10", "text"),
+        ("1 000", "text"),
+        ("1e999", "too large"),
+        (str(2**63), "beyond 64 bits"),
+        (str(-(2**63) - 1), "beyond 64 bits"),
+        ("9" * 5000, "beyond 64 bits"),
+        ("--1", "text"),
+        ("1e", "text"),
+        (".", "text"),
+    ],
+)
+def test_a_bad_cell_is_told_by_line_column_and_kind_and_never_quoted(
+    csv_file: Any, cell: str, fault: str
+) -> None:
+    path = csv_file(f"name,salary\nAnn,1\nBob,{cell}\nAda,3\nEve,4\n")
+    with pytest.raises(DataError, match=rf"Line 3 .*'salary' \(position 1\).*{fault}") as error:
+        load_column(path)
+    for private in (SECRET, "Bob", "99999", "922337"):
+        assert private not in str(error.value)
+
+
+def test_lines_are_counted_as_an_editor_counts_them(csv_file: Any) -> None:
+    with pytest.raises(DataError, match=r"Line 5 "):
+        load_column(csv_file('name,n\n"a\nb",1\nc,2\nd,x\ne,3'), "n")
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        (b"\xef\xbb\xbf", "is empty"),
+        ("salary\n", "no rows"),
+        ("a,b\n1,2\n3\n", r"Line 3 .* 1 cells where line 1 has 2"),
+        ("a,b\n1,2\n3,4,5\n", r"Line 3 .* 3 cells where line 1 has 2"),
+        ("a\n1\n\n2\n", "Line 3 .* blank"),
+        ('a\n1\n""\n', "Line 3 .* a blank cell"),
+        ("a,b\n1,2\n,\n", "Line 3 .* a blank cell"),
+        ('a\n1\n"2\n', "Line 3"),
+        ("a\n\x00\n", "Line"),
+        ("x" * 200_000 + "\n1", "field limit"),
+        (b"\xff\xfea\x00\n\x001\x00", "UTF-8"),
+        ("a\n1\n2\n".encode("utf-16"), "UTF-8"),
+        (b"PK\x03\x04\x80\x81", "UTF-8"),
+    ],
+)
+def test_a_malformed_file_is_a_data_error(csv_file: Any, content: str | bytes, match: str) -> None:
+    with pytest.raises(DataError, match=match) as error:
+        load_column(csv_file(content), 0)
+    assert error.value.exit_code == 10
+
+
+def test_a_missing_file_gets_a_suggestion_from_its_folder(csv_file: Any, tmp_path: Path) -> None:
+    csv_file("1", "salaries.csv")
+    with pytest.raises(DataError, match=r'no file .*Did you mean "salaries.csv"'):
+        load_column(tmp_path / "salarys.csv")
+    with pytest.raises(DataError, match=r"folder .* is missing too"):
+        load_column(tmp_path / "nowhere" / "a.csv")
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a", "a.csv.gz", ".csv"])
+def test_other_suffixes_are_refused(csv_file: Any, name: str) -> None:
+    with pytest.raises(DataError, match=r"end in \.csv or \.npy"):
+        load_column(csv_file("1", name))
+
+
+def test_folders_pipes_and_impossible_paths_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").mkdir()
+    os.mkfifo(tmp_path / "p.csv")
+    for path in (tmp_path, tmp_path / "d.csv", tmp_path / "p.csv", "", "a\0.csv", "a" * 9999):
+        with pytest.raises(DataError):
+            load_column(path)
+
+
+def test_an_upper_case_suffix_is_read(csv_file: Any) -> None:
+    assert load_column(csv_file("1", "A.CSV")).values.tolist() == [1]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.npy"])
+def test_a_file_without_permission_is_a_data_error(
+    csv_file: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = csv_file("1", name)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)  # root may read anything, so chmod shows nothing
+    with pytest.raises(DataError, match=r"No permission to read"):
+        load_column(path)
+
+
+def test_a_column_shows_its_shape_and_never_its_values(csv_file: Any) -> None:
+    read = load_column(csv_file(f"{SECRET}\n"))
+    assert isinstance(read, Column)
+    assert SECRET not in repr(read) + str(read)
+    assert "shape=(1,)" in repr(read)
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def test_a_table_keeps_the_order_asked_for_and_each_columns_type(csv_file: Any) -> None:
+    path = csv_file("id,name,pay\n1,Ann,2.5\n2,Bob,3\n")
+    table = load_table(path, ["pay", "0"])
+    assert [(n, v.tolist(), v.dtype.name) for n, v in table.items()] == [
+        ("pay", [2.5, 3.0], "float64"),
+        ("id", [1, 2], "int64"),
+    ]
+    with pytest.raises(DataError, match=r"not numeric; name the ones"):
+        load_table(path)
+    assert list(load_table(csv_file("a,b\n1,2\n"))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("columns", [[], "id", ["id", "id"], ["id", 0]])
+def test_a_column_list_that_is_empty_or_repeats_is_a_usage_error(
+    csv_file: Any, columns: Any
+) -> None:
+    with pytest.raises(UsageError):
+        load_table(csv_file("id,pay\n1,2\n"), columns)
+
+
+def test_a_table_of_an_array_is_named_by_position(tmp_path: Path) -> None:
+    np.save(tmp_path / "m.npy", np.arange(6).reshape(2, 3))
+    table = load_table(tmp_path / "m.npy", [2, "0"])
+    assert {n: v.tolist() for n, v in table.items()} == {"2": [2, 5], "0": [0, 3]}
+    np.save(tmp_path / "v.npy", np.arange(2))
+    assert list(load_table(tmp_path / "v.npy")) == ["0"]
+
+
+# --- .npy -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "u1", ">i4", "u8", "<i8"])
+def test_integer_arrays_become_int64(tmp_path: Path, dtype: str) -> None:
+    np.save(tmp_path / "a.npy", np.array([1, 0, 1], dtype))
+    read = load_column(tmp_path / "a.npy")
+    assert (read.values.tolist(), read.name) == ([1, 0, 1], "a")
+    assert read.values.dtype == np.int64
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", ">f8", "g"])
+def test_real_arrays_become_float64(tmp_path: Path, dtype: str) -> None:
+    np.save(tmp_path / "a.npy", np.array([1.5, -0.5], dtype))
+    assert load_column(tmp_path / "a.npy").values.tolist() == [1.5, -0.5]
+    assert load_column(tmp_path / "a.npy").values.dtype == np.float64
+
+
+def test_a_matrix_is_whole_without_a_column_and_contiguous(tmp_path: Path) -> None:
+    matrix = np.asfortranarray(np.arange(6).reshape(2, 3))
+    np.save(tmp_path / "m.npy", matrix)
+    whole = load_column(tmp_path / "m.npy")
+    assert np.array_equal(whole.values, matrix)
+    assert whole.values.flags.c_contiguous
+    one = load_column(tmp_path / "m.npy", "1")
+    assert (one.values.tolist(), one.name) == ([1, 4], "1")
+    assert one.values.flags.c_contiguous
+    for column in (3, -1, "pay"):
+        with pytest.raises(DataError, match=r"columns are 0 to 2"):
+            load_column(tmp_path / "m.npy", column)
+
+
+@pytest.mark.parametrize(
+    ("array", "match"),
+    [
+        (np.array(1), "one or two axes"),
+        (np.zeros((1, 1, 1)), "one or two axes"),
+        (np.zeros(0), "empty"),
+        (np.zeros((3, 0)), "empty"),
+        (np.array([0, 2**63], np.uint64), "beyond 64 bits signed, at index 1"),
+        (np.array([[0.0, 1], [2, np.nan]]), "NaN or infinite, at row 1, column 1"),
+        (np.array([np.inf]), "NaN or infinite, at index 0"),
+        (np.array([1j]), "complex128"),
+        (np.array(["1"]), "<U1"),
+        (np.zeros(2, [("a", "f8")]), "integers or floats"),
+        (np.zeros(2, "M8[s]"), "datetime64"),
+    ],
+)
+def test_other_arrays_are_data_errors(tmp_path: Path, array: Any, match: str) -> None:
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(DataError, match=match):
+        load_column(tmp_path / "a.npy")
+
+
+def test_pickled_objects_are_refused_unopened(tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "exploded"),)
+
+    np.save(tmp_path / "a.npy", np.array([Bomb()], object), allow_pickle=True)
+    with pytest.raises(DataError, match=r"object"):
+        load_column(tmp_path / "a.npy")
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_an_archive_or_text_named_npy_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "z.npz", np.zeros(3))
+    os.rename(tmp_path / "z.npz", tmp_path / "z.npy")
+    (tmp_path / "t.npy").write_text("1\n2\n")
+    (tmp_path / "e.npy").write_bytes(b"")
+    for name in "zte":
+        with pytest.raises(DataError):
+            load_column(tmp_path / f"{name}.npy")
+
+
+def test_a_header_that_claims_more_than_the_file_holds_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros(8))
+    path.write_bytes(path.read_bytes().replace(b"(8,)", b"(888888888888,)".ljust(4)))
+    with pytest.raises(DataError):
+        load_column(path)
+    np.save(path, np.zeros(8))
+    path.write_bytes(path.read_bytes() + b"more")
+    with pytest.raises(DataError, match=r"64 bytes of data and it holds 68"):
+        load_column(path)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Python, on a damaged header
+def test_every_damaged_array_file_is_a_data_error_or_still_numbers(tmp_path: Path) -> None:
+    seed = 7
+    print("seed", seed)
+    draw = np.random.default_rng(seed)
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(4.0))
+    whole = path.read_bytes()
+    damaged = [whole[:cut] for cut in range(len(whole))]
+    for _ in range(1000):
+        mutant = bytearray(whole)
+        for place in draw.integers(0, 80, 2):
+            mutant[place] = draw.integers(0, 256)
+        damaged.append(bytes(mutant))
+    for content in damaged:
+        path.write_bytes(content)
+        with contextlib.suppress(DataError):
+            assert np.all(np.isfinite(load_column(path).values))
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".npy"])
+@pytest.mark.parametrize("kind", data.KINDS)
+@pytest.mark.parametrize("n", [1, 2, 1000])
+def test_a_result_reads_back_equal(tmp_path: Path, suffix: str, kind: str, n: int) -> None:
+    values = generate(n, seed=3, kind=kind)
+    path = tmp_path / f"out{suffix}"
+    write_result(path, values, "salary")
+    read = load_column(path)
+    assert np.array_equal(read.values, values)
+    assert read.values.dtype == values.dtype
+    assert read.name == ("salary" if suffix == ".csv" else "out")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == [path.name]
+
+
+@settings(
+    deadline=None, print_blob=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@example(values=[0.0, -0.0, 1.0, -1.0, 5e-324, 1.7976931348623157e308, 0.1, 2.0**53 + 2])
+@given(values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+def test_floats_survive_text_bit_for_bit(tmp_path: Path, values: list[float]) -> None:
+    write_result(tmp_path / "f.csv", np.array(values), "x")
+    assert load_column(tmp_path / "f.csv").values.tobytes() == np.array(values).tobytes()
+
+
+@settings(
+    deadline=None, print_blob=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@example(name="")
+@example(name="0")
+@example(name="nan")
+@example(name="2019")
+@example(name="a;b\tc,d")
+@example(name='say "x"')
+@example(name="$5")
+@example(name="1-2")
+@example(name="größe")
+@given(name=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"])))
+def test_no_column_name_is_ever_read_back_as_a_value(tmp_path: Path, name: str) -> None:
+    write_result(tmp_path / "n.csv", np.array([3, 1]), name)
+    assert load_column(tmp_path / "n.csv").values.tolist() == [3, 1]
+
+
+def test_a_matrix_is_written_with_a_heading_per_column(tmp_path: Path) -> None:
+    write_result(tmp_path / "m.csv", np.arange(4).reshape(2, 2), "x")
+    assert (tmp_path / "m.csv").read_bytes() == b"x_0,x_1\n0,1\n2,3\n"
+    write_result(tmp_path / "m.npy", np.arange(4).reshape(2, 2), "x")
+    assert load_column(tmp_path / "m.npy").values.tolist() == [[0, 1], [2, 3]]
+
+
+def test_a_table_reads_back_equal(tmp_path: Path) -> None:
+    table = {"id": np.array([INT64_MIN, INT64_MAX]), "pay": np.array([0.1, -2.0])}
+    write_table(tmp_path / "t.csv", table)
+    read = load_table(tmp_path / "t.csv")
+    assert {n: v.tolist() for n, v in read.items()} == {n: v.tolist() for n, v in table.items()}
+    with pytest.raises(UsageError, match=r"float64, int64"):
+        write_table(tmp_path / "t.npy", table)
+    write_table(tmp_path / "t.npy", {"a": table["id"], "b": table["id"]})
+    assert load_column(tmp_path / "t.npy", 1).values.tolist() == [INT64_MIN, INT64_MAX]
+    for bad in ({}, {"a": np.zeros(2), "b": np.zeros(3)}, {"a": np.zeros((2, 2))}):
+        with pytest.raises(UsageError, match=r"one length"):
+            write_table(tmp_path / "u.csv", bad)
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.npy"])
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / name
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DataError, match=r"No space left"):
+        write_result(path, np.arange(3), "x")
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_result(path, np.arange(3), "x")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_a_result_path_is_refused_before_the_computation(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").mkdir()
+    for bad in (tmp_path / "a.txt", tmp_path / "no" / "a.csv", tmp_path / "d.csv"):
+        with pytest.raises(DataError):
+            check_result_path(bad)
+        with pytest.raises(DataError):
+            write_result(bad, np.arange(3), "x")
+    assert check_result_path(str(tmp_path / "a.csv")) == tmp_path / "a.csv"
+    assert os.listdir(tmp_path) == ["d.csv"]
+
+
+def test_a_replaced_file_is_private_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("old")
+    path.chmod(0o644)
+    write_result(path, np.arange(3), "x")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "values", [np.array(["a"]), np.array([1j]), np.array([None]), [1, 2], np.zeros((1, 1, 1))]
+)
+def test_results_of_other_types_are_usage_errors(tmp_path: Path, values: Any) -> None:
+    for name in ("a.csv", "a.npy"):
+        with pytest.raises(UsageError):
+            write_result(tmp_path / name, values, "x")
+    assert os.listdir(tmp_path) == []
+
+
+# --- generated keys ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", data.KINDS)
+def test_generated_keys_follow_their_seed(kind: str) -> None:
+    assert np.array_equal(generate(100, 5, kind), generate(100, 5, kind))
+    assert not np.array_equal(generate(100, 5, kind), generate(100, 6, kind))
+    assert generate(0, 5, kind).shape == (0,)
+
+
+def test_generated_kinds_are_what_they_say() -> None:
+    seed = 11
+    print("seed", seed)
+    keys = generate(4096, seed)
+    assert keys.dtype == np.int64
+    assert keys.min() < -(2**62) and keys.max() > 2**62
+    few = generate(4096, seed, "few")
+    assert few.dtype == np.int64 and set(few.tolist()) == set(range(10))
+    reals = generate(4096, seed, "float")
+    assert reals.dtype == np.float64 and -1000 <= reals.min() < -900 < 900 < reals.max() <= 1000
+    assert np.array_equal(generate(4096, seed, "sorted"), np.sort(keys))
+    assert np.array_equal(generate(4096, seed, "reversed"), np.sort(keys)[::-1])
+
+
+def test_other_kinds_and_negative_counts_are_usage_errors() -> None:
+    with pytest.raises(UsageError, match=r'Did you mean "reversed"'):
+        generate(1, 0, "reverse")
+    for n, seed in ((-1, 0), (1, -1)):
+        with pytest.raises(UsageError):
+            generate(n, seed)

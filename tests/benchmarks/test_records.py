@@ -1,0 +1,375 @@
+"""A record says all that is needed, survives its file, and refuses what it does not know."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tfe_bench.benchmarks import records
+from tfe_bench.benchmarks.records import Machine, Record, Seconds, append, read
+from tfe_bench.errors import DataError, UsageError
+
+
+def a_record(**changes: Any) -> Record:
+    every: dict[str, Any] = {
+        "workload": "sort",
+        "parameters": {"n": 1024, "kind": "int64", "shape": (2, 3), "none": None},
+        "repeats": 3,
+        "seconds": Seconds.of([0.3, 0.1, 0.2]),
+        "build_seconds": 1.5,
+        "start_seconds": 2,
+        "share_seconds": 0.0,
+        "bytes_sent": [1, 2, 3],
+        "frame_bytes": (4, 5, 6),
+        "rounds": 10,
+        "rounds_ahead": 7,
+        "peak_memory": [2**40, 0, 1],
+        "idle_memory": [5, 5, 5],
+        "correct": True,
+        "max_error": 0.0,
+        "ring": 64,
+        "fractional_bits": 16,
+        "protocol": "exact",
+        "profile": "lan",
+        "profile_emulation": "host-limited",
+        "tls": True,
+        "cluster": "local",
+    }
+    return Record(**(every | changes))
+
+
+def without(record: Record, **changes: Any) -> str:
+    flat = json.loads(record.to_json()) | changes
+    return json.dumps({k: v for k, v in flat.items() if v != "DROP"})
+
+
+OPTIONAL = [
+    "build_seconds",
+    "start_seconds",
+    "share_seconds",
+    "bytes_sent",
+    "frame_bytes",
+    "rounds",
+    "rounds_ahead",
+    "peak_memory",
+    "idle_memory",
+    "correct",
+    "max_error",
+    "profile_emulation",
+    "commit",
+]
+
+
+def test_a_record_equals_what_is_read_back() -> None:
+    record = a_record()
+    line = record.to_json()
+    assert "\n" not in line
+    assert json.loads(line)["schema"] == 1
+    assert Record.from_json(line) == record
+    assert record.parameters["shape"] == [2, 3]
+    empty = a_record(**dict.fromkeys(OPTIONAL))
+    assert Record.from_json(empty.to_json()) == empty
+
+
+@settings(deadline=None, print_blob=True)
+@example(times=[0.0])
+@example(times=[0.1, 0.2])
+@example(times=[5e-324, 1.7e308])
+@example(times=[0.1, 0.1, 0.3])
+@given(times=st.lists(st.floats(0, 1e300), min_size=1, max_size=20))
+def test_times_survive_exactly_with_their_statistics(times: list[float]) -> None:
+    record = a_record(seconds=Seconds.of(times), repeats=len(times))
+    back = Record.from_json(record.to_json()).seconds
+    assert back.all == tuple(times)
+    assert back.min == min(times) <= back.median <= max(times) == back.max
+
+
+@pytest.mark.parametrize("error", [0.0, 1e-9, 3, math.inf, -math.inf, math.nan])
+def test_an_unbounded_error_is_recorded_in_valid_json(error: float) -> None:
+    line = a_record(correct=False, max_error=error).to_json()
+
+    def refuse(_: str) -> None:
+        raise AssertionError("not JSON")
+
+    json.loads(line, parse_constant=refuse)
+    back = Record.from_json(line).max_error
+    assert back == error or (math.isnan(error) and back is not None and math.isnan(back))
+
+
+def test_numpy_scalars_become_plain_numbers() -> None:
+    record = a_record(
+        parameters={"n": np.int64(5), "x": np.float32(0.5), "b": np.bool_(True)},
+        bytes_sent=(np.int64(1), np.uint64(2), 3),
+        rounds=np.int32(4),
+        correct=np.bool_(False),
+        max_error=np.float32(0.25),
+        seconds=Seconds.of(list(np.array([1.0, 2.0, 3.0]))),
+    )
+    assert Record.from_json(record.to_json()) == record
+    assert type(record.rounds) is int
+    assert record.correct is False
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workload": ""},
+        {"workload": None},
+        {"parameters": [1]},
+        {"parameters": {"x": math.nan}},
+        {"parameters": {"x": object()}},
+        {"parameters": {"x": {"y": b""}}},
+        {"repeats": 2},
+        {"repeats": True},
+        {"seconds": 1.0},
+        {"machine": {}},
+        {"build_seconds": -1},
+        {"build_seconds": math.inf},
+        {"build_seconds": 10**400},
+        {"build_seconds": "1"},
+        {"bytes_sent": 3},
+        {"bytes_sent": [1, 2]},
+        {"bytes_sent": [1, 2, -3]},
+        {"bytes_sent": [1, 2, 3.0]},
+        {"rounds": 1.5},
+        {"ring": None},
+        {"correct": 1},
+        {"tls": None},
+        {"tls": "yes"},
+        {"cluster": "/home/ann/cluster.toml"},
+        {"versions": {"numpy": "2"}},
+        {"versions": dict.fromkeys(records.VERSIONED, 3)},
+        {"time": "yesterday"},
+        {"time": "2025-01-01T00:00:00"},
+        {"time": "2025-01-01T00:00:00+01:00"},
+        {"time": None},
+    ],
+)
+def test_figures_that_cannot_be_are_refused_here_and_in_files(changes: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"Received|`machine`"):
+        a_record(**changes)
+    try:
+        line = without(a_record(), **changes)
+    except (TypeError, ValueError):
+        return  # no JSON says this
+    with pytest.raises(DataError):
+        Record.from_json(line)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (1.0, 1.0, 1.0, ()),
+        (2.0, 1.0, 1.0, (1.0,)),
+        (1.0, 0.5, 1.0, (1.0,)),
+        (1.0, 1.0, 1.5, (1.0,)),
+        (-1.0, -1.0, -1.0, (-1.0,)),
+        (math.nan, math.nan, math.nan, (math.nan,)),
+    ],
+)
+def test_times_that_disagree_are_refused(arguments: Any) -> None:
+    with pytest.raises(UsageError):
+        Seconds(*arguments)
+    with pytest.raises(UsageError):
+        Seconds.of([])
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("", "one JSON object"),
+        ("[]", "Received: list"),
+        ("{", "one JSON object"),
+        ('{"schema": 1, "max_error": NaN}', "NaN is not JSON"),
+        ("[" * 100_000, "one JSON object"),
+        ("{}", "schema None"),
+        (without(a_record(), schema=2), "schema 2"),
+        (without(a_record(), schema=True), "schema True"),
+        (without(a_record(), round=3), "no field 'round'. Did you mean \"rounds\""),
+        (without(a_record(), rounds="DROP", tls="DROP"), "lacks rounds, tls"),
+        (without(a_record(), seconds=[1]), "seconds is an object"),
+        (without(a_record(), seconds={"median": 1}), "A seconds lacks"),
+        (
+            without(a_record(), seconds={"median": 1, "min": 1, "max": 1, "all": 1}),
+            "seconds.all is a list",
+        ),
+        (without(a_record(), machine={"host": "x"}), "no field 'host'"),
+        (without(a_record(), max_error="big"), "max_error is a number"),
+    ],
+)
+def test_lines_that_are_no_record_are_data_errors(text: str, match: str) -> None:
+    with pytest.raises(DataError, match=match):
+        Record.from_json(text)
+
+
+def test_parameters_have_names() -> None:
+    with pytest.raises(UsageError, match="by name"):
+        a_record(parameters={1: 2})
+
+
+def test_records_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        a_record().rounds = 3  # type: ignore[misc]
+
+
+def test_changing_the_callers_parameters_does_not_change_the_record() -> None:
+    parameters: dict[str, Any] = {"sizes": [1]}
+    record = a_record(parameters=parameters)
+    parameters["sizes"].append(2)
+    parameters["more"] = 1
+    assert record.parameters == {"sizes": [1]}
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def test_appended_records_are_read_in_order_from_a_private_file(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    first, second = a_record(), a_record(workload="max", parameters={"text": "a\nb\u2028ö\udcff"})
+    append(path, first)
+    append(str(path), second)
+    assert read(path) == [first, second]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_bytes().count(b"\n") == 2
+
+
+def test_a_line_that_was_cut_short_does_not_spoil_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text('{"schema"')
+    append(path, a_record())
+    lines = path.read_text().splitlines()
+    assert lines[0] == '{"schema"'
+    assert Record.from_json(lines[1]).workload == "sort"
+    with pytest.raises(DataError, match="Line 1 of"):
+        read(path)
+
+
+def test_several_processes_append_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    (tmp_path / "line").write_text(a_record(parameters={"x": "y" * 5000}).to_json())
+    code = (
+        "import sys, pathlib\n"
+        "from tfe_bench.benchmarks.records import Record, append\n"
+        "r = Record.from_json(pathlib.Path(sys.argv[2]).read_text())\n"
+        "[append(sys.argv[1], r) for _ in range(50)]\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-c", code, str(path), str(tmp_path / "line")]
+    running = [subprocess.Popen(command, cwd=root) for _ in range(2)]
+    assert [process.wait(60) for process in running] == [0, 0]
+    assert len(read(path)) == 100
+
+
+def test_unwritable_and_unreadable_files_are_data_errors(tmp_path: Path) -> None:
+    for bad in (tmp_path, tmp_path / "no" / "r.jsonl"):
+        with pytest.raises(DataError, match="Cannot write"):
+            append(bad, a_record())
+        with pytest.raises(DataError, match="Cannot read"):
+            read(bad)
+    (tmp_path / "b").write_bytes(b"\xff")
+    with pytest.raises(DataError, match="UTF-8"):
+        read(tmp_path / "b")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_is_a_data_error() -> None:
+    with pytest.raises(DataError, match="No space left"):
+        append("/dev/full", a_record())
+
+
+# --- this machine -----------------------------------------------------------------------------
+
+
+def test_this_machine_is_described_without_its_name() -> None:
+    here = records.machine()
+    assert here == records.machine()
+    assert here.cpu and here.cores >= 1 and here.memory_bytes > 2**20
+    assert here.kernel.split()[1] == os.uname().release
+    assert [f.name for f in dataclasses.fields(Machine)] == [
+        "cpu",
+        "cores",
+        "memory_bytes",
+        "kernel",
+    ]
+
+
+def test_versions_are_found_without_importing_tensorflow_or_grpc() -> None:
+    code = (
+        "import sys, json\n"
+        "from tfe_bench.benchmarks import data, records, table\n"
+        "from tfe_bench.protocols import fixedpoint\n"
+        "print(json.dumps([records.versions(), sorted(sys.modules)]))"
+    )
+    root = Path(__file__).resolve().parents[2]
+    out = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
+    found, modules = json.loads(out)
+    assert list(found) == ["tfe_bench", "tensorflow", "numpy", "grpcio", "python"]
+    assert found["numpy"] == np.__version__
+    assert found["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert not {"tensorflow", "grpc", "pandas"} & set(modules)
+
+
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "_DISTRIBUTIONS", {"tensorflow": ("no-such-distribution",)})
+    assert records.versions()["tensorflow"] is None
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    command = ["git", *identity, *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_commit_says_whether_the_checkout_was_modified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "code.py"
+    file.write_text("1\n")
+    git(tmp_path, "init", "-q")
+    records.commit.cache_clear()
+    assert records.commit(file) is None, "not tracked: an installed package within a checkout"
+    git(tmp_path, "add", "code.py")
+    records.commit.cache_clear()
+    assert records.commit(file) is None, "no commit yet"
+    git(tmp_path, "commit", "-q", "-m", "one")
+    head = git(tmp_path, "rev-parse", "HEAD")
+    (tmp_path / "stray").write_text("untracked files do not count")
+    link = tmp_path.parent / f"{tmp_path.name}_link"
+    link.symlink_to(tmp_path)
+    monkeypatch.setenv("GIT_DIR", "/nowhere")  # as in a hook
+    records.commit.cache_clear()
+    assert records.commit(file) == head
+    assert records.commit(link / "code.py") == head
+    file.write_text("2\n")
+    assert records.commit(file) == head, "the first answer is kept"
+    records.commit.cache_clear()
+    assert records.commit(file) == f"{head}+dirty"
+    records.commit.cache_clear()
+
+
+def test_the_commit_never_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records.commit.cache_clear()
+    assert records.commit(tmp_path / "code.py") is None
+    assert records.commit(tmp_path / "no" / "such" / "code.py") is None
+    monkeypatch.setenv("PATH", "")
+    records.commit.cache_clear()
+    assert records.commit() is None
+    records.commit.cache_clear()

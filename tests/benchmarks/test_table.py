@@ -1,0 +1,231 @@
+"""The table shows what the record says, fits its console and is plain where it must be."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tfe_bench.benchmarks.records import Machine, Record, Seconds
+from tfe_bench.benchmarks.table import human_bytes, human_seconds, render
+
+VERSIONS = {
+    "tfe_bench": "0.1.0",
+    "tensorflow": "2.21.0",
+    "numpy": "2.4.6",
+    "grpcio": "1.85.1",
+    "python": "3.11.7",
+}
+
+
+def a_record(**changes: Any) -> Record:
+    every: dict[str, Any] = {
+        "workload": "sort",
+        "parameters": {"n": 65536, "kind": "int64"},
+        "repeats": 5,
+        "seconds": Seconds.of([1.04, 1.02, 1.3, 1.1, 1.0]),
+        "build_seconds": 3.2111,
+        "start_seconds": 2.34,
+        "share_seconds": 0.0123,
+        "bytes_sent": (123456789, 98765432, 1),
+        "frame_bytes": (123556789, 98865432, 1001),
+        "rounds": 1143,
+        "rounds_ahead": 96,
+        "peak_memory": (812_000_000, 40_000_000, 0),
+        "idle_memory": (512_345_678,) * 3,
+        "correct": True,
+        "max_error": 0.00012345,
+        "ring": 64,
+        "fractional_bits": 16,
+        "protocol": "exact",
+        "profile": "lan",
+        "profile_emulation": "host-limited",
+        "tls": True,
+        "cluster": "local",
+        "versions": VERSIONS,
+        "machine": Machine("EPYC", 2, 25_276_510_208, "Linux 6.1"),
+        "commit": "0123456789abcdef0123456789abcdef01234567+dirty",
+        "time": "2025-01-02T03:04:05+00:00",
+    }
+    return Record(**(every | changes))
+
+
+def drawn(record: Record, width: int = 80, **options: Any) -> str:
+    stream = io.StringIO()
+    options = {"force_terminal": False} | options  # whatever FORCE_COLOR says
+    render(record, Console(file=stream, width=width, **options))
+    return stream.getvalue()
+
+
+EXPECTED = """\
+sort  n=65536 kind=int64
+run time       1.04 s  (1.00 s .. 1.30 s, 5 runs)
+build graph    3.21 s
+start workers  2.34 s
+share inputs   12.3 ms
+rounds         1,143 cold / 96 run-ahead
+correct        yes, max error 0.000123
+protocol       exact, ring 2^64, 16 fractional bits
+network        lan (host-limited), TLS on
+cluster        local
+machine        EPYC, 2 cores, 25.3 GB, Linux 6.1
+commit         0123456789ab+dirty
+measured       2025-01-02T03:04:05+00:00
+
+per party             0         1         2
+sent             123 MB   98.8 MB       1 B
+sent framed      124 MB   98.9 MB   1.00 kB
+peak memory     +812 MB  +40.0 MB      +0 B
+idle memory      512 MB    512 MB    512 MB
+
+"""
+FOOTER = "tfe_bench 0.1.0, tensorflow 2.21.0, numpy 2.4.6, grpcio 1.85.1, python 3.11.7\n"
+NARROW = FOOTER.replace("numpy 2.4.6, ", "numpy 2.4.6,\n")
+
+
+@pytest.mark.parametrize(("width", "footer"), [(60, NARROW), (80, FOOTER), (120, FOOTER)])
+def test_the_plain_table_is_exactly_this(width: int, footer: str) -> None:
+    assert drawn(a_record(), width) == EXPECTED + footer
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("terminal", [False, True])
+def test_long_texts_wrap_within_the_width(
+    width: int, terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    long = "a long explanation " * 20 + "x" * 200
+    record = a_record(
+        parameters={"file": "y" * 150, "n": 1},
+        protocol=long,
+        profile_emulation=long,
+        bytes_sent=(10**15,) * 3,
+        machine=Machine(long, 2, 1, long),
+    )
+    text = _without_escapes(drawn(record, width, force_terminal=terminal))
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("x") >= 600, "nothing is cut off"
+    assert text.count("1000 TB") == 3
+
+
+def _without_escapes(text: str) -> str:
+    parts = text.split("\x1b[")
+    return parts[0] + "".join(part.partition("m")[2] for part in parts[1:])
+
+
+def test_no_terminal_means_no_escape_codes_and_ascii_only() -> None:
+    text = drawn(a_record(), force_terminal=False)
+    assert text.isascii()
+    assert "\x1b" not in text
+    assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+def test_no_color_means_no_escape_codes_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b" in drawn(a_record(), force_terminal=True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert drawn(a_record(), force_terminal=True) == drawn(a_record(), force_terminal=False)
+
+
+def test_style_changes_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    styled = _without_escapes(drawn(a_record(), force_terminal=True))
+    assert [line.rstrip() for line in styled.splitlines()] == drawn(a_record()).splitlines()
+
+
+def test_an_ascii_stream_gets_question_marks_and_no_error() -> None:
+    for terminal in (False, True):
+        raw = io.BytesIO()
+        stream = io.TextIOWrapper(raw, encoding="ascii")
+        console = Console(file=stream, width=80, force_terminal=terminal)
+        render(a_record(parameters={"file": "größe"}), console)
+        stream.flush()
+        assert b"file=gr??e" in raw.getvalue()
+
+
+def test_markup_and_escape_codes_in_a_record_are_only_text() -> None:
+    record = a_record(parameters={"a": "[bold]x[/]", "b": ":smile:", "c": "\x1b[31mred\r\n"})
+    for terminal in (True, False):
+        text = drawn(record, force_terminal=terminal, width=120)
+        assert "[bold]x[/]" in text
+        assert ":smile:" in text
+        assert "\x1b[31m" not in text
+        assert "?[31mred??" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"correct": False, "max_error": float("inf")}, "NO, max error inf\n"),
+        ({"correct": None, "max_error": None}, "not checked\n"),
+        ({"correct": True, "max_error": 0.0}, "yes, max error 0\n"),
+        ({"tls": False}, "TLS OFF\n"),
+        ({"profile_emulation": None, "profile": "local"}, "local, TLS on\n"),
+        ({"repeats": 1, "seconds": Seconds.of([0.05])}, "run time       50.0 ms\n"),
+        ({"rounds": None, "rounds_ahead": None}, "- cold / - run-ahead\n"),
+        ({"bytes_sent": None}, "sent                  -         -         -\n"),
+        ({"build_seconds": None}, "build graph    -\n"),
+        ({"commit": None}, "commit         -\n"),
+        ({"versions": VERSIONS | {"tensorflow": None}}, "tensorflow -,"),
+        ({"parameters": {}}, "sort\nrun time"),
+        ({"parameters": {"f": 1e-05, "t": True, "l": [1, 2]}}, "f=1e-05 t=true l=[1, 2]\n"),
+    ],
+)
+def test_the_table_says_what_the_record_says(changes: dict[str, Any], expected: str) -> None:
+    assert expected in drawn(a_record(**changes))
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (999, "999 B"),
+        (1000, "1.00 kB"),
+        (1001, "1.00 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1.00 MB"),
+        (9_999_999, "10.0 MB"),
+        (123_456_789, "123 MB"),
+        (2 * 10**9, "2.00 GB"),
+        (10**12, "1.00 TB"),
+        (10**15, "1000 TB"),
+        (-1500, "-1.50 kB"),
+    ],
+)
+def test_bytes_have_three_digits_and_si_units(count: int, text: str) -> None:
+    assert human_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (0.0000131, "0.0131 ms"),
+        (0.00999999, "10.0 ms"),
+        (0.0521, "52.1 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1.00 s"),
+        (1, "1.00 s"),
+        (9.999, "10.0 s"),
+        (59.95, "60.0 s"),
+        (12345.6, "12346 s"),
+    ],
+)
+def test_seconds_have_three_digits_and_si_units(seconds: float, text: str) -> None:
+    assert human_seconds(seconds) == text
+
+
+def test_larger_numbers_never_read_smaller() -> None:
+    units = {"B": 0, "kB": 3, "MB": 6, "GB": 9, "TB": 12}
+
+    def shown(count: int) -> float:
+        number, unit = human_bytes(count).split()
+        return float(number) * 10.0 ** units[unit]
+
+    counts = sorted({10**k * m + d for k in range(13) for m in (1, 5, 9) for d in (-1, 0, 1)})
+    assert all(shown(a) <= shown(b) for a, b in itertools.pairwise(counts) if a >= 0)

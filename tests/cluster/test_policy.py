@@ -1,0 +1,300 @@
+"""worker.toml, and the certs command that writes a first one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tfe_bench.cli import certs
+from tfe_bench.cluster import tls
+from tfe_bench.cluster.config import ClusterConfig
+from tfe_bench.cluster.policy import RevealRule, WorkerPolicy
+from tfe_bench.errors import ConfigError, PolicyError, SecurityError, UsageError
+
+GOOD = """\
+party = 1
+key = "party1.key"
+allow_programs = ["sort", "max"]
+
+[[reveal]]
+program = "sort"
+to = ["analyst"]
+
+[[reveal]]
+program = "max"
+to = ["*"]
+
+[limits]
+max_elements = 1000
+job_seconds = 60
+"""
+HOSTS = "127.0.0.1:7700,127.0.0.2:7700,127.0.0.3:7700"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tls.write_private(tmp_path / "party1.key", tls.make_certificate("party-1.tfe-bench")[0])
+    return tmp_path
+
+
+def _load(folder: Path, text: str) -> WorkerPolicy:
+    (folder / "worker.toml").write_text(text)
+    return WorkerPolicy.load(folder / "worker.toml")
+
+
+def test_a_good_file_is_read(folder: Path) -> None:
+    policy = _load(folder, GOOD)
+    assert policy == WorkerPolicy(
+        party=1,
+        key=folder / "party1.key",
+        allow_programs=("sort", "max"),
+        reveal=(RevealRule("sort", ("analyst",)), RevealRule("max", ("*",))),
+        max_elements=1000,
+        job_seconds=60.0,
+    )
+    assert policy.load_key() == (folder / "party1.key").read_bytes()
+
+
+def test_what_is_not_listed_is_not_permitted(folder: Path) -> None:
+    policy = _load(folder, 'party = 1\nkey = "party1.key"\n')
+    with pytest.raises(PolicyError):
+        policy.permit_program("sort")
+    with pytest.raises(PolicyError):
+        policy.permit_reveal("sort", "analyst")
+    policy.permit_elements(1 << 26)
+    with pytest.raises(PolicyError):
+        policy.permit_elements((1 << 26) + 1)
+    assert policy.job_seconds == 3600
+
+
+def test_a_program_is_permitted_by_name(folder: Path) -> None:
+    policy = _load(folder, GOOD)
+    policy.permit_program("sort")
+    for name in ("train", "Sort", "sort ", "", "*"):
+        with pytest.raises(PolicyError, match="allow_programs") as caught:
+            policy.permit_program(name)
+        assert f'program "{name}"' in str(caught.value)
+    _load(folder, GOOD.replace('"max"]', '"*"]')).permit_program("train")
+
+
+def test_a_reveal_is_permitted_by_program_and_client(folder: Path) -> None:
+    policy = _load(folder, GOOD)
+    policy.permit_reveal("sort", "analyst")
+    policy.permit_reveal("max", "anyone")
+    for program, to in [("sort", "bob"), ("train", "analyst"), ("*", "analyst"), ("sort", "*")]:
+        with pytest.raises(PolicyError) as caught:
+            policy.permit_reveal(program, to)
+        text = str(caught.value)
+        assert f'program = "{program}"' in text and f'to = ["{to}"]' in text
+
+
+def test_the_line_that_an_error_proposes_is_the_one_that_helps(folder: Path) -> None:
+    with pytest.raises(PolicyError) as caught:
+        _load(folder, GOOD).permit_reveal("sort", "bob")
+    assert 'program = "sort" and to = ["bob"]' in str(caught.value)
+    added = '\n[[reveal]]\nprogram = "sort"\nto = ["bob"]\n'
+    _load(folder, GOOD + added).permit_reveal("sort", "bob")
+
+
+def test_a_refusal_tells_a_client_nothing_else_and_stays_on_one_line(folder: Path) -> None:
+    policy = _load(folder, GOOD)
+    for name in ("x\nINFO: all is well \x1b[2J", "y" * 100_000):
+        with pytest.raises(PolicyError) as program:
+            policy.permit_program(name)
+        with pytest.raises(PolicyError) as reveal:
+            policy.permit_reveal(name, name)
+        for text in (str(program.value), str(reveal.value)):
+            assert text.isprintable() and len(text) < 1000
+            assert str(folder) not in text and "analyst" not in text and '"max"' not in text
+
+
+def test_elements_are_limited(folder: Path) -> None:
+    policy = _load(folder, GOOD)
+    policy.permit_elements(0)
+    policy.permit_elements(1000)
+    for count in (1001, -1):
+        with pytest.raises(PolicyError, match=f"Received: {count} .*max_elements"):
+            policy.permit_elements(count)
+
+
+BAD = {
+    "unknown key": ("allow_programs", "allow_program", ['"allow_program"', '"allow_programs"?']),
+    "unknown table": ("[limits]", "[limit]", ['"limit"', 'Did you mean "limits"?']),
+    "unknown limit": ("max_elements", "max_element", ["[limits]", '"max_elements"?']),
+    "unknown rule key": ("to = [\"*\"]", "too = [\"*\"]", ["[[reveal]] number 2", '"to"?']),
+    "no party": ("party = 1\n", "", ['"party" is missing']),
+    "party high": ("party = 1", "party = 3", ['"party"', "Received: 3"]),
+    "party text": ("party = 1", 'party = "1"', ["whole number", 'Received: "1"']),
+    "programs text": ('["sort", "max"]', '"*"', ['"allow_programs"', "list", 'Received: "*"']),
+    "programs mixed": ('["sort", "max"]', '["sort", 1]', ['"allow_programs"', "list"]),
+    "to text": ('["analyst"]', '"analyst"', ["[[reveal]] number 1", '"to"', "list"]),
+    "rule without program": ('program = "sort"\n', "", ["number 1", '"program" is missing']),
+    "elements": ("= 1000", "= 0", ['"max_elements"', "Received: 0"]),
+    "elements float": ("= 1000", "= 1e3", ['"max_elements"', "whole number"]),
+    "seconds": ("= 60", "= 0", ['"job_seconds"', "Received: 0"]),
+    "seconds inf": ("= 60", "= inf", ['"job_seconds"', "finite number"]),
+    "seconds nan": ("= 60", "= nan", ['"job_seconds"', "finite number"]),
+    "seconds bool": ("= 60", "= true", ['"job_seconds"', "Received: true"]),
+    "not toml": ("party = 1", "party 1", ["line 1", "party 1"]),
+    "no key file": ("party1.key", "party9.key", ["party9.key", "No such file"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(BAD))
+def test_a_mistake_is_named_with_file_key_and_what_was_received(folder: Path, case: str) -> None:
+    old, new, expected = BAD[case]
+    assert old in GOOD
+    with pytest.raises(ConfigError) as caught:
+        _load(folder, GOOD.replace(old, new, 1))
+    text = str(caught.value)
+    assert str(folder / "worker.toml") in text
+    for part in expected:
+        assert part in text, text
+
+
+def test_a_reveal_in_single_brackets_is_explained(folder: Path) -> None:
+    text = 'party = 1\nkey = "party1.key"\n[reveal]\nprogram = "sort"\nto = ["analyst"]\n'
+    with pytest.raises(ConfigError, match="double brackets"):
+        _load(folder, text)
+
+
+def test_a_key_open_to_others_is_refused_and_the_policy_itself_may_be_read(folder: Path) -> None:
+    (folder / "worker.toml").write_text(GOOD)
+    (folder / "worker.toml").chmod(0o644)
+    WorkerPolicy.load(folder / "worker.toml")
+    (folder / "party1.key").chmod(0o640)
+    with pytest.raises(SecurityError, match="chmod 600"):
+        WorkerPolicy.load(folder / "worker.toml")
+
+
+def test_without_a_key_only_tls_is_impossible(folder: Path) -> None:
+    policy = _load(folder, "party = 2\n")
+    assert policy.key is None
+    with pytest.raises(ConfigError, match=r'key = "party2.key"'):
+        policy.load_key()
+
+
+def test_a_local_policy_permits_everything(folder: Path) -> None:
+    policy = WorkerPolicy.for_local(1, folder / "party1.key")
+    policy.permit_program("anything")
+    policy.permit_reveal("anything", "anyone")
+    assert policy.load_key()
+    assert WorkerPolicy.for_local(0, None).key is None
+
+
+def _certs(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    certs.add_parser(parser.add_subparsers(required=True))
+    args = parser.parse_args(["certs", *words])
+    assert args.run is certs.run
+    return certs.run(args)
+
+
+def test_certs_all_makes_a_cluster_that_loads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "trial"
+    assert (
+        _certs("all", "--out", str(out), "--hosts", HOSTS, "--client", "ann", "--client", "b") == 0
+    )
+    cluster = ClusterConfig.load(out / "cluster.toml")
+    cluster.check_certificates()
+    assert [party.address for party in cluster.parties] == HOSTS.split(",")
+    assert [client.name for client in cluster.clients] == ["ann", "b"]
+    for index in range(3):
+        policy = WorkerPolicy.load(out / f"worker{index}.toml")
+        assert policy.party == index
+        policy.permit_program("sort")
+        policy.permit_reveal("sort", "ann")
+        with pytest.raises(PolicyError):
+            policy.permit_reveal("sort", "stranger")
+        certificate = cluster.parties[index].certificate
+        assert certificate is not None
+        tls.server_credentials(policy.load_key(), certificate, cluster.trusted_by(index))
+    printed = capsys.readouterr()
+    assert sorted(printed.out.splitlines()) == sorted(str(out / name) for name in os.listdir(out))
+    assert "TRIALS ONLY" in printed.err and "all three private keys" in printed.err
+    for path in out.glob("*.key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert path.read_text() not in printed.out + printed.err
+    assert len(list(out.glob("*.key"))) == 5
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
+
+
+def test_certs_all_has_a_client_by_default(tmp_path: Path) -> None:
+    _certs("all", "--out", str(tmp_path), "--hosts", "[::1]:1,b.example.org:1,c.example.org:1")
+    cluster = ClusterConfig.load(tmp_path / "cluster.toml")
+    assert [client.name for client in cluster.clients] == ["analyst"]
+    assert cluster.parties[0].address == "[::1]:1"
+
+
+@pytest.mark.parametrize("taken", ["worker2.toml", "party0.key", "cluster.toml", "party1.crt"])
+def test_certs_all_overwrites_nothing_and_leaves_nothing_behind(tmp_path: Path, taken: str) -> None:
+    (tmp_path / taken).write_text("mine")
+    with pytest.raises(ConfigError, match=f"{taken} exists already"):
+        _certs("all", "--out", str(tmp_path), "--hosts", HOSTS)
+    assert os.listdir(tmp_path) == [taken]
+    assert (tmp_path / taken).read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--hosts", "127.0.0.1:1,127.0.0.1:2"],
+        ["--hosts", "127.0.0.1,127.0.0.2,127.0.0.3"],
+        ["--hosts", "127.0.0.1:1,127.0.0.1:1,127.0.0.1:2"],
+        ["--hosts", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:99999"],
+        ["--hosts", HOSTS, "--client", "../x"],
+        ["--hosts", HOSTS, "--client", "a", "--client", "A"],
+        ["--hosts", HOSTS, "--client", "party0"],
+        ["--hosts", HOSTS, "--days", "0"],
+    ],
+)
+def test_certs_all_refuses_wrong_arguments_before_it_writes(
+    tmp_path: Path, words: list[str]
+) -> None:
+    with pytest.raises(UsageError, match="Received"):
+        _certs("all", "--out", str(tmp_path / "out"), *words)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "stem"),
+    [(["party", "--party", "1"], "party1"), (["client", "--name", "ann"], "client-ann")],
+)
+def test_one_organisation_makes_its_own_and_is_told_what_to_send(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], stem: str
+) -> None:
+    out = tmp_path / "own"
+    assert _certs(*words, "--out", str(out)) == 0
+    assert sorted(os.listdir(out)) == [f"{stem}.crt", f"{stem}.key"]
+    certificate = tls.load_certificate(out / f"{stem}.crt")
+    key = tls.load_private_key(out / f"{stem}.key")
+    tls.channel_credentials(key, certificate, certificate)
+    printed = capsys.readouterr()
+    assert f"send         {out / stem}.crt" in printed.out
+    assert tls.fingerprint(certificate) in printed.out
+    assert f"{stem}.key never leaves this machine" in printed.err
+    assert "PRIVATE" not in printed.out + printed.err
+    with pytest.raises(ConfigError, match="exists already"):
+        _certs(*words, "--out", str(out))
+    assert tls.load_private_key(out / f"{stem}.key") == key
+
+
+def test_a_key_left_without_its_certificate_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "party1.crt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"party1\.crt exists already"):
+        _certs("party", "--party", "1", "--out", str(tmp_path))
+    assert os.listdir(tmp_path) == ["party1.crt"]
+
+
+def test_an_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(ConfigError, match="Cannot make the folder"):
+        _certs("client", "--name", "ann", "--out", str(tmp_path / "out"))
+    with pytest.raises(UsageError, match="Received"):
+        _certs("client", "--name", "a/b", "--out", str(tmp_path / "other"))

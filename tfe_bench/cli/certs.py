@@ -1,0 +1,198 @@
+"""``python -m tfe_bench certs``: keys, certificates, and the files of a trial cluster."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tfe_bench.cluster import tls
+from tfe_bench.cluster.config import (
+    ClientConfig,
+    ClusterConfig,
+    PartyConfig,
+    certificate_file,
+    parse_address,
+)
+from tfe_bench.errors import ConfigError, UsageError
+
+_WORKER_TOML = """\
+# Only this party's operator reads this file; the other workers never see it.
+# A trial allows everything to its own clients: list programs and reveals before using real data.
+party = {party}
+key = "party{party}.key"
+allow_programs = ["*"]
+
+[[reveal]]
+program = "*"
+to = [{clients}]
+
+[limits]
+max_elements = 67108864   # per input
+job_seconds = 3600
+"""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Adds ``certs party``, ``certs client`` and ``certs all`` to the command line."""
+    parser = subparsers.add_parser(
+        "certs",
+        help="make a key and certificate, or all files of a trial cluster",
+        description="Each organisation makes its own key and sends only the certificate to the "
+        "others. Existing files are never overwritten.",
+    )
+    parser.set_defaults(run=run)
+    modes = parser.add_subparsers(dest="mode", required=True, metavar="party|client|all")
+
+    party = modes.add_parser("party", help="key and certificate of the worker you operate")
+    party.add_argument("--party", type=int, choices=(0, 1, 2), required=True)
+
+    client = modes.add_parser("client", help="key and certificate of somebody who orders jobs")
+    client.add_argument("--name", required=True, help="as in cluster.toml, such as analyst")
+
+    everything = modes.add_parser("all", help="a whole cluster, for a trial by one person")
+    everything.add_argument(
+        "--hosts",
+        required=True,
+        metavar="HOST:PORT,HOST:PORT,HOST:PORT",
+        help="where party 0, 1 and 2 listen",
+    )
+    everything.add_argument(
+        "--client",
+        action="append",
+        metavar="NAME",
+        help="a client's name, may be repeated (default: analyst)",
+    )
+    for mode in (party, client, everything):
+        mode.add_argument("--out", type=Path, required=True, metavar="DIR", help="made if missing")
+        mode.add_argument(
+            "--days", type=int, default=365, help="validity of a certificate (default: 365)"
+        )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs ``certs``; returns the exit code 0.
+
+    Raises:
+        UsageError: ``--days``, ``--hosts`` or a name does not fit.
+        ConfigError: a file exists already or cannot be written.
+    """
+    if args.mode == "party":
+        _make_one(args.out, f"party{args.party}", tls.party_common_name(args.party), args.days)
+        _say(
+            f"Send party{args.party}.crt to the other two parties and to every client; compare "
+            "the fingerprint with them by another way, such as the telephone.",
+            f"party{args.party}.key never leaves this machine. Name it in your worker.toml:",
+            f'  party = {args.party}\n  key = "party{args.party}.key"',
+        )
+    elif args.mode == "client":
+        with _from_command_line():
+            ClientConfig(args.name)
+        _make_one(args.out, f"client-{args.name}", tls.client_common_name(args.name), args.days)
+        _say(
+            f"Send client-{args.name}.crt to the three parties; compare the fingerprint with "
+            "them by another way, such as the telephone.",
+            f"client-{args.name}.key never leaves this machine. They add to cluster.toml:",
+            f'  [[client]]\n  name = "{args.name}"\n  certificate = "client-{args.name}.crt"',
+        )
+    else:
+        _make_all(args.out, args.hosts, args.client or ["analyst"], args.days)
+    return 0
+
+
+def _make_one(folder: Path, stem: str, common_name: str, days: int) -> None:
+    key, certificate = tls.make_certificate(common_name, days)
+    key_path, certificate_path = folder / f"{stem}.key", folder / f"{stem}.crt"
+    _write_all(folder, {key_path: key}, {certificate_path: certificate})
+    print(f"send         {certificate_path}")
+    print(f"keep secret  {key_path}")
+    print(f"fingerprint  {tls.fingerprint(certificate)}")
+    print(f"valid until  {tls.valid_until(certificate):%Y-%m-%d %H:%M} UTC")
+
+
+def _make_all(folder: Path, hosts: str, clients: list[str], days: int) -> None:
+    with _from_command_line():
+        cluster, keys = _invent(hosts, clients, days)
+    allowed = ", ".join(f'"{name}"' for name in clients)
+    public = {
+        folder / f"worker{index}.toml": _WORKER_TOML.format(party=index, clients=allowed).encode()
+        for index in range(3)
+    }
+    for each in cluster.members:
+        assert each.certificate is not None
+        public[folder / certificate_file(each)] = each.certificate
+    public[folder / "cluster.toml"] = cluster.to_toml().encode()
+    secret = {folder / f"{name}.key": key for name, key in keys.items()}
+    _write_all(folder, secret, public)
+    for path in [*secret, *public]:
+        print(path)
+    _say(
+        "WARNING: FOR TRIALS ONLY. Whoever ran this command has seen all three private keys, and "
+        "so could open every secret of this cluster.",
+        'For real data each organisation runs "python -m tfe_bench certs party" on its own '
+        "machine and sends only the certificate.",
+    )
+
+
+def _invent(hosts: str, clients: list[str], days: int) -> tuple[ClusterConfig, dict[str, bytes]]:
+    """The cluster, and its members' private keys by the stem of their files."""
+    addresses = hosts.split(",")
+    if len(addresses) != 3:
+        raise UsageError(
+            f"--hosts names three workers, separated by commas. Received: {len(addresses)}. "
+            "Write it like 127.0.0.1:7700,127.0.0.2:7700,127.0.0.3:7700."
+        )
+    keys: dict[str, bytes] = {}
+    parties = []
+    for index, text in enumerate(addresses):
+        host, port = parse_address("--hosts", text.strip())
+        name = f"party{index}"
+        keys[name], certificate = tls.make_certificate(tls.party_common_name(index), days)
+        parties.append(PartyConfig(index, name, host, port, certificate))
+    members = []
+    for name in clients:
+        ClientConfig(name)  # before the name becomes part of a certificate and a path
+        common_name = tls.client_common_name(name)
+        keys[f"client-{name}"], certificate = tls.make_certificate(common_name, days)
+        members.append(ClientConfig(name, certificate))
+    return ClusterConfig("trial", tuple(parties), tuple(members)), keys
+
+
+@contextlib.contextmanager
+def _from_command_line() -> Iterator[None]:
+    """What would be a mistake in a file is here one on the command line."""
+    try:
+        yield
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+
+
+def _write_all(folder: Path, secret: dict[Path, bytes], public: dict[Path, bytes]) -> None:
+    """Writes all files, or none and leaves no new folder; never replaces one."""
+    try:
+        made = not folder.exists()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot make the folder {folder}. Received: {error.strerror}. Choose another --out."
+        ) from None
+    written: list[Path] = []
+    try:
+        for files, write in ((secret, tls.write_private), (public, tls.write_public)):
+            for path, content in files.items():
+                write(path, content)
+                written.append(path)
+    except BaseException:
+        for path in written:
+            path.unlink(missing_ok=True)
+        if made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def _say(*lines: str) -> None:
+    print(*lines, sep="\n", file=sys.stderr)
