@@ -329,19 +329,18 @@ class Party:
         known = self._on_abort(error) if self._on_abort else None
         raise known or ProtocolError(error)
 
-    def exchange(self, payload: bytes) -> tuple[bytes, bytes, bytes]:
-        """Sends a payload of equal length at all parties to both peers; returns all three."""
+    def exchange_each(self, payloads: dict[int, bytes]) -> dict[int, bytes]:
+        """Sends each peer its payload and returns theirs; both directions have one length."""
         step = self._next_step()
+        got = {}
         try:
-            peers = [p for p in range(3) if p != self.index]
-            for p in peers:
+            for p, payload in payloads.items():
                 self.check(
                     self._native.error_of(
                         "control_send", self.handle, p, step, payload, len(payload)
                     )
                 )
-            got = {self.index: payload}
-            for p in peers:
+            for p, payload in payloads.items():
                 space = ctypes.create_string_buffer(len(payload))
                 self.check(
                     self._native.error_of(
@@ -351,6 +350,12 @@ class Party:
                 got[p] = space.raw
         finally:
             self._native.step_end(self.handle, step)
+        return got
+
+    def exchange(self, payload: bytes) -> tuple[bytes, bytes, bytes]:
+        """Sends a payload of equal length at all parties to both peers; returns all three."""
+        got = self.exchange_each({p: payload for p in range(3) if p != self.index})
+        got[self.index] = payload
         return got[0], got[1], got[2]
 
     def agree(self, what: str, text: bytes) -> None:

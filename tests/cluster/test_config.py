@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tfe_bench.cluster import tls
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig, parse_address
@@ -273,6 +274,18 @@ def test_one_certificate_or_key_cannot_serve_two_members(folder: Path) -> None:
     for name in ("party1.crt", "client-analyst.crt"):
         (folder / name).write_bytes(pem)
     with pytest.raises(ConfigError, match=r"party 1 .* and client .* the same \"certificate\""):
+        _load(folder, GOOD)
+
+
+def test_two_certificates_of_one_key_cannot_serve_two_members(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    monkeypatch.setattr(ec, "generate_private_key", lambda curve: key)
+    for index in (0, 2):
+        _, pem = tls.make_certificate(tls.party_common_name(index))
+        (folder / f"party{index}.crt").write_bytes(pem)
+    with pytest.raises(ConfigError, match=r"party 0 .* and party 2 .* the same \"certificate\""):
         _load(folder, GOOD)
 
 

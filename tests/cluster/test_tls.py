@@ -374,31 +374,33 @@ def test_an_unfit_certificate_is_refused_with_the_reason(case: str) -> None:
         tls.canonical_certificate(text)
 
 
-def test_a_private_file_is_never_readable_by_others(tmp_path: Path) -> None:
-    path = tmp_path / "key"
-    modes: set[int] = set()
-    stop = threading.Event()
+def test_a_private_file_is_never_readable_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mode is looked at after every system call that touches the file."""
+    modes: list[int] = []
 
-    def watch() -> None:
-        while not stop.is_set():
-            for name in os.listdir(tmp_path):
-                try:
-                    modes.add(stat.S_IMODE(os.stat(tmp_path / name).st_mode))
-                except FileNotFoundError:
-                    continue
+    def watched(name: str) -> None:
+        original = getattr(os, name)
 
-    watcher = threading.Thread(target=watch)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            modes.extend(stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir())
+            return result
+
+        monkeypatch.setattr(os, name, call)
+
     before = os.umask(0)
     try:
-        watcher.start()
-        for number in range(50):
-            tls.write_private(path, b"%d" % number, overwrite=True)
+        for name in ("open", "fchmod", "fsync", "link", "replace"):
+            watched(name)
+        tls.write_private(tmp_path / "key", b"secret")
+        tls.write_private(tmp_path / "key", b"other", overwrite=True)
     finally:
         os.umask(before)
-        stop.set()
-        watcher.join()
-    assert modes == {0o600}
-    assert path.read_bytes() == b"49"
+        monkeypatch.undo()
+    assert len(modes) >= 8 and set(modes) == {0o600}
+    assert (tmp_path / "key").read_bytes() == b"other"
     assert os.listdir(tmp_path) == ["key"]
 
 

@@ -1,0 +1,313 @@
+"""A client: shares inputs among three workers, orders a job, puts the result together.
+
+Needs no TensorFlow.  Only clients reconstruct results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+from tfe_bench.cluster import handshake, seeds, tls, wire
+from tfe_bench.cluster.config import ClusterConfig
+from tfe_bench.cluster.transport import CHANNEL_OPTIONS
+from tfe_bench.errors import (
+    ClusterError,
+    JobCancelled,
+    PeerLost,
+    ProtocolError,
+    TfeBenchError,
+)
+
+CONNECT_SECONDS = 12.0
+SILENCE_SECONDS = 8.0
+_DEALER = 0
+
+
+@dataclass(frozen=True)
+class PrivateInput:
+    """A client's input: int64 ring elements with their scale."""
+
+    ring: seeds.Ring
+    fractional_bits: int = 0
+
+
+@dataclass
+class JobResult:
+    """What a job gave back.
+
+    Attributes:
+        outputs: ring elements (int64) by name, reconstructed here and nowhere else.
+        fractional_bits: their scales.
+        measured: public figures of each worker.
+        share_seconds: from submission to the moment all inputs had left this client.
+    """
+
+    outputs: dict[str, seeds.Ring] = field(default_factory=dict)
+    fractional_bits: dict[str, int] = field(default_factory=dict)
+    measured: list[dict[str, Any]] = field(default_factory=lambda: [{}, {}, {}])
+    share_seconds: float = 0.0
+
+
+class Client:
+    """A client of one cluster.
+
+    Args:
+        config: the shared cluster file.
+        key, certificate: this client's own (PEM); empty without TLS.
+    """
+
+    def __init__(self, config: ClusterConfig, key: bytes = b"", certificate: bytes = b"") -> None:
+        self.config = config
+        self._channels: list[grpc.Channel] = []
+        for party in config.parties:
+            options = list(CHANNEL_OPTIONS)
+            if config.tls:
+                assert party.certificate is not None
+                credentials = tls.channel_credentials(key, certificate, party.certificate)
+                options += tls.target_options(party.certificate)
+                self._channels.append(
+                    grpc.secure_channel(party.address, credentials, options=options)
+                )
+            else:
+                self._channels.append(grpc.insecure_channel(party.address, options=options))
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for channel in self._channels:
+            channel.close()
+
+    def wait_ready(self, timeout: float = CONNECT_SECONDS, alive: Callable[[], None] | None = None) -> None:
+        """Waits until all three workers answer.
+
+        Args:
+            timeout: seconds, for all three together.
+            alive: called now and then; may raise to give up early.
+
+        Raises:
+            ClusterError: naming the party and host:port that does not answer.
+        """
+        deadline = time.monotonic() + timeout
+        futures = [grpc.channel_ready_future(channel) for channel in self._channels]
+        for party, future in zip(self.config.parties, futures, strict=True):
+            while True:
+                if alive:
+                    alive()
+                left = deadline - time.monotonic()
+                try:
+                    future.result(timeout=max(0.05, min(0.5, left)))
+                    break
+                except grpc.FutureTimeoutError:
+                    if left <= 0:
+                        for f in futures:
+                            f.cancel()
+                        raise ClusterError(
+                            f"Party {party.index} does not answer. Received: nothing from "
+                            f"{party.address} in {timeout:.0f} s. Start its worker "
+                            f"(`python -m tfe_bench worker --party {party.index} ...`), or correct "
+                            "its address or certificate in cluster.toml."
+                        ) from None
+
+    def run(
+        self,
+        program: str,
+        parameters: Mapping[str, Any],
+        inputs: Mapping[str, PrivateInput],
+        progress: Callable[[float, str], None] | None = None,
+    ) -> JobResult:
+        """Runs an installed program on the three workers.
+
+        Raises:
+            TfeBenchError: whatever went wrong first; PeerLost when a worker was lost on the way.
+        """
+        job = uuid.uuid4().hex
+        described: list[dict[str, Any]] = []
+        masked: list[seeds.Ring] = []
+        secrets: list[tuple[bytes, bytes]] = []
+        for name, value in inputs.items():
+            seed1, seed2, m = seeds.share(value.ring)
+            secrets.append((seed1, seed2))
+            masked.append(m)
+            described.append(
+                {
+                    "name": name,
+                    "shape": list(value.ring.shape),
+                    "fractional_bits": value.fractional_bits,
+                }
+            )
+        header = {
+            "job": job,
+            "program": program,
+            "parameters": dict(parameters),
+            "version": handshake.version(),
+            "ring": self.config.ring,
+            "fractional_bits": self.config.fractional_bits,
+            "cluster": self.config.digest(),
+        }
+        run = _Run(self.config, progress)
+        started = time.perf_counter()
+
+        def requests(party: int) -> Iterator[bytes]:
+            role = (party - _DEALER) % 3
+            wanted = {0: ("l1", "l2"), 1: ("l1",), 2: ("l2",)}[role]
+            rows = []
+            for fields, (seed1, seed2) in zip(described, secrets, strict=True):
+                by_name = {"l1": seed1.hex(), "l2": seed2.hex()}
+                rows.append({**fields, "seeds": {k: by_name[k] for k in wanted}})
+            yield wire.event("submit", inputs=rows, **header)
+            if role != 0:
+                for m in masked:
+                    yield from wire.data(memoryview(m).cast("B"))
+            run.result.share_seconds = max(
+                run.result.share_seconds, time.perf_counter() - started
+            )
+            # The stream stays open: its end would cancel the job.
+            run.finished.wait()
+
+        calls = [
+            wire.stub(self._channels[p], wire.JOB)(requests(p), wait_for_ready=False)
+            for p in range(3)
+        ]
+        threads = [
+            threading.Thread(target=run.follow, args=(p, calls[p]), daemon=True) for p in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            return run.collect()
+        finally:
+            run.finished.set()
+            for call in calls:
+                call.cancel()
+
+
+class _Run:
+    """The three streams of one job, seen from the client."""
+
+    def __init__(
+        self, config: ClusterConfig, progress: Callable[[float, str], None] | None
+    ) -> None:
+        self.config = config
+        self.result = JobResult()
+        self.finished = threading.Event()
+        self._progress = progress
+        self._news: queue.Queue[tuple[int, BaseException | None]] = queue.Queue()
+        self._parts: dict[str, dict[str, seeds.Ring]] = {}
+        self._digests: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._seen = [time.monotonic()] * 3
+
+    def follow(self, party: int, call: Any) -> None:
+        """Reads one worker's stream to its end."""
+        try:
+            reader = wire.Reader(call)
+            while (event := reader.next_event()) is not None:
+                self._seen[party] = time.monotonic()
+                kind = event["event"]
+                if kind == "error":
+                    raise wire.error_from(event)
+                if kind == "progress" and party == 0 and self._progress:
+                    self._progress(float(event["fraction"]), str(event["text"]))
+                elif kind == "measured":
+                    self.result.measured[party] = event
+                elif kind == "result":
+                    self._take(event, reader)
+                elif kind == "done":
+                    self._news.put((party, None))
+                    return
+            raise PeerLost(party, "it ended the job without a result")
+        except grpc.RpcError as error:
+            code = error.code() if hasattr(error, "code") else None
+            details = (error.details() or "") if hasattr(error, "details") else ""
+            address = self.config.parties[party].address
+            name = code.name.lower() if code else "unknown"
+            if code is grpc.StatusCode.UNAVAILABLE and "handshake" in details.lower():
+                reason = f"TLS with {address} failed: is this client's certificate in cluster.toml?"
+            else:
+                reason = f"its stream to {address} broke ({name})"
+            self._news.put((party, PeerLost(party, reason)))
+        except BaseException as error:
+            self._news.put((party, error))
+
+    def _take(self, event: dict[str, Any], reader: wire.Reader) -> None:
+        shape = tuple(event["shape"])
+        size = int(np.prod(shape, dtype=np.int64)) * 8
+        parts = {
+            str(name): np.frombuffer(reader.read(size), np.int64).reshape(shape)
+            for name in event["parts"]
+        }
+        with self._lock:
+            name = str(event["name"])
+            self._parts.setdefault(name, {}).update(parts)
+            self.result.fractional_bits[name] = int(event["fractional_bits"])
+            if event["digest"]:
+                self._digests[name] = event["digest"]
+
+    def collect(self) -> JobResult:
+        """Waits for all three workers; reconstructs the outputs."""
+        done: set[int] = set()
+        while len(done) < 3:
+            try:
+                party, error = self._news.get(timeout=0.5)
+            except queue.Empty:
+                now = time.monotonic()
+                for p in range(3):
+                    if p not in done and now - self._seen[p] > SILENCE_SECONDS:
+                        raise PeerLost(
+                            p, f"it has not been heard from for {SILENCE_SECONDS:.0f} s"
+                        ) from None
+                continue
+            if error is not None:
+                raise self._most_telling(error)
+            done.add(party)
+        for name, parts in self._parts.items():
+            if set(parts) != {"m", "l1", "l2"}:
+                raise ProtocolError(f"The workers returned incomplete shares of {name!r}.")
+            if hashlib.sha256(parts["m"].tobytes()).hexdigest() != self._digests.get(name):
+                raise ProtocolError(f"The two evaluators returned different shares of {name!r}.")
+            with np.errstate(over="ignore"):
+                self.result.outputs[name] = parts["m"] - parts["l1"] - parts["l2"]
+        return self.result
+
+    def _most_telling(self, first: BaseException) -> BaseException:
+        """The cause among the errors of three workers: one fails, the others follow."""
+        errors = [first]
+        deadline = time.monotonic() + 0.7
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                _, error = self._news.get(timeout=left)
+            except queue.Empty:
+                break
+            if error is not None:
+                errors.append(error)
+
+        def rank(error: BaseException) -> int:
+            if isinstance(error, JobCancelled):
+                return 3
+            if isinstance(error, PeerLost):
+                return 1
+            return 0 if isinstance(error, TfeBenchError) else 2
+
+        return min(errors, key=rank)
+
+
+def load_client(cluster: str | Path, key: str | Path, certificate: str | Path) -> Client:
+    """A client from files.
+
+    Raises:
+        ConfigError, SecurityError: a file is missing, malformed, or the key can be read by others.
+    """
+    config = ClusterConfig.load(cluster)
+    if not config.tls:
+        return Client(config)
+    return Client(config, tls.load_private_key(key), tls.load_certificate(certificate))

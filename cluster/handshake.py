@@ -1,0 +1,135 @@
+"""What two workers must agree on before a session, and the keys they make for it.
+
+Each sends a hello; every field that must be equal is compared and a difference is
+refused with both values named.  The pairwise PRF key comes from an ephemeral
+X25519 exchange inside the (mutually authenticated) stream, so both contribute OS
+randomness and a recorded stream does not give it away later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+import tfe_bench
+from tfe_bench.errors import ProtocolError, VersionMismatch
+
+# field -> what to do when the two sides differ
+_MUST_AGREE = {
+    "version": "Install one version of tfe_bench on all three hosts.",
+    "abi": "Compile the ops of one version of tfe_bench on all three hosts.",
+    "tensorflow": "Install one minor version of TensorFlow on all three hosts.",
+    "ring": "Use one cluster.toml on all three hosts.",
+    "fractional_bits": "Use one cluster.toml on all three hosts.",
+    "cluster": "Use one cluster.toml on all three hosts (and with the client).",
+    "program": "Install the same program everywhere and submit one set of parameters.",
+    "job": "This is a bug in job ordering: please report it.",
+}
+
+
+@dataclass(frozen=True)
+class Hello:
+    """First message of each side of a stream between workers."""
+
+    party: int
+    version: str
+    abi: int
+    tensorflow: str
+    ring: int
+    fractional_bits: int
+    cluster: str
+    program: str
+    job: str
+    public_key: str
+
+    def encode(self) -> bytes:
+        """As bytes on the wire."""
+        return json.dumps(dataclasses.asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, blob: bytes) -> Hello:
+        """From the wire.
+
+        Raises:
+            ProtocolError: it is not a hello.
+        """
+        try:
+            values = json.loads(blob)
+            hello = cls(**{f.name: values[f.name] for f in dataclasses.fields(cls)})
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProtocolError("A peer's first message is not a hello of tfe_bench.") from error
+        return hello
+
+
+def minor(version: str) -> str:
+    """2.21.3 -> 2.21."""
+    return ".".join(version.split(".")[:2])
+
+
+def tensorflow_version() -> str:
+    """The installed TensorFlow's version, without importing it."""
+    for name in ("tensorflow", "tensorflow-cpu"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "none"
+
+
+def check(mine: Hello, theirs: Hello, expected_party: int) -> None:
+    """Refuses a peer that differs.
+
+    Raises:
+        VersionMismatch: naming the field, both values and what to do.
+        ProtocolError: the peer says it is another party than the one expected.
+    """
+    if theirs.party != expected_party:
+        raise ProtocolError(
+            f"Party {expected_party} was expected. Received: a hello of party {theirs.party}."
+        )
+    for field, remedy in _MUST_AGREE.items():
+        a, b = getattr(mine, field), getattr(theirs, field)
+        if field == "tensorflow":
+            a, b = minor(str(a)), minor(str(b))
+        if a != b:
+            shown_a, shown_b = (str(v)[:24] for v in (a, b))
+            raise VersionMismatch(
+                f"Parties {mine.party} and {theirs.party} differ in {field}. Received: {shown_a} "
+                f"(party {mine.party}) and {shown_b} (party {theirs.party}). {remedy}"
+            )
+
+
+class KeyAgreement:
+    """One side's ephemeral key; `derive` gives the 16-byte PRF key both sides share."""
+
+    def __init__(self) -> None:
+        self._private = X25519PrivateKey.generate()
+        self.public_key = self._private.public_key().public_bytes_raw().hex()
+
+    def derive(self, mine: Hello, theirs: Hello) -> bytes:
+        """HKDF-SHA256 over the X25519 secret, bound to both hellos."""
+        peer = X25519PublicKey.from_public_bytes(bytes.fromhex(theirs.public_key))
+        low, high = sorted((mine, theirs), key=lambda h: h.party)
+        transcript = hashlib.sha256(low.encode() + b"\0" + high.encode()).digest()
+        return HKDF(hashes.SHA256(), 16, salt=transcript, info=b"tfe_bench PRF key").derive(
+            self._private.exchange(peer)
+        )
+
+
+def program_digest(name: str, parameters: dict[str, Any], shapes: Any) -> str:
+    """Digest of what a job runs: program, parameters and public shapes of its inputs."""
+    canonical = json.dumps([name, parameters, shapes], sort_keys=True, default=str)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def version() -> str:
+    """This package's version."""
+    return tfe_bench.__version__

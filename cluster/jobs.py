@@ -1,0 +1,111 @@
+"""Programs that workers run by name, and what a program sees of its job."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.errors import ConfigError, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from tfe_bench.protocols.party import Party
+    from tfe_bench.protocols.sharing import Shared
+
+GROUP = "tfe_bench.programs"
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """Public facts about one private input.
+
+    Attributes:
+        name: of the input.
+        shape: public.
+        fractional_bits: its scale.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    fractional_bits: int
+
+    @property
+    def elements(self) -> int:
+        """How many ring elements it has."""
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+
+@dataclass
+class Context:
+    """What a program gets: its party, its inputs, and the way to its client.
+
+    Attributes:
+        party: this worker's party.
+        parameters: public, as submitted, equal at all three workers.
+        inputs: private tensors by name, shared by the client.
+        progress: tells the client how far the program is (a fraction and a word; public).
+        measurements: public figures that go into the record.
+    """
+
+    party: Party
+    parameters: Mapping[str, Any]
+    inputs: Mapping[str, Shared]
+    progress: Callable[[float, str], None]
+    measurements: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A computation that workers offer.
+
+    Attributes:
+        name: by which jobs ask for it.
+        run: builds and runs the graphs; returns the private tensors to reveal to the client.
+        check: refuses unfit parameters or inputs before anything runs (raises UsageError).
+        about: one line for `python -m tfe_bench doctor` and error texts.
+    """
+
+    name: str
+    run: Callable[[Context], Mapping[str, Shared]]
+    check: Callable[[Mapping[str, Any], Sequence[InputSpec]], None] = lambda p, i: None
+    about: str = ""
+
+
+def installed() -> dict[str, importlib.metadata.EntryPoint]:
+    """Programs registered by installed packages, by name."""
+    found = {e.name: e for e in importlib.metadata.entry_points(group=GROUP)}
+    # A checkout that is not installed still has its own.
+    for name, value in _BUILT_IN.items():
+        found.setdefault(name, importlib.metadata.EntryPoint(name, value, GROUP))
+    return found
+
+
+_BUILT_IN = {"sort": "tfe_bench.benchmarks.workloads.sort:PROGRAM"}
+
+
+def load(name: str) -> Program:
+    """The program of a name.
+
+    Raises:
+        UsageError: no installed package has it.
+        ConfigError: its package is broken.
+    """
+    programs = installed()
+    if name not in programs:
+        raise UsageError(
+            f"No installed package has a program {name!r}.{did_you_mean(name, programs)} "
+            f"Installed: {', '.join(sorted(programs))}."
+        )
+    try:
+        program = programs[name].load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"The program {name!r} cannot be loaded: {error}.") from error
+    if not isinstance(program, Program):
+        raise ConfigError(
+            f"The entry point {name!r} is not a Program. Received: {type(program).__name__}."
+        )
+    return program

@@ -1,0 +1,219 @@
+"""Clusters to run on: three throw-away workers on this host, or three hosts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tfe_bench.cluster import tls
+from tfe_bench.cluster.client import Client, JobResult, PrivateInput, load_client
+from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
+from tfe_bench.errors import ClusterError, ConfigError, PeerLost, TfeBenchError
+
+START_SECONDS = 60.0
+_CLIENT = "local"
+
+
+class _Runner:
+    """What both kinds of cluster offer."""
+
+    client: Client
+    name: str
+
+    def run(
+        self,
+        program: str,
+        parameters: Mapping[str, Any],
+        inputs: Mapping[str, PrivateInput],
+        progress: Callable[[float, str], None] | None = None,
+    ) -> JobResult:
+        """Runs an installed program; see Client.run."""
+        return self.client.run(program, parameters, inputs, progress)
+
+
+class LocalCluster(_Runner):
+    """Three worker processes on loopback: real gRPC, TLS with certificates made for the occasion.
+
+    Use as a context manager; the workers die with it (and with this process).
+
+    Attributes:
+        start_seconds: from the start of the processes until all three answered.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.name = "local"
+        self.start_seconds = 0.0
+        self._folder = Path(tempfile.mkdtemp(prefix="tfe_bench-"))
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self._threads = threads
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self) -> None:
+        started = time.perf_counter()
+        keys, certificates = zip(
+            *(tls.make_certificate(tls.party_common_name(p), days=2) for p in range(3)),
+            strict=True,
+        )
+        client_key, client_certificate = tls.make_certificate(
+            tls.client_common_name(_CLIENT), days=2
+        )
+        parties = tuple(
+            PartyConfig(p, f"party{p}", "127.0.0.1", port, certificates[p])
+            for p, port in enumerate(_free_ports(3))
+        )
+        config = ClusterConfig(
+            name="local",
+            parties=parties,
+            clients=(ClientConfig(_CLIENT, client_certificate),),
+            ring=64,
+            fractional_bits=16,
+            tls=True,
+        )
+        config.save(self._folder / "cluster.toml")
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+        for p in range(3):
+            tls.write_private(self._folder / f"party{p}.key", keys[p])
+            command = [sys.executable, "-m", "tfe_bench", "worker", "--party", str(p)]
+            command += ["--cluster", str(self._folder / "cluster.toml"), "--local"]
+            if self._threads:
+                command += ["--threads", str(self._threads)]
+            with (self._folder / f"party{p}.log").open("wb") as out:
+                self._workers.append(
+                    subprocess.Popen(
+                        command,
+                        # The worker ends when this pipe closes, however this process ends.
+                        stdin=subprocess.PIPE,
+                        stdout=out,
+                        stderr=out,
+                        env=environment,
+                        start_new_session=True,
+                    )
+                )
+        self.client = Client(config, client_key, client_certificate)
+        self.client.wait_ready(START_SECONDS, self._check_alive)
+        self.start_seconds = time.perf_counter() - started
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the three workers."""
+        return [w.pid for w in self._workers]
+
+    def _check_alive(self) -> None:
+        for p, worker in enumerate(self._workers):
+            if worker.poll() is not None:
+                raise ClusterError(
+                    f"Worker {p} did not start. Received: exit code {worker.returncode}.\n"
+                    f"{self._tail(p)}"
+                )
+
+    def _tail(self, party: int) -> str:
+        text = (self._folder / f"party{party}.log").read_text(errors="replace")
+        return "\n".join(text.splitlines()[-12:])
+
+    def run(
+        self,
+        program: str,
+        parameters: Mapping[str, Any],
+        inputs: Mapping[str, PrivateInput],
+        progress: Callable[[float, str], None] | None = None,
+    ) -> JobResult:
+        """Runs an installed program; a worker that died is named."""
+        try:
+            return super().run(program, parameters, inputs, progress)
+        except TfeBenchError as error:
+            for p, worker in enumerate(self._workers):
+                code = worker.poll()
+                if code is not None and not (isinstance(error, PeerLost) and error.party == p):
+                    raise PeerLost(p, f"its process ended with code {code}") from error
+            raise
+
+    def close(self) -> None:
+        """Ends the workers and removes their keys."""
+        if hasattr(self, "client"):
+            self.client.close()
+        for worker in self._workers:
+            if worker.stdin:
+                worker.stdin.close()
+            worker.terminate()
+        deadline = time.monotonic() + 3
+        for worker in self._workers:
+            try:
+                worker.wait(max(0.05, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Cluster(_Runner):
+    """Three hosts that each run `python -m tfe_bench worker`.
+
+    Args:
+        path: the shared cluster file.
+        client: this client's name in it; the key and certificate are `client-NAME.key` and
+            `client-NAME.crt` beside the file, unless given.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        client: str | None = None,
+        key: str | Path | None = None,
+        certificate: str | Path | None = None,
+    ) -> None:
+        path = Path(path)
+        config = ClusterConfig.load(path)
+        self.name = path.name
+        self.start_seconds = 0.0
+        if config.tls and client is None and key is None:
+            names = [c.name for c in config.clients]
+            owned = [n for n in names if (path.parent / f"client-{n}.key").is_file()]
+            if len(owned) != 1:
+                raise ConfigError(
+                    f"Which client is this? Received: {len(owned)} client keys beside {path}. "
+                    f"Name it with --client (known: {', '.join(names) or 'none'})."
+                )
+            client = owned[0]
+        key = key or path.parent / f"client-{client}.key"
+        certificate = certificate or path.parent / f"client-{client}.crt"
+        self.client = load_client(path, key, certificate)
+        self.client.wait_ready()
+
+    def close(self) -> None:
+        """Closes the connections; the workers stay."""
+        self.client.close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+    finally:
+        for s in sockets:
+            s.close()

@@ -1,0 +1,213 @@
+"""The streams between workers: one bidirectional gRPC stream per pair, opaque blobs.
+
+Python moves blobs of at most a megabyte between the native session's outbox and
+inbox; framing, matching and counting happen there.  An empty blob is a heartbeat;
+one that starts with NOTICE says why the other side ends the session.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tfe_bench.errors import PeerLost, ProtocolError, TfeBenchError
+from tfe_bench.protocols import ops
+
+# Larger messages halve the rate of gRPC with TLS; smaller ones cost more calls.
+BLOB_BYTES = 1 << 20
+HEARTBEAT_SECONDS = 1.0
+# A worker that is not heard from for so long is lost.
+SILENCE_SECONDS = 6.0
+NOTICE = b"\xff" * 8
+# A peer that says so has sent all it had to: the end of its stream is no loss.
+BYE = NOTICE + b"{}"
+
+CHANNEL_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.keepalive_time_ms", 2000),
+    ("grpc.keepalive_timeout_ms", 4000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.so_reuseport", 0),
+    ("grpc.enable_http_proxy", 0),
+    # one session's streams must not share a connection whose window another one fills
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+_new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
+_new_bytes.restype = ctypes.py_object
+_new_bytes.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]
+
+
+class SessionLink:
+    """The native session of one job at one worker, and the threads that feed it.
+
+    Args:
+        party: this worker's index.
+        keys: the three 16-byte PRF keys (zeros for the one this party does not hold).
+    """
+
+    def __init__(self, party: int, keys: bytes) -> None:
+        self.party = party
+        self._native = ops.native()
+        self.handle: int = self._native.session_new(party, keys, 0)
+        self._lock = threading.Lock()
+        self._cause: TfeBenchError | None = None
+        self._finished = False
+        self._last_seen: dict[int, float] = {}
+        self._closers: list[Callable[[], None]] = []
+        self._notices: dict[int, bytes] = {}
+        self._watchdog = threading.Thread(target=self._watch, name="tfe-watchdog", daemon=True)
+        self._watchdog.start()
+
+    # ---- ends
+
+    @property
+    def cause(self) -> TfeBenchError | None:
+        """Why the session failed, None while it is fine."""
+        return self._cause
+
+    def fail(self, cause: TfeBenchError) -> None:
+        """Ends the session: waiting graphs fail, peers are told.  The first cause counts."""
+        with self._lock:
+            if self._finished or self._cause is not None:
+                return
+            self._cause = cause
+            party = cause.party if isinstance(cause, PeerLost) else None
+            notice = {"error": type(cause).__name__, "message": str(cause), "party": party}
+            blob = NOTICE + json.dumps(notice).encode()
+            self._notices = {p: blob for p in range(3) if p != self.party}
+        self._native.abort(self.handle, str(cause).encode()[:500])
+        self._close(0.3)
+
+    def finish(self) -> None:
+        """Ends a session whose program has returned on all three parties."""
+        with self._lock:
+            if self._cause is not None:
+                return
+            self._finished = True
+            self._notices = dict.fromkeys((p for p in range(3) if p != self.party), BYE)
+        self._native.drain(self.handle, 5000)
+        self._native.abort(self.handle, b"the session has ended")
+        self._close(3.0)
+
+    def drop(self) -> None:
+        """Forgets the native session with its keys."""
+        self._native.session_drop(self.handle)
+
+    def _close(self, seconds: float) -> None:
+        # Streams end by themselves; what is left a moment later is cut off.
+        def close() -> None:
+            time.sleep(seconds)
+            for closer in list(self._closers):
+                closer()
+
+        threading.Thread(target=close, daemon=True).start()
+
+    def on_close(self, closer: Callable[[], None]) -> None:
+        """Registers what closes a stream at the end."""
+        self._closers.append(closer)
+
+    def explain(self, message: str) -> TfeBenchError | None:
+        """The typed error behind a native error text, if the session has failed."""
+        return self._cause
+
+    # ---- the two directions of a stream
+
+    def outgoing(self, peer: int) -> Iterator[bytes]:
+        """Blobs to send to a peer; ends with the session."""
+        native, handle = self._native, self.handle
+        wait = int(HEARTBEAT_SECONDS * 1000)
+        while True:
+            size = native.wait_outgoing(handle, peer, BLOB_BYTES, wait)
+            if size < 0:
+                break
+            if size == 0:
+                yield b""
+                continue
+            blob = _new_bytes(None, size)
+            used = native.pop(handle, peer, ctypes.cast(ctypes.c_char_p(blob), ctypes.c_void_p), size)
+            if used < 0:
+                break
+            if used:
+                yield blob if used == size else blob[:used]
+        notice = self._notices.get(peer)
+        if notice:
+            yield notice
+
+    def seen(self, peer: int) -> None:
+        """Notes that a peer is alive (from now on its silence counts)."""
+        self._last_seen[peer] = time.monotonic()
+
+    def incoming(self, peer: int, blobs: Iterator[bytes]) -> None:
+        """Feeds blobs from a peer to the session until the stream ends."""
+        native, handle = self._native, self.handle
+        text = ctypes.create_string_buffer(512)
+        reason = "its stream ended"
+        try:
+            for blob in blobs:
+                self._last_seen[peer] = time.monotonic()
+                if not blob:
+                    continue
+                if blob == BYE:
+                    self._last_seen.pop(peer, None)
+                    return
+                if blob.startswith(NOTICE):
+                    self.fail(_from_notice(blob, peer))
+                    return
+                if native.push(handle, peer, blob, len(blob), text) != 0:
+                    if not self._finished:
+                        message = text.value.decode(errors="replace")
+                        self.fail(ProtocolError(message))
+                    return
+        except Exception as error:
+            reason = _stream_reason(error)
+        if not self._finished:
+            self.fail(PeerLost(peer, reason))
+
+    def _watch(self) -> None:
+        while self._cause is None and not self._finished:
+            time.sleep(0.5)
+            now = time.monotonic()
+            for peer, at in list(self._last_seen.items()):
+                if now - at > SILENCE_SECONDS:
+                    self.fail(
+                        PeerLost(peer, f"it has not been heard from for {SILENCE_SECONDS:.0f} s")
+                    )
+
+
+def _stream_reason(error: Exception) -> str:
+    code = getattr(error, "code", None)
+    if callable(code):
+        details = getattr(error, "details", lambda: "")() or ""
+        return f"its stream broke ({code().name.lower()}: {details.splitlines()[0][:120]})" if (
+            details
+        ) else f"its stream broke ({code().name.lower()})"
+    return f"its stream broke ({type(error).__name__})"
+
+
+def _from_notice(blob: bytes, peer: int) -> TfeBenchError:
+    from tfe_bench import errors
+
+    try:
+        notice = json.loads(blob[len(NOTICE) :])
+        kind = getattr(errors, str(notice["error"]), None)
+        message = str(notice["message"])[:2000]
+        if kind is PeerLost:
+            # This worker may itself be the one that was thought lost; then the teller is lost to it.
+            lost = notice.get("party")
+            return PeerLost(
+                lost if lost in (0, 1, 2, None) else peer, f"reported by party {peer}"
+            )
+        if isinstance(kind, type) and issubclass(kind, TfeBenchError):
+            return kind(message)
+    except (ValueError, KeyError, TypeError):
+        pass
+    return ProtocolError(f"Party {peer} ended the session and did not say why.")

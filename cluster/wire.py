@@ -1,0 +1,110 @@
+"""Messages between a client and a worker: small JSON events and chunks of data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from tfe_bench import errors
+from tfe_bench.errors import ClusterError, ProtocolError, TfeBenchError
+
+SERVICE = "tfe_bench.Worker"
+STREAM = "Stream"  # between workers
+JOB = "Job"  # between a client and a worker
+HELLO = "Hello"  # who are you, what do you run
+
+CHUNK_BYTES = 1 << 20
+_EVENT, _DATA = b"E", b"D"
+
+
+def identity(blob: bytes) -> bytes:
+    """Bytes are sent as they are: no protobuf."""
+    return blob
+
+
+def event(kind: str, **fields: Any) -> bytes:
+    """An event on the wire."""
+    return _EVENT + json.dumps({"event": kind, **fields}).encode()
+
+
+def data(blob: bytes | memoryview) -> Iterator[bytes]:
+    """A blob in chunks."""
+    view = memoryview(blob)
+    for start in range(0, len(view), CHUNK_BYTES):
+        yield _DATA + bytes(view[start : start + CHUNK_BYTES])
+
+
+def failure(error: BaseException) -> bytes:
+    """An error as an event.  Only our own errors carry their text: others could quote anything."""
+    if isinstance(error, TfeBenchError):
+        party = getattr(error, "party", None)
+        return event("error", error=type(error).__name__, message=str(error), party=party)
+    return event(
+        "error",
+        error="ClusterError",
+        message=f"The worker failed inside ({type(error).__name__}); its own log says more.",
+        party=None,
+    )
+
+
+def error_from(fields: dict[str, Any]) -> TfeBenchError:
+    """The typed error behind an error event."""
+    kind = getattr(errors, str(fields.get("error")), None)
+    message = str(fields.get("message"))
+    if kind is errors.PeerLost:
+        lost = errors.PeerLost(fields.get("party"), "")
+        lost.args = (message,)
+        return lost
+    if isinstance(kind, type) and issubclass(kind, TfeBenchError):
+        return kind(message)
+    return ClusterError(message)
+
+
+class Reader:
+    """Reads events and data from one side of a job's stream."""
+
+    def __init__(self, blobs: Iterator[bytes]) -> None:
+        self._blobs = iter(blobs)
+
+    def next_event(self) -> dict[str, Any] | None:
+        """The next event, None at the end of the stream.
+
+        Raises:
+            ProtocolError: data came where an event was due.
+        """
+        blob = next(self._blobs, None)
+        if blob is None:
+            return None
+        if not blob.startswith(_EVENT):
+            raise ProtocolError("A message of a job's stream came out of order.")
+        try:
+            fields = json.loads(blob[1:])
+        except ValueError as error:
+            raise ProtocolError("An event of a job's stream is malformed.") from error
+        if not isinstance(fields, dict) or "event" not in fields:
+            raise ProtocolError("An event of a job's stream is malformed.")
+        return fields
+
+    def read(self, size: int) -> bytearray:
+        """Exactly `size` bytes of data.
+
+        Raises:
+            ProtocolError: the stream holds something else.
+        """
+        out = bytearray()
+        while len(out) < size:
+            blob = next(self._blobs, None)
+            if blob is None or not blob.startswith(_DATA) or len(out) + len(blob) - 1 > size:
+                raise ProtocolError("A tensor of a job's stream is incomplete or too long.")
+            out += memoryview(blob)[1:]
+        return out
+
+
+def stub(channel: grpc.Channel, method: str) -> Any:
+    """A stream-stream call of the worker's service."""
+    return channel.stream_stream(
+        f"/{SERVICE}/{method}", request_serializer=identity, response_deserializer=identity
+    )

@@ -1,0 +1,49 @@
+"""`python -m tfe_bench COMMAND ...`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tfe_bench.errors import TfeBenchError
+
+
+def _parser() -> Any:
+    from absl.flags import argparse_flags
+
+    from tfe_bench.cli import certs, sort, worker
+
+    parser = argparse_flags.ArgumentParser(
+        prog="tfe_bench",
+        description="Secure three-party computation as TensorFlow graphs, and what it costs.",
+    )
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in (sort, worker, certs):
+        module.add_parser(commands)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one command; returns its exit code (docs/exit_codes.md)."""
+    arguments = sys.argv[1:] if argv is None else argv
+    debug = "--debug" in arguments
+    try:
+        parsed = _parser().parse_args([a for a in arguments if a != "--debug"])
+        return int(parsed.run(parsed))
+    except TfeBenchError as error:
+        if debug:
+            raise
+        print(f"tfe_bench: {type(error).__name__}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print("tfe_bench: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 141
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""`python -m tfe_bench worker`: one party's long-running process."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from tfe_bench.errors import ConfigError
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    p = commands.add_parser("worker", help="run one party's worker", description=__doc__)
+    p.add_argument("--party", type=int, choices=(0, 1, 2), required=True)
+    p.add_argument("--cluster", type=Path, required=True, metavar="FILE", help="cluster.toml")
+    p.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="this operator's private worker.toml (default: workerN.toml beside cluster.toml)",
+    )
+    p.add_argument("--bind", metavar="HOST", help="listen here instead of cluster.toml's host")
+    p.add_argument("--threads", type=int, metavar="N", help="threads for kernels (default: cores)")
+    p.add_argument("--local", action="store_true", help=argparse.SUPPRESS)
+    p.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serves until it is told to stop."""
+    from tfe_bench.cluster.config import ClusterConfig
+    from tfe_bench.cluster.policy import WorkerPolicy
+
+    party = arguments.party
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format=f"%(asctime)s [party {party}] %(message)s",
+        force=True,
+    )
+    folder = arguments.cluster.parent
+    config = ClusterConfig.load(arguments.cluster)
+    if arguments.local:
+        policy = WorkerPolicy.for_local(party, folder / f"party{party}.key")
+    else:
+        policy = WorkerPolicy.load(arguments.config or folder / f"worker{party}.toml")
+    if policy.party != party:
+        raise ConfigError(
+            f"worker.toml is party {policy.party}'s. Received: --party {party}. Use its own file."
+        )
+    _load_tensorflow(arguments.threads)
+
+    from tfe_bench.cluster.worker import Worker
+
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    worker = Worker(config, policy, arguments.bind)
+    if arguments.local:
+        threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
+    else:
+        print(f"party {party} ready on {config.parties[party].address}", file=sys.stderr)
+    stop.wait()
+    worker.stop()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A graph that still runs in a TensorFlow thread must not keep the process.
+    os._exit(0)
+
+
+def _load_tensorflow(threads: int | None) -> None:
+    """Loads TensorFlow and the ops before the worker says that it is ready."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+    import tensorflow as tf
+
+    from tfe_bench.protocols import ops
+
+    cores = threads or len(os.sched_getaffinity(0))
+    tf.config.threading.set_intra_op_parallelism_threads(cores)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, cores))
+    ops.native()
+    tf.constant(0)
+
+
+def _stop_with_parent(stop: threading.Event) -> None:
+    while sys.stdin.buffer.read(1):
+        pass
+    stop.set()
+    # If the main thread is busy, do not outlive the parent all the same.
+    threading.Timer(2.0, lambda: os._exit(0)).start()
