@@ -84,7 +84,10 @@ def installed() -> dict[str, importlib.metadata.EntryPoint]:
     return found
 
 
-_BUILT_IN = {"sort": "tfe_bench.benchmarks.workloads.sort:PROGRAM"}
+_BUILT_IN = {
+    "sort": "tfe_bench.benchmarks.workloads.sort:PROGRAM",
+    "channel": "tfe_bench.benchmarks.workloads.channel:PROGRAM",
+}
 
 
 def load(name: str) -> Program:

@@ -18,10 +18,12 @@ from tfe_bench.errors import PeerLost, ProtocolError, TfeBenchError
 from tfe_bench.protocols import ops
 
 # Larger messages halve the rate of gRPC with TLS; smaller ones cost more calls.
-BLOB_BYTES = 1 << 20
+BLOB_BYTES = 1 << 19
 HEARTBEAT_SECONDS = 1.0
 # A worker that is not heard from for so long is lost.
 SILENCE_SECONDS = 6.0
+_SMALL_BYTES = 1 << 14
+_OVER = -(2**63)
 NOTICE = b"\xff" * 8
 # A peer that says so has sent all it had to: the end of its stream is no loss.
 BYE = NOTICE + b"{}"
@@ -125,19 +127,22 @@ class SessionLink:
         """Blobs to send to a peer; ends with the session."""
         native, handle = self._native, self.handle
         wait = int(HEARTBEAT_SECONDS * 1000)
-        while True:
-            size = native.wait_outgoing(handle, peer, BLOB_BYTES, wait)
-            if size < 0:
-                break
-            if size == 0:
-                yield b""
+        small = ctypes.create_string_buffer(_SMALL_BYTES)
+        view = memoryview(small)
+        while (size := native.next_blob(handle, peer, small, _SMALL_BYTES, BLOB_BYTES, wait)) != (
+            _OVER
+        ):
+            if size >= 0:
+                yield bytes(view[:size])  # empty: a heartbeat
                 continue
-            blob = _new_bytes(None, size)
-            used = native.pop(handle, peer, ctypes.cast(ctypes.c_char_p(blob), ctypes.c_void_p), size)
+            blob = _new_bytes(None, -size)
+            used = native.pop(
+                handle, peer, ctypes.cast(ctypes.c_char_p(blob), ctypes.c_void_p), -size
+            )
             if used < 0:
                 break
             if used:
-                yield blob if used == size else blob[:used]
+                yield blob if used == -size else blob[:used]
         notice = self._notices.get(peer)
         if notice:
             yield notice

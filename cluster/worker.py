@@ -499,8 +499,15 @@ class Worker:
         job.masked.clear()
         job.seeds.clear()
 
+        shown = 0.0
+
         def progress(fraction: float, text: str) -> None:
-            job.events.put(wire.event("progress", fraction=fraction, text=text))
+            nonlocal shown
+            # One worker tells, and not more often than a person can read.
+            now = time.monotonic()
+            if self.party == 0 and now - shown > 0.1:
+                shown = now
+                job.events.put(wire.event("progress", fraction=fraction, text=text))
 
         context = Context(party, job.header["parameters"], inputs, progress)
         program = jobs.load(job.header["program"])

@@ -82,6 +82,10 @@ def _load_tensorflow(threads: int | None) -> None:
     from tfe_bench.protocols import ops
 
     cores = threads or len(os.sched_getaffinity(0))
+    # Three workers may share few cores: an idle thread that spins takes time from the next party.
+    options = tf.compat.v1.ConfigProto()
+    options.experimental.disable_thread_spinning = True
+    tf.compat.v1.enable_eager_execution(config=options)
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(max(2, cores))
     ops.native()

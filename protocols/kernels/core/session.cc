@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 namespace tfe_bench {
 namespace {
@@ -18,6 +19,9 @@ static_assert(sizeof(FrameHeader) == 48, "the frame header is part of the wire f
 constexpr uint16_t kRunAhead = 1;  // the dealer's material: free when it ran ahead
 constexpr uint16_t kStepDone = 2;  // carries no payload
 
+// The report that a step is over is not urgent: it travels with the next message, or after this.
+constexpr int64_t kLazyMicros = 5000;
+
 constexpr uint64_t kMaxMessage = uint64_t{1} << 36;
 
 int64_t NowMicros() {
@@ -26,9 +30,54 @@ int64_t NowMicros() {
       .count();
 }
 
+// Large receive buffers are kept for the next message: the kernel clears every fresh page, which
+// costs as much as the copy itself.
+class BufferPool {
+ public:
+  std::shared_ptr<uint8_t> Take(size_t size) {
+    if (size < kLeast) return Wrap(std::aligned_alloc(64, (size + 127) / 64 * 64), 0);
+    size_t rounded = kLeast;
+    while (rounded < size) rounded += rounded / 4 & ~size_t{4095};
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      auto it = free_.find(rounded);
+      if (it != free_.end()) {
+        void* p = it->second;
+        free_.erase(it);
+        held_ -= rounded;
+        return Wrap(p, rounded);
+      }
+    }
+    return Wrap(std::aligned_alloc(4096, (rounded + 4095) / 4096 * 4096), rounded);
+  }
+
+ private:
+  static constexpr size_t kLeast = size_t{1} << 18;
+  static constexpr size_t kMost = size_t{128} << 20;
+
+  std::shared_ptr<uint8_t> Wrap(void* p, size_t rounded) {
+    if (!p) throw std::bad_alloc();
+    return std::shared_ptr<uint8_t>(static_cast<uint8_t*>(p), [this, rounded](uint8_t* q) {
+      if (rounded) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (held_ + rounded <= kMost) {
+          held_ += rounded;
+          free_.emplace(rounded, q);
+          return;
+        }
+      }
+      std::free(q);
+    });
+  }
+
+  std::mutex mutex_;
+  std::multimap<size_t, void*> free_;
+  size_t held_ = 0;
+};
+
 std::shared_ptr<uint8_t> AlignedBuffer(size_t size) {
-  void* p = std::aligned_alloc(64, (size + 63) / 64 * 64 + 64);
-  return std::shared_ptr<uint8_t>(static_cast<uint8_t*>(p), std::free);
+  static auto* pool = new BufferPool;  // outlives every message
+  return pool->Take(size);
 }
 
 std::string Describe(const Tag& t) {
@@ -119,7 +168,10 @@ void Session::EndStep(int64_t step) {
         direct.push_back(linked_[p]);
       } else {
         Tag tag{static_cast<uint64_t>(step), 0, 0, 0};
-        peers_[p].outbox.push_back({tag, kStepDone, {}, nullptr, 0, 0, nullptr, 0});
+        peers_[p].outbox.push_back(
+            {tag, kStepDone, {}, nullptr, 0, 0, nullptr, NowMicros() + kLazyMicros});
+        // Only where nothing else is due will the sender have to set itself a timer.
+        if (peers_[p].outbox.size() == 1) outgoing_[p].notify_one();
       }
     }
     changed_.notify_all();
@@ -160,7 +212,7 @@ Error Session::Send(int peer, const Tag& tag, bool run_ahead, const std::string&
       const int64_t delay = delay_us_[peer];
       peers_[peer].outbox.push_back({tag, flags, depth, data, size, 0, std::move(keep_alive),
                                      delay ? NowMicros() + delay : 0});
-      changed_.notify_all();
+      outgoing_[peer].notify_one();
       return "";
     }
     counters_.frame_sent[peer] += size + sizeof(FrameHeader);
@@ -283,26 +335,36 @@ int64_t Session::WaitOutgoing(int peer, int64_t limit, int timeout_ms) {
   auto& outbox = peers_[peer].outbox;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   for (;;) {
-    int64_t bytes = 0;
-    int64_t next = 0;
-    const int64_t now = outbox.empty() || !outbox.front().ready_at_us ? 0 : NowMicros();
+    int64_t bytes = 0, next = 0;
+    bool due = false;
+    const int64_t now = NowMicros();
     for (const Outgoing& o : outbox) {
       if (o.ready_at_us > now) {
-        next = o.ready_at_us;
-        break;
+        if (!next) next = o.ready_at_us;
+        if (!(o.flags & kStepDone)) break;  // delayed messages keep their order
+      } else {
+        due = true;
       }
       bytes += sizeof(FrameHeader) + static_cast<int64_t>(o.size - o.sent);
-      if (bytes >= limit) return limit;
+      if (bytes >= limit) break;
     }
-    if (bytes) return bytes;
+    if (due) return std::min(bytes, limit);
     if (!aborted_.empty() && outbox.empty()) return -1;
     auto until = deadline;
     if (next) {
-      until = std::min(deadline, std::chrono::steady_clock::now() +
-                                     std::chrono::microseconds(next - NowMicros()));
+      until = std::min(deadline,
+                       std::chrono::steady_clock::now() + std::chrono::microseconds(next - now));
     }
-    if (changed_.wait_until(lock, until) == std::cv_status::timeout && until == deadline) return 0;
+    if (outgoing_[peer].wait_until(lock, until) == std::cv_status::timeout && until == deadline) {
+      return 0;
+    }
   }
+}
+
+int64_t Session::NextBlob(int peer, uint8_t* out, int64_t small, int64_t limit, int timeout_ms) {
+  const int64_t size = WaitOutgoing(peer, limit, timeout_ms);
+  if (size < 0) return kOver;
+  return size <= small ? (size ? Pop(peer, out, size) : 0) : -size;
 }
 
 int64_t Session::Pop(int peer, uint8_t* out, int64_t limit) {
@@ -318,7 +380,7 @@ int64_t Session::Pop(int peer, uint8_t* out, int64_t limit) {
       auto& outbox = peers_[peer].outbox;
       if (outbox.empty()) break;
       Outgoing& o = outbox.front();
-      if (o.ready_at_us && o.ready_at_us > NowMicros()) break;
+      if (!(o.flags & kStepDone) && o.ready_at_us && o.ready_at_us > NowMicros()) break;
       const int64_t room = limit - used - static_cast<int64_t>(sizeof(FrameHeader));
       const size_t left = o.size - o.sent;
       if (room < 0 || (room == 0 && left)) break;
@@ -384,6 +446,7 @@ void Session::Abort(const Error& why) {
       peer.arriving.clear();
     }
     changed_.notify_all();
+    for (auto& outgoing : outgoing_) outgoing.notify_all();
   }
   for (Done& done : waiting) done(aborted_, {});
 }

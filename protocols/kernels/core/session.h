@@ -118,6 +118,11 @@ class Session {
   // -1: the session is over and everything has been popped.
   int64_t WaitOutgoing(int peer, int64_t limit, int timeout_ms);
   int64_t Pop(int peer, uint8_t* out, int64_t limit);
+  // WaitOutgoing and Pop in one: pops what fits `small` bytes and returns how many were written;
+  // for more, pops nothing and returns minus the size to call Pop with.  0: timed out; the session
+  // is over: kOver.
+  static constexpr int64_t kOver = INT64_MIN;
+  int64_t NextBlob(int peer, uint8_t* out, int64_t small, int64_t limit, int timeout_ms);
   // Takes a blob as popped by the peer.  An error ends the session.
   Error Push(int peer, const uint8_t* blob, int64_t size);
   // Joins two sessions of one process; Send then delivers directly.
@@ -190,6 +195,7 @@ class Session {
 
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::condition_variable outgoing_[3];  // one per sender: a message wakes one thread
   Peer peers_[3];
   int64_t last_step_ = 0;            // high-water mark
   std::set<int64_t> open_steps_;

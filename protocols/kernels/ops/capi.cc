@@ -87,9 +87,11 @@ int64_t tfe_aborted(int64_t handle, char* error) {
   return s ? Result(error, s->aborted()) : Fail(error, kGone);
 }
 
-int64_t tfe_wait_outgoing(int64_t handle, int64_t peer, int64_t limit, int64_t timeout_ms) {
+int64_t tfe_next_blob(int64_t handle, int64_t peer, uint8_t* out, int64_t small, int64_t limit,
+                      int64_t timeout_ms) {
   auto s = FindSession(handle);
-  return s ? s->WaitOutgoing(static_cast<int>(peer), limit, static_cast<int>(timeout_ms)) : -1;
+  return s ? s->NextBlob(static_cast<int>(peer), out, small, limit, static_cast<int>(timeout_ms))
+           : Session::kOver;
 }
 int64_t tfe_pop(int64_t handle, int64_t peer, uint8_t* out, int64_t limit) {
   auto s = FindSession(handle);

@@ -1,0 +1,120 @@
+"""Bare grpcio with TLS between two processes: what the channel is measured against.
+
+One bidirectional stream, bytes as messages, nothing else.  An exchange is both sides
+sending 8 bytes and waiting for the other's; a hop is one direction of a ping-pong.
+"""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from tfe_bench.cluster import tls, wire
+from tfe_bench.cluster.transport import BLOB_BYTES, CHANNEL_OPTIONS
+
+_METHOD = "/tfe_bench.Bare/Stream"
+_SMALL = b"12345678"
+
+
+def _serve(folder: Path) -> None:
+    """The second process: echoes, exchanges or swallows, as the first message says."""
+
+    def stream(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        kind, count = next(requests).split()
+        for _ in range(int(count)):
+            if kind == b"exchange":
+                yield _SMALL
+                next(requests)
+            elif kind == b"ping":
+                yield next(requests)
+            else:
+                next(requests)
+        yield b"end"
+
+    server = grpc.server(ThreadPoolExecutor(4), options=CHANNEL_OPTIONS)
+    handler = grpc.stream_stream_rpc_method_handler(
+        stream, request_deserializer=wire.identity, response_serializer=wire.identity
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("tfe_bench.Bare", {"Stream": handler}),)
+    )
+    credentials = tls.server_credentials(
+        (folder / "0.key").read_bytes(),
+        (folder / "0.crt").read_bytes(),
+        [(folder / "1.crt").read_bytes()],
+    )
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    print(port, flush=True)
+    sys.stdin.read()
+
+
+def measure(rounds: int = 200, megabytes: int = 64, repeat: int = 5) -> dict[str, list[float]]:
+    """Seconds per exchange, seconds per hop and bytes per second, one figure per repeat."""
+    with tempfile.TemporaryDirectory(prefix="tfe_bench-") as name:
+        folder = Path(name)
+        pairs = [tls.make_certificate(tls.party_common_name(p), days=2) for p in range(2)]
+        for p, (key, certificate) in enumerate(pairs):
+            tls.write_private(folder / f"{p}.key", key)
+            tls.write_public(folder / f"{p}.crt", certificate)
+        server = subprocess.Popen(
+            [sys.executable, "-m", "tfe_bench.benchmarks.bare_grpc", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        try:
+            assert server.stdout is not None and server.stdin is not None
+            port = int(server.stdout.readline())
+            channel = grpc.secure_channel(
+                f"127.0.0.1:{port}",
+                tls.channel_credentials(*pairs[1], pairs[0][1]),
+                options=CHANNEL_OPTIONS + tls.target_options(pairs[0][1]),
+            )
+            call = channel.stream_stream(
+                _METHOD, request_serializer=wire.identity, response_deserializer=wire.identity
+            )
+            result: dict[str, list[float]] = {"exchange": [], "hop": [], "bulk": []}
+            for turn in range(repeat + 1):
+                exchange = _run(call, "exchange", rounds)
+                hop = _run(call, "ping", rounds) / 2
+                blobs = megabytes * 1_000_000 // BLOB_BYTES
+                bulk = blobs * BLOB_BYTES / _run(call, "bulk", blobs)
+                if turn:
+                    result["exchange"].append(exchange / rounds)
+                    result["hop"].append(hop / rounds)
+                    result["bulk"].append(bulk)
+            channel.close()
+            return result
+        finally:
+            if server.stdin:
+                server.stdin.close()
+            server.wait(5)
+
+
+def _run(call: Any, kind: str, count: int) -> float:
+    to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    responses = call(iter(to_send.get, None))
+    to_send.put(f"{kind} {count}".encode())
+    blob = _SMALL if kind != "bulk" else bytes(BLOB_BYTES)
+    started = time.perf_counter()
+    for _ in range(count):
+        to_send.put(blob)
+        if kind != "bulk":
+            next(responses)
+    next(responses)
+    seconds = time.perf_counter() - started
+    to_send.put(None)
+    return seconds
+
+
+if __name__ == "__main__":
+    _serve(Path(sys.argv[1]))

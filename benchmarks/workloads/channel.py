@@ -1,0 +1,87 @@
+"""The channel benchmark: rounds between two workers, and bytes from one to the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.sharing import Shared
+
+_KNOWN = {"rounds": 100, "megabytes": 64, "repeat": 5}
+
+
+def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+    """Refuses unknown or unfit parameters.
+
+    Raises:
+        UsageError: naming what does not fit.
+    """
+    for name, value in parameters.items():
+        if name not in _KNOWN or not isinstance(value, int) or not 1 <= value <= 4096:
+            raise UsageError(f"channel takes {', '.join(_KNOWN)}, 1 to 4096. Received: {name}.")
+
+
+def run(context: Context) -> dict[str, Shared]:
+    """Times chains of exchanges between parties 1 and 2 in one graph, and a bulk transfer."""
+    import tensorflow as tf
+
+    party = context.party
+    settings = {**_KNOWN, **context.parameters}
+    count, words = int(settings["rounds"]), int(settings["megabytes"]) * 1_000_000 // 8
+
+    def chain(kind: str) -> Any:
+        def build(x: tf.Tensor) -> tf.Tensor:
+            for _ in range(count):
+                s = party.site(kind)
+                if s.is_dealer:
+                    continue
+                if kind == "exchange":
+                    s.send(x, s.other)
+                    x = x + s.recv([1], s.other)
+                elif s.is_e1:  # there and back: two hops
+                    s.send(x, s.e2, slot=0)
+                    x = s.recv([1], s.e2, slot=1)
+                else:
+                    x = s.recv([1], s.e1, slot=0)
+                    s.send(x + 1, s.e1, slot=1)
+            return x
+
+        return build
+
+    def bulk(x: tf.Tensor) -> tf.Tensor:
+        s = party.site("bulk")
+        if s.is_e1:
+            s.send(x, s.e2)
+            return s.recv([1], s.e2, slot=1)
+        if s.is_e2:
+            got = s.recv([words], s.e1)
+            s.send(got[:1], s.e1, slot=1)
+        return x[:1]
+
+    one = tf.constant([1], tf.int64)
+    large = tf.zeros([words if party.index == 1 else 1], tf.int64)
+    times: dict[str, list[float]] = {"exchange": [], "ping": [], "bulk": []}
+    graphs = [
+        ("exchange", party.function(chain("exchange")), one),
+        ("ping", party.function(chain("ping")), one),
+        ("bulk", party.function(bulk), large),
+    ]
+    for turn in range(1 + int(settings["repeat"])):
+        for name, graph, argument in graphs:
+            party.exchange(b"begin")
+            started = time.perf_counter()
+            graph(argument)
+            if turn:
+                times[name].append(time.perf_counter() - started)
+    context.measurements.update(
+        exchange_seconds=[t / count for t in times["exchange"]],
+        hop_seconds=[t / count / 2 for t in times["ping"]],
+        bytes_per_second=[words * 8 / t for t in times["bulk"]],
+    )
+    return {}
+
+
+PROGRAM = Program("channel", run, check, "measures rounds and bandwidth between workers 1 and 2")
