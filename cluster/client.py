@@ -87,7 +87,9 @@ class Client:
         for channel in self._channels:
             channel.close()
 
-    def wait_ready(self, timeout: float = CONNECT_SECONDS, alive: Callable[[], None] | None = None) -> None:
+    def wait_ready(
+        self, timeout: float = CONNECT_SECONDS, alive: Callable[[], None] | None = None
+    ) -> None:
         """Waits until all three workers answer.
 
         Args:
@@ -167,10 +169,8 @@ class Client:
             yield wire.event("submit", inputs=rows, **header)
             if role != 0:
                 for m in masked:
-                    yield from wire.data(memoryview(m).cast("B"))
-            run.result.share_seconds = max(
-                run.result.share_seconds, time.perf_counter() - started
-            )
+                    yield from wire.data(m.data.cast("B"))
+            run.result.share_seconds = max(run.result.share_seconds, time.perf_counter() - started)
             # The stream stays open: its end would cancel the job.
             run.finished.wait()
 

@@ -1,7 +1,7 @@
 """Sharing of a client's input: two seeds and one masked tensor.
 
 x = m - (l1 + l2); l1 and l2 are AES-128-CTR streams of fresh 16-byte seeds, so that
-only m travels at full size: to both evaluators (PROTOCOLS 1.0).
+only m travels at full size: to both evaluators.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Simulation:
         outputs: of the program, by party.
         sent: payload bits sent, by party.
         to: payload bits sent [party][peer].
-        rounds: longest chain of messages with the dealer's material present, summed over graph calls.
+        rounds: longest chain of messages, summed over graph calls, the dealer's material present.
         cold: the same with everything counted.
         pads: the debug log of masks (if recorded), all parties together.
     """
@@ -109,7 +109,8 @@ def reconstruct(parts: Sequence[Shared]) -> np.ndarray[Any, Any]:
     first = parts[0]
     if first.limbs == 1 and first.ring_bits == 64:
         with np.errstate(over="ignore"):
-            return found["m"] - found["l1"] - found["l2"]
+            plain: np.ndarray[Any, Any] = found["m"] - found["l1"] - found["l2"]
+        return plain
     ring = 1 << first.ring_bits
 
     def whole(a: np.ndarray[Any, Any]) -> Any:
@@ -154,8 +155,10 @@ def simulate(
 
     def run(p: int) -> None:
         try:
-            shares = [share(x, p, seed + bytes([i]), fractional_bits, dealer)
-                      for i, x in enumerate(inputs)]
+            shares = [
+                share(x, p, seed + bytes([i]), fractional_bits, dealer)
+                for i, x in enumerate(inputs)
+            ]
             outputs[p] = _settled(program(parties[p], *shares))
         except BaseException as error:
             with lock:

@@ -64,7 +64,7 @@ class SessionLink:
         self._cause: TfeBenchError | None = None
         self._finished = False
         self._last_seen: dict[int, float] = {}
-        self._closers: list[Callable[[], None]] = []
+        self._closers: list[Callable[[], object]] = []
         self._notices: dict[int, bytes] = {}
         self._watchdog = threading.Thread(target=self._watch, name="tfe-watchdog", daemon=True)
         self._watchdog.start()
@@ -113,7 +113,7 @@ class SessionLink:
 
         threading.Thread(target=close, daemon=True).start()
 
-    def on_close(self, closer: Callable[[], None]) -> None:
+    def on_close(self, closer: Callable[[], object]) -> None:
         """Registers what closes a stream at the end."""
         self._closers.append(closer)
 
@@ -192,9 +192,11 @@ def _stream_reason(error: Exception) -> str:
     code = getattr(error, "code", None)
     if callable(code):
         details = getattr(error, "details", lambda: "")() or ""
-        return f"its stream broke ({code().name.lower()}: {details.splitlines()[0][:120]})" if (
-            details
-        ) else f"its stream broke ({code().name.lower()})"
+        return (
+            f"its stream broke ({code().name.lower()}: {details.splitlines()[0][:120]})"
+            if (details)
+            else f"its stream broke ({code().name.lower()})"
+        )
     return f"its stream broke ({type(error).__name__})"
 
 
@@ -206,11 +208,9 @@ def _from_notice(blob: bytes, peer: int) -> TfeBenchError:
         kind = getattr(errors, str(notice["error"]), None)
         message = str(notice["message"])[:2000]
         if kind is PeerLost:
-            # This worker may itself be the one that was thought lost; then the teller is lost to it.
+            # It may be this worker that was thought lost.
             lost = notice.get("party")
-            return PeerLost(
-                lost if lost in (0, 1, 2, None) else peer, f"reported by party {peer}"
-            )
+            return PeerLost(lost if lost in (0, 1, 2, None) else peer, f"reported by party {peer}")
         if isinstance(kind, type) and issubclass(kind, TfeBenchError):
             return kind(message)
     except (ValueError, KeyError, TypeError):

@@ -326,7 +326,7 @@ class Worker:
             link = job.wait_link()
             if link is None:
                 return
-            link.on_close(lambda: context.cancel())
+            link.on_close(context.cancel)
             link.seen(peer)
             threading.Thread(
                 target=link.incoming, args=(peer, requests), name=f"tfe-in-{peer}", daemon=True
@@ -521,8 +521,8 @@ class Worker:
             "peak_memory": self._memory.peak(),
         }
         job.events.put(wire.event("measured", **measured))
-        for name, value in outputs.items():
-            self._reveal_to_client(job, name, value)
+        for name, output in outputs.items():
+            self._reveal_to_client(job, name, output)
         job.events.put(wire.event("done"))
 
     def _reveal_to_client(self, job: _Job, name: str, value: Any) -> None:
@@ -548,7 +548,7 @@ class Worker:
             )
         )
         for array in arrays:
-            for chunk in wire.data(memoryview(array).cast("B")):
+            for chunk in wire.data(array.data.cast("B")):
                 job.events.put(chunk)
 
 

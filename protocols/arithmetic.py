@@ -2,7 +2,7 @@
 
 Products follow ASTRA (Chaudhari et al., CCSW 2019) and ABY2.0 (Patra et al.,
 USENIX Security 2021) on the masked view: D deals lam_x * lam_y, the evaluators
-open the masked product; PROTOCOLS 1.1 (b).
+open the masked product.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ def _match(operation: str, x: Shared, y: Shared, same_scale: bool = True) -> Non
 
 
 def _pairwise(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Shared:
-    parts = [
-        None if a is None else function(a, b)
-        for a, b in ((x.m, y.m), (x.l1, y.l1), (x.l2, y.l2))
-    ]
-    return Shared(*parts, x.dealer, x.fractional_bits, x.limbs)
+    m, l1, l2 = (
+        None if a is None else function(a, b) for a, b in ((x.m, y.m), (x.l1, y.l1), (x.l2, y.l2))
+    )
+    return Shared(m, l1, l2, x.dealer, x.fractional_bits, x.limbs)
 
 
 def add(x: Shared, y: Shared) -> Shared:
@@ -104,7 +103,12 @@ def matmul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Share
 
 
 def product_shares(
-    s: Site, x: Shared, y: Shared, two: Callable[[list[Any], list[Any]], Any], tensor: int, slot: int
+    s: Site,
+    x: Shared,
+    y: Shared,
+    two: Callable[[list[Any], list[Any]], Any],
+    tensor: int,
+    slot: int,
 ) -> Any:
     """The evaluators' additive shares (z1 at E1, z2 at E2) of a bilinear product, unopened.
 

@@ -1,4 +1,4 @@
-"""Comparison by dealt one-hot tables and multi-input ANDs: LUT-msb (PROTOCOLS 1.4).
+"""Comparison by dealt one-hot tables and multi-input ANDs: LUT-msb.
 
 One-time truth tables (Ishai et al., TCC 2013) over 3-bit chunks, combined by the
 multi-input AND of ABY2.0 (Patra et al., USENIX Security 2021).  The composition
@@ -56,11 +56,9 @@ class Recipe:
     @property
     def dealt(self) -> int:
         """Bits that the dealer sends per comparison (without lam's top bit)."""
-        tables = sum(2**w - 1 for w in self.widths)
+        tables = sum((1 << w) - 1 for w in self.widths)
         return tables + sum(
-            _monomials(r, g == len(level) - 1)
-            for level in self.groups
-            for g, r in enumerate(level)
+            _monomials(r, g == len(level) - 1) for level in self.groups for g, r in enumerate(level)
         )
 
     @property
@@ -71,8 +69,8 @@ class Recipe:
 
 def _monomials(radix: int, last: bool) -> int:
     if last:  # no one asks for the equality of the last node
-        return int(3 * 2 ** (radix - 1) - 2 * radix - 1)
-    return int(2 ** (radix + 1) - 2 * radix - 2)
+        return 3 * (1 << (radix - 1)) - 2 * radix - 1
+    return (1 << (radix + 1)) - 2 * radix - 2
 
 
 def _split(total: int, parts: int) -> tuple[int, ...]:
@@ -148,9 +146,7 @@ def msb_of_planes(
     attributes = _attributes(r, dealer, s.number, absorb)
     n_words = (n + 63) // 64
     if s.is_dealer:
-        message, top = ops.module().tfe_bench_lut_deal(
-            call=s.ctx, lam_planes=planes, **attributes
-        )
+        message, top = ops.module().tfe_bench_lut_deal(call=s.ctx, lam_planes=planes, **attributes)
         s.send(message, s.e2, slot=0, run_ahead=True)
         (top,) = s.tie(top, None)[:1]
         return EvaluatorBits(None, None if absorb else top, n, dealer)

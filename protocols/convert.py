@@ -1,4 +1,4 @@
-"""Between bits and ring elements: B2A, bit injection, selection (PROTOCOLS 1.5).
+"""Between bits and ring elements: B2A, bit injection, selection.
 
 With b = opened ^ beta, opened public to the evaluators and beta known to D,
 b = opened + (1 - 2 opened) beta is linear in beta, so dealt shares of beta and
@@ -95,7 +95,7 @@ def inject(party: Party, bits: MaskedBits, x: Shared) -> Shared:
 
     y1 = -o l1 + (1-2o)(m B1 - BL1);  y2 = o m - o l2 + (1-2o)(m B2 - BL2),
     o the opened bit, B and BL dealt shares of beta and beta * lam.
-    Rounds: 1 (cold 2).  Bits sent: D 128, E1, E2 64 per element each (twice that for 128-bit rings).
+    Rounds: 1 (cold 2).  Bits sent: D 128, E1, E2 64 per element each (twice that with 2 limbs).
     """
     import tensorflow as tf
 
@@ -118,8 +118,10 @@ def inject(party: Party, bits: MaskedBits, x: Shared) -> Shared:
         opened = known if x.limbs == 1 else known[..., :1]
         times = tf.multiply if x.limbs == 1 else _wide_mul
         flipped = sub(times(x.m, b), bl)  # share of beta * x
-        signed = flipped * (1 - 2 * opened) if x.limbs == 1 else tf.where(
-            tf.equal(opened, 1), wide.negate(flipped), flipped
+        signed = (
+            flipped * (1 - 2 * opened)
+            if x.limbs == 1
+            else tf.where(tf.equal(opened, 1), wide.negate(flipped), flipped)
         )
         public = sub(x.m, part) if s.is_e2 else sub(tf.zeros_like(part), part)
         m = s.open_mask(add(public * opened, signed), 2, 2, x.limbs)
@@ -155,8 +157,8 @@ def extend(party: Party, x: Shared, shift: int, openings: int | None = None) -> 
     """An unsigned 64-bit value times 2^shift in the ring Z_2^(65+shift), exactly.
 
     x = m - l1 - l2 mod 2^64 becomes m - l1 - l2 + 2^64 t over the integers mod 2^65, where t is the
-    most significant bit of the 65-bit difference: one comparison.  Modulo 2 its XOR shares are additive
-    shares, so that re-masking takes one bit.
+    most significant bit of the 65-bit difference: one comparison.  Modulo 2 its XOR shares are
+    additive shares, so that re-masking takes one bit.
 
     Rounds: openings + 1 (cold + 2).  Bits sent: `extend_cost`.
     """
@@ -187,8 +189,10 @@ def extend(party: Party, x: Shared, shift: int, openings: int | None = None) -> 
         top = tf.reshape(ops.module().tfe_bench_unpack_bits(words=packed, n=t.n), shape)
         shifted = wide.shift_left(part, shift)
         return tf.stack(
-            [shifted[..., 0], shifted[..., 1] + tf.bitwise.left_shift(
-                top, tf.constant(shift, tf.int64))],
+            [
+                shifted[..., 0],
+                shifted[..., 1] + tf.bitwise.left_shift(top, tf.constant(shift, tf.int64)),
+            ],
             axis=-1,
         )
 

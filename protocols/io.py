@@ -33,7 +33,7 @@ def input_by(
         value: int64 ring elements at the owner, None elsewhere.
         shape: public.
 
-    Rounds: 1.  Bits sent: the owner, 64 per element (PROTOCOLS 1.0).
+    Rounds: 1.  Bits sent: the owner, 64 per element.
     """
     import tensorflow as tf
 
@@ -81,8 +81,8 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
     Returns:
         Ring elements, int64, at those who learn them; None elsewhere.
 
-    Rounds: 1.  Bits sent: 64 per element and learning party (PROTOCOLS 1.0).  A truncated value gives
-    away one comparison of its dropped bits as well (docs/threat_model.md, carry bit).
+    Rounds: 1.  Bits sent: 64 per element and learning party.  A truncated value gives away one
+    comparison of its dropped bits as well (docs/threat_model.md, the carry bit).
     """
     import tensorflow as tf
 
@@ -108,7 +108,7 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
             s.send(_held(x.m), s.d, slot=2)
         elif s.is_dealer:
             result = _value(s.recv(shape, s.e2, slot=2), x.l1, x.l2, x.limbs)
-    return s.tie(result)  # type: ignore[no-any-return]
+    return s.tie(result)
 
 
 def _held(part: tf.Tensor | None) -> tf.Tensor:
@@ -138,8 +138,10 @@ def reveal_cost(n: int, to: str | None = None) -> Cost:
 def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
     """Publishes XOR-shared bits to all three workers, packed.
 
-    The evaluators exchange their shares; the dealer, who knows the PRF streams behind each of them,
-    gets both under a pad of the evaluators' own key, so that it learns their sum alone.
+    The evaluators exchange their shares.  The dealer knows the PRF streams behind each share, so
+    it gets s1 ^ r and s2 ^ r, where (r, r) is a sharing of zero from the evaluators' own key: it
+    learns the sum, which is the published bit, and nothing else.  One round less than a result
+    that is sent on.
 
     Rounds: 1.  Bits sent: E1, E2 2 per bit each.
     """
@@ -155,9 +157,10 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
     else:
         assert bits.share is not None
         s.send(bits.share, s.other, slot=0)
-        s.send(s.apply_mask(bits.share, K3, 0, "xor"), s.d, slot=1)
+        zero = s.mask(K3, 0, words)
+        s.send(tf.bitwise.bitwise_xor(bits.share, zero), s.d, slot=1)
         result = tf.bitwise.bitwise_xor(bits.share, s.recv(words, s.other, slot=0))
-    return s.tie(result)  # type: ignore[no-any-return]
+    return s.tie(result)
 
 
 def reveal_bits_cost(n: int) -> Cost:

@@ -22,7 +22,7 @@ _i64 = ctypes.c_int64
 _ptr = ctypes.c_void_p
 _text = ctypes.c_char_p
 
-# name -> (result, arguments); a function whose last argument is an error text is called by _checked.
+# name -> (result, arguments); those that end in a text report errors there (Native.error_of).
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfe_abi": (_i64, []),
     "tfe_cpu_check": (_i64, []),

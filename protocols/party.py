@@ -158,10 +158,11 @@ class Site:
             key=key,
         )
 
-    # ---- the two primitives of the masked view (PROTOCOLS: deal, open_mask)
+    # ---- the two primitives of the masked view (docs/protocols.md)
 
-    def deal(self, value: tf.Tensor | None, shape: Any, tensor: int, slot: int = 0,
-             limbs: int = 1) -> Any:
+    def deal(
+        self, value: tf.Tensor | None, shape: Any, tensor: int, slot: int = 0, limbs: int = 1
+    ) -> Any:
         """The dealer splits a value it knows between E1 (from the PRF) and E2 (one message).
 
         Args:
@@ -274,8 +275,8 @@ class Party:
         """Gives the private ops of a loop body or nested function a number of their own.
 
         Args:
-            number: int64 scalar in [0, 2^20 - 1), different for each turn within one step.  A number
-                that comes twice ends the session before anything is sent (the message exists).
+            number: int64 scalar in [0, 2^20 - 1), different for each turn within one step.  One
+                that comes twice fails the graph call before anything is sent.
         """
         import tensorflow as tf
 
@@ -317,9 +318,7 @@ class Party:
 
     def _next_step(self) -> int:
         self._step += 1
-        self.check(
-            self._native.error_of("step_begin", self.handle, self._step, RUN_AHEAD_STEPS)
-        )
+        self.check(self._native.error_of("step_begin", self.handle, self._step, RUN_AHEAD_STEPS))
         return self._step
 
     def check(self, error: str) -> None:
@@ -343,9 +342,7 @@ class Party:
             for p, payload in payloads.items():
                 space = ctypes.create_string_buffer(len(payload))
                 self.check(
-                    self._native.error_of(
-                        "control_recv", self.handle, p, step, space, len(payload)
-                    )
+                    self._native.error_of("control_recv", self.handle, p, step, space, len(payload))
                 )
                 got[p] = space.raw
         finally:

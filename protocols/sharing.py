@@ -11,10 +11,7 @@ which is RSS with x_{d+2} = m, x_{d+1} = -l1, x_d = -l2 (party i holds x_i, x_{i
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from typing import Any, NoReturn
 
 
 class _Private:
@@ -59,9 +56,10 @@ class Shared(_Private):
         bits: the ring is Z_{2^bits}; higher bits of the words mean nothing (0: all 64 * limbs).
     """
 
-    m: tf.Tensor | None
-    l1: tf.Tensor | None
-    l2: tf.Tensor | None
+    # Tensors or None by role; Any, so that code for one role need not assert what it holds.
+    m: Any
+    l1: Any
+    l2: Any
     dealer: int = 0
     fractional_bits: int = 0
     limbs: int = 1
@@ -73,14 +71,14 @@ class Shared(_Private):
         return self.bits or 64 * self.limbs
 
     @property
-    def any(self) -> tf.Tensor:
+    def any(self) -> Any:
         """One of the fields held here, for its shape and dtype."""
         found = next((t for t in (self.m, self.l1, self.l2) if t is not None), None)
         assert found is not None
         return found
 
     @property
-    def shape(self) -> tf.TensorShape:
+    def shape(self) -> Any:
         """Static shape of the tensor of elements."""
         shape = self.any.shape
         return shape if self.limbs == 1 else shape[:-1]
@@ -108,9 +106,9 @@ class EvaluatorBits(_Private):
         n: int64 scalar tensor, the number of bits.
     """
 
-    share: tf.Tensor | None
-    top: tf.Tensor | None
-    n: tf.Tensor
+    share: Any
+    top: Any
+    n: Any
     dealer: int = 0
 
     def __repr__(self) -> str:
@@ -127,9 +125,9 @@ class MaskedBits(_Private):
         n: int64 scalar tensor, the number of bits.
     """
 
-    opened: tf.Tensor | None
-    beta: tf.Tensor | None
-    n: tf.Tensor
+    opened: Any
+    beta: Any
+    n: Any
     dealer: int = 0
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""A secret shuffle: Chida et al. 2019 (ePrint 2019/695), algorithm 9; PROTOCOLS 1.11.
+"""A secret shuffle: Chida et al. 2019 (ePrint 2019/695), algorithm 9.
 
 The permutation is the composition of three, each known to two parties, so no
 party knows it.  Every row of a matrix gets permutations of its own: one for all

@@ -1,4 +1,4 @@
-"""Sorting of private keys, with payload (PROTOCOLS 1.11).
+"""Sorting of private keys, with payload.
 
 `quick` and `all-pairs` shuffle (key, index) secretly and then reveal comparisons:
 the index makes keys distinct, so the revealed order is a uniformly random
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 ALGORITHMS = ("auto", "quick", "all-pairs", "network")
 
-# What one more level of comparisons costs, in comparisons: measured on one host, and from 5 rounds of
-# 20 ms against 57 bytes per comparison at 44 MB/s per host.
+# What one more level of comparisons costs, in comparisons: measured on one host, and from 5
+# rounds of 20 ms against 57 bytes per comparison at 44 MB/s per host.
 ROUND_COST = {"local": 8_000.0, "lan": 8_000.0, "wan": 230_000.0}
 _ALL_PAIRS_AT = 10
 # Comparisons per graph call and per pipelined slice of one: bound memory, keep both links busy.
@@ -58,7 +58,7 @@ def round_cost(profile: str) -> float:
 
 
 def choose(algorithm: str, n: int, profile: str) -> str:
-    """The algorithm behind "auto": quick, or all-pairs where that takes fewer round trips for little.
+    """The algorithm behind "auto": quick, or all-pairs where that saves round trips for little.
 
     Raises:
         UsageError: unknown algorithm.
@@ -97,9 +97,7 @@ def wide_keys(party: Party, keys: Shared, descending: bool, full_range: bool) ->
         x = arithmetic.add_public(x, tf.constant(-(2**63), tf.int64))
         lifted = convert.extend(party, x, p)
     else:
-        lifted = replace(
-            x.map(lambda a: wide.shift_left(a, p)), limbs=2, bits=64 + p
-        )
+        lifted = replace(x.map(lambda a: wide.shift_left(a, p)), limbs=2, bits=64 + p)
     if lifted.m is None:
         return lifted
     index = tf.range(tf.shape(lifted.m)[1], dtype=tf.int64)
@@ -233,8 +231,9 @@ def sort(
 
     def keys_like(m: tf.Tensor, zero: tf.Tensor) -> Shared:
         held = (keys.m, keys.l1, keys.l2)
-        parts = [None if t is None else v for t, v in zip(held, (m, zero, zero), strict=True)]
-        return Shared(*parts, keys.dealer, 0)
+        parts = (None if t is None else v for t, v in zip(held, (m, zero, zero), strict=True))
+        own_m, l1, l2 = parts
+        return Shared(own_m, l1, l2, keys.dealer, 0)
 
     columns = (keys, *payload)
     if rows * n == 0 or n == 1:
@@ -271,8 +270,8 @@ def sort(
         moved = end(tf.constant(order) - offsets, *moved)
     if progress:
         progress(1.0)
-    back = [c.map(lambda a: tf.reshape(a, shape)) for c in moved]
-    return Sorted(back[0], tuple(back[1:-1]), back[-1])
+    result = [c.map(lambda a: tf.reshape(a, shape)) for c in moved]
+    return Sorted(result[0], tuple(result[1:-1]), result[-1])
 
 
 def _reorder(x: Shared, positions: Any, shape: Any) -> Shared:
@@ -325,9 +324,7 @@ def _compare_exchange(party: Party, a: Any, b: Any, parts: Sequence[Shared]) -> 
         p, q = (x.map(lambda t, i=i: tf.gather(t, i)) for i in (a, b))
         chosen = convert.inject(party, keep, arithmetic.sub(p, q))
 
-        def place(
-            whole: Any, pa: Any, qa: Any, delta: Any, add: Any = add, sub: Any = sub
-        ) -> Any:
+        def place(whole: Any, pa: Any, qa: Any, delta: Any, add: Any = add, sub: Any = sub) -> Any:
             if whole is None:
                 return None
             first = add(qa, delta)

@@ -40,9 +40,7 @@ class SortPlan:
     def levels(self) -> Iterator[tuple[Pairs, Pairs]]:
         """Yields (left, right) positions; call `answer` before taking the next level."""
         left, right = ctypes.c_void_p(), ctypes.c_void_p()
-        while count := self._native.plan_next(
-            self._plan, ctypes.byref(left), ctypes.byref(right)
-        ):
+        while count := self._native.plan_next(self._plan, ctypes.byref(left), ctypes.byref(right)):
             yield _view(left.value, count), _view(right.value, count)
 
     def answer(self, words: np.ndarray[Any, Any]) -> None:
@@ -59,7 +57,7 @@ class SortPlan:
 
 def _view(address: int | None, count: int) -> Pairs:
     array = (ctypes.c_int32 * count).from_address(address or 0)
-    return np.frombuffer(array, np.int32)
+    return np.ctypeslib.as_array(array)
 
 
 def odd_even_merge(n: int) -> list[tuple[Pairs, Pairs]]:

@@ -2,13 +2,15 @@
 
 On the masked view a product's opening and its truncation share one message, so
 each variant here, applied to the result of mul or matmul, costs what the fused
-form of PROTOCOLS 1.2 costs.
+form costs (docs/protocols.md, truncation).
 
-| variant | rounds | bits (D; each E) | error in ulp | fails |
-|---|---|---|---|---|
-| T2b `truncate(..., "probable")` | 0 | f; 0 | (-1.5, 1.5), mean 0 | with probability |x| / 2^64, by 2^(64-f) |
-| T3 `truncate(..., "safe")` (default) | 1 | 64 + f; f | (-1, 1), mean 0 | never for |x| < 2^62 |
-| T4 `truncate_reduce` | 1 | 0; k | (-1, 1) mod 2^k | never for |x| < 2^(k-1+t) |
+| variant                     | rounds | bits D; each E | error in ulp       | fails                 |
+|-----------------------------|--------|----------------|--------------------|-----------------------|
+| T2b truncate(.., "probable") | 0     | f; 0           | (-1.5, 1.5) mean 0 | p = |x| / 2^64        |
+| T3 truncate (default "safe") | 1     | 64 + f; f      | (-1, 1), mean 0    | never, |x| < 2^62     |
+| T4 truncate_reduce          | 1      | 0; k           | (-1, 1), mod 2^k   | never, |x| < 2^(k-1+t) |
+
+A failure of T2b is catastrophic: off by 2^(64-f).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from tfe_bench.protocols.party import K1, K2, Party, Site
 from tfe_bench.protocols.sharing import Shared
 
 if TYPE_CHECKING:
-    import tensorflow as tf
+    pass
 
 RING = 64
 
@@ -106,8 +108,8 @@ def truncate(party: Party, x: Shared, f: int, method: str = "safe") -> Shared:
             catastrophic error with probability |x| / 2^64: for small values only).
 
     Revealing the result gives away a comparison of the dropped bits (docs/threat_model.md).
-    Rounds and bits: see the module's table.  Source: PROTOCOLS 1.2 (ABY3 section 5.1; SPU 02ac612d;
-    MP-SPDZ's small-gap trunc_pr).
+    Rounds and bits: see the module's table.  Sources: ABY3 (Mohassel, Rindal, CCS 2018) section
+    5.1; SPU's asymmetric truncation (commit 02ac612d); MP-SPDZ's trunc_pr with a small gap.
     """
     _check("truncate", x, f)
     if method not in ("safe", "probable"):
@@ -127,12 +129,8 @@ def _probable(party: Party, x: Shared, f: int) -> Shared:
         # signed(l1) + signed(l2) = signed(l1 + l2) + omega 2^64, omega in {-1, 0, 1}
         total = x.l1 + x.l2
         negative = tf.constant(0, tf.int64)
-        over = tf.logical_and(
-            tf.logical_and(x.l1 >= negative, x.l2 >= negative), total < negative
-        )
-        under = tf.logical_and(
-            tf.logical_and(x.l1 < negative, x.l2 < negative), total >= negative
-        )
+        over = tf.logical_and(tf.logical_and(x.l1 >= negative, x.l2 >= negative), total < negative)
+        under = tf.logical_and(tf.logical_and(x.l1 < negative, x.l2 < negative), total >= negative)
         omega = tf.cast(over, tf.int64) - tf.cast(under, tf.int64)
     w = deal_short(s, omega, shape, 0, 0, f)
     m = l1 = l2 = None

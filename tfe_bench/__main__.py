@@ -13,7 +13,7 @@ def _parser() -> Any:
 
     from tfe_bench.cli import certs, sort, worker
 
-    parser = argparse_flags.ArgumentParser(
+    parser: Any = argparse_flags.ArgumentParser(  # type: ignore[no-untyped-call]
         prog="tfe_bench",
         description="Secure three-party computation as TensorFlow graphs, and what it costs.",
     )

@@ -74,9 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         data.check_result_path(arguments.output)
     work = _work(arguments)
     inputs = {"keys": PrivateInput(work.ring, work.fractional_bits)}
-    inputs.update(
-        {f"payload:{name}": _encoded(column) for name, column in work.payload.items()}
-    )
+    inputs.update({f"payload:{name}": _encoded(column) for name, column in work.payload.items()})
     parameters = {
         "algorithm": arguments.algorithm,
         "descending": arguments.descending,
