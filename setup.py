@@ -87,8 +87,7 @@ SOURCES = sorted(str(p.relative_to(HERE)) for p in (HERE / KERNELS).glob("*/*.cc
 
 setup(
     packages=find_packages(include=["tfe_bench", "tfe_bench.*"], exclude=LINKED)
-    + [f"tfe_bench.{p}" for s in SUBPACKAGES for p in find_packages(include=[s, f"{s}.*"])]
-    + [f"tfe_bench.{s}" for s in SUBPACKAGES],
+    + [f"tfe_bench.{p}" for s in SUBPACKAGES for p in find_packages(include=[s, f"{s}.*"])],
     package_dir={f"tfe_bench.{s}": s for s in SUBPACKAGES},
     package_data={"": ["*.toml", "py.typed"]},
     ext_modules=[Extension("tfe_bench._ops", sources=SOURCES)],

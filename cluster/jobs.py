@@ -87,6 +87,7 @@ def installed() -> dict[str, importlib.metadata.EntryPoint]:
 _BUILT_IN = {
     "sort": "tfe_bench.benchmarks.workloads.sort:PROGRAM",
     "channel": "tfe_bench.benchmarks.workloads.channel:PROGRAM",
+    "matmul": "tfe_bench.benchmarks.workloads.matmul:PROGRAM",
 }
 
 

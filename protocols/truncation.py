@@ -4,11 +4,12 @@ On the masked view a product's opening and its truncation share one message, so
 each variant here, applied to the result of mul or matmul, costs what the fused
 form costs (docs/protocols.md, truncation).
 
-| variant                     | rounds | bits D; each E | error in ulp       | fails                 |
-|-----------------------------|--------|----------------|--------------------|-----------------------|
-| T2b truncate(.., "probable") | 0     | f; 0           | (-1.5, 1.5) mean 0 | p = |x| / 2^64        |
-| T3 truncate (default "safe") | 1     | 64 + f; f      | (-1, 1), mean 0    | never, |x| < 2^62     |
-| T4 truncate_reduce          | 1      | 0; k           | (-1, 1), mod 2^k   | never, |x| < 2^(k-1+t) |
+T2b  truncate(.., "probable")  0 rounds, D f, E 0;       error (-1.5, 1.5) ulp, mean 0,
+                               fails with probability |x| / 2^64
+T3   truncate(.., "safe")      1 round,  D 64 + f, E f;  error (-1, 1) ulp, mean 0,
+                               never fails for |x| < 2^62; the default
+T4   truncate_reduce           1 round,  D 0, E k;       error (-1, 1) ulp modulo 2^k,
+                               never fails for |x| < 2^(k-1+t)
 
 A failure of T2b is catastrophic: off by 2^(64-f).
 """

@@ -1,0 +1,192 @@
+"""Processes for the tests of the cluster: every one is ended and awaited, also after a failure."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from tfe_bench.cluster.launch import LocalCluster
+
+# Three workers import TensorFlow on few cores, beside whatever else runs there.
+PATIENCE = 120.0
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment without what changes how a command prints."""
+    plain = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+    return {**plain, "TERM": "xterm", **more}
+
+
+class Processes:
+    """Starts processes and looks at them in /proc."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[Any]] = []
+        self._watched: set[int] = set()
+
+    def start(
+        self, *command: str, out: IO[bytes] | int = subprocess.DEVNULL, **options: Any
+    ) -> subprocess.Popen[Any]:
+        """Starts ``python command...``, which is killed at the end of the test if need be."""
+        options.setdefault("stderr", subprocess.STDOUT)
+        options.setdefault("env", environment())
+        process = subprocess.Popen(
+            [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=out, **options
+        )
+        self._started.append(process)
+        return process
+
+    def watch(self, pids: list[int]) -> list[int]:
+        """Has these processes killed too at the end of the test."""
+        self._watched.update(pids)
+        return pids
+
+    def is_alive(self, pid: int) -> bool:
+        """Whether a process runs (one that has ended and was not awaited does not)."""
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return False
+        return state not in ("Z", "X")
+
+    def wait_gone(self, pids: list[int], seconds: float) -> list[int]:
+        """The processes that still run after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while (left := [p for p in pids if self.is_alive(p)]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return left
+
+    def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+        """The first true value of a condition."""
+        deadline = time.monotonic() + seconds
+        while not (value := condition()):
+            assert time.monotonic() < deadline, f"{what} within {seconds:.0f} s"
+            time.sleep(0.05)
+        return value
+
+    def close(self) -> None:
+        """Ends everything that was started or watched."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        for pid in self._watched:
+            if self.is_alive(pid) and b"tfe_bench" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+class Hosts:
+    """Three workers as three organisations would start them, each on an address of its own.
+
+    Attributes:
+        folder: what ``certs all`` wrote.
+        ports: of party 0, 1 and 2.
+    """
+
+    def __init__(self, folder: Path, clients: tuple[str, ...] = ("analyst",)) -> None:
+        self.folder = folder
+        self.processes = Processes()
+        self.ports = _free_ports()
+        self.workers: dict[int, subprocess.Popen[Any]] = {}
+        where = ",".join(f"127.0.0.{p + 1}:{port}" for p, port in enumerate(self.ports))
+        names = [word for name in clients for word in ("--client", name)]
+        made = self.command("certs", "all", "--hosts", where, "--out", str(folder), *names)
+        assert made.returncode == 0, made.stderr
+
+    @property
+    def cluster(self) -> Path:
+        """The shared file."""
+        return self.folder / "cluster.toml"
+
+    def log(self, party: int) -> str:
+        """What a worker has written so far."""
+        return (self.folder / f"party{party}.log").read_text(errors="replace")
+
+    def start(self, party: int, *options: str, cluster: Path | None = None) -> None:
+        """Starts one worker; see `wait_ready`."""
+        command = ["-m", "tfe_bench", "worker", "--party", str(party)]
+        command += ["--cluster", str(cluster or self.cluster), *options]
+        with (self.folder / f"party{party}.log").open("wb") as out:
+            self.workers[party] = self.processes.start(*command, out=out)
+
+    def wait_ready(self, *parties: int) -> None:
+        """Waits until workers serve."""
+        for party in parties or tuple(self.workers):
+            self.processes.wait_for(
+                lambda p=party: "ready" in self.log(p) or self.workers[p].poll() is not None,
+                f"worker {party} is ready",
+            )
+            assert self.workers[party].poll() is None, self.log(party)
+
+    def stop(self, party: int) -> int:
+        """Ends a worker as its operator would; returns its exit code."""
+        worker = self.workers.pop(party)
+        worker.terminate()
+        return int(worker.wait(30))
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs ``tfe_bench arguments...`` to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "tfe_bench", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            env=environment(),
+        )
+
+    def close(self) -> None:
+        """Ends all workers."""
+        self.processes.close()
+
+
+def _free_ports() -> list[int]:
+    from tfe_bench.cluster.launch import _free_ports
+
+    return _free_ports(3)
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    """Processes of one test."""
+    mine = Processes()
+    yield mine
+    mine.close()
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[LocalCluster]:
+    """A local cluster for the tests that leave it as it was."""
+    with LocalCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Three workers on 127.0.0.1, 127.0.0.2 and 127.0.0.3 with two clients.
+
+    Party 1's operator allows the sort alone, revealed to the analyst alone.
+    """
+    three = Hosts(tmp_path_factory.mktemp("hosts") / "trial", ("analyst", "guest"))
+    try:
+        (three.folder / "worker1.toml").write_text(
+            'party = 1\nkey = "party1.key"\nallow_programs = ["sort"]\n'
+            '[[reveal]]\nprogram = "sort"\nto = ["analyst"]\n'
+            "[limits]\nmax_elements = 100000\n"
+        )
+        for party in range(3):
+            three.start(party)
+        three.wait_ready()
+        yield three
+    finally:
+        three.close()

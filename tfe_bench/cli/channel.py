@@ -1,0 +1,69 @@
+"""`python -m tfe_bench channel`: rounds and bandwidth between workers, beside bare grpcio."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    p = commands.add_parser(
+        "channel",
+        help="measure the workers' channel against bare grpcio",
+        description="Times exchanges, hops and a bulk transfer between workers 1 and 2 with TLS, and "
+        "the same over bare grpcio with TLS in the same run.",
+    )
+    p.add_argument("--rounds", type=int, default=200, help="in one graph (default 200)")
+    p.add_argument("--megabytes", type=int, default=64, help="of the transfer (default 64)")
+    p.add_argument("--repeat", type=int, default=7, help="timed turns (default 7)")
+    p.add_argument("--json", action="store_true", help="print JSON, nothing else")
+    p.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from tfe_bench.benchmarks import bare_grpc
+    from tfe_bench.cluster.launch import LocalCluster
+
+    settings = {k: getattr(arguments, k) for k in ("rounds", "megabytes", "repeat")}
+    bare: dict[str, list[float]] = {"exchange": [], "hop": [], "bulk": []}
+    ours: dict[str, list[float]] = {"exchange": [], "hop": [], "bulk": []}
+    with LocalCluster() as cluster:
+        # In turns, so that a noisy minute hits both.
+        for _ in range(2):
+            measured = cluster.run("channel", settings, {}).measured[1]
+            for name, key in (
+                ("exchange", "exchange_seconds"),
+                ("hop", "hop_seconds"),
+                ("bulk", "bytes_per_second"),
+            ):
+                ours[name] += measured[key]
+            for name, values in bare_grpc.measure(**settings).items():
+                bare[name] += values
+    if arguments.json:
+        print(json.dumps({"tfe_bench": ours, "bare_grpc": bare}))
+        return 0
+    table = Table("between workers 1 and 2, TLS on", "tfe_bench", "bare grpcio", "ratio")
+    for name, label, unit, scale in (
+        ("exchange", "exchange (both send, both wait)", "us", 1e6),
+        ("hop", "hop (half a ping-pong)", "us", 1e6),
+        ("bulk", f"transfer of {arguments.megabytes} MB", "GB/s", 1e-9),
+    ):
+        a, b = statistics.median(ours[name]), statistics.median(bare[name])
+        digits = 0 if scale > 1 else 2
+
+        def show(v: list[float], scale: float = scale, digits: int = digits, u: str = unit) -> str:
+            m, low, high = statistics.median(v), min(v), max(v)
+            return (
+                f"{m * scale:.{digits}f} {u} ({low * scale:.{digits}f}..{high * scale:.{digits}f})"
+            )
+
+        table.add_row(label, show(ours[name]), show(bare[name]), f"{a / b:.2f}")
+    Console().print(table)
+    return 0
