@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import queue
+import socket
 import threading
 import time
 import uuid
@@ -19,13 +20,14 @@ import grpc
 import numpy as np
 
 from tfe_bench.cluster import handshake, seeds, tls, wire
-from tfe_bench.cluster.config import ClusterConfig
+from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS
 from tfe_bench.errors import (
     ClusterError,
     JobCancelled,
     PeerLost,
     ProtocolError,
+    SecurityError,
     TfeBenchError,
 )
 
@@ -114,10 +116,7 @@ class Client:
                         for f in futures:
                             f.cancel()
                         raise ClusterError(
-                            f"Party {party.index} does not answer. Received: nothing from "
-                            f"{party.address} in {timeout:.0f} s. Start its worker "
-                            f"(`python -m tfe_bench worker --party {party.index} ...`), or correct "
-                            "its address or certificate in cluster.toml."
+                            f"Party {party.index} does not answer. {_what_is_there(party, timeout)}"
                         ) from None
 
     def run(
@@ -301,6 +300,24 @@ class _Run:
         return min(errors, key=rank)
 
 
+def _what_is_there(party: PartyConfig, timeout: float) -> str:
+    """Why a worker does not answer: nobody listens, or somebody does and TLS fails."""
+    host = "127.0.0.1" if party.host == "localhost" else party.host
+    try:
+        socket.create_connection((host, party.port), 1.0).close()
+    except OSError:
+        return (
+            f"Received: nothing from {party.address} in {timeout:.0f} s. Start its worker "
+            f"(`python -m tfe_bench worker --party {party.index} ...`), or correct its address in "
+            "cluster.toml."
+        )
+    return (
+        f"Received: a connection to {party.address} but no agreement on TLS in {timeout:.0f} s. Its "
+        "worker must run with a cluster.toml that holds this client's certificate, and this one "
+        "must hold the worker's."
+    )
+
+
 def load_client(cluster: str | Path, key: str | Path, certificate: str | Path) -> Client:
     """A client from files.
 
@@ -310,4 +327,11 @@ def load_client(cluster: str | Path, key: str | Path, certificate: str | Path) -
     config = ClusterConfig.load(cluster)
     if not config.tls:
         return Client(config)
-    return Client(config, tls.load_private_key(key), tls.load_certificate(certificate))
+    own = tls.load_certificate(certificate)
+    if tls.fingerprint(own) not in {client.fingerprint for client in config.clients}:
+        raise SecurityError(
+            f"This client's certificate is not in {cluster}. Received: {certificate}, SHA-256 "
+            f"fingerprint {tls.fingerprint(own)}. Use the key and certificate of a [[client]] in "
+            "it, or have the three parties add this one."
+        )
+    return Client(config, tls.load_private_key(key), own)

@@ -12,7 +12,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,6 +23,7 @@ from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.memory import MemoryMeter
 from tfe_bench.cluster.policy import WorkerPolicy
+from tfe_bench.cluster.seeds import SEED_BYTES
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS, SessionLink
 from tfe_bench.errors import (
     ClusterError,
@@ -59,6 +60,8 @@ class _Job:
             InputSpec(str(i["name"]), tuple(int(d) for d in i["shape"]), int(i["fractional_bits"]))
             for i in header["inputs"]
         ]
+        if any(size < 0 for spec in self.inputs for size in spec.shape):
+            raise ValueError("a negative dimension")
         self.seeds: list[dict[str, bytes]] = []
         self.masked: list[bytearray] = []
         self.events: queue.Queue[bytes | None] = queue.Queue()
@@ -67,19 +70,32 @@ class _Job:
         self.link: SessionLink | None = None
         self.failed: TfeBenchError | None = None
         self.over = threading.Event()
+        self._closers: list[Callable[[], object]] = []
+        # The client is part of it: the three workers judge by their policies one and the same.
         self.digest = handshake.program_digest(
             header["program"],
             header["parameters"],
-            [[i.name, i.shape, i.fractional_bits] for i in self.inputs],
+            [client, [[i.name, i.shape, i.fractional_bits] for i in self.inputs]],
         )
 
     def fail(self, error: TfeBenchError) -> None:
         with self.met:
             if self.failed is None:
                 self.failed = error
+            closers, self._closers = self._closers, []
             self.met.notify_all()
+        for closer in closers:
+            closer()
         if self.link is not None:
             self.link.fail(error)
+
+    def on_fail(self, closer: Callable[[], object]) -> None:
+        """Has this called when the job fails, at once if it has."""
+        with self.met:
+            if self.failed is None:
+                self._closers.append(closer)
+                return
+        closer()
 
     def have_key(self, peer: int, key: bytes) -> None:
         with self.met:
@@ -265,9 +281,15 @@ class Worker:
         self.policy.permit_program(program_name)
         self.policy.permit_reveal(program_name, client)
         jobs.load(program_name).check(header["parameters"], job.inputs)
+        held = {0: {"l1", "l2"}, 1: {"l1"}, 2: {"l2"}}[(self.party - _DEALER) % 3]
         for spec, given in zip(job.inputs, header["inputs"], strict=True):
             self.policy.permit_elements(spec.elements)
-            job.seeds.append({k: bytes.fromhex(v) for k, v in given["seeds"].items()})
+            try:
+                job.seeds.append({k: bytes.fromhex(v) for k, v in given["seeds"].items()})
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise ProtocolError("A job's submission is malformed.") from error
+            if {k: len(v) for k, v in job.seeds[-1].items()} != dict.fromkeys(held, SEED_BYTES):
+                raise ProtocolError("A job's submission has other seeds than are due.")
             size = 0 if self.party == _DEALER else spec.elements * 8
             job.masked.append(reader.read(size))
         return job
@@ -295,6 +317,10 @@ class Worker:
         """Parties 1 and 2: a job starts when party 0 opens it; it may queue there."""
         job.events.put(wire.event("queued"))
 
+    def _wake(self) -> None:
+        with self._arrived:
+            self._arrived.notify_all()
+
     def _serve_stream(
         self, requests: Iterator[bytes], context: grpc.ServicerContext
     ) -> Iterator[bytes]:
@@ -305,8 +331,11 @@ class Worker:
                 raise SecurityError("This stream is for lower-numbered parties' workers.")
             peer = caller.index
             theirs = handshake.Hello.decode(next(requests))
+            context.add_callback(self._wake)
             with self._arrived:
-                self._arrived.wait_for(lambda: theirs.job in self._jobs, MEET_SECONDS)
+                self._arrived.wait_for(
+                    lambda: theirs.job in self._jobs or not context.is_active(), MEET_SECONDS
+                )
                 job = self._jobs.get(theirs.job)
             if job is None:
                 raise ClusterError(f"Party {self.party} was not given job {theirs.job[:8]}.")
@@ -352,15 +381,21 @@ class Worker:
         else:
             channel = grpc.insecure_channel(target.address, options=options)
         deadline = time.monotonic() + MEET_SECONDS
-        try:
-            grpc.channel_ready_future(channel).result(timeout=MEET_SECONDS)
-        except grpc.FutureTimeoutError:
-            channel.close()
-            raise ClusterError(
-                f"Party {peer} does not answer. Received: nothing from {target.address} in "
-                f"{MEET_SECONDS:.0f} s. Start its worker, or correct its address or certificate in "
-                "cluster.toml."
-            ) from None
+        ready = grpc.channel_ready_future(channel)
+        while True:
+            try:
+                ready.result(timeout=0.2)
+                break
+            except grpc.FutureTimeoutError:
+                if job.failed is None and time.monotonic() < deadline:
+                    continue
+                ready.cancel()
+                channel.close()
+                raise job.failed or ClusterError(
+                    f"Party {peer} does not answer. Received: nothing from {target.address} in "
+                    f"{MEET_SECONDS:.0f} s. Start its worker, or correct its address or "
+                    "certificate in cluster.toml."
+                ) from None
         agreement = handshake.KeyAgreement()
         mine = self._hello(job, agreement)
 
@@ -374,15 +409,22 @@ class Worker:
         call = wire.stub(channel, wire.STREAM)(
             outgoing(), metadata=(("tfe-party", str(self.party)),)
         )
+        answered = threading.Event()
+        # A job that fails meanwhile must not keep the next one waiting.
+        job.on_fail(lambda: answered.is_set() or call.cancel())
+        timer = threading.Timer(deadline - time.monotonic() + 3, call.cancel)
+        timer.start()
         try:
-            timer = threading.Timer(deadline - time.monotonic() + 3, call.cancel)
-            timer.start()
             theirs = handshake.Hello.decode(next(call))
-            timer.cancel()
+            answered.set()
         except (grpc.RpcError, StopIteration) as error:
             channel.close()
             details = getattr(error, "details", lambda: "")() or "its stream ended"
-            raise ClusterError(f"Party {peer} refused the session: {details[:300]}") from None
+            raise job.failed or ClusterError(
+                f"Party {peer} refused the session: {details[:300]}"
+            ) from None
+        finally:
+            timer.cancel()
         handshake.check(mine, theirs, peer)
         job.have_key(peer, agreement.derive(mine, theirs))
 

@@ -13,7 +13,7 @@ def add_parser(commands: Any) -> None:
     p = commands.add_parser(
         "channel",
         help="measure the workers' channel against bare grpcio",
-        description="Times exchanges, hops and a bulk transfer between workers 1 and 2 with TLS, and "
+        description="Times exchanges, hops and a transfer between workers 1 and 2 with TLS, and "
         "the same over bare grpcio with TLS in the same run.",
     )
     p.add_argument("--rounds", type=int, default=200, help="in one graph (default 200)")

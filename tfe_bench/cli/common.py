@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import JobResult
@@ -75,12 +76,25 @@ def open_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
 
     if not 1 <= arguments.repeat <= 1000:
         raise UsageError(f"--repeat is 1 to 1000. Received: {arguments.repeat}.")
+    if arguments.record is not None:
+        _check_record_path(arguments.record)
     if arguments.cluster is None:
         if arguments.client is not None:
             raise UsageError("--client goes with --cluster. Received: no --cluster.")
         return LocalCluster()
     bar.say("connecting to the workers")
     return Cluster(arguments.cluster, arguments.client)
+
+
+def _check_record_path(path: Path) -> None:
+    """Refuses before a long run a file that could not be appended to after it."""
+    target = path if path.exists() else path.parent
+    wanted = os.W_OK if path.exists() else os.W_OK | os.X_OK
+    if path.is_dir() or not path.parent.is_dir() or not os.access(target, wanted):
+        raise DataError(
+            f"The record cannot be written to {str(path)!r}. Received: a folder, a missing or "
+            "read-only folder, or a read-only file. Choose another --record."
+        )
 
 
 def total_rounds(measured: list[dict[str, Any]]) -> tuple[int, int]:

@@ -73,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         data.check_result_path(arguments.output)
     work = _work(arguments)
+    if arguments.output:
+        _check_output(arguments.output, work)
     inputs = {"keys": PrivateInput(work.ring, work.fractional_bits)}
     inputs.update({f"payload:{name}": _encoded(column) for name, column in work.payload.items()})
     parameters = {
@@ -103,6 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _work(arguments: argparse.Namespace) -> _Work:
     from tfe_bench.benchmarks import data
+    from tfe_bench.cluster.policy import DEFAULT_MAX_ELEMENTS
 
     payload: dict[str, Any] = {}
     if arguments.input is None:
@@ -112,7 +115,16 @@ def _work(arguments: argparse.Namespace) -> _Work:
         n = 1024 if arguments.n is None else arguments.n
         if n < 0:
             raise UsageError(f"--n is 0 or more. Received: {n}.")
-        values = data.generate(n, arguments.seed, arguments.kind)
+        if n > DEFAULT_MAX_ELEMENTS and arguments.cluster is None:
+            raise UsageError(
+                f"--n is at most {DEFAULT_MAX_ELEMENTS} on three local workers. Received: {n}."
+            )
+        try:
+            values = data.generate(n, arguments.seed, arguments.kind)
+        except (MemoryError, OverflowError, ValueError):
+            raise UsageError(
+                f"--n is more keys than this machine's memory holds. Received: {n}."
+            ) from None
         name, source = "key", f"{arguments.kind}, seed {arguments.seed}"
     else:
         if arguments.n is not None:
@@ -159,6 +171,15 @@ def _check(work: _Work, descending: bool, result: JobResult) -> tuple[bool, floa
     exact = np.take_along_axis(work.original, order, -1)
     error = np.abs(_decoded(outputs["keys"], work.fractional_bits) - exact).max()
     return correct, float(error)
+
+
+def _check_output(path: Path, work: _Work) -> None:
+    """Refuses before the sort what `data.write_table` would refuse after it."""
+    kinds = {"f" if work.fractional_bits else "i", *(c.dtype.kind for c in work.payload.values())}
+    if path.suffix.lower() == ".npy" and len(kinds) > 1:
+        raise UsageError(
+            "A .npy file has one type. Received: integers and reals; write a .csv instead."
+        )
 
 
 def _write(path: Path, work: _Work, result: JobResult) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -12,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.errors import ConfigError
+
+# of a local cluster's folder
+LOCAL_PREFIX = "tfe_bench-"
 
 
 def add_parser(commands: Any) -> None:
@@ -62,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: stop.set())
     worker = Worker(config, policy, arguments.bind)
     if arguments.local:
-        threading.Thread(target=_stop_with_parent, args=(stop,), daemon=True).start()
+        threading.Thread(target=_stop_with_parent, args=(stop, folder), daemon=True).start()
     else:
         print(f"party {party} ready on {config.parties[party].address}", file=sys.stderr)
     stop.wait()
@@ -92,9 +96,12 @@ def _load_tensorflow(threads: int | None) -> None:
     tf.constant(0)
 
 
-def _stop_with_parent(stop: threading.Event) -> None:
+def _stop_with_parent(stop: threading.Event, folder: Path) -> None:
     while sys.stdin.buffer.read(1):
         pass
+    # A parent that was killed could not remove the keys that it had made for this occasion.
+    if folder.name.startswith(LOCAL_PREFIX):
+        shutil.rmtree(folder, ignore_errors=True)
     stop.set()
     # If the main thread is busy, do not outlive the parent all the same.
     threading.Timer(2.0, lambda: os._exit(0)).start()

@@ -1,0 +1,114 @@
+"""A worker that dies or hangs in the middle of a sort: who it was is told at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.client import PrivateInput
+from tfe_bench.cluster.launch import LocalCluster
+from tfe_bench.errors import PeerLost
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Processes
+
+# The issue says 2 s after a death and 10 s after a hang; the rest is slack for a busy machine.
+DEATH_SECONDS = 6.0
+HANG_SECONDS = 10.0 + 4.0
+
+
+def _break_mid_sort(
+    cluster: LocalCluster, strike: Callable[[], None]
+) -> tuple[PeerLost, float]:
+    """The error of a long sort that is struck while it runs, and seconds from then to there."""
+    keys = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 1 << 18, np.int64)
+    running = threading.Event()
+    struck: list[float] = []
+
+    def wait_and_strike() -> None:
+        if running.wait(120):
+            time.sleep(0.3)
+            struck.append(time.monotonic())
+            strike()
+
+    thread = threading.Thread(target=wait_and_strike, daemon=True)
+    thread.start()
+    with pytest.raises(PeerLost) as caught:
+        cluster.run(
+            "sort",
+            {"repeat": 20},
+            {"keys": PrivateInput(keys)},
+            lambda fraction, _: running.set() if fraction > 0.02 else None,
+        )
+    seconds = time.monotonic() - struck[0]
+    thread.join()
+    return caught.value, seconds
+
+
+@pytest.mark.parametrize(
+    "party",
+    [
+        pytest.param(0, marks=pytest.mark.slow),
+        1,
+        pytest.param(2, marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_worker_is_named_within_seconds(party: int, processes: Processes) -> None:
+    with LocalCluster() as cluster:
+        pids = processes.watch(cluster.pids)
+        error, seconds = _break_mid_sort(cluster, lambda: os.kill(pids[party], signal.SIGKILL))
+        print(f"party {party} killed: told after {seconds:.2f} s: {error}")
+        assert error.party == party
+        assert f"party {party}" in str(error)
+        assert seconds < DEATH_SECONDS
+        # The survivors gave up the job too, and live until the cluster is closed.
+        survivors = [pid for p, pid in enumerate(pids) if p != party]
+        assert all(processes.is_alive(pid) for pid in survivors)
+    assert processes.wait_gone(pids, 5) == []
+
+
+@pytest.mark.parametrize(
+    "party",
+    [
+        pytest.param(0, marks=pytest.mark.slow),
+        pytest.param(1, marks=pytest.mark.slow),
+        2,
+    ],
+)
+def test_a_stopped_worker_is_named_and_ends_on_close(party: int, processes: Processes) -> None:
+    with LocalCluster() as cluster:
+        pids = processes.watch(cluster.pids)
+        error, seconds = _break_mid_sort(cluster, lambda: os.kill(pids[party], signal.SIGSTOP))
+        print(f"party {party} stopped: told after {seconds:.2f} s: {error}")
+        assert error.party == party
+        assert seconds < HANG_SECONDS
+    assert processes.wait_gone(pids, 5) == []
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_shortly_and_goes_on_is_not_lost(processes: Processes) -> None:
+    keys = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 1 << 16, np.int64)
+    running = threading.Event()
+    with LocalCluster() as cluster:
+        pids = processes.watch(cluster.pids)
+
+        def pause() -> None:
+            if running.wait(120):
+                os.kill(pids[1], signal.SIGSTOP)
+                time.sleep(2.0)
+                os.kill(pids[1], signal.SIGCONT)
+
+        thread = threading.Thread(target=pause, daemon=True)
+        thread.start()
+        result = cluster.run(
+            "sort", {"repeat": 5}, {"keys": PrivateInput(keys)}, lambda *_: running.set()
+        )
+        thread.join()
+    np.testing.assert_array_equal(result.outputs["keys"], np.sort(keys))

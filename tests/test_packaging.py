@@ -1,0 +1,188 @@
+"""The package imports as itself from anywhere, and layers import only downwards."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# Each layer may import itself and the ones after it.
+LAYERS = ("tfe_bench.cli", "benchmarks", "models", "cluster", "protocols")
+LAZY = "tfe_bench/__init__.py"
+
+
+def _run(
+    code: str, cwd: Path, python: str = sys.executable, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [python, "-c", code],
+        cwd=cwd,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+_IMPORT_ALL = """
+import tfe_bench, sys
+import tfe_bench.protocols.sort, tfe_bench.models, tfe_bench.cluster.launch
+import tfe_bench.benchmarks.records
+assert "tensorflow" not in sys.modules, "a client needs no TensorFlow"
+for name in ("protocols", "models", "cluster", "benchmarks"):
+    assert name not in sys.modules, name
+print(tfe_bench.__version__)
+"""
+
+
+def test_a_users_own_packages_of_the_same_names_do_not_matter(tmp_path: Path) -> None:
+    for name in ("protocols", "models", "cluster", "benchmarks"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the wrong one')")
+    (tmp_path / "models.py").write_text("raise RuntimeError('the wrong one')")
+    done = _run(_IMPORT_ALL, tmp_path, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_checkout_without_links_works(tmp_path: Path) -> None:
+    copy = tmp_path / "checkout"
+    ignore = shutil.ignore_patterns(".git", "tests", "*.so", "__pycache__", "build")
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=ignore)
+    for name in ("protocols", "models", "cluster", "benchmarks"):
+        link = copy / "tfe_bench" / name
+        assert link.is_symlink()
+        link.unlink()
+    done = _run(_IMPORT_ALL, copy)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_library_is_explained_in_words(tmp_path: Path) -> None:
+    copy = tmp_path / "checkout"
+    ignore = shutil.ignore_patterns(".git", "tests", "*.so", "__pycache__", "build")
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=ignore)
+    code = (
+        "from tfe_bench.protocols import ops\n"
+        "from tfe_bench.errors import OpsMissing\n"
+        "try: ops.built_for(ops.library_path())\n"
+        "except OpsMissing as e: print(e); assert e.exit_code == 50\n"
+    )
+    done = _run(code, copy)
+    assert "pip install" in done.stdout, done.stderr
+    library = ROOT / "tfe_bench" / "_ops.so"
+    if not library.exists():  # installed elsewhere
+        import tfe_bench
+
+        library = Path(tfe_bench.__file__).parent / "_ops.so"
+    blob = library.read_bytes()
+    marker = b"tfe_bench ops built for TensorFlow 2.21."
+    assert marker in blob
+    (copy / "tfe_bench" / "_ops.so").write_bytes(blob.replace(marker, marker[:-5] + b"9.99."))
+    code = (
+        "from tfe_bench.protocols import ops\n"
+        "from tfe_bench.errors import OpsMissing\n"
+        "try: ops.native()\n"
+        "except OpsMissing as e: print(e)\n"
+    )
+    done = _run(code, copy)
+    assert "9.99" in done.stdout and "2.21" in done.stdout, done.stderr
+
+
+def _layer(module: str) -> int | None:
+    for i, layer in enumerate(LAYERS):
+        name = layer.removeprefix("tfe_bench.")
+        if module.startswith((f"tfe_bench.{name}.", f"tfe_bench.{name}")):
+            return i
+    return None
+
+
+def test_imports_go_only_downwards() -> None:
+    wrong = []
+    for folder in ("tfe_bench/cli", "benchmarks", "models", "cluster", "protocols"):
+        own = next(i for i, s in enumerate(LAYERS) if s.replace(".", "/").endswith(folder))
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = []
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    names = [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
+                elif isinstance(node, ast.Import):
+                    names = [a.name for a in node.names]
+                for name in names:
+                    layer = _layer(name)
+                    if layer is not None and layer < own:
+                        wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert not wrong, wrong
+
+
+def test_tensorflow_is_pinned_alike_for_building_and_running() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    pins = {
+        dependency
+        for dependency in project["build-system"]["requires"] + project["project"]["dependencies"]
+        if dependency.startswith("tensorflow")
+    }
+    assert pins == {"tensorflow==2.21.*"}
+
+
+def test_built_in_programs_are_the_registered_ones() -> None:
+    from tfe_bench.cluster import jobs
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["entry-points"]["tfe_bench.programs"] == jobs._BUILT_IN
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["normal", "editable", "wheel", "sdist"])
+def test_every_way_to_install_gives_a_working_sort(mode: str, tmp_path: Path) -> None:
+    """Builds without isolation, on the TensorFlow of the running environment."""
+    checkout = tmp_path / "checkout"
+    ignore = shutil.ignore_patterns(".git", "*.so", "__pycache__", "build", "*.egg-info")
+    shutil.copytree(ROOT, checkout, symlinks=True, ignore=ignore)
+    environment = tmp_path / "venv"
+    venv.create(environment, with_pip=True, system_site_packages=False)
+    python = str(environment / "bin" / "python")
+    here = Path(next(p for p in sys.path if p.endswith("site-packages")))
+    site = next((environment / "lib").glob("python*/site-packages"))
+    # Everything but tfe_bench itself comes from the running environment.
+    (site / "outer.pth").write_text(f"import sys; sys.path.append({str(here)!r})\n")
+
+    def pip(*arguments: str) -> None:
+        command = [python, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps"]
+        subprocess.run([*command, *arguments], cwd=checkout, check=True, timeout=900)
+
+    if mode == "normal":
+        pip(".")
+    elif mode == "editable":
+        pip("-e", ".")
+    else:
+        code = (
+            "import setuptools.build_meta as b, sys\n"
+            f"print(b.build_{mode}({str(tmp_path)!r}))\n"
+        )
+        built = subprocess.run(
+            [python, "-c", code], cwd=checkout, check=True, capture_output=True, text=True
+        )
+        pip(str(tmp_path / built.stdout.splitlines()[-1]))
+    away = tmp_path / "away"
+    away.mkdir()
+    done = _run(
+        "import tfe_bench, sys; from tfe_bench.__main__ import main\n"
+        "print(tfe_bench.__file__, file=sys.stderr)\n"
+        "sys.exit(main(['sort', '--n', '50', '--repeat', '1', '--json']))",
+        away,
+        python,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = checkout if mode == "editable" else site
+    assert str(expected) in done.stderr
+    if mode in ("normal", "editable"):  # and from the checkout itself
+        done = _run("from tfe_bench.protocols import ops; print(ops.abi())", checkout, python)
+        assert done.returncode == 0, done.stderr
