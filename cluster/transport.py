@@ -7,11 +7,14 @@ one that starts with NOTICE says why the other side ends the session.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ctypes
 import json
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tfe_bench.errors import PeerLost, ProtocolError, TfeBenchError
@@ -24,6 +27,9 @@ HEARTBEAT_SECONDS = 1.0
 SILENCE_SECONDS = 6.0
 _SMALL_BYTES = 1 << 14
 _OVER = -(2**63)
+# A report that is not urgent falls due in the session after 5 ms.
+_LAZY_SECONDS = 0.006
+_LINGER_SECONDS = 3.0
 NOTICE = b"\xff" * 8
 # A peer that says so has sent all it had to: the end of its stream is no loss.
 BYE = NOTICE + b"{}"
@@ -48,6 +54,47 @@ _new_bytes.restype = ctypes.py_object
 _new_bytes.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]
 
 
+class _Signal:
+    """Lets native code wake a coroutine through an eventfd."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Future[bool] | None = None
+        self._heard = False
+        self._loop.add_reader(self.fd, self._hear)
+
+    def _hear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
+        if self._waiting is None:
+            self._heard = True
+        elif not self._waiting.done():
+            self._waiting.set_result(True)
+
+    def _give_up(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(False)
+
+    async def wait(self, seconds: float) -> bool:
+        """True once signalled (also before the call), False after so many seconds."""
+        if self._heard:
+            self._heard = False
+            return True
+        self._waiting = self._loop.create_future()
+        timer = self._loop.call_later(seconds, self._give_up)
+        try:
+            return await self._waiting
+        finally:
+            timer.cancel()
+            self._waiting = None
+
+    def close(self) -> None:
+        """Releases the descriptor."""
+        self._loop.remove_reader(self.fd)
+        os.close(self.fd)
+
+
 class SessionLink:
     """The native session of one job at one worker, and the threads that feed it.
 
@@ -64,7 +111,6 @@ class SessionLink:
         self._cause: TfeBenchError | None = None
         self._finished = False
         self._last_seen: dict[int, float] = {}
-        self._closers: list[Callable[[], object]] = []
         self._notices: dict[int, bytes] = {}
         self._watchdog = threading.Thread(target=self._watch, name="tfe-watchdog", daemon=True)
         self._watchdog.start()
@@ -87,7 +133,6 @@ class SessionLink:
             blob = NOTICE + json.dumps(notice).encode()
             self._notices = {p: blob for p in range(3) if p != self.party}
         self._native.abort(self.handle, str(cause).encode()[:500])
-        self._close(0.3)
 
     def finish(self) -> None:
         """Ends a session whose program has returned on all three parties."""
@@ -98,24 +143,10 @@ class SessionLink:
             self._notices = dict.fromkeys((p for p in range(3) if p != self.party), BYE)
         self._native.drain(self.handle, 5000)
         self._native.abort(self.handle, b"the session has ended")
-        self._close(3.0)
 
     def drop(self) -> None:
         """Forgets the native session with its keys."""
         self._native.session_drop(self.handle)
-
-    def _close(self, seconds: float) -> None:
-        # Streams end by themselves; what is left a moment later is cut off.
-        def close() -> None:
-            time.sleep(seconds)
-            for closer in list(self._closers):
-                closer()
-
-        threading.Thread(target=close, daemon=True).start()
-
-    def on_close(self, closer: Callable[[], object]) -> None:
-        """Registers what closes a stream at the end."""
-        self._closers.append(closer)
 
     def explain(self, message: str) -> TfeBenchError | None:
         """The typed error behind a native error text, if the session has failed."""
@@ -123,41 +154,77 @@ class SessionLink:
 
     # ---- the two directions of a stream
 
-    def outgoing(self, peer: int) -> Iterator[bytes]:
-        """Blobs to send to a peer; ends with the session."""
+    async def carry(
+        self,
+        peer: int,
+        read: Callable[[], Awaitable[Any]],
+        write: Callable[[bytes], Awaitable[Any]],
+    ) -> None:
+        """Moves blobs between the session and a stream until either has ended.
+
+        Args:
+            read: gives the next blob, grpc.aio.EOF at the end.
+            write: sends one.
+        """
+        self.seen(peer)
+        incoming = asyncio.ensure_future(self._incoming(peer, read))
+        try:
+            await self._outgoing(peer, write)
+        except Exception as error:
+            self._lost(peer, _stream_reason(error))
+        # The peer's last words may still be on their way.
+        await asyncio.wait({incoming}, timeout=_LINGER_SECONDS)
+        incoming.cancel()
+
+    def _lost(self, peer: int, reason: str) -> None:
+        if not self._finished:
+            self.fail(PeerLost(peer, reason))
+
+    async def _outgoing(self, peer: int, write: Callable[[bytes], Awaitable[Any]]) -> None:
         native, handle = self._native, self.handle
-        wait = int(HEARTBEAT_SECONDS * 1000)
         small = ctypes.create_string_buffer(_SMALL_BYTES)
         view = memoryview(small)
-        while (size := native.next_blob(handle, peer, small, _SMALL_BYTES, BLOB_BYTES, wait)) != (
-            _OVER
-        ):
-            if size >= 0:
-                yield bytes(view[:size])  # empty: a heartbeat
-                continue
-            blob = _new_bytes(None, -size)
-            used = native.pop(
-                handle, peer, ctypes.cast(ctypes.c_char_p(blob), ctypes.c_void_p), -size
-            )
-            if used < 0:
-                break
-            if used:
-                yield blob if used == -size else blob[:used]
+        due = _Signal()
+        native.set_wake(handle, peer, due.fd)
+        woken = True
+        try:
+            while (
+                size := native.next_blob(handle, peer, small, _SMALL_BYTES, BLOB_BYTES, 0)
+            ) != _OVER:
+                if size == 0:
+                    # Something that is not urgent may fall due soon after a signal.
+                    heard = await due.wait(_LAZY_SECONDS if woken else HEARTBEAT_SECONDS)
+                    if not heard and not woken:
+                        await write(b"")
+                    woken = heard
+                    continue
+                if size > 0:
+                    await write(bytes(view[:size]))
+                    continue
+                blob = _new_bytes(None, -size)
+                used = native.pop(
+                    handle, peer, ctypes.cast(ctypes.c_char_p(blob), ctypes.c_void_p), -size
+                )
+                if used < 0:
+                    break
+                if used:
+                    await write(blob if used == -size else blob[:used])
+        finally:
+            native.set_wake(handle, peer, -1)
+            due.close()
         notice = self._notices.get(peer)
         if notice:
-            yield notice
+            await write(notice)
 
     def seen(self, peer: int) -> None:
         """Notes that a peer is alive (from now on its silence counts)."""
         self._last_seen[peer] = time.monotonic()
 
-    def incoming(self, peer: int, blobs: Iterator[bytes]) -> None:
-        """Feeds blobs from a peer to the session until the stream ends."""
+    async def _incoming(self, peer: int, read: Callable[[], Awaitable[Any]]) -> None:
         native, handle = self._native, self.handle
         text = ctypes.create_string_buffer(512)
-        reason = "its stream ended"
         try:
-            for blob in blobs:
+            while isinstance(blob := await read(), bytes):
                 self._last_seen[peer] = time.monotonic()
                 if not blob:
                     continue
@@ -169,13 +236,11 @@ class SessionLink:
                     return
                 if native.push(handle, peer, blob, len(blob), text) != 0:
                     if not self._finished:
-                        message = text.value.decode(errors="replace")
-                        self.fail(ProtocolError(message))
+                        self.fail(ProtocolError(text.value.decode(errors="replace")))
                     return
+            self._lost(peer, "its stream ended")
         except Exception as error:
-            reason = _stream_reason(error)
-        if not self._finished:
-            self.fail(PeerLost(peer, reason))
+            self._lost(peer, _stream_reason(error))
 
     def _watch(self) -> None:
         while self._cause is None and not self._finished:

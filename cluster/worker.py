@@ -6,15 +6,18 @@ it opens.  Every job is a session of its own with fresh keys.
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
 import hashlib
 import json
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -40,6 +43,8 @@ from tfe_bench.errors import (
 # A party that does not open its streams in this time is absent.
 MEET_SECONDS = 12.0
 _DEALER = 0
+
+T = TypeVar("T")
 
 log = logging.getLogger("tfe_bench.worker")
 
@@ -132,14 +137,20 @@ class Worker:
         self._turn = threading.Lock()
         self._queue: queue.Queue[_Job | None] = queue.Queue()
         self._memory = MemoryMeter()
-        self._server = self._start_server(bind or self._me.host)
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="tfe-channel", daemon=True).start()
+        self._server = self._on_loop(self._start_server(bind or self._me.host))
         if self.party == 0:
             threading.Thread(target=self._coordinate, name="tfe-jobs", daemon=True).start()
 
     # ---- server
 
-    def _start_server(self, host: str) -> grpc.Server:
-        server = grpc.server(ThreadPoolExecutor(64, "tfe-rpc"), options=CHANNEL_OPTIONS)
+    async def _start_server(self, host: str) -> grpc.aio.Server:
+        # Peers' streams run on the event loop; what waits for clients runs in threads.
+        server = grpc.aio.server(
+            migration_thread_pool=ThreadPoolExecutor(64, "tfe-rpc"), options=CHANNEL_OPTIONS
+        )
         handlers = {
             name: grpc.stream_stream_rpc_method_handler(
                 function, request_deserializer=wire.identity, response_serializer=wire.identity
@@ -170,7 +181,7 @@ class Worker:
             ) from error
         if port == 0:
             raise ConfigError(f"Party {self.party} cannot listen on {address}.")
-        server.start()
+        await server.start()
         log.info("listening on %s", address)
         return server
 
@@ -179,9 +190,14 @@ class Worker:
         self._queue.put(None)
         for job in list(self._jobs.values()):
             job.fail(ClusterError(f"Party {self.party} is shutting down."))
-        self._server.stop(0.5).wait(2)
+        with contextlib.suppress(Exception):
+            self._on_loop(self._server.stop(0.5), 2)
 
-    def _caller(self, context: grpc.ServicerContext) -> PartyConfig | ClientConfig:
+    def _on_loop(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+        """Runs a coroutine on the channel's event loop and waits for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
+
+    def _caller(self, context: Any) -> PartyConfig | ClientConfig:
         if self.config.tls:
             return self.config.identify(tls.peer_identity(context))
         claimed = dict(context.invocation_metadata() or ()).get("tfe-party", "")
@@ -317,31 +333,24 @@ class Worker:
         """Parties 1 and 2: a job starts when party 0 opens it; it may queue there."""
         job.events.put(wire.event("queued"))
 
-    def _wake(self) -> None:
-        with self._arrived:
-            self._arrived.notify_all()
-
-    def _serve_stream(
-        self, requests: Iterator[bytes], context: grpc.ServicerContext
-    ) -> Iterator[bytes]:
+    async def _serve_stream(
+        self, requests: Any, context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> None:
         """A lower-numbered party opens its stream of a job."""
+        del requests  # read through the context
         try:
             caller = self._caller(context)
             if not isinstance(caller, PartyConfig) or caller.index >= self.party:
                 raise SecurityError("This stream is for lower-numbered parties' workers.")
             peer = caller.index
-            theirs = handshake.Hello.decode(next(requests))
-            context.add_callback(self._wake)
-            with self._arrived:
-                self._arrived.wait_for(
-                    lambda: theirs.job in self._jobs or not context.is_active(), MEET_SECONDS
-                )
-                job = self._jobs.get(theirs.job)
-            if job is None:
-                raise ClusterError(f"Party {self.party} was not given job {theirs.job[:8]}.")
+            first = await context.read()
+            if not isinstance(first, bytes):
+                return
+            theirs = handshake.Hello.decode(first)
+            job = await self._loop.run_in_executor(None, self._find_job, theirs.job)
             agreement = handshake.KeyAgreement()
             mine = self._hello(job, agreement)
-            yield mine.encode()
+            await context.write(mine.encode())
             try:
                 handshake.check(mine, theirs, peer)
             except TfeBenchError as error:
@@ -352,22 +361,22 @@ class Worker:
             job.have_key(peer, agreement.derive(mine, theirs))
             if peer == 0:
                 threading.Thread(target=self._run_job, args=(job,), daemon=True).start()
-            link = job.wait_link()
-            if link is None:
-                return
-            link.on_close(context.cancel)
-            link.seen(peer)
-            threading.Thread(
-                target=link.incoming, args=(peer, requests), name=f"tfe-in-{peer}", daemon=True
-            ).start()
-            yield from link.outgoing(peer)
-        except StopIteration:
-            return
+            link = await self._loop.run_in_executor(None, job.wait_link)
+            if link is not None:
+                await link.carry(peer, context.read, context.write)
         except TfeBenchError as error:
             log.warning("a stream was refused: %s", error)
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error)[:500])
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error)[:500])
 
-    def _dial(self, job: _Job, peer: int) -> None:
+    def _find_job(self, name: str) -> _Job:
+        with self._arrived:
+            self._arrived.wait_for(lambda: name in self._jobs, MEET_SECONDS)
+            job = self._jobs.get(name)
+        if job is None:
+            raise ClusterError(f"Party {self.party} was not given job {name[:8]}.")
+        return job
+
+    async def _dial(self, job: _Job, peer: int) -> None:
         """Opens this party's stream to a higher-numbered one."""
         target = self.config.parties[peer]
         options = list(CHANNEL_OPTIONS)
@@ -377,76 +386,60 @@ class Worker:
                 self._key, self._me.certificate, target.certificate
             )
             options += tls.target_options(target.certificate)
-            channel = grpc.secure_channel(target.address, credentials, options=options)
+            channel = grpc.aio.secure_channel(target.address, credentials, options=options)
         else:
-            channel = grpc.insecure_channel(target.address, options=options)
-        deadline = time.monotonic() + MEET_SECONDS
-        ready = grpc.channel_ready_future(channel)
-        while True:
+            channel = grpc.aio.insecure_channel(target.address, options=options)
+        agreement = handshake.KeyAgreement()
+        mine = self._hello(job, agreement)
+        try:
             try:
-                ready.result(timeout=0.2)
-                break
-            except grpc.FutureTimeoutError:
-                if job.failed is None and time.monotonic() < deadline:
-                    continue
-                ready.cancel()
-                channel.close()
-                raise job.failed or ClusterError(
+                await asyncio.wait_for(channel.channel_ready(), MEET_SECONDS)
+            except asyncio.TimeoutError:
+                raise ClusterError(
                     f"Party {peer} does not answer. Received: nothing from {target.address} in "
                     f"{MEET_SECONDS:.0f} s. Start its worker, or correct its address or "
                     "certificate in cluster.toml."
                 ) from None
-        agreement = handshake.KeyAgreement()
-        mine = self._hello(job, agreement)
+            call = wire.stub(channel, wire.STREAM)(metadata=(("tfe-party", str(self.party)),))
+            try:
+                await call.write(mine.encode())
+                first = await asyncio.wait_for(call.read(), MEET_SECONDS + 3)
+            except (grpc.RpcError, asyncio.TimeoutError):
+                first = None
+            if not isinstance(first, bytes):
+                details = await call.details() if call.done() else ""
+                raise ClusterError(
+                    f"Party {peer} refused the session: {(details or 'its stream ended')[:300]}"
+                )
+            theirs = handshake.Hello.decode(first)
+            handshake.check(mine, theirs, peer)
+            job.have_key(peer, agreement.derive(mine, theirs))
+        except BaseException:
+            await channel.close()
+            raise
+        task = asyncio.ensure_future(self._carry_dialled(job, peer, channel, call))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-        def outgoing() -> Iterator[bytes]:
-            yield mine.encode()
-            link = job.wait_link()
-            if link is not None:
-                link.seen(peer)
-                yield from link.outgoing(peer)
-
-        call = wire.stub(channel, wire.STREAM)(
-            outgoing(), metadata=(("tfe-party", str(self.party)),)
-        )
-        answered = threading.Event()
-        # A job that fails meanwhile must not keep the next one waiting.
-        job.on_fail(lambda: answered.is_set() or call.cancel())
-        timer = threading.Timer(deadline - time.monotonic() + 3, call.cancel)
-        timer.start()
+    async def _carry_dialled(self, job: _Job, peer: int, channel: Any, call: Any) -> None:
         try:
-            theirs = handshake.Hello.decode(next(call))
-            answered.set()
-        except (grpc.RpcError, StopIteration) as error:
-            channel.close()
-            details = getattr(error, "details", lambda: "")() or "its stream ended"
-            raise job.failed or ClusterError(
-                f"Party {peer} refused the session: {details[:300]}"
-            ) from None
+            link = await self._loop.run_in_executor(None, job.wait_link)
+            if link is not None:
+                await link.carry(peer, call.read, call.write)
+                with contextlib.suppress(Exception):
+                    await call.done_writing()
         finally:
-            timer.cancel()
-        handshake.check(mine, theirs, peer)
-        job.have_key(peer, agreement.derive(mine, theirs))
-
-        def incoming() -> None:
-            link = job.wait_link()
-            if link is None:
-                call.cancel()
-                channel.close()
-                return
-
-            def close() -> None:
-                call.cancel()
-                channel.close()
-
-            link.on_close(close)
-            link.incoming(peer, call)
-
-        threading.Thread(target=incoming, name=f"tfe-in-{peer}", daemon=True).start()
+            await channel.close()
 
     def _meet(self, job: _Job) -> SessionLink:
         for peer in range(self.party + 1, 3):
-            self._dial(job, peer)
+            dialling = asyncio.run_coroutine_threadsafe(self._dial(job, peer), self._loop)
+            # A job that fails meanwhile must not keep the next one waiting.
+            job.on_fail(dialling.cancel)
+            try:
+                dialling.result()
+            except concurrent.futures.CancelledError:
+                raise job.failed or ClusterError("The job was cancelled.") from None
         with job.met:
             others = {p for p in range(3) if p != self.party}
             job.met.wait_for(

@@ -98,6 +98,7 @@ class Hosts:
         self.processes = Processes()
         self.ports = _free_ports()
         self.workers: dict[int, subprocess.Popen[Any]] = {}
+        self._runs: dict[int, Path] = {}
         where = ",".join(f"127.0.0.{p + 1}:{port}" for p, port in enumerate(self.ports))
         names = [word for name in clients for word in ("--client", name)]
         made = self.command("certs", "all", "--hosts", where, "--out", str(folder), *names)
@@ -116,6 +117,7 @@ class Hosts:
         """Starts one worker; see `wait_ready`."""
         command = ["-m", "tfe_bench", "worker", "--party", str(party)]
         command += ["--cluster", str(cluster or self.cluster), *options]
+        self._runs[party] = cluster or self.cluster
         with (self.folder / f"party{party}.log").open("wb") as out:
             self.workers[party] = self.processes.start(*command, out=out)
 
@@ -130,9 +132,25 @@ class Hosts:
 
     def stop(self, party: int) -> int:
         """Ends a worker as its operator would; returns its exit code."""
+        self._runs.pop(party, None)
         worker = self.workers.pop(party)
         worker.terminate()
         return int(worker.wait(30))
+
+    def ensure(self, *absent: int, others: dict[int, Path] | None = None) -> None:
+        """Has every worker run from the shared file, but for some.
+
+        Args:
+            absent: parties that shall not run.
+            others: parties that shall run from another file.
+        """
+        wanted = {p: (others or {}).get(p, self.cluster) for p in range(3) if p not in absent}
+        for party in range(3):
+            if party in self.workers and self._runs.get(party) != wanted.get(party):
+                self.stop(party)
+            if party in wanted and party not in self.workers:
+                self.start(party, cluster=wanted[party])
+        self.wait_ready()
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs ``tfe_bench arguments...`` to its end."""
@@ -182,11 +200,10 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         (three.folder / "worker1.toml").write_text(
             'party = 1\nkey = "party1.key"\nallow_programs = ["sort"]\n'
             '[[reveal]]\nprogram = "sort"\nto = ["analyst"]\n'
+            '[[reveal]]\nprogram = "channel"\nto = ["analyst"]\n'
             "[limits]\nmax_elements = 100000\n"
         )
-        for party in range(3):
-            three.start(party)
-        three.wait_ready()
+        three.ensure()
         yield three
     finally:
         three.close()

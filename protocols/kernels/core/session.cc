@@ -1,5 +1,7 @@
 #include "protocols/kernels/core/session.h"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -171,7 +173,7 @@ void Session::EndStep(int64_t step) {
         peers_[p].outbox.push_back(
             {tag, kStepDone, {}, nullptr, 0, 0, nullptr, NowMicros() + kLazyMicros});
         // Only where nothing else is due will the sender have to set itself a timer.
-        if (peers_[p].outbox.size() == 1) outgoing_[p].notify_one();
+        if (peers_[p].outbox.size() == 1) WakeSender(p);
       }
     }
     changed_.notify_all();
@@ -212,7 +214,7 @@ Error Session::Send(int peer, const Tag& tag, bool run_ahead, const std::string&
       const int64_t delay = delay_us_[peer];
       peers_[peer].outbox.push_back({tag, flags, depth, data, size, 0, std::move(keep_alive),
                                      delay ? NowMicros() + delay : 0});
-      outgoing_[peer].notify_one();
+      WakeSender(peer);
       return "";
     }
     counters_.frame_sent[peer] += size + sizeof(FrameHeader);
@@ -328,6 +330,20 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
   }
   done(error, std::move(message));
   return error;
+}
+
+void Session::SetWake(int peer, int fd) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  wake_[peer] = fd;
+}
+
+void Session::WakeSender(int peer) {
+  outgoing_[peer].notify_one();
+  if (wake_[peer] >= 0) {
+    const uint64_t one = 1;
+    // A full counter means that the reader is awake anyway.
+    [[maybe_unused]] const ssize_t written = write(wake_[peer], &one, sizeof(one));
+  }
 }
 
 int64_t Session::WaitOutgoing(int peer, int64_t limit, int timeout_ms) {
@@ -446,7 +462,7 @@ void Session::Abort(const Error& why) {
       peer.arriving.clear();
     }
     changed_.notify_all();
-    for (auto& outgoing : outgoing_) outgoing.notify_all();
+    for (int p = 0; p < 3; ++p) WakeSender(p);
   }
   for (Done& done : waiting) done(aborted_, {});
 }

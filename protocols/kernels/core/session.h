@@ -123,6 +123,8 @@ class Session {
   // is over: kOver.
   static constexpr int64_t kOver = INT64_MIN;
   int64_t NextBlob(int peer, uint8_t* out, int64_t small, int64_t limit, int timeout_ms);
+  // An eventfd to write to whenever something may be due for a peer; -1: none.
+  void SetWake(int peer, int fd);
   // Takes a blob as popped by the peer.  An error ends the session.
   Error Push(int peer, const uint8_t* blob, int64_t size);
   // Joins two sessions of one process; Send then delivers directly.
@@ -183,7 +185,7 @@ class Session {
   Error Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uint64_t total,
                uint64_t offset, const uint8_t* data, size_t size);
   void Note(const Tag& tag, int index, Depth depth);
-  void AbortIfSet(const Error& why);
+  void WakeSender(int peer);
 
   const int party_;
   const bool simulated_;
@@ -196,6 +198,7 @@ class Session {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::condition_variable outgoing_[3];  // one per sender: a message wakes one thread
+  int wake_[3] = {-1, -1, -1};
   Peer peers_[3];
   int64_t last_step_ = 0;            // high-water mark
   std::set<int64_t> open_steps_;

@@ -93,6 +93,9 @@ int64_t tfe_next_blob(int64_t handle, int64_t peer, uint8_t* out, int64_t small,
   return s ? s->NextBlob(static_cast<int>(peer), out, small, limit, static_cast<int>(timeout_ms))
            : Session::kOver;
 }
+void tfe_set_wake(int64_t handle, int64_t peer, int64_t fd) {
+  if (auto s = FindSession(handle)) s->SetWake(static_cast<int>(peer), static_cast<int>(fd));
+}
 int64_t tfe_pop(int64_t handle, int64_t peer, uint8_t* out, int64_t limit) {
   auto s = FindSession(handle);
   return s ? s->Pop(static_cast<int>(peer), out, limit) : -1;

@@ -1,0 +1,134 @@
+"""What two workers must agree on, and the key that they make for a session."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfe_bench.cluster import handshake
+from tfe_bench.cluster.handshake import Hello, KeyAgreement
+from tfe_bench.errors import ProtocolError, VersionMismatch
+
+
+def _hello(party: int = 0, **other: Any) -> Hello:
+    fields: dict[str, Any] = {
+        "party": party,
+        "version": "0.1.0",
+        "abi": 1,
+        "tensorflow": "2.21.0",
+        "ring": 64,
+        "fractional_bits": 16,
+        "cluster": "c" * 64,
+        "program": "d" * 64,
+        "job": "e" * 32,
+        "public_key": "00" * 32,
+    }
+    return Hello(**{**fields, **other})
+
+
+def test_hellos_that_agree_pass() -> None:
+    handshake.check(_hello(0), _hello(1), 1)
+    handshake.check(_hello(0), _hello(1, tensorflow="2.21.9", public_key="11" * 32), 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "other"),
+    [
+        ("version", "0.2.0"),
+        ("abi", 2),
+        ("tensorflow", "2.20.0"),
+        ("ring", 128),
+        ("fractional_bits", 8),
+        ("cluster", "f" * 64),
+        ("program", "f" * 64),
+        ("job", "f" * 32),
+    ],
+)
+def test_every_field_that_differs_is_refused_with_both_values(field: str, other: Any) -> None:
+    mine, theirs = _hello(0), _hello(2, **{field: other})
+    with pytest.raises(VersionMismatch) as caught:
+        handshake.check(mine, theirs, 2)
+    text = str(caught.value)
+    assert field in text and "(party 0)" in text and "(party 2)" in text
+    for value in (getattr(mine, field), other):
+        shown = handshake.minor(value) if field == "tensorflow" else str(value)
+        assert shown[:24] in text
+    assert caught.value.exit_code == 30
+
+
+def test_no_field_is_left_unchecked() -> None:
+    own = {"party", "public_key"}  # differ by their nature
+    assert {f.name for f in dataclasses.fields(Hello)} == own | set(handshake._MUST_AGREE)
+
+
+def test_a_hello_of_another_party_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="Party 1 was expected.*party 2"):
+        handshake.check(_hello(0), _hello(2), 1)
+
+
+def test_a_hello_survives_the_wire() -> None:
+    assert Hello.decode(_hello(2).encode()) == _hello(2)
+
+
+@pytest.mark.parametrize("blob", [b"", b"{}", b"[]", b"null", b"\xff\xfe", b"{", b'{"party": 0}'])
+def test_what_is_no_hello_is_refused(blob: bytes) -> None:
+    with pytest.raises(ProtocolError, match="not a hello"):
+        Hello.decode(blob)
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_no_hello(blob: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        Hello.decode(blob)
+
+
+def _agree(change: dict[str, Any] | None = None) -> tuple[bytes, bytes]:
+    a, b = KeyAgreement(), KeyAgreement()
+    hello_a, hello_b = _hello(0, public_key=a.public_key), _hello(1, public_key=b.public_key)
+    seen = dataclasses.replace(hello_b, **(change or {}))
+    return a.derive(hello_a, seen), b.derive(hello_b, hello_a)
+
+
+def test_both_sides_derive_one_key_of_16_bytes() -> None:
+    first, second = _agree()
+    assert first == second
+    assert len(first) == 16
+
+
+def test_every_session_has_keys_of_its_own() -> None:
+    assert len({_agree()[0] for _ in range(20)}) == 20
+
+
+def test_the_key_depends_on_the_whole_hello() -> None:
+    # Whoever changes a field on the way gets two keys that differ.
+    first, second = _agree({"job": "0" * 32})
+    assert first != second
+
+
+def test_the_hello_carries_no_secret() -> None:
+    agreement = KeyAgreement()
+    hello = _hello(public_key=agreement.public_key)
+    private = agreement._private.private_bytes_raw()
+    assert private.hex() not in hello.encode().decode()
+    assert set(json.loads(hello.encode())) == {f.name for f in dataclasses.fields(Hello)}
+
+
+def test_the_program_digest_tells_programs_parameters_and_shapes_apart() -> None:
+    base = ("sort", {"repeat": 1}, [["keys", [3], 0]])
+    others = [
+        ("max", {"repeat": 1}, [["keys", [3], 0]]),
+        ("sort", {"repeat": 2}, [["keys", [3], 0]]),
+        ("sort", {"repeat": 1}, [["keys", [4], 0]]),
+        ("sort", {"repeat": 1}, [["keys", [3], 16]]),
+        ("sort", {}, [["keys", [3], 0]]),
+    ]
+    digests = [handshake.program_digest(*each) for each in [base, *others]]
+    assert len(set(digests)) == len(digests)
+    assert handshake.program_digest("sort", {"a": 1, "b": 2}, []) == handshake.program_digest(
+        "sort", {"b": 2, "a": 1}, []
+    )
