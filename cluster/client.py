@@ -312,9 +312,9 @@ def _what_is_there(party: PartyConfig, timeout: float) -> str:
             "cluster.toml."
         )
     return (
-        f"Received: a connection to {party.address} but no agreement on TLS in {timeout:.0f} s. Its "
-        "worker must run with a cluster.toml that holds this client's certificate, and this one "
-        "must hold the worker's."
+        f"Received: a connection to {party.address} but no agreement on TLS in {timeout:.0f} s. "
+        "Its worker must run with a cluster.toml that holds this client's certificate, and this "
+        "one must hold the worker's."
     )
 
 

@@ -103,7 +103,7 @@ class Reader:
         return out
 
 
-def stub(channel: grpc.Channel, method: str) -> Any:
+def stub(channel: grpc.Channel | grpc.aio.Channel, method: str) -> Any:
     """A stream-stream call of the worker's service."""
     return channel.stream_stream(
         f"/{SERVICE}/{method}", request_serializer=identity, response_deserializer=identity

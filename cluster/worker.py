@@ -10,7 +10,6 @@ import asyncio
 import concurrent.futures
 import contextlib
 import hashlib
-import json
 import logging
 import queue
 import threading
@@ -32,7 +31,6 @@ from tfe_bench.errors import (
     ClusterError,
     ConfigError,
     JobCancelled,
-    PeerLost,
     PolicyError,
     ProtocolError,
     SecurityError,
@@ -394,7 +392,7 @@ class Worker:
         try:
             try:
                 await asyncio.wait_for(channel.channel_ready(), MEET_SECONDS)
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 raise ClusterError(
                     f"Party {peer} does not answer. Received: nothing from {target.address} in "
                     f"{MEET_SECONDS:.0f} s. Start its worker, or correct its address or "
@@ -404,7 +402,7 @@ class Worker:
             try:
                 await call.write(mine.encode())
                 first = await asyncio.wait_for(call.read(), MEET_SECONDS + 3)
-            except (grpc.RpcError, asyncio.TimeoutError):
+            except (grpc.RpcError, TimeoutError):
                 first = None
             if not isinstance(first, bytes):
                 details = await call.details() if call.done() else ""
@@ -550,8 +548,8 @@ class Worker:
         # Nobody closes before everybody has finished.
         party.exchange(b"done")
         measured = {
-            **context.measurements,
             "build_seconds": party.build_seconds,
+            **context.measurements,
             "idle_memory": idle,
             "peak_memory": self._memory.peak(),
         }
@@ -611,11 +609,3 @@ def _check_copies(party: Any, name: str, seed: dict[str, bytes], masked: bytearr
                 f"The client gave parties {party.index} and {peer} shares of {name!r} that do not "
                 "fit each other. The job is refused: such shares could turn outputs into masks."
             )
-
-
-def dumps(value: Any) -> str:
-    """Compact JSON."""
-    return json.dumps(value, separators=(",", ":"))
-
-
-__all__ = ["MEET_SECONDS", "PeerLost", "Worker", "pair_key"]

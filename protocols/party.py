@@ -14,10 +14,8 @@ import ctypes
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from tfe_bench.errors import ProtocolError, TfeBenchError
 from tfe_bench.protocols import ops
@@ -536,11 +534,3 @@ class PrivateFunction:
         party.agree("The traced graph", trace_log[-1] + str(party._next_site).encode())
         party.build_seconds += time.perf_counter() - started
         return concrete, out_spec[-1]
-
-
-def as_public(values: Any) -> np.ndarray[Any, Any]:
-    """A public tensor as a numpy array."""
-    return np.asarray(values)
-
-
-__all__ = ["K1", "K2", "K3", "Party", "PrivateFunction", "Site", "StepCost", "as_public", "replace"]

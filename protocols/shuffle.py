@@ -8,7 +8,7 @@ rows would reveal which rows have equal order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols import ops, wide
@@ -82,10 +82,3 @@ def shuffle_cost(n: int, limbs: int = 1) -> Cost:
     """Cost of `shuffle` for n elements in all rows of one column."""
     w = 64 * limbs * n
     return Cost(dealer=w, e1=w, e2=2 * w, rounds=2, cold=2)
-
-
-def identity_columns(n: int) -> Any:
-    """Positions 0..n-1, the public index column."""
-    import tensorflow as tf
-
-    return tf.range(n, dtype=tf.int64)

@@ -42,6 +42,12 @@ def add_parser(commands: Any) -> None:
     )
     p.add_argument("--output", type=Path, metavar="FILE", help="write the result (.csv or .npy)")
     p.add_argument("--algorithm", default="auto", metavar="NAME", help=", ".join(ALGORITHMS))
+    p.add_argument(
+        "--plan-for",
+        default="local",
+        choices=("local", "lan", "wan"),
+        help="the network that auto and quick plan for (default: local)",
+    )
     p.add_argument("--descending", action="store_true", help="largest first")
     add_run_options(p)
     p.set_defaults(run=run)
@@ -81,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         "algorithm": arguments.algorithm,
         "descending": arguments.descending,
         "repeat": arguments.repeat,
-        "profile": arguments.profile,
+        "profile": arguments.plan_for,
     }
     with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
         result = cluster.run("sort", parameters, inputs, bar.update)
@@ -94,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         "source": work.source,
         "algorithm": arguments.algorithm,
         "descending": arguments.descending,
+        "plan_for": arguments.plan_for,
     }
     if work.ring.ndim == 2:
         shown["rows"] = int(work.ring.shape[0])

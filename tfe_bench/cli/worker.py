@@ -90,6 +90,9 @@ def _load_tensorflow(threads: int | None) -> None:
     options = tf.compat.v1.ConfigProto()
     options.experimental.disable_thread_spinning = True
     tf.compat.v1.enable_eager_execution(config=options)
+    # The graphs are as they should be: rewriting them costs time at the first call, and nothing may
+    # merge, fold or reorder what consumes masks.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(max(2, cores))
     ops.native()

@@ -1,0 +1,81 @@
+"""The timing loop of every workload: warm-up, barriers, repeats, counters."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from tfe_bench.cluster.jobs import Context
+from tfe_bench.errors import UsageError, did_you_mean
+
+T = TypeVar("T")
+
+PARAMETERS = ("repeat", "warm_up", "profile")
+_MAX_REPEAT = 1000
+
+
+def check_parameters(workload: str, given: Iterable[str], own: Iterable[str] = ()) -> None:
+    """Refuses parameters that neither the harness nor the workload has.
+
+    Raises:
+        UsageError: naming the parameter, with "did you mean".
+    """
+    known = (*PARAMETERS, *own)
+    for name in given:
+        if name not in known:
+            raise UsageError(f"{workload} has no parameter {name!r}.{did_you_mean(name, known)}")
+
+
+def check_repeat(repeat: object) -> None:
+    """Refuses a number of repeats that is none.
+
+    Raises:
+        UsageError: it is not 1 to 1000.
+    """
+    if isinstance(repeat, bool) or not isinstance(repeat, int) or not 1 <= repeat <= _MAX_REPEAT:
+        raise UsageError(f"repeat is 1 to {_MAX_REPEAT}. Received: {repeat!r}.")
+
+
+def measure(context: Context, variant: str, once: Callable[[Callable[[float], None]], T]) -> T:
+    """Runs `once` for warm-up and then `repeat` times; fills in the context's measurements.
+
+    All three workers begin each run together; the barrier is not part of the time.  Bytes and
+    rounds are those of the last run.
+
+    Args:
+        variant: of the protocol, for the record.
+        once: one run; it may report progress as a fraction.
+
+    Returns:
+        What the last run returned.
+    """
+    party, parameters = context.party, context.parameters
+    repeat, warm_up = int(parameters.get("repeat", 1)), int(parameters.get("warm_up", 1))
+    turns = warm_up + repeat
+    took: list[float] = []
+    for turn in range(turns):
+        label = "warming up" if turn < warm_up else f"run {turn - warm_up + 1} of {repeat}"
+
+        def progress(fraction: float, turn: int = turn, label: str = label) -> None:
+            context.progress((turn + fraction) / turns, label)
+
+        progress(0.0)
+        party.exchange(b"begin")
+        party.reset_counters()
+        started = time.perf_counter()
+        result = once(progress)
+        took.append(time.perf_counter() - started)
+    counters = party.counters()
+    context.measurements.update(
+        seconds=took[warm_up:],
+        payload=counters["payload"],
+        frames=counters["frames"],
+        rounds=[[s.cold, s.ahead] for s in party.rounds()],
+        # tracing, and what the first run took longer than the others
+        build_seconds=max(party.build_seconds, took[0] - statistics.median(took[warm_up:])),
+        trace_seconds=party.build_seconds,
+        variant=variant,
+    )
+    return result

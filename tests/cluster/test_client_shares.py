@@ -1,0 +1,205 @@
+"""A client that lies to the workers: caught before its input is used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster import wire
+from tfe_bench.cluster.client import PrivateInput
+from tfe_bench.cluster.launch import LocalCluster
+from tfe_bench.cluster.worker import _check_copies
+from tfe_bench.errors import PolicyError, ProtocolError, TfeBenchError, VersionMismatch
+
+Change = Callable[[bytes], list[bytes]]
+KEYS = np.arange(40, dtype=np.int64)[::-1].copy()
+
+
+def _lie(
+    monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster, lies: dict[int, Change]
+) -> None:
+    """Has the client's messages to some parties replaced."""
+    stub, channels = wire.stub, cluster.client._channels
+
+    def lying(channel: Any, method: str) -> Any:
+        call = stub(channel, method)
+        change = next((c for p, c in lies.items() if channels[p] is channel), None)
+        if change is None:
+            return call
+
+        def changed(requests: Iterator[bytes]) -> Iterator[bytes]:
+            for blob in requests:
+                yield from change(blob)
+
+        return lambda requests, **options: call(changed(requests), **options)
+
+    monkeypatch.setattr(wire, "stub", lying)
+
+
+def _refused(
+    monkeypatch: pytest.MonkeyPatch,
+    cluster: LocalCluster,
+    lies: dict[int, Change],
+    kind: type[TfeBenchError] = ProtocolError,
+    told: str = "",
+) -> None:
+    """The lie is refused with no result, and the cluster stays usable."""
+    with monkeypatch.context() as patch:
+        _lie(patch, cluster, lies)
+        with pytest.raises(kind, match=told):
+            cluster.run("sort", {}, {"keys": PrivateInput(KEYS)})
+    outputs = cluster.run("sort", {}, {"keys": PrivateInput(KEYS)}).outputs
+    np.testing.assert_array_equal(outputs["keys"], np.sort(KEYS))
+
+
+def _in_data(change: Callable[[bytes], bytes]) -> Change:
+    return lambda blob: [b"D" + change(blob[1:])] if blob.startswith(b"D") else [blob]
+
+
+def _in_header(change: Callable[[dict[str, Any]], object]) -> Change:
+    def apply(blob: bytes) -> list[bytes]:
+        if not blob.startswith(b"E"):
+            return [blob]
+        header = json.loads(blob[1:])
+        change(header)
+        return [b"E" + json.dumps(header).encode()]
+
+    return apply
+
+
+def _seed(name: str, value: str) -> Change:
+    return _in_header(lambda header: header["inputs"][0]["seeds"].update({name: value}))
+
+
+@pytest.mark.parametrize("party", [1, 2])
+def test_different_masked_inputs_at_the_two_evaluators_are_refused(
+    monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster, party: int
+) -> None:
+    def flip(data: bytes) -> bytes:
+        return data[:-1] + bytes([data[-1] ^ 1])
+
+    told = "parties [12] and [12] shares of 'keys' that do not fit each other"
+    _refused(monkeypatch, shared_cluster, {party: _in_data(flip)}, told=told)
+
+
+@pytest.mark.parametrize(("party", "seed"), [(0, "l1"), (0, "l2"), (1, "l1"), (2, "l2")])
+def test_different_seeds_at_dealer_and_evaluator_are_refused(
+    monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster, party: int, seed: str
+) -> None:
+    lies = {party: _seed(seed, "ab" * 16)}
+    _refused(monkeypatch, shared_cluster, lies, told="do not fit each other")
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        _seed("m", "00" * 16),
+        _seed("l2", "00" * 16),
+        _seed("l1", "00" * 8),
+        _seed("l1", "zz"),
+        _in_header(lambda header: header["inputs"][0].update(seeds={})),
+        _in_header(lambda header: header["inputs"][0].update(seeds=None)),
+        _in_header(lambda header: header["inputs"][0].update(shape=[-1, -40])),
+        _in_header(lambda header: header["inputs"][0].update(shape="many")),
+        _in_header(lambda header: header.update(inputs=7)),
+        _in_header(lambda header: header.pop("job")),
+        _in_header(lambda header: header.update(event="progress")),
+        lambda blob: [b"E{"] if blob.startswith(b"E") else [blob],
+        lambda blob: [b""] if blob.startswith(b"E") else [blob],
+    ],
+    ids=[
+        *("unknown-part", "third-part", "short-seed", "no-hex", "no-seeds", "null-seeds"),
+        *("negative-shape", "text-shape", "no-list", "no-name", "no-submission", "no-json", "empty"),
+    ],
+)
+def test_a_malformed_submission_is_refused(
+    monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster, lie: Change
+) -> None:
+    _refused(monkeypatch, shared_cluster, {1: lie})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda data: data + bytes(8), lambda data: data[:-8] + bytes(17)],
+    ids=["longer", "uneven"],
+)
+def test_an_input_of_another_length_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    shared_cluster: LocalCluster,
+    change: Callable[[bytes], bytes],
+) -> None:
+    lies = {2: _in_data(change)}
+    _refused(monkeypatch, shared_cluster, lies, told="incomplete or too long")
+
+
+def test_other_parameters_at_one_worker_are_refused(
+    monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
+) -> None:
+    lies = {2: _in_header(lambda header: header["parameters"].update(repeat=2))}
+    _refused(monkeypatch, shared_cluster, lies, VersionMismatch, "differ in program")
+
+
+def test_another_shape_at_one_worker_is_refused(
+    monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
+) -> None:
+    lies = {0: _in_header(lambda header: header["inputs"][0].update(shape=[39]))}
+    _refused(monkeypatch, shared_cluster, lies, VersionMismatch, "differ in program")
+
+
+def test_a_shape_beyond_the_limit_is_refused_before_its_data_is_read(
+    monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
+) -> None:
+    huge = _in_header(lambda header: header["inputs"][0].update(shape=[1 << 40]))
+    _refused(monkeypatch, shared_cluster, dict.fromkeys(range(3), huge), PolicyError, "limit")
+
+
+# ---- who compares what
+
+
+class _Recorder:
+    """A party that notes whom it sends what, and hands in what it is told to have received."""
+
+    def __init__(self, index: int, board: dict[tuple[int, int], bytes], ready: threading.Barrier):
+        self.index, self.dealer = index, 0
+        self._board, self._ready = board, ready
+
+    def exchange_each(self, payloads: dict[int, bytes]) -> dict[int, bytes]:
+        for peer, payload in payloads.items():
+            self._board[self.index, peer] = payload
+        self._ready.wait(10)
+        return {peer: self._board[peer, self.index] for peer in payloads}
+
+
+def test_only_the_two_holders_of_a_part_compare_it() -> None:
+    seed1, seed2, masked = b"1" * 16, b"2" * 16, bytearray(b"m" * 24)
+    held = [{"l1": seed1, "l2": seed2}, {"l1": seed1}, {"l2": seed2}]
+    board: dict[tuple[int, int], bytes] = {}
+    ready = threading.Barrier(3)
+    threads = [
+        threading.Thread(
+            target=_check_copies,
+            args=(_Recorder(p, board, ready), "x", held[p], masked if p else bytearray()),
+        )
+        for p in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    of = {name: hashlib.sha256(part).digest() for name, part in
+          (("l1", seed1), ("l2", seed2), ("m", bytes(masked)))}
+    # The dealer could search a small input by a digest of m: it never receives one.
+    assert board == {
+        (0, 1): of["l1"],
+        (1, 0): of["l1"],
+        (0, 2): of["l2"],
+        (2, 0): of["l2"],
+        (1, 2): of["m"],
+        (2, 1): of["m"],
+    }

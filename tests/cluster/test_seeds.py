@@ -1,0 +1,89 @@
+"""Sharing of a client's input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from tfe_bench.cluster import seeds
+
+Ring = np.ndarray[Any, np.dtype[np.int64]]
+_EDGES = [0, 1, -1, 2**31, 2**63 - 1, -(2**63), 2**62 + 1, -(2**62) - 1]
+
+
+def _reconstruct(seed1: bytes, seed2: bytes, m: Ring) -> Ring:
+    with np.errstate(over="ignore"):
+        return m - seeds.expand(seed1, m.size) - seeds.expand(seed2, m.size)
+
+
+def test_edge_values_are_reconstructed() -> None:
+    values = np.array(_EDGES, np.int64)
+    np.testing.assert_array_equal(_reconstruct(*seeds.share(values)), values)
+
+
+@given(hnp.arrays(np.int64, st.integers(0, 50)))
+def test_any_values_are_reconstructed(values: Ring) -> None:
+    np.testing.assert_array_equal(_reconstruct(*seeds.share(values)), values)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 4), (2, 0, 5)])
+def test_any_shape_is_shared_flat(shape: tuple[int, ...]) -> None:
+    values = np.full(shape, -7, np.int64)
+    np.testing.assert_array_equal(_reconstruct(*seeds.share(values)), values.reshape(-1))
+
+
+def test_a_view_that_is_not_contiguous_is_shared_as_it_reads() -> None:
+    values = np.arange(24, dtype=np.int64).reshape(4, 6)[::2, ::-3]
+    np.testing.assert_array_equal(_reconstruct(*seeds.share(values)), values.reshape(-1))
+
+
+def test_every_sharing_has_fresh_seeds() -> None:
+    shared = [seeds.share(np.zeros(4, np.int64)) for _ in range(50)]
+    drawn = [seed for seed1, seed2, _ in shared for seed in (seed1, seed2)]
+    assert {len(seed) for seed in drawn} == {seeds.SEED_BYTES}
+    assert len(set(drawn)) == 100
+    assert len({m.tobytes() for _, _, m in shared}) == 50
+
+
+def test_a_seed_expands_to_the_same_words_whatever_their_number() -> None:
+    seed = bytes(range(16))
+    long = seeds.expand(seed, 1000)
+    assert long.size == 1000
+    for count in (0, 1, 2, 3, 999):
+        np.testing.assert_array_equal(seeds.expand(seed, count), long[:count])
+
+
+def test_different_seeds_expand_to_unrelated_words() -> None:
+    one, other = seeds.expand(b"a" * 16, 4096), seeds.expand(b"b" * 16, 4096)
+    assert not np.intersect1d(one, other).size
+    assert np.unique(one).size == one.size
+
+
+def _chi_square_of_bytes(words: Ring) -> float:
+    counts = np.bincount(words.view(np.uint8), minlength=256)
+    expected = words.nbytes / 256
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+@pytest.mark.parametrize("value", [0, 1, -1, 2**63 - 1])
+def test_what_each_worker_gets_is_uniform_whatever_the_input(value: int) -> None:
+    seed1, seed2, m = seeds.share(np.full(1 << 16, value, np.int64))
+    print(f"seeds {seed1.hex()} {seed2.hex()}")
+    with np.errstate(over="ignore"):
+        views = {
+            "m": m,
+            "l1": seeds.expand(seed1, m.size),
+            "l2": seeds.expand(seed2, m.size),
+            "m - l1": m - seeds.expand(seed1, m.size),  # all that E1 has
+            "m - l2": m - seeds.expand(seed2, m.size),
+        }
+    for name, words in views.items():
+        # 255 degrees of freedom: mean 255, deviation 22.6; wrong by chance once in 10^9.
+        assert _chi_square_of_bytes(words) < 255 + 7 * 22.6, name
+        ones = np.unpackbits(words.view(np.uint8)).mean()
+        assert abs(ones - 0.5) < 7 * 0.5 / np.sqrt(words.size * 64), name
