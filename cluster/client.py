@@ -32,7 +32,7 @@ from tfe_bench.errors import (
 )
 
 CONNECT_SECONDS = 12.0
-SILENCE_SECONDS = 8.0
+SILENCE_SECONDS = 9.5
 _DEALER = 0
 
 

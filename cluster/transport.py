@@ -24,7 +24,7 @@ from tfe_bench.protocols import ops
 BLOB_BYTES = 1 << 19
 HEARTBEAT_SECONDS = 1.0
 # A worker that is not heard from for so long is lost.
-SILENCE_SECONDS = 6.0
+SILENCE_SECONDS = 8.0
 _SMALL_BYTES = 1 << 14
 _OVER = -(2**63)
 # A report that is not urgent falls due in the session after 5 ms.

@@ -31,7 +31,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfe_session_drop": (None, [_i64]),
     "tfe_session_link": (_i64, [_i64, _i64, _i64, _text]),
     "tfe_session_fault": (_i64, [_i64, _i64, _text]),
-    "tfe_step_begin": (_i64, [_i64, _i64, _i64, _text]),
+    "tfe_step_begin": (_i64, [_i64, _i64, _i64, _i64, _text]),
     "tfe_step_end": (None, [_i64, _i64]),
     "tfe_abort": (None, [_i64, _text]),
     "tfe_aborted": (_i64, [_i64, _text]),
@@ -51,7 +51,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfe_plan_new": (_ptr, [_i64, _i64, _i64, ctypes.c_double]),
     "tfe_plan_drop": (None, [_ptr]),
     "tfe_plan_next": (_i64, [_ptr, _ptr, _ptr]),
-    "tfe_plan_answer": (None, [_ptr, _ptr]),
+    "tfe_plan_answer": (_i64, [_ptr, _ptr]),
     "tfe_plan_order": (_ptr, [_ptr]),
 }
 

@@ -314,9 +314,12 @@ class Party:
 
     # ---- steps
 
-    def _next_step(self) -> int:
+    def _next_step(self, control: bool = False) -> int:
         self._step += 1
-        self.check(self._native.error_of("step_begin", self.handle, self._step, RUN_AHEAD_STEPS))
+        error = self._native.error_of(
+            "step_begin", self.handle, self._step, int(control), RUN_AHEAD_STEPS
+        )
+        self.check(error)
         return self._step
 
     def check(self, error: str) -> None:
@@ -328,7 +331,7 @@ class Party:
 
     def exchange_each(self, payloads: dict[int, bytes]) -> dict[int, bytes]:
         """Sends each peer its payload and returns theirs; both directions have one length."""
-        step = self._next_step()
+        step = self._next_step(control=True)
         got = {}
         try:
             for p, payload in payloads.items():
@@ -482,7 +485,10 @@ class PrivateFunction:
             ctx = tf.constant([party.handle, step, 0], tf.int64)
             results = concrete(ctx, *tensors)
         except tf.errors.OpError as error:
-            raise self._translate(error) from None
+            known = self._translate(error)
+            # Half a step has been sent: no other may follow in this session.
+            party._native.abort(party.handle, str(known).encode()[:500])
+            raise known from None
         finally:
             party._native.step_end(party.handle, step)
         return _unflatten(out_spec, results[1:])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.protocols import arithmetic, compare, convert, ops, wide
+from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.io import reveal_bits
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import Shared
@@ -83,7 +84,7 @@ def wide_keys(party: Party, keys: Shared, descending: bool, full_range: bool) ->
 
     Args:
         keys: [rows, n]; read as signed 64-bit values if full_range, else |key| < 2^62 is assumed
-            (fixed point guarantees it) and the extension of the ring by a comparison is saved.
+            and the extension of the ring by a comparison is saved.
     """
     import tensorflow as tf
 
@@ -185,7 +186,7 @@ def sort(
     *,
     descending: bool = False,
     algorithm: str = "auto",
-    full_range: bool | None = None,
+    full_range: bool = True,
     profile: str = "local",
     progress: Callable[[float], None] | None = None,
 ) -> Sorted:
@@ -198,11 +199,14 @@ def sort(
         keys: [n] or [rows, n], 64-bit.
         payload: columns of the keys' shape that move with them.
         algorithm: "quick", "all-pairs", "network" (reveals nothing, many more rounds) or "auto".
-        full_range: keys use all 64 bits; None: yes for integers, no for fixed point (|key| < 2^62).
+        full_range: keys may be any 64-bit value.  False saves a comparison per key where the
+            program itself guarantees |key| < 2^62; others would sort wrongly and give away that
+            they are out of range, so never say so for what a client chose.
         profile: network profile that "auto" plans for.
         progress: called with a fraction in [0, 1).
 
-    Rounds and bits: data-independent in distribution; `network_cost` is exact for "network".
+    Rounds and bits: those of `quick` and `all-pairs` follow the shuffled order, and so do not depend
+    on the data; `network_cost` is exact for "network".
     Raises:
         UsageError: a payload of another shape, an unknown algorithm.
     """
@@ -218,8 +222,6 @@ def sort(
             )
     rows, n = (1, shape[0]) if len(shape) == 1 else shape
     chosen = choose(algorithm, n, profile)
-    if full_range is None:
-        full_range = keys.fractional_bits == 0
 
     def as_matrix(x: Shared) -> Shared:
         return x.map(lambda a: tf.reshape(a, [rows, n]))
@@ -338,3 +340,34 @@ def _compare_exchange(party: Party, a: Any, b: Any, parts: Sequence[Shared]) -> 
         )
         result.append(replace(x, m=m, l1=l1, l2=l2))
     return result
+
+
+def network_cost(n: int, payload: int = 0) -> Cost:
+    """Cost of sort(..., algorithm="network") for one row of n keys with payload columns."""
+    if n < 2:
+        return Cost(0, 0, 0, 0, 0)
+    total = convert.extend_cost(n)
+    bits = 65 + index_bits(n)
+    for low, _ in odd_even_merge(n):
+        c = len(low)
+        layer = compare.msb_cost(c, bits).then(convert.open_bits_cost(c))
+        wide_column, column = convert.inject_cost(c, 2), convert.inject_cost(c, 1)
+        columns = 2 + payload  # the keys' own column and the index move like payload
+        layer = layer.then(
+            Cost(
+                wide_column.dealer + columns * column.dealer,
+                wide_column.e1 + columns * column.e1,
+                wide_column.e2 + columns * column.e2,
+                1,
+                2,
+            )
+        )
+        # Each layer is a graph call of its own, for which the dealer starts anew.
+        total = Cost(
+            total.dealer + layer.dealer,
+            total.e1 + layer.e1,
+            total.e2 + layer.e2,
+            total.rounds + layer.rounds,
+            total.cold + layer.cold,
+        )
+    return total

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.protocols import ops
 
 Pairs = np.ndarray[Any, np.dtype[np.int32]]
@@ -44,9 +44,18 @@ class SortPlan:
             yield _view(left.value, count), _view(right.value, count)
 
     def answer(self, words: np.ndarray[Any, Any]) -> None:
-        """Takes packed bits: bit i set when element left[i] < right[i]."""
+        """Takes packed bits: bit i set when element left[i] < right[i].
+
+        Raises:
+            RangeError: the answers contradict each other, as those of keys outside the range that
+                full_range=False promises do.
+        """
         words = np.ascontiguousarray(words)
-        self._native.plan_answer(self._plan, words.ctypes.data)
+        if self._native.plan_answer(self._plan, words.ctypes.data) != 0:
+            raise RangeError(
+                "The comparisons contradict each other: keys lie outside |key| < 2^62. "
+                "Sort them with full_range=True."
+            )
 
     def order(self) -> Pairs:
         """order[r*n + i] = position of the element of rank i in row r."""

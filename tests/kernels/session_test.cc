@@ -41,8 +41,8 @@ Error SendText(Session* s, int peer, const Tag& tag, const std::string& text) {
 
 TEST(a_large_message_arrives_whole_through_small_blobs) {
   auto a = Make(0), b = Make(1);
-  CHECK_EQ(a->BeginStep(1, 4), "");
-  CHECK_EQ(b->BeginStep(1, 4), "");
+  CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");
+  CHECK_EQ(b->BeginStep(1, Session::kGraph, 4), "");
   std::string text(100000, 'x');
   for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31);
   CHECK_EQ(SendText(a.get(), 1, {1, 5, 0, 0}, text), "");
@@ -59,7 +59,7 @@ TEST(a_large_message_arrives_whole_through_small_blobs) {
 
 TEST(a_tag_is_sent_once) {
   auto a = Make(0);
-  CHECK_EQ(a->BeginStep(1, 4), "");
+  CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");
   CHECK_EQ(SendText(a.get(), 1, {1, 5, 0, 0}, "x"), "");
   CHECK(!SendText(a.get(), 1, {1, 5, 0, 0}, "y").empty());
   CHECK_EQ(SendText(a.get(), 1, {1, 5, 1, 0}, "y"), "");
@@ -67,10 +67,10 @@ TEST(a_tag_is_sent_once) {
 
 TEST(steps_only_rise) {
   auto a = Make(0);
-  CHECK_EQ(a->BeginStep(3, 4), "");
+  CHECK_EQ(a->BeginStep(3, Session::kGraph, 4), "");
   a->EndStep(3);
-  CHECK(!a->BeginStep(3, 4).empty());
-  CHECK(!a->BeginStep(2, 4).empty());
+  CHECK(!a->BeginStep(3, Session::kGraph, 4).empty());
+  CHECK(!a->BeginStep(2, Session::kGraph, 4).empty());
   CHECK(!SendText(a.get(), 1, {3, 1, 0, 0}, "late").empty());
 }
 
@@ -114,8 +114,8 @@ TEST(different_numbers_are_different_counters) {
 
 TEST(garbage_and_repeated_frames_are_refused) {
   auto a = Make(0), b = Make(1);
-  CHECK_EQ(a->BeginStep(1, 4), "");
-  CHECK_EQ(b->BeginStep(1, 4), "");
+  CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");
+  CHECK_EQ(b->BeginStep(1, Session::kGraph, 4), "");
   uint8_t garbage[20] = {7};
   CHECK(!b->Push(0, garbage, sizeof(garbage)).empty());
   CHECK_EQ(SendText(a.get(), 1, {1, 9, 0, 0}, "hello"), "");
@@ -128,7 +128,7 @@ TEST(garbage_and_repeated_frames_are_refused) {
 
 TEST(abort_ends_every_receive) {
   auto a = Make(0);
-  CHECK_EQ(a->BeginStep(1, 4), "");
+  CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");
   std::vector<Error> errors;
   for (uint32_t i = 0; i < 3; ++i) {
     a->Recv(1, {1, i + 1, 0, 0}, 0, 8, [&](const Error& e, Message) { errors.push_back(e); });

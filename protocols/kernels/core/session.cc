@@ -123,8 +123,15 @@ Error Session::Stream(KeyRole role, int dealer, int64_t site, int64_t step, int6
   return "";
 }
 
-Error Session::BeginStep(int64_t step, int64_t run_ahead) {
+namespace {
+constexpr char kOtherGraph[] =
+    "the workers are at different points of the program: one of them traced a graph that the "
+    "others did not";
+}
+
+Error Session::BeginStep(int64_t step, StepKind kind, int64_t run_ahead) {
   std::unique_lock<std::mutex> lock(mutex_);
+  if (step <= 0 || step >> kStepBits) return "mask numbering: step out of range";
   if (step <= last_step_) {
     return "step " + std::to_string(step) + " is not above " + std::to_string(last_step_) +
            ": its masks may have been used";
@@ -138,7 +145,16 @@ Error Session::BeginStep(int64_t step, int64_t run_ahead) {
     return true;
   });
   if (!aborted_.empty()) return aborted_;
-  open_steps_.insert(step);
+  // What came early must be of this step's kind.
+  const Tag first{static_cast<uint64_t>(step), 0, 0, 0};
+  for (const Peer& peer : peers_) {
+    auto it = peer.seen_in.lower_bound(first);
+    if (it != peer.seen_in.end() && it->step == first.step &&
+        (it->site == 0) != (kind == kControl)) {
+      return kOtherGraph;
+    }
+  }
+  open_steps_.emplace(step, kind);
   return "";
 }
 
@@ -261,6 +277,18 @@ void Session::Recv(int peer, const Tag& tag, int index, size_t expected, Done do
   done(error, std::move(message));
 }
 
+void Session::CancelRecv(int peer, const Tag& tag) {
+  Done done;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto it = peers_[peer].waiting.find(tag);
+    if (it == peers_[peer].waiting.end()) return;
+    done = std::move(it->second.done);
+    peers_[peer].waiting.erase(it);
+  }
+  done("another part of this graph call failed", {});
+}
+
 Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uint64_t total,
                       uint64_t offset, const uint8_t* data, size_t size) {
   Done done;
@@ -284,6 +312,10 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
       if (step <= last_step_ && !open_steps_.count(step) && step != last_step_) {
         return "party " + std::to_string(peer) + " sent a message of a finished step (" +
                Describe(tag) + ")";
+      }
+      const auto open = open_steps_.find(step);
+      if (open != open_steps_.end() && (open->second == kControl) != (tag.site == 0)) {
+        return kOtherGraph;
       }
       if (!from.seen_in.insert(tag).second) {
         return "party " + std::to_string(peer) + " sent a message twice (" + Describe(tag) + ")";

@@ -100,7 +100,11 @@ class Session {
                int64_t tensor, uint64_t bytes, PrfStream* out);
 
   // ---- steps.  Each graph call is one; none is ever used twice.
-  Error BeginStep(int64_t step, int64_t run_ahead);  // waits while a peer is run_ahead steps behind
+  // A step is one graph call or one exchange of bookkeeping between the workers; all three must be
+  // at the same kind, or one has traced another graph than the others.
+  enum StepKind { kGraph, kControl };
+  // Waits while a peer is run_ahead steps behind.
+  Error BeginStep(int64_t step, StepKind kind, int64_t run_ahead);
   void EndStep(int64_t step);
   bool StepIsOpen(int64_t step);
 
@@ -112,6 +116,8 @@ class Session {
   // Calls done exactly once, on any thread.
   using Done = std::function<void(const Error&, Message)>;
   void Recv(int peer, const Tag& tag, int index, size_t expected, Done done);
+  // Completes a waiting receive with an error (its graph call has failed elsewhere).
+  void CancelRecv(int peer, const Tag& tag);
 
   // ---- transport side
   // Bytes that the next Pop would return at most; waits up to timeout_ms for some.  0: timed out,
@@ -201,7 +207,7 @@ class Session {
   int wake_[3] = {-1, -1, -1};
   Peer peers_[3];
   int64_t last_step_ = 0;            // high-water mark
-  std::set<int64_t> open_steps_;
+  std::map<int64_t, StepKind> open_steps_;
   std::map<int64_t, std::vector<Depth>> recv_depths_;  // by step, by receive index
   std::vector<Depth> step_depths_;
   Error aborted_;

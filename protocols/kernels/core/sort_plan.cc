@@ -8,6 +8,7 @@ namespace {
 inline bool Bit(const uint64_t* bits, int64_t i) { return bits[i >> 6] >> (i & 63) & 1; }
 
 // Orders the elements by how many of the others are below them.  less(i, j), i < j.
+// Empty when the answers fit no order.
 template <typename Less>
 std::vector<int32_t> RankAll(const int32_t* elements, int64_t size, Less less) {
   std::vector<int32_t> rank(size, 0);
@@ -19,14 +20,17 @@ std::vector<int32_t> RankAll(const int32_t* elements, int64_t size, Less less) {
     }
   }
   std::vector<int32_t> sorted(size, -1);
-  for (int64_t i = 0; i < size; ++i) sorted[rank[i]] = elements[i];
+  for (int64_t i = 0; i < size; ++i) {
+    if (sorted[rank[i]] != -1) return {};
+    sorted[rank[i]] = elements[i];
+  }
   return sorted;
 }
 
 }  // namespace
 
 SortPlan::SortPlan(int64_t rows, int64_t n, int64_t all_pairs_at, double round_cost)
-    : all_pairs_at_(all_pairs_at), round_cost_(round_cost) {
+    : all_pairs_at_(std::max<int64_t>(2, all_pairs_at)), round_cost_(round_cost) {
   order_.resize(rows * n);
   for (int64_t i = 0; i < rows * n; ++i) order_[i] = static_cast<int32_t>(i);
   if (n > 1) {
@@ -98,7 +102,7 @@ bool SortPlan::Next() {
   return true;
 }
 
-void SortPlan::Answer(const uint64_t* bits) {
+bool SortPlan::Answer(const uint64_t* bits) {
   std::vector<Segment> next;
   std::vector<int32_t> bucket_of, scratch;
   std::vector<int64_t> start;
@@ -109,6 +113,7 @@ void SortPlan::Answer(const uint64_t* bits) {
       const int64_t count = s.kind == kSample ? static_cast<int64_t>(s.splitters.size()) : size;
       int64_t pair = s.first_pair;
       auto sorted = RankAll(elements, count, [&](int64_t, int64_t) { return Bit(bits, pair++); });
+      if (static_cast<int64_t>(sorted.size()) != count) return Contradiction();
       if (s.kind == kSample) {
         s.splitters = std::move(sorted);
         next.push_back(std::move(s));
@@ -126,6 +131,18 @@ void SortPlan::Answer(const uint64_t* bits) {
       const int64_t pair = s.first_pair + p * size;
       for (int64_t i = 0; i < size; ++i) bucket_of[i] += !Bit(bits, pair + i);
     }
+    // Each pivot heads the bucket of its own number; anything else is a contradiction.
+    std::vector<int32_t> heads(buckets, -1);
+    for (int b = 1; b < buckets; ++b) heads[b] = s.splitters[known * b / buckets];
+    int found = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      for (int b = 1; b < buckets; ++b) {
+        if (elements[i] != heads[b]) continue;
+        if (bucket_of[i] != b) return Contradiction();
+        ++found;
+      }
+    }
+    if (found != buckets - 1) return Contradiction();
     start.assign(buckets + 1, 0);
     for (int64_t i = 0; i < size; ++i) ++start[bucket_of[i] + 1];
     for (int b = 0; b < buckets; ++b) start[b + 1] += start[b];
@@ -133,11 +150,11 @@ void SortPlan::Answer(const uint64_t* bits) {
     std::vector<int64_t> at(start.begin(), start.end() - 1);
     // The pivot of bucket b > 0 is its least element: put it first, so that it is finished.
     for (int b = 1; b < buckets; ++b) {
-      scratch[at[b]++] = s.splitters[known * b / buckets];
+      scratch[at[b]++] = heads[b];
     }
     for (int64_t i = 0; i < size; ++i) {
       const int b = bucket_of[i];
-      if (b > 0 && elements[i] == s.splitters[known * b / buckets]) continue;
+      if (b > 0 && elements[i] == heads[b]) continue;
       scratch[at[b]++] = elements[i];
     }
     std::copy(scratch.begin(), scratch.end(), elements);
@@ -151,6 +168,12 @@ void SortPlan::Answer(const uint64_t* bits) {
     }
   }
   segments_ = std::move(next);
+  return true;
+}
+
+bool SortPlan::Contradiction() {
+  segments_.clear();
+  return false;
 }
 
 }  // namespace tfe_bench

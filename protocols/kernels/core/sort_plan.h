@@ -23,7 +23,9 @@ class SortPlan {
   const std::vector<int32_t>& left() const { return left_; }
   const std::vector<int32_t>& right() const { return right_; }
   // bits: packed, bit i set when element left[i] < element right[i].
-  void Answer(const uint64_t* bits);
+  // False when the answers contradict each other (keys outside the range that was promised): the
+  // plan is then over.
+  bool Answer(const uint64_t* bits);
   // order()[r*n + i] = position of the element of rank i of row r.
   const std::vector<int32_t>& order() const { return order_; }
 
@@ -38,6 +40,7 @@ class SortPlan {
   };
 
   void Choose(Segment* segment, double live);
+  bool Contradiction();
 
   const int64_t all_pairs_at_;
   const double round_cost_;

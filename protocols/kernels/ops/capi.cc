@@ -71,9 +71,10 @@ int64_t tfe_session_fault(int64_t handle, int64_t fault, char* error) {
   return s ? Result(error, s->SetFault(static_cast<tfe_bench::Fault>(fault))) : Fail(error, kGone);
 }
 
-int64_t tfe_step_begin(int64_t handle, int64_t step, int64_t run_ahead, char* error) {
+int64_t tfe_step_begin(int64_t handle, int64_t step, int64_t control, int64_t run_ahead,
+                       char* error) {
   auto s = FindSession(handle);
-  return s ? Result(error, s->BeginStep(step, run_ahead)) : Fail(error, kGone);
+  return s ? Result(error, s->BeginStep(step, control ? Session::kControl : Session::kGraph, run_ahead)) : Fail(error, kGone);
 }
 void tfe_step_end(int64_t handle, int64_t step) {
   if (auto s = FindSession(handle)) s->EndStep(step);
@@ -190,8 +191,9 @@ int64_t tfe_plan_next(void* plan, const int32_t** left, const int32_t** right) {
   *right = p->right().data();
   return p->left().size();
 }
-void tfe_plan_answer(void* plan, const uint64_t* bits) {
-  static_cast<tfe_bench::SortPlan*>(plan)->Answer(bits);
+// 0 when the answers fit an order, -1 when they contradict each other.
+int64_t tfe_plan_answer(void* plan, const uint64_t* bits) {
+  return static_cast<tfe_bench::SortPlan*>(plan)->Answer(bits) ? 0 : -1;
 }
 const int32_t* tfe_plan_order(void* plan) {
   return static_cast<tfe_bench::SortPlan*>(plan)->order().data();

@@ -90,8 +90,19 @@ class RecvOp : public AsyncOpKernel {
         static_cast<size_t>(shape.num_elements()) * tensorflow::DataTypeSize(type_);
     const Tag tag{static_cast<uint64_t>(call.step), static_cast<uint32_t>(site_),
                   static_cast<uint32_t>(call.iteration), static_cast<uint32_t>(slot_)};
+    // A kernel that fails elsewhere in this call must not leave this one waiting for ever.
+    auto* cancellation = context->cancellation_manager();
+    tensorflow::CancellationToken token{};
+    if (cancellation) {
+      token = cancellation->get_cancellation_token();
+      const bool registered = cancellation->RegisterCallback(
+          token, [session = call.session, peer = peer_, tag] { session->CancelRecv(peer, tag); });
+      OP_REQUIRES_ASYNC(context, registered, absl::CancelledError("TfeBench: cancelled"), done);
+    }
     call.session->Recv(peer_, tag, index_, bytes,
-                       [this, context, done, shape](const Error& error, Message message) {
+                       [this, context, done, shape, cancellation, token](const Error& error,
+                                                                         Message message) {
+                         if (cancellation) cancellation->TryDeregisterCallback(token);
                          if (!error.empty()) {
                            context->SetStatus(ToStatus(error));
                          } else if (message.size == 0) {

@@ -1,0 +1,501 @@
+"""Frames, links and streams of one session, without workers."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import struct
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.transport import BYE, NOTICE, SessionLink
+from tfe_bench.errors import PeerLost, PolicyError, ProtocolError
+from tfe_bench.protocols import ops
+from tfe_bench.protocols.party import Party
+
+STEP_DONE = 2
+_HEADER = struct.Struct("<QQQIIIIIHH")  # FrameHeader of protocols/kernels/core/session.cc
+
+
+def _frame(
+    payload: bytes,
+    step: int = 1,
+    site: int = 1,
+    total: int | None = None,
+    offset: int = 0,
+    slot: int = 0,
+    flags: int = 0,
+    length: int | None = None,
+) -> bytes:
+    total = len(payload) if total is None else total
+    length = len(payload) if length is None else length
+    return _HEADER.pack(step, total, offset, site, 0, length, 0, 0, slot, flags) + payload
+
+
+class _Session:
+    """A native session of party 1, and what is pushed into it."""
+
+    def __init__(self) -> None:
+        self.native = ops.native()
+        self.handle = self.native.session_new(1, os.urandom(48), 0)
+
+    def begin(self, step: int) -> None:
+        assert self.native.error_of("step_begin", self.handle, step, 4) == ""
+
+    def end(self, step: int) -> None:
+        self.native.step_end(self.handle, step)
+
+    def push(self, blob: bytes, peer: int = 0) -> str:
+        return self.native.error_of("push", self.handle, peer, blob, len(blob))
+
+    def receive(self, size: int, step: int = 1, peer: int = 0) -> tuple[str, bytes]:
+        """A control message (site 0): the error, and what came."""
+        space = ctypes.create_string_buffer(max(1, size))
+        error = self.native.error_of("control_recv", self.handle, peer, step, space, size)
+        return error, space.raw[:size]
+
+    def send(self, payload: bytes, step: int = 1, peer: int = 0) -> str:
+        return self.native.error_of(
+            "control_send", self.handle, peer, step, payload, len(payload)
+        )
+
+
+@pytest.fixture
+def session() -> Iterator[_Session]:
+    fresh = _Session()
+    yield fresh
+    fresh.native.session_drop(fresh.handle)
+
+
+def test_the_header_has_48_bytes() -> None:
+    assert _HEADER.size == 48
+
+
+def test_a_message_arrives_whole_and_in_pieces(session: _Session) -> None:
+    session.begin(1)
+    assert session.push(_frame(b"whole", site=0)) == ""
+    assert session.receive(5) == ("", b"whole")
+    session.end(1)
+    session.push(_frame(b"", flags=STEP_DONE) + _frame(b"", flags=STEP_DONE))
+    session.push(_frame(b"", flags=STEP_DONE), peer=2)
+    session.begin(2)
+    pieces = [_frame(b"pie", 2, 0, total=8), _frame(b"ces..", 2, 0, total=8, offset=3)]
+    for piece in pieces:
+        assert session.push(piece) == ""
+    assert session.receive(8, step=2) == ("", b"pieces..")
+
+
+def test_messages_of_steps_to_come_wait_for_them(session: _Session) -> None:
+    assert session.push(_frame(b"early", step=1, site=0)) == ""
+    session.begin(1)
+    assert session.receive(5) == ("", b"early")
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        _frame(b"12345678")[:47],
+        _frame(b"12345678")[:-1],
+        _frame(b"12345678") + b"\0",
+        _frame(b"12345678", length=2**32 - 1),
+        b"\x01",
+        bytes(range(47)),
+    ],
+    ids=["header", "payload", "rest", "length", "byte", "noise"],
+)
+def test_a_truncated_blob_is_refused(session: _Session, blob: bytes) -> None:
+    assert "truncated" in session.push(blob)
+
+
+@pytest.mark.parametrize(
+    ("frame", "told"),
+    [
+        (_frame(b"12345678", total=4), "malformed"),
+        (_frame(b"12345678", total=16, offset=12), "malformed"),
+        (_frame(b"12345678", total=1 << 40), "malformed"),
+        (_frame(b"12345678", total=16, offset=8), "out of order"),
+    ],
+    ids=["longer-than-total", "beyond-total", "huge", "second-half-first"],
+)
+def test_a_frame_that_contradicts_itself_is_refused(
+    session: _Session, frame: bytes, told: str
+) -> None:
+    assert told in session.push(frame)
+
+
+def test_pieces_out_of_order_are_refused(session: _Session) -> None:
+    assert session.push(_frame(b"aa", total=6)) == ""
+    assert "out of order" in session.push(_frame(b"cc", total=6, offset=4))
+
+
+def test_a_piece_that_changes_the_total_is_refused(session: _Session) -> None:
+    assert session.push(_frame(b"aa", total=6)) == ""
+    assert "out of order" in session.push(_frame(b"bb", total=8, offset=2))
+
+
+def test_a_message_that_comes_twice_is_refused(session: _Session) -> None:
+    session.begin(1)
+    frame = _frame(b"12345678", site=5)
+    assert session.push(frame) == ""
+    assert "twice" in session.push(frame)
+    assert session.push(frame, peer=2) == ""  # another peer's is another message
+
+
+def test_a_message_of_a_finished_step_is_refused(session: _Session) -> None:
+    for step in (1, 2):
+        session.begin(step)
+        session.end(step)
+    assert "finished step" in session.push(_frame(b"12345678", step=1))
+
+
+def test_a_message_of_another_size_than_due_is_refused(session: _Session) -> None:
+    session.begin(1)
+    assert session.push(_frame(b"12345678", site=0)) == ""
+    error, _ = session.receive(4)
+    assert "8 bytes where 4 were due" in error
+
+
+def test_a_message_of_another_size_than_waited_for_is_refused(session: _Session) -> None:
+    session.begin(1)
+    got: list[str] = []
+    waiting = threading.Thread(target=lambda: got.append(session.receive(4)[0]))
+    waiting.start()
+    time.sleep(0.2)
+    assert "8 bytes where 4 were due" in session.push(_frame(b"12345678", site=0))
+    waiting.join(10)
+    assert "8 bytes where 4 were due" in got[0]
+
+
+def test_after_an_abort_nothing_is_received_sent_or_begun(session: _Session) -> None:
+    session.begin(1)
+    waited: list[str] = []
+    waiting = threading.Thread(target=lambda: waited.append(session.receive(4)[0]))
+    waiting.start()
+    time.sleep(0.2)
+    session.native.abort(session.handle, b"party 2 is gone")
+    waiting.join(10)
+    assert waited == ["party 2 is gone"]
+    assert session.receive(4)[0] == "party 2 is gone"
+    assert session.send(b"late") == "party 2 is gone"
+    assert session.push(_frame(b"1234")) == "party 2 is gone"
+    assert session.native.error_of("step_begin", session.handle, 2, 4) == "party 2 is gone"
+    session.native.abort(session.handle, b"another reason")
+    assert session.receive(4)[0] == "party 2 is gone"
+
+
+def test_no_step_begins_twice_or_falls_back(session: _Session) -> None:
+    session.begin(3)
+    session.end(3)
+    for step in (3, 2, 0, -1):
+        assert "masks may have been used" in session.native.error_of(
+            "step_begin", session.handle, step, 9
+        )
+
+
+def test_outside_a_step_nothing_is_sent_or_received(session: _Session) -> None:
+    assert "not running" in session.send(b"early")
+    assert "not running" in session.receive(4)[0]
+    session.begin(1)
+    session.end(1)
+    assert "not running" in session.send(b"late")
+
+
+def test_a_message_is_not_sent_twice_under_one_tag(session: _Session) -> None:
+    session.begin(1)
+    assert session.send(b"once") == ""
+    assert "twice under one mask" in session.send(b"more")
+
+
+# ---- links: streams that carry frames
+
+
+class _Pipe:
+    """One direction of a stream within this process."""
+
+    def __init__(self) -> None:
+        self._blobs: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    async def write(self, blob: bytes) -> None:
+        await self._blobs.put(blob)
+
+    async def read(self) -> bytes | None:
+        return await self._blobs.get()
+
+
+async def _feed(link: SessionLink, *blobs: bytes | None) -> list[bytes]:
+    """Runs a link of party 1 to party 0 on a stream that brings blobs; what it wrote."""
+    pipe, written = _Pipe(), []
+    for blob in blobs:
+        await pipe.write(blob)  # type: ignore[arg-type]
+
+    async def write(blob: bytes) -> None:
+        written.append(blob)
+
+    await asyncio.wait_for(link.carry(0, pipe.read, write), 20)
+    return written
+
+
+@pytest.fixture
+def link() -> Iterator[SessionLink]:
+    fresh = SessionLink(1, os.urandom(48))
+    yield fresh
+    fresh.fail(ProtocolError("the test is over"))
+    fresh.drop()
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [b"garbage", _frame(b"12345678")[:-3], _frame(b"12345678", total=2)],
+    ids=["garbage", "truncated", "malformed"],
+)
+def test_a_bad_blob_ends_the_session_and_the_peer_is_told_why(
+    link: SessionLink, blob: bytes
+) -> None:
+    written = asyncio.run(_feed(link, _frame(b"fine"), blob))
+    assert type(link.cause) is ProtocolError
+    assert written[-1].startswith(NOTICE) and b"ProtocolError" in written[-1]
+
+
+def test_a_stream_that_ends_without_goodbye_is_a_lost_peer(link: SessionLink) -> None:
+    asyncio.run(_feed(link, None))
+    assert isinstance(link.cause, PeerLost)
+    assert link.cause.party == 0
+
+
+def test_a_stream_that_ends_after_goodbye_is_none(link: SessionLink) -> None:
+    async def run() -> None:
+        feeding = asyncio.ensure_future(_feed(link, BYE, None))
+        await asyncio.sleep(0.3)
+        assert link.cause is None
+        link.finish()
+        written = await feeding
+        assert written[-1] == BYE
+
+    asyncio.run(run())
+    assert link.cause is None
+
+
+@pytest.mark.parametrize(
+    ("notice", "kind", "party"),
+    [
+        (b'{"error": "PolicyError", "message": "no"}', PolicyError, None),
+        (b'{"error": "PeerLost", "message": "no", "party": 2}', PeerLost, 2),
+        (b'{"error": "SystemExit", "message": "no"}', ProtocolError, None),
+        (b'{"error": "did_you_mean", "message": "no"}', ProtocolError, None),
+        (b"{", ProtocolError, None),
+        (b"[]", ProtocolError, None),
+        (b'"text"', ProtocolError, None),
+        (b'{"error": "PeerLost", "message": "no", "party": []}', PeerLost, 0),
+    ],
+)
+def test_a_peers_notice_becomes_a_typed_error_of_ours(
+    link: SessionLink, notice: bytes, kind: type[Exception], party: int | None
+) -> None:
+    asyncio.run(_feed(link, NOTICE + notice))
+    assert type(link.cause) is kind
+    assert getattr(link.cause, "party", None) == party
+
+
+def test_an_idle_link_sends_heartbeats(link: SessionLink) -> None:
+    written: list[bytes] = []
+
+    async def run() -> None:
+        pipe = _Pipe()
+
+        async def write(blob: bytes) -> None:
+            written.append(blob)
+
+        task = asyncio.ensure_future(link.carry(0, pipe.read, write))
+        await asyncio.sleep(2.6)
+        await pipe.write(BYE)
+        link.fail(ProtocolError("enough"))
+        await task
+
+    asyncio.run(run())
+    assert written.count(b"") >= 2
+    assert written[-1].startswith(NOTICE)
+
+
+# ---- three sessions joined in one process
+
+
+class _Joined:
+    """Three parties whose sessions are joined by real links over in-process streams."""
+
+    def __init__(self) -> None:
+        keys = os.urandom(48)
+        self.links = [SessionLink(p, keys) for p in range(3)]
+        self.parties = [Party(p, link.handle, 0) for p, link in enumerate(self.links)]
+        for party, link in zip(self.parties, self.links, strict=True):
+            party._on_abort = link.explain
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._carrying = asyncio.run_coroutine_threadsafe(self._carry(), self._loop)
+
+    async def _carry(self) -> None:
+        pipes = {(p, q): _Pipe() for p in range(3) for q in range(3) if p != q}
+        await asyncio.gather(
+            *(
+                self.links[p].carry(q, pipes[q, p].read, pipes[p, q].write)
+                for p, q in pipes
+            )
+        )
+
+    def delay(self, a: int, b: int, seconds: float) -> None:
+        """Delays what two parties send each other."""
+        for p, q in ((a, b), (b, a)):
+            self.links[p]._native.delay(self.links[p].handle, q, int(seconds * 1e6))
+
+    def run(self, work: Callable[[Party], Any]) -> list[Any]:
+        """Runs the same work at the three parties."""
+        results: list[Any] = [None] * 3
+
+        def at(p: int) -> None:
+            try:
+                results[p] = work(self.parties[p])
+            except Exception as error:
+                results[p] = error
+                self.links[p].fail(ProtocolError(str(error)))
+
+        threads = [threading.Thread(target=at, args=(p,), daemon=True) for p in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        failures = [r for r in results if isinstance(r, Exception)]
+        if failures:
+            raise failures[0]
+        return results
+
+    def close(self) -> None:
+        for link in self.links:
+            link.fail(ProtocolError("the test is over"))
+        self._carrying.result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+        for link in self.links:
+            link.drop()
+
+
+@pytest.fixture
+def joined() -> Iterator[_Joined]:
+    three = _Joined()
+    yield three
+    three.close()
+
+
+def _exchange(party: Party, x: Any) -> Any:
+    s = party.site("exchange")
+    if s.is_dealer:
+        return x
+    s.send(x, s.other)
+    return x + s.recv([1], s.other)
+
+
+def _parallel(party: Party) -> Callable[[Any], Any]:
+    return lambda x: (_exchange(party, x), _exchange(party, 2 * x))
+
+
+def _chained(party: Party) -> Callable[[Any], Any]:
+    return lambda x: _exchange(party, _exchange(party, x))
+
+
+def _seconds(joined: _Joined, build: Callable[[Party], Callable[[Any], Any]], delay: float) -> float:
+    """The time of a second call of a graph, at the slowest party, over a slow line."""
+    functions = joined.run(lambda party: party.function(build(party)))
+    one = np.ones(1, np.int64)
+
+    def call(party: Party) -> Any:
+        return functions[party.index](one)
+
+    joined.run(call)
+    joined.delay(1, 2, delay)
+
+    def timed(party: Party) -> float:
+        party.exchange(b"begin")
+        started = time.monotonic()
+        call(party)
+        return time.monotonic() - started
+
+    return max(joined.run(timed)[1:])
+
+
+def test_exchanges_give_what_the_peer_sent(joined: _Joined) -> None:
+    functions = joined.run(lambda party: party.function(_parallel(party)))
+    x = [np.array([10**p], np.int64) for p in range(3)]
+    results = joined.run(lambda party: functions[party.index](x[party.index]))
+    assert [int(v.numpy()[0]) for v in results[1]] == [110, 220]
+    assert [int(v.numpy()[0]) for v in results[2]] == [110, 220]
+
+
+def test_independent_exchanges_of_one_graph_take_one_delay(joined: _Joined) -> None:
+    seconds = _seconds(joined, _parallel, 0.3)
+    print(f"two independent exchanges over a line of 0.3 s: {seconds:.3f} s")
+    assert 0.29 < seconds < 0.55
+
+
+def test_dependent_exchanges_take_a_delay_each(joined: _Joined) -> None:
+    seconds = _seconds(joined, _chained, 0.3)
+    print(f"two dependent exchanges over a line of 0.3 s: {seconds:.3f} s")
+    assert 0.58 < seconds < 0.95
+
+
+def test_a_large_message_crosses_in_pieces(joined: _Joined) -> None:
+    words = 300_000  # 2.4 MB: several blobs
+
+    def build(party: Party) -> Callable[[Any], Any]:
+        def send(x: Any) -> Any:
+            s = party.site("bulk")
+            if s.is_dealer:
+                return x[:1]
+            s.send(x, s.other)
+            return s.recv([words], s.other)
+
+        return send
+
+    functions = joined.run(lambda party: party.function(build(party)))
+    rng = np.random.default_rng(4)
+    x = [rng.integers(-(2**63), 2**63 - 1, words, np.int64) for _ in range(3)]
+    results = joined.run(lambda party: functions[party.index](x[party.index]))
+    np.testing.assert_array_equal(results[1].numpy(), x[2])
+    np.testing.assert_array_equal(results[2].numpy(), x[1])
+
+
+def test_parties_that_trace_different_graphs_are_refused(joined: _Joined) -> None:
+    def build(party: Party) -> Callable[[Any], Any]:
+        return _chained(party) if party.index == 2 else _parallel(party)
+
+    functions = joined.run(lambda party: party.function(build(party)))
+    one = np.ones(1, np.int64)
+
+    def differs(party: Party) -> Any:
+        if party.index == 2:
+            party.site  # noqa: B018
+        return functions[party.index](one)
+
+    # Two exchanges each: the same sites, so that only the results' shape differs.
+    joined.run(differs)
+
+    def unequal(party: Party) -> Any:
+        turns = 3 if party.index == 2 else 2
+
+        def many(x: Any) -> Any:
+            for _ in range(turns):
+                x = _exchange(party, x)
+            return x
+
+        return party.function(many)(one)
+
+    with pytest.raises(ProtocolError, match="The traced graph differs"):
+        joined.run(unequal)
+
+
+_Reader = Callable[[], Awaitable[Any]]
