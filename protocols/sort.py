@@ -35,7 +35,7 @@ _ALL_PAIRS_AT = 10
 # Comparisons per graph call and per pipelined slice of one: bound memory, keep both links busy.
 _CALL_PAIRS = 1 << 20
 _SLICE_PAIRS = 1 << 17
-_SLICES = 8
+_SLICES = 4
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,8 @@ def sort(
         profile: network profile that "auto" plans for.
         progress: called with a fraction in [0, 1).
 
-    Rounds and bits: those of `quick` and `all-pairs` follow the shuffled order, and so do not depend
-    on the data; `network_cost` is exact for "network".
+    Rounds and bits: those of `quick` and `all-pairs` follow the shuffled order, and so do not
+    depend on the data; `network_cost` is exact for "network".
     Raises:
         UsageError: a payload of another shape, an unknown algorithm.
     """

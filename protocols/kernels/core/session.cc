@@ -1,5 +1,6 @@
 #include "protocols/kernels/core/session.h"
 
+#include <string.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -97,6 +98,8 @@ Session::Session(int party, const uint8_t keys[3][16], bool simulated)
     delay_us_[j] = 0;
   }
 }
+
+Session::~Session() { explicit_bzero(keys_, sizeof(keys_)); }
 
 Error Session::SetFault(Fault fault) {
   if (!simulated_) return "faults can be seeded in simulated sessions only";

@@ -86,6 +86,9 @@ class Session {
  public:
   // keys[j] is k_j, held by parties j and j-1; the one this party does not hold is ignored.
   Session(int party, const uint8_t keys[3][16], bool simulated);
+  ~Session();  // wipes the keys
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
 
   int party() const { return party_; }
   bool simulated() const { return simulated_; }

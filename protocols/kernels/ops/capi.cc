@@ -1,5 +1,7 @@
 // The same library through ctypes: sessions, the transport's side of the channel, sort plans.
 // Functions that can fail write a text into `error` (capacity kErrorBytes) and return -1.
+#include <string.h>
+
 #include <cstdio>
 #include <cstring>
 
@@ -48,7 +50,7 @@ int64_t tfe_session_new(int64_t party, const uint8_t* keys, int64_t simulated) {
   std::memcpy(copy, keys, sizeof(copy));
   const int64_t handle = tfe_bench::RegisterSession(
       std::make_shared<Session>(static_cast<int>(party), copy, simulated != 0));
-  std::memset(copy, 0, sizeof(copy));
+  explicit_bzero(copy, sizeof(copy));
   return handle;
 }
 

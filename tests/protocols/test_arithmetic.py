@@ -1,0 +1,277 @@
+"""Linear operations and products are exact in the ring, refuse what does not fit, cost as said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import share, simulate, total_rounds
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols import arithmetic, convert, truncation
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+
+Array = np.ndarray[Any, Any]
+INT64 = np.iinfo(np.int64)
+EDGES = np.array(
+    sorted(
+        {0, INT64.min, INT64.max}
+        | {s * (2**k + d) for s in (1, -1) for k in (0, 16, 31, 32, 62) for d in (-1, 0, 1)}
+    ),
+    np.int64,
+)
+SIZES = (1, 63, 64, 65, 1000)
+
+
+def words(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    return rng.integers(INT64.min, INT64.max, shape, np.int64, endpoint=True)
+
+
+def edges_and_words(rng: np.random.Generator) -> Array:
+    return np.concatenate([EDGES, words(rng, (20,))])
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_linear_operations_are_exact_and_broadcast_either_operand(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    a, b = edges_and_words(rng), edges_and_words(rng)[:, None]
+    c, matrix = words(rng, (5, len(a))), words(rng, (len(a), 3))
+
+    def program(p: Party, x: Shared, y: Shared, z: Shared) -> Any:
+        return p.function(
+            lambda x, y, z: [
+                arithmetic.add(x, y),
+                arithmetic.add(y, x),
+                arithmetic.sub(x, y),
+                arithmetic.sub(y, x),
+                arithmetic.neg(x),
+                arithmetic.add_public(x, b),
+                arithmetic.add_public(y, a),
+                arithmetic.add_public(y, np.int64(7)),
+                arithmetic.mul_public(x, b),
+                arithmetic.mul_public(y, a),
+                arithmetic.mul_public(y, np.int64(-7)),
+                arithmetic.matmul_public(z, matrix),
+            ]
+        )(x, y, z)
+
+    sim = simulate(program, a, b, c, dealer=dealer)
+    want = [
+        *(a + b, b + a, a - b, b - a, -a),
+        *(a + b, b + a, b + 7),
+        *(a * b, b * a, b * -7),
+        c @ matrix,
+    ]
+    for i, expected in enumerate(want):
+        assert np.array_equal(sim.value(lambda out, i=i: out[i]), expected), i
+    assert sim.sent == (0, 0, 0)
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_mul_is_exact_modulo_2_64_and_broadcasts_either_operand(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    a, b = edges_and_words(rng), edges_and_words(rng)[:, None]
+    scalar, empty = np.array(-3, np.int64), np.zeros((0,), np.int64)
+
+    def program(p: Party, *inputs: Shared) -> Any:
+        def products(x: Shared, y: Shared, s: Shared, e: Shared) -> list[Shared]:
+            pairs = [(x, y), (y, x), (x, x), (s, y), (x, s), (s, s), (e, e), (e, s)]
+            return [arithmetic.mul(p, left, right) for left, right in pairs]
+
+        return p.function(products)(*inputs)
+
+    sim = simulate(program, a, b, scalar, empty, dealer=dealer)
+    want = [a * b, b * a, a * a, b * -3, a * -3, np.array(9), empty, empty]
+    for i, expected in enumerate(want):
+        assert np.array_equal(sim.value(lambda out, i=i: out[i]), expected), i
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_matmul_is_exact_modulo_2_64_also_batched(dealer: int, rng: np.random.Generator) -> None:
+    edges = edges_and_words(rng)
+    shapes = [((3, 5), (5, 4)), ((2, 3, 5), (2, 5, 4)), ((2, 3, 1, 2), (2, 3, 2, 1)), ((2, 0), (0, 3))]
+    operands = [words(rng, shape) for pair in shapes for shape in pair]
+    operands += [edges[:, None], edges[None, ::-1]]
+    operands += [edges[None], edges[:, None]]
+
+    def program(p: Party, *inputs: Shared) -> Any:
+        return p.function(
+            lambda *x: [
+                arithmetic.matmul(p, left, right)
+                for left, right in zip(x[::2], x[1::2], strict=True)
+            ]
+        )(*inputs)
+
+    sim = simulate(program, *operands, dealer=dealer)
+    for i, (left, right) in enumerate(zip(operands[::2], operands[1::2], strict=True)):
+        assert np.array_equal(sim.value(lambda out, i=i: out[i]), left @ right), left.shape
+
+
+def test_scales_add_up_in_products_and_stay_in_sums() -> None:
+    def program(p: Party, x: Shared) -> Any:
+        one = np.ones((1, 1), np.int64)
+        return p.function(
+            lambda x: [
+                arithmetic.mul(p, x, x),
+                arithmetic.matmul(p, x, x),
+                arithmetic.mul_public(x, one, 3),
+                arithmetic.matmul_public(x, one, 3),
+                arithmetic.add(x, x),
+                arithmetic.add_public(x, one),
+                arithmetic.neg(x),
+            ]
+        )(x)
+
+    sim = simulate(program, np.ones((1, 1), np.int64), fractional_bits=7)
+    for out in sim.outputs:
+        assert [x.fractional_bits for x in out] == [14, 14, 10, 10, 7, 7, 7]
+
+
+def test_wide_sums_are_exact_modulo_2_128(rng: np.random.Generator) -> None:
+    a, b = edges_and_words(rng), edges_and_words(rng)
+
+    def program(p: Party, x: Shared, y: Shared) -> Any:
+        def sums(x: Shared, y: Shared) -> list[Shared]:
+            u, v = convert.extend(p, x, 60), convert.extend(p, y, 60)
+            return [arithmetic.add(u, v), arithmetic.sub(u, v), arithmetic.neg(u)]
+
+        return p.function(sums)(x, y)
+
+    sim = simulate(program, a, b)
+    u, v = ([(int(i) % 2**64) << 60 for i in values] for values in (a, b))
+    want = [[i + j for i, j in zip(u, v, strict=True)]]
+    want += [[i - j for i, j in zip(u, v, strict=True)], [-i for i in u]]
+    for number, expected in enumerate(want):
+        got = sim.value(lambda out, number=number: out[number])
+        # right at least modulo the ring of the operands, 2^125
+        assert [int(g) % 2**125 for g in got] == [e % 2**125 for e in expected], number
+
+
+def raised(program: Callable[..., Any], **options: Any) -> UsageError:
+    """The UsageError of a graph over a value of two elements."""
+    with pytest.raises(UsageError) as caught:
+        simulate(lambda p, x: p.function(lambda x: program(p, x))(x), np.arange(2), **options)
+    return caught.value
+
+
+PRIVATE: dict[str, Callable[[Party, Shared, Any], Any]] = {
+    "add": lambda p, x, y: arithmetic.add(x, y),
+    "sub": lambda p, x, y: arithmetic.sub(x, y),
+    "mul": arithmetic.mul,
+    "matmul": arithmetic.matmul,
+}
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_operands_of_two_dealers_are_refused_by_name(name: str) -> None:
+    def program(p: Party, x: Shared) -> Any:
+        return PRIVATE[name](p, x, share(np.arange(2), p.index, b"other", dealer=1))
+
+    assert f"{name} wants" in str(raised(program))
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_operands_of_one_and_two_words_are_refused_by_name(name: str) -> None:
+    text = str(raised(lambda p, x: PRIVATE[name](p, x, convert.extend(p, x, 1))))
+    assert f"{name} wants" in text
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_operands_of_a_large_and_a_small_ring_are_refused_by_name(name: str) -> None:
+    text = str(raised(lambda p, x: PRIVATE[name](p, x, truncation.truncate_reduce(p, x, 16, 31))))
+    assert name in text
+
+
+@pytest.mark.parametrize("name", ["mul", "matmul"])
+def test_products_in_other_rings_than_2_64_are_refused_by_name(name: str) -> None:
+    def small(p: Party, x: Shared) -> Any:
+        y = truncation.truncate_reduce(p, x, 16, 31)
+        return PRIVATE[name](p, y, y)
+
+    def wide(p: Party, x: Shared) -> Any:
+        y = convert.extend(p, x, 1)
+        return PRIVATE[name](p, y, y)
+
+    for program in (wide, small):
+        assert name in str(raised(program))
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_public_operands_are_refused_and_the_public_form_is_named(name: str) -> None:
+    text = str(raised(lambda p, x: PRIVATE[name](p, x, np.arange(2))))
+    assert f"Use {name}_public" in text
+
+
+@pytest.mark.parametrize("name", ["add", "sub"])
+def test_sums_of_two_scales_are_refused_by_name(name: str) -> None:
+    text = str(raised(lambda p, x: PRIVATE[name](p, x, arithmetic.mul_public(x, 1, 4))))
+    assert f"{name} wants operands of one scale" in text
+
+
+@pytest.mark.parametrize("name", ["add_public", "mul_public", "matmul_public"])
+def test_public_operands_of_wide_values_are_refused_or_right(name: str) -> None:
+    value = np.array([[-1, -1], [-1, -1]])
+    operation = getattr(arithmetic, name)
+    one = np.ones((2, 2), np.int64)
+    try:
+        sim = simulate(
+            lambda p, x: p.function(lambda x: operation(convert.extend(p, x, 0), one))(x), value
+        )
+        got = sim.value()
+    except UsageError as error:
+        assert name in str(error)
+        return
+    top = 2**64 - 1
+    want = {"add_public": top + 1, "mul_public": top, "matmul_public": 2 * top}[name]
+    assert np.all(got % 2**65 == want % 2**65)
+
+
+def test_sums_in_a_small_ring_are_refused_or_right() -> None:
+    value = np.array([3 << 16, -5 << 16])
+
+    def program(p: Party, x: Shared) -> Any:
+        def double(x: Shared) -> Shared:
+            y = truncation.truncate_reduce(p, x, 16, 31)
+            return arithmetic.add(y, y)
+
+        return p.function(double)(x)
+
+    try:
+        got = simulate(program, value).value()
+    except UsageError:
+        return
+    assert [int(g) for g in got] == [6, 2**31 - 10]
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_products_cost_what_they_say_whatever_the_values(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    inputs = [(n, x) for n in SIZES for x in (np.zeros(n, np.int64), words(rng, (n,)))]
+
+    def program(p: Party) -> list[Any]:
+        measured: list[Any] = []
+        mul = p.function(lambda x: arithmetic.mul(p, x, x), dynamic=True)
+        matmul = p.function(lambda x, y: arithmetic.matmul(p, x, y), dynamic=True)
+        row = share(np.ones((1, 1), np.int64), p.index, b"row", dealer=dealer)
+        for _, value in inputs:
+            x = share(value, p.index, b"value", dealer=dealer)
+            column = x.map(lambda a: a[:, None])
+            for graph, arguments in ((mul, (x,)), (matmul, (column, row))):
+                p.reset_counters()
+                graph(*arguments)
+                measured.append((8 * sum(p.counters()["payload"]), p.rounds()))
+        return measured
+
+    steps = zip(*simulate(program).outputs, strict=True)
+    for (n, _), (first, *others) in zip(np.repeat(np.array(inputs, object), 2, 0), steps, strict=True):
+        sent, rounds = zip(first, *others, strict=True)
+        cost = arithmetic.mul_cost(n)
+        assert sent == cost.by_party(dealer), n
+        assert total_rounds(rounds, "ahead") == cost.rounds
+        assert total_rounds(rounds, "cold") == cost.cold
