@@ -66,7 +66,7 @@ class Program:
         name: by which jobs ask for it.
         run: builds and runs the graphs; returns the private tensors to reveal to the client.
         check: refuses unfit parameters or inputs before anything runs (raises UsageError).
-        about: one line for `python -m tfe_bench doctor` and error texts.
+        about: one line that says what it does.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """The streams between workers: one bidirectional gRPC stream per pair, opaque blobs.
 
-Python moves blobs of at most a megabyte between the native session's outbox and
+Python moves blobs of at most 512 KiB between the native session's outbox and
 inbox; framing, matching and counting happen there.  An empty blob is a heartbeat;
 one that starts with NOTICE says why the other side ends the session.
 """

@@ -35,6 +35,7 @@ from tfe_bench.errors import (
     ProtocolError,
     SecurityError,
     TfeBenchError,
+    UsageError,
     VersionMismatch,
 )
 
@@ -564,7 +565,9 @@ class Worker:
 
         role = (self.party - value.dealer) % 3
         parts = ("l1", "l2") if role == 0 else ("m",)
-        arrays = [np.ascontiguousarray(getattr(value, part), np.int64) for part in parts]
+        if value.limbs != 1 or value.ring_bits != 64:
+            raise UsageError(f"A program returns values over Z_2^64. Received: {value!r}.")
+        arrays = [np.asarray(getattr(value, part), np.int64, order="C") for part in parts]
         shape = list(arrays[0].shape)
         digest = ""
         if role == 2:  # the copy of m is compared, not sent twice
@@ -581,7 +584,7 @@ class Worker:
             )
         )
         for array in arrays:
-            for chunk in wire.data(array.data.cast("B")):
+            for chunk in wire.data(array.reshape(-1).data.cast("B")):
                 job.events.put(chunk)
 
 

@@ -26,7 +26,7 @@ def _match(operation: str, x: Shared, y: Shared, same_scale: bool = True) -> Non
             f"{operation} wants two private tensors. Received: {type(x).__name__} and "
             f"{type(y).__name__}. Use {operation}_public for a public operand."
         )
-    if x.dealer != y.dealer or x.limbs != y.limbs:
+    if x.dealer != y.dealer or x.limbs != y.limbs or x.ring_bits != y.ring_bits:
         raise UsageError(
             f"{operation} wants operands with one dealer and one ring. Received: {x!r} and {y!r}."
         )
@@ -41,7 +41,7 @@ def _pairwise(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Shar
     m, l1, l2 = (
         None if a is None else function(a, b) for a, b in ((x.m, y.m), (x.l1, y.l1), (x.l2, y.l2))
     )
-    return Shared(m, l1, l2, x.dealer, x.fractional_bits, x.limbs)
+    return Shared(m, l1, l2, x.dealer, x.fractional_bits, x.limbs, x.bits)
 
 
 def add(x: Shared, y: Shared) -> Shared:
@@ -148,9 +148,9 @@ def _product(
     import tensorflow as tf
 
     _match(name, x, y, same_scale=False)
-    if x.limbs != 1:
+    if x.limbs != 1 or x.ring_bits != 64:
         raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
-    s = party.site(name, x.fractional_bits, y.fractional_bits, dealer=x.dealer)
+    s = party.site(name, x.shape.as_list(), y.shape.as_list(), x.fractional_bits, y.fractional_bits, dealer=x.dealer)
     z = product_shares(s, x, y, two, tensor=0, slot=0)
     if s.is_dealer:
         # The shape of the product, by the operands' shapes alone.

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 EXACT_BITS = 64
 # Comparison range of machine-learning layers: |v| < 2^14 at 16 fractional bits.
 LAYER_BITS = 31
+# A chunk's table has 2^width entries.
+MAX_CHUNK_BITS = 6
 
 
 @dataclass(frozen=True)
@@ -94,17 +96,16 @@ def recipe(bits: int, openings: int | None = None) -> Recipe:
         raise UsageError(f"A comparison takes 1, 2 or 3 openings. Received: {openings}.")
     best: Recipe | None = None
     low = bits - 1
-    for threes in range(low // 3 + 1):
-        rest = low - 3 * threes
-        if rest % 4 and not (threes == low // 3 and rest < 3):
-            continue
-        widths = ((rest,) if 0 < rest < 3 else (4,) * (rest // 4)) + (3,) * threes
+    for widest in range(1, MAX_CHUNK_BITS + 1):
+        widths = _split(low, -(-low // widest))[::-1]
         for groups in _groupings(len(widths), openings):
             candidate = Recipe(bits, widths, groups)
             if best is None or candidate.total < best.total:
                 best = candidate
     if best is None:
-        return recipe(bits, openings + 1)
+        raise UsageError(
+            f"{openings} opening(s) do not suffice to compare {bits} bits. Ask for more."
+        )
     return best
 
 
@@ -113,7 +114,7 @@ def _groupings(nodes: int, levels: int) -> list[tuple[tuple[int, ...], ...]]:
         return [((nodes,),)] if nodes <= 8 else []
     return [
         (_split(nodes, parts), *rest)
-        for parts in range(max(1, -(-nodes // 8)), max(2, nodes))
+        for parts in range(max(1, -(-nodes // 8)), max(1, nodes // 2) + 1)
         for rest in _groupings(parts, levels - 1)
     ]
 

@@ -79,7 +79,8 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
         to: a party index; None publishes to all three.
 
     Returns:
-        Ring elements, int64, at those who learn them; None elsewhere.
+        Ring elements, int64, signed (with an axis of 2 words where x is wide), at those who learn
+        them; None elsewhere.
 
     Rounds: 1.  Bits sent: 64 per element and learning party.  A truncated value gives away one
     comparison of its dropped bits as well (docs/threat_model.md, the carry bit).
@@ -97,17 +98,17 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
         if s.is_dealer:
             s.send(_held(x.l2), s.e1, slot=0)
         elif s.is_e1:
-            result = _value(x.m, x.l1, s.recv(shape, s.d, slot=0), x.limbs)
+            result = _value(x.m, x.l1, s.recv(shape, s.d, slot=0), x)
     if s.e2 in learns:
         if s.is_e1:
             s.send(_held(x.l1), s.e2, slot=1)
         elif s.is_e2:
-            result = _value(x.m, s.recv(shape, s.e1, slot=1), x.l2, x.limbs)
+            result = _value(x.m, s.recv(shape, s.e1, slot=1), x.l2, x)
     if s.d in learns:
         if s.is_e2:
             s.send(_held(x.m), s.d, slot=2)
         elif s.is_dealer:
-            result = _value(s.recv(shape, s.e2, slot=2), x.l1, x.l2, x.limbs)
+            result = _value(s.recv(shape, s.e2, slot=2), x.l1, x.l2, x)
     return s.tie(result)
 
 
@@ -116,20 +117,30 @@ def _held(part: tf.Tensor | None) -> tf.Tensor:
     return part
 
 
-def _value(m: Any, l1: Any, l2: Any, limbs: int) -> Any:
+def _value(m: Any, l1: Any, l2: Any, x: Shared) -> Any:
+    """m - l1 - l2, read as a signed value of x's ring."""
+    import tensorflow as tf
+
     from tfe_bench.protocols import wide
 
-    if limbs == 1:
-        return m - l1 - l2
-    return wide.sub(wide.sub(m, l1), l2)
+    unused = tf.constant(64 * x.limbs - x.ring_bits, tf.int64)
+
+    def extend_sign(a: Any) -> Any:
+        return tf.bitwise.right_shift(tf.bitwise.left_shift(a, unused), unused)
+
+    if x.limbs == 1:
+        return extend_sign(m - l1 - l2)
+    value = wide.sub(wide.sub(m, l1), l2)
+    return tf.stack([value[..., 0], extend_sign(value[..., 1])], axis=-1)
 
 
-def reveal_cost(n: int, to: str | None = None) -> Cost:
+def reveal_cost(n: int, to: str | None = None, limbs: int = 1) -> Cost:
     """Cost of `reveal` for n elements; to is "dealer", "e1", "e2" or None (all)."""
+    bits = 64 * limbs * n
     return Cost(
-        dealer=64 * n if to in (None, "e1") else 0,
-        e1=64 * n if to in (None, "e2") else 0,
-        e2=64 * n if to in (None, "dealer") else 0,
+        dealer=bits if to in (None, "e1") else 0,
+        e1=bits if to in (None, "e2") else 0,
+        e2=bits if to in (None, "dealer") else 0,
         rounds=1,
         cold=1,
     )

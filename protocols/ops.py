@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,8 @@ def module() -> Any:
     Raises:
         OpsMissing: the library is missing, does not fit, or cannot run on this processor.
     """
+    # TensorFlow greets on stderr unless told not to before it is imported.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
     path = library_path()

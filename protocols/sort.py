@@ -58,7 +58,7 @@ def round_cost(profile: str) -> float:
     return ROUND_COST.get(profile, ROUND_COST["wan"])
 
 
-def choose(algorithm: str, n: int, profile: str) -> str:
+def choose(algorithm: str, n: int, profile: str, rows: int = 1) -> str:
     """The algorithm behind "auto": quick, or all-pairs where that saves round trips for little.
 
     Raises:
@@ -71,7 +71,7 @@ def choose(algorithm: str, n: int, profile: str) -> str:
         )
     if algorithm != "auto":
         return algorithm
-    return "all-pairs" if n * (n - 1) // 2 <= 2 * round_cost(profile) else "quick"
+    return "all-pairs" if rows * n * (n - 1) // 2 <= 2 * round_cost(profile) else "quick"
 
 
 def index_bits(n: int) -> int:
@@ -221,7 +221,7 @@ def sort(
                 f"sort wants payload of the keys' shape {shape}. Received: {column!r}."
             )
     rows, n = (1, shape[0]) if len(shape) == 1 else shape
-    chosen = choose(algorithm, n, profile)
+    chosen = choose(algorithm, n, profile, rows)
 
     def as_matrix(x: Shared) -> Shared:
         return x.map(lambda a: tf.reshape(a, [rows, n]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import Any
 
 from tfe_bench.errors import TfeBenchError
@@ -33,12 +34,12 @@ def main(argv: list[str] | None = None) -> int:
         return int(parsed.run(parsed))
     except TfeBenchError as error:
         if debug:
-            raise
+            traceback.print_exc()
         print(f"tfe_bench: {type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         if debug:
-            raise
+            traceback.print_exc()
         print("tfe_bench: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:

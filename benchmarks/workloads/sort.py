@@ -45,8 +45,8 @@ def run(context: Context) -> dict[str, Shared]:
     names = [name for name in context.inputs if name != "keys"]
     payload = [context.inputs[name] for name in names]
     profile = str(parameters.get("profile", "local"))
-    n = int(keys.shape[-1] or 0)
-    chosen = choose(str(parameters.get("algorithm", "auto")), n, profile)
+    *rows, n = keys.shape.as_list()
+    chosen = choose(str(parameters.get("algorithm", "auto")), n, profile, *rows)
 
     def once(progress: Callable[[float], None]) -> Sorted:
         return sort(

@@ -43,7 +43,7 @@ const char* LutRecipe::Check() const {
   if (chunks < 1 || chunks > kMaxChunks) return "too many chunks";
   int sum = 0;
   for (int c = 0; c < chunks; ++c) {
-    if (width[c] < 1 || width[c] > kMaxChunkWidth) return "a chunk is 1 to 4 bits wide";
+    if (width[c] < 1 || width[c] > kMaxChunkWidth) return "a chunk is 1 to 6 bits wide";
     sum += width[c];
   }
   if (sum != bits - 1) return "the chunks must cover all bits but the top one";

@@ -13,7 +13,7 @@
 
 namespace tfe_bench {
 
-constexpr int kMaxChunks = 64, kMaxLevels = 6, kMaxRadix = 8, kMaxChunkWidth = 4;
+constexpr int kMaxChunks = 64, kMaxLevels = 6, kMaxRadix = 8, kMaxChunkWidth = 6;
 constexpr int kSuperWords = 8;
 
 struct LutRecipe {

@@ -1,0 +1,191 @@
+"""Truncation rounds without bias within its bound, never fails in its range, costs what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import share, simulate, total_rounds
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols import convert
+from tfe_bench.protocols.cost import Cost
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.truncation import (
+    truncate,
+    truncate_cost,
+    truncate_reduce,
+    truncate_reduce_cost,
+)
+
+Array = np.ndarray[Any, Any]
+INT64 = np.iinfo(np.int64)
+SIZES = (1, 63, 64, 65, 1000)
+MANY = 10_000
+
+
+def edges(bound: int) -> list[int]:
+    """0, +-1, 2^k and its neighbours and the ends of (-bound, bound)."""
+    top = (bound - 1).bit_length()
+    found = {s * (2**k + d) for s in (1, -1) for k in range(top) for d in (-1, 0, 1)}
+    return sorted(v for v in found | {bound - 1, 1 - bound} if abs(v) < bound)
+
+
+def values_below(bound: int, rng: np.random.Generator) -> Array:
+    return np.concatenate([edges(bound), rng.integers(1 - bound, bound, MANY)]).astype(np.int64)
+
+
+def floor_and_fraction(x: Array, f: int) -> tuple[Array, Array]:
+    return x >> f, (x & (2**f - 1)) / 2**f
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_safe_truncation_errs_less_than_one_ulp_below_2_62_and_without_bias(
+    dealer: int, seed: int, rng: np.random.Generator
+) -> None:
+    x = values_below(2**62, rng)
+    dropped = (1, 16, 31, 48)
+    sim = simulate(
+        lambda p, x: p.function(lambda x: [truncate(p, x, f) for f in dropped])(x),
+        x,
+        dealer=dealer,
+        seed=seed.to_bytes(4, "little"),
+        fractional_bits=50,
+    )
+    for i, f in enumerate(dropped):
+        floor, fraction = floor_and_fraction(x, f)
+        error = sim.value(lambda out, i=i: out[i]) - floor - fraction
+        assert np.all(np.abs(error) < 1), f
+        # a coin of variance at most 1/4: six standard deviations of the mean
+        assert abs(np.mean(error[-MANY:])) < 6 * 0.5 / MANY**0.5, f
+        assert all(out[i].fractional_bits == 50 - f for out in sim.outputs)
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_probable_truncation_of_small_values_errs_less_than_one_and_a_half_ulp_without_bias(
+    dealer: int, seed: int, rng: np.random.Generator
+) -> None:
+    x = values_below(2**20, rng)
+    dropped = (1, 8, 16)
+    sim = simulate(
+        lambda p, x: p.function(lambda x: [truncate(p, x, f, "probable") for f in dropped])(x),
+        x,
+        dealer=dealer,
+        seed=seed.to_bytes(4, "little"),
+        fractional_bits=16,
+    )
+    for i, f in enumerate(dropped):
+        floor, fraction = floor_and_fraction(x, f)
+        error = sim.value(lambda out, i=i: out[i]) - floor - fraction
+        assert np.all(np.abs(error) < 1.5), f
+        assert abs(np.mean(error[-MANY:])) < 6 * 0.5 / MANY**0.5, f
+        assert all(out[i].fractional_bits == 16 - f for out in sim.outputs)
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_truncate_reduce_errs_less_than_one_ulp_modulo_2_k_for_every_k_it_admits(
+    dealer: int, seed: int, rng: np.random.Generator
+) -> None:
+    # Modulo 2^k no value is too large.
+    x = np.concatenate([values_below(2**46, rng), values_below(2**63, rng), [INT64.min]])
+    cases = [(16, 31), (16, 48), (16, 2), (1, 63), (48, 16), (48, 2)]
+    sim = simulate(
+        lambda p, x: p.function(lambda x: [truncate_reduce(p, x, t, k) for t, k in cases])(x),
+        x,
+        dealer=dealer,
+        seed=seed.to_bytes(4, "little"),
+        fractional_bits=16,
+    )
+    for i, (t, k) in enumerate(cases):
+        floor, fraction = floor_and_fraction(x, t)
+        got = sim.value(lambda out, i=i: out[i])
+        up = (got - floor.astype(object)) % 2**k
+        error = up.astype(np.float64) - fraction
+        assert set(up) <= {0, 1} and np.all(np.abs(error) < 1), (t, k)
+        assert abs(np.mean(error)) < 6 * 0.5 / MANY**0.5, (t, k)
+        for out in sim.outputs:
+            assert (out[i].ring_bits, out[i].fractional_bits) == (k, 16 - t)
+
+
+def test_truncation_keeps_shapes_also_empty_and_scalar() -> None:
+    inputs = [np.full(shape, 5 << 16) for shape in ((), (0,), (2, 0), (2, 3, 4))]
+
+    def program(p: Party, *x: Shared) -> Any:
+        return p.function(
+            lambda *x: [
+                [truncate(p, v, 16), truncate(p, v, 16, "probable"), truncate_reduce(p, v, 16, 31)]
+                for v in x
+            ]
+        )(*x)
+
+    sim = simulate(program, *inputs)
+    for i, x in enumerate(inputs):
+        for j in range(3):
+            got = sim.value(lambda out, i=i, j=j: out[i][j])
+            assert got.shape == x.shape
+            assert np.all(np.abs(got.astype(np.float64) - 5) <= (1 if j == 1 else 0))
+
+
+REFUSED: dict[str, Callable[[Party, Shared], Any]] = {
+    "0 bits": lambda p, x: truncate(p, x, 0),
+    "49 bits": lambda p, x: truncate(p, x, 49),
+    "an unknown method": lambda p, x: truncate(p, x, 16, "saef"),
+    "a wide value": lambda p, x: truncate(p, convert.extend(p, x, 1), 16),
+    "a value of a small ring": lambda p, x: truncate(p, truncate_reduce(p, x, 1, 31), 16),
+    "0 bits reduced": lambda p, x: truncate_reduce(p, x, 0, 31),
+    "a ring of 1 bit": lambda p, x: truncate_reduce(p, x, 16, 1),
+    "a ring of more bits than are left": lambda p, x: truncate_reduce(p, x, 16, 49),
+    "a small ring reduced": lambda p, x: truncate_reduce(p, truncate_reduce(p, x, 1, 31), 1, 2),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_truncation_refuses(what: str) -> None:
+    with pytest.raises(UsageError, match=r"truncate.*Received"):
+        simulate(lambda p, x: p.function(lambda x: REFUSED[what](p, x))(x), np.arange(3))
+
+
+def measured(p: Party, graph: Any, *arguments: Any) -> tuple[int, Any]:
+    """Bits that this party sends in one graph call, and its rounds."""
+    p.reset_counters()
+    graph(*arguments)
+    return 8 * sum(p.counters()["payload"]), p.rounds()
+
+
+def assert_costs(steps: Any, cost: Cost, dealer: int) -> None:
+    """One graph call, as the three parties measured it, costs what the table says."""
+    sent, rounds = zip(*steps, strict=True)
+    found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "cold"))
+    assert found == (cost.by_party(dealer), cost.rounds, cost.cold)
+
+
+COSTS: list[tuple[Callable[[Party, Shared], Shared], Callable[[int], Cost]]] = [
+    (lambda p, x: truncate(p, x, 16), lambda n: truncate_cost(n, 16)),
+    (lambda p, x: truncate(p, x, 13), lambda n: truncate_cost(n, 13)),
+    (lambda p, x: truncate(p, x, 13, "probable"), lambda n: truncate_cost(n, 13, "probable")),
+    (lambda p, x: truncate_reduce(p, x, 16, 31), lambda n: truncate_reduce_cost(n, 31)),
+    (lambda p, x: truncate_reduce(p, x, 1, 63), lambda n: truncate_reduce_cost(n, 63)),
+]
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_truncation_costs_what_it_says_whatever_the_values(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    inputs = [x for n in SIZES for x in (np.zeros(n, np.int64), rng.integers(-(2**20), 2**20, n))]
+
+    def program(p: Party) -> list[Any]:
+        graphs = [
+            p.function(lambda x, operation=operation: operation(p, x), dynamic=True)
+            for operation, _ in COSTS
+        ]
+        shares = [share(x, p.index, b"value", dealer=dealer) for x in inputs]
+        return [measured(p, graph, x) for graph in graphs for x in shares]
+
+    calls = zip(*simulate(program).outputs, strict=True)
+    expected = [cost(len(x)) for _, cost in COSTS for x in inputs]
+    for cost, call in zip(expected, calls, strict=True):
+        assert_costs(call, cost, dealer)
