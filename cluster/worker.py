@@ -14,7 +14,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -146,10 +146,9 @@ class Worker:
     # ---- server
 
     async def _start_server(self, host: str) -> grpc.aio.Server:
-        # Peers' streams run on the event loop; what waits for clients runs in threads.
-        server = grpc.aio.server(
-            migration_thread_pool=ThreadPoolExecutor(64, "tfe-rpc"), options=CHANNEL_OPTIONS
-        )
+        # What waits (for a client, a job, an event) does so in these threads, not on the loop.
+        self._loop.set_default_executor(ThreadPoolExecutor(64, "tfe-rpc"))
+        server = grpc.aio.server(options=CHANNEL_OPTIONS)
         handlers = {
             name: grpc.stream_stream_rpc_method_handler(
                 function, request_deserializer=wire.identity, response_serializer=wire.identity
@@ -206,9 +205,10 @@ class Worker:
 
     # ---- what a client may ask
 
-    def _serve_hello(
-        self, requests: Iterator[bytes], context: grpc.ServicerContext
-    ) -> Iterator[bytes]:
+    async def _serve_hello(
+        self, requests: Any, context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> AsyncIterator[bytes]:
+        del requests
         try:
             self._caller(context)
             yield wire.event("hello", party=self.party, **self._facts())
@@ -228,26 +228,29 @@ class Worker:
             "isa": ops.native().isa().decode(),
         }
 
-    def _serve_job(
-        self, requests: Iterator[bytes], context: grpc.ServicerContext
-    ) -> Iterator[bytes]:
+    async def _serve_job(
+        self, requests: Any, context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> AsyncIterator[bytes]:
+        # A coroutine, because only that is cancelled at once when its client leaves.
+        del requests  # read through the context
         job: _Job | None = None
         try:
             caller = self._caller(context)
             if not isinstance(caller, ClientConfig):
                 raise SecurityError("Jobs come from clients. Received: a worker's certificate.")
-            job = self._accept(wire.Reader(requests), caller.name)
-            context.add_callback(lambda: self._left(job))
+            reader = wire.Reader(self._blobs(context))
+            accepted = await self._loop.run_in_executor(None, self._accept, reader, caller.name)
             with self._arrived:
-                if job.name in self._jobs:
+                if accepted.name in self._jobs:
                     raise ProtocolError("A job of this name exists already.")
+                job = accepted
                 self._jobs[job.name] = job
                 self._arrived.notify_all()
             if self.party == 0:
                 self._queue.put(job)
             else:
                 self._expect(job)
-            while (blob := self._next_event(job)) is not None:
+            while blob := await self._loop.run_in_executor(None, self._next_event, job):
                 yield blob
         except TfeBenchError as error:
             yield wire.failure(error)
@@ -256,8 +259,13 @@ class Worker:
             yield wire.failure(error)
         finally:
             if job is not None:
-                job.fail(JobCancelled("The client's stream ended."))
+                job.fail(JobCancelled("The client cancelled the job or its connection ended."))
                 self._jobs.pop(job.name, None)
+
+    def _blobs(self, context: Any) -> Iterator[bytes]:
+        """A client's messages, for a thread that may wait for them."""
+        while isinstance(blob := self._on_loop(context.read()), bytes):
+            yield blob
 
     def _next_event(self, job: _Job) -> bytes | None:
         while True:
@@ -267,10 +275,6 @@ class Worker:
                 if job.over.is_set() and job.events.empty():
                     return None
                 return wire.event("alive")
-
-    def _left(self, job: _Job | None) -> None:
-        if job is not None and not job.over.is_set():
-            job.fail(JobCancelled("The client cancelled the job or its connection ended."))
 
     def _accept(self, reader: wire.Reader, client: str) -> _Job:
         header = reader.next_event()
@@ -346,7 +350,7 @@ class Worker:
             if not isinstance(first, bytes):
                 return
             theirs = handshake.Hello.decode(first)
-            job = await self._loop.run_in_executor(None, self._find_job, theirs.job)
+            job = await self._arrival(theirs.job)
             agreement = handshake.KeyAgreement()
             mine = self._hello(job, agreement)
             await context.write(mine.encode())
@@ -367,10 +371,23 @@ class Worker:
             log.warning("a stream was refused: %s", error)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error)[:500])
 
-    def _find_job(self, name: str) -> _Job:
-        with self._arrived:
-            self._arrived.wait_for(lambda: name in self._jobs, MEET_SECONDS)
-            job = self._jobs.get(name)
+    async def _arrival(self, name: str) -> _Job:
+        """The job of a name, which its client may still be sending."""
+        given_up = threading.Event()
+
+        def wait() -> _Job | None:
+            with self._arrived:
+                self._arrived.wait_for(
+                    lambda: name in self._jobs or given_up.is_set(), MEET_SECONDS
+                )
+                return self._jobs.get(name)
+
+        try:
+            job = await self._loop.run_in_executor(None, wait)
+        finally:  # a peer that hung up must not keep a thread waiting
+            given_up.set()
+            with self._arrived:
+                self._arrived.notify_all()
         if job is None:
             raise ClusterError(f"Party {self.party} was not given job {name[:8]}.")
         return job

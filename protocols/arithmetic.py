@@ -150,7 +150,8 @@ def _product(
     _match(name, x, y, same_scale=False)
     if x.limbs != 1 or x.ring_bits != 64:
         raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
-    s = party.site(name, x.shape.as_list(), y.shape.as_list(), x.fractional_bits, y.fractional_bits, dealer=x.dealer)
+    scales = (x.fractional_bits, y.fractional_bits)
+    s = party.site(name, x.shape.as_list(), y.shape.as_list(), scales, dealer=x.dealer)
     z = product_shares(s, x, y, two, tensor=0, slot=0)
     if s.is_dealer:
         # The shape of the product, by the operands' shapes alone.
