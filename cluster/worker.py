@@ -42,6 +42,7 @@ from tfe_bench.errors import (
 # A party that does not open its streams in this time is absent.
 MEET_SECONDS = 12.0
 _DEALER = 0
+_CLIENT_LEFT = "The client cancelled the job or its connection ended."
 
 T = TypeVar("T")
 
@@ -246,6 +247,7 @@ class Worker:
                 job = accepted
                 self._jobs[job.name] = job
                 self._arrived.notify_all()
+            context.add_done_callback(lambda _: accepted.fail(JobCancelled(_CLIENT_LEFT)))
             if self.party == 0:
                 self._queue.put(job)
             else:
@@ -259,7 +261,7 @@ class Worker:
             yield wire.failure(error)
         finally:
             if job is not None:
-                job.fail(JobCancelled("The client cancelled the job or its connection ended."))
+                job.fail(JobCancelled(_CLIENT_LEFT))
                 self._jobs.pop(job.name, None)
 
     def _blobs(self, context: Any) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ open the masked product.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
@@ -67,10 +68,18 @@ def neg(x: Shared) -> Shared:
     return x.map((lambda a: -a) if x.limbs == 1 else wide.negate)
 
 
+def _only_64(name: str, x: Shared) -> None:
+    if not isinstance(x, Shared):
+        raise UsageError(
+            f"{name} wants a private and a public tensor. Received: {type(x).__name__} first."
+        )
+    if x.limbs != 1:
+        raise UsageError(f"{name} works on 64-bit words. Received: {x!r}.")
+
+
 def add_public(x: Shared, ring: tf.Tensor) -> Shared:
     """x + c for public ring elements c (already encoded at x's scale).  Local: only m moves."""
-    from dataclasses import replace
-
+    _only_64("add_public", x)
     import tensorflow as tf
 
     if x.m is None:
@@ -88,16 +97,14 @@ def add_public(x: Shared, ring: tf.Tensor) -> Shared:
 
 def mul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
     """x * c for public ring elements c with their own scale.  Local; scales add up."""
-    from dataclasses import replace
-
+    _only_64("mul_public", x)
     y = x.map(lambda a: a * ring)
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 
 
 def matmul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
     """x @ c for a public matrix c.  Local; scales add up."""
-    from dataclasses import replace
-
+    _only_64("matmul_public", x)
     y = x.map(lambda a: ops.module().tfe_bench_ring_mat_mul(a=[a], b=[ring]))
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 
@@ -150,8 +157,8 @@ def _product(
     _match(name, x, y, same_scale=False)
     if x.limbs != 1 or x.ring_bits != 64:
         raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
-    scales = (x.fractional_bits, y.fractional_bits)
-    s = party.site(name, x.shape.as_list(), y.shape.as_list(), scales, dealer=x.dealer)
+    # (Static shapes are not part of what is agreed: a role may know less of them than another.)
+    s = party.site(name, x.fractional_bits, y.fractional_bits, dealer=x.dealer)
     z = product_shares(s, x, y, two, tensor=0, slot=0)
     if s.is_dealer:
         # The shape of the product, by the operands' shapes alone.

@@ -43,6 +43,9 @@ class _Trace:
     keep: list[Any] = field(default_factory=list)
     iteration_graph: Any = None
     iteration_ctx: Any = None
+    # Tokens of the current iteration, and how many of them some result carries.
+    iteration_tokens: list[Any] = field(default_factory=list)
+    iteration_tied: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,6 @@ class Site:
         self.dealer = dealer
         self._trace = trace
         self.ctx = trace.ctx if trace.iteration_graph is None else trace.iteration_ctx
-        self._tokens: list[Any] = []
         self.is_dealer = party.index == dealer
         self.is_e1 = party.index == (dealer + 1) % 3
         self.is_e2 = party.index == (dealer + 2) % 3
@@ -89,9 +91,10 @@ class Site:
             run_ahead=run_ahead,
             deps=self.party._dependencies(self._trace, data),
         )
-        self._tokens.append(token)
         if self._trace.iteration_graph is None:
             self._trace.tokens.append(token)
+        else:
+            self._trace.iteration_tokens.append(token)
 
     def recv(self, shape: Any, source: int, slot: int = 0, dtype: Any = None) -> tf.Tensor:
         """Receives a tensor of a known shape from a party."""
@@ -202,12 +205,20 @@ class Site:
         return own + got if limbs == 1 else wide.add(own, got)
 
     def tie(self, *tensors: Any) -> Any:
-        """Keeps this site's sends alive with its results where no token can be returned."""
+        """Keeps an iteration's sends alive with its results, as its tokens cannot be returned.
+
+        As data, not as control dependencies: TensorFlow prunes a stateless op that has only those.
+        """
         import tensorflow as tf
 
-        if self._trace.iteration_graph is not None and self._tokens:
-            with tf.control_dependencies(self._tokens):
-                tensors = tuple(None if t is None else tf.identity(t) for t in tensors)
+        trace = self._trace
+        if trace.iteration_graph is not None and trace.iteration_tokens:
+            held = [t for t in tensors if t is not None]
+            if held:
+                # tokens are zeros, but nobody knows before they have run
+                zero = tf.add_n(trace.iteration_tokens)
+                tensors = tuple(None if t is None else t + tf.cast(zero, t.dtype) for t in tensors)
+                trace.iteration_tied = len(trace.iteration_tokens)
         return tensors if len(tensors) != 1 else tensors[0]
 
 
@@ -284,8 +295,15 @@ class Party:
         turn = tf.reshape(tf.cast(number, tf.int64), [1]) + 1
         trace.iteration_graph = tf.compat.v1.get_default_graph()
         trace.iteration_ctx = tf.concat([trace.ctx[:2], turn], axis=0)
+        trace.iteration_tokens, trace.iteration_tied = [], 0
         try:
             yield
+            if trace.iteration_tied < len(trace.iteration_tokens):
+                raise ProtocolError(
+                    f"Party {self.index} would send a message in this iteration that no result "
+                    "carries, and TensorFlow would drop it. End the iteration with a protocol "
+                    "whose result all parties hold a part of, and carry that out of the loop."
+                )
         finally:
             trace.iteration_graph = None
 
@@ -422,7 +440,8 @@ class Party:
 def _flatten(value: Any, out: list[Any]) -> Any:
     """Appends the tensors of a nest to `out`; returns what is needed to rebuild it."""
     if value is None or isinstance(value, (str, int, float, bool)):
-        return ("const", value)
+        # with its type: 1, 1.0 and True are equal
+        return ("const", value, type(value).__name__)
     if isinstance(value, (list, tuple)):
         return (type(value).__name__, tuple(_flatten(v, out) for v in value))
     if isinstance(value, dict):

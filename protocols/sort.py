@@ -167,7 +167,7 @@ def _run_plan(
                 # A third opening saves a quarter of the bits, and costs a fifth of a level.
                 openings = 3 if len(a) > 3 * level_cost else 2
                 graph = party.cached_function(
-                    ("sort.compare_pairs", keys.ring_bits, slices, openings),
+                    ("sort.compare_pairs", keys.ring_bits, slices, openings, keys.dealer),
                     functools.partial(make, slices, openings),
                     True,
                 )
@@ -215,6 +215,8 @@ def sort(
     shape = keys.shape.as_list()
     if len(shape) not in (1, 2):
         raise UsageError(f"sort wants [n] or [rows, n] keys. Received: shape {shape}.")
+    if keys.limbs != 1 or keys.ring_bits != 64:
+        raise UsageError(f"sort wants keys over Z_2^64. Received: {keys!r}.")
     for column in payload:
         if column.shape.as_list() != shape or column.limbs != 1:
             raise UsageError(
@@ -223,32 +225,21 @@ def sort(
     rows, n = (1, shape[0]) if len(shape) == 1 else shape
     chosen = choose(algorithm, n, profile, rows)
 
-    def as_matrix(x: Shared) -> Shared:
-        return x.map(lambda a: tf.reshape(a, [rows, n]))
-
-    def index_column() -> Shared:
-        positions = tf.broadcast_to(tf.range(n, dtype=tf.int64), [rows, n])
-        zero = tf.zeros([rows, n], tf.int64)
-        return keys_like(positions, zero)
-
-    def keys_like(m: tf.Tensor, zero: tf.Tensor) -> Shared:
-        held = (keys.m, keys.l1, keys.l2)
-        parts = (None if t is None else v for t, v in zip(held, (m, zero, zero), strict=True))
-        own_m, l1, l2 = parts
-        return Shared(own_m, l1, l2, keys.dealer, 0)
-
     columns = (keys, *payload)
+    dealer = keys.dealer
     if rows * n == 0 or n == 1:
-        back = index_column().map(lambda a: tf.reshape(a, shape))
-        return Sorted(keys, tuple(payload), back)
+        return Sorted(keys, tuple(payload), _positions(keys, rows, n, shape))
 
+    # Graphs are kept for later sorts: they hold shapes, which are in their keys, and no share.
     def prepare(k: Shared, *more: Shared) -> list[Shared]:
-        lifted = wide_keys(party, as_matrix(k), descending, full_range)
-        moved = [lifted, *(as_matrix(c) for c in (k, *more)), index_column()]
+        parts = [c.map(lambda a: tf.reshape(a, [rows, n])) for c in (k, *more)]
+        lifted = wide_keys(party, parts[0], descending, full_range)
+        moved = [lifted, *parts, _positions(k, rows, n, [rows, n])]
         return moved if chosen == "network" else shuffle(party, moved)
 
     start = party.cached_function(
-        ("sort.prepare", chosen == "network", descending, full_range), lambda: prepare
+        ("sort.prepare", chosen == "network", descending, full_range, rows, n, dealer),
+        lambda: prepare,
     )
     lifted, *moved = start(*columns)
     if chosen == "network":
@@ -267,13 +258,27 @@ def sort(
         def finish(positions: Any, *parts: Shared) -> list[Shared]:
             return [_reorder(c, positions, shape) for c in parts]
 
-        end = party.cached_function("sort.finish", lambda: finish)
+        end = party.cached_function(("sort.finish", tuple(shape), dealer), lambda: finish)
         offsets = (tf.range(rows, dtype=tf.int32) * n)[:, None]
         moved = end(tf.constant(order) - offsets, *moved)
     if progress:
         progress(1.0)
     result = [c.map(lambda a: tf.reshape(a, shape)) for c in moved]
     return Sorted(result[0], tuple(result[1:-1]), result[-1])
+
+
+def _positions(like: Shared, rows: int, n: int, shape: Sequence[int]) -> Shared:
+    """The public column 0..n-1 of each row, as a share with empty masks."""
+    import tensorflow as tf
+
+    index = tf.reshape(tf.broadcast_to(tf.range(n, dtype=tf.int64), [rows, n]), shape)
+    zero = tf.zeros_like(index)
+    return Shared(
+        None if like.m is None else index,
+        None if like.l1 is None else zero,
+        None if like.l2 is None else zero,
+        like.dealer,
+    )
 
 
 def _reorder(x: Shared, positions: Any, shape: Any) -> Shared:
@@ -300,7 +305,7 @@ def _run_network(
     def exchange(a: Any, b: Any, *parts: Shared) -> list[Shared]:
         return _compare_exchange(party, a, b, parts)
 
-    graph = party.cached_function("sort.exchange", lambda: exchange, True)
+    graph = party.cached_function(("sort.exchange", keys.dealer), lambda: exchange, True)
     state = [_flat(keys), *(_flat(c) for c in columns)]
     layers = odd_even_merge(n)
     offsets = (np.arange(rows, dtype=np.int32) * n)[:, None]

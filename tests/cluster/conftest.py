@@ -36,12 +36,15 @@ class Processes:
     def start(
         self, *command: str, out: IO[bytes] | int = subprocess.DEVNULL, **options: Any
     ) -> subprocess.Popen[Any]:
-        """Starts ``python command...``, which is killed at the end of the test if need be."""
+        """Starts ``python command...``, which is killed at the end of the test if need be.
+
+        Args:
+            options: of Popen; ``inside`` is what the command runs under.
+        """
         options.setdefault("stderr", subprocess.STDOUT)
         options.setdefault("env", environment())
-        process = subprocess.Popen(
-            [sys.executable, *command], stdin=subprocess.DEVNULL, stdout=out, **options
-        )
+        whole = [*options.pop("inside", ()), sys.executable, *command]
+        process = subprocess.Popen(whole, stdin=subprocess.DEVNULL, stdout=out, **options)
         self._started.append(process)
         return process
 

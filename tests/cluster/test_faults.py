@@ -24,9 +24,7 @@ DEATH_SECONDS = 6.0
 HANG_SECONDS = 10.0 + 4.0
 
 
-def _break_mid_sort(
-    cluster: LocalCluster, strike: Callable[[], None]
-) -> tuple[PeerLost, float]:
+def _break_mid_sort(cluster: LocalCluster, strike: Callable[[], None]) -> tuple[PeerLost, float]:
     """The error of a long sort that is struck while it runs, and seconds from then to there."""
     keys = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 1 << 18, np.int64)
     running = threading.Event()

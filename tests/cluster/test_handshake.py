@@ -67,7 +67,7 @@ def test_no_field_is_left_unchecked() -> None:
 
 
 def test_a_hello_of_another_party_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="Party 1 was expected.*party 2"):
+    with pytest.raises(ProtocolError, match=r"Party 1 was expected.*party 2"):
         handshake.check(_hello(0), _hello(2), 1)
 
 

@@ -99,7 +99,7 @@ def test_a_program_that_one_operator_does_not_allow_is_refused(hosts: Hosts) -> 
 
 def test_an_input_above_one_operators_limit_is_refused(hosts: Hosts) -> None:
     hosts.ensure()
-    with pytest.raises(PolicyError, match="Party 1 .*100001 elements, the limit is 100000"):
+    with pytest.raises(PolicyError, match=r"Party 1 .*100001 elements, the limit is 100000"):
         _sort(hosts, n=100_001)
 
 

@@ -8,7 +8,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -45,8 +45,10 @@ class _Session:
         self.native = ops.native()
         self.handle = self.native.session_new(1, os.urandom(48), 0)
 
-    def begin(self, step: int) -> None:
-        assert self.native.error_of("step_begin", self.handle, step, 4) == ""
+    def begin(self, step: int, run_ahead: int = 9) -> str:
+        """Begins a step of control messages; the error."""
+        control = 1
+        return self.native.error_of("step_begin", self.handle, step, control, run_ahead)
 
     def end(self, step: int) -> None:
         self.native.step_end(self.handle, step)
@@ -61,9 +63,7 @@ class _Session:
         return error, space.raw[:size]
 
     def send(self, payload: bytes, step: int = 1, peer: int = 0) -> str:
-        return self.native.error_of(
-            "control_send", self.handle, peer, step, payload, len(payload)
-        )
+        return self.native.error_of("control_send", self.handle, peer, step, payload, len(payload))
 
 
 @pytest.fixture
@@ -129,6 +129,11 @@ def test_a_frame_that_contradicts_itself_is_refused(
     assert told in session.push(frame)
 
 
+@pytest.mark.xfail(reason="offset + size wraps in Session::Accept", strict=False)
+def test_an_offset_that_wraps_around_is_refused(session: _Session) -> None:
+    assert "malformed" in session.push(_frame(b"12345678", offset=2**64 - 4))
+
+
 def test_pieces_out_of_order_are_refused(session: _Session) -> None:
     assert session.push(_frame(b"aa", total=6)) == ""
     assert "out of order" in session.push(_frame(b"cc", total=6, offset=4))
@@ -141,7 +146,7 @@ def test_a_piece_that_changes_the_total_is_refused(session: _Session) -> None:
 
 def test_a_message_that_comes_twice_is_refused(session: _Session) -> None:
     session.begin(1)
-    frame = _frame(b"12345678", site=5)
+    frame = _frame(b"12345678", site=0)
     assert session.push(frame) == ""
     assert "twice" in session.push(frame)
     assert session.push(frame, peer=2) == ""  # another peer's is another message
@@ -184,18 +189,43 @@ def test_after_an_abort_nothing_is_received_sent_or_begun(session: _Session) -> 
     assert session.receive(4)[0] == "party 2 is gone"
     assert session.send(b"late") == "party 2 is gone"
     assert session.push(_frame(b"1234")) == "party 2 is gone"
-    assert session.native.error_of("step_begin", session.handle, 2, 4) == "party 2 is gone"
+    assert session.begin(2) == "party 2 is gone"
     session.native.abort(session.handle, b"another reason")
     assert session.receive(4)[0] == "party 2 is gone"
 
 
 def test_no_step_begins_twice_or_falls_back(session: _Session) -> None:
-    session.begin(3)
+    assert session.begin(3) == ""
     session.end(3)
-    for step in (3, 2, 0, -1):
-        assert "masks may have been used" in session.native.error_of(
-            "step_begin", session.handle, step, 9
-        )
+    for step in (3, 2, 1):
+        assert "masks may have been used" in session.begin(step)
+    for step in (0, -1, 1 << 40):
+        assert "out of range" in session.begin(step)
+    assert session.begin(4) == ""
+
+
+def test_a_step_waits_for_peers_that_are_too_far_behind(session: _Session) -> None:
+    begun: list[str] = []
+    assert session.begin(1) == ""
+    session.end(1)
+    waiting = threading.Thread(target=lambda: begun.append(session.begin(2, run_ahead=1)))
+    waiting.start()
+    session.push(_frame(b"", flags=STEP_DONE), peer=0)
+    time.sleep(0.2)
+    assert not begun
+    session.push(_frame(b"", flags=STEP_DONE), peer=2)
+    waiting.join(10)
+    assert begun == [""]
+
+
+def test_a_message_of_a_graph_is_refused_in_a_step_of_bookkeeping(session: _Session) -> None:
+    assert session.begin(1) == ""
+    assert session.push(_frame(b"12345678", site=3)) != ""
+
+
+def test_a_step_does_not_begin_on_early_messages_of_another_kind(session: _Session) -> None:
+    assert session.push(_frame(b"12345678", site=3)) == ""
+    assert session.begin(1) != ""
 
 
 def test_outside_a_step_nothing_is_sent_or_received(session: _Session) -> None:
@@ -325,6 +355,9 @@ def test_an_idle_link_sends_heartbeats(link: SessionLink) -> None:
 # ---- three sessions joined in one process
 
 
+PAIRS = [(p, q) for p in range(3) for q in range(3) if p != q]
+
+
 class _Joined:
     """Three parties whose sessions are joined by real links over in-process streams."""
 
@@ -334,19 +367,25 @@ class _Joined:
         self.parties = [Party(p, link.handle, 0) for p, link in enumerate(self.links)]
         for party, link in zip(self.parties, self.links, strict=True):
             party._on_abort = link.explain
+        self._join()
+
+    def _join(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._carrying = asyncio.run_coroutine_threadsafe(self._carry(), self._loop)
 
     async def _carry(self) -> None:
-        pipes = {(p, q): _Pipe() for p in range(3) for q in range(3) if p != q}
+        pipes = {pair: _Pipe() for pair in PAIRS}
         await asyncio.gather(
-            *(
-                self.links[p].carry(q, pipes[q, p].read, pipes[p, q].write)
-                for p, q in pipes
-            )
+            *(self.links[p].carry(q, pipes[q, p].read, pipes[p, q].write) for p, q in PAIRS)
         )
+
+    def _part(self) -> None:
+        self._carrying.result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
 
     def delay(self, a: int, b: int, seconds: float) -> None:
         """Delays what two parties send each other."""
@@ -377,17 +416,43 @@ class _Joined:
     def close(self) -> None:
         for link in self.links:
             link.fail(ProtocolError("the test is over"))
-        self._carrying.result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
+        self._part()
         for link in self.links:
             link.drop()
+
+
+class _Pumped(_Joined):
+    """The same, joined by threads that move bytes from outbox to inbox and nothing else."""
+
+    def _join(self) -> None:
+        self._pumps = [threading.Thread(target=self._pump, args=pair) for pair in PAIRS]
+        for pump in self._pumps:
+            pump.start()
+
+    def _pump(self, source: int, target: int) -> None:
+        native, limit = self.links[source]._native, 1 << 19
+        space = ctypes.create_string_buffer(limit)
+        text = ctypes.create_string_buffer(512)
+        handle, other = self.links[source].handle, self.links[target].handle
+        while (size := native.next_blob(handle, target, space, limit, limit, 1000)) >= 0:
+            if size:
+                native.push(other, source, space.raw[:size], size, text)
+
+    def _part(self) -> None:
+        for pump in self._pumps:
+            pump.join(10)
 
 
 @pytest.fixture
 def joined() -> Iterator[_Joined]:
     three = _Joined()
+    yield three
+    three.close()
+
+
+@pytest.fixture
+def pumped() -> Iterator[_Pumped]:
+    three = _Pumped()
     yield three
     three.close()
 
@@ -408,7 +473,10 @@ def _chained(party: Party) -> Callable[[Any], Any]:
     return lambda x: _exchange(party, _exchange(party, x))
 
 
-def _seconds(joined: _Joined, build: Callable[[Party], Callable[[Any], Any]], delay: float) -> float:
+_Build = Callable[[Party], Callable[[Any], Any]]
+
+
+def _seconds(joined: _Joined, build: _Build, delay: float) -> float:
     """The time of a second call of a graph, at the slowest party, over a slow line."""
     functions = joined.run(lambda party: party.function(build(party)))
     one = np.ones(1, np.int64)
@@ -436,14 +504,14 @@ def test_exchanges_give_what_the_peer_sent(joined: _Joined) -> None:
     assert [int(v.numpy()[0]) for v in results[2]] == [110, 220]
 
 
-def test_independent_exchanges_of_one_graph_take_one_delay(joined: _Joined) -> None:
-    seconds = _seconds(joined, _parallel, 0.3)
+def test_independent_exchanges_of_one_graph_take_one_delay(pumped: _Pumped) -> None:
+    seconds = _seconds(pumped, _parallel, 0.3)
     print(f"two independent exchanges over a line of 0.3 s: {seconds:.3f} s")
     assert 0.29 < seconds < 0.55
 
 
-def test_dependent_exchanges_take_a_delay_each(joined: _Joined) -> None:
-    seconds = _seconds(joined, _chained, 0.3)
+def test_dependent_exchanges_take_a_delay_each(pumped: _Pumped) -> None:
+    seconds = _seconds(pumped, _chained, 0.3)
     print(f"two dependent exchanges over a line of 0.3 s: {seconds:.3f} s")
     assert 0.58 < seconds < 0.95
 
@@ -471,31 +539,12 @@ def test_a_large_message_crosses_in_pieces(joined: _Joined) -> None:
 
 def test_parties_that_trace_different_graphs_are_refused(joined: _Joined) -> None:
     def build(party: Party) -> Callable[[Any], Any]:
-        return _chained(party) if party.index == 2 else _parallel(party)
-
-    functions = joined.run(lambda party: party.function(build(party)))
-    one = np.ones(1, np.int64)
-
-    def differs(party: Party) -> Any:
-        if party.index == 2:
-            party.site  # noqa: B018
-        return functions[party.index](one)
-
-    # Two exchanges each: the same sites, so that only the results' shape differs.
-    joined.run(differs)
+        if party.index != 2:
+            return _chained(party)
+        return lambda x: _exchange(party, x)
 
     def unequal(party: Party) -> Any:
-        turns = 3 if party.index == 2 else 2
-
-        def many(x: Any) -> Any:
-            for _ in range(turns):
-                x = _exchange(party, x)
-            return x
-
-        return party.function(many)(one)
+        return party.function(build(party))(np.ones(1, np.int64))
 
     with pytest.raises(ProtocolError, match="The traced graph differs"):
         joined.run(unequal)
-
-
-_Reader = Callable[[], Awaitable[Any]]

@@ -7,6 +7,8 @@ import json
 import statistics
 from typing import Any
 
+from tfe_bench.errors import UsageError
+
 
 def add_parser(commands: Any) -> None:
     """Adds the command."""
@@ -32,6 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
     from tfe_bench.cluster.launch import LocalCluster
 
     settings = {k: getattr(arguments, k) for k in ("rounds", "megabytes", "repeat")}
+    for name, value in settings.items():
+        if not 1 <= value <= 4096:
+            raise UsageError(f"--{name} is 1 to 4096. Received: {value}.")
     bare: dict[str, list[float]] = {"exchange": [], "hop": [], "bulk": []}
     ours: dict[str, list[float]] = {"exchange": [], "hop": [], "bulk": []}
     with LocalCluster() as cluster:

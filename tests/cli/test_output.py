@@ -1,0 +1,188 @@
+"""What a successful command prints and writes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tfe_bench.benchmarks.records import Record, read
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Command
+
+_ROWS = [("ann", 85000, 31), ("bob", 72000, 47), ("cy", 91000, 29), ("di", 72000, 52)]
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*\b(3[0-7]|9[0-7]|4[0-7])[0-9;]*m")
+
+
+def test_json_prints_one_record_and_the_result_goes_to_a_private_file(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "people.csv").write_text(
+        "name,salary,age\n" + "".join(f"{n},{s},{a}\n" for n, s, a in _ROWS)
+    )
+    done = command(
+        *("sort", "--input", "people.csv", "--column", "salary", "--payload", "age"),
+        *("--descending", "--output", "result.csv", "--record", "records.jsonl"),
+        *("--json", "--repeat", "2"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1 and done.stdout.endswith("}\n")
+    record = Record.from_json(done.stdout)
+    assert record.workload == "sort" and record.correct and record.tls
+    assert record.repeats == 2 and record.cluster == "local"
+    assert record.parameters["n"] == 4 and record.parameters["source"] == "people.csv"
+
+    result = tmp_path / "result.csv"
+    assert result.stat().st_mode & 0o777 == 0o600
+    assert result.read_text() == "salary,age\n91000,29\n85000,31\n72000,47\n72000,52\n"
+
+    assert read(tmp_path / "records.jsonl") == [record]
+    # A record is made to be published: no value of the input is in it.
+    for _, salary, _ in _ROWS:
+        assert str(salary) not in done.stdout
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        *("people.csv", "records.jsonl", "result.csv"),
+    ]
+
+
+def test_without_a_terminal_the_table_is_plain_text_and_stderr_is_silent(
+    command: Command, tmp_path: Path
+) -> None:
+    values = np.random.default_rng(2).uniform(-50, 50, 30)
+    np.save(tmp_path / "values.npy", values)
+    done = command(
+        *("sort", "--input", "values.npy", "--output", "result.npy", "--repeat", "1"), COLUMNS="60"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout and "\r" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 60
+    assert re.search(r"^correct +yes, max error", done.stdout, re.MULTILINE)
+    for noise in ("oneDNN", "WARNING", "I0000", "cpu_feature"):
+        assert noise not in done.stdout
+    np.testing.assert_allclose(np.load(tmp_path / "result.npy"), np.sort(values), atol=2**-16)
+    assert (tmp_path / "result.npy").stat().st_mode & 0o777 == 0o600
+
+
+def _on_terminal(
+    folder: Path, columns: int, *arguments: str, **environment: str
+) -> tuple[int, str]:
+    """Runs a command on a terminal of its own; its exit code and all that it printed."""
+    from_us, for_it = pty.openpty()
+    fcntl.ioctl(for_it, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    plain = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "LINES")}
+    root = str(Path(__file__).parents[2])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tfe_bench", *arguments],
+        stdin=for_it,
+        stdout=for_it,
+        stderr=for_it,
+        cwd=folder,
+        env={**plain, "PYTHONPATH": root, "TERM": "xterm", **environment},
+        start_new_session=True,
+    )
+    os.close(for_it)
+    said = b""
+    limit = time.monotonic() + 180
+    try:
+        with suppress(OSError):  # the terminal is gone once the last process has closed it
+            while block := os.read(from_us, 1 << 16):
+                said += block
+                assert time.monotonic() < limit
+        return process.wait(60), said.decode(errors="replace")
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        os.close(from_us)
+
+
+def _screen(said: str, columns: int) -> list[str]:
+    """The lines that remain: what a carriage return and an erasure removed is left out."""
+    lines: list[str] = []
+    for line in said.replace("\r\n", "\n").split("\n"):
+        if "\x1b[1A\x1b[2K" in line:  # up one line, which is erased
+            lines.pop()
+        line = line.rpartition("\x1b[2K")[2].rpartition("\r")[2]
+        lines.append(_ESCAPE.sub("", line).rstrip())
+    assert all(len(line) <= columns for line in lines), lines
+    return lines
+
+
+def test_a_narrow_terminal_shows_a_bar_and_then_the_table(tmp_path: Path) -> None:
+    code, said = _on_terminal(tmp_path, 50, "sort", "--n", "400", "--repeat", "3")
+    assert code == 0, said
+    assert "starting the workers" in said and "━" in said
+    assert said.count("\x1b[?25l") == said.count("\x1b[?25h") == 1  # the cursor comes back
+    screen = _screen(said, 50)
+    assert "━" not in "".join(screen)  # the bar is gone
+    assert any(line.startswith("run time") for line in screen)
+    assert any(line.startswith("correct") and "yes" in line for line in screen)
+    assert _COLOUR.search(said)
+
+
+def test_no_color_is_obeyed_and_json_shows_no_bar(tmp_path: Path) -> None:
+    code, said = _on_terminal(tmp_path, 60, "sort", "--n", "20", "--repeat", "1", NO_COLOR="1")
+    assert code == 0, said
+    assert not _COLOUR.search(said)
+    assert any(line.startswith("run time") for line in _screen(said, 60))
+
+    code, said = _on_terminal(tmp_path, 60, "sort", "--n", "20", "--repeat", "1", "--json")
+    assert code == 0, said
+    assert "\x1b" not in said and "━" not in said
+    assert json.loads(said)["workload"] == "sort"
+
+
+def test_an_error_on_a_terminal_is_readable(tmp_path: Path) -> None:
+    code, said = _on_terminal(tmp_path, 40, "sort", "--n", "-1")
+    assert code == 2
+    assert "\x1b" not in said and "Received: -1" in said
+
+
+def test_a_reader_that_leaves_early_causes_no_traceback(tmp_path: Path) -> None:
+    from_it, to_us = os.pipe()
+    os.close(from_it)
+    root = str(Path(__file__).parents[2])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tfe_bench", "certs", "party", "--party", "0", "--out", "x"],
+            stdin=subprocess.DEVNULL,
+            stdout=to_us,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            timeout=60,
+            env={**os.environ, "PYTHONPATH": root},
+        )
+    finally:
+        os.close(to_us)
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr
+    assert done.returncode == 141
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", ["matmul", "channel"])
+def test_every_workload_prints_one_record(command: Command, workload: str) -> None:
+    size = ["--n", "16"] if workload == "matmul" else []
+    done = command(workload, *size, "--repeat", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1
+    json.loads(done.stdout)

@@ -1,0 +1,229 @@
+"""Comparisons are exact at every width and number of openings; recipes are consistent."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import Simulation, share, simulate, total_rounds
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.compare import less_than, msb, msb_cost, recipe
+from tfe_bench.protocols.cost import Cost
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import EvaluatorBits, Shared
+from tfe_bench.protocols.truncation import truncate_reduce
+
+Array = np.ndarray[Any, Any]
+INT64 = np.iinfo(np.int64)
+SIZES = (1, 63, 64, 65, 1000)
+
+
+def openings_of(bits: int) -> list[int]:
+    """The numbers of openings with which a comparison of so many bits exists."""
+    found = []
+    for openings in (1, 2, 3):
+        try:
+            found.append(recipe(bits, openings).openings)
+        except UsageError:
+            continue
+    return found
+
+
+def edges(bits: int) -> list[int]:
+    """Values mod 2^bits about 0, +-2^k and both ends of the signed range."""
+    near = {s * 2**k + d for s in (1, -1) for k in range(bits) for d in (-1, 0, 1)}
+    return sorted({v % 2**bits for v in near | {0, 1, -1}})
+
+
+def joined(sim: Simulation, pick: Any) -> Array:
+    """The bits that EvaluatorBits share among the parties."""
+    parts: list[EvaluatorBits] = [pick(out) for out in sim.outputs]
+    words = np.zeros_like(next(part.share for part in parts if part.share is not None))
+    for part in parts:
+        for held in (part.share, part.top):
+            if held is not None:
+                words ^= held
+    n = int(parts[0].n)
+    assert all(int(part.n) == n for part in parts) and len(words) == -(-n // 64)
+    return np.unpackbits(words.view(np.uint8), bitorder="little")[:n].astype(bool)
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_msb_is_the_sign_bit_of_any_word_modulo_2_k_with_every_number_of_openings(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    x = np.array(edges(64), np.uint64).view(np.int64)
+    x = np.concatenate([x, rng.integers(INT64.min, INT64.max, 100, endpoint=True)])
+    cases = [(k, r) for k in (2, 3, 16, 31, 64) for r in openings_of(k)]
+    assert {(2, 1), (16, 1), (16, 2), (16, 3), (31, 2), (64, 2), (64, 3)} <= set(cases)
+
+    def program(p: Party, x: Shared) -> Any:
+        return p.function(lambda x: [msb(p, x, k, r, r != 2) for k, r in cases])(x)
+
+    sim = simulate(program, x, dealer=dealer)
+    for i, (k, r) in enumerate(cases):
+        got = joined(sim, itemgetter(i))
+        assert np.array_equal(got, (x >> (k - 1)) & 1), (k, r)
+        # with r = 2 the dealer keeps its part
+        assert (sim.outputs[dealer][i].top is not None) == (r == 2)
+
+
+def wide_share(values: list[int], party: int, dealer: int, bits: int, seed: int) -> Shared:
+    """One party's share of values mod 2^bits in two words, the words' higher bits random."""
+    import tensorflow as tf
+
+    rng = np.random.default_rng(seed)
+    l1, l2, high = ([int.from_bytes(rng.bytes(16), "little") for _ in values] for _ in range(3))
+    m = [
+        (v + a + b + (h << bits)) % 2**128 for v, a, b, h in zip(values, l1, l2, high, strict=True)
+    ]
+
+    def limbs(numbers: list[int]) -> Any:
+        data = b"".join(v.to_bytes(16, "little") for v in numbers)
+        return tf.constant(np.frombuffer(data, np.int64).reshape(-1, 2))
+
+    role = (party - dealer) % 3
+    return Shared(
+        None if role == 0 else limbs(m),
+        None if role == 2 else limbs(l1),
+        None if role == 1 else limbs(l2),
+        dealer,
+        limbs=2,
+        bits=bits,
+    )
+
+
+def test_msb_of_wide_values_is_exact_from_65_to_128_bits(
+    seed: int, rng: np.random.Generator
+) -> None:
+    widths = (65, 66, 75, 96, 127, 128)
+    values = {k: [*edges(k), int.from_bytes(rng.bytes(16), "little") % 2**k] for k in widths}
+    cases = [(k, r) for k in widths for r in openings_of(k)]
+    dealers = {k: i % 3 for i, k in enumerate(widths)}
+
+    def program(p: Party) -> Any:
+        shares = {k: wide_share(values[k], p.index, dealers[k], k, seed) for k in widths}
+        return p.function(lambda x: [msb(p, x[k], k, r) for k, r in cases])(shares)
+
+    sim = simulate(program)
+    for i, (k, r) in enumerate(cases):
+        got = joined(sim, itemgetter(i))
+        assert list(got) == [v >> (k - 1) for v in values[k]], (k, r)
+
+
+def test_msb_follows_row_major_order_and_takes_any_shape() -> None:
+    inputs = [np.array(-1), np.zeros((0, 3), np.int64), np.arange(-3, 3).reshape(2, 3)]
+
+    def program(p: Party, *x: Shared) -> Any:
+        return p.function(lambda *x: [msb(p, v) for v in x])(*x)
+
+    sim = simulate(program, *inputs)
+    for i, x in enumerate(inputs):
+        assert np.array_equal(joined(sim, itemgetter(i)), x.reshape(-1) < 0)
+
+
+def test_less_than_is_exact_while_the_difference_fits(rng: np.random.Generator) -> None:
+    def pairs(bits: int) -> Array:
+        half = [v - 2 ** (bits - 2) for v in edges(bits - 1)]
+        near = np.array(half, object)
+        far = rng.permutation(near)
+        both = np.stack([np.concatenate([near, near]), np.concatenate([near, far])])
+        return both.astype(np.int64)
+
+    exact, short = pairs(64), pairs(31)
+
+    def program(p: Party, *x: Shared) -> Any:
+        return p.function(lambda a, b, c, d: [less_than(p, a, b), less_than(p, c, d, 31)])(*x)
+
+    sim = simulate(program, *exact, *short)
+    for i, (a, b) in enumerate((exact, short)):
+        assert np.array_equal(joined(sim, itemgetter(i)), a < b)
+
+
+def test_the_sign_of_a_reduced_value_is_that_of_the_value() -> None:
+    x = np.array([v << 16 for v in edges(29)] + [-(v << 16) for v in edges(29)])
+
+    def program(p: Party, x: Shared) -> Any:
+        return p.function(lambda x: msb(p, truncate_reduce(p, x, 16, 31), 31))(x)
+
+    assert np.array_equal(joined(simulate(program, x), lambda out: out), x < 0)
+
+
+@pytest.mark.parametrize(
+    ("bits", "openings", "total"),
+    [(16, 1, 81), (16, 2, 67), (28, 2, 133), (31, 2, 154), (64, 2, 396), (64, 3, 332)],
+)
+def test_recipes_send_as_many_bits_as_the_cost_table_says(
+    bits: int, openings: int, total: int
+) -> None:
+    r = recipe(bits, openings)
+    assert (r.openings, r.total) == (openings, total)
+
+
+def test_every_recipe_covers_its_bits_and_ends_in_one_node() -> None:
+    for bits in range(2, 129):
+        for r in [recipe(bits), *(recipe(bits, o) for o in openings_of(bits))]:
+            assert r.bits == bits and sum(r.widths) == bits - 1 and min(r.widths) >= 1
+            assert len(r.groups[-1]) == 1
+            for level, groups in enumerate(r.groups):
+                assert sum(groups) == r.nodes(level) and min(groups) >= 1
+            assert r.total == r.dealt + 2 * r.opened
+
+
+def test_every_recipe_has_the_openings_asked_for_and_two_or_three_always_exist() -> None:
+    for bits in range(2, 129):
+        for openings in (1, 2, 3):
+            try:
+                assert recipe(bits, openings).openings == openings
+            except UsageError as error:
+                assert openings == 1, (bits, openings)
+                assert str(bits) in str(error)
+
+
+def test_the_default_recipe_sends_the_fewest_bits_of_two_and_three_openings() -> None:
+    for bits in range(2, 129):
+        assert recipe(bits).total == min(recipe(bits, o).total for o in openings_of(bits) if o > 1)
+
+
+@pytest.mark.parametrize(("bits", "openings"), [(1, None), (129, None), (64, 0), (64, 4)])
+def test_recipes_outside_the_table_are_refused(bits: int, openings: int | None) -> None:
+    with pytest.raises(UsageError, match="Received"):
+        recipe(bits, openings)
+
+
+def test_comparing_more_bits_than_the_ring_has_is_refused() -> None:
+    with pytest.raises(UsageError, match="msb of 65 bits"):
+        simulate(lambda p, x: p.function(lambda x: msb(p, x, 65))(x), np.arange(3))
+
+
+def measured(p: Party, graph: Any, *arguments: Any) -> tuple[int, Any]:
+    """Bits that this party sends in one graph call, and its rounds."""
+    p.reset_counters()
+    graph(*arguments)
+    return 8 * sum(p.counters()["payload"]), p.rounds()
+
+
+def assert_costs(steps: Any, cost: Cost, dealer: int) -> None:
+    """One graph call, as the three parties measured it, costs what the table says."""
+    sent, rounds = zip(*steps, strict=True)
+    found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "cold"))
+    assert found == (cost.by_party(dealer), cost.rounds, cost.cold)
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_msb_costs_what_it_says_whatever_the_values(dealer: int, rng: np.random.Generator) -> None:
+    cases = [(16, 1, True), (31, 2, False), (64, None, True), (64, 2, True), (64, 3, True)]
+    inputs = [x for n in SIZES for x in (np.zeros(n, np.int64), rng.integers(-9, 9, n))]
+
+    def program(p: Party) -> list[Any]:
+        graphs = [p.function(lambda x, case=case: msb(p, x, *case), dynamic=True) for case in cases]
+        shares = [share(x, p.index, b"value", dealer=dealer) for x in inputs]
+        return [measured(p, graph, x) for graph in graphs for x in shares]
+
+    calls = zip(*simulate(program).outputs, strict=True)
+    expected = [msb_cost(len(x), *case) for case in cases for x in inputs]
+    for cost, call in zip(expected, calls, strict=True):
+        assert_costs(call, cost, dealer)

@@ -1,0 +1,231 @@
+"""What goes in comes out, at whom it was revealed to and nobody else, for the bits that it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import share, simulate, total_rounds
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols import arithmetic, convert, io
+from tfe_bench.protocols.cost import Cost
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import EvaluatorBits, Shared
+from tfe_bench.protocols.truncation import truncate_reduce
+
+Array = np.ndarray[Any, Any]
+INT64 = np.iinfo(np.int64)
+EDGES = np.array(
+    sorted(
+        {0, INT64.min, INT64.max}
+        | {s * 2**k + d for s in (1, -1) for k in range(63) for d in (-1, 0, 1)}
+    ),
+    np.int64,
+)
+SIZES = (1, 63, 64, 65, 1000)
+ROLES = ("dealer", "e1", "e2")
+
+
+def unpacked(words: Array, n: int) -> Array:
+    return np.unpackbits(words.view(np.uint8), bitorder="little")[:n]
+
+
+def bit_share(bits: Array, party: int, dealer: int, seed: int) -> EvaluatorBits:
+    """One party's share of bits."""
+    import tensorflow as tf
+
+    whole = np.zeros(-(-len(bits) // 64) * 64, np.uint8)
+    whole[: len(bits)] = bits
+    words = np.packbits(whole, bitorder="little").view(np.int64)
+    s1 = np.random.default_rng(seed).integers(INT64.min, INT64.max, words.shape, endpoint=True)
+    n = tf.constant(len(bits), tf.int64)
+    if party == dealer:
+        return EvaluatorBits(None, None, n, dealer)
+    return EvaluatorBits(
+        tf.constant(s1 if party == (dealer + 1) % 3 else words ^ s1), None, n, dealer
+    )
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_every_owner_can_share_any_word_in_any_shape_under_every_dealer(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    values = [rng.permutation(EDGES).reshape(1, -1) for _ in range(3)]
+    values += [np.zeros((0, 2), np.int64) + p for p in range(3)]
+    values += [np.array(p - 1) for p in range(3)]
+
+    def program(p: Party) -> Any:
+        def shared(known: list[Any]) -> list[Shared]:
+            return [
+                io.input_by(p, i % 3, known[i], values[i].shape, i, dealer)
+                for i in range(len(values))
+            ]
+
+        return p.function(shared)([v if i % 3 == p.index else None for i, v in enumerate(values)])
+
+    sim = simulate(program)
+    for i, value in enumerate(values):
+        assert np.array_equal(sim.value(itemgetter(i)), value)
+        for out in sim.outputs:
+            assert (out[i].dealer, out[i].fractional_bits) == (dealer, i)
+
+
+def test_the_sessions_dealer_deals_for_an_input_unless_another_is_named() -> None:
+    def program(p: Party) -> Any:
+        value = np.arange(3) if p.index == 0 else None
+        return p.function(
+            lambda v: [io.input_by(p, 0, v, [3]), io.input_by(p, 0, v, [3], dealer=1)]
+        )(value)
+
+    for out in simulate(program, dealer=2).outputs:
+        assert [x.dealer for x in out] == [2, 1]
+
+
+def test_inputs_of_several_owners_compute_together() -> None:
+    def program(p: Party) -> Any:
+        def product(known: list[Any]) -> Any:
+            x, y, z = (io.input_by(p, owner, known[owner], [3]) for owner in range(3))
+            return io.reveal(p, arithmetic.add(arithmetic.mul(p, x, y), z))
+
+        value = np.arange(3) + 10 * p.index
+        return p.function(product)([value if i == p.index else None for i in range(3)])
+
+    x, y, z = (np.arange(3) + 10 * i for i in range(3))
+    for out in simulate(program).outputs:
+        assert np.array_equal(out, x * y + z)
+
+
+@pytest.mark.parametrize("to", [None, 0, 1, 2])
+@pytest.mark.parametrize("dealer", range(3))
+def test_reveal_gives_the_words_to_whom_it_names_and_none_to_others(
+    dealer: int, to: int | None
+) -> None:
+    inputs = [EDGES.reshape(1, -1), np.array(-5), np.zeros((0,), np.int64)]
+
+    def program(p: Party, *x: Shared) -> Any:
+        return p.function(lambda *x: [io.reveal(p, v, to) for v in x])(*x)
+
+    sim = simulate(program, *inputs, dealer=dealer)
+    for party, out in enumerate(sim.outputs):
+        for got, value in zip(out, inputs, strict=True):
+            if to in (None, party):
+                assert got.shape == value.shape and np.array_equal(got, value)
+            else:
+                assert got is None
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_values_of_short_and_wide_rings_are_revealed_as_signed_values(dealer: int) -> None:
+    def program(p: Party, x: Shared, y: Shared) -> Any:
+        def values(x: Shared, y: Shared) -> Any:
+            short, wide = truncate_reduce(p, x, 16, 31), convert.extend(p, y, 40)
+            twice = [arithmetic.add(short, short), arithmetic.sub(wide, wide)]
+            return [io.reveal(p, v) for v in (short, *twice, wide, arithmetic.neg(wide))]
+
+        return p.function(values)(x, y)
+
+    small = np.array([0, 1, -1, 2**29 - 1, -(2**29)])
+    unsigned = [(int(v) % 2**64) << 40 for v in EDGES]
+
+    def signed(v: int, bits: int) -> int:
+        half = 1 << (bits - 1)
+        return (v + half) % (2 * half) - half
+
+    for out in simulate(program, small << 16, EDGES, dealer=dealer).outputs:
+        assert np.array_equal(out[0], small) and np.array_equal(out[1], 2 * small)
+        lifted = [[int(low) % 2**64 + (int(high) << 64) for low, high in o] for o in out[2:]]
+        assert lifted[0] == [0] * len(EDGES)
+        assert lifted[1] == [signed(v, 105) for v in unsigned]
+        assert lifted[2] == [signed(-v, 105) for v in unsigned]
+
+
+@pytest.mark.parametrize("to", [3, -1, "all"])
+def test_reveal_to_nobody_known_is_refused(to: Any) -> None:
+    with pytest.raises(UsageError, match="reveal goes to party 0, 1 or 2, or to all"):
+        simulate(lambda p, x: p.function(lambda x: io.reveal(p, x, to))(x), np.arange(3))
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_reveal_bits_gives_all_three_the_bits(
+    dealer: int, seed: int, rng: np.random.Generator
+) -> None:
+    values = [rng.integers(0, 2, n) for n in (0, *SIZES)]
+
+    def program(p: Party) -> Any:
+        bits = [bit_share(v, p.index, dealer, seed) for v in values]
+        return p.function(lambda bits: [io.reveal_bits(p, b) for b in bits])(bits)
+
+    for out in simulate(program).outputs:
+        for words, value in zip(out, values, strict=True):
+            assert np.array_equal(unpacked(words, len(value)), value)
+
+
+def test_reveal_bits_refuses_bits_of_which_the_dealer_keeps_a_part() -> None:
+    from tfe_bench.protocols.compare import msb
+
+    def program(p: Party, x: Shared) -> Any:
+        return p.function(lambda x: io.reveal_bits(p, msb(p, x, absorb=False)))(x)
+
+    with pytest.raises(UsageError, match="reveal_bits wants"):
+        simulate(program, np.arange(3))
+
+
+def measured(p: Party, graph: Any, *arguments: Any) -> tuple[int, Any]:
+    """Bits that this party sends in one graph call, and its rounds."""
+    p.reset_counters()
+    graph(*arguments)
+    return 8 * sum(p.counters()["payload"]), p.rounds()
+
+
+def assert_costs(steps: Any, cost: Cost, dealer: int) -> None:
+    """One graph call, as the three parties measured it, costs what the table says."""
+    sent, rounds = zip(*steps, strict=True)
+    found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "cold"))
+    assert found == (cost.by_party(dealer), cost.rounds, cost.cold)
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_input_and_reveal_cost_what_they_say_whatever_the_values(
+    dealer: int, seed: int, rng: np.random.Generator
+) -> None:
+    parties = {role: (dealer + i) % 3 for i, role in enumerate(ROLES)}
+    targets: list[str | None] = [None, *ROLES]
+    inputs = [x for n in SIZES for x in (np.zeros(n, np.int64), rng.integers(-9, 9, n))]
+    costs: list[Callable[[int], Cost]] = [
+        *(lambda n, role=role: io.input_cost(n, role) for role in ROLES),
+        *(lambda n, to=to: io.reveal_cost(n, to) for to in targets),
+        lambda n: io.reveal_cost(n, None, 2),
+        io.reveal_bits_cost,
+    ]
+
+    def program(p: Party) -> list[Any]:
+        def owned(role: str, n: int) -> Any:
+            return lambda v: io.input_by(p, parties[role], v, [n], dealer=dealer)
+
+        def revealed(to: str | None) -> Any:
+            return lambda x: io.reveal(p, x, None if to is None else parties[to])
+
+        lift = p.function(lambda x: convert.extend(p, x, 9), dynamic=True)
+        owns = {(role, n): p.function(owned(role, n)) for role in ROLES for n in SIZES}
+        reveals = [p.function(revealed(to), dynamic=True) for to in targets]
+        wide = p.function(revealed(None), dynamic=True)
+        bits = p.function(lambda b: io.reveal_bits(p, b), dynamic=True)
+        result = []
+        for value in inputs:
+            x = share(value, p.index, b"value", dealer=dealer)
+            for role in ROLES:
+                known = value if p.index == parties[role] else None
+                result.append(measured(p, owns[role, len(value)], known))
+            result += [measured(p, graph, x) for graph in reveals]
+            result.append(measured(p, wide, lift(x)))
+            result.append(measured(p, bits, bit_share(value & 1, p.index, dealer, seed)))
+        return result
+
+    calls = zip(*simulate(program).outputs, strict=True)
+    expected = [cost(len(x)) for x in inputs for cost in costs]
+    for cost, call in zip(expected, calls, strict=True):
+        assert_costs(call, cost, dealer)

@@ -1,0 +1,252 @@
+"""Every sort is stable and exact for any 64-bit keys, refuses what does not fit, never hangs."""
+
+from __future__ import annotations
+
+import threading
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import Simulation, share, simulate, total_rounds
+from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.protocols import compare, convert, ops, shuffle
+from tfe_bench.protocols.cost import Cost
+from tfe_bench.protocols.io import reveal_bits_cost
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.sort import choose, index_bits, network_cost, sort
+
+Array = np.ndarray[Any, Any]
+INT64 = np.iinfo(np.int64)
+PATIENCE = 20.0  # seconds; what is tested takes less than one
+
+
+def kinds_of_rows(n: int, rng: np.random.Generator, bound: int = 2**63) -> Array:
+    """Rows of n keys in [-bound, bound): any, few distinct, equal, extreme, ascending, descending.
+
+    Near each other in value are the keys whose differences need a 65th bit.
+    """
+    ends = [-bound, bound - 1, 0, -1, 1, 1 - bound, bound - 2]
+    anything = rng.integers(-bound, bound - 1, n, np.int64, endpoint=True)
+    rows = [
+        anything,
+        rng.integers(-1, 2, n),
+        np.full(n, -bound),
+        rng.choice(np.array(ends, np.int64), n),
+        np.sort(anything),
+        np.sort(anything)[::-1],
+    ]
+    return np.stack(rows).astype(np.int64)
+
+
+def stable_order(keys: Array, descending: bool) -> Array:
+    return np.argsort(~keys if descending else keys, axis=-1, kind="stable")
+
+
+def assert_sorted(sim: Simulation, keys: Array, descending: bool, pick: Any = lambda o: o) -> None:
+    """Keys, payload (the keys' own complement) and indices follow NumPy's stable argsort."""
+    order = stable_order(keys, descending)
+    want = np.take_along_axis(keys, order, axis=-1)
+    assert np.array_equal(sim.value(lambda out: pick(out).indices), order)
+    assert np.array_equal(sim.value(lambda out: pick(out).keys), want)
+    if pick(sim.outputs[0]).payload:
+        assert np.array_equal(sim.value(lambda out: pick(out).payload[-1]), ~want)
+
+
+CASES = [
+    *((algorithm, n) for algorithm in ("quick", "all-pairs") for n in (2, 3, 5, 64, 100)),
+    *(("network", n) for n in (2, 3, 5, 64)),
+    *(("auto", n) for n in (5, 1000)),
+    ("quick", 1000),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "n"), CASES)
+def test_rows_of_any_keys_are_sorted_stably_each_by_itself(
+    algorithm: str, n: int, rng: np.random.Generator
+) -> None:
+    keys = kinds_of_rows(n, rng)
+    directions = (False, True) if n in (3, 64) else (bool(rng.integers(2)),)
+
+    def program(p: Party, x: Shared, y: Shared) -> Any:
+        return [sort(p, x, [y], descending=d, algorithm=algorithm) for d in directions]
+
+    sim = simulate(program, keys, ~keys, dealer=n % 3, fractional_bits=16)
+    for i, descending in enumerate(directions):
+        assert_sorted(sim, keys, descending, itemgetter(i))
+        for out in sim.outputs:
+            found = [x.fractional_bits for x in (out[i].keys, out[i].payload[0], out[i].indices)]
+            assert found == [16, 16, 0]
+
+
+@pytest.mark.parametrize("algorithm", ["quick", "all-pairs", "network", "auto"])
+def test_empty_and_single_rows_are_sorted_already(algorithm: str) -> None:
+    inputs = [np.full(shape, 7) for shape in ((0,), (1,), (0, 5), (3, 0), (3, 1))]
+
+    def program(p: Party, *x: Shared) -> Any:
+        results = [sort(p, v, [v.map(lambda a: -a)], algorithm=algorithm) for v in x]
+        return [y for s in results for y in (s.keys, *s.payload, s.indices)]
+
+    sim = simulate(program, *inputs)
+    expected = [y for keys in inputs for y in (keys, -keys, np.zeros_like(keys))]
+    for i, want in enumerate(expected):
+        assert np.array_equal(sim.value(itemgetter(i)), want)
+    assert sim.sent == (0, 0, 0)
+
+
+def test_a_vector_of_keys_gives_vectors() -> None:
+    keys = np.array([3, -1, 2, -1])
+    sim = simulate(lambda p, x, y: sort(p, x, [y, y]), keys, ~keys)
+    assert_sorted(sim, keys, False)
+    assert sim.value(lambda out: out.keys).shape == (4,)
+
+
+@pytest.mark.parametrize("algorithm", ["quick", "all-pairs", "network"])
+def test_keys_below_2_61_are_sorted_without_the_extension_to_full_range(
+    algorithm: str, rng: np.random.Generator
+) -> None:
+    keys = kinds_of_rows(32, rng, 2**61)
+
+    def program(p: Party, x: Shared) -> Any:
+        return [
+            sort(p, x, descending=d, algorithm=algorithm, full_range=False) for d in (False, True)
+        ]
+
+    sim = simulate(program, keys, dealer=1)
+    for i, descending in enumerate((False, True)):
+        assert_sorted(sim, keys, descending, itemgetter(i))
+
+
+def test_keys_outside_the_range_promised_end_in_a_range_error_or_a_result(
+    rng: np.random.Generator,
+) -> None:
+    keys = kinds_of_rows(300, rng)
+    handles: list[int] = []
+    outcome: list[Simulation | BaseException] = []
+
+    def program(p: Party, x: Shared) -> Any:
+        handles.append(p.handle)
+        return sort(p, x, algorithm="quick", full_range=False)
+
+    def run() -> None:
+        try:
+            outcome.append(simulate(program, keys))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    if thread.is_alive():
+        for handle in handles:
+            ops.native().abort(handle, b"the test gave up")
+        pytest.fail("the parties wait for each other for ever")
+    (result,) = outcome
+    if isinstance(result, BaseException):
+        assert isinstance(result, RangeError)
+        return
+    assert np.array_equal(np.sort(result.value(lambda out: out.keys)), np.sort(keys))
+
+
+def test_an_unknown_algorithm_is_refused_with_the_nearest_known_one() -> None:
+    with pytest.raises(UsageError, match='Did you mean "quick"'):
+        simulate(lambda p, x: sort(p, x, algorithm="quik"), np.arange(3))
+
+
+def test_auto_takes_all_pairs_where_that_is_little_and_quick_elsewhere() -> None:
+    assert choose("auto", 100, "local") == "all-pairs"
+    assert choose("auto", 1000, "local") == "quick"
+    assert choose("auto", 100, "local", rows=100) == "quick"
+    assert choose("auto", 400, "wan") == "all-pairs"
+    assert {choose(name, 1000, "wan") for name in ("quick", "network")} == {"quick", "network"}
+
+
+@pytest.mark.parametrize("shape", [(3,), (5,), (4, 1), (1, 4), ()], ids=str)
+def test_payload_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match="payload of the keys' shape"):
+        simulate(lambda p, x, y: sort(p, x, [y]), np.arange(4), np.zeros(shape, np.int64))
+
+
+def test_wide_payload_is_refused() -> None:
+    def program(p: Party, x: Shared) -> Any:
+        return sort(p, x, [p.function(lambda x: convert.extend(p, x, 1))(x)])
+
+    with pytest.raises(UsageError, match="payload"):
+        simulate(program, np.arange(4))
+
+
+def test_wide_keys_are_refused() -> None:
+    def program(p: Party, x: Shared) -> Any:
+        return sort(p, p.function(lambda x: convert.extend(p, x, 1))(x))
+
+    with pytest.raises(UsageError, match="sort wants"):
+        simulate(program, np.arange(4))
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3, 4)], ids=str)
+def test_keys_that_are_neither_a_row_nor_a_matrix_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match="sort wants"):
+        simulate(lambda p, x: sort(p, x), np.zeros(shape, np.int64))
+
+
+@pytest.mark.parametrize("algorithm", ["quick", "network"])
+def test_payload_of_another_dealer_is_refused(algorithm: str) -> None:
+    def program(p: Party, x: Shared) -> Any:
+        return sort(p, x, [share(np.arange(4), p.index, b"y", dealer=1)], algorithm=algorithm)
+
+    with pytest.raises(UsageError, match="one dealer"):
+        simulate(program, np.arange(4))
+
+
+@pytest.mark.parametrize("dealer", range(3))
+@pytest.mark.parametrize(("n", "payload"), [(0, 0), (1, 1), (2, 1), (9, 0)])
+def test_network_costs_what_it_says_whatever_the_keys(
+    n: int, payload: int, dealer: int, rng: np.random.Generator
+) -> None:
+    def program(p: Party, *secrets: Shared) -> list[Any]:
+        result = []
+        for x in secrets:
+            p.reset_counters()
+            sort(p, x, [x] * payload, algorithm="network")
+            result.append((8 * sum(p.counters()["payload"]), p.rounds()))
+        return result
+
+    secrets = (np.zeros(n, np.int64), rng.integers(INT64.min, INT64.max, n))
+    cost = network_cost(n, payload)
+    for call in zip(*simulate(program, *secrets, dealer=dealer).outputs, strict=True):
+        sent, rounds = zip(*call, strict=True)
+        found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "cold"))
+        assert found == (cost.by_party(dealer), cost.rounds, cost.cold)
+
+
+@pytest.mark.parametrize("full_range", [True, False], ids=["full_range", "promised_range"])
+def test_all_pairs_costs_its_parts_whatever_the_keys(
+    full_range: bool, rng: np.random.Generator
+) -> None:
+    n = 100
+    pairs = n * (n - 1) // 2
+    parts: list[Cost] = [convert.extend_cost(n)] if full_range else []
+    parts += [shuffle.shuffle_cost(n, 2), shuffle.shuffle_cost(n), shuffle.shuffle_cost(n)]
+    ring = (65 if full_range else 64) + index_bits(n)
+    parts += [compare.msb_cost(pairs, ring, 2), reveal_bits_cost(pairs)]
+    sent = tuple(sum(part.by_party(1)[p] for part in parts) for p in range(3))
+    for keys in (np.zeros(n, np.int64), rng.integers(-(2**61), 2**61, n)):
+        sim = simulate(
+            lambda p, x: sort(p, x, algorithm="all-pairs", full_range=full_range), keys, dealer=1
+        )
+        assert sim.sent == sent
+        assert sim.rounds == (parts[0].rounds if full_range else 0) + 2 + 2 + 1
+
+
+def test_progress_grows_and_ends_at_one() -> None:
+    seen: list[list[float]] = [[] for _ in range(6)]
+
+    def program(p: Party, x: Shared) -> None:
+        sort(p, x, algorithm="quick", progress=seen[p.index].append)
+        sort(p, x, algorithm="network", progress=seen[3 + p.index].append)
+
+    simulate(program, np.arange(16)[::-1])
+    for fractions in seen:
+        assert fractions == sorted(fractions) and fractions[-1] == 1.0
