@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import ops
+from tfe_bench.protocols import ops, wide
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import K1, Party, Site
 from tfe_bench.protocols.sharing import Shared
@@ -47,24 +47,18 @@ def _pairwise(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Shar
 
 def add(x: Shared, y: Shared) -> Shared:
     """x + y, with broadcasting.  Local."""
-    from tfe_bench.protocols import wide
-
     _match("add", x, y)
     return _pairwise((lambda a, b: a + b) if x.limbs == 1 else wide.add, x, y)
 
 
 def sub(x: Shared, y: Shared) -> Shared:
     """x - y, with broadcasting.  Local."""
-    from tfe_bench.protocols import wide
-
     _match("sub", x, y)
     return _pairwise((lambda a, b: a - b) if x.limbs == 1 else wide.sub, x, y)
 
 
 def neg(x: Shared) -> Shared:
     """-x.  Local."""
-    from tfe_bench.protocols import wide
-
     return x.map((lambda a: -a) if x.limbs == 1 else wide.negate)
 
 
