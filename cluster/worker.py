@@ -247,7 +247,9 @@ class Worker:
                 job = accepted
                 self._jobs[job.name] = job
                 self._arrived.notify_all()
-            context.add_done_callback(lambda _: accepted.fail(JobCancelled(_CLIENT_LEFT)))
+            # Also where the client leaves while an event is being sent to it.
+            leave: Any = lambda _: accepted.fail(JobCancelled(_CLIENT_LEFT))
+            context.add_done_callback(leave)
             if self.party == 0:
                 self._queue.put(job)
             else:

@@ -138,12 +138,15 @@ def test_a_narrow_terminal_shows_a_bar_and_then_the_table(tmp_path: Path) -> Non
     assert _COLOUR.search(said)
 
 
-def test_no_color_is_obeyed_and_json_shows_no_bar(tmp_path: Path) -> None:
+def test_no_color_is_obeyed(tmp_path: Path) -> None:
     code, said = _on_terminal(tmp_path, 60, "sort", "--n", "20", "--repeat", "1", NO_COLOR="1")
     assert code == 0, said
     assert not _COLOUR.search(said)
     assert any(line.startswith("run time") for line in _screen(said, 60))
 
+
+@pytest.mark.slow
+def test_json_shows_no_bar_even_on_a_terminal(tmp_path: Path) -> None:
     code, said = _on_terminal(tmp_path, 60, "sort", "--n", "20", "--repeat", "1", "--json")
     assert code == 0, said
     assert "\x1b" not in said and "━" not in said

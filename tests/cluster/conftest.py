@@ -126,12 +126,13 @@ class Hosts:
 
     def wait_ready(self, *parties: int) -> None:
         """Waits until workers serve."""
+        deadline = time.monotonic() + PATIENCE
         for party in parties or tuple(self.workers):
-            self.processes.wait_for(
-                lambda p=party: "ready" in self.log(p) or self.workers[p].poll() is not None,
-                f"worker {party} is ready",
-            )
-            assert self.workers[party].poll() is None, self.log(party)
+            worker = self.workers[party]
+            while "ready" not in self.log(party) and worker.poll() is None:
+                assert time.monotonic() < deadline, f"worker {party} is not ready"
+                time.sleep(0.05)
+            assert worker.poll() is None, self.log(party)
 
     def stop(self, party: int) -> int:
         """Ends a worker as its operator would; returns its exit code."""

@@ -94,6 +94,36 @@ def test_different_seeds_at_dealer_and_evaluator_are_refused(
     _refused(monkeypatch, shared_cluster, lies, told="do not fit each other")
 
 
+@pytest.fixture(scope="module")
+def submission(shared_cluster: LocalCluster) -> list[bytes]:
+    """What an honest client sends party 1."""
+    sent: list[bytes] = []
+
+    def record(blob: bytes) -> list[bytes]:
+        sent.append(blob)
+        return [blob]
+
+    with pytest.MonkeyPatch.context() as patch:
+        _lie(patch, shared_cluster, {1: record})
+        shared_cluster.run("sort", {}, {"keys": PrivateInput(KEYS)})
+    return sent
+
+
+def _answer(cluster: LocalCluster, blobs: list[bytes]) -> dict[str, Any]:
+    """Party 1's first event after a submission."""
+    call = wire.stub(cluster.client._channels[1], wire.JOB)(iter(blobs), timeout=30)
+    event = wire.Reader(call).next_event()
+    call.cancel()
+    assert event is not None
+    return event
+
+
+def test_an_honest_submission_is_taken(
+    shared_cluster: LocalCluster, submission: list[bytes]
+) -> None:
+    assert _answer(shared_cluster, submission)["event"] == "queued"
+
+
 @pytest.mark.parametrize(
     "lie",
     [
@@ -118,9 +148,12 @@ def test_different_seeds_at_dealer_and_evaluator_are_refused(
     ],
 )
 def test_a_malformed_submission_is_refused(
-    monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster, lie: Change
+    shared_cluster: LocalCluster, submission: list[bytes], lie: Change
 ) -> None:
-    _refused(monkeypatch, shared_cluster, {1: lie})
+    answer = _answer(shared_cluster, [changed for blob in submission for changed in lie(blob)])
+    assert answer["event"] == "error"
+    assert type(wire.error_from(answer)) is ProtocolError
+    shared_cluster.run("sort", {}, {"keys": PrivateInput(KEYS)})
 
 
 @pytest.mark.parametrize(

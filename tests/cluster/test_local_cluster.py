@@ -13,7 +13,7 @@ import pytest
 
 from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.cluster.launch import LocalCluster
-from tfe_bench.errors import PolicyError, ProtocolError, UsageError
+from tfe_bench.errors import UsageError
 from tfe_bench.protocols.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def test_a_mistaken_job_is_refused_and_the_cluster_stays_usable(
     shared_cluster: LocalCluster, program: str, parameters: dict[str, Any], told: str
 ) -> None:
     keys = _keys(9)
-    with pytest.raises(UsageError, match="(?s)" + told.replace('"', '"')):
+    with pytest.raises(UsageError, match=told):
         shared_cluster.run(program, parameters, {"keys": PrivateInput(keys)})
     _assert_sorted(_sort(shared_cluster, keys), keys)
 
@@ -118,30 +118,6 @@ def test_inputs_that_do_not_fit_each_other_are_refused(shared_cluster: LocalClus
     with pytest.raises(UsageError, match='"keys"'):
         shared_cluster.run("sort", {}, {"keyz": PrivateInput(keys)})
     _assert_sorted(_sort(shared_cluster, keys), keys)
-
-
-def test_an_input_beyond_the_limit_is_refused_by_its_shape_alone(
-    shared_cluster: LocalCluster,
-) -> None:
-    # One word seen 2^27 times: the client would share it, so its shape alone is large.
-    run = shared_cluster.client.run
-    with pytest.raises((PolicyError, ProtocolError)):
-        run("sort", {}, {"keys": PrivateInput(_Claims((1 << 27,)))})  # type: ignore[arg-type]
-    keys = _keys(9)
-    _assert_sorted(_sort(shared_cluster, keys), keys)
-
-
-class _Claims(np.ndarray[Any, Any]):
-    """An array of one word that says it has another shape."""
-
-    def __new__(cls, shape: tuple[int, ...]) -> _Claims:
-        self = np.zeros(1, np.int64).view(cls)
-        self._claimed = shape
-        return self
-
-    @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
-        return getattr(self, "_claimed", (1,))
 
 
 def test_progress_is_told_and_never_falls(shared_cluster: LocalCluster) -> None:

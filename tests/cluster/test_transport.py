@@ -493,7 +493,8 @@ def _seconds(joined: _Joined, build: _Build, delay: float) -> float:
         call(party)
         return time.monotonic() - started
 
-    return max(joined.run(timed)[1:])
+    seconds: list[float] = joined.run(timed)[1:]
+    return max(seconds)
 
 
 def test_exchanges_give_what_the_peer_sent(joined: _Joined) -> None:

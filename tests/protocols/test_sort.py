@@ -231,13 +231,21 @@ def test_all_pairs_costs_its_parts_whatever_the_keys(
     parts += [shuffle.shuffle_cost(n, 2), shuffle.shuffle_cost(n), shuffle.shuffle_cost(n)]
     ring = (65 if full_range else 64) + index_bits(n)
     parts += [compare.msb_cost(pairs, ring, 2), reveal_bits_cost(pairs)]
-    sent = tuple(sum(part.by_party(1)[p] for part in parts) for p in range(3))
-    for keys in (np.zeros(n, np.int64), rng.integers(-(2**61), 2**61, n)):
-        sim = simulate(
-            lambda p, x: sort(p, x, algorithm="all-pairs", full_range=full_range), keys, dealer=1
-        )
-        assert sim.sent == sent
-        assert sim.rounds == (parts[0].rounds if full_range else 0) + 2 + 2 + 1
+    bits = tuple(sum(part.by_party(1)[p] for part in parts) for p in range(3))
+    rounds = (parts[0].rounds if full_range else 0) + 2 + 2 + 1
+
+    def program(p: Party, *secrets: Shared) -> list[Any]:
+        result = []
+        for x in secrets:
+            p.reset_counters()
+            sort(p, x, algorithm="all-pairs", full_range=full_range)
+            result.append((8 * sum(p.counters()["payload"]), p.rounds()))
+        return result
+
+    secrets = (np.zeros(n, np.int64), rng.integers(-(2**61), 2**61, n))
+    for call in zip(*simulate(program, *secrets, dealer=1).outputs, strict=True):
+        sent, steps = zip(*call, strict=True)
+        assert (sent, total_rounds(steps, "ahead")) == (bits, rounds)
 
 
 def test_progress_grows_and_ends_at_one() -> None:
