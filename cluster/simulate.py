@@ -17,6 +17,7 @@ import numpy as np
 
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols import ops
+from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import Shared
 
@@ -117,7 +118,10 @@ def reconstruct(parts: Sequence[Shared]) -> np.ndarray[Any, Any]:
         words = a.astype(np.uint64).astype(object)
         return words if first.limbs == 1 else words[..., 0] + words[..., 1] * (1 << 64)
 
-    return (whole(found["m"]) - whole(found["l1"]) - whole(found["l2"])) % ring  # type: ignore[no-any-return]
+    value: np.ndarray[Any, Any] = np.asarray(
+        (whole(found["m"]) - whole(found["l1"]) - whole(found["l2"])) % ring, dtype=object
+    )
+    return value
 
 
 def simulate(
@@ -200,6 +204,28 @@ def simulate(
 def total_rounds(per_party: Sequence[Sequence[Any]], kind: str) -> int:
     """Rounds of a run: steps follow each other, and each lasts as long as at its slowest party."""
     return sum(max(getattr(s, kind) for s in step) for step in zip(*per_party, strict=True))
+
+
+def measured(party: Party, graph: Callable[..., Any], *arguments: Any) -> tuple[int, list[Any]]:
+    """Runs one graph call; returns the payload bits this party sent in it, and its rounds."""
+    party.reset_counters()
+    graph(*arguments)
+    return 8 * sum(party.counters()["payload"]), party.rounds()
+
+
+def assert_costs(calls: Sequence[tuple[int, list[Any]]], cost: Cost, dealer: int = 0) -> None:
+    """Checks that one graph call cost what is declared.
+
+    Args:
+        calls: what `measured` returned at party 0, 1, 2.
+
+    Raises:
+        AssertionError: the channel counted something else.
+    """
+    sent, rounds = zip(*calls, strict=True)
+    found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "cold"))
+    declared = (cost.by_party(dealer), cost.rounds, cost.cold)
+    assert found == declared, f"measured {found}, declared {declared}"
 
 
 def _pads(handle: int) -> np.ndarray[Any, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import hashlib
 import logging
 import queue
@@ -113,6 +114,10 @@ class _Job:
                 lambda: self.link is not None or self.failed is not None, MEET_SECONDS + 5
             )
             return self.link if self.failed is None else None
+
+
+def _leave(job: _Job, _: Any) -> None:
+    job.fail(JobCancelled(_CLIENT_LEFT))
 
 
 class Worker:
@@ -248,8 +253,7 @@ class Worker:
                 self._jobs[job.name] = job
                 self._arrived.notify_all()
             # Also where the client leaves while an event is being sent to it.
-            leave: Any = lambda _: accepted.fail(JobCancelled(_CLIENT_LEFT))
-            context.add_done_callback(leave)
+            context.add_done_callback(functools.partial(_leave, accepted))
             if self.party == 0:
                 self._queue.put(job)
             else:

@@ -1,1 +1,1 @@
-"""Private models: conversion of Keras models, layers, training (see the CHANGELOG for what exists)."""
+"""Private models: nothing is here yet (see CHANGELOG.md)."""

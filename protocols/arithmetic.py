@@ -38,6 +38,18 @@ def _match(operation: str, x: Shared, y: Shared, same_scale: bool = True) -> Non
         )
 
 
+def _broadcastable(operation: str, x: Shared, y: Shared) -> None:
+    import tensorflow as tf
+
+    try:
+        tf.broadcast_static_shape(x.any.shape, y.any.shape)
+    except ValueError:
+        raise UsageError(
+            f"{operation} wants shapes that broadcast. Received: {x.shape.as_list()} and "
+            f"{y.shape.as_list()}."
+        ) from None
+
+
 def _pairwise(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Shared:
     m, l1, l2 = (
         None if a is None else function(a, b) for a, b in ((x.m, y.m), (x.l1, y.l1), (x.l2, y.l2))
@@ -48,12 +60,14 @@ def _pairwise(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Shar
 def add(x: Shared, y: Shared) -> Shared:
     """x + y, with broadcasting.  Local."""
     _match("add", x, y)
+    _broadcastable("add", x, y)
     return _pairwise((lambda a, b: a + b) if x.limbs == 1 else wide.add, x, y)
 
 
 def sub(x: Shared, y: Shared) -> Shared:
     """x - y, with broadcasting.  Local."""
     _match("sub", x, y)
+    _broadcastable("sub", x, y)
     return _pairwise((lambda a, b: a - b) if x.limbs == 1 else wide.sub, x, y)
 
 
@@ -62,7 +76,12 @@ def neg(x: Shared) -> Shared:
     return x.map((lambda a: -a) if x.limbs == 1 else wide.negate)
 
 
-def _only_64(name: str, x: Shared) -> None:
+def _only_64(name: str, x: Shared, ring: object) -> None:
+    if isinstance(ring, Shared):
+        raise UsageError(
+            f"{name} wants a public second operand. Received: {ring!r}. "
+            f"Use {name.removesuffix('_public')} for two private ones."
+        )
     if not isinstance(x, Shared):
         raise UsageError(
             f"{name} wants a private and a public tensor. Received: {type(x).__name__} first."
@@ -73,7 +92,7 @@ def _only_64(name: str, x: Shared) -> None:
 
 def add_public(x: Shared, ring: tf.Tensor) -> Shared:
     """x + c for public ring elements c (already encoded at x's scale).  Local: only m moves."""
-    _only_64("add_public", x)
+    _only_64("add_public", x, ring)
     import tensorflow as tf
 
     if x.m is None:
@@ -91,14 +110,14 @@ def add_public(x: Shared, ring: tf.Tensor) -> Shared:
 
 def mul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
     """x * c for public ring elements c with their own scale.  Local; scales add up."""
-    _only_64("mul_public", x)
+    _only_64("mul_public", x, ring)
     y = x.map(lambda a: a * ring)
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 
 
 def matmul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
     """x @ c for a public matrix c.  Local; scales add up."""
-    _only_64("matmul_public", x)
+    _only_64("matmul_public", x, ring)
     y = x.map(lambda a: ops.module().tfe_bench_ring_mat_mul(a=[a], b=[ring]))
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 
@@ -151,6 +170,10 @@ def _product(
     _match(name, x, y, same_scale=False)
     if x.limbs != 1 or x.ring_bits != 64:
         raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
+    if two is _elementwise:
+        _broadcastable(name, x, y)
+    else:
+        _multipliable(x, y)
     # (Static shapes are not part of what is agreed: a role may know less of them than another.)
     s = party.site(name, x.fractional_bits, y.fractional_bits, dealer=x.dealer)
     z = product_shares(s, x, y, two, tensor=0, slot=0)
@@ -164,6 +187,21 @@ def _product(
     l1, l2 = s.new_mask(shape, tensor=1)
     m, l1, l2 = s.tie(m, l1, l2)
     return Shared(m, l1, l2, x.dealer, x.fractional_bits + y.fractional_bits)
+
+
+def _multipliable(x: Shared, y: Shared) -> None:
+    a, b = x.shape, y.shape
+    if a.rank is None or b.rank is None:
+        return
+    if (
+        a.rank != b.rank
+        or a.rank < 2
+        or not (a[-1:].is_compatible_with(b[-2:-1]) and a[:-2].is_compatible_with(b[:-2]))
+    ):
+        raise UsageError(
+            "matmul wants [..., m, k] and [..., k, n] with equal leading dimensions. Received: "
+            f"{a.as_list()} and {b.as_list()}."
+        )
 
 
 def product_shape(a: Any, b: Any, two: Callable[[list[Any], list[Any]], Any]) -> Any:

@@ -437,6 +437,20 @@ class Party:
 # ---- nests of shares and tensors, flattened for a graph's signature
 
 
+def _telling_line(message: str) -> str:
+    """The line of a TensorFlow error that says what failed; the others name nodes."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    ours = [line for line in lines if "TfeBench: " in line]
+    if ours:
+        return ours[0].split("TfeBench: ", 1)[1]
+    plain = [
+        line
+        for line in lines
+        if not line.startswith(("[[", "Graph execution error", "Detected at", "File ", "Stack"))
+    ]
+    return plain[-1] if plain else "a kernel failed"
+
+
 def _flatten(value: Any, out: list[Any]) -> Any:
     """Appends the tensors of a nest to `out`; returns what is needed to rebuild it."""
     if value is None or isinstance(value, (str, int, float, bool)):
@@ -524,8 +538,7 @@ class PrivateFunction:
         text = ctypes.create_string_buffer(512)
         if party._native.aborted(party.handle, text) != 0:
             aborted = text.value.decode(errors="replace")
-        message = aborted or str(error.message).split("\n")[0]
-        message = message.removeprefix("TfeBench: ")
+        message = aborted or _telling_line(str(error.message))
         known = party._on_abort(message) if party._on_abort else None
         return known or ProtocolError(message)
 

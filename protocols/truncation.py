@@ -4,7 +4,7 @@ On the masked view a product's opening and its truncation share one message, so
 each variant here, applied to the result of mul or matmul, costs what the fused
 form costs (docs/protocols.md, truncation).
 
-T2b  truncate(.., "probable")  0 rounds, D f, E 0;       error (-1.5, 1.5) ulp, mean 0,
+T2b  truncate(.., "probable")  0 rounds, D f, E 0;       error (-1.5, 1.5) ulp, mean -2^-(f+1),
                                fails with probability |x| / 2^64
 T3   truncate(.., "safe")      1 round,  D 64 + f, E f;  error (-1, 1) ulp, mean 0,
                                never fails for |x| < 2^62; the default

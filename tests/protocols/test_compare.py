@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import Simulation, share, simulate, total_rounds
+from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.compare import less_than, msb, msb_cost, recipe
-from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import EvaluatorBits, Shared
 from tfe_bench.protocols.truncation import truncate_reduce
@@ -197,20 +196,6 @@ def test_recipes_outside_the_table_are_refused(bits: int, openings: int | None) 
 def test_comparing_more_bits_than_the_ring_has_is_refused() -> None:
     with pytest.raises(UsageError, match="msb of 65 bits"):
         simulate(lambda p, x: p.function(lambda x: msb(p, x, 65))(x), np.arange(3))
-
-
-def measured(p: Party, graph: Any, *arguments: Any) -> tuple[int, Any]:
-    """Bits that this party sends in one graph call, and its rounds."""
-    p.reset_counters()
-    graph(*arguments)
-    return 8 * sum(p.counters()["payload"]), p.rounds()
-
-
-def assert_costs(steps: Any, cost: Cost, dealer: int) -> None:
-    """One graph call, as the three parties measured it, costs what the table says."""
-    sent, rounds = zip(*steps, strict=True)
-    found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "cold"))
-    assert found == (cost.by_party(dealer), cost.rounds, cost.cold)
 
 
 @pytest.mark.parametrize("dealer", range(3))

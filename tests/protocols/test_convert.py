@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import share, simulate, total_rounds
+from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols import convert
 from tfe_bench.protocols.compare import msb
@@ -178,20 +178,6 @@ def test_extend_refuses_values_that_are_wide_already() -> None:
 
     with pytest.raises(UsageError, match="extend wants"):
         simulate(lambda p, x: p.function(lambda x: twice(p, x))(x), np.arange(3))
-
-
-def measured(p: Party, graph: Any, *arguments: Any) -> tuple[int, Any]:
-    """Bits that this party sends in one graph call, and its rounds."""
-    p.reset_counters()
-    graph(*arguments)
-    return 8 * sum(p.counters()["payload"]), p.rounds()
-
-
-def assert_costs(steps: Any, cost: Cost, dealer: int) -> None:
-    """One graph call, as the three parties measured it, costs what the table says."""
-    sent, rounds = zip(*steps, strict=True)
-    found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "cold"))
-    assert found == (cost.by_party(dealer), cost.rounds, cost.cold)
 
 
 Operation = Callable[[Party, EvaluatorBits, MaskedBits, Shared, Shared], Any]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import share, simulate, total_rounds
+from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols import arithmetic, convert, io
 from tfe_bench.protocols.cost import Cost
@@ -172,20 +172,6 @@ def test_reveal_bits_refuses_bits_of_which_the_dealer_keeps_a_part() -> None:
 
     with pytest.raises(UsageError, match="reveal_bits wants"):
         simulate(program, np.arange(3))
-
-
-def measured(p: Party, graph: Any, *arguments: Any) -> tuple[int, Any]:
-    """Bits that this party sends in one graph call, and its rounds."""
-    p.reset_counters()
-    graph(*arguments)
-    return 8 * sum(p.counters()["payload"]), p.rounds()
-
-
-def assert_costs(steps: Any, cost: Cost, dealer: int) -> None:
-    """One graph call, as the three parties measured it, costs what the table says."""
-    sent, rounds = zip(*steps, strict=True)
-    found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "cold"))
-    assert found == (cost.by_party(dealer), cost.rounds, cost.cold)
 
 
 @pytest.mark.parametrize("dealer", range(3))

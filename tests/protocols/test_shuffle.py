@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import share, simulate, total_rounds
+from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols import convert
-from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import Shared
 from tfe_bench.protocols.shuffle import MAX_COLUMNS, shuffle, shuffle_cost
@@ -96,20 +95,6 @@ def test_shuffle_refuses_columns_of_two_dealers() -> None:
 
     with pytest.raises(UsageError, match="one dealer"):
         simulate(program, np.arange(4)[None])
-
-
-def measured(p: Party, graph: Any, *arguments: Any) -> tuple[int, Any]:
-    """Bits that this party sends in one graph call, and its rounds."""
-    p.reset_counters()
-    graph(*arguments)
-    return 8 * sum(p.counters()["payload"]), p.rounds()
-
-
-def assert_costs(steps: Any, cost: Cost, dealer: int) -> None:
-    """One graph call, as the three parties measured it, costs what the table says."""
-    sent, rounds = zip(*steps, strict=True)
-    found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "cold"))
-    assert found == (cost.by_party(dealer), cost.rounds, cost.cold)
 
 
 @pytest.mark.parametrize("dealer", range(3))

@@ -9,9 +9,8 @@ receiver subtracts every pad that its own keys can make.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from tfe_bench.protocols.sort_plan import SortPlan
 ALPHA = 1e-6
 SIDE = 128
 WORDS = SIDE * SIDE  # elements per message
+SOME = 2048  # of them, for correlations of every plane with every other
 PAIRS = ((0, 1), (1, 2**63), (3, 2**64 - 1))
 SECRETS = tuple(dict.fromkeys(s for pair in PAIRS for s in pair))
 LOOSE = 24  # bits that truncate_reduce leaves: whole bytes
@@ -185,17 +185,20 @@ class Run:
 
 
 def watch(
-    tap: Tap, protocol: Callable[..., Any], rng: np.random.Generator, dealer: int = 0, **options: Any
+    tap: Tap,
+    protocol: Callable[..., Any],
+    rng: np.random.Generator,
+    secrets: Sequence[int] = SECRETS,
+    **options: Any,
 ) -> Run:
     """Runs one protocol on every secret, and twice on frozen shares of the last one."""
     import tensorflow as tf
 
-    plain = [np.full(WORDS, s, np.uint64).view(np.int64) for s in SECRETS]
+    plain = [np.full(WORDS, s, np.uint64).view(np.int64) for s in secrets]
     constant = np.full(WORDS, 5, np.int64)
 
     def program(party: Party, *columns: Shared) -> Any:
         *xs, y = columns
-        # a product's operand: not constant in the shares, but equal for all secrets
         graph = party.function(tap.traced(party, protocol))
         calls = [(x, y, tf.constant(p)) for x, p in zip(xs, plain, strict=True)]
         still = [c.map(lambda a: tf.fill(tf.shape(a), a[0])) for c in (xs[-1], y)]
@@ -208,7 +211,7 @@ def watch(
         return views
 
     options.setdefault("keys", [rng.bytes(16) for _ in range(3)])
-    sim = simulate(program, *plain, constant, dealer=dealer, seed=rng.bytes(16), **options)
+    sim = simulate(program, *plain, constant, seed=rng.bytes(16), **options)
 
     def view(party: int, call: int) -> View:
         own, received = sim.outputs[party][call]
@@ -222,10 +225,8 @@ def watch(
     def views(call: int) -> list[View]:
         return [view(p, call) for p in range(3)]
 
-    last = len(SECRETS)
-    return Run(
-        {s: views(i) for i, s in enumerate(SECRETS)}, [views(last), views(last + 1)], sim
-    )
+    last = len(secrets)
+    return Run({s: views(i) for i, s in enumerate(secrets)}, [views(last), views(last + 1)], sim)
 
 
 # ---- statistics
@@ -280,11 +281,13 @@ def plane_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, floa
     scale = np.sqrt(WORDS)
     yield "uniform", normal_p(bits.sum(axis=1) / scale)
     yield "neighbours", normal_p((bits[:, 1:] * bits[:, :-1]).sum(axis=1) / scale)
-    between = bits @ bits.T / scale
+    some = bits[:, :SOME]  # what a pad used twice would leave is no weak correlation
+    between = some @ some.T / np.sqrt(SOME)
     yield "planes", normal_p(between[np.triu_indices(len(bits), 1)])
     for share in own:
-        held = np.unpackbits(share.view(np.uint8).reshape(WORDS, 8), axis=1, bitorder="little")
-        yield "own share", normal_p(bits @ signs(held) / scale)
+        held = share[:SOME].view(np.uint8).reshape(SOME, 8)
+        held = signs(np.unpackbits(held, axis=1, bitorder="little"))
+        yield "own share", normal_p(some @ held / np.sqrt(SOME))
 
 
 def two_sample_checks(a: Message, b: Message) -> Iterator[tuple[str, float]]:
@@ -311,17 +314,38 @@ def checks(run: Run) -> Iterator[tuple[str, float]]:
         for left, right in zip(run.fresh[a], run.fresh[b], strict=True):
             for one, other in zip(left.received, right.received, strict=True):
                 yield from two_sample_checks(one, other)
+    yield from frozen_checks(run)
+
+
+def frozen_checks(run: Run) -> Iterator[tuple[str, float]]:
+    """All words differ within one call ("frozen") and in both ("frozen again").
+
+    Messages of short elements are packed: there equal elements are as rare as chance has it.
+    """
     for first, second in zip(*run.frozen, strict=True):
         alone = [view.stream() for view in (first, second)]
         for words in alone:
             yield "frozen", float(len(np.unique(words)) == len(words))
         both = np.concatenate(alone)
         yield "frozen again", float(len(np.unique(both)) == len(both))
+        for one, other in zip(first.received, second.received, strict=True):
+            if one.data.dtype != np.uint8:
+                continue
+            a, b = one.lanes(WORDS), other.lanes(WORDS)
+            for lag in (1, 2, 4):
+                yield "frozen", equal_p(a[lag:], a[:-lag])
+            yield "frozen again", equal_p(a, b)
 
 
-def failing(run: Run) -> set[str]:
+def equal_p(a: Words, b: Words) -> float:
+    """Whether more rows are equal than among uniform ones."""
+    count = (a == b).all(axis=1).sum()
+    return float(stats.binom.sf(count - 1, len(a), 0.5 ** (8 * a.shape[1])))
+
+
+def failing(run: Run, made: Callable[[Run], Iterator[tuple[str, float]]] = checks) -> set[str]:
     """Names of the checks that fail at ALPHA for the whole run."""
-    found = list(checks(run))
+    found = list(made(run))
     return {name for name, p in found if p * len(found) < ALPHA}
 
 
@@ -344,8 +368,318 @@ def test_received_messages_are_uniform_and_independent_of_secret_and_own_shares(
     ("fault", "caught_by"),
     [("drop_mask", "frozen"), ("reuse_block", "frozen"), ("reuse_counter", "frozen again")],
 )
-def test_checks_catch_the_seeded_mask_fault(
+def test_frozen_shares_show_a_seeded_mask_fault(
     name: str, fault: str, caught_by: str, tap: Tap, rng: np.random.Generator
 ) -> None:
-    run = watch(tap, PROTOCOLS[name], rng, fault=fault)
-    assert caught_by in failing(run)
+    run = watch(tap, PROTOCOLS[name], rng, SECRETS[-1:], fault=fault)
+    assert caught_by in failing(run, frozen_checks)
+
+
+@pytest.mark.parametrize("fault", ["drop_mask", "reuse_block"])
+def test_statistics_of_fresh_shares_show_a_seeded_mask_fault(
+    fault: str, tap: Tap, rng: np.random.Generator
+) -> None:
+    run = watch(tap, PROTOCOLS["truncate_safe"], rng, fault=fault)
+    assert failing(run) & {"uniform", "neighbours", "own share", "secret"}
+
+
+# ---- the publication of bits, where the receivers may learn exactly the result
+
+
+def published(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    return io.reveal_bits(party, compare.msb(party, x))
+
+
+def test_revealed_bits_give_away_nothing_but_themselves(tap: Tap, rng: np.random.Generator) -> None:
+    """Every single message is uniform; the dealer's two, and an evaluator's with its own, give
+    the bits.  (The evaluators' shares of them are made by the masks of the comparison.)"""
+    run = watch(tap, published, rng)
+    p_values = []
+    for secret, views in run.fresh.items():
+        for party, view in enumerate(views):
+            messages = [m for m in view.received if m.name == "reveal_bits"]
+            assert len(messages) == (2 if party == 0 else 1)
+            for message in messages:
+                p_values += [p for _, p in plane_checks(message, view.own)]
+            if party == 0:
+                sums = messages[0].data ^ messages[1].data
+                assert (sums == (-1 if secret >= 2**63 else 0)).all()
+    assert min(p_values) * len(p_values) > ALPHA
+
+
+def test_dropped_masks_show_in_revealed_bits(tap: Tap, rng: np.random.Generator) -> None:
+    run = watch(tap, published, rng, SECRETS[-1:], fault="drop_mask")
+    assert "frozen" in failing(run, frozen_checks)
+
+
+# ---- stripping: the receiver takes off every pad that it can make
+
+
+def pads_of(key: bytes, hi: int, lo: int, words: int) -> Words:
+    """The mask of a counter, by another AES than the product's."""
+    blocks = np.empty((-(-words // 2), 2), "<u8")
+    blocks[:, 0] = lo + np.arange(len(blocks), dtype=np.uint64)
+    blocks[:, 1] = hi
+    encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    made = encryptor.update(blocks.tobytes()) + encryptor.finalize()
+    return np.frombuffer(made, "<u8")[:words]
+
+
+def holds(party: int) -> tuple[int, int]:
+    """Indices of a party's keys."""
+    return party, (party + 1) % 3
+
+
+def strippable(message: Message, pads: dict[Any, Words]) -> list[Any]:
+    """Which one or two pads leave words that do not vary: the message was in the clear to them.
+
+    The shares are frozen, so that a word without its masks repeats.
+    """
+    words = np.ascontiguousarray(message.data).reshape(-1).view(np.uint64)
+    xor = message.planes
+
+    def without(left: Words, pad: Words) -> Iterator[Words]:
+        if xor:
+            yield left ^ pad
+        else:
+            yield left - pad
+            yield left + pad
+
+    found = []
+    single = [(pad, rest) for pad, p in pads.items() for rest in without(words, p[: len(words)])]
+    for pad, rest in single:
+        if (rest[1:] == rest[:-1]).any() or uniform_p((rest >> np.uint64(56)).astype(np.uint8)) < (
+            ALPHA / 1000
+        ):
+            found.append(pad)
+    few = slice(0, 512)
+    for (a, rest), (b, p) in combinations_of(single, pads):
+        if any((r[1:] == r[:-1]).any() for r in without(rest[few], p[few])):
+            found.append((a, b))
+    return found
+
+
+def combinations_of(single: list[Any], pads: dict[Any, Words]) -> Iterator[Any]:
+    """Each single remainder with each further pad."""
+    for a, rest in single:
+        for b, p in pads.items():
+            if b > a:
+                yield (a, rest), (b, p)
+
+
+def stripped(run: Run, keys: Sequence[bytes], dealer: int) -> dict[str, list[Any]]:
+    """By "protocol to party", the strippable messages of a frozen call and the pads that did it."""
+    found: dict[str, list[Any]] = {}
+    his = np.unique(run.sim.pads["hi"])
+    for party, view in enumerate(run.frozen[-1]):
+        for message in view.received:
+            if message.data.dtype == np.uint8:
+                continue
+            # the last call has the highest step
+            hi = int(max(h for h in his if int(h) >> 40 == message.site))
+            pads = {
+                (key, role, tensor): pads_of(
+                    keys[key], hi, dealer << 42 | role << 40 | tensor << 32, message.data.size
+                )
+                for key in holds(party)
+                for role in (1, 2, 3)
+                for tensor in range(8)
+            }
+            found.setdefault(f"{message.name} to {party}", []).extend(strippable(message, pads))
+    return found
+
+
+STRIPPED = (
+    "input_by_0",
+    "input_by_1",
+    "input_by_2",
+    "mul",
+    "matmul",
+    "rss_mul",
+    "truncate_safe",
+    "from_bits",
+    "shuffle",
+)
+
+
+@pytest.mark.parametrize("name", STRIPPED)
+def test_no_pads_that_a_receiver_can_make_uncover_a_message(
+    name: str, tap: Tap, rng: np.random.Generator
+) -> None:
+    keys = [rng.bytes(16) for _ in range(3)]
+    dealer = int(rng.integers(3))
+    run = watch(tap, PROTOCOLS[name], rng, SECRETS[-1:], keys=keys, dealer=dealer, record=True)
+    found = stripped(run, keys, dealer)
+    assert found and not any(found.values()), found
+
+
+@pytest.mark.parametrize(
+    ("name", "receiver"),
+    [
+        ("input_by_2", "input to 1"),
+        ("mul", "mul to 1"),
+        ("matmul", "matmul to 1"),
+        ("shuffle", "shuffle to 1"),
+        ("from_bits", "open_bits to 1"),
+        ("from_bits", "inject to 1"),
+        ("from_bits", "msb to 1"),
+        ("from_bits", "msb to 2"),
+    ],
+)
+def test_stripping_shows_two_parties_with_one_key(
+    name: str, receiver: str, tap: Tap, rng: np.random.Generator
+) -> None:
+    """k0 = k1: E1 can make the masks of E2, though their counters carry another role."""
+    keys = [rng.bytes(16)] * 2 + [rng.bytes(16)]
+    run = watch(tap, PROTOCOLS[name], rng, SECRETS[-1:], keys=keys, record=True)
+    assert stripped(run, keys, 0)[receiver]
+    assert failing(run, frozen_checks) == set()  # the marginals do not show it
+
+
+def test_masks_are_aes_of_the_documented_counter_block(rng: np.random.Generator) -> None:
+    import tensorflow as tf
+
+    keys = [rng.bytes(16) for _ in range(3)]
+
+    def program(party: Party, x: Shared) -> Any:
+        def function(x: Shared) -> Any:
+            site = party.site("masks")
+            roles = [
+                role for role in (1, 2, 3) if (party.index, role) not in ((0, 3), (1, 2), (2, 1))
+            ]
+            return {str(role): site.mask(role, 7, tf.constant([33])) for role in roles}
+
+        return party.function(function)(x)
+
+    sim = simulate(program, np.zeros(1, np.int64), keys=keys, record=True)
+    hi = int(sim.pads["hi"][0])
+    assert hi >> 40 == 1
+    for party in range(3):
+        for role, got in sim.outputs[party].items():
+            key = {"1": 1, "2": 0, "3": 2}[role]  # dealer 0
+            want = pads_of(keys[key], hi, int(role) << 40 | 7 << 32, 33)
+            assert np.array_equal(np.asarray(got).view(np.uint64), want)
+
+
+# ---- shuffles and sorts
+
+
+def orders(rng: np.random.Generator, fault: str | None = None) -> Words:
+    """Where the elements of rows of 4 end up, as numbers in base 4."""
+    rows = np.tile(np.arange(4), (4096, 1))
+
+    def program(party: Party, x: Shared) -> Any:
+        return party.function(lambda x: shuffle.shuffle(party, [x])[0])(x)
+
+    keys = [rng.bytes(16) for _ in range(3)]
+    out: Words = simulate(program, rows, fault=fault, keys=keys).value()
+    assert np.array_equal(np.sort(out, axis=1), rows)
+    return np.asarray(out @ (4 ** np.arange(4)))
+
+
+def orders_p(codes: Words) -> float:
+    """Uniformity over the 24 orders."""
+    counts = np.zeros(24, np.int64)
+    found = np.unique(codes, return_counts=True)[1]
+    counts[: len(found)] = found
+    return float(stats.chisquare(counts).pvalue)
+
+
+def test_a_shuffle_takes_all_orders_of_a_row_alike(rng: np.random.Generator) -> None:
+    codes = orders(rng)
+    assert orders_p(codes) > ALPHA
+    # rows have orders of their own: neighbours are independent
+    of = np.unique(codes, return_inverse=True)[1]
+    table = np.bincount(of[0::2] * 24 + of[1::2], minlength=576).reshape(24, 24)
+    assert independent_p(table) > ALPHA
+
+
+def test_a_biased_permutation_shows_in_the_orders_of_rows(rng: np.random.Generator) -> None:
+    assert orders_p(orders(rng, "biased_permutation")) < ALPHA
+
+
+def comparisons(monkeypatch: pytest.MonkeyPatch, matrix: Words, **options: Any) -> Words:
+    """Bits [rows, pairs] that the first level of a sort reveals."""
+    levels: list[tuple[Words, Words]] = []
+
+    class Recording(SortPlan):
+        def levels(self) -> Iterator[tuple[Words, Words]]:
+            for left, right in super().levels():
+                self.left = left.copy()
+                yield left, right
+
+        def answer(self, words: Words) -> None:
+            packed = np.ascontiguousarray(words).view(np.uint8)
+            bits = np.unpackbits(packed, bitorder="little")[: len(self.left)]
+            levels.append((self.left, bits))
+            super().answer(words)
+
+    monkeypatch.setattr(sort, "SortPlan", Recording)
+    simulate(lambda p, x: sort.sort(p, x, algorithm="quick", full_range=False), matrix, **options)
+    rows, n = matrix.shape
+    seen = [level for level in levels if len(level[0]) == max(len(b) for _, b in levels)]
+    left, bits = seen[0]
+    for _, others in seen[1:3]:
+        assert np.array_equal(bits, others)  # all three parties see the same
+    by_row = np.argsort(left // n, kind="stable")
+    return np.asarray(bits[by_row].reshape(rows, -1))
+
+
+@pytest.mark.parametrize("n", [4, 12])
+def test_what_a_quick_sort_reveals_has_one_distribution_for_all_inputs(
+    n: int, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    rows = 2048
+    ascending = np.tile(np.arange(n), (rows, 1))
+    inputs = [ascending, ascending[:, ::-1].copy(), np.full((rows, n), 7)]
+    bits = [comparisons(monkeypatch, x, keys=[rng.bytes(16) for _ in range(3)]) for x in inputs]
+    if n == 4:  # all pairs of a row: 24 answers are possible
+        codes = [b @ (1 << np.arange(6)) for b in bits]
+        p_values = [orders_p(c) for c in codes]
+    else:
+        codes = [b.sum(axis=1, dtype=np.int64) for b in bits]
+        p_values = []
+    table = np.array([np.bincount(c, minlength=128) for c in codes])
+    p_values.append(independent_p(table[:, table.any(axis=0)]))
+    each = np.array([b.sum(axis=0, dtype=np.int64) for b in bits])
+    p_values += [normal_p((each[0] - e) / np.sqrt(rows / 2)) for e in each[1:]]
+    assert min(p_values) * len(p_values) > ALPHA, p_values
+
+
+def test_a_biased_permutation_shows_in_what_a_quick_sort_reveals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = np.tile(np.arange(4), (2048, 1))
+    bits = comparisons(monkeypatch, keys, fault="biased_permutation")
+    assert orders_p(bits @ (1 << np.arange(6))) < ALPHA
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_what_a_sort_reveals_does_not_depend_on_the_data_after_a_sort_of_another_shape(
+    monkeypatch: pytest.MonkeyPatch, descending: bool
+) -> None:
+    """[256, 3] and then [384, 2], one pair per row: each revealed bit is a fair coin.
+
+    A second shuffle by the rows of the first shape would leave the low triples before the high
+    ones, so that every third pair compares a low key with a high one.
+    """
+    revealed: list[Words] = []
+
+    class Recording(SortPlan):
+        def answer(self, words: Words) -> None:
+            packed = np.ascontiguousarray(words).view(np.uint8)
+            revealed.append(np.unpackbits(packed, bitorder="little"))
+            super().answer(words)
+
+    def program(party: Party, *matrices: Any) -> None:
+        for keys in matrices:
+            sort.sort(party, keys, algorithm="quick", descending=descending)
+
+    monkeypatch.setattr(sort, "SortPlan", Recording)
+    low_high = np.tile([1, 2, 3, 1000, 2000, 3000], 128).reshape(384, 2)
+    with contextlib.suppress(TfeBenchError):  # the question here is what was revealed before it
+        simulate(program, np.zeros((256, 3), np.int64), low_high)
+    assert len(revealed) == 6  # one level of each sort, seen by three parties
+    bits = revealed[-1][:384].reshape(128, 3)
+    p_values = [stats.binomtest(int(b), 128).pvalue for b in bits.sum(axis=0)]
+    assert min(p_values) > ALPHA, f"ones among 128 reveals: {bits.sum(axis=0)}"
