@@ -517,6 +517,23 @@ def test_dependent_exchanges_take_a_delay_each(pumped: _Pumped) -> None:
     assert 0.58 < seconds < 0.95
 
 
+@pytest.mark.xfail(reason="PrivateFunction prunes a Recv that nobody uses", strict=False)
+def test_a_step_lasts_until_a_message_that_nobody_uses_has_come_too(pumped: _Pumped) -> None:
+    # Else it comes in a later step, and ends the session as a message of a finished one.
+    def build(party: Party) -> Callable[[Any], Any]:
+        def send_in_vain(x: Any) -> Any:
+            s = party.site("in vain")
+            if s.is_e1:
+                s.send(x, s.e2)
+            elif s.is_e2:
+                s.recv([1], s.e1)
+            return x
+
+        return send_in_vain
+
+    assert _seconds(pumped, build, 0.3) > 0.29
+
+
 def test_a_large_message_crosses_in_pieces(joined: _Joined) -> None:
     words = 300_000  # 2.4 MB: several blobs
 

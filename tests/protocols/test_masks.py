@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tfe_bench.cluster.simulate import Simulation, simulate
-from tfe_bench.protocols import arithmetic, ops
+from tfe_bench.errors import ProtocolError
+from tfe_bench.protocols import (
+    arithmetic,
+    compare,
+    convert,
+    io,
+    ops,
+    rss,
+    shuffle,
+    sort,
+    truncation,
+)
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import Shared
 
 PATIENCE = 10.0  # seconds; what is tested takes less than one
 PARTS = ("m", "l1", "l2")
+N = 70
+Array = np.ndarray[Any, Any]
+KEY_OF_ROLE = {1: 1, 2: 0, 3: 2}  # as seen from the dealer: K1 = (D, E1), K2 = (D, E2), K3
 
 
 def in_time(program: Callable[..., Any], *inputs: Any, **options: Any) -> Simulation:
@@ -48,20 +64,22 @@ def in_time(program: Callable[..., Any], *inputs: Any, **options: Any) -> Simula
     return result
 
 
-def turns(party: Party, count: int) -> Callable[[Shared], Shared]:
-    """x^(count + 1) by a tf.while_loop that carries the shares."""
+def turns(
+    party: Party, count: int, number: Callable[[Any], Any] = lambda i: i, parallel: int = 10
+) -> Callable[[Shared], Shared]:
+    """x^(count + 1) by a tf.while_loop that carries the shares; `number` names its turns."""
     import tensorflow as tf
 
     def function(x: Shared) -> Shared:
         names = [k for k in PARTS if getattr(x, k) is not None]
 
         def body(i: tf.Tensor, *held: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            with party.iteration(i):
+            with party.iteration(number(i)):
                 y = arithmetic.mul(party, replace(x, **dict(zip(names, held, strict=True))), x)
             return (i + 1, *(getattr(y, k) for k in names))
 
         start = (tf.constant(0, tf.int64), *(getattr(x, k) for k in names))
-        _, *held = tf.while_loop(lambda i, *_: i < count, body, start)
+        _, *held = tf.while_loop(lambda i, *_: i < count, body, start, parallel_iterations=parallel)
         return replace(x, **dict(zip(names, held, strict=True)))
 
     return function
@@ -71,3 +89,387 @@ def test_a_numbered_loop_sends_its_messages_in_every_turn() -> None:
     sim = in_time(lambda p, x: p.function(turns(p, 3))(x), np.array([-3, 4, 5]), record=True)
     assert list(sim.value()) == [81, 256, 625]
     assert sim.sent == (576, 576, 576)
+
+
+# ---- the log of pads
+
+
+def everything(party: Party, x: Shared, y: Shared) -> Any:
+    """Every protocol once."""
+    import tensorflow as tf
+
+    bits = convert.open_bits(party, compare.msb(party, x))
+    row = [c.map(lambda a: tf.reshape(a, [2, -1])) for c in (x, y)]
+    square = [c.map(lambda a: tf.reshape(a[:64], [8, 8])) for c in (x, y)]
+    return [
+        arithmetic.mul(party, x, y),
+        arithmetic.matmul(party, *square),
+        rss.mul(party, x, y),
+        truncation.truncate(party, x, 16),
+        truncation.truncate(party, x, 16, "probable"),
+        truncation.truncate_reduce(party, x, 8, 40),
+        convert.b2a(party, bits),
+        convert.inject(party, bits, y),
+        convert.extend(party, x, 3),
+        shuffle.shuffle(party, row),
+        io.reveal_bits(party, compare.msb(party, y, 31)),
+        *(io.input_by(party, p, y.any if party.index == p else None, (N,)) for p in range(3)),
+    ]
+
+
+def many_calls(party: Party, x: Shared, y: Shared) -> Any:
+    """Several calls of several functions, with equal and with other inputs, loops and sorts."""
+
+    def cubes(x: Shared) -> Shared:
+        for _ in range(3):
+            x = arithmetic.mul(party, x, x)
+        return x
+
+    every, cube, loop = (
+        party.function(f) for f in (lambda a, b: everything(party, a, b), cubes, turns(party, 3))
+    )
+    for a, b in ((x, y), (x, y), (y, x), (x, y)):
+        every(a, b)
+        cube(a)
+        loop(a)
+    for _ in range(2):
+        sort.sort(party, x, (y,), algorithm="quick")
+        sort.sort(party, x, algorithm="all-pairs", full_range=False)
+        few = x.map(lambda a: a[:8])
+        sort.sort(party, few, algorithm="network", descending=True)
+    return None
+
+
+def few_calls(party: Party, x: Shared, y: Shared) -> Any:
+    """Every protocol with equal and with other inputs."""
+    every = party.function(lambda a, b: everything(party, a, b))
+    for a, b in ((x, y), (x, y), (y, x)):
+        every(a, b)
+    return None
+
+
+def log_of(
+    rng: np.random.Generator, dealer: int, program: Callable[..., Any], **options: Any
+) -> Array:
+    info = np.iinfo(np.int64)
+    x, y = rng.integers(info.min // 4, info.max // 4, (2, N), np.int64)
+    keys = [rng.bytes(16) for _ in range(3)]
+    return simulate(program, x, y, dealer=dealer, keys=keys, record=True, **options).pads
+
+
+@pytest.fixture(scope="module")
+def logs() -> dict[int, Array]:
+    """The log of many calls, by dealer."""
+    given = os.environ.get("TFE_BENCH_TEST_SEED")
+    seed = int(given) if given else int.from_bytes(os.urandom(4), "little")
+    print(f"seed={seed}")
+    rng = np.random.default_rng(seed)
+    return {dealer: log_of(rng, dealer, many_calls) for dealer in range(3)}
+
+
+def fields_of(pads: Array) -> dict[str, Array]:
+    """The numbers in a counter."""
+    hi, lo = pads["hi"].astype(object), pads["lo"].astype(object)
+    return {
+        "site": hi >> 40,
+        "step": hi & (2**40 - 1),
+        "iteration": lo >> 44,
+        "dealer": lo >> 42 & 3,
+        "role": lo >> 40 & 3,
+        "tensor": lo >> 32 & 255,
+        "block": lo & (2**32 - 1),
+    }
+
+
+def words_under_one_pad(pads: Array) -> int:
+    """Counters under which more than one word, or more than one party's, was sent."""
+    sent = pads[pads["sent"] == 1]
+    words: dict[Any, set[Any]] = {}
+    for key, hi, lo, digest, party in sent[["key", "hi", "lo", "digest", "party"]].tolist():
+        words.setdefault((key, hi, lo), set()).add((digest, party))
+    return sum(len(w) > 1 for w in words.values())
+
+
+def repeated_words(pads: Array) -> list[Any]:
+    """Sites at which two steps or turns sent the same words, or made the same pad."""
+    seen: dict[Any, Any] = {}
+    found = []
+    for i, record in enumerate(pads):
+        site = int(record["hi"]) >> 40
+        word = (int(record["digest"]), int(record["party"]))
+        counter = (int(record["hi"]), int(record["lo"]), int(record["key"]), int(record["sent"]))
+        # one pad may become a share at several places; other counters must give other words
+        if seen.setdefault((site, word), (i, counter))[1] != counter:
+            found.append((site, counter))
+    return found
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_one_counter_carries_one_word_of_one_party(logs: dict[int, Array], dealer: int) -> None:
+    pads = logs[dealer]
+    assert (pads["sent"] == 1).sum() > 500
+    assert words_under_one_pad(pads) == 0
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_equal_inputs_give_other_words_at_every_site_step_and_turn(
+    logs: dict[int, Array], dealer: int
+) -> None:
+    pads = logs[dealer]
+    assert repeated_words(pads) == []
+    steps: dict[int, set[int]] = {}
+    for site, step in zip(fields_of(pads)["site"], fields_of(pads)["step"], strict=True):
+        steps.setdefault(site, set()).add(step)
+    assert min(len(s) for s in steps.values()) >= 2  # every site was used in several calls
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_counters_are_the_documented_fields_and_never_overlap(
+    logs: dict[int, Array], dealer: int
+) -> None:
+    pads = logs[dealer]
+    f = fields_of(pads)
+    assert set(f["dealer"]) == {dealer} and set(f["role"]) == {1, 2, 3}
+    assert set(f["block"]) == {0}
+    assert min(f["site"]) == 1 and min(f["step"]) >= 1
+    assert set(f["iteration"]) == {0, 1, 2, 3}  # 0: outside of numbered turns
+    for key, role, party in zip(pads["key"], f["role"], pads["party"], strict=True):
+        assert key == (dealer + KEY_OF_ROLE[role]) % 3
+        assert key in (party, (party + 1) % 3)  # who made the pad holds its key
+    reach: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for key, hi, lo, size in pads[["key", "hi", "lo", "bytes"]].tolist():
+        reach.setdefault((key, hi), []).append((lo, lo + -(-size // 16)))
+    for ranges in reach.values():
+        ordered = sorted({(start, max(e for s, e in ranges if s == start)) for start, _ in ranges})
+        assert all(a[1] <= b[0] for a, b in pairwise(ordered))
+
+
+def test_numbered_turns_and_python_loops_use_counters_of_their_own(
+    rng: np.random.Generator,
+) -> None:
+    def unrolled(party: Party) -> Callable[[Shared], Shared]:
+        def function(x: Shared) -> Shared:
+            y = x
+            for _ in range(4):
+                y = arithmetic.mul(party, y, x)
+            return y
+
+        return function
+
+    def program(party: Party, x: Shared) -> Any:
+        return party.function(turns(party, 4))(x), party.function(unrolled(party))(x)
+
+    sim = in_time(program, np.arange(N), record=True)
+    sent = sim.pads[sim.pads["sent"] == 1]
+    counters = {tuple(r) for r in sent[["key", "hi", "lo"]].tolist()}
+    assert len(counters) == len(sent) == 2 * 4 * 3  # loops, turns, one send per role
+
+
+def test_the_log_shows_a_counter_that_ignores_the_step(rng: np.random.Generator) -> None:
+    pads = log_of(rng, 0, few_calls, fault="reuse_counter")
+    assert words_under_one_pad(pads) > 0
+
+
+def test_the_log_shows_words_without_masks(rng: np.random.Generator) -> None:
+    pads = log_of(rng, 0, few_calls, fault="drop_mask")
+    assert repeated_words(pads)
+
+
+# ---- what is refused
+
+
+def nested(kind: str, party: Party) -> Callable[[Shared], Any]:
+    import tensorflow as tf
+
+    def function(x: Shared) -> Any:
+        def call(*_: Any) -> Any:
+            y = arithmetic.mul(party, x, x)
+            return tf.reduce_sum(y.any)
+
+        if kind == "function":
+            return tf.function(call, autograph=False)()
+        if kind == "while_loop":
+            return tf.while_loop(lambda i: i < 3, lambda i: i + call(), [tf.constant(0, tf.int64)])
+        if kind == "map_fn":
+            return tf.map_fn(call, tf.range(3, dtype=tf.int64))
+        return tf.cond(tf.reduce_any(x.any > 0), call, lambda: tf.constant(0, tf.int64))
+
+    return function
+
+
+@pytest.mark.parametrize("kind", ["function", "while_loop", "map_fn", "cond"])
+def test_a_private_op_in_a_nested_graph_without_a_number_is_refused(kind: str) -> None:
+    with pytest.raises(ProtocolError, match="nested"):
+        in_time(lambda p, x: p.function(nested(kind, p))(x), np.arange(5))
+
+
+def test_a_private_op_outside_of_a_graph_is_refused() -> None:
+    with pytest.raises(ProtocolError, match=r"party\.function"):
+        in_time(lambda p, x: arithmetic.mul(p, x, x), np.arange(5))
+
+
+def test_a_graph_within_a_numbered_turn_is_refused() -> None:
+    def program(party: Party, x: Shared) -> Any:
+        import tensorflow as tf
+
+        def function(x: Shared) -> Any:
+            with party.iteration(tf.constant(0)):
+                return nested("function", party)(x)
+
+        return party.function(function)(x)
+
+    with pytest.raises(ProtocolError, match="nested"):
+        in_time(program, np.arange(5))
+
+
+def test_a_turn_number_that_repeats_fails_before_the_second_message() -> None:
+    with pytest.raises(ProtocolError, match="sent twice under one mask"):
+        in_time(lambda p, x: p.function(turns(p, 3, lambda i: 0 * i, 1))(x), np.arange(5))
+
+
+def test_a_turn_number_that_repeats_in_parallel_turns_fails() -> None:
+    with pytest.raises(ProtocolError, match=r"sent twice under one mask|two receives wait"):
+        in_time(lambda p, x: p.function(turns(p, 8, lambda i: i % 2))(x), np.arange(5))
+
+
+@pytest.mark.parametrize("number", [2**20 - 1, 2**31, 2**44, -2, -(2**44)])
+def test_a_turn_number_out_of_range_is_refused(number: int) -> None:
+    with pytest.raises(ProtocolError, match="iteration out of range"):
+        in_time(lambda p, x: p.function(turns(p, 1, lambda i: i + number))(x), np.arange(5))
+
+
+def test_the_last_turn_number_works() -> None:
+    sim = in_time(
+        lambda p, x: p.function(turns(p, 1, lambda i: i + 2**20 - 2))(x), np.arange(5), record=True
+    )
+    assert list(sim.value()) == [0, 1, 4, 9, 16]
+    assert set(fields_of(sim.pads)["iteration"]) == {2**20 - 1}
+
+
+def in_a_turn(body: Callable[[Party, Shared], Any]) -> Callable[[Party, Shared], Any]:
+    """A program whose one numbered turn is `body`."""
+
+    def program(party: Party, x: Shared) -> Any:
+        import tensorflow as tf
+
+        def function(x: Shared) -> Any:
+            with party.iteration(tf.constant(0)):
+                return body(party, x)
+
+        return party.function(function)(x)
+
+    return program
+
+
+def test_a_turn_whose_last_send_nothing_carries_is_refused() -> None:
+    def body(party: Party, x: Shared) -> Shared:
+        y = arithmetic.mul(party, x, x)
+        io.reveal(party, y, to=0)
+        return y
+
+    with pytest.raises(ProtocolError, match="no result"):
+        in_time(in_a_turn(body), np.arange(5))
+
+
+def test_a_turn_that_carries_a_later_result_sends_everything() -> None:
+    def body(party: Party, x: Shared) -> Shared:
+        io.reveal(party, x, to=0)
+        return arithmetic.mul(party, x, x)
+
+    sim = in_time(in_a_turn(body), np.arange(5))
+    assert list(sim.value()) == [0, 1, 4, 9, 16]
+    assert sim.sent == (320, 320, 640)
+
+
+@pytest.fixture
+def session() -> Iterator[int]:
+    """The native session of a party without peers."""
+    handle = ops.native().session_new(0, bytes(48), 1)
+    yield handle
+    ops.native().session_drop(handle)
+
+
+def begin(handle: int, step: int) -> str:
+    """Begins a graph step without waiting for peers."""
+    return ops.native().error_of("step_begin", handle, step, 0, 2**40)
+
+
+def test_a_step_never_comes_again(session: int) -> None:
+    assert begin(session, 7) == ""
+    for step in (7, 6, 1):
+        assert f"step {step} is not above 7" in begin(session, step)
+    ops.native().step_end(session, 7)
+    assert "not above" in begin(session, 7)
+    assert begin(session, 8) == ""
+
+
+def test_a_step_that_failed_to_begin_does_not_come_again(session: int) -> None:
+    ops.native().abort(session, b"a test")
+    assert begin(session, 3) == "a test"
+    assert "not above" in begin(session, 3)
+
+
+@pytest.mark.parametrize("step", [0, -1, 2**40, 2**62])
+def test_a_step_out_of_range_is_refused(session: int, step: int) -> None:
+    assert "step out of range" in begin(session, step)
+
+
+def test_the_last_step_works(session: int) -> None:
+    assert begin(session, 2**40 - 1) == ""
+
+
+def test_sites_end_with_their_numbers() -> None:
+    def program(party: Party, x: Shared) -> Any:
+        party._next_site = 2**24 - 1
+        square = party.function(lambda x: arithmetic.mul(party, x, x))(x)
+        try:
+            party.function(lambda x: arithmetic.mul(party, x, x))(x)
+        except ProtocolError as error:
+            return square, str(error)
+        return square, ""
+
+    sim = in_time(program, np.arange(5), record=True)
+    assert list(sim.value(lambda out: out[0])) == [0, 1, 4, 9, 16]
+    assert all("site numbers" in error for _, error in sim.outputs)
+    assert set(fields_of(sim.pads)["site"]) == {2**24 - 1}
+
+
+def test_after_a_failed_call_no_step_runs_in_the_session() -> None:
+    errors: dict[int, list[str]] = {0: [], 1: [], 2: []}
+    sent: dict[int, int] = {}
+
+    def program(party: Party, x: Shared) -> Any:
+        good = party.function(lambda x: arithmetic.mul(party, x, x))
+        bad = party.function(turns(party, 3, lambda i: 0 * i, 1))
+        good(x)
+        try:
+            bad(x)
+        except ProtocolError as error:
+            errors[party.index].append(str(error))
+            before = sum(party.counters()["messages"])
+            for function in (good, bad):
+                with pytest.raises(ProtocolError) as again:
+                    function(x)
+                errors[party.index].append(str(again.value))
+            sent[party.index] = sum(party.counters()["messages"]) - before
+            raise
+
+    with pytest.raises(ProtocolError, match="sent twice"):
+        in_time(program, np.arange(5))
+    for first, *others in errors.values():
+        assert others == [first, first]
+    assert sent == {0: 0, 1: 0, 2: 0}
+
+
+def test_a_comparison_that_ends_a_turn_is_sent_or_refused() -> None:
+    """The dealer holds no part of its result, so nothing carries the dealer's message."""
+
+    def body(party: Party, x: Shared) -> Any:
+        return compare.msb(party, x).share
+
+    try:
+        sim = in_time(in_a_turn(body), np.array([5, -3, 0, -7]))
+    except ProtocolError:
+        return
+    _, s1, s2 = sim.outputs
+    assert (int(s1[0]) ^ int(s2[0])) & 15 == 0b1010

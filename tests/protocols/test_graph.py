@@ -1,0 +1,317 @@
+"""The traced graphs leave TensorFlow free to run ahead, and hold nothing private."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.protocols import (
+    arithmetic,
+    compare,
+    convert,
+    io,
+    ops,
+    rss,
+    shuffle,
+    truncation,
+)
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+
+N = 64
+PARTS = ("m", "l1", "l2")
+SEND, RECV = "TfeBench>Send", "TfeBench>Recv"
+ONE_THREAD = """
+import numpy as np
+import tensorflow as tf
+tf.config.threading.set_inter_op_parallelism_threads(1)
+tf.config.threading.set_intra_op_parallelism_threads(1)
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.protocols import arithmetic, compare, convert, sort
+
+def program(party, x):
+    def function(x):
+        products = [arithmetic.mul(party, x, x) for _ in range(20)]
+        positive = convert.inject(party, convert.open_bits(party, compare.msb(party, x)), x)
+        return products[-1], positive
+    return party.function(function)(x), sort.sort(party, x, algorithm="quick").keys
+
+x = np.array([5, -3, 0, 7])
+out = simulate(program, x)
+assert list(out.value(lambda o: o[0][0])) == [25, 9, 0, 49]
+assert list(out.value(lambda o: o[0][1])) == [0, -3, 0, 0]
+assert list(out.value(lambda o: o[1])) == [-3, 0, 5, 7]
+print("done")
+"""
+
+
+def rows(x: Shared) -> Shared:
+    import tensorflow as tf
+
+    return x.map(lambda a: tf.reshape(a, [8, 8]))
+
+
+def bits(party: Party, x: Shared) -> Any:
+    return convert.open_bits(party, compare.msb(party, x))
+
+
+def owned(owner: int) -> Callable[..., Any]:
+    return lambda p, x, y: io.input_by(p, owner, y.any if p.index == owner else None, (N,))
+
+
+# No one of these waits for another's result.
+INVOCATIONS: dict[str, Callable[..., Any]] = {
+    "mul": lambda p, x, y: arithmetic.mul(p, x, y),
+    "matmul": lambda p, x, y: arithmetic.matmul(p, rows(x), rows(y)),
+    "rss_mul": lambda p, x, y: rss.mul(p, x, y),
+    "truncate_safe": lambda p, x, y: truncation.truncate(p, x, 16),
+    "truncate_probable": lambda p, x, y: truncation.truncate(p, x, 16, "probable"),
+    "truncate_reduce": lambda p, x, y: truncation.truncate_reduce(p, x, 8, 40),
+    "msb": lambda p, x, y: compare.msb(p, x),
+    "b2a": lambda p, x, y: convert.b2a(p, bits(p, x)),
+    "inject": lambda p, x, y: convert.inject(p, bits(p, x), y),
+    "extend": lambda p, x, y: convert.extend(p, x, 3),
+    "shuffle": lambda p, x, y: shuffle.shuffle(p, [rows(x), rows(y)]),
+    "reveal": lambda p, x, y: io.reveal(p, x),
+    "reveal_to_1": lambda p, x, y: io.reveal(p, y, to=1),
+    "reveal_bits": lambda p, x, y: io.reveal_bits(p, compare.msb(p, y)),
+    "input_by_0": owned(0),
+    "input_by_1": owned(1),
+    "input_by_2": owned(2),
+}
+
+
+@dataclass(frozen=True)
+class Traced:
+    """One party's graph: the function's, its shares, and the invocation behind each site."""
+
+    concrete: Any
+    shares: tuple[Any, ...]
+    names: dict[int, str]
+
+    def ops(self, *types: str) -> list[Any]:
+        return [op for op in self.concrete.graph.get_operations() if op.type in types]
+
+
+def before(op: Any, control: bool = True) -> list[Any]:
+    """All ops that an op waits for, by data and (unless told otherwise) by control edges."""
+    seen: dict[int, Any] = {}
+    stack = [op]
+    while stack:
+        top = stack.pop()
+        for b in [t.op for t in top.inputs] + (list(top.control_inputs) if control else []):
+            if id(b) not in seen:
+                seen[id(b)] = b
+                stack.append(b)
+    return list(seen.values())
+
+
+def traced(dealer: int, names: Iterable[str] = tuple(INVOCATIONS)) -> list[Traced]:
+    """The three parties' graphs of a function that calls each invocation once."""
+    info = np.iinfo(np.int64)
+    x, y = np.random.default_rng(1).integers(info.min, info.max, (2, N), np.int64)
+
+    def program(party: Party, x: Shared, y: Shared) -> Any:
+        of_site: dict[int, str] = {}
+
+        def function(x: Shared, y: Shared) -> Any:
+            results = []
+            for name in names:
+                first = party._next_site
+                results.append(INVOCATIONS[name](party, x, y))
+                of_site.update(dict.fromkeys(range(first, party._next_site), name))
+            return results
+
+        graph = party.function(function)
+        graph(x, y)
+        ((concrete, _),) = graph._traced.values()
+        shares = [t.numpy() for s in (x, y) for t in (s.m, s.l1, s.l2) if t is not None]
+        return [concrete, shares, of_site]
+
+    out = simulate(program, x, y, dealer=dealer).outputs
+    return [Traced(concrete, tuple(shares), of_site) for concrete, shares, of_site in out]
+
+
+@pytest.fixture(scope="module")
+def graphs() -> list[Traced]:
+    """All invocations in one graph, by party, dealt by party 0."""
+    return traced(0)
+
+
+def stateful(concrete: Any) -> set[str]:
+    """Types of the stateful ops of a graph and of every function in it."""
+    from tensorflow.python.framework import op_def_registry
+
+    ops.module()
+    definition = concrete.graph.as_graph_def()
+    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+    known = {f.signature.name for f in definition.library.function}
+    types = {node.op for node in nodes} - known
+    return {t for t in types if op_def_registry.get(t).is_stateful}
+
+
+def looped(party: Party) -> Callable[[Shared], Shared]:
+    """x^3 by a numbered tf.while_loop."""
+    import tensorflow as tf
+
+    def function(x: Shared) -> Shared:
+        names = [k for k in PARTS if getattr(x, k) is not None]
+
+        def body(i: tf.Tensor, *held: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            with party.iteration(i):
+                y = arithmetic.mul(party, replace(x, **dict(zip(names, held, strict=True))), x)
+            return (i + 1, *(getattr(y, k) for k in names))
+
+        start = (tf.constant(0, tf.int64), *(getattr(x, k) for k in names))
+        _, *held = tf.while_loop(lambda i, *_: i < 2, body, start)
+        return replace(x, **dict(zip(names, held, strict=True)))
+
+    return function
+
+
+@pytest.mark.parametrize("party", range(3))
+def test_no_op_is_stateful(graphs: list[Traced], party: int) -> None:
+    assert graphs[party].ops(SEND)
+    assert stateful(graphs[party].concrete) == set()
+
+
+def test_no_op_of_a_numbered_loop_is_stateful() -> None:
+    def program(party: Party, x: Shared) -> Any:
+        graph = party.function(looped(party))
+        result = graph(x)
+        ((concrete, _),) = graph._traced.values()
+        return [concrete, result]
+
+    sim = simulate(program, np.array([2, -3]))
+    assert list(sim.value(lambda out: out[1])) == [8, -27]
+    for concrete, _ in sim.outputs:
+        library = concrete.graph.as_graph_def().library.function
+        assert any(n.op == SEND for f in library for n in f.node_def)
+        assert stateful(concrete) == set()
+
+
+@pytest.mark.parametrize("party", range(3))
+def test_no_invocation_sends_only_after_another_has_received(
+    graphs: list[Traced], party: int
+) -> None:
+    traced = graphs[party]
+    for send in traced.ops(SEND):
+        own = traced.names[send.get_attr("site")]
+        for op in before(send):
+            if op.type == RECV:
+                assert traced.names[op.get_attr("site")] == own
+
+
+@pytest.mark.parametrize("party", range(3))
+def test_no_invocation_receives_only_after_another_has_sent_or_received(
+    graphs: list[Traced], party: int
+) -> None:
+    traced = graphs[party]
+    for receive in traced.ops(RECV):
+        own = traced.names[receive.get_attr("site")]
+        for op in before(receive):
+            if op.type in (SEND, RECV):
+                assert traced.names[op.get_attr("site")] == own
+
+
+@pytest.mark.parametrize("party", range(3))
+def test_both_directions_of_a_round_are_on_the_way_at_once(
+    graphs: list[Traced], party: int
+) -> None:
+    """An evaluator's Send does not wait for what its peer sends in the same site and slot."""
+    traced = graphs[party]
+
+    def name(op: Any) -> tuple[int, int, int]:
+        return op.get_attr("site"), op.get_attr("slot"), op.get_attr("peer")
+
+    exchanged = {name(op) for op in traced.ops(SEND)} & {name(op) for op in traced.ops(RECV)}
+    for send in traced.ops(SEND):
+        assert name(send) not in {name(op) for op in before(send) if op.type == RECV}
+    assert (len(exchanged) >= 10) == (party != 0)  # openings are between the evaluators
+
+
+def test_the_dealer_never_waits(graphs: list[Traced]) -> None:
+    for send in graphs[0].ops(SEND):
+        assert not [op for op in before(send) if op.type == RECV]
+
+
+@pytest.mark.parametrize("party", range(3))
+def test_every_send_reaches_the_outputs_by_data(graphs: list[Traced], party: int) -> None:
+    concrete = graphs[party].concrete
+    reached = {id(op) for out in concrete.outputs for op in [out.op, *before(out.op, False)]}
+    sends = graphs[party].ops(SEND)
+    assert len(sends) >= 10
+    assert all(id(send) in reached for send in sends)
+
+
+@pytest.mark.parametrize("party", range(3))
+def test_all_that_the_graph_declares_to_depend_on_is_what_it_depends_on(
+    graphs: list[Traced], party: int
+) -> None:
+    """The rounds that a channel measures rest on the declared receives of each send."""
+    for send in graphs[party].ops(SEND):
+        declared = int.from_bytes(send.get_attr("deps"), "little")
+        real = {op.get_attr("index") for op in before(send) if op.type == RECV}
+        assert declared == sum(1 << index for index in real)
+
+
+@pytest.mark.parametrize("party", range(3))
+def test_shares_and_the_call_are_inputs_and_never_constants(
+    graphs: list[Traced], party: int
+) -> None:
+    import tensorflow as tf
+
+    traced = graphs[party]
+    concrete = traced.concrete
+    assert not concrete.captured_inputs
+    assert len(concrete.inputs) == 1 + len(traced.shares) and len(traced.shares) == 4
+    call = concrete.inputs[0].op
+    assert call.type == "Placeholder"
+    for op in concrete.graph.get_operations():
+        if op.type.startswith("TfeBench>") and op.inputs[0].shape == [3]:
+            assert op.inputs[0].op is call
+    private = {int(word) for share in traced.shares for word in share.reshape(-1)}
+    for op in traced.ops("Const"):
+        value = tf.make_ndarray(op.get_attr("value"))
+        assert value.size <= 64
+        assert not private & {int(v) for v in value.reshape(-1) if v.dtype.kind == "i"}
+
+
+@pytest.mark.parametrize("party", range(3))
+def test_one_tag_belongs_to_one_send_and_one_receive(graphs: list[Traced], party: int) -> None:
+    for kind in (SEND, RECV):
+        tags = [
+            (op.get_attr("site"), op.get_attr("slot"), op.get_attr("peer"))
+            for op in graphs[party].ops(kind)
+        ]
+        assert len(set(tags)) == len(tags)
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_what_one_party_sends_another_receives(dealer: int) -> None:
+    three = traced(dealer)
+
+    def messages(kind: str) -> set[tuple[int, ...]]:
+        found = set()
+        for party, of in enumerate(three):
+            for op in of.ops(kind):
+                peer = op.get_attr("peer")
+                ends = (party, peer) if kind == SEND else (peer, party)
+                found.add((*ends, op.get_attr("site"), op.get_attr("slot")))
+        return found
+
+    assert messages(SEND) == messages(RECV)
+
+
+def test_one_inter_op_thread_is_enough() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_THREAD], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "done", done.stderr[-2000:]
