@@ -24,11 +24,9 @@ from tfe_bench.protocols import ops
 BLOB_BYTES = 1 << 19
 HEARTBEAT_SECONDS = 1.0
 # A worker that is not heard from for so long is lost.
-SILENCE_SECONDS = 8.0
+SILENCE_SECONDS = 7.0
 _SMALL_BYTES = 1 << 14
 _OVER = -(2**63)
-# A report that is not urgent falls due in the session after 5 ms.
-_LAZY_SECONDS = 0.006
 _LINGER_SECONDS = 3.0
 NOTICE = b"\xff" * 8
 # A peer that says so has sent all it had to: the end of its stream is no loss.
@@ -186,17 +184,16 @@ class SessionLink:
         view = memoryview(small)
         due = _Signal()
         native.set_wake(handle, peer, due.fd)
-        woken = True
         try:
             while (
                 size := native.next_blob(handle, peer, small, _SMALL_BYTES, BLOB_BYTES, 0)
             ) != _OVER:
                 if size == 0:
-                    # Something that is not urgent may fall due soon after a signal.
-                    heard = await due.wait(_LAZY_SECONDS if woken else HEARTBEAT_SECONDS)
-                    if not heard and not woken:
+                    # What waits may be delayed, or not be urgent.
+                    left = native.next_due(handle, peer)
+                    seconds = HEARTBEAT_SECONDS if left < 0 else left / 1e6
+                    if not await due.wait(min(seconds, HEARTBEAT_SECONDS)) and left < 0:
                         await write(b"")
-                    woken = heard
                     continue
                 if size > 0:
                     await write(bytes(view[:size]))

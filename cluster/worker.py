@@ -253,7 +253,8 @@ class Worker:
                 self._jobs[job.name] = job
                 self._arrived.notify_all()
             # Also where the client leaves while an event is being sent to it.
-            context.add_done_callback(functools.partial(_leave, accepted))
+            gone: Any = functools.partial(_leave, accepted)
+            context.add_done_callback(gone)
             if self.party == 0:
                 self._queue.put(job)
             else:

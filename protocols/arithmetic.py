@@ -185,7 +185,6 @@ def _product(
         shape = tf.shape(z, out_type=tf.int64)
         m = s.open_mask(z, tensor=1, slot=1)
     l1, l2 = s.new_mask(shape, tensor=1)
-    m, l1, l2 = s.tie(m, l1, l2)
     return Shared(m, l1, l2, x.dealer, x.fractional_bits + y.fractional_bits)
 
 

@@ -149,7 +149,6 @@ def msb_of_planes(
     if s.is_dealer:
         message, top = ops.module().tfe_bench_lut_deal(call=s.ctx, lam_planes=planes, **attributes)
         s.send(message, s.e2, slot=0, run_ahead=True)
-        (top,) = s.tie(top, None)[:1]
         return EvaluatorBits(None, None if absorb else top, n, dealer)
     dealt = tf.zeros([0], tf.int64)
     if s.is_e2:
@@ -170,7 +169,6 @@ def msb_of_planes(
             level=level,
             **attributes,
         )
-    (message,) = s.tie(message, None)[:1]
     return EvaluatorBits(message, None, n, dealer)
 
 

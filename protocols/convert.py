@@ -47,7 +47,6 @@ def open_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
         own = s.apply_mask(bits.share, s.own_key, 0, "xor")
         s.send(own, s.other)
         opened = _xor(own, s.recv(n_words, s.other))
-    opened, beta = s.tie(opened, beta)
     return MaskedBits(opened, beta, bits.n, bits.dealer)
 
 
@@ -81,7 +80,6 @@ def b2a(party: Party, bits: MaskedBits, shape: Any = None) -> Shared:
         y = (1 - 2 * known) * share
         m = s.open_mask(y + known if s.is_e2 else y, tensor=1, slot=1)
     l1, l2 = s.new_mask(shape, tensor=1)
-    m, l1, l2 = s.tie(m, l1, l2)
     return Shared(m, l1, l2, bits.dealer)
 
 
@@ -126,7 +124,6 @@ def inject(party: Party, bits: MaskedBits, x: Shared) -> Shared:
         public = sub(x.m, part) if s.is_e2 else sub(tf.zeros_like(part), part)
         m = s.open_mask(add(public * opened, signed), 2, 2, x.limbs)
     l1, l2 = s.new_mask(shape, tensor=2)
-    m, l1, l2 = s.tie(m, l1, l2)
     return replace(x, m=m, l1=l1, l2=l2)
 
 
@@ -197,7 +194,6 @@ def extend(party: Party, x: Shared, shift: int, openings: int | None = None) -> 
         )
 
     m, l1, l2 = lift(x.m, opened), lift(x.l1, tau1), lift(x.l2, tau2)
-    m, l1, l2 = s.tie(m, l1, l2)
     return Shared(m, l1, l2, x.dealer, x.fractional_bits, 2, 65 + shift)
 
 

@@ -62,7 +62,6 @@ def input_by(
             s.send(m, s.other)
         elif not s.is_dealer:
             m = s.recv(shape, owner)
-    m, l1, l2 = s.tie(m, l1, l2)
     return Shared(m, l1, l2, s.dealer, fractional_bits)
 
 
@@ -109,7 +108,7 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
             s.send(_held(x.m), s.d, slot=2)
         elif s.is_dealer:
             result = _value(s.recv(shape, s.e2, slot=2), x.l1, x.l2, x)
-    return s.tie(result)
+    return result
 
 
 def _held(part: tf.Tensor | None) -> tf.Tensor:
@@ -171,7 +170,7 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
         zero = s.mask(K3, 0, words)
         s.send(tf.bitwise.bitwise_xor(bits.share, zero), s.d, slot=1)
         result = tf.bitwise.bitwise_xor(bits.share, s.recv(words, s.other, slot=0))
-    return s.tie(result)
+    return result
 
 
 def reveal_bits_cost(n: int) -> Cost:

@@ -36,6 +36,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfe_step_end": (None, [_i64, _i64]),
     "tfe_abort": (None, [_i64, _text]),
     "tfe_aborted": (_i64, [_i64, _text]),
+    "tfe_next_due": (_i64, [_i64, _i64]),
     "tfe_next_blob": (_i64, [_i64, _i64, _ptr, _i64, _i64, _i64]),
     "tfe_set_wake": (None, [_i64, _i64, _i64]),
     "tfe_pop": (_i64, [_i64, _i64, _ptr, _i64]),

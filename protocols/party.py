@@ -43,9 +43,6 @@ class _Trace:
     keep: list[Any] = field(default_factory=list)
     iteration_graph: Any = None
     iteration_ctx: Any = None
-    # Tokens of the current iteration, and how many of them some result carries.
-    iteration_tokens: list[Any] = field(default_factory=list)
-    iteration_tied: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,10 @@ class Site:
 
     def send(self, data: tf.Tensor, to: int, slot: int = 0, run_ahead: bool = False) -> None:
         """Sends a tensor to a party; `run_ahead` marks the dealer's material."""
-        token = ops.module().tfe_bench_send(
+        looping = self._trace.iteration_graph is not None
+        module = ops.module()
+        op = module.tfe_bench_send_in_loop if looping else module.tfe_bench_send
+        token = op(
             call=self.ctx,
             data=data,
             site=self.number,
@@ -91,10 +91,8 @@ class Site:
             run_ahead=run_ahead,
             deps=self.party._dependencies(self._trace, data),
         )
-        if self._trace.iteration_graph is None:
+        if not looping:
             self._trace.tokens.append(token)
-        else:
-            self._trace.iteration_tokens.append(token)
 
     def recv(self, shape: Any, source: int, slot: int = 0, dtype: Any = None) -> tf.Tensor:
         """Receives a tensor of a known shape from a party."""
@@ -113,6 +111,10 @@ class Site:
         )
         self._trace.deps[id(data.op)] = 1 << index
         self._trace.keep.append(data.op)
+        if self._trace.iteration_graph is not None:
+            ops.module().tfe_bench_heard_in_loop(data=data)
+        else:
+            self._trace.tokens.append(ops.module().tfe_bench_heard(data=data))
         return data
 
     def mask(self, key: int, tensor: int, shape: Any) -> tf.Tensor:
@@ -204,23 +206,6 @@ class Site:
         got = self.recv(tf.shape(own, out_type=tf.int64), self.other, slot)
         return own + got if limbs == 1 else wide.add(own, got)
 
-    def tie(self, *tensors: Any) -> Any:
-        """Keeps an iteration's sends alive with its results, as its tokens cannot be returned.
-
-        As data, not as control dependencies: TensorFlow prunes a stateless op that has only those.
-        """
-        import tensorflow as tf
-
-        trace = self._trace
-        if trace.iteration_graph is not None and trace.iteration_tokens:
-            held = [t for t in tensors if t is not None]
-            if held:
-                # tokens are zeros, but nobody knows before they have run
-                zero = tf.add_n(trace.iteration_tokens)
-                tensors = tuple(None if t is None else t + tf.cast(zero, t.dtype) for t in tensors)
-                trace.iteration_tied = len(trace.iteration_tokens)
-        return tensors if len(tensors) != 1 else tensors[0]
-
 
 class Party:
     """One of the three parties of a running session.
@@ -285,25 +270,21 @@ class Party:
 
         Args:
             number: int64 scalar in [0, 2^20 - 1), different for each turn within one step.  One
-                that comes twice fails the graph call before anything is sent.
+                that comes twice fails the graph call before a second message is sent.
         """
         import tensorflow as tf
 
         trace = self._trace
         if trace is None or trace.iteration_graph is not None:
             raise ProtocolError("party.iteration belongs in party.function, once per loop nest.")
+        known = tf.get_static_value(number)
+        if known is not None and not 0 <= int(known) < (1 << 20) - 1:
+            raise ProtocolError(f"An iteration is numbered 0 to 2^20 - 2. Received: {known}.")
         turn = tf.reshape(tf.cast(number, tf.int64), [1]) + 1
         trace.iteration_graph = tf.compat.v1.get_default_graph()
         trace.iteration_ctx = tf.concat([trace.ctx[:2], turn], axis=0)
-        trace.iteration_tokens, trace.iteration_tied = [], 0
         try:
             yield
-            if trace.iteration_tied < len(trace.iteration_tokens):
-                raise ProtocolError(
-                    f"Party {self.index} would send a message in this iteration that no result "
-                    "carries, and TensorFlow would drop it. End the iteration with a protocol "
-                    "whose result all parties hold a part of, and carry that out of the loop."
-                )
         finally:
             trace.iteration_graph = None
 
@@ -562,7 +543,7 @@ class PrivateFunction:
             flat: list[Any] = []
             out_spec.append(_flatten(result, flat))
             trace_log.append(trace.log.digest())
-            # Returned, so that no Send is pruned.
+            # Returned, so that no Send and no Recv is pruned.
             done = tf.add_n(trace.tokens) if trace.tokens else tf.constant(0)
             return [done, *(tf.identity(t) for t in flat)]
 

@@ -54,7 +54,6 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
     z = z + s.mask(names[i], 0, shape) - s.mask(names[(i + 1) % 3], 0, shape)
     s.send(z, (i + 2) % 3)
     following = s.recv(shape, (i + 1) % 3)
-    z, following = s.tie(z, following)
     return from_replicated(z, following, i, x.dealer, x.fractional_bits + y.fractional_bits)
 
 

@@ -73,7 +73,6 @@ def shuffle(party: Party, columns: Sequence[Shared]) -> list[Shared]:
             y = s.apply_mask(_permute(gamma, p1), K1, a1, plus, sent=False)
             m = s.open_mask(_permute(y, p2), fresh, 3 * c + 2, x.limbs)
         l1, l2 = s.new_mask(shape, fresh)
-        m, l1, l2 = s.tie(m, l1, l2)
         result.append(Shared(m, l1, l2, dealer, x.fractional_bits, x.limbs, x.bits))
     return result
 

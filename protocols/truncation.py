@@ -145,7 +145,6 @@ def _probable(party: Party, x: Shared, f: int) -> Shared:
         l1 = _arithmetic(x.l1, f) - tf.bitwise.left_shift(w1, tf.constant(top, tf.int64))
     if not s.is_e1:
         l2 = _arithmetic(x.l2, f) - tf.bitwise.left_shift(w2, tf.constant(top, tf.int64))
-    m, l1, l2 = s.tie(m, l1, l2)
     return replace(x, m=m, l1=l1, l2=l2)
 
 
@@ -173,7 +172,6 @@ def _safe(party: Party, x: Shared, f: int) -> Shared:
     if not s.is_e1:
         u2 = shifted - s.mask(K1, 0, shape) if s.is_dealer else u
         l2 = u2 + tf.bitwise.left_shift(s.mask(K2, 2, shape), top)
-    m, l1, l2 = s.tie(m, l1, l2)
     return replace(x, m=m, l1=l1, l2=l2)
 
 
@@ -196,7 +194,6 @@ def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
         u = _arithmetic(x.m - x.l1, t) if s.is_e1 else -_arithmetic(x.l2, t)
         m = open_mask_short(s, u, tensor=0, slot=0, width=k)
     l1, l2 = s.new_mask(shape, tensor=0)
-    m, l1, l2 = s.tie(m, l1, l2)
     return Shared(m, l1, l2, x.dealer, x.fractional_bits - t, 1, k)
 
 

@@ -163,10 +163,7 @@ def test_every_way_to_install_gives_a_working_sort(mode: str, tmp_path: Path) ->
     elif mode == "editable":
         pip("-e", ".")
     else:
-        code = (
-            "import setuptools.build_meta as b, sys\n"
-            f"print(b.build_{mode}({str(tmp_path)!r}))\n"
-        )
+        code = f"import setuptools.build_meta as b, sys\nprint(b.build_{mode}({str(tmp_path)!r}))\n"
         built = subprocess.run(
             [python, "-c", code], cwd=checkout, check=True, capture_output=True, text=True
         )

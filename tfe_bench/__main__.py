@@ -44,6 +44,16 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 141
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        # A foreign error's text could quote anything: only its kind is shown.
+        print(
+            f"tfe_bench: internal error ({type(error).__name__}). Run it again with --debug and "
+            "report what it prints.",
+            file=sys.stderr,
+        )
+        return 1
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """
     for name, value in parameters.items():
         if name not in _KNOWN or not isinstance(value, int) or not 1 <= value <= 4096:
-            raise UsageError(f"channel takes {', '.join(_KNOWN)}, 1 to 4096. Received: {name}.")
+            raise UsageError(
+                f"channel takes {', '.join(_KNOWN)}, 1 to 4096. Received: {name}={value!r}."
+            )
 
 
 def run(context: Context) -> dict[str, Shared]:

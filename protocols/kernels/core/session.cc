@@ -25,7 +25,7 @@ constexpr uint16_t kStepDone = 2;  // carries no payload
 // The report that a step is over is not urgent: it travels with the next message, or after this.
 constexpr int64_t kLazyMicros = 5000;
 
-constexpr uint64_t kMaxMessage = uint64_t{1} << 36;
+constexpr uint64_t kMaxMessage = uint64_t{1} << 34;
 
 int64_t NowMicros() {
   return std::chrono::duration_cast<std::chrono::microseconds>(
@@ -307,7 +307,7 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
       return "";
     }
     counters_.payload_received[peer] += size;
-    if (total > kMaxMessage || offset + size > total) {
+    if (total > kMaxMessage || size > total || offset > total - size) {
       return "party " + std::to_string(peer) + " sent a malformed frame";
     }
     if (offset == 0) {
@@ -410,6 +410,19 @@ int64_t Session::WaitOutgoing(int peer, int64_t limit, int timeout_ms) {
       return 0;
     }
   }
+}
+
+int64_t Session::NextDue(int peer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto& outbox = peers_[peer].outbox;
+  if (outbox.empty()) return -1;
+  const int64_t now = NowMicros();
+  int64_t due = outbox.front().ready_at_us;
+  for (const Outgoing& o : outbox) {
+    due = std::min(due, o.ready_at_us);
+    if (!(o.flags & kStepDone)) break;
+  }
+  return due > now ? due - now : 0;
 }
 
 int64_t Session::NextBlob(int peer, uint8_t* out, int64_t small, int64_t limit, int timeout_ms) {

@@ -131,6 +131,8 @@ class Session {
   // for more, pops nothing and returns minus the size to call Pop with.  0: timed out; the session
   // is over: kOver.
   static constexpr int64_t kOver = INT64_MIN;
+  // Microseconds until something falls due for a peer; -1: nothing waits.
+  int64_t NextDue(int peer);
   int64_t NextBlob(int peer, uint8_t* out, int64_t small, int64_t limit, int timeout_ms);
   // An eventfd to write to whenever something may be due for a peer; -1: none.
   void SetWake(int peer, int fd);

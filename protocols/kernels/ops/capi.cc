@@ -90,6 +90,10 @@ int64_t tfe_aborted(int64_t handle, char* error) {
   return s ? Result(error, s->aborted()) : Fail(error, kGone);
 }
 
+int64_t tfe_next_due(int64_t handle, int64_t peer) {
+  auto s = FindSession(handle);
+  return s ? s->NextDue(static_cast<int>(peer)) : -1;
+}
 int64_t tfe_next_blob(int64_t handle, int64_t peer, uint8_t* out, int64_t small, int64_t limit,
                       int64_t timeout_ms) {
   auto s = FindSession(handle);

@@ -121,7 +121,20 @@ class RecvOp : public AsyncOpKernel {
   tensorflow::DataType type_;
 };
 
+class HeardOp : public OpKernel {
+ public:
+  explicit HeardOp(OpKernelConstruction* c) : OpKernel(c) {}
+  void Compute(OpKernelContext* context) override {
+    Tensor* token;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &token));
+    token->scalar<int32_t>()() = 0;
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfeBench>Heard").Device(tensorflow::DEVICE_CPU), HeardOp);
+REGISTER_KERNEL_BUILDER(Name("TfeBench>HeardInLoop").Device(tensorflow::DEVICE_CPU), HeardOp);
 REGISTER_KERNEL_BUILDER(Name("TfeBench>Send").Device(tensorflow::DEVICE_CPU), SendOp);
+REGISTER_KERNEL_BUILDER(Name("TfeBench>SendInLoop").Device(tensorflow::DEVICE_CPU), SendOp);
 REGISTER_KERNEL_BUILDER(Name("TfeBench>Recv").Device(tensorflow::DEVICE_CPU), RecvOp);
 
 }  // namespace

@@ -44,21 +44,26 @@ Status ShapeFromInput1(InferenceContext* c) {
 
 }  // namespace
 
-REGISTER_OP("TfeBench>Send")
-    .Input("call: int64")
-    .Input("data: T")
-    .Output("token: int32")
-    .Attr("T: {int64, uint8, int32, float64}")
-    .Attr("site: int")
-    .Attr("slot: int")
-    .Attr("peer: int")
-    .Attr("run_ahead: bool")
-    .Attr("deps: string")
-    .SetShapeFn([](InferenceContext* c) {
-      TF_RETURN_IF_ERROR(CheckCtx(c));
-      c->set_output(0, c->Scalar());
-      return absl::OkStatus();
-    });
+#define SEND_OP(name)                             \
+  REGISTER_OP(name)                               \
+      .Input("call: int64")                       \
+      .Input("data: T")                           \
+      .Output("token: int32")                     \
+      .Attr("T: {int64, uint8, int32, float64}")  \
+      .Attr("site: int")                          \
+      .Attr("slot: int")                          \
+      .Attr("peer: int")                          \
+      .Attr("run_ahead: bool")                    \
+      .Attr("deps: string")                       \
+      .SetShapeFn([](InferenceContext* c) {       \
+        TF_RETURN_IF_ERROR(CheckCtx(c));          \
+        c->set_output(0, c->Scalar());            \
+        return absl::OkStatus();                  \
+      })
+
+SEND_OP("TfeBench>Send");
+// The body of a loop cannot return tokens: there a Send is stateful, and so never pruned.
+SEND_OP("TfeBench>SendInLoop").SetIsStateful();
 
 REGISTER_OP("TfeBench>Recv")
     .Input("call: int64")
@@ -70,6 +75,18 @@ REGISTER_OP("TfeBench>Recv")
     .Attr("peer: int")
     .Attr("index: int")
     .SetShapeFn(ShapeFromInput1);
+
+// A zero that is there once the data is.  A message may come that a role does not use: its Recv must
+// not be pruned, or the message would arrive in a step that is over.
+#define HEARD_OP(name)                            \
+  REGISTER_OP(name)                               \
+      .Input("data: T")                           \
+      .Output("token: int32")                     \
+      .Attr("T: {int64, uint8, int32, float64}")  \
+      .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+
+HEARD_OP("TfeBench>Heard");
+HEARD_OP("TfeBench>HeardInLoop").SetIsStateful();
 
 // Words of a pairwise mask.
 REGISTER_OP("TfeBench>Mask")
