@@ -198,7 +198,8 @@ def test_only_the_ends_of_the_channel_are_stateful_in_a_numbered_loop() -> None:
         assert any(n.op == "TfeBench>SendInLoop" for f in library for n in f.node_def)
         assert not any(n.op == SEND for f in library for n in f.node_def)
         ends = {"TfeBench>SendInLoop", "TfeBench>HeardInLoop"}
-        assert stateful(concrete) - {"While", "StatefulPartitionedCall"} == ends
+        # the dealer receives nothing here
+        assert stateful(concrete) - {"While", "StatefulPartitionedCall"} <= ends
 
 
 @pytest.mark.parametrize("party", range(3))
