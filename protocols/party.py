@@ -117,17 +117,22 @@ class Site:
             self._trace.tokens.append(ops.module().tfe_bench_heard(data=data))
         return data
 
+    def _named(self, key: int, tensor: int) -> dict[str, Any]:
+        """What names one mask of this invocation."""
+        return {
+            "call": self.ctx,
+            "site": self.number,
+            "tensor": tensor,
+            "dealer": self.dealer,
+            "key": key,
+        }
+
     def mask(self, key: int, tensor: int, shape: Any) -> tf.Tensor:
         """Uniform ring elements known to the two holders of a key."""
         import tensorflow as tf
 
         return ops.module().tfe_bench_mask(
-            call=self.ctx,
-            shape=tf.cast(shape, tf.int64),
-            site=self.number,
-            tensor=tensor,
-            dealer=self.dealer,
-            key=key,
+            shape=tf.cast(shape, tf.int64), **self._named(key, tensor)
         )
 
     def apply_mask(
@@ -137,28 +142,14 @@ class Site:
 
         `sent` says whether the result is a message (the debug log then holds the mask to one word).
         """
-        return ops.module().tfe_bench_apply_mask(
-            call=self.ctx,
-            x=x,
-            site=self.number,
-            tensor=tensor,
-            dealer=self.dealer,
-            key=key,
-            op=op,
-            sent=sent,
-        )
+        return ops.module().tfe_bench_apply_mask(x=x, op=op, sent=sent, **self._named(key, tensor))
 
     def permutation(self, key: int, tensor: int, shape: Any) -> tf.Tensor:
         """A secret permutation of range(n) for each row, int32 [rows, n]."""
         import tensorflow as tf
 
         return ops.module().tfe_bench_permutation(
-            call=self.ctx,
-            shape=tf.cast(shape, tf.int64),
-            site=self.number,
-            tensor=tensor,
-            dealer=self.dealer,
-            key=key,
+            shape=tf.cast(shape, tf.int64), **self._named(key, tensor)
         )
 
     # ---- the two primitives of the masked view (docs/protocols.md)
