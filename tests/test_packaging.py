@@ -152,6 +152,9 @@ def test_every_way_to_install_gives_a_working_sort(mode: str, tmp_path: Path) ->
     here = Path(next(p for p in sys.path if p.endswith("site-packages")))
     site = next((environment / "lib").glob("python*/site-packages"))
     # Everything but tfe_bench itself comes from the running environment.
+    for name in ("setuptools*", "pkg_resources", "_distutils_hack", "distutils-precedence.pth"):
+        for path in site.glob(name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     (site / "outer.pth").write_text(f"import sys; sys.path.append({str(here)!r})\n")
 
     def pip(*arguments: str) -> None:
