@@ -100,8 +100,9 @@ def run(arguments: argparse.Namespace) -> int:
         "source": work.source,
         "algorithm": arguments.algorithm,
         "descending": arguments.descending,
-        "plan_for": arguments.plan_for,
     }
+    if arguments.plan_for != "local":
+        shown["plan_for"] = arguments.plan_for
     if work.ring.ndim == 2:
         shown["rows"] = int(work.ring.shape[0])
     if work.payload:
