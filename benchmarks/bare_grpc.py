@@ -2,6 +2,8 @@
 
 One bidirectional stream, bytes as messages, nothing else.  An exchange is both sides
 sending 8 bytes and waiting for the other's; a hop is one direction of a ping-pong.
+"Lock-step": the server writes from the thread that read.  "Duplex": it reads in one thread
+and writes in another, as a channel must that sends whenever there is something to say.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import queue
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +32,14 @@ def _serve(folder: Path) -> None:
     """The second process: echoes, exchanges or swallows, as the first message says."""
 
     def stream(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        kind, count = next(requests).split()
+        mode, kind, count = next(requests).split()
+        if mode == b"duplex":
+            replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+            threading.Thread(
+                target=_reply, args=(kind, int(count), requests, replies), daemon=True
+            ).start()
+            yield from iter(replies.get, None)
+            return
         for _ in range(int(count)):
             if kind == b"exchange":
                 yield _SMALL
@@ -58,8 +68,30 @@ def _serve(folder: Path) -> None:
     sys.stdin.read()
 
 
-def measure(rounds: int = 200, megabytes: int = 64, repeat: int = 5) -> dict[str, list[float]]:
-    """Seconds per exchange, seconds per hop and bytes per second, one figure per repeat."""
+def _reply(
+    kind: bytes, count: int, requests: Iterator[bytes], replies: queue.SimpleQueue[bytes | None]
+) -> None:
+    """The duplex server's reading thread."""
+    for _ in range(count):
+        if kind == b"exchange":
+            replies.put(_SMALL)
+            next(requests)
+        elif kind == b"ping":
+            replies.put(next(requests))
+        else:
+            next(requests)
+    replies.put(b"end")
+    replies.put(None)
+
+
+def measure(
+    rounds: int = 200, megabytes: int = 64, repeat: int = 5, mode: str = "lockstep"
+) -> dict[str, list[float]]:
+    """Seconds per exchange, seconds per hop and bytes per second, one figure per repeat.
+
+    Args:
+        mode: "lockstep" or "duplex".
+    """
     with tempfile.TemporaryDirectory(prefix="tfe_bench-") as name:
         folder = Path(name)
         pairs = [tls.make_certificate(tls.party_common_name(p), days=2) for p in range(2)]
@@ -84,10 +116,10 @@ def measure(rounds: int = 200, megabytes: int = 64, repeat: int = 5) -> dict[str
             )
             result: dict[str, list[float]] = {"exchange": [], "hop": [], "bulk": []}
             for turn in range(repeat + 1):
-                exchange = _run(call, "exchange", rounds)
-                hop = _run(call, "ping", rounds) / 2
+                exchange = _run(call, mode, "exchange", rounds)
+                hop = _run(call, mode, "ping", rounds) / 2
                 blobs = megabytes * 1_000_000 // BLOB_BYTES
-                bulk = blobs * BLOB_BYTES / _run(call, "bulk", blobs)
+                bulk = blobs * BLOB_BYTES / _run(call, mode, "bulk", blobs)
                 if turn:
                     result["exchange"].append(exchange / rounds)
                     result["hop"].append(hop / rounds)
@@ -100,10 +132,10 @@ def measure(rounds: int = 200, megabytes: int = 64, repeat: int = 5) -> dict[str
             server.wait(5)
 
 
-def _run(call: Any, kind: str, count: int) -> float:
+def _run(call: Any, mode: str, kind: str, count: int) -> float:
     to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     responses = call(iter(to_send.get, None))
-    to_send.put(f"{kind} {count}".encode())
+    to_send.put(f"{mode} {kind} {count}".encode())
     blob = _SMALL if kind != "bulk" else bytes(BLOB_BYTES)
     started = time.perf_counter()
     for _ in range(count):

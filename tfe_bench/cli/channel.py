@@ -37,10 +37,11 @@ def run(arguments: argparse.Namespace) -> int:
     for name, value in settings.items():
         if not 1 <= value <= 4096:
             raise UsageError(f"--{name} is 1 to 4096. Received: {value}.")
-    bare: dict[str, list[float]] = {"exchange": [], "hop": [], "bulk": []}
-    ours: dict[str, list[float]] = {"exchange": [], "hop": [], "bulk": []}
+    ours, lockstep, duplex = (
+        {name: list[float]() for name in ("exchange", "hop", "bulk")} for _ in range(3)
+    )
     with LocalCluster() as cluster:
-        # In turns, so that a noisy minute hits both.
+        # In turns, so that a noisy minute hits all.
         for _ in range(2):
             measured = cluster.run("channel", settings, {}).measured[1]
             for name, key in (
@@ -49,26 +50,27 @@ def run(arguments: argparse.Namespace) -> int:
                 ("bulk", "bytes_per_second"),
             ):
                 ours[name] += measured[key]
-            for name, values in bare_grpc.measure(**settings).items():
-                bare[name] += values
+            for mode, bare in (("lockstep", lockstep), ("duplex", duplex)):
+                for name, values in bare_grpc.measure(**settings, mode=mode).items():
+                    bare[name] += values
     if arguments.json:
-        print(json.dumps({"tfe_bench": ours, "bare_grpc": bare}))
+        print(json.dumps({"tfe_bench": ours, "bare_grpc": lockstep, "bare_grpc_duplex": duplex}))
         return 0
-    table = Table("between workers 1 and 2, TLS on", "tfe_bench", "bare grpcio", "ratio")
+    table = Table("between workers 1 and 2, TLS on", "tfe_bench", "bare, lock-step", "bare, duplex")
     for name, label, unit, scale in (
         ("exchange", "exchange (both send, both wait)", "us", 1e6),
         ("hop", "hop (half a ping-pong)", "us", 1e6),
         ("bulk", f"transfer of {arguments.megabytes} MB", "GB/s", 1e-9),
     ):
-        a, b = statistics.median(ours[name]), statistics.median(bare[name])
         digits = 0 if scale > 1 else 2
-
-        def show(v: list[float], scale: float = scale, digits: int = digits, u: str = unit) -> str:
+        middle = statistics.median(ours[name])
+        cells = []
+        for column in (ours, lockstep, duplex):
+            v = column[name]
             m, low, high = statistics.median(v), min(v), max(v)
-            return (
-                f"{m * scale:.{digits}f} {u} ({low * scale:.{digits}f}..{high * scale:.{digits}f})"
-            )
-
-        table.add_row(label, show(ours[name]), show(bare[name]), f"{a / b:.2f}")
+            text = f"{m * scale:.{digits}f} {unit} "
+            text += f"({low * scale:.{digits}f}..{high * scale:.{digits}f})"
+            cells.append(text if column is ours else f"{text}, x{middle / m:.2f}")
+        table.add_row(label, *cells)
     Console().print(table)
     return 0
