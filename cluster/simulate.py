@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -133,8 +134,7 @@ def simulate(
     keys: Sequence[bytes] | None = None,
     fault: str | None = None,
     record: bool = False,
-    delay_us: dict[tuple[int, int], int] | None = None,
-    warm_up: Callable[[Party], None] | None = None,
+    timeout: float | None = None,
 ) -> Simulation:
     """Runs program(party, *shares) on three parties at once.
 
@@ -143,8 +143,10 @@ def simulate(
         keys: three 16-byte PRF keys instead of fresh ones (tests only).
         fault: a fault to seed, see FAULTS (tests only).
         record: keep the debug log of masks.
+        timeout: seconds after which parties that still wait are ended.
 
     Raises:
+        TimeoutError: the parties had not ended in time.
         Whatever the program raises at the first party that fails.
     """
     if fault not in FAULTS:
@@ -181,8 +183,15 @@ def simulate(
         threads = [threading.Thread(target=run, args=(p,), daemon=True) for p in range(3)]
         for thread in threads:
             thread.start()
+        deadline = None if timeout is None else time.monotonic() + timeout
         for thread in threads:
-            thread.join()
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in threads):
+            for handle in handles:
+                native.abort(handle, b"the simulation timed out")
+            for thread in threads:
+                thread.join(timeout)
+            raise TimeoutError(f"The three parties had not ended after {timeout} s.")
         if failures:
             raise failures[0][1]
         counters = [party.counters()["payload"] for party in parties]

@@ -172,7 +172,7 @@ def msb_of_planes(
     return EvaluatorBits(message, None, n, dealer)
 
 
-def _masked_part(party: Party, x: Shared) -> Any:
+def masked_part(party: Party, x: Shared) -> Any:
     """[n, limbs] words of lam at the dealer, of m at the evaluators."""
     import tensorflow as tf
 
@@ -204,7 +204,7 @@ def msb(
 
     if bits > x.ring_bits:
         raise UsageError(f"msb of {bits} bits wants a ring that large. Received: {x!r}.")
-    part = _masked_part(party, x)
+    part = masked_part(party, x)
     planes = ops.module().tfe_bench_planes(x=part, bits=bits)
     n = tf.shape(part, out_type=tf.int64)[0]
     return msb_of_planes(party, planes, n, recipe(bits, openings), x.dealer, absorb)

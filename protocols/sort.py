@@ -115,18 +115,23 @@ def _flat(x: Shared) -> Shared:
 
 
 def compare_pairs(
-    party: Party, keys: Shared, left: Any, right: Any, slices: int, openings: int
+    party: Party,
+    part: tf.Tensor,
+    left: Any,
+    right: Any,
+    recipe: compare.Recipe,
+    dealer: int,
+    slices: int,
 ) -> tf.Tensor:
     """Reveals [keys[left] < keys[right]] for pairs of positions, packed.
 
     Slices are compared independently, so that one computes while another travels.
+
+    Args:
+        part: this party's `compare.masked_part` of the keys.
     """
     import tensorflow as tf
 
-    part = keys.m
-    if part is None:
-        part = wide.add(keys.l1, keys.l2)
-    recipe = compare.recipe(keys.ring_bits, openings)
     n = tf.shape(left, out_type=tf.int64)[0]
     # slices begin at whole words, so that their packed results join
     step = ((n + slices - 1) // slices + 511) // 512 * 512
@@ -134,9 +139,9 @@ def compare_pairs(
     for i in range(slices):
         begin, end = tf.minimum(i * step, n), tf.minimum((i + 1) * step, n)
         planes = ops.module().tfe_bench_difference_planes(
-            x=part, left=left[begin:end], right=right[begin:end], bits=keys.ring_bits
+            x=part, left=left[begin:end], right=right[begin:end], bits=recipe.bits
         )
-        less = compare.msb_of_planes(party, planes, end - begin, recipe, keys.dealer)
+        less = compare.msb_of_planes(party, planes, end - begin, recipe, dealer)
         bits.append(reveal_bits(party, less))
     return bits[0] if slices == 1 else tf.concat(bits, axis=0)
 
@@ -153,9 +158,12 @@ def _run_plan(
     """The order of shuffled keys, public: position of rank i in row r at [r, i]."""
     import numpy as np
 
-    def make(slices: int, openings: int) -> Callable[..., Any]:
-        return lambda k, a, b: compare_pairs(party, k, a, b, slices, openings)
+    dealer = keys.dealer
 
+    def make(recipe: compare.Recipe, slices: int) -> Callable[..., Any]:
+        return lambda k, a, b: compare_pairs(party, k, a, b, recipe, dealer, slices)
+
+    part = compare.masked_part(party, keys)
     expected = max(1.0, rows * n * math.log2(max(2, n)) * 1.25)
     done = 0
     with SortPlan(rows, n, all_pairs_at, level_cost) as plan:
@@ -165,13 +173,13 @@ def _run_plan(
                 a, b = left[start : start + _CALL_PAIRS], right[start : start + _CALL_PAIRS]
                 slices = _SLICES if len(a) >= 2 * _SLICE_PAIRS else 1
                 # A third opening saves a quarter of the bits, and costs a fifth of a level.
-                openings = 3 if len(a) > 3 * level_cost else 2
+                recipe = compare.recipe(keys.ring_bits, 3 if len(a) > 3 * level_cost else 2)
                 graph = party.cached_function(
-                    ("sort.compare_pairs", keys.ring_bits, slices, openings, keys.dealer),
-                    functools.partial(make, slices, openings),
+                    ("sort.compare_pairs", recipe, slices, dealer),
+                    functools.partial(make, recipe, slices),
                     True,
                 )
-                answers.append(graph(keys, a, b).numpy())
+                answers.append(graph(part, a, b).numpy())
                 done += len(a)
                 if progress:
                     progress(min(0.99, done / expected))
@@ -247,7 +255,7 @@ def sort(
     else:
         order = _run_plan(
             party,
-            replace(_flat(lifted)),
+            _flat(lifted),
             rows,
             n,
             n if chosen == "all-pairs" else _ALL_PAIRS_AT,

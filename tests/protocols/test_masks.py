@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -36,33 +35,8 @@ KEY_OF_ROLE = {1: 1, 2: 0, 3: 2}  # as seen from the dealer: K1 = (D, E1), K2 = 
 
 
 def in_time(program: Callable[..., Any], *inputs: Any, **options: Any) -> Simulation:
-    """simulate, or a failed test when it does not end."""
-    patience = options.pop("patience", PATIENCE)
-    handles: list[int] = []
-    outcome: list[Simulation | BaseException] = []
-
-    def noted(party: Party, *arguments: Any) -> Any:
-        handles.append(party.handle)
-        return program(party, *arguments)
-
-    def run() -> None:
-        try:
-            outcome.append(simulate(noted, *inputs, **options))
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(patience)
-    if thread.is_alive():
-        for handle in handles:
-            ops.native().abort(handle, b"the test gave up")
-        thread.join(PATIENCE)
-        pytest.fail("the parties wait for each other for ever")
-    result = outcome[0]
-    if isinstance(result, BaseException):
-        raise result
-    return result
+    """simulate, or TimeoutError when it does not end."""
+    return simulate(program, *inputs, timeout=PATIENCE, **options)
 
 
 def turns(

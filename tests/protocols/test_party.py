@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,42 +10,15 @@ import pytest
 
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.errors import TfeBenchError
-from tfe_bench.protocols import arithmetic, ops, sort
+from tfe_bench.protocols import arithmetic, compare, sort
 from tfe_bench.protocols.party import Party
 
 PATIENCE = 10.0  # seconds; what is tested takes less than one
 
 
 def in_time(program: Callable[..., Any], *inputs: Any, **options: Any) -> Simulation:
-    """simulate, or a failed test when it does not end.
-
-    The stuck sessions are aborted, so that the test run goes on.
-    """
-    handles: list[int] = []
-    outcome: list[Simulation | BaseException] = []
-
-    def noted(party: Party, *arguments: Any) -> Any:
-        handles.append(party.handle)
-        return program(party, *arguments)
-
-    def run() -> None:
-        try:
-            outcome.append(simulate(noted, *inputs, **options))
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(PATIENCE)
-    if thread.is_alive():
-        for handle in handles:
-            ops.native().abort(handle, b"the test gave up")
-        thread.join(PATIENCE)
-        pytest.fail("the parties wait for each other for ever")
-    result = outcome[0]
-    if isinstance(result, BaseException):
-        raise result
-    return result
+    """simulate, or TimeoutError when it does not end."""
+    return simulate(program, *inputs, timeout=PATIENCE, **options)
 
 
 def test_a_party_that_retraces_alone_is_refused_and_nobody_hangs() -> None:
@@ -61,9 +33,9 @@ def test_a_party_that_retraces_alone_is_refused_and_nobody_hangs() -> None:
 
 def test_a_kernel_that_fails_ends_the_call_though_messages_are_awaited() -> None:
     def program(party: Party, x: Any) -> Any:
-        beyond = np.array([7], np.int32)
-        graph = party.function(lambda x, a, b: sort.compare_pairs(party, x, a, b, 1, 2))
-        return graph(x, beyond, beyond)
+        beyond, recipe = np.array([7], np.int32), compare.recipe(64, 2)
+        graph = party.function(lambda x, a, b: sort.compare_pairs(party, x, a, b, recipe, 0, 1))
+        return graph(compare.masked_part(party, x), beyond, beyond)
 
     with pytest.raises(TfeBenchError):
         in_time(program, np.arange(5))
@@ -75,7 +47,7 @@ def test_keys_outside_the_promised_range_end_in_a_result_or_an_error(
     info = np.iinfo(np.int64)
     keys = rng.integers(info.min, info.max, 1002, np.int64, endpoint=True)
     try:
-        sim = in_time(lambda p, x: sort.sort(p, x, algorithm="quick"), keys, fractional_bits=16)
+        sim = in_time(lambda p, x: sort.sort(p, x, algorithm="quick", full_range=False), keys)
     except TfeBenchError:
         return
     assert np.array_equal(np.sort(sim.value(lambda out: out.keys)), np.sort(keys))
