@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols import arithmetic, ops, wide
 from tfe_bench.protocols.cost import Cost, words
-from tfe_bench.protocols.party import K1, K2, Party
+from tfe_bench.protocols.party import K1, K2, Party, Site
 from tfe_bench.protocols.sharing import EvaluatorBits, MaskedBits, Shared
 
 if TYPE_CHECKING:
@@ -61,6 +61,23 @@ def _unpacked(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
     return tf.reshape(tf.stack([ones, tf.zeros_like(ones)], axis=-1), shape)
 
 
+def b2a_shares(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int) -> Any:
+    """The evaluators' additive shares of bits as ring elements, unopened; None at the dealer.
+
+    Args:
+        shape: public, of n elements.
+        tensor, slot: number of the dealt mask and of its message.
+
+    Rounds: 0 with D ahead, else 1.  Bits sent: D 64 per bit.
+    """
+    known = _unpacked(bits, shape)
+    share = s.deal(known if s.is_dealer else None, shape, tensor, slot)
+    if s.is_dealer:
+        return None
+    y = (1 - 2 * known) * share
+    return y + known if s.is_e2 else y
+
+
 def b2a(party: Party, bits: MaskedBits, shape: Any = None) -> Shared:
     """Bits as ring elements 0 and 1.
 
@@ -73,12 +90,8 @@ def b2a(party: Party, bits: MaskedBits, shape: Any = None) -> Shared:
 
     s = party.site("b2a", dealer=bits.dealer)
     shape = tf.reshape(bits.n, [1]) if shape is None else tf.cast(shape, tf.int64)
-    known = _unpacked(bits, shape)
-    share = s.deal(known if s.is_dealer else None, shape, tensor=0, slot=0)
-    m = None
-    if not s.is_dealer:
-        y = (1 - 2 * known) * share
-        m = s.open_mask(y + known if s.is_e2 else y, tensor=1, slot=1)
+    y = b2a_shares(s, bits, shape, tensor=0, slot=0)
+    m = None if s.is_dealer else s.open_mask(y, tensor=1, slot=1)
     l1, l2 = s.new_mask(shape, tensor=1)
     return Shared(m, l1, l2, bits.dealer)
 
@@ -88,42 +101,58 @@ def b2a_cost(n: int) -> Cost:
     return Cost(dealer=64 * n, e1=64 * n, e2=64 * n, rounds=1, cold=2)
 
 
-def inject(party: Party, bits: MaskedBits, x: Shared) -> Shared:
-    """b * x for bits in the row-major order of x's elements.
+def inject_shares(s: Site, bits: MaskedBits, x: Shared, tensor: int, slot: int) -> Any:
+    """The evaluators' additive shares of b * x, unopened, so that sums of them open as one.
 
     y1 = -o l1 + (1-2o)(m B1 - BL1);  y2 = o m - o l2 + (1-2o)(m B2 - BL2),
-    o the opened bit, B and BL dealt shares of beta and beta * lam.
-    Rounds: 1 (cold 2).  Bits sent: D 128, E1, E2 64 per element each (twice that with 2 limbs).
+    o the opened bit, B and BL dealt shares of beta and beta * lam; None at the dealer.
+
+    Args:
+        bits: in the row-major order of x's elements.
+        tensor, slot: number of the first of two dealt masks and of the first of two messages.
+
+    Rounds: 0 with D ahead, else 1.  Bits sent: D 128 per element (256 with 2 limbs).
+    Raises:
+        UsageError: bits and x have different dealers.
     """
     import tensorflow as tf
 
     if bits.dealer != x.dealer:
         raise UsageError(f"inject wants one dealer. Received: {bits!r} and {x!r}.")
-    s = party.site("inject", x.limbs, dealer=x.dealer)
     shape = tf.shape(x.any, out_type=tf.int64)
     add, sub = (tf.add, tf.subtract) if x.limbs == 1 else (wide.add, wide.sub)
     known = _unpacked(bits, shape, x.limbs)
-    m = None
+    opened = known if x.limbs == 1 else known[..., :1]
     if s.is_dealer:
         lam = add(x.l1, x.l2)
-        chosen = lam * (known if x.limbs == 1 else known[..., :1])
-        s.deal(known, shape, 0, 0, x.limbs)
-        s.deal(chosen, shape, 1, 1, x.limbs)
-    else:
-        b = s.deal(None, shape, 0, 0, x.limbs)
-        bl = s.deal(None, shape, 1, 1, x.limbs)
-        part = x.l1 if s.is_e1 else x.l2
-        opened = known if x.limbs == 1 else known[..., :1]
-        times = tf.multiply if x.limbs == 1 else _wide_mul
-        flipped = sub(times(x.m, b), bl)  # share of beta * x
-        signed = (
-            flipped * (1 - 2 * opened)
-            if x.limbs == 1
-            else tf.where(tf.equal(opened, 1), wide.negate(flipped), flipped)
-        )
-        public = sub(x.m, part) if s.is_e2 else sub(tf.zeros_like(part), part)
-        m = s.open_mask(add(public * opened, signed), 2, 2, x.limbs)
-    l1, l2 = s.new_mask(shape, tensor=2)
+        s.deal(known, shape, tensor, slot, x.limbs)
+        s.deal(lam * opened, shape, tensor + 1, slot + 1, x.limbs)
+        return None
+    b = s.deal(None, shape, tensor, slot, x.limbs)
+    bl = s.deal(None, shape, tensor + 1, slot + 1, x.limbs)
+    part = x.l1 if s.is_e1 else x.l2
+    times = tf.multiply if x.limbs == 1 else _wide_mul
+    flipped = sub(times(x.m, b), bl)  # share of beta * x
+    signed = (
+        flipped * (1 - 2 * opened)
+        if x.limbs == 1
+        else tf.where(tf.equal(opened, 1), wide.negate(flipped), flipped)
+    )
+    public = sub(x.m, part) if s.is_e2 else sub(tf.zeros_like(part), part)
+    return add(public * opened, signed)
+
+
+def inject(party: Party, bits: MaskedBits, x: Shared) -> Shared:
+    """b * x for bits in the row-major order of x's elements.
+
+    Rounds: 1 (cold 2).  Bits sent: D 128, E1, E2 64 per element each (twice that with 2 limbs).
+    """
+    import tensorflow as tf
+
+    s = party.site("inject", x.limbs, dealer=x.dealer)
+    y = inject_shares(s, bits, x, tensor=0, slot=0)
+    m = None if s.is_dealer else s.open_mask(y, 2, 2, x.limbs)
+    l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), tensor=2)
     return replace(x, m=m, l1=l1, l2=l2)
 
 
