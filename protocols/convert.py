@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import arithmetic, ops, wide
-from tfe_bench.protocols.cost import Cost, words
+from tfe_bench.protocols import arithmetic, logic, ops, wide
+from tfe_bench.protocols.cost import Cost, packed, words
 from tfe_bench.protocols.party import K1, K2, Party, Site
 from tfe_bench.protocols.sharing import EvaluatorBits, MaskedBits, Shared
 
@@ -101,17 +101,33 @@ def b2a_cost(n: int) -> Cost:
     return Cost(dealer=64 * n, e1=64 * n, e2=64 * n, rounds=1, cold=2)
 
 
-def inject_shares(s: Site, bits: MaskedBits, x: Shared, tensor: int, slot: int) -> Any:
+def inject_shares(
+    s: Site,
+    bits: MaskedBits,
+    x: Shared,
+    tensor: int,
+    slot: int,
+    *,
+    negated: bool = False,
+    extend_ring: bool = False,
+    leave: int | None = None,
+) -> Any:
     """The evaluators' additive shares of b * x, unopened, so that sums of them open as one.
 
-    y1 = -o l1 + (1-2o)(m B1 - BL1);  y2 = o m - o l2 + (1-2o)(m B2 - BL2),
-    o the opened bit, B and BL dealt shares of beta and beta * lam; None at the dealer.
+    y1 = -o L1 + (1-2o)(m B1 - BL1);  y2 = o m - o L2 + (1-2o)(m B2 - BL2),
+    o the opened bit, B and BL dealt shares of beta and beta * lam, L of lam; None at the dealer.
+    With extend_ring x is of Z_2^k, k < 64, and not negative where b = 1, and the result of Z_2^64:
+    as an integer x = m - lam + 2^k (1 - msb m) msb(lam) there, the wraps dealt mod 2^(64-k).
 
     Args:
         bits: in the row-major order of x's elements.
-        tensor, slot: number of the first of two dealt masks and of the first of two messages.
+        tensor, slot: number of the first dealt mask (2 of them; 5 with extend_ring) and of the
+            message (2 messages with 2 limbs).
+        negated: take 1 - b for b.
+        leave: number of the mask under which the share leaves (64-bit words only).
 
-    Rounds: 0 with D ahead, else 1.  Bits sent: D 128 per element (256 with 2 limbs).
+    Rounds: 0 with D ahead, else 1.  Bits sent: D 128 per element (256 with 2 limbs), and with
+    extend_ring 3 (64 - k) more.
     Raises:
         UsageError: bits and x have different dealers.
     """
@@ -119,51 +135,100 @@ def inject_shares(s: Site, bits: MaskedBits, x: Shared, tensor: int, slot: int) 
 
     if bits.dealer != x.dealer:
         raise UsageError(f"inject wants one dealer. Received: {bits!r} and {x!r}.")
-    shape = tf.shape(x.any, out_type=tf.int64)
-    add, sub = (tf.add, tf.subtract) if x.limbs == 1 else (wide.add, wide.sub)
-    known = _unpacked(bits, shape, x.limbs)
-    opened = known if x.limbs == 1 else known[..., :1]
+    if x.limbs == 2:
+        assert leave is None and not extend_ring and not negated
+        return _wide_inject_shares(s, bits, x, tensor, slot)
+    k = x.ring_bits if extend_ring else 64
+    attributes = {
+        "call": s.ctx,
+        "site": s.number,
+        "tensor": tensor,
+        "dealer": s.dealer,
+        "bits": k,
+    }
     if s.is_dealer:
-        lam = add(x.l1, x.l2)
-        s.deal(known, shape, tensor, slot, x.limbs)
-        s.deal(lam * opened, shape, tensor + 1, slot + 1, x.limbs)
+        beta = bits.beta
+        message = ops.module().tfe_bench_inject_deal(beta=beta, l1=x.l1, l2=x.l2, **attributes)
+        s.send(message, s.e2, slot, run_ahead=True)
         return None
-    b = s.deal(None, shape, tensor, slot, x.limbs)
-    bl = s.deal(None, shape, tensor + 1, slot + 1, x.limbs)
-    part = x.l1 if s.is_e1 else x.l2
-    times = tf.multiply if x.limbs == 1 else _wide_mul
-    flipped = sub(times(x.m, b), bl)  # share of beta * x
-    signed = (
-        flipped * (1 - 2 * opened)
-        if x.limbs == 1
-        else tf.where(tf.equal(opened, 1), wide.negate(flipped), flipped)
+    dealt = tf.zeros([0], tf.uint8)
+    if s.is_e2:
+        n = tf.size(x.m, out_type=tf.int64)
+        wraps = 0 if k == 64 else 3 * ((n * (64 - k) + 7) // 8)
+        dealt = s.recv(tf.reshape(16 * n + wraps, [1]), s.d, slot, tf.uint8)
+    return ops.module().tfe_bench_inject_share(
+        opened=bits.opened,
+        m=x.m,
+        part=x.l1 if s.is_e1 else x.l2,
+        dealt=dealt,
+        open=-1 if leave is None else leave,
+        negate=negated,
+        **attributes,
     )
-    public = sub(x.m, part) if s.is_e2 else sub(tf.zeros_like(part), part)
-    return add(public * opened, signed)
 
 
-def inject(party: Party, bits: MaskedBits, x: Shared) -> Shared:
+def _wide_inject_shares(s: Site, bits: MaskedBits, x: Shared, tensor: int, slot: int) -> Any:
+    """`inject_shares` of 128-bit elements."""
+    import tensorflow as tf
+
+    shape = tf.shape(x.any, out_type=tf.int64)
+    known = _unpacked(bits, shape, 2)
+    opened = known[..., :1]
+    if s.is_dealer:
+        s.deal(known, shape, tensor, slot, 2)
+        s.deal(wide.add(x.l1, x.l2) * opened, shape, tensor + 1, slot + 1, 2)
+        return None
+    b = s.deal(None, shape, tensor, slot, 2)
+    bl = s.deal(None, shape, tensor + 1, slot + 1, 2)
+    part = x.l1 if s.is_e1 else x.l2
+    flipped = wide.sub(_wide_mul(x.m, b), bl)  # share of beta * x
+    signed = tf.where(tf.equal(opened, 1), wide.negate(flipped), flipped)
+    public = wide.sub(x.m, part) if s.is_e2 else wide.negate(part)
+    return wide.add(public * opened, signed)
+
+
+def inject(
+    party: Party,
+    bits: MaskedBits,
+    x: Shared,
+    *,
+    negated: bool = False,
+    extend_ring: bool = False,
+) -> Shared:
     """b * x for bits in the row-major order of x's elements.
 
-    Rounds: 1 (cold 2).  Bits sent: D 128, E1, E2 64 per element each (twice that with 2 limbs).
+    Args:
+        negated: (1 - b) * x instead.
+        extend_ring: x of Z_2^k, not negative where the bit is 1, becomes a value of Z_2^64.
+
+    Rounds: 1 (cold 2).  Bits sent: `inject_cost`.
     """
     import tensorflow as tf
 
-    s = party.site("inject", x.limbs, dealer=x.dealer)
-    y = inject_shares(s, bits, x, tensor=0, slot=0)
-    m = None if s.is_dealer else s.open_mask(y, 2, 2, x.limbs)
-    l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), tensor=2)
-    return replace(x, m=m, l1=l1, l2=l2)
+    s = party.site("inject", x.limbs, negated, extend_ring, dealer=x.dealer)
+    last = 7  # after the dealt masks
+    if x.limbs == 2:
+        plain = logic.invert(bits) if negated else bits
+        y = inject_shares(s, plain, x, tensor=0, slot=0)
+        m = None if s.is_dealer else s.open_mask(y, last, 2, 2)
+    else:
+        own = inject_shares(
+            s, bits, x, 0, 0, negated=negated, extend_ring=extend_ring, leave=last
+        )
+        m = None if s.is_dealer else s.exchange_masked(own, slot=2)
+    l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), last)
+    return replace(x, m=m, l1=l1, l2=l2, bits=0 if extend_ring else x.bits)
 
 
 def _wide_mul(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     return ops.module().tfe_bench_wide_mul(a=a, b=b)
 
 
-def inject_cost(n: int, limbs: int = 1) -> Cost:
-    """Cost of `inject` for n elements."""
+def inject_cost(n: int, limbs: int = 1, ring_bits: int = 64) -> Cost:
+    """Cost of `inject` for n elements; ring_bits k < 64 is that of extend_ring."""
     w = 64 * limbs * n
-    return Cost(dealer=2 * w, e1=w, e2=w, rounds=1, cold=2)
+    wraps = 3 * packed(n, 64 - ring_bits) if ring_bits < 64 else 0
+    return Cost(dealer=2 * w + wraps, e1=w, e2=w, rounds=1, cold=2)
 
 
 def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:

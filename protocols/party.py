@@ -188,11 +188,15 @@ class Site:
 
         Rounds: 1.  Bits sent: E1, E2 64 * limbs per element each.
         """
+        own = self.apply_mask(share, self.own_key, tensor, "add" if limbs == 1 else "add128")
+        return self.exchange_masked(own, slot, limbs)
+
+    def exchange_masked(self, own: tf.Tensor, slot: int, limbs: int = 1) -> Any:
+        """The second half of `open_mask`: both evaluators add up their masked shares."""
         import tensorflow as tf
 
         from tfe_bench.protocols import wide
 
-        own = self.apply_mask(share, self.own_key, tensor, "add" if limbs == 1 else "add128")
         self.send(own, self.other, slot)
         got = self.recv(tf.shape(own, out_type=tf.int64), self.other, slot)
         return own + got if limbs == 1 else wide.add(own, got)

@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 RING = 64
 
 
-def _logical(x: Any, bits: int) -> Any:
+def logical_shift(x: Any, bits: int) -> Any:
     import tensorflow as tf
 
     return tf.bitcast(tf.bitwise.right_shift(tf.bitcast(x, tf.uint64), bits), tf.int64)
 
 
-def _arithmetic(x: Any, bits: int) -> Any:
+def arithmetic_shift(x: Any, bits: int) -> Any:
     import tensorflow as tf
 
     return tf.bitwise.right_shift(x, tf.constant(bits, tf.int64))
 
 
-def _pack(x: Any, width: int) -> Any:
+def pack(x: Any, width: int) -> Any:
     return ops.module().tfe_bench_pack_words(x=x, width=width)
 
 
-def _unpack(packed_bytes: Any, shape: Any, width: int) -> Any:
+def unpack(packed_bytes: Any, shape: Any, width: int) -> Any:
     import tensorflow as tf
 
     n = tf.reduce_prod(tf.cast(shape, tf.int64))
@@ -56,14 +56,14 @@ def _unpack(packed_bytes: Any, shape: Any, width: int) -> Any:
     )
 
 
-def _bytes(shape: Any, width: int) -> Any:
+def bytes_of(shape: Any, width: int) -> Any:
     import tensorflow as tf
 
     n = tf.reduce_prod(tf.cast(shape, tf.int64))
     return tf.reshape((n * width + 7) // 8, [1])
 
 
-def _low(x: Any, width: int) -> Any:
+def low_bits(x: Any, width: int) -> Any:
     import tensorflow as tf
 
     return tf.bitwise.bitwise_and(x, tf.constant((1 << width) - 1, tf.int64))
@@ -75,11 +75,11 @@ def deal_short(s: Site, value: Any, shape: Any, tensor: int, slot: int, width: i
 
     if s.is_dealer:
         # The message is the low bits of value - mask: uniform mod 2^width.
-        s.send(_pack(s.apply_mask(value, K1, tensor, "sub"), width), s.e2, slot, run_ahead=True)
+        s.send(pack(s.apply_mask(value, K1, tensor, "sub"), width), s.e2, slot, run_ahead=True)
         return None
     if s.is_e1:
-        return _low(s.mask(K1, tensor, shape), width)
-    return _unpack(s.recv(_bytes(shape, width), s.d, slot, tf.uint8), shape, width)
+        return low_bits(s.mask(K1, tensor, shape), width)
+    return unpack(s.recv(bytes_of(shape, width), s.d, slot, tf.uint8), shape, width)
 
 
 def open_mask_short(s: Site, share: Any, tensor: int, slot: int, width: int) -> Any:
@@ -88,9 +88,9 @@ def open_mask_short(s: Site, share: Any, tensor: int, slot: int, width: int) -> 
 
     shape = tf.shape(share, out_type=tf.int64)
     own = s.apply_mask(share, s.own_key, tensor, "add")
-    s.send(_pack(own, width), s.other, slot)
-    got = _unpack(s.recv(_bytes(shape, width), s.other, slot, tf.uint8), shape, width)
-    return _low(own + got, width)
+    s.send(pack(own, width), s.other, slot)
+    got = unpack(s.recv(bytes_of(shape, width), s.other, slot, tf.uint8), shape, width)
+    return low_bits(own + got, width)
 
 
 def _check(name: str, x: Shared, f: int) -> None:
@@ -136,15 +136,15 @@ def _probable(party: Party, x: Shared, f: int) -> Shared:
     w = deal_short(s, omega, shape, 0, 0, f)
     m = l1 = l2 = None
     if s.is_dealer:
-        w1 = _low(s.mask(K1, 0, shape), f)
-        w2 = _low(omega - w1, f)
+        w1 = low_bits(s.mask(K1, 0, shape), f)
+        w2 = low_bits(omega - w1, f)
     else:
-        m = _arithmetic(x.m - (1 << (f - 1)), f)
+        m = arithmetic_shift(x.m - (1 << (f - 1)), f)
         w1 = w2 = w
     if not s.is_e2:
-        l1 = _arithmetic(x.l1, f) - tf.bitwise.left_shift(w1, tf.constant(top, tf.int64))
+        l1 = arithmetic_shift(x.l1, f) - tf.bitwise.left_shift(w1, tf.constant(top, tf.int64))
     if not s.is_e1:
-        l2 = _arithmetic(x.l2, f) - tf.bitwise.left_shift(w2, tf.constant(top, tf.int64))
+        l2 = arithmetic_shift(x.l2, f) - tf.bitwise.left_shift(w2, tf.constant(top, tf.int64))
     return replace(x, m=m, l1=l1, l2=l2)
 
 
@@ -157,15 +157,15 @@ def _safe(party: Party, x: Shared, f: int) -> Shared:
     shifted = msb = None
     if s.is_dealer:
         r = x.l1 + x.l2
-        shifted, msb = _logical(r, f), _logical(r, RING - 1)
+        shifted, msb = logical_shift(r, f), logical_shift(r, RING - 1)
     u = s.deal(shifted, shape, tensor=0, slot=0)
     b = deal_short(s, msb, shape, tensor=1, slot=1, width=f)
     m = l1 = l2 = None
     if not s.is_dealer:
         c = x.m + (1 << (RING - 2))
-        wraps = 1 - _logical(c, RING - 1)  # w = msb(r) (1 - msb(c)), one factor public to E1, E2
+        wraps = 1 - logical_shift(c, RING - 1)  # w = msb(r) (1 - msb(c)), one factor public to E1, E2
         t = open_mask_short(s, wraps * b, tensor=2, slot=2, width=f)
-        m = _logical(c, f) + tf.bitwise.left_shift(t, top) - (1 << (RING - 2 - f))
+        m = logical_shift(c, f) + tf.bitwise.left_shift(t, top) - (1 << (RING - 2 - f))
     if not s.is_e2:
         u1 = s.mask(K1, 0, shape) if s.is_dealer else u
         l1 = u1 + tf.bitwise.left_shift(s.mask(K1, 2, shape), top)
@@ -191,7 +191,7 @@ def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
     m = None
     if not s.is_dealer:
         # x = z1 + z2; floor(z1) + ceil(z2) is a stochastic rounding of the sum, mod 2^k exactly
-        u = _arithmetic(x.m - x.l1, t) if s.is_e1 else -_arithmetic(x.l2, t)
+        u = arithmetic_shift(x.m - x.l1, t) if s.is_e1 else -arithmetic_shift(x.l2, t)
         m = open_mask_short(s, u, tensor=0, slot=0, width=k)
     l1, l2 = s.new_mask(shape, tensor=0)
     return Shared(m, l1, l2, x.dealer, x.fractional_bits - t, 1, k)

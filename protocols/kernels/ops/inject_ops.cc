@@ -1,0 +1,238 @@
+// Bit times value, b * x, in one pass: what D deals for it and the evaluators' shares of it.
+//
+// With b = o ^ beta (o known to E1 and E2, beta to D) and x = m - Lam:
+//   b x = o (m - Lam) + (1 - 2o) (m beta - beta Lam).
+// Over Z_2^64 Lam = l1 + l2.  For x given mod 2^k only, but to be used over Z_2^64 (k < 64, x >= 0
+// where b = 1): as an integer x = m - Lam with Lam = lam - 2^k (1 - msb m) msb(lam), lam = l1 + l2 -
+// 2^k om, so that D deals om, msb(lam) and beta msb(lam) mod 2^(64-k) too.
+//
+// The dealer's message, n elements: beta [8n bytes], beta lam [8n], and for k < 64 om, msb(lam),
+// beta msb(lam) packed with 64-k bits each.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "protocols/kernels/core/pack.h"
+#include "protocols/kernels/ops/session_op.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace tfe_bench {
+namespace {
+
+using ::tensorflow::shape_inference::InferenceContext;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+#define INJECT_ATTRS          \
+  Attr("site: int")           \
+      .Attr("tensor: int")    \
+      .Attr("dealer: int")    \
+      .Attr("bits: int")
+
+REGISTER_OP("TfeBench>InjectDeal")
+    .Input("call: int64")
+    .Input("beta: int64")
+    .Input("l1: int64")
+    .Input("l2: int64")
+    .Output("message: uint8")
+    .INJECT_ATTRS.SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->Vector(c->UnknownDim()));
+      return absl::OkStatus();
+    });
+
+// open: the tensor number of the mask under which the share leaves, -1 to keep it as it is.
+REGISTER_OP("TfeBench>InjectShare")
+    .Input("call: int64")
+    .Input("opened: int64")
+    .Input("m: int64")
+    .Input("part: int64")
+    .Input("dealt: uint8")
+    .Output("share: int64")
+    .Attr("open: int")
+    .Attr("negate: bool")
+    .INJECT_ATTRS.SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->input(2));
+      return absl::OkStatus();
+    });
+
+constexpr int64_t kChunk = 512;  // elements; buffers of one chunk stay in the first-level cache
+constexpr int kParts = 5;        // beta, beta lam, om, msb(lam), beta msb(lam)
+
+class InjectOp : public OpKernel {
+ public:
+  explicit InjectOp(OpKernelConstruction* c) : OpKernel(c) {
+    OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
+    OP_REQUIRES_OK(c, c->GetAttr("tensor", &tensor_));
+    OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer_));
+    OP_REQUIRES_OK(c, c->GetAttr("bits", &bits_));
+    OP_REQUIRES(c, bits_ >= 2 && bits_ <= 64, absl::InvalidArgumentError("bits must be 2..64"));
+  }
+
+ protected:
+  int parts() const { return bits_ == 64 ? 2 : kParts; }
+  int WidthOf(int part) const { return part < 2 ? 64 : 64 - bits_; }
+  int64_t MessageBytes(int64_t n) const {
+    return 16 * n + (bits_ == 64 ? 0 : 3 * PackedBytes(n, 64 - bits_));
+  }
+  int64_t Offset(int part, int64_t n) const {
+    return part < 2 ? 8 * n * part : 16 * n + (part - 2) * PackedBytes(n, 64 - bits_);
+  }
+  absl::Status Streams(const Call& call, int64_t n, PrfStream* streams) const {
+    for (int p = 0; p < parts(); ++p) {
+      TF_RETURN_IF_ERROR(ToStatus(call.session->Stream(kK1, dealer_, site_, call.step,
+                                                       call.iteration, tensor_ + p, n * 8,
+                                                       &streams[p])));
+    }
+    return absl::OkStatus();
+  }
+  static void Fill(const Call& call, const PrfStream& stream, int64_t first, int64_t count,
+                   uint64_t* out) {
+    FillMask(*call.session, stream, first / 2, (count + 1) / 2, reinterpret_cast<uint8_t*>(out));
+  }
+  template <typename Fn>
+  static void Chunks(OpKernelContext* context, int64_t n, Fn fn) {
+    ParallelRange(context, (n + kChunk - 1) / kChunk, 12 * kChunk, [&](int64_t a, int64_t b) {
+      for (int64_t c = a; c < b; ++c) fn(c * kChunk, std::min(kChunk, n - c * kChunk));
+    });
+  }
+
+  int site_, tensor_, dealer_, bits_;
+};
+
+class InjectDealOp : public InjectOp {
+ public:
+  using InjectOp::InjectOp;
+  void Compute(OpKernelContext* context) override {
+    Call call;
+    OP_REQUIRES_OK(context, FindCall(context, &call));
+    OP_REQUIRES(context, call.session->RoleOf(dealer_) == kDealer,
+                absl::InternalError("only the dealer deals"));
+    const Tensor &beta = context->input(1), &l1 = context->input(2), &l2 = context->input(3);
+    const int64_t n = l1.NumElements();
+    OP_REQUIRES(context, l2.NumElements() == n && beta.NumElements() == (n + 63) / 64,
+                absl::InvalidArgumentError("InjectDeal: one bit per element"));
+    Tensor* out;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({MessageBytes(n)}), &out));
+    if (n == 0) return;
+    PrfStream streams[kParts];
+    OP_REQUIRES_OK(context, Streams(call, n, streams));
+    const uint64_t *b = Words(beta), *x = Words(l1), *y = Words(l2);
+    uint8_t* to = out->flat<uint8_t>().data();
+    const uint64_t ring = bits_ == 64 ? ~uint64_t{0} : (uint64_t{1} << bits_) - 1;
+    Chunks(context, n, [&](int64_t first, int64_t count) {
+      alignas(64) uint64_t mask[kChunk], bit[kChunk], lam[kChunk], value[kChunk];
+      for (int64_t i = 0; i < count; ++i) {
+        bit[i] = 0 - (b[(first + i) / 64] >> ((first + i) % 64) & 1);
+        lam[i] = (x[first + i] + y[first + i]) & ring;
+      }
+      for (int p = 0; p < parts(); ++p) {
+        Fill(call, streams[p], first, count, mask);
+        for (int64_t i = 0; i < count; ++i) {
+          const uint64_t top = lam[i] >> (bits_ - 1);
+          switch (p) {
+            case 0: value[i] = (bit[i] & 1) - mask[i]; break;
+            case 1: value[i] = (bit[i] & lam[i]) - mask[i]; break;
+            case 2: {
+              // (l1 mod 2^k) + (l2 mod 2^k) = lam + 2^k om
+              const uint64_t om = ((x[first + i] & ring) + (y[first + i] & ring)) >> bits_;
+              value[i] = om - mask[i];
+              break;
+            }
+            case 3: value[i] = top - mask[i]; break;
+            default: value[i] = (bit[i] & top) - mask[i];
+          }
+        }
+        const int width = WidthOf(p);
+        PackRange(value, count, width, to + Offset(p, n) + first * width / 8, 0, count);
+      }
+    });
+    for (int p = 0; p < parts(); ++p) {
+      const int64_t size = (p + 1 < parts() ? Offset(p + 1, n) : MessageBytes(n)) - Offset(p, n);
+      call.session->Record(streams[p], kMasked, to + Offset(p, n), size);
+    }
+  }
+};
+
+class InjectShareOp : public InjectOp {
+ public:
+  explicit InjectShareOp(OpKernelConstruction* c) : InjectOp(c) {
+    OP_REQUIRES_OK(c, c->GetAttr("open", &open_));
+    OP_REQUIRES_OK(c, c->GetAttr("negate", &negate_));
+  }
+  void Compute(OpKernelContext* context) override {
+    Call call;
+    OP_REQUIRES_OK(context, FindCall(context, &call));
+    const Role role = call.session->RoleOf(dealer_);
+    OP_REQUIRES(context, role != kDealer, absl::InternalError("the dealer has no share"));
+    const Tensor &opened = context->input(1), &m = context->input(2), &part = context->input(3),
+                 &dealt = context->input(4);
+    const int64_t n = m.NumElements();
+    OP_REQUIRES(context,
+                part.NumElements() == n && opened.NumElements() == (n + 63) / 64 &&
+                    (role == kE1 || dealt.NumElements() == MessageBytes(n)),
+                absl::InvalidArgumentError("InjectShare: the sizes do not fit"));
+    Tensor* out;
+    OP_REQUIRES_OK(context, context->allocate_output(0, m.shape(), &out));
+    if (n == 0) return;
+    PrfStream streams[kParts], leaving;
+    if (role == kE1) OP_REQUIRES_OK(context, Streams(call, n, streams));
+    if (open_ >= 0) {
+      OP_REQUIRES_OK(context, ToStatus(call.session->Stream(
+                                  role == kE1 ? kK1 : kK2, dealer_, site_, call.step,
+                                  call.iteration, open_, n * 8, &leaving)));
+    }
+    const uint64_t *bits = Words(opened), *masked = Words(m), *own = Words(part);
+    const uint8_t* from = dealt.flat<uint8_t>().data();
+    uint64_t* y = Words(out);
+    const uint64_t ring = bits_ == 64 ? ~uint64_t{0} : (uint64_t{1} << bits_) - 1;
+    const uint64_t flip = negate_ ? ~uint64_t{0} : 0;
+    const uint64_t second = role == kE2 ? ~uint64_t{0} : 0;
+    Chunks(context, n, [&](int64_t first, int64_t count) {
+      alignas(64) uint64_t given[kParts][kChunk], mask[kChunk];
+      for (int p = 0; p < parts(); ++p) {
+        if (role == kE1) {
+          Fill(call, streams[p], first, count, given[p]);
+        } else {
+          const int width = WidthOf(p);
+          UnpackRange(from + Offset(p, n) + first * width / 8, count, width, given[p], 0, count);
+        }
+      }
+      for (int64_t i = 0; i < count; ++i) {
+        const uint64_t o = 0 - ((bits[(first + i) / 64] ^ flip) >> ((first + i) % 64) & 1);
+        const uint64_t v = masked[first + i] & ring;
+        uint64_t lam = own[first + i] & ring;
+        uint64_t product = v * given[0][i] - given[1][i];  // share of beta (m - Lam)
+        if (bits_ < 64) {
+          const uint64_t low = 1 - (v >> (bits_ - 1));
+          lam -= (given[2][i] + low * given[3][i]) << bits_;
+          product += (low * given[4][i]) << bits_;
+        }
+        const uint64_t known = (v & second) - lam;
+        // o x + (1 - 2o) beta x
+        y[first + i] = (known & o) + ((product ^ o) - o);
+      }
+      if (open_ < 0) return;
+      Fill(call, leaving, first, count, mask);
+      for (int64_t i = 0; i < count; ++i) y[first + i] += mask[i];
+    });
+    if (role == kE1) {
+      for (int p = 0; p < parts(); ++p) call.session->Record(streams[p], kShare, y, n * 8);
+    }
+    if (open_ >= 0) call.session->Record(leaving, kMasked, y, n * 8);
+  }
+
+ private:
+  int open_;
+  bool negate_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("TfeBench>InjectDeal").Device(tensorflow::DEVICE_CPU), InjectDealOp);
+REGISTER_KERNEL_BUILDER(Name("TfeBench>InjectShare").Device(tensorflow::DEVICE_CPU), InjectShareOp);
+
+}  // namespace
+}  // namespace tfe_bench

@@ -1,0 +1,170 @@
+"""Comparisons of private tensors, and selection by their result.
+
+[x < y] is the sign of x - y: exact for 64-bit values whose difference fits 64 bits,
+which holds for all encoded reals (|v| 2^f < 2^62).  Results are bits opened under a
+mask (`MaskedBits`), in the row-major order of the broadcast shape.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols import arithmetic, compare, convert, logic
+from tfe_bench.protocols.cost import Cost
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import MaskedBits, Shared
+
+
+def less(
+    party: Party,
+    x: Shared,
+    y: Shared,
+    bits: int = compare.EXACT_BITS,
+    openings: int | None = None,
+) -> MaskedBits:
+    """[x < y], with broadcasting.
+
+    Args:
+        bits: right while the difference, in ring units, fits that many bits; signed.
+        openings: of the comparison, 1 to 3; None takes the fewest bits.
+
+    Rounds: openings + 1 (cold + 2).  Bits sent: `less_cost`.
+    """
+    return negative(party, arithmetic.sub(x, y), bits, openings)
+
+
+def greater(
+    party: Party,
+    x: Shared,
+    y: Shared,
+    bits: int = compare.EXACT_BITS,
+    openings: int | None = None,
+) -> MaskedBits:
+    """[x > y]; as `less`."""
+    return less(party, y, x, bits, openings)
+
+
+def less_equal(
+    party: Party,
+    x: Shared,
+    y: Shared,
+    bits: int = compare.EXACT_BITS,
+    openings: int | None = None,
+) -> MaskedBits:
+    """[x <= y]; as `less`."""
+    return logic.invert(less(party, y, x, bits, openings))
+
+
+def greater_equal(
+    party: Party,
+    x: Shared,
+    y: Shared,
+    bits: int = compare.EXACT_BITS,
+    openings: int | None = None,
+) -> MaskedBits:
+    """[x >= y]; as `less`."""
+    return logic.invert(less(party, x, y, bits, openings))
+
+
+def negative(
+    party: Party, x: Shared, bits: int = compare.EXACT_BITS, openings: int | None = None
+) -> MaskedBits:
+    """[x < 0]; as `less`."""
+    return convert.open_bits(party, compare.msb(party, x, bits, openings))
+
+
+def equal(
+    party: Party,
+    x: Shared,
+    y: Shared,
+    bits: int = compare.EXACT_BITS,
+    openings: int | None = None,
+) -> MaskedBits:
+    """[x == y], with broadcasting, for differences of less than 2^(bits-1).
+
+    d = x - y is not 0 exactly where d or -d is negative, and they never both are: one XOR, which is
+    free, joins two comparisons made at once.
+
+    Rounds: openings + 1 (cold + 2).  Bits sent: those of `less` for twice the elements.
+    """
+    import tensorflow as tf
+
+    d = arithmetic.sub(x, y)
+    n = int(tf.TensorShape(d.shape).num_elements())
+    both = d.map(lambda a: tf.concat([tf.reshape(a, [n]), tf.reshape(-a, [n])], axis=0))
+    signs = negative(party, both, bits, openings)
+
+    first = logic.rearrange(signs, (2, n), lambda a: a[0], n)
+    second = logic.rearrange(signs, (2, n), lambda a: a[1], n)
+    return logic.invert(logic.xor(first, second))
+
+
+def not_equal(
+    party: Party,
+    x: Shared,
+    y: Shared,
+    bits: int = compare.EXACT_BITS,
+    openings: int | None = None,
+) -> MaskedBits:
+    """[x != y]; as `equal`."""
+    return logic.invert(equal(party, x, y, bits, openings))
+
+
+def where(party: Party, condition: MaskedBits, x: Shared, y: Shared) -> Shared:
+    """x where the bit is 1, else y; x and y broadcast to the shape that the bits were made for.
+
+    Rounds: 1 (cold 2).  Bits sent: D 128, E1, E2 64 per element each.
+    """
+    if not isinstance(condition, MaskedBits):
+        raise UsageError(
+            "where wants private bits as its condition (the result of a private comparison). "
+            f"Received: {type(condition).__name__}."
+        )
+    return convert.select(party, condition, x, y)
+
+
+def maximum(
+    party: Party,
+    x: Shared,
+    y: Shared,
+    bits: int = compare.EXACT_BITS,
+    openings: int | None = None,
+) -> Shared:
+    """max(x, y), with broadcasting: x + [x < y] (y - x).
+
+    Rounds: openings + 2 (cold + 3).  Bits sent: `maximum_cost`.
+    """
+    d = arithmetic.sub(y, x)
+    below = convert.open_bits(
+        party, compare.msb(party, arithmetic.neg(d), bits, openings)
+    )
+    return arithmetic.add(x, convert.inject(party, below, d))
+
+
+def minimum(
+    party: Party,
+    x: Shared,
+    y: Shared,
+    bits: int = compare.EXACT_BITS,
+    openings: int | None = None,
+) -> Shared:
+    """min(x, y), with broadcasting: x + [y < x] (y - x); as `maximum`."""
+    d = arithmetic.sub(y, x)
+    below = convert.open_bits(party, compare.msb(party, d, bits, openings))
+    return arithmetic.add(x, convert.inject(party, below, d))
+
+
+def less_cost(n: int, bits: int = compare.EXACT_BITS, openings: int | None = None) -> Cost:
+    """Cost of `less` and its like for n elements."""
+    return compare.msb_cost(n, bits, openings).then(convert.open_bits_cost(n))
+
+
+def equal_cost(n: int, bits: int = compare.EXACT_BITS, openings: int | None = None) -> Cost:
+    """Cost of `equal` for n elements."""
+    return less_cost(2 * n, bits, openings)
+
+
+def maximum_cost(n: int, bits: int = compare.EXACT_BITS, openings: int | None = None) -> Cost:
+    """Cost of `maximum` and `minimum` for n elements."""
+    return less_cost(n, bits, openings).then(convert.inject_cost(n))
