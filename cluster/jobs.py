@@ -88,6 +88,7 @@ _BUILT_IN = {
     "sort": "tfe_bench.benchmarks.workloads.sort:PROGRAM",
     "channel": "tfe_bench.benchmarks.workloads.channel:PROGRAM",
     "matmul": "tfe_bench.benchmarks.workloads.matmul:PROGRAM",
+    "operation": "tfe_bench.benchmarks.workloads.operation:PROGRAM",
 }
 
 

@@ -212,9 +212,7 @@ def inject(
         y = inject_shares(s, plain, x, tensor=0, slot=0)
         m = None if s.is_dealer else s.open_mask(y, last, 2, 2)
     else:
-        own = inject_shares(
-            s, bits, x, 0, 0, negated=negated, extend_ring=extend_ring, leave=last
-        )
+        own = inject_shares(s, bits, x, 0, 0, negated=negated, extend_ring=extend_ring, leave=last)
         m = None if s.is_dealer else s.exchange_masked(own, slot=2)
     l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), last)
     return replace(x, m=m, l1=l1, l2=l2, bits=0 if extend_ring else x.bits)

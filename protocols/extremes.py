@@ -115,9 +115,7 @@ def argmin(
     profile: str = "local",
 ) -> Shared:
     """Index of the first smallest value along an axis; as `argmax`."""
-    return argmax(
-        party, arithmetic.neg(x), axis, bits=bits, method=method, profile=profile
-    )
+    return argmax(party, arithmetic.neg(x), axis, bits=bits, method=method, profile=profile)
 
 
 def _extreme(
@@ -319,9 +317,7 @@ def one_hot_cost(rows: int, width: int, bits: int = compare.EXACT_BITS) -> Cost:
     )
 
 
-def _reduce_cost(
-    rows: int, width: int, bits: int, method: str, index: bool = False
-) -> Cost:
+def _reduce_cost(rows: int, width: int, bits: int, method: str, index: bool = False) -> Cost:
     nothing = Cost(0, 0, 0, 0, 0)
     if rows == 0 or width <= 1:
         return nothing

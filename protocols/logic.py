@@ -85,9 +85,7 @@ def all_of(party: Party, bits: Sequence[MaskedBits]) -> EvaluatorBits:
     attributes = {"call": s.ctx, "site": s.number, "tensor": 0, "dealer": s.dealer}
     if s.is_dealer:
         beta = tf.stack([b.beta for b in bits])
-        s.send(
-            ops.module().tfe_bench_and_deal(beta=beta, **attributes), s.e2, 0, run_ahead=True
-        )
+        s.send(ops.module().tfe_bench_and_deal(beta=beta, **attributes), s.e2, 0, run_ahead=True)
         return EvaluatorBits(None, None, first.n, s.dealer)
     opened = tf.stack([b.opened for b in bits])
     dealt = tf.zeros([0, 0], tf.int64)

@@ -136,9 +136,7 @@ def maximum(
     Rounds: openings + 2 (cold + 3).  Bits sent: `maximum_cost`.
     """
     d = arithmetic.sub(y, x)
-    below = convert.open_bits(
-        party, compare.msb(party, arithmetic.neg(d), bits, openings)
-    )
+    below = convert.open_bits(party, compare.msb(party, arithmetic.neg(d), bits, openings))
     return arithmetic.add(x, convert.inject(party, below, d))
 
 

@@ -151,9 +151,7 @@ def truncated_product(
         else:
             crossed = two([x.m, x.l2], [y.m - y.l2, -y.m])
             shape = tf.shape(crossed, out_type=tf.int64)
-            z = crossed + unpack(
-                s.recv(bytes_of(shape, width), s.d, 0, tf.uint8), shape, width
-            )
+            z = crossed + unpack(s.recv(bytes_of(shape, width), s.d, 0, tf.uint8), shape, width)
             z = z if bias is None else z - bias.l2
             u = -arithmetic_shift(-z, drop)
         shape = tf.shape(u, out_type=tf.int64)

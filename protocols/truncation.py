@@ -163,7 +163,9 @@ def _safe(party: Party, x: Shared, f: int) -> Shared:
     m = l1 = l2 = None
     if not s.is_dealer:
         c = x.m + (1 << (RING - 2))
-        wraps = 1 - logical_shift(c, RING - 1)  # w = msb(r) (1 - msb(c)), one factor public to E1, E2
+        wraps = 1 - logical_shift(
+            c, RING - 1
+        )  # w = msb(r) (1 - msb(c)), one factor public to E1, E2
         t = open_mask_short(s, wraps * b, tensor=2, slot=2, width=f)
         m = logical_shift(c, f) + tf.bitwise.left_shift(t, top) - (1 << (RING - 2 - f))
     if not s.is_e2:

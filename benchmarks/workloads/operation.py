@@ -1,0 +1,55 @@
+"""One operation of the catalogue, as a program that workers run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tfe_bench.benchmarks import operations
+from tfe_bench.benchmarks.harness import check_parameters, check_repeat, measure
+from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.sharing import Shared
+
+
+def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+    """Refuses unknown operations and parameters, and inputs that the operation does not have.
+
+    Raises:
+        UsageError: naming what does not fit.
+    """
+    operation = operations.find(str(parameters.get("operation", "")))
+    check_parameters(operation.name, parameters, ("operation", *operation.options))
+    check_repeat(parameters.get("repeat", 1))
+    names = [i.name for i in inputs]
+    wanted = list(operation.inputs(tuple(2 for _ in operation.size), operations.no_data()))
+    if names != wanted:
+        raise UsageError(
+            f"{operation.name} wants the inputs {', '.join(wanted)}. Received: {', '.join(names)}."
+        )
+
+
+def run(context: Context) -> dict[str, Shared]:
+    """Runs the operation `repeat` times; the last result is revealed to the client."""
+    party, parameters = context.party, context.parameters
+    operation = operations.find(str(parameters["operation"]))
+    options = {k: parameters.get(k, default) for k, default in operation.options.items()}
+    names = list(context.inputs)
+    if operation.stepwise:
+        compute: Any = lambda *shares: operation.run(  # noqa: E731
+            party, dict(zip(names, shares, strict=True)), options
+        )
+    else:
+        compute = party.function(
+            lambda *shares: operation.run(party, dict(zip(names, shares, strict=True)), options)
+        )
+    shares = [context.inputs[name] for name in names]
+
+    def once(progress: Callable[[float], None]) -> Shared:
+        result: Shared = compute(*shares)
+        return result
+
+    return {"result": measure(context, operation.variant, once)}
+
+
+PROGRAM = Program("operation", run, check, "one operation of the catalogue")
