@@ -165,7 +165,8 @@ def simulate(
                 share(x, p, seed + bytes([i]), fractional_bits, dealer)
                 for i, x in enumerate(inputs)
             ]
-            outputs[p] = _settled(program(parties[p], *shares))
+            with parties[p].active():
+                outputs[p] = _settled(program(parties[p], *shares))
         except BaseException as error:
             with lock:
                 failures.append((p, error))

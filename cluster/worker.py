@@ -571,7 +571,8 @@ class Worker:
 
         context = Context(party, job.header["parameters"], inputs, progress)
         program = jobs.load(job.header["program"])
-        outputs = program.run(context)
+        with party.active():
+            outputs = program.run(context)
         # Nobody closes before everybody has finished.
         party.exchange(b"done")
         measured = {

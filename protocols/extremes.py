@@ -201,13 +201,13 @@ def _tree(
     while width > 1:
         half = width // 2
         # neighbours, so that of equal values the one with the lower index wins
-        even, odd = (x.map(lambda a, o=o: a[o : 2 * half : 2]) for o in (0, 1))
+        even, odd = (x.map(lambda a, o=o, h=half: a[o : 2 * h : 2]) for o in (0, 1))
         d = arithmetic.sub(odd, even)
         below = convert.open_bits(party, compare.msb(party, arithmetic.neg(d), bits))
         won = arithmetic.add(even, convert.inject(party, below, d))
         x = _with_last(x, won, width)
         if at is not None:
-            first, second = (at.map(lambda a, o=o: a[o : 2 * half : 2]) for o in (0, 1))
+            first, second = (at.map(lambda a, o=o, h=half: a[o : 2 * h : 2]) for o in (0, 1))
             moved = convert.inject(party, below, arithmetic.sub(second, first))
             at = _with_last(at, arithmetic.add(first, moved), width)
         width = (width + 1) // 2

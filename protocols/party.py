@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -28,6 +29,24 @@ RUN_AHEAD_STEPS = 4
 _DIGEST_BYTES = 32
 
 K1, K2, K3 = 1, 2, 3  # keys by the roles that hold them: (D, E1), (D, E2), (E1, E2)
+
+
+_active = threading.local()
+
+
+def current() -> Party:
+    """The party whose program this thread runs: what operators such as x < y work with.
+
+    Raises:
+        ProtocolError: the thread runs none.
+    """
+    party: Party | None = getattr(_active, "party", None)
+    if party is None:
+        raise ProtocolError(
+            "Private tensors are computed on inside a program (or inside `with party.active():`). "
+            "Received: an operation outside of both."
+        )
+    return party
 
 
 @dataclass
@@ -222,6 +241,16 @@ class Party:
         self._trace: _Trace | None = None
         self._on_abort: Callable[[str], TfeBenchError | None] | None = None
         self._functions: dict[Any, PrivateFunction] = {}
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Makes this the party of the thread's operators (x + y, x < y, tfe_bench.relu(x), ...)."""
+        before = getattr(_active, "party", None)
+        _active.party = self
+        try:
+            yield
+        finally:
+            _active.party = before
 
     # ---- numbering
 
@@ -532,7 +561,8 @@ class PrivateFunction:
             trace = _Trace(tf.compat.v1.get_default_graph(), ctx)
             party._trace = trace
             try:
-                result = self._function(*_unflatten(spec, inner))
+                with party.active():
+                    result = self._function(*_unflatten(spec, inner))
             finally:
                 party._trace = None
             flat: list[Any] = []

@@ -7,8 +7,6 @@ mask (`MaskedBits`), in the row-major order of the broadcast shape.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols import arithmetic, compare, convert, logic
 from tfe_bench.protocols.cost import Cost
@@ -88,13 +86,18 @@ def equal(
 
     Rounds: openings + 1 (cold + 2).  Bits sent: those of `less` for twice the elements.
     """
+    return zero(party, arithmetic.sub(x, y), bits, openings)
+
+
+def zero(
+    party: Party, d: Shared, bits: int = compare.EXACT_BITS, openings: int | None = None
+) -> MaskedBits:
+    """[d == 0] for |d| < 2^(bits-1); as `equal`."""
     import tensorflow as tf
 
-    d = arithmetic.sub(x, y)
     n = int(tf.TensorShape(d.shape).num_elements())
     both = d.map(lambda a: tf.concat([tf.reshape(a, [n]), tf.reshape(-a, [n])], axis=0))
     signs = negative(party, both, bits, openings)
-
     first = logic.rearrange(signs, (2, n), lambda a: a[0], n)
     second = logic.rearrange(signs, (2, n), lambda a: a[1], n)
     return logic.invert(logic.xor(first, second))

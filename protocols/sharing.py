@@ -14,8 +14,19 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 
+def _operators() -> Any:
+    from tfe_bench.protocols import operators
+
+    return operators
+
+
 class _Private:
     """Refuses every way in which a private value would silently become public."""
+
+    # numpy leaves `array + private` to the private side
+    __array_ufunc__ = None
+    # comparisons make private bits, so equality is not identity; hashing stays by identity
+    __hash__ = object.__hash__
 
     def _refuse(self, what: str) -> NoReturn:
         raise TypeError(
@@ -88,6 +99,68 @@ class Shared(_Private):
         m, l1, l2 = (None if t is None else function(t) for t in (self.m, self.l1, self.l2))
         return replace(self, m=m, l1=l1, l2=l2)
 
+    def __add__(self, other: Any) -> Shared:
+        return _operators().add(self, other)  # type: ignore[no-any-return]
+
+    def __radd__(self, other: Any) -> Shared:
+        return _operators().add(other, self)  # type: ignore[no-any-return]
+
+    def __sub__(self, other: Any) -> Shared:
+        return _operators().sub(self, other)  # type: ignore[no-any-return]
+
+    def __rsub__(self, other: Any) -> Shared:
+        return _operators().sub(other, self)  # type: ignore[no-any-return]
+
+    def __mul__(self, other: Any) -> Shared:
+        return _operators().mul(self, other)  # type: ignore[no-any-return]
+
+    def __rmul__(self, other: Any) -> Shared:
+        return _operators().mul(other, self)  # type: ignore[no-any-return]
+
+    def __matmul__(self, other: Any) -> Shared:
+        return _operators().matmul(self, other)  # type: ignore[no-any-return]
+
+    def __rmatmul__(self, other: Any) -> Shared:
+        return _operators().matmul(other, self)  # type: ignore[no-any-return]
+
+    def __truediv__(self, other: Any) -> Shared:
+        return _operators().divide(self, other)  # type: ignore[no-any-return]
+
+    def __rtruediv__(self, other: Any) -> Shared:
+        return _operators().divide(other, self)  # type: ignore[no-any-return]
+
+    def __neg__(self) -> Shared:
+        return _operators().negative(self)  # type: ignore[no-any-return]
+
+    def __abs__(self) -> Shared:
+        return _operators().absolute(self)  # type: ignore[no-any-return]
+
+    def __pow__(self, exponent: int) -> Shared:
+        return _operators().power(self, exponent)  # type: ignore[no-any-return]
+
+    def __getitem__(self, key: Any) -> Shared:
+        from tfe_bench.protocols import shapes
+
+        return shapes.getitem(self, key)
+
+    def __lt__(self, other: Any) -> MaskedBits:
+        return _operators().less(self, other)  # type: ignore[no-any-return]
+
+    def __le__(self, other: Any) -> MaskedBits:
+        return _operators().less_equal(self, other)  # type: ignore[no-any-return]
+
+    def __gt__(self, other: Any) -> MaskedBits:
+        return _operators().greater(self, other)  # type: ignore[no-any-return]
+
+    def __ge__(self, other: Any) -> MaskedBits:
+        return _operators().greater_equal(self, other)  # type: ignore[no-any-return]
+
+    def __eq__(self, other: Any) -> MaskedBits:  # type: ignore[override]
+        return _operators().equal(self, other)  # type: ignore[no-any-return]
+
+    def __ne__(self, other: Any) -> MaskedBits:  # type: ignore[override]
+        return _operators().not_equal(self, other)  # type: ignore[no-any-return]
+
     def __repr__(self) -> str:
         held = "".join(k for k in ("m", "l1", "l2") if getattr(self, k) is not None)
         return (
@@ -123,12 +196,26 @@ class MaskedBits(_Private):
         opened: packed words at the evaluators, None at the dealer.
         beta: packed words at the dealer, None at the evaluators.
         n: int64 scalar tensor, the number of bits.
+        shape: of the tensor of bits in row-major order, where it is known.
     """
 
     opened: Any
     beta: Any
     n: Any
     dealer: int = 0
+    shape: tuple[int, ...] | None = None
+
+    def __and__(self, other: Any) -> MaskedBits:
+        return _operators().logical_and(self, other)  # type: ignore[no-any-return]
+
+    def __or__(self, other: Any) -> MaskedBits:
+        return _operators().logical_or(self, other)  # type: ignore[no-any-return]
+
+    def __xor__(self, other: Any) -> MaskedBits:
+        return _operators().logical_xor(self, other)  # type: ignore[no-any-return]
+
+    def __invert__(self) -> MaskedBits:
+        return _operators().logical_not(self)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        return f"MaskedBits(dealer={self.dealer})"
+        return f"MaskedBits(shape={self.shape}, dealer={self.dealer})"
