@@ -142,7 +142,8 @@ def product_shares(
     import tensorflow as tf
 
     if s.is_dealer:
-        gamma = two([x.l1 + x.l2], [y.l1 + y.l2])
+        with s.in_turn():
+            gamma = two([x.l1 + x.l2], [y.l1 + y.l2])
         s.deal(gamma, None, tensor, slot)
         return None
     if s.is_e1:

@@ -62,6 +62,9 @@ class _Trace:
     keep: list[Any] = field(default_factory=list)
     iteration_graph: Any = None
     iteration_ctx: Any = None
+    # the last of the dealer's messages that wait for nobody, and the gate behind it
+    ahead: Any = None
+    gated: Any = None
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,35 @@ class Site:
         self.number = number
         self.dealer = dealer
         self._trace = trace
-        self.ctx = trace.ctx if trace.iteration_graph is None else trace.iteration_ctx
         self.is_dealer = party.index == dealer
+        if trace.iteration_graph is not None:
+            self.ctx = trace.iteration_ctx
+        else:
+            self.ctx = self._turn() if self.is_dealer else trace.ctx
+        self._opened: Any = None
         self.is_e1 = party.index == (dealer + 1) % 3
         self.is_e2 = party.index == (dealer + 2) % 3
         self.d, self.e1, self.e2 = dealer, (dealer + 1) % 3, (dealer + 2) % 3
+
+    def _turn(self) -> Any:
+        """The call, for the dealer's ops of this site: after those of the sites before it.
+
+        Nothing else would keep the dealer from making the material of a whole model at once.
+        """
+        import tensorflow as tf
+
+        trace = self._trace
+        if trace.ahead is not None:
+            with tf.control_dependencies([trace.ahead]):
+                trace.gated = ops.module().tfe_bench_gate(call=trace.ctx, site=self.number)
+            trace.ahead = None
+        return trace.ctx if trace.gated is None else trace.gated
+
+    def in_turn(self) -> Any:
+        """A context for what the dealer computes without a mask: it too waits for the site's turn."""
+        import tensorflow as tf
+
+        return tf.control_dependencies([self.ctx] if self.is_dealer else [])
 
     @property
     def other(self) -> int:
@@ -101,6 +128,7 @@ class Site:
         looping = self._trace.iteration_graph is not None
         module = ops.module()
         op = module.tfe_bench_send_in_loop if looping else module.tfe_bench_send
+        deps = self.party._dependencies(self._trace, data)
         token = op(
             call=self.ctx,
             data=data,
@@ -108,10 +136,12 @@ class Site:
             slot=slot,
             peer=to,
             run_ahead=run_ahead,
-            deps=self.party._dependencies(self._trace, data),
+            deps=deps,
         )
         if not looping:
             self._trace.tokens.append(token)
+            if run_ahead and not deps:
+                self._trace.ahead = token
 
     def recv(self, shape: Any, source: int, slot: int = 0, dtype: Any = None) -> tf.Tensor:
         """Receives a tensor of a known shape from a party."""
@@ -119,8 +149,9 @@ class Site:
 
         index = self._trace.receives
         self._trace.receives += 1
+        looping = self._trace.iteration_graph is not None
         data = ops.module().tfe_bench_recv(
-            call=self.ctx,
+            call=self.ctx if looping else self._trace.ctx,  # nothing to wait for
             shape=tf.cast(shape, tf.int64),
             T=dtype or tf.int64,
             site=self.number,
@@ -130,7 +161,7 @@ class Site:
         )
         self._trace.deps[id(data.op)] = 1 << index
         self._trace.keep.append(data.op)
-        if self._trace.iteration_graph is not None:
+        if looping:
             ops.module().tfe_bench_heard_in_loop(data=data)
         else:
             self._trace.tokens.append(ops.module().tfe_bench_heard(data=data))
@@ -198,8 +229,12 @@ class Site:
 
         The evaluators' parts are the masks of open_mask with the same tensor number.
         """
-        l1 = None if self.is_e2 else self.mask(K1, tensor, shape)
-        l2 = None if self.is_e1 else self.mask(K2, tensor, shape)
+        import tensorflow as tf
+
+        # not before they are wanted: masks of a whole model at once would fill the memory
+        with tf.control_dependencies([] if self._opened is None else [self._opened]):
+            l1 = None if self.is_e2 else self.mask(K1, tensor, shape)
+            l2 = None if self.is_e1 else self.mask(K2, tensor, shape)
         return l1, l2
 
     def open_mask(self, share: tf.Tensor, tensor: int, slot: int = 0, limbs: int = 1) -> Any:
@@ -218,7 +253,8 @@ class Site:
 
         self.send(own, self.other, slot)
         got = self.recv(tf.shape(own, out_type=tf.int64), self.other, slot)
-        return own + got if limbs == 1 else wide.add(own, got)
+        self._opened = own + got if limbs == 1 else wide.add(own, got)
+        return self._opened
 
 
 class Party:

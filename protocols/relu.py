@@ -139,7 +139,8 @@ def truncated_product(
     width = drop + bits
     m = None
     if s.is_dealer:
-        gamma = two([x.l1 + x.l2], [y.l1 + y.l2])
+        with s.in_turn():
+            gamma = two([x.l1 + x.l2], [y.l1 + y.l2])
         s.send(pack(s.apply_mask(gamma, K1, 0, "sub"), width), s.e2, 0, run_ahead=True)
         shape = tf.shape(gamma, out_type=tf.int64)
     else:

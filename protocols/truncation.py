@@ -90,7 +90,8 @@ def open_mask_short(s: Site, share: Any, tensor: int, slot: int, width: int) -> 
     own = s.apply_mask(share, s.own_key, tensor, "add")
     s.send(pack(own, width), s.other, slot)
     got = unpack(s.recv(bytes_of(shape, width), s.other, slot, tf.uint8), shape, width)
-    return low_bits(own + got, width)
+    s._opened = low_bits(own + got, width)
+    return s._opened
 
 
 def _check(name: str, x: Shared, f: int) -> None:

@@ -281,7 +281,10 @@ def test_shares_and_the_call_are_inputs_and_never_constants(
     assert call.type == "Placeholder"
     for op in concrete.graph.get_operations():
         if op.type.startswith("TfeBench>") and op.inputs[0].shape == [3]:
-            assert op.inputs[0].op is call
+            given = op.inputs[0].op
+            while given.type == "TfeBench>Gate":  # hands it through
+                given = given.inputs[0].op
+            assert given is call
     private = {int(word) for share in traced.shares for word in share.reshape(-1)}
     for op in traced.ops("Const"):
         value = tf.make_ndarray(op.get_attr("value"))

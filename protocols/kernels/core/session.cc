@@ -21,9 +21,13 @@ static_assert(sizeof(FrameHeader) == 48, "the frame header is part of the wire f
 
 constexpr uint16_t kRunAhead = 1;  // the dealer's material: free when it ran ahead
 constexpr uint16_t kStepDone = 2;  // carries no payload
+constexpr uint16_t kLetGo = 4;     // no payload either: `step` counts run-ahead bytes let go of
+constexpr uint16_t kReport = kStepDone | kLetGo;
 
 // The report that a step is over is not urgent: it travels with the next message, or after this.
 constexpr int64_t kLazyMicros = 5000;
+// This much let go of is worth a report of its own.
+constexpr uint64_t kUrgentBytes = uint64_t{4} << 20;
 
 constexpr uint64_t kMaxMessage = uint64_t{1} << 34;
 
@@ -167,7 +171,7 @@ bool Session::StepIsOpen(int64_t step) {
 }
 
 void Session::EndStep(int64_t step) {
-  std::vector<Session*> direct;
+  std::vector<std::shared_ptr<Session>> direct;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!open_steps_.erase(step)) return;
@@ -185,8 +189,8 @@ void Session::EndStep(int64_t step) {
       const Tag next{static_cast<uint64_t>(step) + 1, 0, 0, 0};
       in.erase(in.begin(), in.lower_bound(next));
       out.erase(out.begin(), out.lower_bound(next));
-      if (linked_[p]) {
-        direct.push_back(linked_[p]);
+      if (in_memory_[p]) {
+        if (auto peer = linked_[p].lock()) direct.push_back(std::move(peer));
       } else {
         Tag tag{static_cast<uint64_t>(step), 0, 0, 0};
         peers_[p].outbox.push_back(
@@ -197,7 +201,7 @@ void Session::EndStep(int64_t step) {
     }
     changed_.notify_all();
   }
-  for (Session* peer : direct) {
+  for (const auto& peer : direct) {
     peer->Accept(party_, Tag{static_cast<uint64_t>(step), 0, 0, 0}, kStepDone, {}, 0, 0, nullptr, 0);
   }
 }
@@ -229,7 +233,8 @@ Error Session::Send(int peer, const Tag& tag, bool run_ahead, const std::string&
       counters_.payload_sent[peer] += size;
       counters_.messages_sent[peer] += 1;
     }
-    if (!linked_[peer]) {
+    if (run_ahead) peers_[peer].ahead_sent += size;
+    if (!in_memory_[peer]) {
       const int64_t delay = delay_us_[peer];
       peers_[peer].outbox.push_back({tag, flags, depth, data, size, 0, std::move(keep_alive),
                                      delay ? NowMicros() + delay : 0});
@@ -238,8 +243,9 @@ Error Session::Send(int peer, const Tag& tag, bool run_ahead, const std::string&
     }
     counters_.frame_sent[peer] += size + sizeof(FrameHeader);
   }
-  Error error = linked_[peer]->Accept(party_, tag, flags, depth, size, 0, data, size);
-  return error;
+  const auto other = linked_[peer].lock();
+  if (!other) return "party " + std::to_string(peer) + " has gone";
+  return other->Accept(party_, tag, flags, depth, size, 0, data, size);
 }
 
 void Session::Note(const Tag& tag, int index, Depth depth) {
@@ -297,10 +303,22 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
   Done done;
   Message message;
   Error error;
+  std::map<int64_t, Passed> open;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     Peer& from = peers_[peer];
     if (!aborted_.empty()) return aborted_;
+    if (flags & kLetGo) {
+      if (tag.step > from.ahead_sent) {
+        return "party " + std::to_string(peer) + " let go of more than it was sent";
+      }
+      from.ahead_freed = std::max(from.ahead_freed, tag.step);
+      if (gates_.empty() || !GateIsOpen()) return "";
+      open.swap(gates_);
+      lock.unlock();
+      for (auto& gate : open) gate.second("");
+      return "";
+    }
     if (flags & kStepDone) {
       from.done_step = std::max(from.done_step, static_cast<int64_t>(tag.step));
       changed_.notify_all();
@@ -347,6 +365,9 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
       message = std::move(it->second.message);
       from.arriving.erase(it);
     }
+    if (flags & kRunAhead) {
+      message.credit = std::make_shared<Credit>(weak_from_this(), peer, message.size);
+    }
     message.depth.cold = depth.cold + 1;
     message.depth.ahead = depth.ahead + (flags & kRunAhead ? 0 : 1);
     auto it = from.waiting.find(tag);
@@ -365,6 +386,87 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
   }
   done(error, std::move(message));
   return error;
+}
+
+struct Session::Credit {
+  Credit(std::weak_ptr<Session> s, int p, uint64_t b) : session(std::move(s)), peer(p), bytes(b) {}
+  ~Credit() {
+    if (auto s = session.lock()) s->LetGo(peer, bytes);
+  }
+  Credit(const Credit&) = delete;
+  Credit& operator=(const Credit&) = delete;
+  std::weak_ptr<Session> session;
+  int peer;
+  uint64_t bytes;
+};
+
+void Session::LetGo(int peer, uint64_t bytes) {
+  std::shared_ptr<Session> direct;
+  uint64_t total = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!aborted_.empty()) return;
+    Peer& to = peers_[peer];
+    to.let_go += bytes;
+    total = to.let_go;
+    if (in_memory_[peer]) {
+      direct = linked_[peer].lock();
+    } else {
+      const bool urgent = to.let_go - to.told >= kUrgentBytes;
+      if (!to.telling) {
+        to.telling = true;
+        to.outbox.push_back({Tag{0, 0, 0, 0}, kLetGo, {}, nullptr, 0, 0, nullptr,
+                             urgent ? 0 : NowMicros() + kLazyMicros});
+        if (urgent || to.outbox.size() == 1) WakeSender(peer);
+      } else if (urgent) {
+        for (Outgoing& o : to.outbox) {
+          if (o.flags & kLetGo && o.ready_at_us) {
+            o.ready_at_us = 0;
+            WakeSender(peer);
+          }
+        }
+      }
+    }
+  }
+  if (direct) {
+    // Reports may overtake each other here; the larger count holds.
+    direct->Accept(party_, Tag{total, 0, 0, 0}, kLetGo, {}, 0, 0, nullptr, 0);
+  }
+}
+
+bool Session::GateIsOpen() const {
+  for (const Peer& p : peers_) {
+    if (p.ahead_sent - p.ahead_freed > kMaxAhead) return false;
+  }
+  return true;
+}
+
+int64_t Session::Gate(Passed passed) {
+  Error error;
+  int64_t number = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    error = aborted_;
+    number = next_gate_++;
+    if (error.empty() && !GateIsOpen()) {
+      gates_.emplace(number, std::move(passed));
+      return number;
+    }
+  }
+  passed(error);
+  return number;
+}
+
+void Session::CancelGate(int64_t number) {
+  Passed passed;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto it = gates_.find(number);
+    if (it == gates_.end()) return;
+    passed = std::move(it->second);
+    gates_.erase(it);
+  }
+  passed("another part of this graph call failed");
 }
 
 void Session::SetWake(int peer, int fd) {
@@ -392,7 +494,7 @@ int64_t Session::WaitOutgoing(int peer, int64_t limit, int timeout_ms) {
     for (const Outgoing& o : outbox) {
       if (o.ready_at_us > now) {
         if (!next) next = o.ready_at_us;
-        if (!(o.flags & kStepDone)) break;  // delayed messages keep their order
+        if (!(o.flags & kReport)) break;  // delayed messages keep their order
       } else {
         due = true;
       }
@@ -420,7 +522,7 @@ int64_t Session::NextDue(int peer) {
   int64_t due = outbox.front().ready_at_us;
   for (const Outgoing& o : outbox) {
     due = std::min(due, o.ready_at_us);
-    if (!(o.flags & kStepDone)) break;
+    if (!(o.flags & kReport)) break;
   }
   return due > now ? due - now : 0;
 }
@@ -444,11 +546,15 @@ int64_t Session::Pop(int peer, uint8_t* out, int64_t limit) {
       auto& outbox = peers_[peer].outbox;
       if (outbox.empty()) break;
       Outgoing& o = outbox.front();
-      if (!(o.flags & kStepDone) && o.ready_at_us && o.ready_at_us > NowMicros()) break;
+      if (!(o.flags & kReport) && o.ready_at_us && o.ready_at_us > NowMicros()) break;
       const int64_t room = limit - used - static_cast<int64_t>(sizeof(FrameHeader));
       const size_t left = o.size - o.sent;
       if (room < 0 || (room == 0 && left)) break;
       piece = std::min(left, static_cast<size_t>(room));
+      if (o.flags & kLetGo) {  // as much as there is to tell by now
+        o.tag.step = peers_[peer].told = peers_[peer].let_go;
+        peers_[peer].telling = false;
+      }
       FrameHeader h{o.tag.step,
                     o.size,
                     o.sent,
@@ -497,6 +603,8 @@ Error Session::Push(int peer, const uint8_t* blob, int64_t size) {
 void Session::Abort(const Error& why) {
   std::vector<Done> waiting;
   std::vector<std::shared_ptr<void>> dropped;
+  std::map<Tag, Message> messages;  // their credits want the lock
+  std::map<int64_t, Passed> gates;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!aborted_.empty()) return;
@@ -506,13 +614,16 @@ void Session::Abort(const Error& why) {
       peer.waiting.clear();
       for (auto& o : peer.outbox) dropped.push_back(std::move(o.keep_alive));
       peer.outbox.clear();
+      for (auto& m : peer.arrived) messages.insert(std::move(m));
       peer.arrived.clear();
       peer.arriving.clear();
     }
+    gates.swap(gates_);
     changed_.notify_all();
     for (int p = 0; p < 3; ++p) WakeSender(p);
   }
   for (Done& done : waiting) done(aborted_, {});
+  for (auto& gate : gates) gate.second(aborted_);
 }
 
 Error Session::aborted() {

@@ -68,6 +68,7 @@ struct Message {
   std::shared_ptr<uint8_t> data;
   size_t size = 0;
   Depth depth;
+  std::shared_ptr<void> credit;  // of run-ahead material: told to its sender when it is let go
 };
 
 // One line of the debug log: a pad, and a digest of the words that left this party under it
@@ -82,7 +83,7 @@ struct PadRecord {
 // three parties share one process and so have no secrets from each other, accepts one.
 enum Fault { kNoFault = 0, kDropMask = 1, kReuseCounter = 2, kReuseBlock = 3, kBiasedPermutation = 4 };
 
-class Session {
+class Session : public std::enable_shared_from_this<Session> {
  public:
   // keys[j] is k_j, held by parties j and j-1; the one this party does not hold is ignored.
   Session(int party, const uint8_t keys[3][16], bool simulated);
@@ -121,6 +122,14 @@ class Session {
   void Recv(int peer, const Tag& tag, int index, size_t expected, Done done);
   // Completes a waiting receive with an error (its graph call has failed elsewhere).
   void CancelRecv(int peer, const Tag& tag);
+  // The dealer's brake.  Run-ahead material counts against its sender until the receiver has let
+  // go of it; the dealer passes this gate before each protocol invocation, in their order.  An
+  // evaluator can always finish the earliest one that it has not, so the gate always opens again.
+  static constexpr uint64_t kMaxAhead = uint64_t{32} << 20;  // bytes per peer
+  using Passed = std::function<void(const Error&)>;
+  // Calls passed exactly once, on any thread.  Returns a number for CancelGate.
+  int64_t Gate(Passed passed);
+  void CancelGate(int64_t number);
 
   // ---- transport side
   // Bytes that the next Pop would return at most; waits up to timeout_ms for some.  0: timed out,
@@ -139,7 +148,10 @@ class Session {
   // Takes a blob as popped by the peer.  An error ends the session.
   Error Push(int peer, const uint8_t* blob, int64_t size);
   // Joins two sessions of one process; Send then delivers directly.
-  void LinkInMemory(int peer, Session* session) { linked_[peer] = session; }
+  void LinkInMemory(int peer, const std::shared_ptr<Session>& session) {
+    linked_[peer] = session;
+    in_memory_[peer] = true;
+  }
 
   // Ends the session: every waiting and later receive fails with this text.
   void Abort(const Error& why);
@@ -191,11 +203,19 @@ class Session {
     std::map<Tag, Waiting> waiting;    // asked for, not complete yet
     std::set<Tag> seen_in, seen_out;   // of steps that are not over: a tag comes once
     int64_t done_step = 0;             // highest step this peer reported as finished
+    uint64_t ahead_sent = 0;           // run-ahead bytes sent to this peer ...
+    uint64_t ahead_freed = 0;          // ... and of them those it reported to have let go of
+    uint64_t let_go = 0;               // run-ahead bytes of this peer let go of here ...
+    uint64_t told = 0;                 // ... and as last reported
+    bool telling = false;              // a report is queued
   };
 
   Error Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uint64_t total,
                uint64_t offset, const uint8_t* data, size_t size);
   void Note(const Tag& tag, int index, Depth depth);
+  struct Credit;
+  void LetGo(int peer, uint64_t bytes);
+  bool GateIsOpen() const;
   void WakeSender(int peer);
 
   const int party_;
@@ -203,7 +223,8 @@ class Session {
   Fault fault_ = kNoFault;
   AesKey keys_[3];
   bool has_key_[3];
-  Session* linked_[3] = {nullptr, nullptr, nullptr};
+  std::weak_ptr<Session> linked_[3];
+  bool in_memory_[3] = {false, false, false};
   std::atomic<int64_t> delay_us_[3];
 
   std::mutex mutex_;
@@ -215,6 +236,8 @@ class Session {
   std::map<int64_t, StepKind> open_steps_;
   std::map<int64_t, std::vector<Depth>> recv_depths_;  // by step, by receive index
   std::vector<Depth> step_depths_;
+  std::map<int64_t, Passed> gates_;  // not open yet
+  int64_t next_gate_ = 1;
   Error aborted_;
   Counters counters_{};
 

@@ -181,7 +181,6 @@ class AndShareOp : public AndOp {
         }
       }
     });
-    if (role == kE1) call.session->Record(stream, kShare, share, words * 8);
   }
 };
 

@@ -32,7 +32,7 @@ constexpr char kGone[] = "the session has ended";
 extern "C" {
 
 // Bumped with every change of the ops or of the wire format; part of the handshake.
-int64_t tfe_abi() { return 1; }
+int64_t tfe_abi() { return 2; }
 // Found by the loader in the file itself, before anything is loaded.
 const char* tfe_built_for() {
   return "tfe_bench ops built for TensorFlow " TFE_BENCH_TF_VERSION;
@@ -64,7 +64,7 @@ int64_t tfe_session_link(int64_t handle, int64_t peer, int64_t other, char* erro
   auto a = FindSession(handle), b = FindSession(other);
   if (!a || !b) return Fail(error, kGone);
   if (!a->simulated() || !b->simulated()) return Fail(error, "only simulated sessions can be linked");
-  a->LinkInMemory(static_cast<int>(peer), b.get());
+  a->LinkInMemory(static_cast<int>(peer), b);
   return 0;
 }
 

@@ -1,4 +1,5 @@
 // Send and Recv: a tensor to, or from, another party under its tag.
+#include <atomic>
 #include <vector>
 
 #include "protocols/kernels/ops/session_op.h"
@@ -121,6 +122,34 @@ class RecvOp : public AsyncOpKernel {
   tensorflow::DataType type_;
 };
 
+// Lets the dealer on once its material has been used up far enough; hands `call` through.
+class GateOp : public AsyncOpKernel {
+ public:
+  explicit GateOp(OpKernelConstruction* c) : AsyncOpKernel(c) {}
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    Call call;
+    OP_REQUIRES_OK_ASYNC(context, FindCall(context, &call), done);
+    auto* cancellation = context->cancellation_manager();
+    tensorflow::CancellationToken token{};
+    auto number = std::make_shared<std::atomic<int64_t>>(0);
+    if (cancellation) {
+      token = cancellation->get_cancellation_token();
+      const bool registered = cancellation->RegisterCallback(
+          token, [session = call.session, number] { session->CancelGate(*number); });
+      OP_REQUIRES_ASYNC(context, registered, absl::CancelledError("TfeBench: cancelled"), done);
+    }
+    *number = call.session->Gate([context, done, cancellation, token](const Error& error) {
+      if (cancellation) cancellation->TryDeregisterCallback(token);
+      if (error.empty()) {
+        context->set_output(0, context->input(0));
+      } else {
+        context->SetStatus(ToStatus(error));
+      }
+      done();
+    });
+  }
+};
+
 class HeardOp : public OpKernel {
  public:
   explicit HeardOp(OpKernelConstruction* c) : OpKernel(c) {}
@@ -131,6 +160,7 @@ class HeardOp : public OpKernel {
   }
 };
 
+REGISTER_KERNEL_BUILDER(Name("TfeBench>Gate").Device(tensorflow::DEVICE_CPU), GateOp);
 REGISTER_KERNEL_BUILDER(Name("TfeBench>Heard").Device(tensorflow::DEVICE_CPU), HeardOp);
 REGISTER_KERNEL_BUILDER(Name("TfeBench>HeardInLoop").Device(tensorflow::DEVICE_CPU), HeardOp);
 REGISTER_KERNEL_BUILDER(Name("TfeBench>Send").Device(tensorflow::DEVICE_CPU), SendOp);

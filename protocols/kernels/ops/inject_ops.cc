@@ -220,9 +220,6 @@ class InjectShareOp : public InjectOp {
       Fill(call, leaving, first, count, mask);
       for (int64_t i = 0; i < count; ++i) y[first + i] += mask[i];
     });
-    if (role == kE1) {
-      for (int p = 0; p < parts(); ++p) call.session->Record(streams[p], kShare, y, n * 8);
-    }
     if (open_ >= 0) call.session->Record(leaving, kMasked, y, n * 8);
   }
 

@@ -76,6 +76,17 @@ REGISTER_OP("TfeBench>Recv")
     .Attr("index: int")
     .SetShapeFn(ShapeFromInput1);
 
+// `call`, once the dealer's earlier material has been used up far enough (Session::Gate).
+REGISTER_OP("TfeBench>Gate")
+    .Input("call: int64")
+    .Output("same: int64")
+    .Attr("site: int")
+    .SetShapeFn([](InferenceContext* c) {
+      TF_RETURN_IF_ERROR(CheckCtx(c));
+      c->set_output(0, c->input(0));
+      return absl::OkStatus();
+    });
+
 // A zero that is there once the data is.  A message may come that a role does not use: its Recv must
 // not be pruned, or the message would arrive in a step that is over.
 #define HEARD_OP(name)                            \

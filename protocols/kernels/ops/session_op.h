@@ -14,7 +14,7 @@ namespace tfe_bench {
 
 struct Call {
   std::shared_ptr<Session> session;
-  int64_t step, iteration;
+  int64_t step = 0, iteration = 0;
 };
 
 inline absl::Status FindCall(tensorflow::OpKernelContext* context, Call* call) {
