@@ -138,7 +138,9 @@ def _shape(operation: str, shape: Any) -> Any:
         shape = shape.as_list()
     if isinstance(shape, (list, tuple)) and any(tf.is_tensor(d) for d in shape):
         return tf.stack([tf.cast(d, tf.int64) for d in shape])
-    return _integers(operation, "a shape", [shape] if np.ndim(shape) == 0 else shape)
+    return _integers(
+        operation, "a shape", shape if isinstance(shape, (list, tuple, np.ndarray)) else [shape]
+    )
 
 
 def reshape(x: Shared, shape: Any) -> Shared:
@@ -441,8 +443,8 @@ def gather(x: Shared, indices: Any, axis: int = 0) -> Shared:
         return x.map(lambda a: tf.gather(a, indices, axis=at))
     try:
         array = np.asarray(indices)
-    except ValueError:
-        array = np.zeros(0, object)
+    except (TypeError, ValueError):
+        array = np.zeros(0, object)  # ragged, or private elements
     if array.size == 0 and array.dtype.kind == "f":
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
