@@ -19,7 +19,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.sharing import Shared
 
-Key = int | builtins.slice | EllipsisType | None
+Key = int | np.integer[Any] | builtins.slice | EllipsisType | None
 
 
 def check_private(operation: str, x: Any) -> None:

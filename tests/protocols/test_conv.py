@@ -115,7 +115,8 @@ def test_convolutions_are_exact_modulo_2_64_with_private_and_public_kernels(
                 full = i < len(FULL)
                 out.append((conv.conv2d if full else conv.depthwise_conv2d)(p, x, w, *given))
                 public = conv.conv2d_public if full else conv.depthwise_conv2d_public
-                out.append(public(x, kernels[i], *given, fractional_bits=3))
+                steps, padding, spread = given
+                out.append(public(x, kernels[i], steps, padding, spread, fractional_bits=3))
             return out
 
         return p.function(layers)(*values)
@@ -252,7 +253,7 @@ def test_frozen_shares_under_fresh_masks_give_other_words_on_every_message(
 REFUSED: dict[str, Callable[[Party, Shared, Shared], Any]] = {
     "conv2d of a public kernel": lambda p, x, w: conv.conv2d(p, x, np.zeros((1, 1, 2, 1))),  # type: ignore[arg-type]
     "conv2d of a wide value": lambda p, x, w: conv.conv2d(
-        p, *[convert.extend(p, v, 1) for v in (x, w)]
+        p, convert.extend(p, x, 1), convert.extend(p, w, 1)
     ),
     "conv2d of other channels": lambda p, x, w: conv.conv2d(
         p, x, arithmetic.add(w, w).map(lambda a: a[:, :, :1])
