@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols import ops, wide
 from tfe_bench.protocols.cost import Cost
@@ -115,11 +117,52 @@ def mul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 
 
-def matmul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
-    """x @ c for a public matrix c.  Local; scales add up."""
-    _only_64("matmul_public", x, ring)
-    y = x.map(lambda a: ops.module().tfe_bench_ring_mat_mul(a=[a], b=[ring]))
-    return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
+def ring_tensor(operation: str, value: Any) -> Any:
+    """Public ring elements as an int64 tensor.
+
+    Raises:
+        UsageError: the value is private, or not of integers (reals must be encoded first).
+    """
+    import tensorflow as tf
+
+    if not isinstance(value, Shared):
+        tensor = value if tf.is_tensor(value) else np.asarray(value)
+        if tf.is_tensor(tensor) and tensor.dtype == tf.int64:
+            return tensor
+        if isinstance(tensor, np.ndarray) and tensor.dtype.kind in "iu":
+            return tf.constant(tensor.astype(np.int64))
+    what = repr(value) if isinstance(value, Shared) else getattr(value, "dtype", type(value))
+    raise UsageError(
+        f"{operation} wants public ring elements, int64. Received: {what}. Encode reals as fixed "
+        f"point; use {operation.removesuffix('_public')} for a private operand."
+    )
+
+
+def matmul_public(
+    x: Any,
+    y: Any,
+    fractional_bits: int = 0,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> Shared:
+    """x @ y for one private and one public operand, in either order.  Local; scales add up.
+
+    Args:
+        x, y: [..., m, k] and [..., k, n], one of them public ring elements with `fractional_bits`;
+            leading dimensions broadcast.
+        transpose_a, transpose_b: take an operand with its last two dimensions swapped.
+    """
+    private, public = (x, y) if isinstance(x, Shared) else (y, x)
+    _only_64("matmul_public", private, public)
+    ring = ring_tensor("matmul_public", public)
+    left, right = (private.shape, ring.shape) if private is x else (ring.shape, private.shape)
+    _multipliable("matmul_public", left, right, transpose_a, transpose_b)
+
+    def times(a: Any) -> Any:
+        operands = (a, ring) if private is x else (ring, a)
+        return _matrix([_swapped(operands[0], transpose_a)], [_swapped(operands[1], transpose_b)])
+
+    return replace(private.map(times), fractional_bits=private.fractional_bits + fractional_bits)
 
 
 def product_shares(
@@ -163,44 +206,72 @@ def _matrix(a: list[Any], b: list[Any]) -> Any:
     return ops.module().tfe_bench_ring_mat_mul(a=a, b=b)
 
 
-def _product(
-    party: Party, name: str, x: Shared, y: Shared, two: Callable[[list[Any], list[Any]], Any]
+def product(
+    party: Party,
+    name: str,
+    x: Shared,
+    y: Shared,
+    two: Callable[[list[Any], list[Any]], Any],
+    shape: Callable[[Any, Any], Any],
+    *about: Any,
 ) -> Shared:
+    """A bilinear product under a fresh mask; the scales add up.
+
+    Args:
+        two: sum of products of paired operands.
+        shape: dynamic shape of the product, by one field of each operand (the dealer draws the
+            masks of the result without having it).
+        about: what else the three parties must agree on.
+
+    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element of the result each.
+    """
     import tensorflow as tf
 
-    _match(name, x, y, same_scale=False)
-    if x.limbs != 1 or x.ring_bits != 64:
-        raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
-    if two is _elementwise:
-        _broadcastable(name, x, y)
-    else:
-        _multipliable(x, y)
     # (Static shapes are not part of what is agreed: a role may know less of them than another.)
-    s = party.site(name, x.fractional_bits, y.fractional_bits, dealer=x.dealer)
+    s = party.site(name, x.fractional_bits, y.fractional_bits, *about, dealer=x.dealer)
     z = product_shares(s, x, y, two, tensor=0, slot=0)
     if s.is_dealer:
-        # The shape of the product, by the operands' shapes alone.
-        shape = product_shape(x.any, y.any, two)
+        size = tf.cast(shape(x.any, y.any), tf.int64)
         m = None
     else:
-        shape = tf.shape(z, out_type=tf.int64)
+        size = tf.shape(z, out_type=tf.int64)
         m = s.open_mask(z, tensor=1, slot=1)
-    l1, l2 = s.new_mask(shape, tensor=1)
+    l1, l2 = s.new_mask(size, tensor=1)
     return Shared(m, l1, l2, x.dealer, x.fractional_bits + y.fractional_bits)
 
 
-def _multipliable(x: Shared, y: Shared) -> None:
-    a, b = x.shape, y.shape
+def check_factors(name: str, x: Shared, y: Shared) -> None:
+    """Raises UsageError unless x and y are private, of one dealer and over Z_2^64."""
+    _match(name, x, y, same_scale=False)
+    if x.limbs != 1 or x.ring_bits != 64:
+        raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
+
+
+def _swapped(a: Any, transpose: bool) -> Any:
+    import tensorflow as tf
+
+    return tf.linalg.matrix_transpose(a) if transpose else a
+
+
+def _multipliable(name: str, a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> None:
+    import tensorflow as tf
+
     if a.rank is None or b.rank is None:
         return
-    if (
-        a.rank != b.rank
-        or a.rank < 2
-        or not (a[-1:].is_compatible_with(b[-2:-1]) and a[:-2].is_compatible_with(b[:-2]))
-    ):
+    fits = a.rank >= 2 and b.rank >= 2
+    if fits:
+        depth_a, depth_b = a[-2 if transpose_a else -1], b[-1 if transpose_b else -2]
+        fits = depth_a is None or depth_b is None or depth_a == depth_b
+        try:
+            tf.broadcast_static_shape(a[:-2], b[:-2])
+        except ValueError:
+            fits = False
+    if not fits:
+        flags = f" with transpose_a={transpose_a}, transpose_b={transpose_b}"
         raise UsageError(
-            "matmul wants [..., m, k] and [..., k, n] with equal leading dimensions. Received: "
-            f"{a.as_list()} and {b.as_list()}."
+            f"{name} wants [..., m, k] and [..., k, n] with leading dimensions that broadcast. "
+            f"Received: {a.as_list()} and {b.as_list()}"
+            f"{flags if transpose_a or transpose_b else ''}. Reshape or transpose an operand."
         )
 
 
@@ -208,10 +279,11 @@ def product_shape(a: Any, b: Any, two: Callable[[list[Any], list[Any]], Any]) ->
     """Dynamic shape of an elementwise or matrix product."""
     import tensorflow as tf
 
-    if two is _elementwise:
-        return tf.cast(tf.broadcast_dynamic_shape(tf.shape(a), tf.shape(b)), tf.int64)
     left, right = tf.shape(a, out_type=tf.int64), tf.shape(b, out_type=tf.int64)
-    return tf.concat([left[:-1], right[-1:]], axis=0)
+    if two is _elementwise:
+        return tf.broadcast_dynamic_shape(left, right)
+    lead = tf.broadcast_dynamic_shape(left[:-2], right[:-2])
+    return tf.concat([lead, left[-2:-1], right[-1:]], axis=0)
 
 
 def mul(party: Party, x: Shared, y: Shared) -> Shared:
@@ -219,15 +291,27 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
 
     Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element each.
     """
-    return _product(party, "mul", x, y, _elementwise)
+    check_factors("mul", x, y)
+    _broadcastable("mul", x, y)
+    return product(party, "mul", x, y, _elementwise, lambda a, b: product_shape(a, b, _elementwise))
 
 
-def matmul(party: Party, x: Shared, y: Shared) -> Shared:
-    """x @ y, batched over equal leading dimensions; the scales add up.
+def matmul(
+    party: Party, x: Shared, y: Shared, transpose_a: bool = False, transpose_b: bool = False
+) -> Shared:
+    """x @ y over the last two dimensions, the leading ones broadcast; the scales add up.
+
+    Args:
+        x, y: [..., m, k] and [..., k, n], of rank 2 at least.
+        transpose_a, transpose_b: take an operand with its last two dimensions swapped.
 
     Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element of the result each.
     """
-    return _product(party, "matmul", x, y, _matrix)
+    check_factors("matmul", x, y)
+    _multipliable("matmul", x.shape, y.shape, transpose_a, transpose_b)
+    x = x.map(lambda a: _swapped(a, transpose_a))
+    y = y.map(lambda b: _swapped(b, transpose_b))
+    return product(party, "matmul", x, y, _matrix, lambda a, b: product_shape(a, b, _matrix))
 
 
 def mul_cost(n: int) -> Cost:

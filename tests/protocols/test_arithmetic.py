@@ -114,6 +114,94 @@ def test_matmul_is_exact_modulo_2_64_also_batched(dealer: int, rng: np.random.Ge
         assert np.array_equal(sim.value(itemgetter(i)), left @ right), left.shape
 
 
+# shapes of two factors, transpose_a, transpose_b
+BATCHED: list[tuple[tuple[int, ...], tuple[int, ...], bool, bool]] = [
+    ((2, 3, 5), (5, 4), False, False),  # one matrix for all: one taller product
+    ((4, 2, 3, 5), (5, 4), False, False),
+    ((3, 5), (2, 5, 4), False, False),
+    ((2, 1, 3, 5), (6, 5, 4), False, False),
+    ((1, 3, 5), (2, 5, 4), False, False),
+    ((2, 3, 5), (1, 5, 4), False, False),
+    ((3, 1, 2, 3, 5), (1, 4, 1, 5, 2), False, False),
+    ((5, 3), (5, 4), True, False),
+    ((3, 5), (4, 5), False, True),
+    ((2, 5, 3), (4, 5), True, True),
+    ((3, 4, 7, 6), (3, 4, 7, 6), False, True),
+    ((0, 3, 5), (5, 4), False, False),
+    ((0, 3, 5), (1, 5, 4), False, False),
+    ((2, 3, 0), (0, 4), False, False),
+]
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_matmul_broadcasts_batches_and_transposes_as_tensorflow_does(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    operands = [words(rng, shape) for case in BATCHED for shape in case[:2]]
+
+    def program(p: Party, *inputs: Shared) -> Any:
+        def products(*x: Shared) -> list[Shared]:
+            out = []
+            for i, (_, _, *flags) in enumerate(BATCHED):
+                a, b = x[2 * i : 2 * i + 2]
+                plain_a, plain_b = operands[2 * i : 2 * i + 2]
+                out.append(arithmetic.matmul(p, a, b, *flags))
+                out.append(arithmetic.matmul_public(a, plain_b, 2, *flags))
+                out.append(arithmetic.matmul_public(plain_a, b, 2, *flags))
+            return out
+
+        return p.function(products)(*inputs)
+
+    sim = simulate(program, *operands, dealer=dealer, fractional_bits=4)
+    for i, (_, _, swap_a, swap_b) in enumerate(BATCHED):
+        a, b = operands[2 * i : 2 * i + 2]
+        want = (a.swapaxes(-1, -2) if swap_a else a) @ (b.swapaxes(-1, -2) if swap_b else b)
+        for j, scale in ((3 * i, 8), (3 * i + 1, 6), (3 * i + 2, 6)):
+            got = sim.value(itemgetter(j))
+            assert got.shape == want.shape and np.array_equal(got, want), (i, j)
+            assert all(out[j].fractional_bits == scale for out in sim.outputs)
+            assert all(out[j].shape == want.shape for out in sim.outputs)
+
+
+def test_matmul_follows_batches_that_the_graph_does_not_know(rng: np.random.Generator) -> None:
+    a, b, c = words(rng, (3, 2, 4)), words(rng, (4, 5)), words(rng, (1, 4, 2))
+
+    def program(p: Party, *x: Shared) -> Any:
+        f = p.function(
+            lambda a, b, c: [arithmetic.matmul(p, a, b), arithmetic.matmul(p, a, c)], dynamic=True
+        )
+        return f(*x)
+
+    sim = simulate(program, a, b, c)
+    assert np.array_equal(sim.value(itemgetter(0)), a @ b)
+    assert np.array_equal(sim.value(itemgetter(1)), a @ c)
+
+
+def test_matmul_refuses_what_does_not_multiply_by_name_with_its_shapes() -> None:
+    def program(p: Party, x: Shared) -> None:
+        def all_of(x: Shared) -> Shared:
+            def of(*shape: int) -> Shared:
+                return x.map(lambda a: tf.zeros(shape, tf.int64))
+
+            pairs = [((2, 3), (2, 3)), ((3,), (3, 2)), ((2, 3), (3,)), ((2, 3, 4), (3, 4, 5))]
+            for a, b in pairs:
+                with pytest.raises(UsageError, match=r"matmul wants .* Received: \["):
+                    arithmetic.matmul(p, of(*a), of(*b))
+                with pytest.raises(UsageError, match=r"matmul_public wants .* Received: \["):
+                    arithmetic.matmul_public(of(*a), np.zeros(b, np.int64))
+            with pytest.raises(UsageError, match="transpose_b=True"):
+                arithmetic.matmul(p, of(2, 3), of(3, 2), transpose_b=True)
+            with pytest.raises(UsageError, match="matmul_public wants public ring elements"):
+                arithmetic.matmul_public(of(2, 3), np.zeros((3, 2)))
+            return x
+
+        p.function(all_of)(x)
+
+    import tensorflow as tf
+
+    simulate(program, np.arange(2))
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_products_of_products_are_exact_in_graphs_of_known_and_unknown_sizes(
     dynamic: bool, rng: np.random.Generator

@@ -18,6 +18,55 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
+// Where each of the products of a batch begins: leading dimensions broadcast as TensorFlow's.
+class Batches {
+ public:
+  // Both shapes without their last two dimensions; false if they do not broadcast.
+  bool Init(const TensorShape& a, const TensorShape& b) {
+    const int rank = std::max(a.dims(), b.dims()) - 2;
+    count_ = 1;
+    for (int i = 0; i < rank; ++i) {
+      const int in_a = i - (rank + 2 - a.dims()), in_b = i - (rank + 2 - b.dims());
+      const int64_t of_a = in_a < 0 ? 1 : a.dim_size(in_a), of_b = in_b < 0 ? 1 : b.dim_size(in_b);
+      if (of_a != of_b && of_a != 1 && of_b != 1) return false;
+      const int64_t size = of_a == 1 ? of_b : of_a;
+      dims_.push_back({size, of_a == 1, of_b == 1});
+      lead_.AddDim(size);
+      count_ *= size;
+      b_is_one_ = b_is_one_ && of_b == 1;
+      a_is_full_ = a_is_full_ && of_a == size;
+    }
+    return true;
+  }
+  const TensorShape& lead() const { return lead_; }
+  int64_t count() const { return count_; }
+  // All products share one b, and the rows of a follow each other: one taller product.
+  bool one_product() const { return b_is_one_ && a_is_full_; }
+
+  // Which matrix of a and which of b product `s` takes.
+  void Find(int64_t s, int64_t* of_a, int64_t* of_b) const {
+    int64_t step_a = 1, step_b = 1;
+    *of_a = *of_b = 0;
+    for (size_t i = dims_.size(); i-- > 0;) {
+      const Dim& d = dims_[i];
+      const int64_t at = s % d.size;
+      s /= d.size;
+      if (!d.a_repeats) *of_a += at * step_a, step_a *= d.size;
+      if (!d.b_repeats) *of_b += at * step_b, step_b *= d.size;
+    }
+  }
+
+ private:
+  struct Dim {
+    int64_t size;
+    bool a_repeats, b_repeats;
+  };
+  std::vector<Dim> dims_;
+  TensorShape lead_;
+  int64_t count_ = 1;
+  bool b_is_one_ = true, a_is_full_ = true;
+};
+
 class RingMatMulOp : public OpKernel {
  public:
   explicit RingMatMulOp(OpKernelConstruction* c) : OpKernel(c) {}
@@ -26,35 +75,53 @@ class RingMatMulOp : public OpKernel {
     OpInputList a, b;
     OP_REQUIRES_OK(context, context->input_list("a", &a));
     OP_REQUIRES_OK(context, context->input_list("b", &b));
-    const int dims = a[0].dims();
-    OP_REQUIRES(context, dims >= 2 && b[0].dims() == dims,
-                absl::InvalidArgumentError("RingMatMul wants two tensors of equal rank >= 2"));
-    TensorShape shape = a[0].shape();
-    const int64_t m = shape.dim_size(dims - 2), k = shape.dim_size(dims - 1);
-    const int64_t n = b[0].dim_size(dims - 1);
-    bool fits = b[0].dim_size(dims - 2) == k;
-    int64_t batch = 1;
-    for (int i = 0; i < dims - 2; ++i) {
-      fits = fits && b[0].dim_size(i) == shape.dim_size(i);
-      batch *= shape.dim_size(i);
-    }
+    const int a_dims = a[0].dims(), b_dims = b[0].dims();
+    OP_REQUIRES(context, a_dims >= 2 && b_dims >= 2,
+                absl::InvalidArgumentError("RingMatMul wants two tensors of rank >= 2"));
+    const int64_t k = a[0].dim_size(a_dims - 1), n = b[0].dim_size(b_dims - 1);
+    int64_t m = a[0].dim_size(a_dims - 2);
+    Batches batches;
+    bool fits = b[0].dim_size(b_dims - 2) == k && batches.Init(a[0].shape(), b[0].shape());
     for (int i = 0; i < a.size(); ++i) {
       fits = fits && a[i].shape() == a[0].shape() && b[i].shape() == b[0].shape();
     }
     OP_REQUIRES(context, fits,
                 absl::InvalidArgumentError("RingMatMul: the shapes do not fit each other"));
-    shape.set_dim(dims - 1, n);
+    TensorShape shape = batches.lead();
+    shape.AddDim(m);
+    shape.AddDim(n);
     Tensor* c;
     OP_REQUIRES_OK(context, context->allocate_output(0, shape, &c));
+    int64_t count = batches.count();
+    if (count == 0) return;
+    if (batches.one_product()) {
+      m *= count;
+      count = 1;
+    }
     const ParallelFor parallel = [&](int64_t total, int64_t cost,
                                      const std::function<void(int64_t, int64_t)>& fn) {
       ParallelRange(context, total, cost, fn);
     };
-    for (int64_t s = 0; s < batch; ++s) {
-      for (int i = 0; i < a.size(); ++i) {
-        Gemm64(m, n, k, Words(a[i]) + s * m * k, k, Words(b[i]) + s * k * n, n,
-               Words(c) + s * m * n, n, i > 0, parallel);
+    const ParallelFor serial = [](int64_t total, int64_t,
+                                  const std::function<void(int64_t, int64_t)>& fn) {
+      fn(0, total);
+    };
+    const auto products = [&](int64_t begin, int64_t end, const ParallelFor& inner) {
+      for (int64_t s = begin; s < end; ++s) {
+        int64_t of_a, of_b;
+        batches.Find(s, &of_a, &of_b);
+        for (int i = 0; i < a.size(); ++i) {
+          Gemm64(m, n, k, Words(a[i]) + of_a * m * k, k, Words(b[i]) + of_b * k * n, n,
+                 Words(c) + s * m * n, n, i > 0, inner);
+        }
       }
+    };
+    constexpr int64_t kMany = 8;  // products that keep all threads busy, each by one thread
+    if (count < kMany) {
+      products(0, count, parallel);
+    } else {
+      parallel(count, a.size() * m * n * k / 8 + 200,
+               [&](int64_t begin, int64_t end) { products(begin, end, serial); });
     }
   }
 };

@@ -224,7 +224,7 @@ REGISTER_OP("TfeBench>UnpackWords")
     .Attr("width: int")
     .SetShapeFn(PlainVector);
 
-// Sum over i of a_i @ b_i over Z_2^64, batched over leading dimensions of equal shape.
+// Sum over i of a_i @ b_i over Z_2^64; leading dimensions are batches, which broadcast.
 REGISTER_OP("TfeBench>RingMatMul")
     .Input("a: N * int64")
     .Input("b: N * int64")
@@ -242,9 +242,13 @@ REGISTER_OP("TfeBench>RingMatMul")
       }
       DimensionHandle unused;
       TF_RETURN_IF_ERROR(c->Merge(c->Dim(a, -1), c->Dim(b, -2), &unused));
-      ShapeHandle lead, out;
-      TF_RETURN_IF_ERROR(c->Subshape(a, 0, -1, &lead));
-      TF_RETURN_IF_ERROR(c->Concatenate(lead, c->Vector(c->Dim(b, -1)), &out));
+      ShapeHandle left, right, lead, out;
+      TF_RETURN_IF_ERROR(c->Subshape(a, 0, -2, &left));
+      TF_RETURN_IF_ERROR(c->Subshape(b, 0, -2, &right));
+      TF_RETURN_IF_ERROR(tensorflow::shape_inference::BroadcastBinaryOpOutputShapeFnHelper(
+          c, left, right, /*incompatible_shape_error=*/true, &lead));
+      TF_RETURN_IF_ERROR(
+          c->Concatenate(lead, c->Matrix(c->Dim(a, -2), c->Dim(b, -1)), &out));
       c->set_output(0, out);
       return absl::OkStatus();
     });

@@ -1,0 +1,37 @@
+// Convolutions over the ring Z_2^64, images [n, h, w, channels].
+#ifndef TFE_BENCH_PROTOCOLS_KERNELS_CORE_CONV_H_
+#define TFE_BENCH_PROTOCOLS_KERNELS_CORE_CONV_H_
+
+#include <cstdint>
+
+#include "protocols/kernels/core/gemm.h"
+
+namespace tfe_bench {
+
+// Sizes of one convolution; kernel element (i, j) meets image row
+// out_row * stride_h + i * dilation_h - pad_top, and columns alike; outside the image are zeros.
+struct ConvShape {
+  int64_t images, h, w, channels;
+  int64_t kernel_h, kernel_w;
+  int64_t filters;  // output channels; per channel in a depthwise convolution
+  int64_t out_h, out_w;
+  int64_t stride_h, stride_w, dilation_h, dilation_w;
+  int64_t pad_top, pad_left;
+};
+
+// y = sum over p < pairs of conv(x[p], w[p]) mod 2^64; any size, zeros included.
+// x[p] [images, h, w, channels], w[p] [kernel_h, kernel_w, channels, filters], y [images, out_h,
+// out_w, filters], all dense. Patches are laid out as rows of a matrix a tile at a time, 1 MiB per
+// thread; a 1 x 1 kernel with stride 1 multiplies the image where it lies.
+// The running time does not depend on the values.
+void Conv2D(const ConvShape& shape, int pairs, const uint64_t* const* x, const uint64_t* const* w,
+            uint64_t* y, const ParallelFor& parallel);
+
+// As Conv2D with each channel apart: w[p] [kernel_h, kernel_w, channels, filters], y [images,
+// out_h, out_w, channels * filters], channel c giving the outputs from c * filters on.
+void DepthwiseConv2D(const ConvShape& shape, int pairs, const uint64_t* const* x,
+                     const uint64_t* const* w, uint64_t* y, const ParallelFor& parallel);
+
+}  // namespace tfe_bench
+
+#endif  // TFE_BENCH_PROTOCOLS_KERNELS_CORE_CONV_H_
