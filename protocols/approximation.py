@@ -16,7 +16,7 @@ from tfe_bench.errors import UsageError
 
 Function = Callable[[Decimal], Decimal]
 MAX_DEGREE = 20
-_DIGITS = decimal.Context(prec=100)
+DIGITS = decimal.Context(prec=100)
 
 
 def reciprocal(x: Decimal) -> Decimal:
@@ -152,7 +152,7 @@ def approximate(
     Raises:
         UsageError: no polynomial of degree MAX_DEGREE does it.
     """
-    with decimal.localcontext(_DIGITS):
+    with decimal.localcontext(DIGITS):
         target = Decimal(2) ** -error_bits
         for degree in range(1, MAX_DEGREE + 1):
             found = _with_degree(function, low, high, units, error_bits + 3, degree)

@@ -378,7 +378,7 @@ def table(stages: Sequence[Sequence[int]], drop: int = 0, additive: bool = False
     """A table and the bits it takes.
 
     Raises:
-        UsageError: the products do not fit 64 bits.
+        UsageError: the products do not fit 63 bits.
     """
     most = [max(abs(v) for v in values) for values in stages]
     largest = sum(most) if additive else most[0] * (most[1] if len(most) > 1 else 1)
@@ -386,10 +386,10 @@ def table(stages: Sequence[Sequence[int]], drop: int = 0, additive: bool = False
     # the rounding may add a unit to a largest value that is all ones
     if (largest + (1 << drop) - 1) >> drop >= 1 << found.bits:
         found = replace(found, bits=found.bits + 1)
-    if found.width > RING:
+    if found.width >= RING:
         raise UsageError(
             f"A scale factor takes {found.width} bits. Received: parameters for which it does not "
-            "fit 64. Use fewer fractional bits, a lower precision or a smaller range."
+            "fit 63. Use fewer fractional bits, a lower precision or a smaller range."
         )
     return found
 
@@ -405,6 +405,8 @@ def normalize(
     """
     import tensorflow as tf
 
+    if x.limbs != 1 or x.ring_bits != RING:
+        raise UsageError(f"This function works over Z_2^64. Received: {x!r}.")
     shape = tf.shape(x.any, out_type=tf.int64)
     x = replace(x, fractional_bits=0)
     before: MaskedBits | None = None
