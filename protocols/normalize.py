@@ -117,19 +117,20 @@ class Scheme:
         return sum(stage.openings + 2 for stage in self.stages)
 
 
-def _octaves(top: int, count: int, to: int, drop_from: int, clamp: bool, openings: int) -> Stage:
-    """Single octaves [2^(top-count+i), 2^(top-count+i+1)), and x < 1 apart if clamp."""
-    cuts = [_cut(top - count + i, top) for i in range(1, count)]
+def _octaves(top: int, count: int, to: int, clamp: bool) -> Stage:
+    """Single octaves up to 2^top, which becomes 2^to; x < 1 apart if clamp."""
+    cuts = [_cut(top - count + i, top, clamp) for i in range(1, count)]
     segments = [Segment(1, to - (top - count + i)) for i in range(1, count + 1)]
     if clamp:
         cuts.insert(0, Cut(1, 0, top + 1))
         segments.insert(0, Segment(0, segments[0].shift, 1 << segments[0].shift))
-    return Stage(tuple(cuts), tuple(segments), openings, drop_from)
+    return Stage(tuple(cuts), tuple(segments), 1, to + 2)
 
 
-def _cut(power: int, top: int, signed: bool = False) -> Cut:
+def _cut(power: int, top: int, negative: bool) -> Cut:
+    """[x < 2^power] for x < 2^top and, if negative, x > -2^top; else x >= 0."""
     drop = max(0, power - RESOLUTION)
-    return Cut(1 << power, drop, top - drop + 1 + signed)
+    return Cut(1 << power, drop, top - drop + 1 + negative)
 
 
 def scheme(bits: int, precision: int, signed: bool = False, lowest: int = 0) -> Scheme:
@@ -153,12 +154,12 @@ def scheme(bits: int, precision: int, signed: bool = False, lowest: int = 0) -> 
     count = bits - lowest
     if count <= ONE_STAGE and not signed:
         top = max(bits, units)
-        stage = _octaves(bits, count, top, top + 2, lowest == 0, 1)
+        stage = _octaves(bits, count, top, lowest == 0)
         return Scheme((stage,), top, units, low, 1 + fuzz)
     top = precision + GROUP + 6
     groups = -(-count // GROUP)
     tops = [bits - GROUP * (groups - 1 - g) for g in range(groups)]
-    cuts = [_cut(t, bits, signed) for t in tops[:-1]]
+    cuts = [_cut(t, bits, lowest == 0) for t in tops[:-1]]
     segments = [Segment(1, top - t) for t in tops]
     if lowest == 0:
         cuts.insert(0, Cut(1, 0, bits + 1 + signed))
@@ -169,7 +170,7 @@ def scheme(bits: int, precision: int, signed: bool = False, lowest: int = 0) -> 
         cuts = [*mirrored, *cuts]
         segments = [*(replace(s, sign=-s.sign) for s in segments[:0:-1]), *segments]
     coarse = Stage(tuple(cuts), tuple(segments), 2, top + 2)
-    fine = _octaves(top, GROUP, top, top + 2, False, 1)
+    fine = _octaves(top, GROUP, top, False)
     return Scheme((coarse, fine), top, units, low, 1 + fuzz)
 
 

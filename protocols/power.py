@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import decimal
 import functools
+import math
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 
+from tfe_bench.errors import UsageError
 from tfe_bench.protocols import approximation, normalize, polynomial, product
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.polynomial import Plan
 from tfe_bench.protocols.sharing import Shared
+
+
+# Fractional bits of the powers of sqrt(2), at least.
+LEAST_FINE = 12
 
 
 @dataclass(frozen=True)
@@ -63,16 +69,16 @@ def mantissa(
 
 @dataclass(frozen=True)
 class Power:
-    """All that is public about one power.
-
-    Attributes:
-        factor_bits: fractional bits of the factor U in units of the result.
-    """
+    """All that is public about one power."""
 
     scheme: normalize.Scheme
     mantissa: Mantissa
-    factor: normalize.Table
-    factor_bits: int
+    factor: Factor
+
+    @property
+    def drop(self) -> int:
+        """Fractional bits of g(c) U beyond the result's."""
+        return self.mantissa.fractional + self.factor.bits
 
 
 def power_of_two(exponent: Fraction) -> Fraction:
@@ -85,35 +91,55 @@ def power_of_two(exponent: Fraction) -> Fraction:
     return root * Fraction(2) ** int(whole)
 
 
+@dataclass(frozen=True)
+class Factor:
+    """U as a table.
+
+    Attributes:
+        bits: its fractional bits.
+        sqrt2: a factor sqrt(2) is left to the polynomial.
+    """
+
+    table: normalize.Table
+    bits: int
+    sqrt2: bool
+
+
 def factors(
     scheme: normalize.Scheme, slope: Fraction, offset: Fraction, coarse: int, fine: int, keep: int
-) -> tuple[normalize.Table, bool]:
-    """The table of 2^(slope * shift + offset), shift that of x's segments; 0 for x = 0.
+) -> Factor:
+    """2^(slope * shift + offset) with the shift of x's segments; 0 for x = 0.
 
     Args:
-        coarse, fine: fractional bits of the first and of the second stage's constants.
-        keep: fractional bits of the product.
-
-    Returns the table, and whether a factor sqrt(2) is left to the polynomial.
+        coarse: fractional bits of the first of two stages' constants, if they want so many.
+        fine: fractional bits of the last stage's constants, or what fits 63 bits in all.
+        keep: fractional bits of the product, at most.
     """
     first = scheme.stages[0].segments
-    whole = slope * first[-1].shift + offset
-    if len(scheme.stages) == 1:
-        values = [_fixed(s.sign, slope * s.shift + offset, fine) for s in first]
-        return normalize.table([values], fine - keep), False
-    odd = whole.denominator == 2
-    offset -= Fraction(1, 2) if odd else 0
-    second = scheme.stages[1].segments
-    return (
-        normalize.table(
-            [
-                [_fixed(s.sign, slope * s.shift + offset, coarse) for s in first],
-                [_fixed(1, slope * s.shift, fine) for s in second],
-            ],
-            coarse + fine - keep,
-        ),
-        odd,
-    )
+    stages = [[(s.sign, slope * s.shift + offset) for s in first]]
+    sqrt2, bits = False, 0
+    if len(scheme.stages) == 2:
+        # The fine constants are 1 or more, the coarse ones whole powers of two.
+        second = [slope * s.shift for s in scheme.stages[1].segments]
+        moved = min(second)
+        sqrt2 = (slope * first[-1].shift + offset + moved).denominator == 2
+        moved -= Fraction(1, 2) if sqrt2 else 0
+        stages = [[(sign, e + moved) for sign, e in stages[0]]]
+        stages.append([(1, e - min(second)) for e in second])
+        bits = min(coarse, max(0, -math.floor(min(e for _, e in stages[0]))))
+    while True:
+        fractional = [bits, fine] if len(stages) == 2 else [fine]
+        values = [
+            [_fixed(sign, e, b) for sign, e in stage]
+            for stage, b in zip(stages, fractional, strict=True)
+        ]
+        kept = min(keep, sum(fractional))
+        try:
+            return Factor(normalize.table(values, sum(fractional) - kept), kept, sqrt2)
+        except UsageError:
+            if fine <= LEAST_FINE:
+                raise
+            fine -= 1
 
 
 def _fixed(sign: int, exponent: Fraction, fractional: int) -> int:
@@ -122,18 +148,18 @@ def _fixed(sign: int, exponent: Fraction, fractional: int) -> int:
 
 def power(party: Party, x: Shared, p: Power, fractional_bits: int) -> Shared:
     """g(c) U. Rounds: p.scheme.rounds + 2 (cold one more)."""
-    c, u = normalize.normalize(party, x, p.scheme, p.mantissa.center, p.factor)
+    u_bits = p.factor.table.bits + 1
+    c, u = normalize.normalize(party, x, p.scheme, p.mantissa.center, p.factor.table)
     g = polynomial.evaluate(party, "mantissa", p.mantissa.plan, [c], p.mantissa.fractional)
-    drop = p.mantissa.fractional + p.factor_bits
-    y = product.product(party, [(g, p.mantissa.bits), (u, p.factor.bits + 1)], drop)
+    y = product.product(party, [(g, p.mantissa.bits), (u, u_bits)], p.drop)
     return replace(y, fractional_bits=fractional_bits)
 
 
 def power_cost(n: int, p: Power) -> Cost:
     """Cost of `power` for n elements."""
-    drop = p.mantissa.fractional + p.factor_bits
+    u_bits = p.factor.table.bits + 1
     return (
-        normalize.normalize_cost(n, p.scheme, p.factor)
+        normalize.normalize_cost(n, p.scheme, p.factor.table)
         .then(polynomial.evaluate_cost(n, p.mantissa.plan))
-        .then(product.product_cost(n, (p.mantissa.bits, p.factor.bits + 1), drop))
+        .then(product.product_cost(n, (p.mantissa.bits, u_bits), p.drop))
     )

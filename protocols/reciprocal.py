@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+
+import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols import approximation, normalize, polynomial, power, product
 from tfe_bench.protocols.cost import Cost
+from tfe_bench.protocols.fixedpoint import FixedPoint
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import Shared
 
@@ -34,12 +37,11 @@ def _power(f: int, bits: int, precision: int, signed: bool, lowest: int) -> powe
     check_fractional("reciprocal", f)
     scheme = normalize.scheme(bits, precision, signed, lowest)
     offset = Fraction(2 * f - scheme.top)
-    keep = 5
     # constants below 2^-11 ulp vanish: 2^-12 * 2^7 * 2.1 ulp
-    coarse, fine = (11, 0) if len(scheme.stages) == 2 else (0, keep)
-    factor, _ = power.factors(scheme, Fraction(1), offset, coarse, fine, keep)
+    coarse, fine = (11, 0) if len(scheme.stages) == 2 else (0, 5)
+    factor = power.factors(scheme, Fraction(1), offset, coarse, fine, keep=5)
     mantissa = power.mantissa(approximation.reciprocal, scheme, precision)
-    return power.Power(scheme, mantissa, factor, keep)
+    return power.Power(scheme, mantissa, factor)
 
 
 def reciprocal(
@@ -49,13 +51,13 @@ def reciprocal(
 
     Args:
         x: ring element 0 < X < 2^bits (|X| < 2^bits with signed); zero and negative values above
-            -0.98 * 2^bits give 0; others are garbage.
+            -2^bits give 0; others are garbage.
         bits: a bound that is known saves comparisons.
         precision: 6 to 22; less of it takes fewer dealt bits.
         signed: x of either sign, for about twice the comparisons.
 
     Off by 2^-precision of the result and 1.2 ulp at most.
-    Rounds: 9 (6 for bits <= 12), cold one more.  Bits sent: `reciprocal_cost`.
+    Rounds: 9 (5 for bits <= 12), cold one more.  Bits sent: `reciprocal_cost`.
     """
     p = _power(x.fractional_bits, bits, precision, signed, 0)
     return power.power(party, x, p, x.fractional_bits)
@@ -129,3 +131,127 @@ def reciprocal_in_cost(
     if high > NARROW * low:
         return power.power_cost(n, _ranged(f, low, high, precision))
     return polynomial.evaluate_cost(n, _direct(f, low, high, precision)[0])
+
+
+# ---- division
+
+
+@dataclass(frozen=True)
+class _Division:
+    power: power.Power
+    numerator_bits: int
+    scaled_bits: int  # |x U| < 2^(scaled_bits - 1) in units of 2^-_SCALED ulp
+
+    @property
+    def factors(self) -> tuple[int, int]:
+        """Bits of x and of U."""
+        return self.numerator_bits, self.power.factor.table.bits + 1
+
+    @property
+    def scaled_drop(self) -> int:
+        """Bits dropped from x U."""
+        return self.power.factor.bits - _SCALED
+
+    @property
+    def quotient(self) -> tuple[int, int]:
+        """Bits of g(c) and of x U."""
+        return self.power.mantissa.bits, self.scaled_bits
+
+    @property
+    def quotient_drop(self) -> int:
+        """Bits dropped from g(c) x U."""
+        return self.power.mantissa.fractional + _SCALED
+
+
+_SCALED = 5
+
+
+@functools.cache
+def _division(
+    f: int, bits: int, signed: bool, precision: int, numerator_bits: int, quotient_bits: int
+) -> _Division:
+    check_fractional("divide", f)
+    scheme = normalize.scheme(bits, precision, signed)
+    offset = Fraction(f - scheme.top)
+    # U errs by 2^-(numerator_bits + 4) at most, times x and g(c): 2^-4 ulp
+    keep = numerator_bits + 4
+    coarse, fine = (keep + 6, 0) if len(scheme.stages) == 2 else (0, keep)
+    factor = power.factors(scheme, Fraction(1), offset, coarse, fine, keep)
+    mantissa = power.mantissa(approximation.reciprocal, scheme, precision)
+    made = power.Power(scheme, mantissa, factor)
+    return _Division(made, numerator_bits, quotient_bits + _SCALED + 1)
+
+
+def divide(
+    party: Party,
+    x: Shared | npt.ArrayLike,
+    y: Shared,
+    bits: int = 62,
+    signed: bool = False,
+    precision: int = PRECISION,
+    numerator_bits: int = QUOTIENT_BITS,
+    quotient_bits: int = QUOTIENT_BITS,
+) -> Shared:
+    """x / y for y > 0, at their common scale; 0 for y = 0, and for y < 0 unless signed.
+
+    x times the power of two in 1 / y comes before the polynomial's factor, so that the error is
+    relative to the quotient also where 1 / y is a few ulp.
+
+    Args:
+        x: private, of y's shape, or public reals that broadcast to it; its ring elements are below
+            2^(numerator_bits - 1), that is |x| < 2^14 at 16 fractional bits.
+        y: as x of `reciprocal`.
+        quotient_bits: the quotient's ring elements are below 2^(quotient_bits - 1), else it is
+            garbage.
+
+    Off by 2^-precision of the quotient and 1.25 ulp at most.
+    Rounds: 9 (5 for bits <= 12), cold one more.  Bits sent: `divide_cost`.
+    Raises:
+        UsageError: f + numerator_bits + 14 > 63 or so: the power of two does not fit.
+    """
+    f = y.fractional_bits
+    p = _division(f, bits, signed, precision, numerator_bits, quotient_bits)
+    x = _shared(x, y)
+    made = p.power
+    c, u = normalize.normalize(party, y, made.scheme, made.mantissa.center, made.factor.table)
+    g = polynomial.evaluate(party, "mantissa", made.mantissa.plan, [c], made.mantissa.fractional)
+    first, second = p.factors
+    scaled = product.product(
+        party, [(x, first), (u, second)], p.scaled_drop, p.scaled_bits + 1
+    )
+    pair = list(zip((g, scaled), p.quotient, strict=True))
+    return replace(product.product(party, pair, p.quotient_drop), fractional_bits=f)
+
+
+def divide_cost(
+    n: int,
+    f: int,
+    bits: int = 62,
+    signed: bool = False,
+    precision: int = PRECISION,
+    numerator_bits: int = QUOTIENT_BITS,
+    quotient_bits: int = QUOTIENT_BITS,
+) -> Cost:
+    """Cost of `divide` for n elements with f fractional bits."""
+    p = _division(f, bits, signed, precision, numerator_bits, quotient_bits)
+    made = p.power
+    before = normalize.normalize_cost(n, made.scheme, made.factor.table)
+    g = polynomial.evaluate_cost(n, made.mantissa.plan)
+    scaled = product.product_cost(n, p.factors, p.scaled_drop, p.scaled_bits + 1)
+    both = Cost(g.dealer + scaled.dealer, g.e1 + scaled.e1, g.e2 + scaled.e2, 1, 2)
+    return before.then(both).then(product.product_cost(n, p.quotient, p.quotient_drop))
+
+
+def _shared(x: Shared | npt.ArrayLike, y: Shared) -> Shared:
+    """x as shares of y's shape; a public x has masks of zero."""
+    import tensorflow as tf
+
+    if isinstance(x, Shared):
+        if x.fractional_bits != y.fractional_bits or x.dealer != y.dealer:
+            raise UsageError(
+                f"divide wants one scale and one dealer. Received: {x!r} and {y!r}."
+            )
+        return x
+    ring = tf.constant(FixedPoint(y.fractional_bits).encode(x))
+    zero = y.map(lambda a: 0 * a)
+    return replace(zero, m=None if zero.m is None else zero.m + ring)
