@@ -124,8 +124,11 @@ def _with_degree(
     # by e / 2^(degree - 1) at most.  So the scale needs no more than this:
     scale = max(bits, bits + 1 - degree + degree * (int(half).bit_length()))
     whole = Decimal(2) ** scale
-    leading = int((_interpolated(g, degree)[degree] / half**degree * whole).to_integral_value())
-    rest = _interpolated(lambda t: g(t) - leading * (t * half) ** degree / whole, degree - 1)
+    free = _interpolated(g, degree)
+    leading = int((free[degree] / half**degree * whole).to_integral_value())
+    rest = _interpolated(
+        lambda t: horner(free, t) - leading * (t * half) ** degree / whole, degree - 1
+    )
     lower = [int((a / half**i * whole).to_integral_value()) for i, a in enumerate(rest)]
     return Approximation((*lower, leading), scale, center, int(half) + 1, 0.0)
 
@@ -136,10 +139,10 @@ def approximate(
     low: Decimal,
     high: Decimal,
     units: int,
-    error_bits: int,
+    error: Decimal,
     relative: bool = True,
 ) -> Approximation:
-    """The polynomial of least degree with an error of at most 2^-error_bits on [low, high].
+    """The polynomial of least degree with at most this error on [low, high].
 
     Interpolation at Chebyshev nodes: for 1 / x that is the best relative error there is
     (1 - x p(x) vanishes at the nodes, and so is a multiple of the Chebyshev polynomial).
@@ -153,9 +156,9 @@ def approximate(
         UsageError: no polynomial of degree MAX_DEGREE does it.
     """
     with decimal.localcontext(DIGITS):
-        target = Decimal(2) ** -error_bits
+        bits = int(1 / error).bit_length() + 3
         for degree in range(1, MAX_DEGREE + 1):
-            found = _with_degree(function, low, high, units, error_bits + 3, degree)
+            found = _with_degree(function, low, high, units, bits, degree)
             worst, steps = Decimal(0), 16 * (degree + 1)
             for i in range(steps + 1):
                 x = low + (high - low) * i / steps
@@ -163,11 +166,16 @@ def approximate(
                 exact = function(x)
                 off = abs(horner(found.coefficients, v) / Decimal(2) ** found.scale - exact)
                 worst = max(worst, off / abs(exact) if relative else off)
-            if worst <= target:
+            if worst <= error:
                 return Approximation(
                     found.coefficients, found.scale, found.center, found.limit, float(worst)
                 )
     raise UsageError(
-        f"No polynomial of degree {MAX_DEGREE} approximates to 2^-{error_bits} on "
-        f"[{low}, {high}]. Ask for less, or for a narrower range."
+        f"No polynomial of degree {MAX_DEGREE} approximates to {float(error)} on "
+        f"[{float(low)}, {float(high)}]. Ask for less, or for a narrower range."
     )
+
+
+def tolerance(precision: int) -> Decimal:
+    """What of an error of 2^-precision is the polynomial's share."""
+    return Decimal("0.55") / (1 << precision)

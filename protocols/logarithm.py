@@ -32,7 +32,12 @@ def _log(f: int, bits: int, precision: int | None) -> _Log:
         precision = min(PRECISION, max(f + 2, normalize.PRECISIONS.start))
     scheme = normalize.scheme(bits, precision)
     found = approximation.approximate(
-        approximation.log, scheme.low, scheme.high, scheme.units, precision + 1, False
+        approximation.log,
+        scheme.low,
+        scheme.high,
+        scheme.units,
+        approximation.tolerance(precision),
+        relative=False,
     )
     more = max(0, f + 3 - found.scale)
     scale = found.scale + more
@@ -43,9 +48,7 @@ def _log(f: int, bits: int, precision: int | None) -> _Log:
     table = normalize.table(exponents, additive=True)
     coefficients = {(i, 0): a << more for i, a in enumerate(found.coefficients)}
     coefficients[0, 1] = ln2
-    plan = polynomial.plan(
-        (found.limit.bit_length() + 1, table.bits + 1), coefficients, scale - f
-    )
+    plan = polynomial.plan((found.limit.bit_length() + 1, table.bits + 1), coefficients, scale - f)
     return _Log(scheme, table, plan, found.center)
 
 

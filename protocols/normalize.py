@@ -180,7 +180,9 @@ def scheme(bits: int, precision: int, signed: bool = False, lowest: int = 0) -> 
 def _low(x: Any, width: int) -> Any:
     import tensorflow as tf
 
-    return x if width == RING else tf.bitwise.bitwise_and(x, tf.constant((1 << width) - 1, tf.int64))
+    return (
+        x if width == RING else tf.bitwise.bitwise_and(x, tf.constant((1 << width) - 1, tf.int64))
+    )
 
 
 def _right(x: Any, bits: int) -> Any:

@@ -229,9 +229,7 @@ def real_plan(coefficients: Sequence[float], bits: int, x_bits: int, f: int) -> 
     degree = len(exact) - 1
     # a_i x^i errs by |x|^i / 2 for each unit of 2^-(scale - i x_bits): an eighth of an ulp in all
     scale = f + 2 + len(exact).bit_length() + max(degree * (bits - 1), 0)
-    whole = {
-        (i,): round(a * Fraction(2) ** (scale - i * x_bits)) for i, a in enumerate(exact)
-    }
+    whole = {(i,): round(a * Fraction(2) ** (scale - i * x_bits)) for i, a in enumerate(exact)}
     return plan((bits,), whole, scale - f)
 
 

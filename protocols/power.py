@@ -46,10 +46,10 @@ def mantissa(
 ) -> Mantissa:
     """The polynomial of c; with sqrt2 it is sqrt(2) g(c).
 
-    Off by a factor of 1 +- 0.58 * 2^-precision at most.
+    Off by a factor of 1 +- 0.65 * 2^-precision at most.
     """
     found = approximation.approximate(
-        function, scheme.low, scheme.high, scheme.units, precision + 1
+        function, scheme.low, scheme.high, scheme.units, approximation.tolerance(precision)
     )
     fractional = precision + 4
     coefficients = found.coefficients

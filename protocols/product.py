@@ -47,8 +47,6 @@ def product(
     return polynomial.evaluate(party, "product", p, [x for x, _ in factors], scale)
 
 
-def product_cost(
-    n: int, bits: Sequence[int], drop: int, out_bits: int = polynomial.RING
-) -> Cost:
+def product_cost(n: int, bits: Sequence[int], drop: int, out_bits: int = polynomial.RING) -> Cost:
     """Cost of `product` for n elements: D 8 (drop + out_bits) for two factors, 26 for three."""
     return polynomial.evaluate_cost(n, plan(bits, drop, out_bits))

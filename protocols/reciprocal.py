@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -77,7 +78,11 @@ def reciprocal_cost(
 def _direct(f: int, low: float, high: float, precision: int) -> tuple[polynomial.Plan, int]:
     """One polynomial of x in ring units: the plan and the center."""
     found = approximation.approximate(
-        approximation.reciprocal, Decimal(low), Decimal(high), f, precision
+        approximation.reciprocal,
+        Decimal(low),
+        Decimal(high),
+        f,
+        approximation.tolerance(precision),
     )
     whole = {(i,): a for i, a in enumerate(found.coefficients)}
     # the scale may be too small for f fractional bits to be left
@@ -85,6 +90,13 @@ def _direct(f: int, low: float, high: float, precision: int) -> tuple[polynomial
     whole = {i: a << more for i, a in whole.items()}
     bits = max(2, found.limit.bit_length() + 1)
     return polynomial.plan((bits,), whole, found.scale + more - f), found.center
+
+
+def _enough(f: int, low: float, precision: int | None) -> int:
+    """By default a quarter of an ulp of the largest result, where that is less than PRECISION."""
+    if precision is not None:
+        return precision
+    return min(PRECISION, max(normalize.PRECISIONS.start, f + 3 - math.frexp(low)[1]))
 
 
 def _ranged(f: int, low: float, high: float, precision: int) -> power.Power:
@@ -103,19 +115,23 @@ def _check_range(f: int, low: float, high: float) -> None:
 
 
 def reciprocal_in(
-    party: Party, x: Shared, low: float, high: float, precision: int = PRECISION
+    party: Party, x: Shared, low: float, high: float, precision: int | None = None
 ) -> Shared:
     """1 / x for a publicly known range low <= x <= high (reals), at x's scale.
 
     For [1, 2] (sigmoid) it is one polynomial; for [1, C] (softmax denominators) x is compared with
     the powers of two in between.  Values outside the range give garbage.
 
+    Args:
+        precision: 6 to 22; unless given 20, or less where that is a quarter of an ulp.
+
     Off by 2^-precision of the result and 1.2 ulp at most.
-    Rounds: 1 for high <= 2.2 low; 5 for up to 12 octaves; else 8 (cold one more each).
+    Rounds: 1 for high <= 2.2 low; 5 for up to 12 octaves; else 9 (cold one more each).
     Bits sent: `reciprocal_in_cost`.
     """
     f = x.fractional_bits
     _check_range(f, low, high)
+    precision = _enough(f, low, precision)
     if high > NARROW * low:
         return power.power(party, x, _ranged(f, low, high, precision), f)
     plan, center = _direct(f, low, high, precision)
@@ -124,10 +140,11 @@ def reciprocal_in(
 
 
 def reciprocal_in_cost(
-    n: int, f: int, low: float, high: float, precision: int = PRECISION
+    n: int, f: int, low: float, high: float, precision: int | None = None
 ) -> Cost:
     """Cost of `reciprocal_in` for n elements with f fractional bits."""
     _check_range(f, low, high)
+    precision = _enough(f, low, precision)
     if high > NARROW * low:
         return power.power_cost(n, _ranged(f, low, high, precision))
     return polynomial.evaluate_cost(n, _direct(f, low, high, precision)[0])
@@ -216,9 +233,7 @@ def divide(
     c, u = normalize.normalize(party, y, made.scheme, made.mantissa.center, made.factor.table)
     g = polynomial.evaluate(party, "mantissa", made.mantissa.plan, [c], made.mantissa.fractional)
     first, second = p.factors
-    scaled = product.product(
-        party, [(x, first), (u, second)], p.scaled_drop, p.scaled_bits + 1
-    )
+    scaled = product.product(party, [(x, first), (u, second)], p.scaled_drop, p.scaled_bits + 1)
     pair = list(zip((g, scaled), p.quotient, strict=True))
     return replace(product.product(party, pair, p.quotient_drop), fractional_bits=f)
 
@@ -248,9 +263,7 @@ def _shared(x: Shared | npt.ArrayLike, y: Shared) -> Shared:
 
     if isinstance(x, Shared):
         if x.fractional_bits != y.fractional_bits or x.dealer != y.dealer:
-            raise UsageError(
-                f"divide wants one scale and one dealer. Received: {x!r} and {y!r}."
-            )
+            raise UsageError(f"divide wants one scale and one dealer. Received: {x!r} and {y!r}.")
         return x
     ring = tf.constant(FixedPoint(y.fractional_bits).encode(x))
     zero = y.map(lambda a: 0 * a)
