@@ -1,0 +1,181 @@
+"""Polynomial approximations with integer coefficients that every host computes alike.
+
+The evaluators must hold the same coefficients to the last bit, and another host has another libm:
+so all of this is decimal arithmetic, which Python defines exactly (no float, no LAPACK).
+"""
+
+from __future__ import annotations
+
+import decimal
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from tfe_bench.errors import UsageError
+
+Function = Callable[[Decimal], Decimal]
+MAX_DEGREE = 20
+DIGITS = decimal.Context(prec=100)
+
+
+def reciprocal(x: Decimal) -> Decimal:
+    """1 / x."""
+    return 1 / x
+
+
+def rsqrt(x: Decimal) -> Decimal:
+    """1 / sqrt(x)."""
+    return 1 / x.sqrt()
+
+
+def sqrt(x: Decimal) -> Decimal:
+    """sqrt(x)."""
+    return x.sqrt()
+
+
+def log(x: Decimal) -> Decimal:
+    """ln(x)."""
+    return x.ln()
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """g(x) on [low, high] as sum_i A_i V^i / 2^scale with V = x * 2^units - center.
+
+    Attributes:
+        coefficients: A_0, A_1, ... (integers).
+        scale: S.
+        center: integer, about the middle of the interval in units of 2^-units.
+        limit: a bound on |V|.
+        error: the largest one found on a fine grid, relative or absolute as asked for.
+    """
+
+    coefficients: tuple[int, ...]
+    scale: int
+    center: int
+    limit: int
+    error: float
+
+    @property
+    def degree(self) -> int:
+        """Of the polynomial."""
+        return len(self.coefficients) - 1
+
+
+@functools.cache
+def _pi() -> Decimal:
+    """Machin: pi = 16 atan(1/5) - 4 atan(1/239)."""
+
+    def atan_inverse(n: int) -> Decimal:
+        total, power, k = Decimal(0), Decimal(1) / n, 1
+        while abs(power) > Decimal(10) ** -105:
+            total += power / k
+            power, k = -power / (n * n), k + 2
+        return total
+
+    return 16 * atan_inverse(5) - 4 * atan_inverse(239)
+
+
+def _cos(x: Decimal) -> Decimal:
+    total, term, k = Decimal(0), Decimal(1), 0
+    while abs(term) > Decimal(10) ** -105:
+        total += term
+        k += 2
+        term = -term * x * x / (k * (k - 1))
+    return total
+
+
+def _interpolated(values: Callable[[Decimal], Decimal], degree: int) -> list[Decimal]:
+    """Monomial coefficients of the interpolation at the degree + 1 Chebyshev nodes of [-1, 1]."""
+    count = degree + 1
+    nodes = [_cos(_pi() * (2 * i + 1) / (2 * count)) for i in range(count)]
+    divided = [values(t) for t in nodes]
+    for level in range(1, count):
+        for i in range(count - 1, level - 1, -1):
+            divided[i] = (divided[i] - divided[i - 1]) / (nodes[i] - nodes[i - level])
+    coefficients = [Decimal(0)] * count
+    for i in range(count - 1, -1, -1):  # Newton's form, expanded from the inside
+        moved = [Decimal(0), *coefficients[:-1]]
+        coefficients = [a - nodes[i] * b for a, b in zip(moved, coefficients, strict=True)]
+        coefficients[0] += divided[i]
+    return coefficients
+
+
+def horner(coefficients: Sequence[Decimal | int], x: Decimal) -> Decimal:
+    """sum_i c_i x^i."""
+    total = Decimal(0)
+    for c in reversed(coefficients):
+        total = total * x + c
+    return total
+
+
+def _with_degree(
+    function: Function, low: Decimal, high: Decimal, units: int, bits: int, degree: int
+) -> Approximation:
+    one = Decimal(2) ** units
+    center = int(((low + high) / 2 * one).to_integral_value())
+    half = max(high * one - center, center - low * one)
+
+    def g(t: Decimal) -> Decimal:
+        return function(max(low, min(high, (center + t * half) / one)))
+
+    # A rounding e of the leading coefficient, of which the lower ones take what they can, is off
+    # by e / 2^(degree - 1) at most.  So the scale needs no more than this:
+    scale = max(bits, bits + 1 - degree + degree * (int(half).bit_length()))
+    whole = Decimal(2) ** scale
+    free = _interpolated(g, degree)
+    leading = int((free[degree] / half**degree * whole).to_integral_value())
+    rest = _interpolated(
+        lambda t: horner(free, t) - leading * (t * half) ** degree / whole, degree - 1
+    )
+    lower = [int((a / half**i * whole).to_integral_value()) for i, a in enumerate(rest)]
+    return Approximation((*lower, leading), scale, center, int(half) + 1, 0.0)
+
+
+@functools.cache
+def approximate(
+    function: Function,
+    low: Decimal,
+    high: Decimal,
+    units: int,
+    error: Decimal,
+    relative: bool = True,
+) -> Approximation:
+    """The polynomial of least degree with at most this error on [low, high].
+
+    Interpolation at Chebyshev nodes: for 1 / x that is the best relative error there is
+    (1 - x p(x) vanishes at the nodes, and so is a multiple of the Chebyshev polynomial).
+
+    Args:
+        function: increasing or decreasing on the interval.
+        units: x is given in units of 2^-units.
+        relative: to the function's value, else absolute.
+
+    Raises:
+        UsageError: no polynomial of degree MAX_DEGREE does it.
+    """
+    with decimal.localcontext(DIGITS):
+        bits = int(1 / error).bit_length() + 3
+        for degree in range(1, MAX_DEGREE + 1):
+            found = _with_degree(function, low, high, units, bits, degree)
+            worst, steps = Decimal(0), 16 * (degree + 1)
+            for i in range(steps + 1):
+                x = low + (high - low) * i / steps
+                v = x * Decimal(2) ** units - found.center
+                exact = function(x)
+                off = abs(horner(found.coefficients, v) / Decimal(2) ** found.scale - exact)
+                worst = max(worst, off / abs(exact) if relative else off)
+            if worst <= error:
+                return Approximation(
+                    found.coefficients, found.scale, found.center, found.limit, float(worst)
+                )
+    raise UsageError(
+        f"No polynomial of degree {MAX_DEGREE} approximates to {float(error)} on "
+        f"[{float(low)}, {float(high)}]. Ask for less, or for a narrower range."
+    )
+
+
+def tolerance(precision: int) -> Decimal:
+    """What of an error of 2^-precision is the polynomial's share."""
+    return Decimal("0.55") / (1 << precision)

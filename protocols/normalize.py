@@ -1,0 +1,462 @@
+"""Normalisation: a private x > 0 becomes c in about [1/2, 1) and the power of two it lacks.
+
+x is compared with powers of two ("cuts"), all at once; the comparisons' bits are nested, so that a
+function that is linear on each segment between two cuts telescopes,
+
+    h(x) = h_last(x) + sum_j [x < cut_j] (h_j(x) - h_{j+1}(x)),
+
+into one sum of bit injections, opened together.  In two stages (groups of eight octaves, then one
+octave) 62 octaves take 8 + 7 comparisons.
+
+A comparison need not be exact at its cut, because the polynomial that follows is fitted to a
+slightly wider interval: all but the RESOLUTION bits below the cut's first are dropped from m and
+from lam without a message (the difference of the floors is the floor of the difference, or one
+more), and what is left is compared in a small ring.
+
+Nothing is revealed: every message is a dealt share or a masked opening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols import arithmetic, compare, convert, ops
+from tfe_bench.protocols.cost import Cost, packed, words
+from tfe_bench.protocols.party import Party, Site
+from tfe_bench.protocols.polynomial import opened_bits, truncation_open
+from tfe_bench.protocols.sharing import EvaluatorBits, MaskedBits, Shared
+from tfe_bench.protocols.truncation import deal_short
+
+RING = 64
+MAX_MAGNITUDE = 62
+# A value within 2^-RESOLUTION below a cut may count as above it.
+RESOLUTION = 5
+GROUP = 8  # octaves
+# Up to so many octaves one stage is cheaper than two.
+ONE_STAGE = 12
+PRECISIONS = range(6, 23)
+
+
+# ---- what is public
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One comparison [x < at].
+
+    Attributes:
+        drop: bits that both sides lose first.
+        bits: of the comparison then.
+    """
+
+    at: int
+    drop: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What becomes of x between two cuts: sign * x * 2^shift (rounded if negative) + constant."""
+
+    sign: int
+    shift: int
+    constant: int = 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One set of cuts (ascending), and a segment below, between and above them.
+
+    Attributes:
+        openings: of the comparisons.
+        width: the result is opened mod 2^width.
+    """
+
+    cuts: tuple[Cut, ...]
+    segments: tuple[Segment, ...]
+    openings: int
+    width: int
+
+    def cost(self, n: int) -> Cost:
+        """Of the comparisons and of opening their bits."""
+        each = [compare.msb_cost(n, c.bits, self.openings, absorb=False) for c in self.cuts]
+        opened = 64 * words(n) * len(each)
+        return Cost(
+            dealer=sum(c.dealer for c in each),
+            e1=sum(c.e1 for c in each) + opened,
+            e2=sum(c.e2 for c in each) + opened,
+            rounds=self.openings + 1,
+            cold=self.openings + 2,
+        )
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How x is normalised.
+
+    Attributes:
+        stages: one or two; the last one's segments are single octaves.
+        top: c = 1 is 2^top in the last stage's result.
+        units: c is opened with so many fractional bits.
+        low, high: bounds on c.
+    """
+
+    stages: tuple[Stage, ...]
+    top: int
+    units: int
+    low: Decimal
+    high: Decimal
+
+    @property
+    def rounds(self) -> int:
+        """Until c is open."""
+        return sum(stage.openings + 2 for stage in self.stages)
+
+
+def _octaves(top: int, count: int, to: int, clamp: bool) -> Stage:
+    """Single octaves up to 2^top, which becomes 2^to; x < 1 apart if clamp."""
+    cuts = [_cut(top - count + i, top, clamp) for i in range(1, count)]
+    segments = [Segment(1, to - (top - count + i)) for i in range(1, count + 1)]
+    if clamp:
+        cuts.insert(0, Cut(1, 0, top + 1))
+        segments.insert(0, Segment(0, segments[0].shift, 1 << segments[0].shift))
+    return Stage(tuple(cuts), tuple(segments), 1, to + 2)
+
+
+def _cut(power: int, top: int, negative: bool) -> Cut:
+    """[x < 2^power] for x < 2^top and, if negative, x > -2^top; else x >= 0."""
+    drop = max(0, power - RESOLUTION)
+    return Cut(1 << power, drop, top - drop + 1 + negative)
+
+
+def scheme(bits: int, precision: int, signed: bool = False, lowest: int = 0) -> Scheme:
+    """The scheme for 0 < x < 2^bits, or 0 < |x| < 2^bits if signed.
+
+    Args:
+        precision: c is off by a factor of 1 +- 0.35 * 2^-precision at most.
+        lowest: x >= 2^lowest is known (then x is not compared with 1).
+
+    Raises:
+        UsageError: bits outside 2..62, precision outside 6..22.
+    """
+    if not 2 <= bits <= MAX_MAGNITUDE or precision not in PRECISIONS:
+        raise UsageError(
+            f"Magnitudes have 2 to {MAX_MAGNITUDE} bits and precisions {PRECISIONS.start} to "
+            f"{PRECISIONS.stop - 1}. Received: bits={bits}, precision={precision}."
+        )
+    units = precision + 3
+    fuzz = Decimal(2) ** -(precision + 2)
+    low = (1 - Decimal(2) ** -RESOLUTION) / 2 - fuzz
+    count = bits - lowest
+    if count <= ONE_STAGE and not signed:
+        top = max(bits, units)
+        stage = _octaves(bits, count, top, lowest == 0)
+        return Scheme((stage,), top, units, low, 1 + fuzz)
+    top = precision + GROUP + 6
+    groups = -(-count // GROUP)
+    tops = [bits - GROUP * (groups - 1 - g) for g in range(groups)]
+    cuts = [_cut(t, bits, lowest == 0) for t in tops[:-1]]
+    segments = [Segment(1, top - t) for t in tops]
+    if lowest == 0:
+        cuts.insert(0, Cut(1, 0, bits + 1 + signed))
+        segments.insert(0, Segment(0, segments[0].shift, 1 << segments[0].shift))
+    if signed:
+        # -x > cut - 2^drop, so that here too it is the larger magnitudes that may come early
+        mirrored = [Cut((1 << c.drop) - c.at, c.drop, c.bits) for c in cuts[::-1]]
+        cuts = [*mirrored, *cuts]
+        segments = [*(replace(s, sign=-s.sign) for s in segments[:0:-1]), *segments]
+    coarse = Stage(tuple(cuts), tuple(segments), 2, top + 2)
+    fine = _octaves(top, GROUP, top, False)
+    return Scheme((coarse, fine), top, units, low, 1 + fuzz)
+
+
+# ---- local pieces
+
+
+def _low(x: Any, width: int) -> Any:
+    import tensorflow as tf
+
+    return (
+        x if width == RING else tf.bitwise.bitwise_and(x, tf.constant((1 << width) - 1, tf.int64))
+    )
+
+
+def _right(x: Any, bits: int) -> Any:
+    """Logical shift of words by a public number of bits."""
+    import tensorflow as tf
+
+    if bits == 0:
+        return x
+    return tf.bitcast(tf.bitwise.right_shift(tf.bitcast(x, tf.uint64), bits), tf.int64)
+
+
+def shifted(x: Shared, shift: int) -> Shared:
+    """x * 2^shift, exactly, or x / 2^-shift in a smaller ring, off by less than 2.  Local."""
+    import tensorflow as tf
+
+    if shift >= 0:
+        return x.map(lambda a: tf.bitwise.left_shift(a, tf.constant(shift, tf.int64)))
+    ring = x.ring_bits
+    return replace(x.map(lambda a: _right(_low(a, ring), -shift)), bits=ring + shift)
+
+
+def _for_comparison(x: Shared, cut: Cut) -> Shared:
+    """(x - cut) / 2^drop, floor or one more; only m and lam are there."""
+    import tensorflow as tf
+
+    ring, bits = x.ring_bits, x.ring_bits - cut.drop
+    bits = 0 if bits == RING else bits
+    if x.m is None:
+        lam = _right(_low(x.l1 + x.l2, ring), cut.drop)
+        return replace(x, l1=lam, l2=tf.zeros_like(lam), bits=bits)
+    return replace(x, m=_right(_low(x.m, ring), cut.drop) - (cut.at >> cut.drop), bits=bits)
+
+
+def _words_of(bits: EvaluatorBits) -> Any:
+    return bits.top if bits.share is None else bits.share
+
+
+def nested_bits(party: Party, x: Shared, stage: Stage) -> MaskedBits:
+    """[x < cut] for every cut, each padded to whole words, opened under masks.
+
+    Rounds and bits: `stage.cost`.
+    """
+    import tensorflow as tf
+
+    found = [
+        compare.msb(party, _for_comparison(x, cut), cut.bits, stage.openings, absorb=False)
+        for cut in stage.cuts
+    ]
+    together = tf.concat([_words_of(b) for b in found], axis=0)
+    n = tf.size(together, out_type=tf.int64) * 64
+    if found[0].share is None:
+        return convert.open_bits(party, EvaluatorBits(None, together, n, x.dealer))
+    return convert.open_bits(party, EvaluatorBits(together, None, n, x.dealer))
+
+
+# ---- sums of injections
+
+
+class Chosen:
+    """Telescoped sums over the bits of one stage, as unopened shares at the evaluators.
+
+    Args:
+        width: of the dealt bits: at least that of every sum taken.
+        tensor, slot: number of the dealt mask and of its message.
+
+    Bits sent: D width per cut and element, packed.
+    """
+
+    def __init__(
+        self, s: Site, bits: MaskedBits, cuts: int, shape: Any, width: int, tensor: int, slot: int
+    ) -> None:
+        import tensorflow as tf
+
+        self._s, self._shape, self._cuts = s, shape, cuts
+        held = bits.beta if bits.opened is None else bits.opened
+        flat = ops.module().tfe_bench_unpack_bits(words=held, n=bits.n)
+        n = tf.reduce_prod(shape)
+        every = tf.reshape(tf.reshape(flat, [cuts, -1])[:, :n], self.stacked)
+        self._known = every  # beta at D, the opened bit at the evaluators
+        self._beta = deal_short(s, every, self.stacked, tensor, slot, width)
+
+    @property
+    def stacked(self) -> Any:
+        """Shape with an axis of cuts before."""
+        import tensorflow as tf
+
+        return tf.concat([[self._cuts], self._shape], axis=0)
+
+    def constants(self, values: Sequence[int]) -> Any:
+        """Shares of the constant of x's segment.  No message."""
+        import tensorflow as tf
+
+        if self._s.is_dealer:
+            return None
+        steps = [_word(a - b) for a, b in zip(values, values[1:], strict=False)]
+        total = tf.zeros(self._shape, tf.int64)
+        for j, step in enumerate(steps):
+            if step == 0:
+                continue
+            o = self._known[j]
+            share = (1 - 2 * o) * self._beta[j]
+            total += step * (share + o if self._s.is_e2 else share)
+        return total + _word(values[-1]) if self._s.is_e2 else total
+
+    def values(self, pieces: Sequence[Shared], width: int, tensor: int, slot: int) -> Any:
+        """Shares mod 2^width of the piece of x's segment.
+
+        With d_j = pieces[j] - pieces[j+1] it is pieces[-1] + sum_j b_j d_j (convert.inject).
+        Bits sent: D width per cut and element, packed.
+        """
+        import tensorflow as tf
+
+        s = self._s
+
+        def stacked(name: str) -> Any:
+            parts = [getattr(p, name) for p in pieces]
+            return tf.stack([a - b for a, b in zip(parts, parts[1:], strict=False)])
+
+        if s.is_dealer:
+            lam = stacked("l1") + stacked("l2")
+            deal_short(s, self._known * lam, self.stacked, tensor, slot, width)
+            return None
+        products = deal_short(s, None, self.stacked, tensor, slot, width)
+        last, m = pieces[-1], stacked("m")
+        flipped = (1 - 2 * self._known) * (m * self._beta - products)
+        if s.is_e1:
+            return tf.reduce_sum(flipped - self._known * stacked("l1"), axis=0) - last.l1
+        return tf.reduce_sum(flipped + self._known * (m - stacked("l2")), axis=0) + last.m - last.l2
+
+
+def _word(a: int) -> int:
+    """As a signed 64-bit word."""
+    a &= 2**64 - 1
+    return a - 2**64 if a >> 63 else a
+
+
+def open_truncated(
+    s: Site, share: Any, shape: Any, width: int, drop: int, tensor: int, slot: int, f: int = 0
+) -> Shared:
+    """Opens y / 2^drop, stochastically rounded, mod 2^(width - drop) (truncation T4).
+
+    Bits sent: E1, E2 width - drop per element each, packed.
+    """
+    bits = width - drop
+    m = None
+    if not s.is_dealer:
+        # floor at E1, ceil at E2
+        rounded = share if s.is_e1 else share + ((1 << drop) - 1)
+        m = truncation_open(s, _right(_low(rounded, width), drop), tensor, slot, bits)
+    l1, l2 = s.new_mask(shape, tensor)
+    return Shared(m, l1, l2, s.dealer, f, 1, 0 if bits == RING else bits)
+
+
+def pieces_of(x: Shared, stage: Stage) -> list[Shared]:
+    """The linear map of each segment, mod 2^width.  Local."""
+    import tensorflow as tf
+
+    found = []
+    for segment in stage.segments:
+        piece = x.map(lambda a: 0 * a)
+        if segment.sign:
+            piece = shifted(x if segment.sign > 0 else arithmetic.neg(x), segment.shift)
+        if segment.constant:
+            c = tf.constant(segment.constant, tf.int64)
+            piece = replace(piece, m=None if piece.m is None else piece.m + c)
+        found.append(replace(piece, bits=stage.width))
+    return found
+
+
+# ---- the whole
+
+
+@dataclass(frozen=True)
+class Table:
+    """Constants by segment whose product (or sum) over the stages accompanies c.
+
+    Attributes:
+        stages: for each stage a constant for each segment.
+        additive: sum them, instead of multiplying.
+        drop: bits dropped when the result is opened.
+        bits: the result is below 2^bits in magnitude, and opened mod 2^(bits + 2).
+    """
+
+    stages: tuple[tuple[int, ...], ...]
+    additive: bool
+    drop: int
+    bits: int
+
+    @property
+    def width(self) -> int:
+        """The sums are right mod 2^width."""
+        return self.bits + 2 + self.drop
+
+
+def table(stages: Sequence[Sequence[int]], drop: int = 0, additive: bool = False) -> Table:
+    """A table and the bits it takes.
+
+    Raises:
+        UsageError: the products do not fit 63 bits.
+    """
+    most = [max(abs(v) for v in values) for values in stages]
+    largest = sum(most) if additive else most[0] * (most[1] if len(most) > 1 else 1)
+    found = Table(tuple(tuple(v) for v in stages), additive, drop, (largest >> drop).bit_length())
+    # the rounding may add a unit to a largest value that is all ones
+    if (largest + (1 << drop) - 1) >> drop >= 1 << found.bits:
+        found = replace(found, bits=found.bits + 1)
+    if found.width >= RING:
+        raise UsageError(
+            f"A scale factor takes {found.width} bits. Received: parameters for which it does not "
+            "fit 63. Use fewer fractional bits, a lower precision or a smaller range."
+        )
+    return found
+
+
+def normalize(
+    party: Party, x: Shared, plan: Scheme, center: int, factor: Table
+) -> tuple[Shared, Shared]:
+    """(c * 2^units - center, factor of x's segment), both in small rings.
+
+    x <= 0 gives c as for x = 1, and the factor of the segment of its own.
+
+    Rounds: plan.rounds (cold one more).  Bits sent: `normalize_cost`.
+    """
+    import tensorflow as tf
+
+    if x.limbs != 1 or x.ring_bits != RING:
+        raise UsageError(f"This function works over Z_2^64. Received: {x!r}.")
+    shape = tf.shape(x.any, out_type=tf.int64)
+    x = replace(x, fractional_bits=0)
+    before: MaskedBits | None = None
+    running: Shared | None = None
+    for i, stage in enumerate(plan.stages):
+        bits = nested_bits(party, x, stage)
+        final = i + 1 == len(plan.stages)
+        s = party.site("normalize", stage, center, factor, dealer=x.dealer)
+        cuts = len(stage.cuts)
+        chosen = Chosen(s, bits, cuts, shape, max(stage.width, factor.width), 0, 0)
+        y = chosen.values(pieces_of(x, stage), stage.width, 1, 1)
+        u = None
+        if factor.additive and final:
+            u = chosen.constants(factor.stages[i])
+            if before is not None:
+                coarse = Chosen(s, before, len(plan.stages[0].cuts), shape, factor.width, 2, 2)
+                more = coarse.constants(factor.stages[0])
+                u = None if u is None else u + more
+        elif not factor.additive and i == 0:
+            u = chosen.constants(factor.stages[0])
+        elif not factor.additive:
+            assert running is not None
+            scaled = [running.map(lambda a, c=c: a * c) for c in factor.stages[i]]
+            u = chosen.values(scaled, factor.width, 2, 2)
+        if final or not factor.additive:
+            drop = factor.drop if final else 0
+            running = open_truncated(s, u, shape, factor.width, drop, 3, 3)
+        drop = plan.top - plan.units if final else 0
+        x = open_truncated(s, y, shape, stage.width, drop, 4, 4)
+        before = bits
+    assert running is not None
+    return replace(x, m=None if x.m is None else x.m - center), running
+
+
+def normalize_cost(n: int, plan: Scheme, factor: Table) -> Cost:
+    """Cost of `normalize` for n elements."""
+    total = Cost(0, 0, 0, 0, 0)
+    for i, stage in enumerate(plan.stages):
+        final = i + 1 == len(plan.stages)
+        cuts = len(stage.cuts)
+        dealt = packed(n * cuts, max(stage.width, factor.width)) + packed(n * cuts, stage.width)
+        if factor.additive and final and i:
+            dealt += packed(n * len(plan.stages[0].cuts), factor.width)
+        if not factor.additive and i:
+            dealt += packed(n * cuts, factor.width)
+        sent = opened_bits(n, stage.width - (plan.top - plan.units if final else 0))
+        if final or not factor.additive:
+            sent += opened_bits(n, factor.width - (factor.drop if final else 0))
+        total = total.then(stage.cost(n)).then(Cost(dealt, sent, sent, 1, 2))
+    return total

@@ -1,0 +1,182 @@
+// The two evaluators' shares add up to the polynomial's value, whatever the masks.
+#include "protocols/kernels/core/polynomial.h"
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "protocols/kernels/core/multiword.h"
+#include "tests/kernels/check.h"
+
+using namespace tfe_bench;
+
+namespace {
+
+// |x| < 2^(k-2), its ends and zero often among them.
+int64_t Small(std::mt19937_64& random, int k) {
+  const int64_t limit = int64_t{1} << (k - 2);
+  switch (random() % 8) {
+    case 0: return limit - 1;
+    case 1: return -limit + 1;
+    case 2: return 0;
+    default: return static_cast<int64_t>(random() % (2 * limit - 1)) - limit + 1;
+  }
+}
+
+// Evaluates over `n` elements in two parts; the shares' sums mod 2^(modulus - drop).
+std::vector<uint64_t> Sums(const MaskedPolynomial& p, const std::vector<std::vector<int64_t>>& x,
+                           std::mt19937_64& random) {
+  const int64_t n = x[0].size(), words = p.record_words();
+  std::vector<std::vector<uint64_t>> lam(x.size()), m(x.size());
+  std::vector<const uint64_t*> lams, ms;
+  for (size_t i = 0; i < x.size(); ++i) {
+    for (int64_t e = 0; e < n; ++e) {
+      // The bits above the factor's ring are noise; masks of 0 and of all ones are the edges.
+      const uint64_t mask = random() % 5 ? random() : random() % 2 ? 0 : ~uint64_t{0};
+      lam[i].push_back(mask);
+      const uint64_t noise = p.bits[i] < 64 ? random() << p.bits[i] : 0;
+      m[i].push_back(static_cast<uint64_t>(x[i][e]) + mask + noise);
+    }
+    lams.push_back(lam[i].data());
+    ms.push_back(m[i].data());
+  }
+  std::vector<uint64_t> mask(n * words), dealt, y1(n), y2(n);
+  for (auto& w : mask) w = random();
+  dealt = mask;
+  const int64_t half = n / 2;
+  p.Deal(lams.data(), 0, half, dealt.data());
+  p.Deal(lams.data(), half, n, dealt.data() + half * words);
+  p.Share(true, ms.data(), 0, n, mask.data(), y1.data());
+  p.Share(false, ms.data(), 0, half, dealt.data(), y2.data());
+  p.Share(false, ms.data(), half, n, dealt.data() + half * words, y2.data());
+  for (int64_t e = 0; e < n; ++e) y1[e] += y2[e];
+  return y1;
+}
+
+}  // namespace
+
+TEST(powers_up_to_degree_five_are_exact) {
+  std::mt19937_64 random(1);
+  for (int degree = 1; degree <= 5; ++degree) {
+    MaskedPolynomial p;
+    p.bits = {13};
+    p.degrees = {degree};
+    p.modulus_bits = 64 + 40;
+    p.drop = 40;  // p * 2^40, exactly
+    p.widths.assign(degree + 1, p.modulus_bits);
+    p.widths[0] = 0;
+    std::vector<int64_t> a(degree + 1);
+    for (auto& c : a) c = static_cast<int64_t>(random() % 200) - 100;
+    for (int64_t c : a) {
+      const auto word = Multiword<2>::Of(c) << 40;
+      p.coefficients.insert(p.coefficients.end(), word.word, word.word + 2);
+    }
+    CHECK_EQ(p.Prepare(true), "");
+    std::vector<std::vector<int64_t>> x(1);
+    for (int i = 0; i < 500; ++i) x[0].push_back(Small(random, 13));
+    const auto sums = Sums(p, x, random);
+    for (int i = 0; i < 500; ++i) {
+      uint64_t want = 0;
+      for (int j = degree; j >= 0; --j) {
+        want = want * static_cast<uint64_t>(x[0][i]) + static_cast<uint64_t>(a[j]);
+      }
+      CHECK_EQ(sums[i], want);
+    }
+  }
+}
+
+TEST(products_of_two_and_three_factors_are_rounded_to_a_neighbour) {
+  std::mt19937_64 random(2);
+  for (int factors = 2; factors <= 3; ++factors) {
+    MaskedPolynomial p;
+    const int all[] = {30, 21, 12};
+    p.bits.assign(all, all + factors);
+    p.degrees.assign(factors, 1);
+    const int terms = 1 << factors;
+    p.drop = 17;
+    p.modulus_bits = 64 + p.drop;
+    p.widths.assign(terms, p.modulus_bits);
+    p.widths[0] = 0;
+    p.coefficients.assign(2 * terms, 0);
+    p.coefficients[2 * (terms - 1)] = 1;
+    CHECK_EQ(p.Prepare(true), "");
+    std::vector<std::vector<int64_t>> x(factors);
+    for (int i = 0; i < 1000; ++i) {
+      for (int f = 0; f < factors; ++f) x[f].push_back(Small(random, all[f]));
+    }
+    const auto sums = Sums(p, x, random);
+    for (int i = 0; i < 1000; ++i) {
+      __int128 product = 1;
+      for (int f = 0; f < factors; ++f) product *= x[f][i];
+      const int64_t down = static_cast<int64_t>(product >> 17);
+      const uint64_t above = sums[i] - static_cast<uint64_t>(down);
+      CHECK(above == 0 || (above == 1 && (product & ((1 << 17) - 1))));
+    }
+  }
+}
+
+TEST(narrow_fields_cost_what_their_rounding_costs) {
+  // x^2 / 2^20 with the square's mask dealt without its low 18 bits: a quarter of a unit off.
+  std::mt19937_64 random(3);
+  MaskedPolynomial p;
+  p.bits = {40};
+  p.degrees = {2};
+  p.drop = 20;
+  p.modulus_bits = 84;
+  p.widths = {0, 84, 84 - 18};
+  p.coefficients.assign(6, 0);
+  p.coefficients[4] = 1;
+  CHECK_EQ(p.Prepare(true), "");
+  std::vector<std::vector<int64_t>> x(1);
+  for (int i = 0; i < 2000; ++i) x[0].push_back(Small(random, 40));
+  const auto sums = Sums(p, x, random);
+  for (int i = 0; i < 2000; ++i) {
+    const __int128 square = static_cast<__int128>(x[0][i]) * x[0][i];
+    // in units of 2^-20 of a result: one for the rounding of the shares, 1/8 for the dealer's
+    const __int128 off = (static_cast<__int128>(static_cast<int64_t>(sums[i])) << 20) - square;
+    const __int128 limit = (1 << 20) + (1 << 17);
+    CHECK(-limit < off && off < limit);
+  }
+}
+
+TEST(bits_outside_the_fields_stay_mask) {
+  MaskedPolynomial p;
+  p.bits = {10};
+  p.degrees = {1};
+  p.modulus_bits = 70;
+  p.drop = 3;
+  p.widths = {0, 70};
+  CHECK_EQ(p.Prepare(false), "");
+  CHECK_EQ(p.record_words(), 3);
+  const uint64_t lam[] = {5};
+  const uint64_t* lams[] = {lam};
+  uint64_t record[] = {1, 2, ~uint64_t{0}};
+  p.Deal(lams, 0, 1, record);
+  CHECK_EQ(record[2] >> 12, ~uint64_t{0} >> 12);
+}
+
+TEST(what_does_not_fit_is_refused) {
+  MaskedPolynomial good;
+  good.bits = {10};
+  good.degrees = {2};
+  good.modulus_bits = 100;
+  good.drop = 20;
+  good.widths = {0, 100, 90};
+  CHECK_EQ(good.Prepare(false), "");
+  auto bad = good;
+  bad.bits = {63};
+  CHECK(!bad.Prepare(false).empty());
+  bad = good;
+  bad.degrees = {25};
+  CHECK(!bad.Prepare(false).empty());
+  bad = good;
+  bad.modulus_bits = 257;
+  CHECK(!bad.Prepare(false).empty());
+  bad = good;
+  bad.widths = {0, 101, 90};
+  CHECK(!bad.Prepare(false).empty());
+  bad = good;
+  bad.widths = {0, 0, 0};
+  CHECK(!bad.Prepare(false).empty());
+  CHECK(!good.Prepare(true).empty());
+}
