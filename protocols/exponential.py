@@ -1,10 +1,13 @@
 """Exponentials of private values, in four forms, over Z_2^64 and Z_2^128.
 
-form         rounds (f = 16 / 40)  bits (f = 16 / 40)  error
-"one-round"  1 / 1                 384 / 512           1 ulp for x <= 0, relative 2^-29 / 2^-44
-"prime"      2 / 2                 see `exp_cost`      relative 2^-12 / 2^-22
-"taylor"     16 / 11 (k = 8)                           relative x^2 / 2^(k+1)
-"pade"       15 / 9                                    relative 2^-12 / 1e-7
+form         rounds    bits per element   error besides 1 ulp (taylor: besides 1.5 2^k ulp)
+"one-round"  1         384 (512)          relative 2^-29 (2^-44)
+"prime"      2         258 (514)          relative 2^-10 (2^-21)
+"taylor"     16 (11)   2480 (3888)        relative x^2 / 2^(k+1), here k = 8
+"pade"       15 (9)    3999 (6981)        relative 2^-12 (2^-13)
+
+These are for 16 fractional bits in Z_2^64 (and 40 in Z_2^128), all three parties together, without
+clamp; a clamp makes 4 rounds of 1 or 2, one more of the others (`exp_cost`).
 
 The one-round form is exp_one_round.py, exponent sharing modulo a prime (Kelkar et al., USENIX
 Security 2022; SPU) exp_prime.py, (1 + x / 2^k)^(2^k) exp_taylor.py, bit decomposition exp_pade.py.
@@ -23,6 +26,9 @@ from tfe_bench.protocols import (
     compare,
     convert,
     exp_one_round,
+    exp_pade,
+    exp_prime,
+    exp_taylor,
 )
 from tfe_bench.protocols import wide_arithmetic as ring
 from tfe_bench.protocols.cost import Cost
@@ -63,7 +69,12 @@ def _form(
         )
     if ring_bits not in (64, 128):
         raise UsageError(f"exp works over Z_2^64 and Z_2^128. Received: 2^{ring_bits}.")
-    return exp_one_round.plan(ring_bits, fractional_bits, softmax)
+    if method == "taylor":
+        return exp_taylor.plan(ring_bits, fractional_bits, iterations)
+    if method == "pade":
+        return exp_pade.plan(ring_bits, fractional_bits)
+    chosen = exp_one_round.plan if method == "one-round" else exp_prime.plan
+    return chosen(ring_bits, fractional_bits, softmax)
 
 
 def exp(
