@@ -83,7 +83,9 @@ def _split(total: int, parts: int) -> tuple[int, ...]:
 
 @functools.cache
 def recipe(bits: int, openings: int | None = None) -> Recipe:
-    """The cheapest recipe for k = bits, with a given number of openings or the fewest bits overall.
+    """The cheapest recipe for k = bits, with a given number of openings.
+
+    Unless it is given: 2, or 3 where the third saves an eighth of the bits.
 
     Raises:
         UsageError: bits outside 2..128, or openings outside 1..3.
@@ -91,7 +93,8 @@ def recipe(bits: int, openings: int | None = None) -> Recipe:
     if not 2 <= bits <= 128:
         raise UsageError(f"A comparison is of 2 to 128 bits. Received: {bits}.")
     if openings is None:
-        return min((recipe(bits, o) for o in (2, 3)), key=lambda r: r.total)
+        two, three = recipe(bits, 2), recipe(bits, 3)
+        return three if 8 * three.total <= 7 * two.total else two
     if openings not in (1, 2, 3):
         raise UsageError(f"A comparison takes 1, 2 or 3 openings. Received: {openings}.")
     best: Recipe | None = None
@@ -196,7 +199,7 @@ def msb(
 
     Args:
         bits: k; 64 is exact for any 64-bit value, a smaller k is right for |x| < 2^(k-1).
-        openings: 1 to 3 exchanges; None takes the fewest bits.
+        openings: 1 to 3 exchanges; None takes 2, or 3 where that saves an eighth of the bits.
 
     Rounds: openings (cold one more).  Bits sent per 64 elements: `msb_cost`.
     """

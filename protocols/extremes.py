@@ -228,7 +228,9 @@ def _with_last(x: Shared, won: Shared, width: int) -> Shared:
     return replace(won, **parts)
 
 
-def one_hot(party: Party, x: Shared, bits: int = compare.EXACT_BITS) -> MaskedBits:
+def one_hot(
+    party: Party, x: Shared, bits: int = compare.EXACT_BITS, openings: int | None = None
+) -> MaskedBits:
     """[value j of row i is its row's first largest] for x [width, rows], order [width, rows].
 
     Compares all pairs, ANDs what each value says of the others, opens the result under a mask.
@@ -247,6 +249,7 @@ def one_hot(party: Party, x: Shared, bits: int = compare.EXACT_BITS) -> MaskedBi
                 x.map(lambda a: tf.gather(a, left)), x.map(lambda a: tf.gather(a, right))
             ),
             bits,
+            openings,
         ),
     )
     number = {pair: k for k, pair in enumerate(pairs)}
@@ -306,12 +309,14 @@ def pick(party: Party, hot: MaskedBits, x: Shared) -> Shared:
     return replace(x, m=m, l1=l1, l2=l2)
 
 
-def one_hot_cost(rows: int, width: int, bits: int = compare.EXACT_BITS) -> Cost:
+def one_hot_cost(
+    rows: int, width: int, bits: int = compare.EXACT_BITS, openings: int | None = None
+) -> Cost:
     """Cost of `one_hot`."""
-    n = rows * width
+    n, pairs = rows * width, rows * width * (width - 1) // 2
     return (
-        compare.msb_cost(rows * width * (width - 1) // 2, bits)
-        .then(convert.open_bits_cost(rows * width * (width - 1) // 2))
+        compare.msb_cost(pairs, bits, openings)
+        .then(convert.open_bits_cost(pairs))
         .then(logic.all_of_cost(n, width - 1))
         .then(convert.open_bits_cost(n))
     )

@@ -99,6 +99,11 @@ def _enough(f: int, low: float, precision: int | None) -> int:
     return min(PRECISION, max(normalize.PRECISIONS.start, f + 3 - math.frexp(low)[1]))
 
 
+def plan_in(f: int, lowest: int, bits: int, precision: int) -> power.Power:
+    """How 1 / x is computed for ring elements 2^lowest <= X < 2^bits; its last step is g(c) U."""
+    return _power(f, bits, precision, False, lowest)
+
+
 def _ranged(f: int, low: float, high: float, precision: int) -> power.Power:
     lowest = int(low * 2**f).bit_length() - 1
     bits = int(high * 2**f).bit_length()
