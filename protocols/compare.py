@@ -209,7 +209,9 @@ def msb(
         raise UsageError(f"msb of {bits} bits wants a ring that large. Received: {x!r}.")
     part = masked_part(party, x)
     planes = ops.module().tfe_bench_planes(x=part, bits=bits)
-    n = tf.shape(part, out_type=tf.int64)[0]
+    # Known where it can be, so that a use of the bits for another shape fails while it is traced.
+    known = part.shape[0]
+    n = tf.shape(part, out_type=tf.int64)[0] if known is None else tf.constant(known, tf.int64)
     return msb_of_planes(party, planes, n, recipe(bits, openings), x.dealer, absorb)
 
 

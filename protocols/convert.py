@@ -129,14 +129,15 @@ def inject_shares(
     Rounds: 0 with D ahead, else 1.  Bits sent: D 128 per element (256 with 2 limbs), and with
     extend_ring 3 (64 - k) more.
     Raises:
-        UsageError: bits and x have different dealers.
+        UsageError: bits and x have different dealers or numbers, or a wide x is to be extended.
     """
     import tensorflow as tf
 
-    if bits.dealer != x.dealer:
-        raise UsageError(f"inject wants one dealer. Received: {bits!r} and {x!r}.")
+    check_inject("inject", bits, x)
     if x.limbs == 2:
-        assert leave is None and not extend_ring and not negated
+        if extend_ring:
+            raise UsageError(f"inject extends rings of less than 64 bits. Received: {x!r}.")
+        assert leave is None and not negated
         return _wide_inject_shares(s, bits, x, tensor, slot)
     k = x.ring_bits if extend_ring else 64
     attributes = {
@@ -148,7 +149,9 @@ def inject_shares(
     }
     if s.is_dealer:
         beta = bits.beta
-        message = ops.module().tfe_bench_inject_deal(beta=beta, l1=x.l1, l2=x.l2, **attributes)
+        message = ops.module().tfe_bench_inject_deal(
+            beta=beta, l1=x.l1, l2=x.l2, n=bits.n, **attributes
+        )
         s.send(message, s.e2, slot, run_ahead=True)
         return None
     dealt = tf.zeros([0], tf.uint8)
@@ -161,10 +164,31 @@ def inject_shares(
         m=x.m,
         part=x.l1 if s.is_e1 else x.l2,
         dealt=dealt,
+        n=bits.n,
         open=-1 if leave is None else leave,
         negate=negated,
         **attributes,
     )
+
+
+def check_inject(name: str, bits: MaskedBits, x: Shared) -> None:
+    """Refuses what can be refused while tracing; the kernels check the number of bits again."""
+    import tensorflow as tf
+
+    for wanted, given in ((MaskedBits, bits), (Shared, x)):
+        if not isinstance(given, wanted):
+            raise UsageError(
+                f"{name} wants private bits, opened under a mask, and a private tensor. "
+                f"Received: {type(given).__name__} for {wanted.__name__}."
+            )
+    if bits.dealer != x.dealer:
+        raise UsageError(f"{name} wants one dealer. Received: {bits!r} and {x!r}.")
+    n, elements = tf.get_static_value(bits.n), x.shape.num_elements()
+    if n is not None and elements is not None and n != elements:
+        raise UsageError(
+            f"{name} wants one bit per element. "
+            f"Received: {n} bits for shape {x.shape.as_list()}, {elements} elements."
+        )
 
 
 def _wide_inject_shares(s: Site, bits: MaskedBits, x: Shared, tensor: int, slot: int) -> Any:
@@ -205,7 +229,8 @@ def inject(
     """
     import tensorflow as tf
 
-    s = party.site("inject", x.limbs, negated, extend_ring, dealer=x.dealer)
+    check_inject("inject", bits, x)
+    s = party.site("inject", x.ring_bits, negated, extend_ring, dealer=x.dealer)
     last = 7  # after the dealt masks
     if x.limbs == 2:
         plain = logic.invert(bits) if negated else bits

@@ -31,12 +31,17 @@ def choose(
     """What "auto" stands for: all-pairs where the rounds it saves outweigh its traffic.
 
     Raises:
-        UsageError: an unknown method, or too many values for all-pairs.
+        UsageError: an unknown method or profile, or too many values for all-pairs.
     """
+    if profile not in ROUND_BITS:
+        raise UsageError(
+            f"Unknown network profile. Received: {profile!r}."
+            f"{did_you_mean(str(profile), ROUND_BITS)} Known: {', '.join(ROUND_BITS)}."
+        )
     if method not in METHODS:
         raise UsageError(
-            f"Unknown method {method!r}.{did_you_mean(method, METHODS)} Known: "
-            f"{', '.join(METHODS)}."
+            f"Unknown method for the extremes of a row. Received: {method!r}."
+            f"{did_you_mean(str(method), METHODS)} Known: {', '.join(METHODS)}."
         )
     if method == "all-pairs" and width > MOST_PAIRED:
         raise UsageError(
@@ -46,7 +51,7 @@ def choose(
     if method != "auto" or width > MOST_PAIRED or width < 3:
         return "tree" if method == "auto" else method
     tree, paired = (_reduce_cost(rows, width, bits, m) for m in ("tree", "all-pairs"))
-    saved = (tree.rounds - paired.rounds) * ROUND_BITS.get(profile, ROUND_BITS["wan"])
+    saved = (tree.rounds - paired.rounds) * ROUND_BITS[profile]
     return "all-pairs" if paired.total - tree.total <= saved else "tree"
 
 
@@ -80,6 +85,7 @@ def reduce_min(
     profile: str = "local",
 ) -> Shared:
     """The smallest value along an axis; as `reduce_max`."""
+    _static("reduce_min", x)
     y = _extreme(
         party, "reduce_min", arithmetic.neg(x), axis, keepdims, bits, method, profile, False
     )[0]
@@ -99,8 +105,14 @@ def argmax(
 
     Rounds: those of `reduce_max`.  Bits sent: `reduce_max_cost` with index=True.
     """
+    return _arg(party, "argmax", x, axis, bits, method, profile)
+
+
+def _arg(
+    party: Party, name: str, x: Shared, axis: int | None, bits: int, method: str, profile: str
+) -> Shared:
     axis = 0 if axis is None else axis
-    index = _extreme(party, "argmax", x, axis, False, bits, method, profile, True)[1]
+    index = _extreme(party, name, x, axis, False, bits, method, profile, True)[1]
     assert index is not None
     return index
 
@@ -115,7 +127,8 @@ def argmin(
     profile: str = "local",
 ) -> Shared:
     """Index of the first smallest value along an axis; as `argmax`."""
-    return argmax(party, arithmetic.neg(x), axis, bits=bits, method=method, profile=profile)
+    _static("argmin", x)
+    return _arg(party, "argmin", arithmetic.neg(x), axis, bits, method, profile)
 
 
 def _extreme(
@@ -138,9 +151,12 @@ def _extreme(
         x = x.map(lambda a: tf.reshape(a, [-1]))
         shape = [math.prod(shape)]
     else:
-        if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
+        if isinstance(axis, bool) or not isinstance(axis, int):
+            raise UsageError(f"{name} wants an axis as an integer. Received: {axis!r}.")
+        if not -len(shape) <= axis < len(shape):
+            among = f"from {-len(shape)} to {len(shape) - 1}" if shape else "of a tensor with any"
             raise UsageError(
-                f"{name} wants an axis from {-len(shape)} to {len(shape) - 1}. Received: {axis!r}."
+                f"{name} wants an axis {among}. Received: {axis} for shape {shape}."
             )
         where = axis % len(shape)
         rest = [1 if i == where else n for i, n in enumerate(shape)]
@@ -302,6 +318,9 @@ def pick(party: Party, hot: MaskedBits, x: Shared) -> Shared:
     """
     import tensorflow as tf
 
+    if not isinstance(x, Shared) or x.limbs != 1:
+        raise UsageError(f"pick works on private 64-bit words. Received: {x!r}.")
+    convert.check_inject("pick", hot, x)
     s = party.site("pick", dealer=x.dealer)
     y = convert.inject_shares(s, hot, x, 0, 0)
     m = None if s.is_dealer else s.open_mask(tf.reduce_sum(y, axis=0), 7, 2)

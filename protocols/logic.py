@@ -26,13 +26,18 @@ def invert(bits: MaskedBits) -> MaskedBits:
     """NOT of every bit.  Local."""
     import tensorflow as tf
 
+    _one_dealer("invert", (bits,))
     if bits.opened is None:
         return bits
     return replace(bits, opened=tf.bitwise.invert(bits.opened))
 
 
 def xor(a: MaskedBits, b: MaskedBits) -> MaskedBits:
-    """a XOR b.  Local."""
+    """a XOR b.  Local.
+
+    Raises:
+        UsageError: different dealers or numbers of bits.
+    """
     import tensorflow as tf
 
     _one_dealer("xor", (a, b))
@@ -73,7 +78,7 @@ def all_of(party: Party, bits: Sequence[MaskedBits]) -> EvaluatorBits:
 
     Rounds: 0 with D ahead, else 1.  Bits sent: D 2^r - 1 per element.
     Raises:
-        UsageError: no or too many operands, or different dealers.
+        UsageError: no or too many operands, or different dealers or numbers of bits.
     """
     import tensorflow as tf
 
@@ -103,8 +108,13 @@ def all_of_cost(n: int, operands: int) -> Cost:
 
 
 def _one_dealer(name: str, bits: Sequence[MaskedBits]) -> None:
+    import tensorflow as tf
+
     for b in bits:
         if not isinstance(b, MaskedBits):
             raise UsageError(f"{name} wants private bits. Received: {type(b).__name__}.")
         if b.dealer != bits[0].dealer:
             raise UsageError(f"{name} wants bits of one dealer. Received: {bits[0]!r} and {b!r}.")
+    known = {int(n) for n in (tf.get_static_value(b.n) for b in bits) if n is not None}
+    if len(known) > 1:
+        raise UsageError(f"{name} wants equally many bits. Received: {sorted(known)}.")

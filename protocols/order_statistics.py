@@ -54,9 +54,10 @@ def quantile(
     """The q-quantile of each row [..., n], linearly interpolated as numpy.quantile does.
 
     Args:
-        q: public, 0 to 1.
+        q: public, 0 to 1; rounded so that the place between two neighbours is a multiple of 2^-16.
 
-    Error: below 1 ulp, and 2^-17 of the distance between the two neighbours of the place.
+    Error: below 1 ulp, and 2^-17 of the distance between the two neighbours of the place, which
+    must be less than 2^(62 - b) ring units for the b <= 16 bits of that place (b = 1: a median).
     Rounds and bits: those of `sort`, and of one truncation where the place is between two values.
     Raises:
         UsageError: q out of range, no values.
@@ -74,15 +75,17 @@ def quantile(
     left = flat.map(lambda a: tf.reshape(a[:, below], shape[:-1]))
     if weight == 0:
         return left
+    # Fewer bits leave more room: the truncation takes products below 2^62.
+    bits = WEIGHT_BITS
+    while weight % 2 == 0 and bits > 1:
+        weight, bits = weight // 2, bits - 1
     right = flat.map(lambda a: tf.reshape(a[:, below + 1], shape[:-1]))
 
     def between(a: Shared, b: Shared) -> Shared:
-        part = arithmetic.mul_public(
-            arithmetic.sub(b, a), tf.constant(weight, tf.int64), WEIGHT_BITS
-        )
-        return arithmetic.add(a, truncate(party, part, WEIGHT_BITS))
+        part = arithmetic.mul_public(arithmetic.sub(b, a), tf.constant(weight, tf.int64), bits)
+        return arithmetic.add(a, truncate(party, part, bits))
 
-    graph = party.cached_function(("quantile", tuple(shape), weight), lambda: between)
+    graph = party.cached_function(("quantile", tuple(shape), weight, bits), lambda: between)
     result: Shared = graph(left, right)
     return result
 
@@ -90,6 +93,8 @@ def quantile(
 def _rows(name: str, x: Any) -> list[int]:
     if not isinstance(x, Shared):
         raise UsageError(f"{name} wants a private tensor. Received: {type(x).__name__}.")
+    if x.limbs != 1 or x.ring_bits != 64:
+        raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
     shape = x.shape.as_list()
     if not shape or shape[-1] == 0:
         raise UsageError(f"{name} wants [..., n] with values. Received: shape {shape}.")

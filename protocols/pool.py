@@ -41,9 +41,12 @@ def max_pool2d(
     Raises:
         UsageError: ranks, sizes or padding that do not fit.
     """
-    plan = _plan(x.shape.as_list() if isinstance(x, Shared) else x, ksize, strides, padding)
-    if not isinstance(x, Shared) or x.limbs != 1 or x.ring_bits != 64:
-        raise UsageError(f"max_pool2d wants a private tensor of Z_2^64. Received: {x!r}.")
+    if not isinstance(x, Shared):
+        raise UsageError(f"max_pool2d wants a private tensor. Received: {type(x).__name__}.")
+    if x.limbs != 1 or x.ring_bits != 64:
+        raise UsageError(f"max_pool2d works over Z_2^64. Received: {x!r}.")
+    shape = None if x.shape.rank is None else x.shape.as_list()
+    plan = _plan(shape, ksize, strides, padding)
     for step in plan.steps:
         x = _one_step(party, x, step, bits, profile)
     return x
@@ -101,12 +104,13 @@ def _plan(shape: Any, ksize: Pair, strides: Pair, padding: str) -> _Plan:
 
 
 def _pair(name: str, value: Pair) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2 or not all(isinstance(v, int) and v > 0 for v in pair):
+    pair = tuple(value) if isinstance(value, (list, tuple)) else (value, value)
+    whole = all(isinstance(v, int) and not isinstance(v, bool) and v > 0 for v in pair)
+    if len(pair) != 2 or not whole:
         raise UsageError(
             f"max_pool2d wants {name} as one or two positive integers. Received: {value!r}."
         )
-    return pair
+    return pair[0], pair[1]
 
 
 def _places(size: int, kernel: int, stride: int, padding: str) -> list[list[int]]:

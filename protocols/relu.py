@@ -122,35 +122,41 @@ def truncated_product(
 
     if two is None:
         two = arithmetic._matrix
-    if not (bits >= 2 and drop > 0 and bits + drop <= RING):
+    whole = isinstance(drop, int) and isinstance(bits, int)
+    if not (whole and bits >= 2 and drop > 0 and bits + drop <= RING):
         raise UsageError(
             "truncated_product wants drop >= 1, bits >= 2 and no more than 64 of both together. "
             f"Received: drop={drop}, bits={bits}."
         )
-    arithmetic._match("truncated_product", x, y, same_scale=False)
+    _operands(x, y)
+    if two is arithmetic._matrix:
+        arithmetic._multipliable(x, y)
     if bias is not None:
+        _operands(x, bias)
         if bias.fractional_bits != x.fractional_bits + y.fractional_bits:
             raise UsageError(
                 "truncated_product wants its bias at the scale of the product, "
                 f"{x.fractional_bits + y.fractional_bits} fractional bits. Received: {bias!r}."
             )
-        arithmetic._match("truncated_product", x, bias, same_scale=False)
     s = party.site("truncated_product", drop, bits, bias is not None, dealer=x.dealer)
     width = drop + bits
     m = None
     if s.is_dealer:
         with s.in_turn():
             gamma = two([x.l1 + x.l2], [y.l1 + y.l2])
+        _fits(bias, gamma)
         s.send(pack(s.apply_mask(gamma, K1, 0, "sub"), width), s.e2, 0, run_ahead=True)
         shape = tf.shape(gamma, out_type=tf.int64)
     else:
         if s.is_e1:
             crossed = two([x.m, x.l1], [y.l1, y.m])
+            _fits(bias, crossed)
             z = s.apply_mask(-crossed, K1, 0, "add", sent=False)
             z = z if bias is None else z + (bias.m - bias.l1)
             u = arithmetic_shift(z, drop)
         else:
             crossed = two([x.m, x.l2], [y.m - y.l2, -y.m])
+            _fits(bias, crossed)
             shape = tf.shape(crossed, out_type=tf.int64)
             z = crossed + unpack(s.recv(bytes_of(shape, width), s.d, 0, tf.uint8), shape, width)
             z = z if bias is None else z - bias.l2
@@ -160,6 +166,36 @@ def truncated_product(
     l1, l2 = s.new_mask(shape, tensor=1)
     scale = x.fractional_bits + y.fractional_bits - drop
     return Shared(m, l1, l2, x.dealer, scale, 1, bits)
+
+
+def _operands(x: Shared, y: Shared) -> None:
+    for operand in (x, y):
+        if not isinstance(operand, Shared):
+            raise UsageError(
+                "truncated_product wants private tensors. "
+                f"Received: {type(operand).__name__}. Use matmul_public and truncate for a public "
+                "operand."
+            )
+        if operand.limbs != 1 or operand.ring_bits != RING:
+            raise UsageError(f"truncated_product works over Z_2^64. Received: {operand!r}.")
+    arithmetic._match("truncated_product", x, y, same_scale=False)
+
+
+def _fits(bias: Shared | None, product: Any) -> None:
+    """Refuses a bias that would make the product larger than what D deals for."""
+    import tensorflow as tf
+
+    if bias is None:
+        return
+    try:
+        joint = tf.broadcast_static_shape(product.shape, bias.shape)
+    except ValueError:
+        joint = None
+    if joint is None or not joint.is_compatible_with(product.shape):
+        raise UsageError(
+            "truncated_product wants a bias that broadcasts to the product's shape "
+            f"{product.shape}. Received: {bias!r}."
+        )
 
 
 def truncated_product_cost(n: int, drop: int, bits: int = compare.LAYER_BITS) -> Cost:

@@ -5,6 +5,7 @@
 // Security 2021: multi-input AND).
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "protocols/kernels/ops/session_op.h"
 #include "tensorflow/core/framework/op.h"
@@ -181,6 +182,11 @@ class AndShareOp : public AndOp {
         }
       }
     });
+    if (role == kE1 && call.session->recording()) {
+      std::vector<uint64_t> pad(subsets * Stride(words));
+      FillMask(*call.session, stream, 0, pad.size() / 2, reinterpret_cast<uint8_t*>(pad.data()));
+      call.session->Record(stream, kShare, pad.data(), pad.size() * 8);
+    }
   }
 };
 

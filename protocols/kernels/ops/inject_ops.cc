@@ -8,8 +8,11 @@
 //
 // The dealer's message, n elements: beta [8n bytes], beta lam [8n], and for k < 64 om, msb(lam),
 // beta msb(lam) packed with 64-k bits each.
+//
+// n is the number of bits: one per element, or the bits were made for another shape.
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "protocols/kernels/core/pack.h"
@@ -39,6 +42,7 @@ REGISTER_OP("TfeBench>InjectDeal")
     .Input("beta: int64")
     .Input("l1: int64")
     .Input("l2: int64")
+    .Input("n: int64")
     .Output("message: uint8")
     .INJECT_ATTRS.SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->Vector(c->UnknownDim()));
@@ -52,6 +56,7 @@ REGISTER_OP("TfeBench>InjectShare")
     .Input("m: int64")
     .Input("part: int64")
     .Input("dealt: uint8")
+    .Input("n: int64")
     .Output("share: int64")
     .Attr("open: int")
     .Attr("negate: bool")
@@ -90,6 +95,13 @@ class InjectOp : public OpKernel {
     }
     return absl::OkStatus();
   }
+  // Bits made for another shape may take as many words.
+  static absl::Status OneBitEach(int64_t bits, int64_t elements) {
+    if (bits == elements) return absl::OkStatus();
+    return absl::InvalidArgumentError("TfeBench: inject wants one bit per element. Received: " +
+                                      std::to_string(bits) + " bits and " +
+                                      std::to_string(elements) + " elements.");
+  }
   static void Fill(const Call& call, const PrfStream& stream, int64_t first, int64_t count,
                    uint64_t* out) {
     FillMask(*call.session, stream, first / 2, (count + 1) / 2, reinterpret_cast<uint8_t*>(out));
@@ -114,8 +126,9 @@ class InjectDealOp : public InjectOp {
                 absl::InternalError("only the dealer deals"));
     const Tensor &beta = context->input(1), &l1 = context->input(2), &l2 = context->input(3);
     const int64_t n = l1.NumElements();
+    OP_REQUIRES_OK(context, OneBitEach(context->input(4).scalar<int64_t>()(), n));
     OP_REQUIRES(context, l2.NumElements() == n && beta.NumElements() == (n + 63) / 64,
-                absl::InvalidArgumentError("InjectDeal: one bit per element"));
+                absl::InvalidArgumentError("InjectDeal: the sizes do not fit"));
     Tensor* out;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({MessageBytes(n)}), &out));
     if (n == 0) return;
@@ -172,6 +185,7 @@ class InjectShareOp : public InjectOp {
     const Tensor &opened = context->input(1), &m = context->input(2), &part = context->input(3),
                  &dealt = context->input(4);
     const int64_t n = m.NumElements();
+    OP_REQUIRES_OK(context, OneBitEach(context->input(5).scalar<int64_t>()(), n));
     OP_REQUIRES(context,
                 part.NumElements() == n && opened.NumElements() == (n + 63) / 64 &&
                     (role == kE1 || dealt.NumElements() == MessageBytes(n)),
@@ -220,6 +234,13 @@ class InjectShareOp : public InjectOp {
       Fill(call, leaving, first, count, mask);
       for (int64_t i = 0; i < count; ++i) y[first + i] += mask[i];
     });
+    if (role == kE1 && call.session->recording()) {
+      std::vector<uint64_t> pad(n + 1);
+      for (int p = 0; p < parts(); ++p) {
+        Fill(call, streams[p], 0, n, pad.data());
+        call.session->Record(streams[p], kShare, pad.data(), n * 8);
+      }
+    }
     if (open_ >= 0) call.session->Record(leaving, kMasked, y, n * 8);
   }
 
