@@ -130,9 +130,7 @@ def _logistic(
         flat.map(lambda a: tf.tile(a[None], [3, 1])),
         m=None if flat.m is None else flat.m[None] + shifts,
     )
-    nested = convert.open_bits(
-        party, compare.msb(party, three, bits + 1, _few(n, openings))
-    )
+    nested = convert.open_bits(party, compare.msb(party, three, bits + 1, _few(n, openings)))
     low, negative, below = (
         logic.rearrange(nested, (3, n), lambda a, i=i: a[i], n) for i in range(3)
     )
@@ -172,9 +170,7 @@ def _widened(x: Shared) -> Shared:
     import tensorflow as tf
 
     more = tf.constant(INNER_BITS - x.fractional_bits, tf.int64)
-    return replace(
-        x.map(lambda a: tf.bitwise.left_shift(a, more)), fractional_bits=INNER_BITS
-    )
+    return replace(x.map(lambda a: tf.bitwise.left_shift(a, more)), fractional_bits=INNER_BITS)
 
 
 def sigmoid_cost(
@@ -277,9 +273,7 @@ def _softmax(
         hot = extremes.one_hot(party, x, bits + 1, count)
         largest = extremes.pick(party, hot, x)
     else:
-        largest = extremes.reduce_max(
-            party, x, 0, bits=bits + 1, method="tree", openings=count
-        )
+        largest = extremes.reduce_max(party, x, 0, bits=bits + 1, method="tree", openings=count)
     d = arithmetic.sub(x, largest.map(lambda a: a[None]))
     edge = tf.constant(_cutoff(f), tf.int64)
     low = convert.open_bits(
@@ -322,9 +316,7 @@ def softmax_cost(
             Cost(128 * n, 64 * rows, 64 * rows, 1, 2)
         )
     else:
-        largest = extremes.reduce_max_cost(
-            rows, classes, bits + 1, "tree", openings=count
-        )
+        largest = extremes.reduce_max_cost(rows, classes, bits + 1, "tree", openings=count)
     p = _denominator(classes)
     clamp = compare.msb_cost(n, bits + 2, count).then(convert.open_bits_cost(n))
     e = exponential.exp_cost(n, fractional_bits=INNER_BITS, softmax=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def _match(operation: str, x: Shared, y: Shared, same_scale: bool = True) -> None:
+def check_pair(operation: str, x: Shared, y: Shared, same_scale: bool = True) -> None:
     if not isinstance(x, Shared) or not isinstance(y, Shared):
         raise UsageError(
             f"{operation} wants two private tensors. Received: {type(x).__name__} and "
@@ -61,14 +61,14 @@ def _pairwise(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Shar
 
 def add(x: Shared, y: Shared) -> Shared:
     """x + y, with broadcasting.  Local."""
-    _match("add", x, y)
+    check_pair("add", x, y)
     _broadcastable("add", x, y)
     return _pairwise((lambda a, b: a + b) if x.limbs == 1 else wide.add, x, y)
 
 
 def sub(x: Shared, y: Shared) -> Shared:
     """x - y, with broadcasting.  Local."""
-    _match("sub", x, y)
+    check_pair("sub", x, y)
     _broadcastable("sub", x, y)
     return _pairwise((lambda a, b: a - b) if x.limbs == 1 else wide.sub, x, y)
 
@@ -156,11 +156,13 @@ def matmul_public(
     _only_64("matmul_public", private, public)
     ring = ring_tensor("matmul_public", public)
     left, right = (private.shape, ring.shape) if private is x else (ring.shape, private.shape)
-    _multipliable("matmul_public", left, right, transpose_a, transpose_b)
+    check_multipliable("matmul_public", left, right, transpose_a, transpose_b)
 
     def times(a: Any) -> Any:
         operands = (a, ring) if private is x else (ring, a)
-        return _matrix([_swapped(operands[0], transpose_a)], [_swapped(operands[1], transpose_b)])
+        return matrix_product(
+            [_swapped(operands[0], transpose_a)], [_swapped(operands[1], transpose_b)]
+        )
 
     return replace(private.map(times), fractional_bits=private.fractional_bits + fractional_bits)
 
@@ -202,7 +204,7 @@ def _elementwise(a: list[Any], b: list[Any]) -> Any:
     return tf.add_n([p * q for p, q in zip(a, b, strict=True)]) if len(a) > 1 else a[0] * b[0]
 
 
-def _matrix(a: list[Any], b: list[Any]) -> Any:
+def matrix_product(a: list[Any], b: list[Any]) -> Any:
     return ops.module().tfe_bench_ring_mat_mul(a=a, b=b)
 
 
@@ -242,7 +244,7 @@ def product(
 
 def check_factors(name: str, x: Shared, y: Shared) -> None:
     """Raises UsageError unless x and y are private, of one dealer and over Z_2^64."""
-    _match(name, x, y, same_scale=False)
+    check_pair(name, x, y, same_scale=False)
     if x.limbs != 1 or x.ring_bits != 64:
         raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
 
@@ -253,7 +255,9 @@ def _swapped(a: Any, transpose: bool) -> Any:
     return tf.linalg.matrix_transpose(a) if transpose else a
 
 
-def _multipliable(name: str, a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> None:
+def check_multipliable(
+    name: str, a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False
+) -> None:
     import tensorflow as tf
 
     if a.rank is None or b.rank is None:
@@ -308,10 +312,12 @@ def matmul(
     Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element of the result each.
     """
     check_factors("matmul", x, y)
-    _multipliable("matmul", x.shape, y.shape, transpose_a, transpose_b)
+    check_multipliable("matmul", x.shape, y.shape, transpose_a, transpose_b)
     x = x.map(lambda a: _swapped(a, transpose_a))
     y = y.map(lambda b: _swapped(b, transpose_b))
-    return product(party, "matmul", x, y, _matrix, lambda a, b: product_shape(a, b, _matrix))
+    return product(
+        party, "matmul", x, y, matrix_product, lambda a, b: product_shape(a, b, matrix_product)
+    )
 
 
 def mul_cost(n: int) -> Cost:

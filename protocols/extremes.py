@@ -64,14 +64,21 @@ def reduce_max(
     bits: int = compare.EXACT_BITS,
     method: str = "auto",
     profile: str = "local",
+    openings: int | None = None,
 ) -> Shared:
     """The largest value along an axis (None: of all); exact while differences fit `bits` bits.
+
+    Args:
+        bits: width of the comparisons.
+        openings: of each comparison, 1 to 3; None as compare.recipe takes it.
 
     Rounds and bits: `reduce_max_cost`.
     Raises:
         UsageError: a wrong axis, no values along it, an unknown method.
     """
-    return _extreme(party, "reduce_max", x, axis, keepdims, bits, method, profile, False)[0]
+    return _extreme(party, "reduce_max", x, axis, keepdims, bits, method, profile, openings, False)[
+        0
+    ]
 
 
 def reduce_min(
@@ -83,11 +90,21 @@ def reduce_min(
     bits: int = compare.EXACT_BITS,
     method: str = "auto",
     profile: str = "local",
+    openings: int | None = None,
 ) -> Shared:
     """The smallest value along an axis; as `reduce_max`."""
     _static("reduce_min", x)
     y = _extreme(
-        party, "reduce_min", arithmetic.neg(x), axis, keepdims, bits, method, profile, False
+        party,
+        "reduce_min",
+        arithmetic.neg(x),
+        axis,
+        keepdims,
+        bits,
+        method,
+        profile,
+        openings,
+        False,
     )[0]
     return arithmetic.neg(y)
 
@@ -100,19 +117,27 @@ def argmax(
     bits: int = compare.EXACT_BITS,
     method: str = "auto",
     profile: str = "local",
+    openings: int | None = None,
 ) -> Shared:
     """Index of the first largest value along an axis (None: 0), ring elements without a scale.
 
     Rounds: those of `reduce_max`.  Bits sent: `reduce_max_cost` with index=True.
     """
-    return _arg(party, "argmax", x, axis, bits, method, profile)
+    return _arg(party, "argmax", x, axis, bits, method, profile, openings)
 
 
 def _arg(
-    party: Party, name: str, x: Shared, axis: int | None, bits: int, method: str, profile: str
+    party: Party,
+    name: str,
+    x: Shared,
+    axis: int | None,
+    bits: int,
+    method: str,
+    profile: str,
+    openings: int | None,
 ) -> Shared:
     axis = 0 if axis is None else axis
-    index = _extreme(party, name, x, axis, False, bits, method, profile, True)[1]
+    index = _extreme(party, name, x, axis, False, bits, method, profile, openings, True)[1]
     assert index is not None
     return index
 
@@ -125,10 +150,11 @@ def argmin(
     bits: int = compare.EXACT_BITS,
     method: str = "auto",
     profile: str = "local",
+    openings: int | None = None,
 ) -> Shared:
     """Index of the first smallest value along an axis; as `argmax`."""
     _static("argmin", x)
-    return _arg(party, "argmin", arithmetic.neg(x), axis, bits, method, profile)
+    return _arg(party, "argmin", arithmetic.neg(x), axis, bits, method, profile, openings)
 
 
 def _extreme(
@@ -140,6 +166,7 @@ def _extreme(
     bits: int,
     method: str,
     profile: str,
+    openings: int | None,
     index: bool,
 ) -> tuple[Shared, Shared | None]:
     import tensorflow as tf
@@ -155,9 +182,7 @@ def _extreme(
             raise UsageError(f"{name} wants an axis as an integer. Received: {axis!r}.")
         if not -len(shape) <= axis < len(shape):
             among = f"from {-len(shape)} to {len(shape) - 1}" if shape else "of a tensor with any"
-            raise UsageError(
-                f"{name} wants an axis {among}. Received: {axis} for shape {shape}."
-            )
+            raise UsageError(f"{name} wants an axis {among}. Received: {axis} for shape {shape}.")
         where = axis % len(shape)
         rest = [1 if i == where else n for i, n in enumerate(shape)]
         rest = rest if keepdims else [n for i, n in enumerate(shape) if i != where]
@@ -174,9 +199,9 @@ def _extreme(
         where_is: Shared | None = value.map(tf.zeros_like)
         where_is = replace(where_is, fractional_bits=0) if where_is is not None else None
     elif chosen == "tree":
-        value, where_is = _tree(party, columns, width, rows, bits, index)
+        value, where_is = _tree(party, columns, width, rows, bits, openings, index)
     else:
-        hot = one_hot(party, columns, bits)
+        hot = one_hot(party, columns, bits, openings)
         value, where_is = _picked(party, columns, hot, width, rows, index)
     final = value.map(lambda a: tf.reshape(a, rest))
     return final, None if where_is is None else where_is.map(lambda a: tf.reshape(a, rest))
@@ -206,7 +231,7 @@ def _public(value: Any, party: Party, dealer: int) -> Shared:
 
 
 def _tree(
-    party: Party, x: Shared, width: int, rows: int, bits: int, index: bool
+    party: Party, x: Shared, width: int, rows: int, bits: int, openings: int | None, index: bool
 ) -> tuple[Shared, Shared | None]:
     import tensorflow as tf
 
@@ -219,7 +244,7 @@ def _tree(
         # neighbours, so that of equal values the one with the lower index wins
         even, odd = (x.map(lambda a, o=o, h=half: a[o : 2 * h : 2]) for o in (0, 1))
         d = arithmetic.sub(odd, even)
-        below = convert.open_bits(party, compare.msb(party, arithmetic.neg(d), bits))
+        below = convert.open_bits(party, compare.msb(party, arithmetic.neg(d), bits, openings))
         won = arithmetic.add(even, convert.inject(party, below, d))
         x = _with_last(x, won, width)
         if at is not None:
@@ -341,7 +366,9 @@ def one_hot_cost(
     )
 
 
-def _reduce_cost(rows: int, width: int, bits: int, method: str, index: bool = False) -> Cost:
+def _reduce_cost(
+    rows: int, width: int, bits: int, method: str, index: bool = False, openings: int | None = None
+) -> Cost:
     nothing = Cost(0, 0, 0, 0, 0)
     if rows == 0 or width <= 1:
         return nothing
@@ -349,7 +376,7 @@ def _reduce_cost(rows: int, width: int, bits: int, method: str, index: bool = Fa
         total = nothing
         while width > 1:
             n = rows * (width // 2)
-            level = compare.msb_cost(n, bits).then(convert.open_bits_cost(n))
+            level = compare.msb_cost(n, bits, openings).then(convert.open_bits_cost(n))
             level = level.then(convert.inject_cost(n))
             if index:
                 more = convert.inject_cost(n)
@@ -364,7 +391,7 @@ def _reduce_cost(rows: int, width: int, bits: int, method: str, index: bool = Fa
         return total
     n, extra = rows * width, (64 * rows * width, 64 * rows) if index else (0, 0)
     picked = Cost(128 * n + extra[0], 64 * rows + extra[1], 64 * rows + extra[1], 1, 2)
-    return one_hot_cost(rows, width, bits).then(picked)
+    return one_hot_cost(rows, width, bits, openings).then(picked)
 
 
 def reduce_max_cost(
@@ -374,6 +401,9 @@ def reduce_max_cost(
     method: str = "auto",
     profile: str = "local",
     index: bool = False,
+    openings: int | None = None,
 ) -> Cost:
     """Cost of `reduce_max` and, with index, `argmax` for rows of `width` values."""
-    return _reduce_cost(rows, width, bits, choose(method, rows, width, profile, bits), index)
+    return _reduce_cost(
+        rows, width, bits, choose(method, rows, width, profile, bits), index, openings
+    )

@@ -231,9 +231,7 @@ def _both(operation: str, a: Any, b: Any) -> tuple[MaskedBits, MaskedBits]:
                 f"{operation} wants private bits on both sides. Received: {type(bits).__name__}."
             )
     if a.shape != b.shape:
-        raise UsageError(
-            f"{operation} wants bits of one shape. Received: {a.shape} and {b.shape}."
-        )
+        raise UsageError(f"{operation} wants bits of one shape. Received: {a.shape} and {b.shape}.")
     return a, b
 
 

@@ -48,7 +48,7 @@ def _difference(name: str, x: Shared, y: Shared) -> Shared:
                 f"{name} wants two private tensors. Received: {type(operand).__name__}. "
                 "For a public bound, compare x - bound with 0 (add_public, then negative)."
             )
-    arithmetic._match(name, x, y)
+    arithmetic.check_pair(name, x, y)
     arithmetic._broadcastable(name, x, y)
     return arithmetic.sub(x, y)
 
@@ -143,7 +143,8 @@ def not_equal(
     openings: int | None = None,
 ) -> MaskedBits:
     """[x != y]; as `equal`."""
-    return logic.invert(_equal("not_equal", party, x, y, bits, openings))
+    d = _difference("not_equal", x, y)
+    return logic.invert(_zero("not_equal", party, d, bits, openings))
 
 
 def where(party: Party, condition: MaskedBits, x: Shared, y: Shared) -> Shared:

@@ -121,7 +121,7 @@ def truncated_product(
     import tensorflow as tf
 
     if two is None:
-        two = arithmetic._matrix
+        two = arithmetic.matrix_product
     whole = isinstance(drop, int) and isinstance(bits, int)
     if not (whole and bits >= 2 and drop > 0 and bits + drop <= RING):
         raise UsageError(
@@ -129,8 +129,8 @@ def truncated_product(
             f"Received: drop={drop}, bits={bits}."
         )
     _operands(x, y)
-    if two is arithmetic._matrix:
-        arithmetic._multipliable(x, y)
+    if two is arithmetic.matrix_product:
+        arithmetic.check_multipliable("truncated_product", x.shape, y.shape)
     if bias is not None:
         _operands(x, bias)
         if bias.fractional_bits != x.fractional_bits + y.fractional_bits:
@@ -178,7 +178,7 @@ def _operands(x: Shared, y: Shared) -> None:
             )
         if operand.limbs != 1 or operand.ring_bits != RING:
             raise UsageError(f"truncated_product works over Z_2^64. Received: {operand!r}.")
-    arithmetic._match("truncated_product", x, y, same_scale=False)
+    arithmetic.check_pair("truncated_product", x, y, same_scale=False)
 
 
 def _fits(bias: Shared | None, product: Any) -> None:

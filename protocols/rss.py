@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.arithmetic import _match
+from tfe_bench.protocols.arithmetic import check_pair
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import K1, K2, K3, Party
 from tfe_bench.protocols.sharing import Shared
@@ -40,7 +40,7 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
     """
     import tensorflow as tf
 
-    _match("rss.mul", x, y, same_scale=False)
+    check_pair("rss.mul", x, y, same_scale=False)
     if x.ring_bits != 64:
         raise UsageError(f"rss.mul works over Z_2^64. Received: {x!r}.")
     s = party.site("rss_mul", x.fractional_bits, y.fractional_bits, dealer=x.dealer)
