@@ -10,7 +10,7 @@ import functools
 from dataclasses import dataclass
 from decimal import Decimal
 
-from tfe_bench.protocols import approximation, normalize, polynomial
+from tfe_bench.protocols import approximation, normalize, normalize_plan, polynomial
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.reciprocal import PRECISION, check_fractional
@@ -19,8 +19,8 @@ from tfe_bench.protocols.sharing import Shared
 
 @dataclass(frozen=True)
 class _Log:
-    scheme: normalize.Scheme
-    exponent: normalize.Table
+    scheme: normalize_plan.Scheme
+    exponent: normalize_plan.Table
     plan: polynomial.Plan
     center: int
 
@@ -29,8 +29,8 @@ class _Log:
 def _log(f: int, bits: int, precision: int | None) -> _Log:
     check_fractional("log", f)
     if precision is None:
-        precision = min(PRECISION, max(f + 2, normalize.PRECISIONS.start))
-    scheme = normalize.scheme(bits, precision)
+        precision = min(PRECISION, max(f + 2, normalize_plan.PRECISIONS.start))
+    scheme = normalize_plan.scheme(bits, precision)
     found = approximation.approximate(
         approximation.log,
         scheme.low,
@@ -45,7 +45,7 @@ def _log(f: int, bits: int, precision: int | None) -> _Log:
         ln2 = int((Decimal(2).ln() * Decimal(2) ** scale).to_integral_value())
     exponents = [[-s.shift for s in stage.segments] for stage in scheme.stages]
     exponents[0] = [e + scheme.top - f for e in exponents[0]]
-    table = normalize.table(exponents, additive=True)
+    table = normalize_plan.table(exponents, additive=True)
     coefficients = {(i, 0): a << more for i, a in enumerate(found.coefficients)}
     coefficients[0, 1] = ln2
     plan = polynomial.plan((found.limit.bit_length() + 1, table.bits + 1), coefficients, scale - f)

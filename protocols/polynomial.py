@@ -93,7 +93,7 @@ class Plan:
 
 def plan(
     bits: Sequence[int],
-    coefficients: Mapping[tuple[int, ...], int],
+    coefficients: Mapping[Any, int],
     drop: int,
     out_bits: int = RING,
     slack: int | None = SLACK,
@@ -102,7 +102,7 @@ def plan(
 
     Args:
         bits: of each factor: |x| < 2^(bits - 1) in ring units.
-        coefficients: of the integer polynomial, by exponents.
+        coefficients: of the integer polynomial, by tuples of exponents.
         slack: D's rounding is off by 2^-slack ulp at most; None: D rounds nothing.
 
     Raises:
@@ -129,6 +129,8 @@ def plan(
                 bound += abs(a) * ways << more
         bounds[beta] = bound
     needed = sum(b > 0 for b in bounds.values())
+    if not needed:
+        raise UsageError("A polynomial depends on its argument. Received: a constant.")
     widths = [0]
     for bound in bounds.values():
         rounded = 0
@@ -226,6 +228,8 @@ def evaluate_cost(n: int, p: Plan) -> Cost:
 def real_plan(coefficients: Sequence[float], bits: int, x_bits: int, f: int) -> Plan:
     """The plan of `polyval`: x has x_bits fractional bits, the result f."""
     exact = [Fraction(float(c)) for c in reversed(coefficients)]
+    while len(exact) > 2 and exact[-1] == 0:
+        exact.pop()
     degree = len(exact) - 1
     # a_i x^i errs by |x|^i / 2 for each unit of 2^-(scale - i x_bits): an eighth of an ulp in all
     scale = f + 2 + len(exact).bit_length() + max(degree * (bits - 1), 0)
@@ -247,8 +251,9 @@ def polyval(
             ring of more than 2^bits.  Values outside give garbage, silently.
         fractional_bits: of the result in Z_2^64 (as x unless given).
 
-    Returns p(x), off by less than 1.2 ulp of the result.
-    Rounds: 1 (cold 2).  Bits sent: `polyval_cost`; D about 2 * degree * 64 to 256, E1, E2 64 each.
+    Returns p(x), off by less than 1.2 ulp of the result, where |p(x)| < 2^(63 - fractional_bits).
+    Rounds: 1 (cold 2).  Bits sent: `polyval_cost`; per element D two fields for each power, of 256
+    bits at most and fewer for the high powers; E1, E2 64 each.
     Raises:
         UsageError: fewer than two coefficients, one that is not finite, or a polynomial whose exact
             value does not fit 256 bits (64 + degree * (bits - 1) + a few).

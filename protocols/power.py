@@ -1,7 +1,7 @@
 """x^a for a = -1, -1/2, 1/2: a power of two (or of sqrt 2) times a polynomial of c.
 
-With x = c 2^e in ring units, f(x) = g(c) * 2^(a e + b): `normalize` gives c and, as a table over its
-segments, U = 2^(a e + b); g(c) is one round and the product another.
+With x = c 2^e in ring units, f(x) = g(c) * 2^(a e + b): `normalize` gives c and, as a table over
+its segments, U = 2^(a e + b); g(c) is one round and the product another.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from decimal import Decimal
 from fractions import Fraction
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import approximation, normalize, polynomial, product
+from tfe_bench.protocols import approximation, normalize, normalize_plan, polynomial, product
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.polynomial import Plan
 from tfe_bench.protocols.sharing import Shared
-
 
 # Fractional bits of the powers of sqrt(2), at least.
 LEAST_FINE = 12
@@ -42,7 +41,10 @@ class Mantissa:
 
 @functools.cache
 def mantissa(
-    function: approximation.Function, scheme: normalize.Scheme, precision: int, sqrt2: bool = False
+    function: approximation.Function,
+    scheme: normalize_plan.Scheme,
+    precision: int,
+    sqrt2: bool = False,
 ) -> Mantissa:
     """The polynomial of c; with sqrt2 it is sqrt(2) g(c).
 
@@ -71,7 +73,7 @@ def mantissa(
 class Power:
     """All that is public about one power."""
 
-    scheme: normalize.Scheme
+    scheme: normalize_plan.Scheme
     mantissa: Mantissa
     factor: Factor
 
@@ -100,13 +102,18 @@ class Factor:
         sqrt2: a factor sqrt(2) is left to the polynomial.
     """
 
-    table: normalize.Table
+    table: normalize_plan.Table
     bits: int
     sqrt2: bool
 
 
 def factors(
-    scheme: normalize.Scheme, slope: Fraction, offset: Fraction, coarse: int, fine: int, keep: int
+    scheme: normalize_plan.Scheme,
+    slope: Fraction,
+    offset: Fraction,
+    coarse: int,
+    fine: int,
+    keep: int,
 ) -> Factor:
     """2^(slope * shift + offset) with the shift of x's segments; 0 for x = 0.
 
@@ -135,7 +142,7 @@ def factors(
         ]
         kept = min(keep, sum(fractional))
         try:
-            return Factor(normalize.table(values, sum(fractional) - kept), kept, sqrt2)
+            return Factor(normalize_plan.table(values, sum(fractional) - kept), kept, sqrt2)
         except UsageError:
             if fine <= LEAST_FINE:
                 raise

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import approximation, normalize, polynomial, power, product
+from tfe_bench.protocols import approximation, normalize, normalize_plan, polynomial, power, product
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.fixedpoint import FixedPoint
 from tfe_bench.protocols.party import Party
@@ -36,7 +36,7 @@ def check_fractional(name: str, f: int) -> None:
 @functools.cache
 def _power(f: int, bits: int, precision: int, signed: bool, lowest: int) -> power.Power:
     check_fractional("reciprocal", f)
-    scheme = normalize.scheme(bits, precision, signed, lowest)
+    scheme = normalize_plan.scheme(bits, precision, signed, lowest)
     offset = Fraction(2 * f - scheme.top)
     # constants below 2^-11 ulp vanish: 2^-12 * 2^7 * 2.1 ulp
     coarse, fine = (11, 0) if len(scheme.stages) == 2 else (0, 5)
@@ -96,7 +96,7 @@ def _enough(f: int, low: float, precision: int | None) -> int:
     """By default a quarter of an ulp of the largest result, where that is less than PRECISION."""
     if precision is not None:
         return precision
-    return min(PRECISION, max(normalize.PRECISIONS.start, f + 3 - math.frexp(low)[1]))
+    return min(PRECISION, max(normalize_plan.PRECISIONS.start, f + 3 - math.frexp(low)[1]))
 
 
 def plan_in(f: int, lowest: int, bits: int, precision: int) -> power.Power:
@@ -193,7 +193,7 @@ def _division(
     f: int, bits: int, signed: bool, precision: int, numerator_bits: int, quotient_bits: int
 ) -> _Division:
     check_fractional("divide", f)
-    scheme = normalize.scheme(bits, precision, signed)
+    scheme = normalize_plan.scheme(bits, precision, signed)
     offset = Fraction(f - scheme.top)
     # U errs by 2^-(numerator_bits + 4) at most, times x and g(c): 2^-4 ulp
     keep = numerator_bits + 4

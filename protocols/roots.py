@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from fractions import Fraction
 
-from tfe_bench.protocols import approximation, normalize, power
+from tfe_bench.protocols import approximation, normalize_plan, power
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.reciprocal import PRECISION, check_fractional
@@ -15,7 +15,7 @@ from tfe_bench.protocols.sharing import Shared
 @functools.cache
 def _rsqrt(f: int, bits: int, precision: int) -> power.Power:
     check_fractional("rsqrt", f)
-    scheme = normalize.scheme(bits, precision)
+    scheme = normalize_plan.scheme(bits, precision)
     # 2^(3f/2) / sqrt(X) with X = c 2^(top - shift)
     factor = power.factors(
         scheme, Fraction(1, 2), Fraction(3 * f - scheme.top, 2), 8, precision + 2, keep=5
@@ -27,7 +27,7 @@ def _rsqrt(f: int, bits: int, precision: int) -> power.Power:
 @functools.cache
 def _sqrt(f: int, bits: int, precision: int) -> power.Power:
     check_fractional("sqrt", f)
-    scheme = normalize.scheme(bits, precision)
+    scheme = normalize_plan.scheme(bits, precision)
     # 2^(f/2) sqrt(X)
     factor = power.factors(
         scheme, Fraction(-1, 2), Fraction(f + scheme.top, 2), 8, precision + 2, keep=4

@@ -1,0 +1,80 @@
+"""Square roots: relative error over the whole range, zero for x <= 0, costs."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.roots import rsqrt, rsqrt_cost, sqrt, sqrt_cost
+from tfe_bench.protocols.sharing import Shared
+
+Array = np.ndarray[Any, Any]
+CASES = [
+    # fractional bits, bits, precision, precision of sqrt
+    (16, 62, 20, 20),
+    (8, 62, 22, 21),
+    (24, 62, 20, 19),
+    (16, 31, 12, 12),
+    (17, 30, 20, 20),
+    (16, 12, 16, 16),
+]
+
+
+def values(rng: np.random.Generator, bits: int, n: int) -> Array:
+    """Zero, negative values, all edges, and log-uniform ones."""
+    edges = {2**k + d for k in range(bits + 1) for d in (-2, -1, 0, 1, 2)}
+    edges |= {2**k - 2 ** max(k - 5, 0) + d for k in range(bits + 1) for d in (-1, 0, 1)}
+    fixed = np.array(sorted(e for e in edges if 0 < e < 2**bits), np.int64)
+    drawn = np.floor(2.0 ** rng.uniform(0, bits, n)).astype(np.int64)
+    x = np.concatenate([fixed, np.minimum(drawn, 2**bits - 1)])
+    return np.concatenate([[0, 1 - 2**bits], x, -x[::9]])
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_roots_are_right_over_the_whole_range(
+    case: tuple[int, int, int, int], rng: np.random.Generator
+) -> None:
+    f, bits, precision, of_sqrt = case
+    x = values(rng, bits, 10000)
+
+    def program(p: Party, x: Shared) -> Any:
+        return [
+            p.function(lambda x: rsqrt(p, x, bits, precision))(x),
+            p.function(lambda x: sqrt(p, x, bits, precision))(x),
+        ]
+
+    dealer = int(rng.integers(3))
+    sim = simulate(program, x, dealer=dealer, fractional_bits=f)
+    root = np.sqrt(np.where(x > 0, x, 1) / 2.0**f)
+    for i, (want, closeness) in enumerate(((1 / root, precision), (root, of_sqrt))):
+        got = sim.value(itemgetter(i)).astype(float)
+        want = np.where(x > 0, want, 0) * 2.0**f
+        assert (np.abs(got - want) - 2.0**-closeness * want).max() <= 1.2, i
+        assert not got[x <= 0].any()
+        assert sim.outputs[0][i].fractional_bits == f
+    costs = [rsqrt_cost(len(x), f, bits, precision), sqrt_cost(len(x), f, bits, precision)]
+    both = costs[0].then(costs[1])
+    assert (sim.sent, sim.rounds) == (both.by_party(dealer), both.rounds)
+    assert costs[0].rounds == costs[1].rounds == (5 if bits <= 12 else 9)
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
+    xs = [v for n in (1, 65) for v in (np.zeros(n, np.int64), np.full(n, 2**17 + 5))]
+
+    def program(p: Party, *xs: Shared) -> Any:
+        graphs = [
+            p.function(lambda x: rsqrt(p, x, 31, 10), dynamic=True),
+            p.function(lambda x: sqrt(p, x, 20), dynamic=True),
+        ]
+        return [measured(p, graph, x) for x in xs for graph in graphs]
+
+    calls = zip(*simulate(program, *xs, dealer=dealer, fractional_bits=16).outputs, strict=True)
+    costs = [c for x in xs for c in (rsqrt_cost(len(x), 16, 31, 10), sqrt_cost(len(x), 16, 20))]
+    for call, cost in zip(calls, costs, strict=True):
+        assert_costs(call, cost, dealer)
