@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -132,7 +133,7 @@ def _logistic(
     )
     nested = convert.open_bits(party, compare.msb(party, three, bits + 1, _few(n, openings)))
     low, negative, below = (
-        logic.rearrange(nested, (3, n), lambda a, i=i: a[i], n) for i in range(3)
+        logic.rearrange(nested, (3, n), operator.itemgetter(i), n) for i in range(3)
     )
     left, right = logic.xor(low, negative), logic.xor(negative, below)  # [-T, 0), [0, T)
     # |x| inside of (-T, T), 0 outside: the exponential then never leaves its range
@@ -228,7 +229,7 @@ def softmax(
     Stable for all logits |x| < 2^(bits-1) ring units: the largest is subtracted first, and what is
     then so low that its share of the sum is below an ulp counts as 0.
 
-    Rounds: 12 for up to 10 classes where all pairs are compared at once (openings 1); `softmax_cost`.
+    Rounds: 12 for up to 10 classes compared all at once with openings 1; `softmax_cost`.
     Bits sent: `softmax_cost`.
     Raises:
         UsageError: a wrong axis, no or more than 65536 classes.

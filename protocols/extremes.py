@@ -7,12 +7,13 @@ comparisons, one level.  Of equal values the first wins, as in TensorFlow.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 from typing import Any
 
 from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.protocols import arithmetic, compare, convert, logic
+from tfe_bench.protocols import arithmetic, compare, convert, logic, ops, shapes
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import MaskedBits, Shared
@@ -257,16 +258,9 @@ def _tree(
 
 def _with_last(x: Shared, won: Shared, width: int) -> Shared:
     """The winners, and the value that had no neighbour."""
-    import tensorflow as tf
-
     if width % 2 == 0:
         return won
-    last = x.map(lambda a: a[-1:])
-    parts = {
-        k: None if getattr(won, k) is None else tf.concat([getattr(won, k), getattr(last, k)], 0)
-        for k in ("m", "l1", "l2")
-    }
-    return replace(won, **parts)
+    return shapes.concat([won, x.map(lambda a: a[-1:])], 0)
 
 
 def one_hot(
@@ -300,16 +294,10 @@ def one_hot(
         rivals = [k if k < i else k + 1 for i in range(width)]
         rows_of = [number[min(i, j), max(i, j)] for i, j in enumerate(rivals)]
         wins = tf.constant([[0 if j < i else 1] for i, j in enumerate(rivals)], tf.int64)
-        held = logic.rearrange(
-            below,
-            (len(pairs), rows),
-            lambda a, r=rows_of: tf.gather(a, r),
-            width * rows,
-        )
+        gathered = functools.partial(tf.gather, indices=rows_of)
+        held = logic.rearrange(below, (len(pairs), rows), gathered, width * rows)
         if held.opened is not None:  # [x_i >= x_j] = NOT [x_i < x_j] for j > i
             flips = tf.reshape(tf.repeat(wins, rows, axis=1), [1, -1])
-            from tfe_bench.protocols import ops
-
             packed = ops.module().tfe_bench_pack_bits(bits=flips)[0]
             held = replace(held, opened=tf.bitwise.bitwise_xor(held.opened, packed))
         others.append(held)

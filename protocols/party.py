@@ -108,7 +108,7 @@ class Site:
         return trace.ctx if trace.gated is None else trace.gated
 
     def in_turn(self) -> Any:
-        """A context for what the dealer computes without a mask: it too waits for the site's turn."""
+        """A context for what the dealer computes without a mask: it waits for its turn too."""
         import tensorflow as tf
 
         return tf.control_dependencies([self.ctx] if self.is_dealer else [])

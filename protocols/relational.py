@@ -148,7 +148,7 @@ def not_equal(
 
 
 def where(party: Party, condition: MaskedBits, x: Shared, y: Shared) -> Shared:
-    """x where the bit is 1, else y; x and y together broadcast to the shape that the bits were made for.
+    """x where the bit is 1, else y; x and y broadcast to the shape that the bits were made for.
 
     Rounds: 1 (cold 2).  Bits sent: D 128, E1, E2 64 per element each.
     Raises:

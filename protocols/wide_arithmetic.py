@@ -145,14 +145,14 @@ def mul_cost(n: int, ring_bits: int) -> Cost:
 def _logical(x: Any, f: int) -> Any:
     import tensorflow as tf
 
-    low, high = truncation._logical(x[..., 0], f), truncation._logical(x[..., 1], f)
+    low, high = truncation.logical_shift(x[..., 0], f), truncation.logical_shift(x[..., 1], f)
     return tf.stack([low + tf.bitwise.left_shift(x[..., 1], _shift(64 - f)), high], axis=-1)
 
 
 def _arithmetic(x: Any, f: int) -> Any:
     import tensorflow as tf
 
-    low = truncation._logical(x[..., 0], f) + tf.bitwise.left_shift(x[..., 1], _shift(64 - f))
+    low = truncation.logical_shift(x[..., 0], f) + tf.bitwise.left_shift(x[..., 1], _shift(64 - f))
     return tf.stack([low, tf.bitwise.right_shift(x[..., 1], _shift(f))], axis=-1)
 
 
@@ -207,8 +207,8 @@ def _probable(party: Party, x: Shared, f: int) -> Shared:
     w = deal_short(s, omega, shape, 0, 0, f)
     m = l1 = l2 = None
     if s.is_dealer:
-        w1 = truncation._low(s.mask(K1, 0, shape), f)
-        w2 = truncation._low(omega - w1, f)
+        w1 = truncation.low_bits(s.mask(K1, 0, shape), f)
+        w2 = truncation.low_bits(omega - w1, f)
     else:
         m = _arithmetic(wide.sub(x.m, constant(1 << (f - 1), 2)), f)
         w1 = w2 = w
@@ -228,13 +228,13 @@ def _safe(party: Party, x: Shared, f: int) -> Shared:
     shifted = msb = None
     if s.is_dealer:
         r = wide.add(x.l1, x.l2)
-        shifted, msb = _logical(r, f), truncation._logical(r[..., 1], 63)
+        shifted, msb = _logical(r, f), truncation.logical_shift(r[..., 1], 63)
     u = s.deal(shifted, shape, 0, 0, 2)
     b = deal_short(s, msb, elements, 1, 1, f)
     m = l1 = l2 = None
     if not s.is_dealer:
         c = wide.add(x.m, constant(1 << (RING - 2), 2))
-        wraps = 1 - truncation._logical(c[..., 1], 63)  # w = msb(r) (1 - msb(c))
+        wraps = 1 - truncation.logical_shift(c[..., 1], 63)  # w = msb(r) (1 - msb(c))
         t = open_mask_short(s, wraps * b, 2, 2, f)
         m = wide.sub(wide.add(_logical(c, f), _at_top(t, f)), constant(1 << (RING - 2 - f), 2))
     if not s.is_e2:

@@ -75,10 +75,10 @@ def everything(party: Party, x: Shared, y: Shared) -> Any:
 
     bits = convert.open_bits(party, compare.msb(party, x))
     row = [c.map(lambda a: tf.reshape(a, [2, -1])) for c in (x, y)]
-    square = [c.map(lambda a: tf.reshape(a[:64], [8, 8])) for c in (x, y)]
+    left, right = (c.map(lambda a: tf.reshape(a[:64], [8, 8])) for c in (x, y))
     return [
         arithmetic.mul(party, x, y),
-        arithmetic.matmul(party, *square),
+        arithmetic.matmul(party, left, right),
         rss.mul(party, x, y),
         truncation.truncate(party, x, 16),
         truncation.truncate(party, x, 16, "probable"),
