@@ -55,6 +55,7 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
     repeat, warm_up = int(parameters.get("repeat", 1)), int(parameters.get("warm_up", 1))
     turns = warm_up + repeat
     took: list[float] = []
+    result: T | None = None
     for turn in range(turns):
         label = "warming up" if turn < warm_up else f"run {turn - warm_up + 1} of {repeat}"
 
@@ -62,6 +63,7 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
             context.progress((turn + fraction) / turns, label)
 
         progress(0.0)
+        result = None  # the last run's result is not memory of this one
         party.exchange(b"begin")
         party.reset_counters()
         started = time.perf_counter()
@@ -78,4 +80,5 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
         trace_seconds=party.build_seconds,
         variant=variant,
     )
+    assert result is not None
     return result

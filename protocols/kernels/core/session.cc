@@ -44,7 +44,7 @@ class BufferPool {
   std::shared_ptr<uint8_t> Take(size_t size) {
     if (size < kLeast) return Wrap(std::aligned_alloc(64, (size + 127) / 64 * 64), 0);
     size_t rounded = kLeast;
-    while (rounded < size) rounded += rounded / 4 & ~size_t{4095};
+    while (rounded < size) rounded += rounded / 8 & ~size_t{4095};
     {
       std::lock_guard<std::mutex> lock(mutex_);
       auto it = free_.find(rounded);
