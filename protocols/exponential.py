@@ -100,6 +100,8 @@ def exp(
     Raises:
         UsageError: an unknown method or clamp, or a ring or scale that the method does not fit.
     """
+    if not isinstance(x, Shared):
+        raise UsageError(f"exp wants a private tensor. Received: {type(x).__name__}.")
     if x.ring_bits != 64 * x.limbs:
         raise UsageError(f"exp works over Z_2^64 and Z_2^128. Received: {x!r}.")
     form = _form(method, x.ring_bits, x.fractional_bits, clamp, softmax, iterations)
