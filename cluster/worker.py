@@ -24,7 +24,7 @@ import grpc
 from tfe_bench.cluster import handshake, jobs, tls, wire
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.jobs import Context, InputSpec
-from tfe_bench.cluster.memory import MemoryMeter
+from tfe_bench.cluster.memory import MemoryMeter, return_large_blocks
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.seeds import SEED_BYTES
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS, SessionLink
@@ -141,6 +141,7 @@ class Worker:
         self._arrived = threading.Condition()
         self._turn = threading.Lock()
         self._queue: queue.Queue[_Job | None] = queue.Queue()
+        return_large_blocks()
         self._memory = MemoryMeter()
         self._tasks: set[asyncio.Future[None]] = set()
         self._loop = asyncio.new_event_loop()

@@ -60,7 +60,7 @@ class BufferPool {
 
  private:
   static constexpr size_t kLeast = size_t{1} << 18;
-  static constexpr size_t kMost = size_t{128} << 20;
+  static constexpr size_t kMost = size_t{16} << 20;
 
   std::shared_ptr<uint8_t> Wrap(void* p, size_t rounded) {
     if (!p) throw std::bad_alloc();
