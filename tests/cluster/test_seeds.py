@@ -86,8 +86,8 @@ def test_what_each_worker_gets_is_uniform_whatever_the_input(value: int) -> None
     for name, stream in views.items():
         # 255 degrees of freedom: mean 255, deviation 22.6; wrong by chance once in 10^9.
         assert _chi_square_of_bytes(stream) < 255 + 7 * 22.6, name
-        ones = np.unpackbits(words.view(np.uint8)).mean()
-        assert abs(ones - 0.5) < 7 * 0.5 / np.sqrt(words.size * 64), name
+        ones = np.unpackbits(stream.view(np.uint8)).mean()
+        assert abs(ones - 0.5) < 7 * 0.5 / np.sqrt(stream.size * 64), name
 
 
 # ---- two words per element
