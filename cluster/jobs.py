@@ -116,6 +116,7 @@ _BUILT_IN = {
     "sort": "tfe_bench.benchmarks.workloads.sort:PROGRAM",
     "channel": "tfe_bench.benchmarks.workloads.channel:PROGRAM",
     "matmul": "tfe_bench.benchmarks.workloads.matmul:PROGRAM",
+    "exp": "tfe_bench.benchmarks.workloads.exp:PROGRAM",
 }
 
 
