@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfe_bench.benchmarks.exp_study.forms import CLAMPS, METHODS, Form
+import numpy as np
+
+from tfe_bench.benchmarks.exp_study.forms import CLAMPS, METHODS, SOFTMAX, Form
 from tfe_bench.benchmarks.exp_study.levels import LEVELS, NetLevel, modelled_seconds
 from tfe_bench.errors import UsageError
 
 RANGES = ((-10.0, 10.0), (-10.0, 0.0), (-20.0, 20.0), (-30.0, 0.0), (-40.0, 20.0), (-40.0, 40.0))
 """What the report advises on."""
+WORST = 0.01
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,8 @@ class Advice:
     """A form that covers a range, and what it costs.
 
     Attributes:
+        failure: declared probability of a wrong element.
+        error: declared relative error, over the range; the last place comes on top.
         seconds: of the network alone for n elements, by level (modelled).
     """
 
@@ -24,6 +29,7 @@ class Advice:
     low: float
     high: float
     failure: float
+    error: float
     bytes_total: float
     rounds: int
     seconds: dict[str, float]
@@ -34,7 +40,7 @@ def candidates() -> list[Form]:
     found = []
     for ring in (64, 128):
         for method in METHODS:
-            for softmax in (False, True):
+            for softmax in (False, True) if method in SOFTMAX else (False,):
                 for clamp in CLAMPS:
                     form = Form(method, ring, clamp, softmax=softmax)
                     try:
@@ -47,10 +53,7 @@ def candidates() -> list[Form]:
 
 
 def advise(low: float, high: float, n: int, level: NetLevel = LEVELS[2]) -> list[Advice]:
-    """Forms that cover [low, high], cheapest at `level` first.
-
-    Taylor's range is where its own error stays small, so a range it covers may still be less
-    exact than another form's.
+    """Forms that cover [low, high] with a relative error below 1 %, cheapest at `level` first.
 
     Raises:
         UsageError: the range is none, or n is.
@@ -64,6 +67,9 @@ def advise(low: float, high: float, n: int, level: NetLevel = LEVELS[2]) -> list
         first, last = form.covered()
         if not first <= low <= high <= last:
             continue
+        error = float(form.relative_error(np.array([low, high])).max())
+        if error > WORST:
+            continue
         cost = form.cost(n)
         sent = tuple(bits // 8 for bits in cost.by_party(0))
         found.append(
@@ -72,6 +78,7 @@ def advise(low: float, high: float, n: int, level: NetLevel = LEVELS[2]) -> list
                 first,
                 last,
                 form.failure_probability(),
+                error,
                 sum(sent),
                 cost.cold,
                 {v.name: modelled_seconds(v, 0.0, cost.cold, sent) for v in LEVELS},
@@ -88,17 +95,18 @@ def sentence(low: float, high: float, n: int = 10_000, level: NetLevel = LEVELS[
     if not found:
         return f"{where}: no form covers it; clamp or scale x first."
     best = found[0]
-    text = (
-        f"{where}: {best.form.name} in the ring of {best.form.ring_bits} bits "
-        f"({best.bytes_total / n:.0f} B in all per element, {_rounds(best.rounds)})"
-    )
-    exact = next((a for a in found if a.form.ring_bits == 128), None)
-    if best.form.ring_bits == 64 and exact is not None:
-        text += (
-            f"; {exact.form.name} / 128 where six digits or more are wanted "
-            f"({exact.bytes_total / n:.0f} B, {_rounds(exact.rounds)})"
-        )
+    text = f"{where}: {_described(best, n)}"
+    finer = next((a for a in found if a.form.ring_bits == 128 and a.error < best.error), None)
+    if best.form.ring_bits == 64 and finer is not None:
+        text += f"; where more digits are wanted, {_described(finer, n)}"
     return text + "."
+
+
+def _described(a: Advice, n: int) -> str:
+    return (
+        f"{a.form.name} in the ring of {a.form.ring_bits} bits ({a.bytes_total / n:.0f} B in all "
+        f"per element, {_rounds(a.rounds)}, error {a.error:.0e} and {a.form.fxp} bits)"
+    )
 
 
 def _rounds(count: int) -> str:

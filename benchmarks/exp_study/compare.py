@@ -267,8 +267,8 @@ def notes(study: Study) -> list[str]:
     found = [
         published.CAVEAT,
         "Times at net0 to net3 are MODELLED: local measured time + rounds x latency + bytes of the "
-        "busiest party x 8 / rate, rounds from a cold start; the links are not shaped, and what real "
-        "ones add is not in it. Published times were measured on shaped links: they took "
+        "busiest party x 8 / rate, rounds from a cold start; no link is shaped, and what real ones "
+        "add is not in it. Published times were measured on shaped links: they took "
         + ", ".join(
             f"{low:.1f} to {high:.1f} times ({level})"
             for level in ("net1", "net2", "net3")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
 
@@ -27,7 +27,7 @@ class Fit:
     points: int
 
 
-def line(n: Sequence[float], y: Sequence[float]) -> Fit:
+def line(n: npt.ArrayLike, y: npt.ArrayLike) -> Fit:
     """The least-squares line through (n, y).
 
     Raises:
@@ -35,7 +35,7 @@ def line(n: Sequence[float], y: Sequence[float]) -> Fit:
     """
     xs, ys = np.asarray(n, np.float64), np.asarray(y, np.float64)
     if xs.shape != ys.shape or np.unique(xs).size < 2:
-        raise UsageError(f"A line wants two sizes or more. Received: {len(xs)} n, {len(ys)} y.")
+        raise UsageError(f"A line wants two sizes or more. Received: {xs.size} n, {ys.size} y.")
     centred = xs - xs.mean()
     a = float(centred @ (ys - ys.mean()) / (centred @ centred))
     b = float(ys.mean() - a * xs.mean())

@@ -73,7 +73,7 @@ def _radar(study: Study) -> Figure:
     figure = _figure(13, 5.6)
     turns = np.linspace(0, 2 * math.pi, len(compare.AXES), endpoint=False)
     closed = np.append(turns, turns[0])
-    panels = [
+    panels: list[tuple[str, Callable[[str], bool]]] = [
         ("Z$_2$$^{128}$, 40 fractional bits", lambda label: label.endswith("/ 128")),
         ("Z$_2$$^{64}$, 16 fractional bits", lambda label: label.endswith("/ 64")),
         ("published (2 parties + dealer)", lambda label: label.startswith("published")),
@@ -93,7 +93,7 @@ def _radar(study: Study) -> Figure:
                 values = [*row, row[0]]
                 name = label.removeprefix("published ").partition(" / ")[0]
                 colour, style = _colour(label), _line(label)
-                axes.plot(closed, values, style, color=colour, label=name, linewidth=1.8)
+                axes.plot(closed, values, ls=style, color=colour, label=name, linewidth=1.8)
                 axes.fill(closed, values, color=colour, alpha=0.05)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, fontsize=9)
     figure.suptitle(

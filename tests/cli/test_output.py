@@ -183,9 +183,9 @@ def test_a_reader_that_leaves_early_causes_no_traceback(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", ["matmul", "channel"])
+@pytest.mark.parametrize("workload", ["matmul", "exp", "channel"])
 def test_every_workload_prints_one_record(command: Command, workload: str) -> None:
-    size = ["--n", "16"] if workload == "matmul" else []
+    size = [] if workload == "channel" else ["--n", "16"]
     done = command(workload, *size, "--repeat", "1", "--json")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -168,6 +168,7 @@ def _advise(arguments: argparse.Namespace) -> int:
                 "range": [_finite(a.low), _finite(a.high)],
                 "bytes_total": a.bytes_total,
                 "rounds": a.rounds,
+                "relative_error": a.error,
                 "failure_probability": a.failure,
                 "modelled_network_seconds": a.seconds,
             }
@@ -178,7 +179,7 @@ def _advise(arguments: argparse.Namespace) -> int:
     print(advisor.sentence(low, high, n))
     if found:
         print(f"\nAll forms that cover it, for n = {n:,} (network alone, modelled):\n")
-        head = ("form / ring", "B/element", "rounds", "failure", *(v.name for v in LEVELS))
+        head = ("form / ring", "B/element", "rounds", "error", "failure", *(v.name for v in LEVELS))
         _print_table(
             (
                 head,
@@ -187,7 +188,8 @@ def _advise(arguments: argparse.Namespace) -> int:
                         a.form.label,
                         f"{a.bytes_total / n:.0f}",
                         str(a.rounds),
-                        f"{a.failure:.1g}",
+                        f"{a.error:.0e}",
+                        f"{a.failure:.0e}",
                         *(f"{a.seconds[v.name]:.3g} s" for v in LEVELS),
                     )
                     for a in found
