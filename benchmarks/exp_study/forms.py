@@ -143,5 +143,6 @@ def variants(quick: bool = False) -> list[Form]:
     found += [Form(method, ring, softmax=True) for ring in (64, 128) for method in SOFTMAX]
     if not quick:
         found += [Form("one-round", 128, "low"), Form("one-round", 128, "both")]
+        found.append(Form("pade", 128, "both"))
         found += [Form("taylor", 128, iterations=k) for k in (4, 6, 10, 12)]
     return found

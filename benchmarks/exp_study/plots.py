@@ -121,7 +121,7 @@ def _error(study: Study) -> Figure:
         for row, limits in enumerate(((0.05, 0.01, 0.0005), (5.0, 1.0, 0.05))):
             axes = grid_of[row, column]
             axes.set_yscale("log")
-            axes.set_ylim((1e-9, 1e2) if row == 0 else (1e-13, 1e18))
+            axes.set_ylim((1e-15, 1e2) if row == 0 else (1e-13, 1e18))
             axes.grid(alpha=0.25)
             for limit in limits:
                 axes.axhline(limit, color="0.5", linewidth=0.7, linestyle=":")
@@ -133,13 +133,13 @@ def _error(study: Study) -> Figure:
     handles, labels = grid_of[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4)
     figure.suptitle(
-        "Error of exp on [-40, 40], largest of each 25 points (dotted: the six thresholds)",
+        "Error of exp on [-40, 40], largest of each 100 points (dotted: the six thresholds)",
         fontsize=12,
     )
     return figure
 
 
-def _envelope(x: Any, error: Any, width: int = 25) -> tuple[Any, Any]:
+def _envelope(x: Any, error: Any, width: int = 100) -> tuple[Any, Any]:
     """The largest error of each few neighbouring points: a curve instead of a cloud."""
     whole = len(x) // width * width
     middle = x[:whole].reshape(-1, width).mean(axis=1)

@@ -51,7 +51,11 @@ def add_parser(commands: Any) -> None:
         metavar=("LOW", "HIGH"),
         help="say which forms suit x in this range, and run nothing",
     )
-    p.add_argument("--study", action="store_true", help="compare all forms, and write a report")
+    p.add_argument(
+        "--study",
+        action="store_true",
+        help="compare all forms (3 runs each), and write a report",
+    )
     p.add_argument(
         "--report", type=Path, metavar="DIR", help=f"new folder of the report (default {_REPORT})"
     )
@@ -62,11 +66,13 @@ def add_parser(commands: Any) -> None:
         help="in a study, round x to float32 first, as the published one did",
     )
     add_run_options(p)
-    p.set_defaults(run=run)
+    p.set_defaults(run=run, repeat=None)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
+    if arguments.repeat is None:
+        arguments.repeat = 3 if arguments.study else 5
     for option in ("report", "quick", "float32"):
         if getattr(arguments, option) and not arguments.study:
             raise UsageError(f"--{option} goes with --study. Received: no --study.")
@@ -85,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _form(arguments: argparse.Namespace) -> Form:
     from tfe_bench.benchmarks.exp_study.forms import Form
 
-    method = arguments.method or METHODS[0]
+    method = METHODS[0] if arguments.method is None else arguments.method
     if method not in METHODS:
         raise UsageError(
             f"Unknown --method {method!r}.{did_you_mean(method, METHODS)} "
@@ -217,13 +223,14 @@ def _study(arguments: argparse.Namespace) -> int:
         *("n", "method", "clamp", "ring", "iterations", "softmax", "fractional_bits"),
         *("advise", "record"),
     ):
-        if getattr(arguments, option):
+        if getattr(arguments, option) not in (None, False):
             name = option.replace("_", "-")
             raise UsageError(f"--{name} goes with a single measurement. Received: --study.")
     where = arguments.report or _REPORT
     folder.check_folder(where)
     plots.require()
-    plan = replace(study.QUICK if arguments.quick else study.Plan(), float32=arguments.float32)
+    plan = study.QUICK if arguments.quick else study.Plan()
+    plan = replace(plan, float32=arguments.float32, repeat=arguments.repeat)
     if arguments.cluster is not None:
         plan = replace(plan, fresh=False)  # these workers are there to stay
     with progress_bar(arguments) as bar:
