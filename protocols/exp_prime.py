@@ -59,8 +59,8 @@ class Prime:
 
     @property
     def high(self) -> float:
-        """Greatest x: the product stays below p / 2."""
-        return (self.q - 2 - self.offset - 2 * self.mantissa) * LN2 - MARGIN
+        """Greatest x: the product stays below p / 4, where p / 2 would do for exact factors."""
+        return (self.q - 2 - self.offset - 2 * self.mantissa) * LN2
 
     @property
     def failure(self) -> float:
@@ -80,7 +80,7 @@ class Prime:
         D:  A = 2^(offset - lam log2 e) 2^mantissa mod p, A = u1 + u2; u1 = PRF(K1) mod p, u2 to E2
         E*: B = 2^(m log2 e) 2^mantissa mod p;  w_i = u_i B mod p;  c_i = [w_i < p/2]
         E1, E2 exchange c1 ^ a and c2 ^ b, a = PRF(K1), b = PRF(K2); D deals a b in the ring, and
-        y = (w1 >> t) + (w2 >> t) - (p >> t)(1 - c1 c2) is opened as ring shares.
+        y = floor(w1 / 2^t) + ceil(w2 / 2^t) - (1 - c1 c2) 2^(q - t) is opened as ring shares.
 
         The words are read as signed; their sum wraps with probability |x log2 e + offset| 2^T/2^l.
         u1 is q bits of the PRF, and 2^q - 1 counts as 0: a bias of 2^-q.
@@ -122,7 +122,7 @@ class Prime:
             linear = other * (below - own) + (own * other if s.is_e2 else 0)
             sign = own + other - 2 * own * other  # s1 s2 = 1 - 2 (o1 ^ o2)
             both = ring.plus(_ring(linear, shape, limbs), ring.signed(wide(sign), ab, limbs), limbs)
-            top = ((1 << self.q) - 1) >> self.drop
+            top = 1 << (self.q - self.drop)  # p / 2^t, rounded up
             y = ring.plus(y, ring.times(both, ring.constant(top, limbs), limbs), limbs)
             if s.is_e2:
                 y = ring.minus(y, ring.constant(top, limbs), limbs)

@@ -3,7 +3,7 @@
 form         rounds    bits per element   error besides 1 ulp (taylor: besides 1.5 2^k ulp)
 "one-round"  1         384 (512)          relative 2^-29 (2^-44)
 "prime"      2         258 (514)          relative 2^-10 (2^-21)
-"taylor"     16 (11)   2480 (3888)        relative x^2 / 2^(k+1), here k = 8
+"taylor"     16 (11)   2480 (4024)        relative x^2 / 2^(k+1), here k = 8
 "pade"       15 (9)    3999 (6981)        relative 2^-12 (2^-13)
 
 These are for 16 fractional bits in Z_2^64 (and 40 in Z_2^128), all three parties together, without

@@ -180,8 +180,8 @@ long double Error(const ExpParameters& p, bool prime, double x) {
   }
   if (prime) {
     PrimeDealRange(p, l1, l2, pad, message, 0, 1);
-    PrimeShareRange(p, m, pad, y1, &low1, 0, 1);
-    PrimeShareRange(p, m, message, y2, &low2, 0, 1);
+    PrimeShareRange(p, m, pad, false, y1, &low1, 0, 1);
+    PrimeShareRange(p, m, message, true, y2, &low2, 0, 1);
   } else {
     ExpDealRange(p, l1, l2, pad, message, 0, 1);
     ExpShareRange(p, m, pad, false, y1, 0, 1);
@@ -190,13 +190,13 @@ long double Error(const ExpParameters& p, bool prime, double x) {
   u128 y = p.limbs == 1 ? u128(y1[0] + y2[0]) : wide(y1) + wide(y2);
   if (prime && !(low1 && low2)) {
     const u128 modulus = p.limbs == 1 ? (u128(1) << 61) - 1 : (u128(1) << 127) - 1;
-    y -= modulus >> p.drop;
+    y -= (modulus >> p.drop) + 1;
   }
   const long double got = p.limbs == 1
                               ? static_cast<long double>(static_cast<int64_t>(y))
                               : static_cast<long double>(static_cast<__int128>(y));
   const long double exact = ldexpl(expl(ldexpl(static_cast<long double>(ring), -f)), f);
-  return (fabsl(got - exact) - 2) / exact;
+  return (fabsl(got - exact) - 1.001L) / exact;
 }
 
 }  // namespace

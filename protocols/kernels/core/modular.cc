@@ -259,8 +259,9 @@ void PrimeDealRange(const ExpParameters& p, const uint64_t* l1, const uint64_t* 
   }
 }
 
-void PrimeShareRange(const ExpParameters& p, const uint64_t* m, const uint64_t* share, uint64_t* y,
-                     uint64_t* low, int64_t begin, int64_t end) {
+void PrimeShareRange(const ExpParameters& p, const uint64_t* m, const uint64_t* share, bool second,
+                     uint64_t* y, uint64_t* low, int64_t begin, int64_t end) {
+  const u128 up = second ? (u128(1) << p.drop) - 1 : 0;
   if (p.limbs == 1) {
     for (int64_t i = begin; i < end; ++i) {
       const Power b = Power61(p, m[i] * p.factor[0]);
@@ -268,7 +269,7 @@ void PrimeShareRange(const ExpParameters& p, const uint64_t* m, const uint64_t* 
       const uint64_t w = Canonical61(
           Rotate61(Canonical61((static_cast<uint64_t>(product) & kP61) +
                                static_cast<uint64_t>(product >> 61)), b.e));
-      y[i] = w >> p.drop;
+      y[i] = (w + static_cast<uint64_t>(up)) >> p.drop;
       low[i] = (w - (kP61 >> 1)) >> 63;
     }
     return;
@@ -280,7 +281,7 @@ void PrimeShareRange(const ExpParameters& p, const uint64_t* m, const uint64_t* 
     const u128 upper = u128(static_cast<uint64_t>(u >> 64)) * b.mantissa + (bottom >> 64);
     const u128 folded = (upper << 64 & kP127) | static_cast<uint64_t>(bottom);
     const u128 w = Rotate127(Canonical127(folded + (upper >> 63)), b.e);
-    Store(w >> p.drop, y + 2 * i);
+    Store((w + up) >> p.drop, y + 2 * i);
     low[i] = static_cast<uint64_t>((w - (kP127 >> 1)) >> 127);
   }
 }

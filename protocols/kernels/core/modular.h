@@ -55,9 +55,10 @@ void ExpShareRange(const ExpParameters& p, const uint64_t* m, const uint64_t* sh
 // The dealer: message = A - pad mod p, A = 2^offset * exp(-(l1 + l2)) mod p; pad is taken mod p.
 void PrimeDealRange(const ExpParameters& p, const uint64_t* l1, const uint64_t* l2,
                     const uint64_t* pad, uint64_t* message, int64_t begin, int64_t end);
-// An evaluator: w = share * exp(m) mod p, y = floor(w / 2^T) and low = [w < p / 2] (0 or 1).
-void PrimeShareRange(const ExpParameters& p, const uint64_t* m, const uint64_t* share, uint64_t* y,
-                     uint64_t* low, int64_t begin, int64_t end);
+// An evaluator: w = share * exp(m) mod p, y = floor(w / 2^T) at E1 and ceil(w / 2^T) at E2, and
+// low = [w < p / 2] (0 or 1).
+void PrimeShareRange(const ExpParameters& p, const uint64_t* m, const uint64_t* share, bool second,
+                     uint64_t* y, uint64_t* low, int64_t begin, int64_t end);
 
 }  // namespace tfe_bench
 

@@ -163,7 +163,7 @@ class ExpShareOp : public ExpOp {
     const auto work = [&](const uint64_t* share, int64_t begin, int64_t end) {
       const uint64_t* own = Words(m) + begin * p_.limbs;
       if (prime_) {
-        PrimeShareRange(p_, own, share, y + begin * p_.limbs, low + begin, 0, end - begin);
+        PrimeShareRange(p_, own, share, second_, y + begin * p_.limbs, low + begin, 0, end - begin);
       } else {
         ExpShareRange(p_, own, share, second_, y + begin * p_.limbs, 0, end - begin);
       }
