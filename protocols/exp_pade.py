@@ -99,7 +99,7 @@ class Pade:
         comparison.  Two factors 1 + b (u - 1) and 1 + b' (u' - 1) multiply without a round,
         because D deals the product of the masks of b and b'.
 
-        Error: relative 2^-13.4 (the polynomial's) + 8 2^-f, and 2 ulp.
+        Error: relative 2^-13.4 (the polynomial's) + (|x| / 2 + 6) 2^-f, and 2 ulp.
         Rounds: 9 over Z_2^128, 15 over Z_2^64 (safe truncations).  Bits sent: `cost`.
         """
         f, limbs = self.fractional_bits, x.limbs

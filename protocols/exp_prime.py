@@ -85,8 +85,8 @@ class Prime:
         The words are read as signed; their sum wraps with probability |x log2 e + offset| 2^T/2^l.
         u1 is q bits of the PRF, and 2^q - 1 counts as 0: a bias of 2^-q.
         Error: 1 ulp and a relative 2^-mantissa + |x| 2^-(extra + 1).
-        Rounds: 2 (cold 3).  Bits sent: D 128, E1, E2 65 per element each (257 and 129 over
-        Z_2^128, and in whole bytes).
+        Rounds: 2 (cold 3).  Bits sent: D 128, E1, E2 65 per element each (256 and 129 over
+        Z_2^128), the single bits in whole bytes.
         """
         import tensorflow as tf
 

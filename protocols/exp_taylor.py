@@ -78,7 +78,7 @@ class Taylor:
     def run(self, party: Party, x: Shared) -> Shared:
         """e^x; see the module, and `tfe_bench.protocols.exponential.exp`.
 
-        Error: relative x^2 / 2^(k+1) below the truth, and 1.5 2^(k - f).
+        Error: relative x^2 / 2^(k+1) below the truth, and 3 2^(k - f) max(1, e^x).
         Truncation: over Z_2^64 "safe", which never fails, 2 rounds a squaring.  Over Z_2^128
         "probable", 1 round, but for the last squarings, where e^x 2^(2f) nears the ring: with
         f = 40 the last three.

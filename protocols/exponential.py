@@ -1,6 +1,6 @@
 """Exponentials of private values, in four forms, over Z_2^64 and Z_2^128.
 
-form         rounds    bits per element   error besides 1 ulp (taylor: besides 1.5 2^k ulp)
+form         rounds    bits per element   error besides 1 ulp (taylor: besides 3 2^k ulp)
 "one-round"  1         384 (512)          relative 2^-29 (2^-44)
 "prime"      2         258 (514)          relative 2^-10 (2^-21)
 "taylor"     16 (11)   2480 (4024)        relative x^2 / 2^(k+1), here k = 8
@@ -100,6 +100,8 @@ def exp(
     Raises:
         UsageError: an unknown method or clamp, or a ring or scale that the method does not fit.
     """
+    if not isinstance(x, Shared):
+        raise UsageError(f"exp wants a private tensor. Received: {type(x).__name__}.")
     if x.ring_bits != 64 * x.limbs:
         raise UsageError(f"exp works over Z_2^64 and Z_2^128. Received: {x!r}.")
     form = _form(method, x.ring_bits, x.fractional_bits, clamp, softmax, iterations)
