@@ -58,13 +58,14 @@ def test_wide_and_narrow_values_of_any_shape_come_back_doubled(
     doubling: LocalCluster, rng: np.random.Generator
 ) -> None:
     random = rng.integers(-(2**63), 2**63 - 1, (3, 50, 2), np.int64, endpoint=True)
+    unsigned: Any = words.from_integers(EDGES).view(np.uint64)
     inputs = {
         "edges": PrivateInput(words.from_integers(EDGES), 40, 2),
         "random": PrivateInput(random, 3, 2),
         "narrow": PrivateInput(random, 16),
         "scalar": PrivateInput(words.from_integers(2**100), 0, 2),
         "empty": PrivateInput(np.zeros((0, 4, 2), np.int64), 0, 2),
-        "unsigned": PrivateInput(words.from_integers(EDGES).view(np.uint64), 0, 2),
+        "unsigned": PrivateInput(unsigned, 0, 2),
     }
     result = doubling.run("double", {}, inputs)
     assert result.limbs == {n: i.limbs for n, i in inputs.items()}
