@@ -27,7 +27,7 @@ METHODS = ("prime", "taylor-8", "pade")
 def table(name: str) -> list[dict[str, str]]:
     """The rows of one published table: comm, error, memory, netlevels, range, summary, time,
     time_fits."""
-    text = importlib.resources.files(__package__).joinpath(f"{name}.csv").read_text("utf-8")
+    text = importlib.resources.files(__name__).joinpath(f"{name}.csv").read_text("utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 
