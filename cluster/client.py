@@ -6,6 +6,7 @@ Needs no TensorFlow.  Only clients reconstruct results.
 from __future__ import annotations
 
 import hashlib
+import math
 import queue
 import socket
 import threading
@@ -14,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -29,6 +30,7 @@ from tfe_bench.errors import (
     ProtocolError,
     SecurityError,
     TfeBenchError,
+    UsageError,
 )
 
 CONNECT_SECONDS = 12.0
@@ -38,10 +40,44 @@ _DEALER = 0
 
 @dataclass(frozen=True)
 class PrivateInput:
-    """A client's input: int64 ring elements with their scale."""
+    """A client's input: ring elements with their scale.
+
+    Attributes:
+        ring: int64 words: an array of elements of Z_2^64, or, with limbs 2, of elements of
+            Z_2^128 with a last axis of 2 words, low word first (`FixedPoint(f, 128).encode`).
+        fractional_bits: the scale.
+        limbs: words per element, 1 or 2.
+
+    Raises:
+        UsageError: no integers, or no last axis of 2 words with limbs 2.
+    """
 
     ring: seeds.Ring
     fractional_bits: int = 0
+    limbs: int = 1
+
+    def __post_init__(self) -> None:
+        if type(self.limbs) is not int or self.limbs not in (1, 2):
+            raise UsageError(f"An element has 1 or 2 words (limbs). Received: {self.limbs!r}.")
+        if not isinstance(self.ring, np.ndarray) or self.ring.dtype.kind not in "iu":
+            kind = getattr(self.ring, "dtype", type(self.ring).__name__)
+            raise UsageError(
+                f"An input is an array of integers. Received: {kind}. Encode reals first, with "
+                "FixedPoint."
+            )
+        if self.limbs == 2 and (self.ring.ndim == 0 or self.ring.shape[-1] != 2):
+            raise UsageError(
+                "An input over Z_2^128 has a last axis of 2 words. Received: shape "
+                f"{list(self.ring.shape)}."
+            )
+        if self.limbs == 2 and self.ring.dtype.itemsize != 8:
+            raise UsageError(f"Words have 64 bits. Received: {self.ring.dtype}.")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the elements."""
+        words: tuple[int, ...] = self.ring.shape
+        return words if self.limbs == 1 else words[:-1]
 
 
 @dataclass
@@ -49,14 +85,17 @@ class JobResult:
     """What a job gave back.
 
     Attributes:
-        outputs: ring elements (int64) by name, reconstructed here and nowhere else.
+        outputs: ring elements (int64) by name, reconstructed here and nowhere else; those over
+            Z_2^128 have a last axis of 2 words, low word first.
         fractional_bits: their scales.
+        limbs: their words per element, 1 or 2.
         measured: public figures of each worker.
         share_seconds: from submission to the moment all inputs had left this client.
     """
 
     outputs: dict[str, seeds.Ring] = field(default_factory=dict)
     fractional_bits: dict[str, int] = field(default_factory=dict)
+    limbs: dict[str, int] = field(default_factory=dict)
     measured: list[dict[str, Any]] = field(default_factory=lambda: [{}, {}, {}])
     share_seconds: float = 0.0
 
@@ -136,14 +175,15 @@ class Client:
         masked: list[seeds.Ring] = []
         secrets: list[tuple[bytes, bytes]] = []
         for name, value in inputs.items():
-            seed1, seed2, m = seeds.share(value.ring)
+            seed1, seed2, m = seeds.share(value.ring, value.limbs)
             secrets.append((seed1, seed2))
             masked.append(m)
             described.append(
                 {
                     "name": name,
-                    "shape": list(value.ring.shape),
+                    "shape": list(value.shape),
                     "fractional_bits": value.fractional_bits,
+                    "limbs": value.limbs,
                 }
             )
         header = {
@@ -190,6 +230,14 @@ class Client:
                 call.cancel()
 
 
+class _Described(NamedTuple):
+    """What the three workers must say alike of one output."""
+
+    shape: tuple[int, ...]
+    fractional_bits: int
+    limbs: int
+
+
 class _Run:
     """The three streams of one job, seen from the client."""
 
@@ -202,6 +250,7 @@ class _Run:
         self._progress = progress
         self._news: queue.Queue[tuple[int, BaseException | None]] = queue.Queue()
         self._parts: dict[str, dict[str, seeds.Ring]] = {}
+        self._described: dict[str, _Described] = {}
         self._digests: dict[str, str] = {}
         self._lock = threading.Lock()
         self._seen = [time.monotonic()] * 3
@@ -239,18 +288,28 @@ class _Run:
             self._news.put((party, error))
 
     def _take(self, event: dict[str, Any], reader: wire.Reader) -> None:
-        shape = tuple(event["shape"])
-        size = int(np.prod(shape, dtype=np.int64)) * 8
-        parts = {
-            str(name): np.frombuffer(reader.read(size), np.int64).reshape(shape)
-            for name in event["parts"]
-        }
-        with self._lock:
+        try:
             name = str(event["name"])
+            described = _Described(
+                tuple(int(d) for d in event["shape"]),
+                int(event["fractional_bits"]),
+                int(event["limbs"]),
+            )
+            names = [str(part) for part in event["parts"]]
+            digest = str(event["digest"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError("A worker's result is malformed.") from error
+        if described.limbs not in (1, 2) or any(d < 0 for d in described.shape):
+            raise ProtocolError("A worker's result is malformed.")
+        shape = described.shape if described.limbs == 1 else (*described.shape, 2)
+        size = math.prod(shape) * 8
+        parts = {part: np.frombuffer(reader.read(size), np.int64).reshape(shape) for part in names}
+        with self._lock:
+            if self._described.setdefault(name, described) != described:
+                raise ProtocolError(f"The workers describe {name!r} differently.")
             self._parts.setdefault(name, {}).update(parts)
-            self.result.fractional_bits[name] = int(event["fractional_bits"])
-            if event["digest"]:
-                self._digests[name] = event["digest"]
+            if digest:
+                self._digests[name] = digest
 
     def collect(self) -> JobResult:
         """Waits for all three workers; reconstructs the outputs."""
@@ -274,8 +333,12 @@ class _Run:
                 raise ProtocolError(f"The workers returned incomplete shares of {name!r}.")
             if hashlib.sha256(parts["m"].tobytes()).hexdigest() != self._digests.get(name):
                 raise ProtocolError(f"The two evaluators returned different shares of {name!r}.")
-            with np.errstate(over="ignore"):
-                self.result.outputs[name] = parts["m"] - parts["l1"] - parts["l2"]
+            described = self._described[name]
+            self.result.fractional_bits[name] = described.fractional_bits
+            self.result.limbs[name] = described.limbs
+            self.result.outputs[name] = seeds.unmasked(
+                parts["m"], parts["l1"], parts["l2"], described.limbs
+            )
         return self.result
 
     def _most_telling(self, first: BaseException) -> BaseException:

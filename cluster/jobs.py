@@ -24,11 +24,13 @@ class InputSpec:
         name: of the input.
         shape: public.
         fractional_bits: its scale.
+        limbs: 64-bit words per element: 1 over Z_2^64, 2 over Z_2^128.
     """
 
     name: str
     shape: tuple[int, ...]
     fractional_bits: int
+    limbs: int = 1
 
     @property
     def elements(self) -> int:
@@ -37,6 +39,16 @@ class InputSpec:
         for size in self.shape:
             n *= size
         return n
+
+    @property
+    def words(self) -> int:
+        """How many 64-bit words these take."""
+        return self.elements * self.limbs
+
+    @property
+    def word_shape(self) -> tuple[int, ...]:
+        """The shape of the words: with the axis of 2 where an element has two."""
+        return self.shape if self.limbs == 1 else (*self.shape, self.limbs)
 
 
 @dataclass
@@ -67,12 +79,28 @@ class Program:
         run: builds and runs the graphs; returns the private tensors to reveal to the client.
         check: refuses unfit parameters or inputs before anything runs (raises UsageError).
         about: one line that says what it does.
+        wide: whether it takes inputs over Z_2^128; others are refused before `check`.
     """
 
     name: str
     run: Callable[[Context], Mapping[str, Shared]]
     check: Callable[[Mapping[str, Any], Sequence[InputSpec]], None] = lambda p, i: None
     about: str = ""
+    wide: bool = False
+
+    def admit(self, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+        """Refuses unfit parameters or inputs before anything runs.
+
+        Raises:
+            UsageError: naming what does not fit.
+        """
+        for spec in inputs:
+            if spec.limbs != 1 and not self.wide:
+                raise UsageError(
+                    f"The program {self.name!r} takes inputs over Z_2^64. Received: {spec.name!r} "
+                    f"over Z_2^{64 * spec.limbs}."
+                )
+        self.check(parameters, inputs)
 
 
 def installed() -> dict[str, importlib.metadata.EntryPoint]:
@@ -89,6 +117,7 @@ _BUILT_IN = {
     "channel": "tfe_bench.benchmarks.workloads.channel:PROGRAM",
     "matmul": "tfe_bench.benchmarks.workloads.matmul:PROGRAM",
     "operation": "tfe_bench.benchmarks.workloads.operation:PROGRAM",
+    "exp": "tfe_bench.benchmarks.workloads.exp:PROGRAM",
 }
 
 

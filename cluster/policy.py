@@ -42,7 +42,7 @@ class WorkerPolicy:
         key: the private key's file; None only without TLS.
         allow_programs: names of programs, or "*" for all that are installed.
         reveal: to whom what may be revealed.
-        max_elements: of each input tensor.
+        max_elements: 64-bit words of each input tensor (an element of Z_2^128 counts as two).
         job_seconds: after which a job is cancelled.
 
     Raises:

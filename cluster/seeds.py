@@ -1,7 +1,7 @@
 """Sharing of a client's input: two seeds and one masked tensor.
 
-x = m - (l1 + l2); l1 and l2 are AES-128-CTR streams of fresh 16-byte seeds, so that
-only m travels at full size: to both evaluators.
+x = m - (l1 + l2), mod 2^64 or (in two words each) mod 2^128; l1 and l2 are AES-128-CTR
+streams of fresh 16-byte seeds, so that only m travels at full size: to both evaluators.
 """
 
 from __future__ import annotations
@@ -12,22 +12,50 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from tfe_bench.protocols import words
+
 Ring = np.ndarray[Any, np.dtype[np.int64]]
 SEED_BYTES = 16
 
 
 def expand(seed: bytes, count: int) -> Ring:
-    """`count` uniform ring elements from a seed that is used for nothing else."""
+    """`count` uniform words from a seed that is used for nothing else.
+
+    Two of them make an element of Z_2^128.
+    """
     encryptor = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
     out = bytearray(count * 8 + 16)
     written = encryptor.update_into(bytes(count * 8), out)
     return np.frombuffer(out, np.int64, count=written // 8)
 
 
-def share(values: Ring) -> tuple[bytes, bytes, Ring]:
-    """(seed of l1, seed of l2, m) for int64 ring elements; seeds from OS randomness."""
+def share(values: Ring, limbs: int = 1) -> tuple[bytes, bytes, Ring]:
+    """(seed of l1, seed of l2, the words of m) for ring elements; seeds from OS randomness.
+
+    Args:
+        values: int64 words; with limbs 2, elements of Z_2^128 with a last axis of 2 words.
+    """
     seed1, seed2 = os.urandom(SEED_BYTES), os.urandom(SEED_BYTES)
     flat = np.ascontiguousarray(values, np.int64).reshape(-1)
-    with np.errstate(over="ignore"):
-        m = flat + expand(seed1, flat.size) + expand(seed2, flat.size)
-    return seed1, seed2, m
+    l1, l2 = (expand(seed, flat.size) for seed in (seed1, seed2))
+    return seed1, seed2, masked(flat, l1, l2, limbs)
+
+
+def masked(x: Ring, l1: Ring, l2: Ring, limbs: int = 1) -> Ring:
+    """m = x + l1 + l2 mod 2^(64 limbs), word by word or pair by pair."""
+    if limbs == 1:
+        with np.errstate(over="ignore"):
+            return x + l1 + l2
+    return words.add(words.add(_pairs(x), _pairs(l1)), _pairs(l2)).reshape(x.shape)
+
+
+def unmasked(m: Ring, l1: Ring, l2: Ring, limbs: int = 1) -> Ring:
+    """x = m - l1 - l2 mod 2^(64 limbs)."""
+    if limbs == 1:
+        with np.errstate(over="ignore"):
+            return m - l1 - l2
+    return words.sub(words.sub(_pairs(m), _pairs(l1)), _pairs(l2)).reshape(m.shape)
+
+
+def _pairs(a: Ring) -> Ring:
+    return a.reshape(-1, 2)

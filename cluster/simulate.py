@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.cluster.seeds import masked, unmasked
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols import ops
 from tfe_bench.protocols.cost import Cost
@@ -69,19 +70,32 @@ class Simulation:
 
 
 def share(
-    values: Any, party: int, seed: bytes, fractional_bits: int = 0, dealer: int = 0
+    values: Any,
+    party: int,
+    seed: bytes,
+    fractional_bits: int = 0,
+    dealer: int = 0,
+    limbs: int = 1,
 ) -> Shared:
-    """One party's share of int64 ring elements; equal seeds give shares that fit together."""
+    """One party's share of int64 ring elements; equal seeds give shares that fit together.
+
+    Args:
+        limbs: with 2, elements of Z_2^128 with a last axis of 2 words, low word first.
+    """
     import tensorflow as tf
 
     ring = np.asarray(values, np.int64)
+    if limbs not in (1, 2) or (limbs == 2 and ring.shape[-1:] != (2,)):
+        raise UsageError(
+            "limbs is 1, or 2 for words with a last axis of 2. Received: "
+            f"limbs={limbs!r}, shape {list(ring.shape)}."
+        )
     rng = np.random.default_rng(list(seed))
     info = np.iinfo(np.int64)
     l1, l2 = (
         rng.integers(info.min, info.max, ring.shape, np.int64, endpoint=True) for _ in range(2)
     )
-    with np.errstate(over="ignore"):
-        m = ring + l1 + l2
+    m = masked(ring, l1, l2, limbs)
     role = (party - dealer) % 3
     return Shared(
         None if role == 0 else tf.constant(m, tf.int64),
@@ -89,6 +103,7 @@ def share(
         None if role == 1 else tf.constant(l2, tf.int64),
         dealer,
         fractional_bits,
+        limbs,
     )
 
 
@@ -110,9 +125,7 @@ def reconstruct(parts: Sequence[Shared]) -> np.ndarray[Any, Any]:
             found[name] = array
     first = parts[0]
     if first.limbs == 1 and first.ring_bits == 64:
-        with np.errstate(over="ignore"):
-            plain: np.ndarray[Any, Any] = found["m"] - found["l1"] - found["l2"]
-        return plain
+        return unmasked(found["m"], found["l1"], found["l2"])
     ring = 1 << first.ring_bits
 
     def whole(a: np.ndarray[Any, Any]) -> Any:
@@ -129,6 +142,7 @@ def simulate(
     program: Callable[..., Any],
     *inputs: Any,
     fractional_bits: int = 0,
+    limbs: int = 1,
     dealer: int = 0,
     seed: bytes = b"shares",
     keys: Sequence[bytes] | None = None,
@@ -140,6 +154,7 @@ def simulate(
 
     Args:
         inputs: arrays of ring elements, shared among the parties from `seed`.
+        limbs: words per element of all inputs; with 2, they have a last axis of 2 words.
         keys: three 16-byte PRF keys instead of fresh ones (tests only).
         fault: a fault to seed, see FAULTS (tests only).
         record: keep the debug log of masks.
@@ -162,7 +177,7 @@ def simulate(
     def run(p: int) -> None:
         try:
             shares = [
-                share(x, p, seed + bytes([i]), fractional_bits, dealer)
+                share(x, p, seed + bytes([i]), fractional_bits, dealer, limbs)
                 for i, x in enumerate(inputs)
             ]
             with parties[p].active():

@@ -63,7 +63,12 @@ class _Job:
         self.client = client
         self.header = header
         self.inputs = [
-            InputSpec(str(i["name"]), tuple(int(d) for d in i["shape"]), int(i["fractional_bits"]))
+            InputSpec(
+                str(i["name"]),
+                tuple(int(d) for d in i["shape"]),
+                int(i["fractional_bits"]),
+                _limbs(i["limbs"]),
+            )
             for i in header["inputs"]
         ]
         if any(size < 0 for spec in self.inputs for size in spec.shape):
@@ -81,7 +86,7 @@ class _Job:
         self.digest = handshake.program_digest(
             header["program"],
             header["parameters"],
-            [client, [[i.name, i.shape, i.fractional_bits] for i in self.inputs]],
+            [client, [[i.name, i.shape, i.fractional_bits, i.limbs] for i in self.inputs]],
         )
 
     def fail(self, error: TfeBenchError) -> None:
@@ -114,6 +119,13 @@ class _Job:
                 lambda: self.link is not None or self.failed is not None, MEET_SECONDS + 5
             )
             return self.link if self.failed is None else None
+
+
+def _limbs(value: object) -> int:
+    """1 or 2, as JSON says it: no text, no fraction, no truth value."""
+    if type(value) is not int or value not in (1, 2):
+        raise ValueError("words per element other than 1 and 2")
+    return value
 
 
 def _leave(job: _Job, _: Any) -> None:
@@ -309,17 +321,18 @@ class Worker:
             raise ProtocolError("A job's submission is malformed.") from error
         self.policy.permit_program(program_name)
         self.policy.permit_reveal(program_name, client)
-        jobs.load(program_name).check(header["parameters"], job.inputs)
+        jobs.load(program_name).admit(header["parameters"], job.inputs)
         held = {0: {"l1", "l2"}, 1: {"l1"}, 2: {"l2"}}[(self.party - _DEALER) % 3]
         for spec, given in zip(job.inputs, header["inputs"], strict=True):
-            self.policy.permit_elements(spec.elements)
+            # In words: the limit is about memory.
+            self.policy.permit_elements(spec.words)
             try:
                 job.seeds.append({k: bytes.fromhex(v) for k, v in given["seeds"].items()})
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise ProtocolError("A job's submission is malformed.") from error
             if {k: len(v) for k, v in job.seeds[-1].items()} != dict.fromkeys(held, SEED_BYTES):
                 raise ProtocolError("A job's submission has other seeds than are due.")
-            size = 0 if self.party == _DEALER else spec.elements * 8
+            size = 0 if self.party == _DEALER else spec.words * 8
             job.masked.append(reader.read(size))
         return job
 
@@ -549,13 +562,16 @@ class Worker:
             _check_copies(party, spec.name, seed, masked)
             parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
             for name, value in seed.items():
-                words = seeds.expand(value, spec.elements)
-                parts[name] = tf.constant(words.reshape(spec.shape), tf.int64)
+                words = seeds.expand(value, spec.words)
+                parts[name] = tf.constant(words.reshape(spec.word_shape), tf.int64)
             if role != 0:
                 words = np.frombuffer(masked, np.int64)
-                parts["m"] = tf.constant(words.reshape(spec.shape), tf.int64)
+                parts["m"] = tf.constant(words.reshape(spec.word_shape), tf.int64)
             inputs[spec.name] = Shared(
-                **parts, dealer=_DEALER, fractional_bits=spec.fractional_bits
+                **parts,
+                dealer=_DEALER,
+                fractional_bits=spec.fractional_bits,
+                limbs=spec.limbs,
             )
         job.masked.clear()
         job.seeds.clear()
@@ -593,10 +609,12 @@ class Worker:
 
         role = (self.party - value.dealer) % 3
         parts = ("l1", "l2") if role == 0 else ("m",)
-        if value.limbs != 1 or value.ring_bits != 64:
-            raise UsageError(f"A program returns values over Z_2^64. Received: {value!r}.")
+        if value.limbs not in (1, 2) or value.ring_bits != 64 * value.limbs:
+            raise UsageError(
+                f"A program returns values over Z_2^64 or Z_2^128. Received: {value!r}."
+            )
         arrays = [np.asarray(getattr(value, part), np.int64, order="C") for part in parts]
-        shape = list(arrays[0].shape)
+        shape = list(arrays[0].shape if value.limbs == 1 else arrays[0].shape[:-1])
         digest = ""
         if role == 2:  # the copy of m is compared, not sent twice
             digest = hashlib.sha256(arrays[0].tobytes()).hexdigest()
@@ -607,6 +625,7 @@ class Worker:
                 name=name,
                 shape=shape,
                 fractional_bits=value.fractional_bits,
+                limbs=value.limbs,
                 parts=list(parts) if arrays else [],
                 digest=digest,
             )

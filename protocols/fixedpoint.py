@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.protocols import words
 
 RINGS = (64, 128)
 MAGNITUDE_BITS = 62
-"""An encoded value stays below 2^62: truncation and comparison need the two bits above it."""
+"""In the ring of 64 bits an encoded value stays below 2^62, in that of 128 bits below 2^126:
+truncation and comparison need the two bits above it."""
 
 _INT64_MAX = 2**63 - 1
 
@@ -26,9 +28,9 @@ class FixedPoint:
     """How reals are written into the ring.
 
     Args:
-        fractional_bits: f, the number of binary digits after the point, 0 to 61.
-        ring_bits: l, 64 or 128. Encoded values are int64 either way, because
-            |v * 2^f| < 2^62 in both; the 128-bit ring extends their sign.
+        fractional_bits: f, the number of binary digits after the point, 0 to l - 3.
+        ring_bits: l, 64 or 128. Encoded values are int64 words: one each with 64, and with 128 a
+            last axis of 2 holds each value's, low word first.
 
     Raises:
         UsageError: for any other f or l.
@@ -41,10 +43,19 @@ class FixedPoint:
         if type(self.ring_bits) is not int or self.ring_bits not in RINGS:
             raise UsageError(f"The ring has 64 or 128 bits. Received: {self.ring_bits!r}.")
         bits = self.fractional_bits
-        if type(bits) is not int or not 0 <= bits < MAGNITUDE_BITS:
-            raise UsageError(
-                f"fractional_bits is an integer from 0 to {MAGNITUDE_BITS - 1}. Received: {bits!r}."
-            )
+        if type(bits) is not int or not 0 <= bits < self.magnitude_bits:
+            most = self.magnitude_bits - 1
+            raise UsageError(f"fractional_bits is an integer from 0 to {most}. Received: {bits!r}.")
+
+    @property
+    def limbs(self) -> int:
+        """64-bit words per value, 1 or 2."""
+        return self.ring_bits // 64
+
+    @property
+    def magnitude_bits(self) -> int:
+        """An encoded value stays below 2 to this, in magnitude."""
+        return self.ring_bits - 64 + MAGNITUDE_BITS
 
     @property
     def resolution(self) -> float:
@@ -53,20 +64,21 @@ class FixedPoint:
 
     @property
     def limit(self) -> float:
-        """The first magnitude that is refused, 2^(62-f) (integers with f = 0: see `encode`)."""
-        return 2.0 ** (MAGNITUDE_BITS - self.fractional_bits)
+        """The first magnitude that is refused, 2^(l-2-f) (integers with f = 0: see `encode`)."""
+        return 2.0 ** (self.magnitude_bits - self.fractional_bits)
 
     def encode(self, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Returns round(v * 2^f) as int64, of the same shape; ties go to the even neighbour.
+        """Returns round(v * 2^f) as int64; ties go to the even neighbour.
 
-        Integers are scaled exactly. With f = 0 they pass through unchanged over the
-        whole int64 range, -2^63 to 2^63 - 1. Booleans count as 0 and 1.
+        The shape is the same, with a last axis of 2 words in the ring of 128 bits. Integers are
+        scaled exactly. With f = 0 they pass through unchanged over the whole int64 range,
+        -2^63 to 2^63 - 1. Booleans count as 0 and 1.
 
         Args:
             values: real numbers of any shape: integers, floats or booleans.
 
         Raises:
-            RangeError: a value is NaN, infinite, or |v * 2^f| >= 2^62. The text gives the
+            RangeError: a value is NaN, infinite, or |v * 2^f| >= 2^(l-2). The text gives the
                 range and the first such position, counted from 0, never the value.
             UsageError: complex numbers, text, objects, dates, masked arrays.
         """
@@ -76,34 +88,50 @@ class FixedPoint:
         return self._encode_integers(array)
 
     def decode(self, ring: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Returns x / 2^f as float64, of the same shape.
+        """Returns x / 2^f as float64, of the same shape (without the axis of 2 words).
 
-        float64 has 53 bits: larger integers are rounded, so an integer result with
-        f = 0 is read from `ring` itself, without decoding.
+        float64 has 53 bits: larger integers are rounded to the nearest, ties to even, so an
+        integer result with f = 0 is read from `ring` itself, without decoding.
 
         Args:
-            ring: int64 words, or uint64 words read as two's complement; any shape.
+            ring: int64 words, or uint64 words read as two's complement; any shape, in the ring of
+                128 bits with a last axis of 2, low word first.
 
         Raises:
-            UsageError: another type of array.
+            UsageError: another type of array, or no axis of 2 words.
         """
         array = np.asarray(ring)
         if array.dtype.kind not in "iu" or array.dtype.itemsize != 8:
             raise UsageError(f"Ring words are int64 or uint64. Received: {array.dtype}.")
-        words = array.astype(np.int64)
-        return np.asarray(np.ldexp(words.astype(np.float64), -self.fractional_bits))
+        if self.limbs == 2:
+            if array.ndim == 0 or array.shape[-1] != 2:
+                raise UsageError(
+                    "Values of the ring of 128 bits have a last axis of 2 words. Received: shape "
+                    f"{list(array.shape)}."
+                )
+            return _rounded(array, -self.fractional_bits)
+        ones = array.astype(np.int64)
+        return np.asarray(np.ldexp(ones.astype(np.float64), -self.fractional_bits))
 
     def _encode_floats(self, array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         if array.dtype.itemsize < 8:  # float16 * 2^16 would overflow
             array = array.astype(np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.rint(np.ldexp(array, self.fractional_bits))
-            fits = np.abs(scaled) < 2.0**MAGNITUDE_BITS  # False for NaN
+            fits = np.abs(scaled) < 2.0**self.magnitude_bits  # False for NaN
         if not np.all(fits):
             self._refuse(array, ~fits)
-        return np.asarray(scaled).astype(np.int64)
+        if self.limbs == 1:
+            return np.asarray(scaled).astype(np.int64)
+        # Of the magnitude: there both words are exact, while the low word of -1 has 64 bits.
+        size = np.abs(scaled)
+        high = np.floor(np.ldexp(size, -64))
+        low = np.asarray(size - np.ldexp(high, 64))
+        return _signed(scaled < 0, low.astype(np.uint64), np.asarray(high).astype(np.uint64))
 
     def _encode_integers(self, array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        if self.limbs == 2:
+            return self._encode_integers_wide(array)
         if self.fractional_bits == 0:
             fits = array <= np.uint64(_INT64_MAX) if array.dtype == np.uint64 else np.True_
         else:
@@ -113,17 +141,31 @@ class FixedPoint:
             self._refuse(array, ~np.asarray(fits))
         return np.asarray(array.astype(np.int64) << self.fractional_bits)
 
+    def _encode_integers_wide(self, array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        negative = array < 0
+        with np.errstate(over="ignore"):
+            words = array.astype(np.uint64)
+            size = np.where(negative, np.uint64(0) - words, words)
+        bits = self.fractional_bits
+        room = self.magnitude_bits - bits
+        if room < 64 and not np.all(fits := size < np.uint64(1 << room)):
+            self._refuse(array, ~np.asarray(fits))
+        # NumPy shifts all bits out when told to shift by 64 or more.
+        low = size << np.uint64(bits)
+        high = size >> np.uint64(64 - bits) if bits <= 64 else size << np.uint64(bits - 64)
+        return _signed(negative, low, high)
+
     def _refuse(self, array: npt.NDArray[Any], bad: npt.NDArray[np.bool_]) -> None:
         flat = int(np.argmax(bad))
         position = tuple(int(i) for i in np.unravel_index(flat, array.shape))
         bits = self.fractional_bits
         if array.dtype.kind == "f":
             kind = _kind(array[position])
-            admitted = f"|v| < 2^{MAGNITUDE_BITS - bits}"
+            admitted = f"|v| < 2^{self.magnitude_bits - bits}"
         else:
             kind = "too large"
             whole = "-2^63 <= v <= 2^63 - 1"
-            admitted = f"|v| < 2^{MAGNITUDE_BITS - bits}" if bits else whole
+            admitted = f"|v| < 2^{self.magnitude_bits - bits}" if bits else whole
         count = int(np.count_nonzero(bad))
         more = f" ({count} such values in all)" if count > 1 else ""
         raise RangeError(
@@ -131,6 +173,27 @@ class FixedPoint:
             f"is {admitted}. Received: {kind}, {_place(position)}{more}. "
             "Scale or clean the data, or use fewer fractional bits."
         )
+
+
+def _signed(negative: Any, low: Any, high: Any) -> npt.NDArray[np.int64]:
+    """The words of +-(low + 2^64 high)."""
+    size = words.pair(np.asarray(low), np.asarray(high))
+    return np.where(np.asarray(negative)[..., None], words.negate(size), size)
+
+
+def _rounded(ring: npt.NDArray[Any], exponent: int) -> npt.NDArray[np.float64]:
+    """x * 2^exponent for words of x, correctly rounded."""
+    negative, size = words.magnitude(ring)
+    low, high = words.unsigned(size)
+    # The leading 64 bits of x, the last one set if any bit after it is: converting that to
+    # float64 rounds as the whole number would.  (frexp may find one bit too many where `high`
+    # rounds up to a power of two; 63 bits are enough as well.)
+    _, length = np.frexp(high.astype(np.float64))
+    after = np.asarray(length).astype(np.uint64)
+    leading = high << (np.uint64(64) - after) | low >> after
+    rest = (low << (np.uint64(64) - after) != 0) & (after > 0)
+    value = np.ldexp((leading | rest.astype(np.uint64)).astype(np.float64), length + exponent)
+    return np.asarray(np.where(negative, -value, value))
 
 
 def _real_array(values: npt.ArrayLike) -> npt.NDArray[Any]:

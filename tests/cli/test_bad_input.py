@@ -117,6 +117,47 @@ def test_an_option_that_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--method", "tailor"], ['Did you mean "taylor"', "one-round"]),
+        (["--method", ""], ["--method"]),
+        (["--clamp", "high"], ["high"]),
+        (["--ring", "32"], ["32"]),
+        (["--iterations", "4"], ["--iterations", "taylor"]),
+        (["--iterations", "0", "--method", "taylor"], ["Received: 0"]),
+        (["--fractional-bits", "0"], ["--fractional-bits", "0"]),
+        (["--fractional-bits", "63"], ["63"]),
+        (["--seed", "-1"], ["-1"]),
+        (["--report", "r"], ["--report", "--study"]),
+        (["--quick"], ["--quick", "--study"]),
+        (["--float32"], ["--float32", "--study"]),
+        (["--study", "--n", "7"], ["--n", "--study"]),
+        (["--study", "--record", "r.jsonl"], ["--record", "--study"]),
+        (["--study", "--repeat", "0"], ["--repeat", "0"]),
+        (["--advise", "3", "2"], ["LOW <= HIGH", "3 2"]),
+        (["--advise", "nan", "2"], ["LOW <= HIGH"]),
+        (["--advise", "1"], ["--advise"]),
+    ],
+    ids=lambda value: "=".join(value) if isinstance(value, list) else None,
+)
+def test_an_option_of_exp_that_does_not_fit_is_refused(
+    command: Command, tmp_path: Path, arguments: list[str], told: list[str]
+) -> None:
+    _refused(command, tmp_path, ["exp", *arguments], USAGE, *told)
+
+
+@pytest.mark.parametrize("folder", ["full", "file.txt", "missing/report"])
+def test_a_report_that_could_not_be_written_is_refused_before_the_study(
+    command: Command, tmp_path: Path, folder: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    (tmp_path / "file.txt").write_text("mine")
+    arguments = ["exp", "--study", "--quick", "--report", folder]
+    _refused(command, tmp_path, arguments, CONFIG, folder, "--report")
+
+
+@pytest.mark.parametrize(
     ("option", "path", "told"),
     [
         ("--output", "missing/result.csv", "missing"),
@@ -225,6 +266,8 @@ def test_an_unknown_or_missing_command_shows_the_usage(
     [
         ("matmul", "--repeat"),
         ("matmul", "--n"),
+        ("exp", "--repeat"),
+        ("exp", "--n"),
         ("channel", "--repeat"),
         ("channel", "--rounds"),
         ("channel", "--megabytes"),

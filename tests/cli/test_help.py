@@ -13,6 +13,7 @@ COMMANDS = [
     [],
     ["sort"],
     ["matmul"],
+    ["exp"],
     ["channel"],
     ["worker"],
     ["certs"],

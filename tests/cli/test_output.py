@@ -183,11 +183,53 @@ def test_a_reader_that_leaves_early_causes_no_traceback(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", ["matmul", "channel"])
+@pytest.mark.parametrize("workload", ["matmul", "exp", "channel"])
 def test_every_workload_prints_one_record(command: Command, workload: str) -> None:
-    size = ["--n", "16"] if workload == "matmul" else []
+    size = [] if workload == "channel" else ["--n", "16"]
     done = command(workload, *size, "--repeat", "1", "--json")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.count("\n") == 1
     json.loads(done.stdout)
+
+
+def test_advice_on_a_range_needs_no_worker(command: Command, tmp_path: Path) -> None:
+    done = command("exp", "--advise", "-10", "10", "--n", "1000")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "" and "one-round" in done.stdout and "modelled" in done.stdout
+    told = json.loads(command("exp", "--advise", "-40", "0", "--json").stdout)
+    assert told["forms"] and told["forms"][0]["modelled_network_seconds"]["net2"] > 0
+    assert "no form covers it" in command("exp", "--advise", "0", "900").stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_quick_study_writes_its_report(command: Command, tmp_path: Path) -> None:
+    done = command("exp", "--study", "--quick", "--report", "study")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "MODELLED" in done.stdout and "offline not counted" in done.stdout
+    assert [p.name for p in tmp_path.iterdir()] == ["study"]
+    names = {p.name for p in (tmp_path / "study").iterdir()}
+    assert {"exp.csv", "exp_accuracy.csv", "exp_fits.csv", "exp_compare.csv"} <= names
+    assert {"report.md", "exp_radar.png", "exp_error.png", "exp_range.png"} <= names
+
+
+@pytest.mark.slow
+def test_a_study_that_is_interrupted_leaves_no_folder(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tfe_bench", "exp", "--study", "--quick", "--report", "study"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        start_new_session=True,
+    )
+    time.sleep(12)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == "" and err.strip().endswith("interrupted")
+    assert list(tmp_path.iterdir()) == []

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tfe_bench.cluster import seeds
+from tfe_bench.protocols import words
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
 _EDGES = [0, 1, -1, 2**31, 2**63 - 1, -(2**63), 2**62 + 1, -(2**62) - 1]
@@ -82,8 +83,39 @@ def test_what_each_worker_gets_is_uniform_whatever_the_input(value: int) -> None
             "m - l1": m - seeds.expand(seed1, m.size),  # all that E1 has
             "m - l2": m - seeds.expand(seed2, m.size),
         }
-    for name, words in views.items():
+    for name, stream in views.items():
         # 255 degrees of freedom: mean 255, deviation 22.6; wrong by chance once in 10^9.
-        assert _chi_square_of_bytes(words) < 255 + 7 * 22.6, name
-        ones = np.unpackbits(words.view(np.uint8)).mean()
-        assert abs(ones - 0.5) < 7 * 0.5 / np.sqrt(words.size * 64), name
+        assert _chi_square_of_bytes(stream) < 255 + 7 * 22.6, name
+        ones = np.unpackbits(stream.view(np.uint8)).mean()
+        assert abs(ones - 0.5) < 7 * 0.5 / np.sqrt(stream.size * 64), name
+
+
+# ---- two words per element
+
+_WIDE_EDGES = [0, 1, -1, 2**63, -(2**63), 2**64 - 1, 2**64, -(2**64), 2**127 - 1, -(2**127)]
+
+
+def _reconstruct_wide(seed1: bytes, seed2: bytes, m: Ring) -> list[int]:
+    """With Python's integers."""
+    l1, l2 = seeds.expand(seed1, m.size), seeds.expand(seed2, m.size)
+    whole = [words.to_integers(a.reshape(-1, 2)) for a in (m, l1, l2)]
+    plain = words.from_integers(whole[0] - whole[1] - whole[2])
+    return [int(v) for v in words.to_integers(plain)]
+
+
+@given(st.lists(st.integers(-(2**127), 2**127 - 1), max_size=50))
+@example(_WIDE_EDGES)
+def test_any_wide_values_are_reconstructed(values: list[int]) -> None:
+    ring = words.from_integers(values)
+    seed1, seed2, m = seeds.share(ring, 2)
+    assert m.shape == (2 * len(values),)
+    assert _reconstruct_wide(seed1, seed2, m) == values
+    l1, l2 = (seeds.expand(seed, m.size) for seed in (seed1, seed2))
+    np.testing.assert_array_equal(seeds.unmasked(m, l1, l2, 2), ring.reshape(-1))
+
+
+@pytest.mark.parametrize("shape", [(2,), (0, 2), (3, 4, 2), (2, 0, 2)])
+def test_wide_values_of_any_shape_are_shared_flat(shape: tuple[int, ...]) -> None:
+    values = np.full(shape, -1, np.int64)
+    seed1, seed2, m = seeds.share(values, 2)
+    assert _reconstruct_wide(seed1, seed2, m) == [-1] * (values.size // 2)

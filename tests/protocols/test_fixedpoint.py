@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.protocols import words
 from tfe_bench.protocols.fixedpoint import FixedPoint
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -217,3 +218,110 @@ def test_defaults_are_sixteen_bits_in_a_ring_of_sixty_four_and_frozen() -> None:
     assert FixedPoint().limit == 2.0**46
     with pytest.raises(AttributeError):
         FixedPoint().fractional_bits = 3  # type: ignore[misc]
+
+
+# ---- two words per value
+
+
+def wide(bits: int) -> FixedPoint:
+    return FixedPoint(bits, 128)
+
+
+def whole(encoded: Any) -> list[int]:
+    return [int(v) for v in words.to_integers(encoded).reshape(-1)]
+
+
+@settings(deadline=None, print_blob=True)
+@example(value=0.0, bits=40)
+@example(value=-(2.0**-41), bits=40)
+@example(value=3 * 2.0**-41, bits=40)
+@example(value=-(2.0**-40), bits=40)
+@example(value=float(np.nextafter(2.0**86, 0)), bits=40)
+@example(value=-float(np.nextafter(2.0**86, 0)), bits=40)
+@example(value=2.0**24, bits=40)
+@example(value=-(2.0**24), bits=40)
+@example(value=-(2.0**64), bits=0)
+@example(value=5e-324, bits=125)
+@given(value=st.floats(-(2.0**85), 2.0**85), bits=st.integers(0, 40))
+def test_wide_encoding_matches_exact_arithmetic_and_comes_back(value: float, bits: int) -> None:
+    point = wide(bits)
+    encoded = point.encode(np.array([value]))
+    assert encoded.dtype == np.int64 and encoded.shape == (1, 2)
+    assert whole(encoded) == [exact_encoding(value, bits)]
+    back = point.decode(encoded)
+    assert back.dtype == np.float64 and back.shape == (1,)
+    assert abs(Fraction(float(back[0])) - Fraction(value)) <= Fraction(1, 2 ** (bits + 1))
+
+
+@settings(deadline=None, print_blob=True)
+@example(word=2**127 - 1)
+@example(word=-(2**127))
+@example(word=2**64 + 1)
+@example(word=2**117 - 1)
+@example(word=2**64 + 2**11)
+@example(word=2**64 + 2**11 + 1)
+@example(word=2**64 + 3 * 2**11)
+@example(word=2**54 + 2)
+@example(word=2**63 + 2**10)
+@example(word=-(2**63))
+@given(word=st.integers(-(2**127), 2**127 - 1))
+def test_wide_decoding_rounds_every_word_as_python_does(word: int) -> None:
+    assert float(wide(0).decode(words.from_integers([word]))[0]) == float(word)
+    assert float(wide(40).decode(words.from_integers([word]))[0]) == word / 2**40
+
+
+def test_wide_decoding_of_random_words_is_correctly_rounded(rng: np.random.Generator) -> None:
+    ring = rng.integers(INT64_MIN, INT64_MAX, (20_000, 2), np.int64, endpoint=True)
+    ring[:, 1] >>= rng.integers(0, 64, 20_000)  # of every length
+    exact = [v / 2**40 for v in whole(ring)]
+    assert wide(40).decode(ring).tolist() == exact
+    assert wide(40).decode(ring.view(np.uint64)).tolist() == exact
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3, 4)])
+def test_wide_values_have_a_last_axis_of_two_words(shape: tuple[int, ...]) -> None:
+    point = wide(40)
+    encoded = point.encode(np.full(shape, -1.5))
+    assert encoded.shape == (*shape, 2)
+    assert point.decode(encoded).shape == shape
+    assert (point.decode(encoded) == -1.5).all()
+
+
+@pytest.mark.parametrize("dtype", ["b1", "i1", "u1", "<u4", ">i4", ">i8", "u8", "f2", "f4", "g"])
+def test_every_real_type_encodes_one_alike_in_two_words(dtype: str) -> None:
+    assert wide(40).encode(np.ones(2, dtype)).tolist() == [[1 << 40, 0]] * 2
+    assert wide(70).encode(np.ones(2, dtype)).tolist() == [[0, 64]] * 2
+
+
+@pytest.mark.parametrize("bits", [0, 1, 40, 63, 64, 65, 125])
+def test_the_wide_range_ends_exactly_where_it_says(bits: int) -> None:
+    point = wide(bits)
+    assert point.limit == 2.0 ** (126 - bits)
+    below = np.nextafter(point.limit, 0)
+    assert whole(point.encode(np.array([below, -below]))) == [
+        exact_encoding(v, bits) for v in (below, -below)
+    ]
+    for sign in (1, -1):
+        with pytest.raises(RangeError, match=rf"\|v\| < 2\^{126 - bits}\."):
+            point.encode(np.array([sign * point.limit]))
+    least, most = max(INT64_MIN, 1 - (1 << (126 - bits))), min(INT64_MAX, (1 << (126 - bits)) - 1)
+    assert whole(point.encode(np.array([least, most]))) == [least << bits, most << bits]
+    if bits > 62:
+        for value in (least - 1, most + 1):
+            with pytest.raises(RangeError):
+                point.encode(np.array([value]))
+    else:
+        assert (
+            whole(point.encode(np.array([2**63, 2**64 - 1], np.uint64)))[1] == (2**64 - 1) << bits
+        )
+
+
+def test_wide_words_of_another_type_or_shape_are_usage_errors() -> None:
+    for bad in (np.zeros(3, np.int64), np.zeros((2, 3), np.int64), np.array(1), np.zeros((1, 2))):
+        with pytest.raises(UsageError, match="Received"):
+            wide(40).decode(bad)
+    for bits in (-1, 126, True, 40.0):
+        with pytest.raises(UsageError, match="0 to 125"):
+            wide(bits)  # type: ignore[arg-type]
+    with pytest.raises(RangeError, match="NaN, at row 0, column 1"):
+        wide(40).encode(np.array([[0, np.nan]]))

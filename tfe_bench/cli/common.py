@@ -115,8 +115,9 @@ def report(
     correct: bool,
     max_error: float,
     fractional_bits: int,
+    ring: int | None = None,
 ) -> None:
-    """Makes the record of a run, and prints and appends it."""
+    """Makes the record of a run, and prints and appends it; `ring` if not the cluster's."""
     from rich.console import Console
 
     from tfe_bench.benchmarks import records, table
@@ -141,7 +142,7 @@ def report(
         idle_memory=tuple(m["idle_memory"] for m in measured),
         correct=correct,
         max_error=max_error,
-        ring=cluster.client.config.ring,
+        ring=ring or cluster.client.config.ring,
         fractional_bits=fractional_bits,
         protocol=str(measured[0]["variant"]),
         profile=arguments.profile,

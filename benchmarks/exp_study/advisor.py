@@ -1,0 +1,113 @@
+"""Which form to take for a range of x: the cheapest that is accurate on all of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfe_bench.benchmarks.exp_study.forms import CLAMPS, METHODS, SOFTMAX, Form
+from tfe_bench.benchmarks.exp_study.levels import LEVELS, NetLevel, modelled_seconds
+from tfe_bench.errors import UsageError
+
+RANGES = ((-10.0, 10.0), (-10.0, 0.0), (-20.0, 20.0), (-30.0, 0.0), (-40.0, 20.0), (-40.0, 40.0))
+"""What the report advises on."""
+WORST = 0.01
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A form that covers a range, and what it costs.
+
+    Attributes:
+        failure: declared probability of a wrong element.
+        error: declared relative error, over the range; the last place comes on top.
+        seconds: of the network alone for n elements, by level (modelled).
+    """
+
+    form: Form
+    low: float
+    high: float
+    failure: float
+    error: float
+    bytes_total: float
+    rounds: int
+    seconds: dict[str, float]
+
+
+def candidates() -> list[Form]:
+    """Every form that exists, but for other numbers of squarings."""
+    found = []
+    for ring in (64, 128):
+        for method in METHODS:
+            for softmax in (False, True) if method in SOFTMAX else (False,):
+                for clamp in CLAMPS:
+                    form = Form(method, ring, clamp, softmax=softmax)
+                    try:
+                        form.cost(1)
+                        form.covered()
+                    except UsageError:
+                        continue
+                    found.append(form)
+    return found
+
+
+def advise(low: float, high: float, n: int, level: NetLevel = LEVELS[2]) -> list[Advice]:
+    """Forms that cover [low, high] with a relative error below 1 %, cheapest at `level` first.
+
+    Raises:
+        UsageError: the range is none, or n is.
+    """
+    if not (low <= high and abs(low) < 1e6 and abs(high) < 1e6):
+        raise UsageError(f"A range is LOW <= HIGH, both finite. Received: {low:g} {high:g}.")
+    if n < 1:
+        raise UsageError(f"n is 1 or more. Received: {n}.")
+    found = []
+    for form in candidates():
+        first, last = form.covered()
+        if not first <= low <= high <= last:
+            continue
+        error = float(form.relative_error(np.array([low, high])).max())
+        if error > WORST:
+            continue
+        cost = form.cost(n)
+        sent = tuple(bits // 8 for bits in cost.by_party(0))
+        found.append(
+            Advice(
+                form,
+                first,
+                last,
+                form.failure_probability(),
+                error,
+                sum(sent),
+                cost.cold,
+                {v.name: modelled_seconds(v, 0.0, cost.cold, sent) for v in LEVELS},
+            )
+        )
+    found.sort(key=lambda a: (a.seconds[level.name], a.bytes_total, a.failure))
+    return found
+
+
+def sentence(low: float, high: float, n: int = 10_000, level: NetLevel = LEVELS[2]) -> str:
+    """One line: what to take for a range."""
+    found = advise(low, high, n, level)
+    where = f"x in [{low:g}, {high:g}]"
+    if not found:
+        return f"{where}: no form covers it; clamp or scale x first."
+    best = found[0]
+    text = f"{where}: {_described(best, n)}"
+    finer = next((a for a in found if a.form.ring_bits == 128 and a.error < best.error), None)
+    if best.form.ring_bits == 64 and finer is not None:
+        text += f"; where more digits are wanted, {_described(finer, n)}"
+    return text + "."
+
+
+def _described(a: Advice, n: int) -> str:
+    return (
+        f"{a.form.name} in the ring of {a.form.ring_bits} bits ({a.bytes_total / n:.0f} B in all "
+        f"per element, {_rounds(a.rounds)}, error {a.error:.0e} and {a.form.fxp} bits)"
+    )
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round" + "s" * (count != 1)

@@ -1,0 +1,44 @@
+"""y = a n + b by ordinary least squares, unweighted: what reproduces the published fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tfe_bench.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A line.
+
+    Attributes:
+        a: per element.
+        b: fixed.
+        r2: the share of the variance that the line explains; 1 where there is none.
+        points: how many it was fitted to.
+    """
+
+    a: float
+    b: float
+    r2: float
+    points: int
+
+
+def line(n: npt.ArrayLike, y: npt.ArrayLike) -> Fit:
+    """The least-squares line through (n, y).
+
+    Raises:
+        UsageError: fewer than two different n, or lists of two lengths.
+    """
+    xs, ys = np.asarray(n, np.float64), np.asarray(y, np.float64)
+    if xs.shape != ys.shape or np.unique(xs).size < 2:
+        raise UsageError(f"A line wants two sizes or more. Received: {xs.size} n, {ys.size} y.")
+    centred = xs - xs.mean()
+    a = float(centred @ (ys - ys.mean()) / (centred @ centred))
+    b = float(ys.mean() - a * xs.mean())
+    total = float(((ys - ys.mean()) ** 2).sum())
+    rest = float(((ys - a * xs - b) ** 2).sum())
+    return Fit(a, b, 1.0 if total == 0 else 1 - rest / total, len(xs))

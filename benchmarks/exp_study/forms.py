@@ -1,0 +1,148 @@
+"""What is studied: a method with its parameters, in one of the rings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from tfe_bench.protocols.cost import Cost
+
+Reals = npt.NDArray[np.float64]
+
+METHODS = ("one-round", "taylor", "prime", "pade")
+CLAMPS = ("none", "low", "both")
+SOFTMAX = ("one-round", "prime")
+"""Methods whose range moves; to the others it makes no difference."""
+# As protocols/exponential.py declares them, besides the result's last place.
+_RELATIVE = {
+    64: {"one-round": 2.0**-29, "prime": 2.0**-10, "pade": 2.0**-12},
+    128: {"one-round": 2.0**-44, "prime": 2.0**-21, "pade": 2.0**-13},
+}
+FRACTIONAL_BITS = {64: 16, 128: 40}
+"""Of each ring's fixed point; 40 in the ring of 128 bits is what the published figures used."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One way to compute exp.
+
+    Attributes:
+        method: one of METHODS.
+        ring_bits: 64 or 128.
+        clamp: which ends of the range are clamped: "none", "low" or "both".
+        iterations: squarings, of "taylor".
+        softmax: whether the range lies below 0, as after subtracting the maximum.
+        fractional_bits: of x and the result; 0 stands for the ring's own.
+    """
+
+    method: str = "one-round"
+    ring_bits: int = 64
+    clamp: str = "none"
+    iterations: int = 8
+    softmax: bool = False
+    fractional_bits: int = 0
+
+    @property
+    def fxp(self) -> int:
+        """Fractional bits."""
+        return self.fractional_bits or FRACTIONAL_BITS[self.ring_bits]
+
+    @property
+    def name(self) -> str:
+        """The form without its ring: one-round, taylor-8, prime clamp low, prime softmax."""
+        words = [self.method]
+        if self.method == "taylor":
+            words[0] += f"-{self.iterations}"
+        if self.softmax:
+            words.append("softmax")
+        if self.clamp != "none":
+            words.append(f"clamp {self.clamp}")
+        return " ".join(words)
+
+    @property
+    def label(self) -> str:
+        """With its ring."""
+        return f"{self.name} / {self.ring_bits}"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """As the program "exp" takes them."""
+        return {
+            "method": self.method,
+            "clamp": self.clamp,
+            "iterations": self.iterations,
+            "softmax": self.softmax,
+        }
+
+    def cost(self, n: int) -> Cost:
+        """Declared cost of n elements.
+
+        Raises:
+            UsageError: there is no such form.
+        """
+        from tfe_bench.protocols.exponential import exp_cost
+
+        return exp_cost(
+            n, self.method, self.ring_bits, self.fxp, self.clamp, self.iterations, self.softmax
+        )
+
+    def valid_range(self) -> tuple[float, float]:
+        """The x for which exp is computed, as declared; a clamp decides what comes outside."""
+        from tfe_bench.protocols.exponential import valid_range
+
+        low, high = valid_range(
+            self.method, self.ring_bits, self.fxp, self.clamp, self.softmax, self.iterations
+        )
+        return float(low), float(high)
+
+    def covered(self) -> tuple[float, float]:
+        """The x with a useful result: any lower x too where a clamp gives it less than an ulp."""
+        low, high = self.valid_range()
+        vanishes = math.exp(max(low, -700.0)) <= 2.0**-self.fxp
+        return (-math.inf if self.clamp != "none" and vanishes else low), high
+
+    def relative_error(self, x: Reals) -> Reals:
+        """Declared, of exp(x) itself; the result's last place comes on top."""
+        if self.method != "taylor":
+            return np.full_like(x, _RELATIVE[self.ring_bits][self.method])
+        return np.minimum(x**2 / 2.0 ** (self.iterations + 1), 1.0)
+
+    def tolerance(self, x: Reals) -> Reals:
+        """How far a result for x of the valid range may be from exp(x) to be called correct.
+
+        Twice the declared relative error, and four units of the last place (of taylor 2 * 2^k).
+        """
+        places = 4 if self.method != "taylor" else 2 * 2**self.iterations
+        tolerance: Reals = 2 * self.relative_error(x) * np.exp(x) + places * 2.0**-self.fxp
+        return tolerance
+
+    def failure_probability(self) -> float:
+        """Of one element of the valid range, as declared."""
+        from tfe_bench.protocols.exponential import failure_probability
+
+        return float(
+            failure_probability(
+                self.method, self.ring_bits, self.fxp, self.clamp, self.softmax, self.iterations
+            )
+        )
+
+
+def main_forms() -> list[Form]:
+    """The four forms in both rings."""
+    return [Form(method, ring) for ring in (64, 128) for method in METHODS]
+
+
+def variants(quick: bool = False) -> list[Form]:
+    """Other clamps, the softmax ranges, and other numbers of squarings."""
+    found = [Form("prime", 128, "low"), Form("prime", 128, "both")]
+    found += [Form(method, ring, softmax=True) for ring in (64, 128) for method in SOFTMAX]
+    if not quick:
+        found += [Form("one-round", 128, "low"), Form("one-round", 128, "both")]
+        found.append(Form("pade", 128, "both"))
+        found += [Form("taylor", 128, iterations=k) for k in (4, 6, 10, 12)]
+    return found

@@ -1,0 +1,156 @@
+"""The published figures: SecretFlow's benchmark of exp, as data.
+
+Two parties and a dealer (SEMI2K) over Z_2^128 with 40 fractional bits; the dealer's offline work
+is not counted.  Methods: pade (mode 1), taylor-8 (mode 2), prime (mode 3).  Bytes are those of one
+party.  The tables beside this file are the published ones, retyped.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.resources
+from dataclasses import dataclass
+from functools import cache
+
+from tfe_bench.benchmarks.exp_study.fits import Fit, line
+from tfe_bench.benchmarks.exp_study.grid import NAMES
+from tfe_bench.benchmarks.exp_study.levels import LEVELS, modelled_seconds
+
+SOURCE = "SecretFlow's exp benchmark (SEMI2K: 2 parties + dealer, FM128, 40 fractional bits)"
+CAVEAT = (
+    "The published figures are of two parties and a dealer whose offline work is not counted; "
+    "ours are of three parties with everything counted."
+)
+METHODS = ("prime", "taylor-8", "pade")
+
+
+def table(name: str) -> list[dict[str, str]]:
+    """The rows of one published table: comm, error, memory, netlevels, range, summary, time,
+    time_fits."""
+    text = importlib.resources.files(__name__).joinpath(f"{name}.csv").read_text("utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+@dataclass(frozen=True)
+class Published:
+    """One method's published column.
+
+    Attributes:
+        shares: of points below the six thresholds, in the order of grid.NAMES.
+        mean_printed: the "mean range score" as printed (see `contradictions`).
+        memory: fit of peak memory in kB, over the published table.
+        times: fit of seconds by level, over the points that were published.
+    """
+
+    method: str
+    bytes_per_element: float
+    rounds: int
+    memory: Fit
+    shares: tuple[float, ...]
+    mean_printed: float
+    mse: float
+    mae: float
+    mape: float
+    times: dict[str, Fit]
+
+    @property
+    def mean6(self) -> float:
+        """The mean of the six printed shares."""
+        return sum(self.shares) / len(self.shares)
+
+
+@cache
+def columns() -> dict[str, Published]:
+    """The published columns by method, fitted anew from the published tables."""
+    found = {}
+    for method in METHODS:
+        comm = [r for r in table("comm") if r["exp_mode_name"] == method]
+        memory = [r for r in table("memory") if r["exp_mode_name"] == method]
+        times = [r for r in table("time") if r["exp_mode_name"] == method]
+        (scores,) = (r for r in table("range") if r["exp_mode"] == method)
+        (error,) = (r for r in table("error") if r["exp_mode"] == method)
+        sizes = [float(r["num_elements"]) for r in comm]
+        fits = {}
+        for level in sorted({r["net_level"] for r in times}):
+            rows = [r for r in times if r["net_level"] == level]
+            fits[f"net{level}"] = line(
+                [float(r["num_elements"]) for r in rows], [float(r["elapsed_s"]) for r in rows]
+            )
+        found[method] = Published(
+            method=method,
+            bytes_per_element=line(sizes, [float(r["bytes_sent"]) for r in comm]).a,
+            rounds=int(comm[0]["rounds"]),
+            memory=line(
+                [float(r["num_elements"]) for r in memory],
+                [float(r["mem_cost_kb"]) for r in memory],
+            ),
+            shares=tuple(float(scores[name]) for name in NAMES),
+            mean_printed=float(scores["mean_range_score_published"]),
+            mse=float(error["mse"]),
+            mae=float(error["mae"]),
+            mape=float(error["mape"]),
+            times=fits,
+        )
+    return found
+
+
+def times(method: str, level: str) -> list[tuple[int, float]]:
+    """Published (n, seconds) of one method at one level, in order."""
+    rows = [
+        (int(r["num_elements"]), float(r["elapsed_s"]))
+        for r in table("time")
+        if r["exp_mode_name"] == method and f"net{r['net_level']}" == level
+    ]
+    return sorted(rows)
+
+
+def slower_than_modelled(level: str) -> tuple[float, float]:
+    """(least, most): published seconds over what the model gives the network alone."""
+    found = []
+    for method, column in columns().items():
+        link = next(v for v in LEVELS if v.name == level)
+        for n, seconds in times(method, level):
+            sent = (round(column.bytes_per_element * n),)
+            found.append(seconds / modelled_seconds(link, 0.0, column.rounds, sent))
+    return min(found), max(found)
+
+
+def contradictions() -> list[str]:
+    """Where the published figures contradict themselves or have holes, found in the tables."""
+    found = []
+    printed = "/".join(f"{c.mean_printed:.3f}" for c in columns().values())
+    means = "/".join(f"{c.mean6:.3f}" for c in columns().values())
+    if printed != means:
+        found.append(
+            f'The published "mean range score" ({"/".join(METHODS)}: {printed}) is not the mean of '
+            f"the six printed columns ({means}): it must count thresholds that were not printed. "
+            "Ours is the mean of the six, and is compared with that mean."
+        )
+    rows = table("time")
+    sizes = sorted({int(r["num_elements"]) for r in rows})
+    for level in sorted({r["net_level"] for r in rows}):
+        missing = []
+        for method in METHODS:
+            present = {
+                int(r["num_elements"])
+                for r in rows
+                if r["net_level"] == level and r["exp_mode_name"] == method
+            }
+            absent = [n for n in sizes if n not in present]
+            if absent:
+                missing.append(f"{method} n = {', '.join(f'{n:,}' for n in absent)}")
+        if missing:
+            found.append(
+                f"The published times at level {level} have holes: {'; '.join(missing)}. "
+                "Fits are over what is there."
+            )
+    memory = table("memory")
+    keys = [(r["num_elements"], r["exp_mode_name"]) for r in memory]
+    twice = sorted({int(n) for n, m in keys if keys.count((n, m)) > 1})
+    if twice:
+        where = ", ".join(f"{n:,}" for n in twice)
+        found.append(
+            f"The published memory at n = {where} is listed twice, with "
+            "different figures; the fits of either count both."
+        )
+    return found

@@ -1,0 +1,401 @@
+"""The exp study: metrics as in the published benchmark, and files that say what is what."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import math
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.benchmarks.exp_study import (
+    advisor,
+    compare,
+    fits,
+    grid,
+    levels,
+    plots,
+    published,
+    report,
+    study,
+)
+from tfe_bench.benchmarks.exp_study.forms import METHODS, Form, main_forms, variants
+from tfe_bench.benchmarks.workloads.exp import check
+from tfe_bench.cluster.client import JobResult, PrivateInput
+from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.errors import ConfigError, DataError, PeerLost, UsageError
+from tfe_bench.protocols.fixedpoint import FixedPoint
+
+# ---- figures
+
+
+@pytest.mark.parametrize("row", published.table("time_fits"), ids=lambda r: "-".join(r.values()))
+def test_least_squares_reproduce_the_fits_of_published_times(row: dict[str, str]) -> None:
+    fit = published.columns()[row["exp_mode"]].times[f"net{row['net_level']}"]
+    assert fit.points == int(row["points"])
+    assert fit.a == pytest.approx(float(row["a_s_per_element"]), rel=1e-3)
+    assert fit.b == pytest.approx(float(row["b_s"]), abs=1e-3)
+
+
+@pytest.mark.parametrize("row", published.table("summary"), ids=lambda r: r["exp_mode"])
+def test_least_squares_reproduce_the_published_summary(row: dict[str, str]) -> None:
+    column = published.columns()[row["exp_mode"]]
+    assert column.bytes_per_element == pytest.approx(float(row["bytes_per_element"]))
+    assert column.rounds == int(row["rounds"])
+    assert column.memory.b == pytest.approx(float(row["mem_kb_fixed"]), abs=1)
+    assert column.memory.a == pytest.approx(float(row["mem_kb_per_element"]), abs=3e-3)
+    assert column.times["net2"].a == pytest.approx(float(row["net2_marginal_s"]), rel=2e-3)
+
+
+def test_a_line_is_that_of_numpy_and_its_r2_falls_with_noise(rng: np.random.Generator) -> None:
+    n = np.array([10.0, 100, 1000, 10_000])
+    exact = fits.line(n, 3 * n + 7)
+    assert (exact.a, exact.b, exact.r2) == pytest.approx((3, 7, 1))
+    noisy = 3 * n + rng.normal(0, 5000, 4)
+    fit = fits.line(n, noisy)
+    assert (fit.a, fit.b) == pytest.approx(tuple(np.polyfit(n, noisy, 1)))
+    assert fit.r2 == pytest.approx(np.corrcoef(n, noisy)[0, 1] ** 2)
+    assert fits.line([1, 2], [5, 5]).r2 == 1
+    for sizes, values in (([1], [1]), ([2, 2], [1, 3]), ([1, 2, 3], [1, 2]), ([], [])):
+        with pytest.raises(UsageError):
+            fits.line(sizes, values)
+
+
+def test_the_metrics_of_taylor_8_are_the_published_ones() -> None:
+    x = grid.points()
+    a = grid.measure(x, (1 + x / 256) ** 256, (-40, 40))
+    column = published.columns()["taylor-8"]
+    np.testing.assert_allclose(a.shares, column.shares, atol=1e-3)
+    assert a.mape == pytest.approx(column.mape, rel=5e-3)
+    assert a.mse == pytest.approx(column.mse, rel=1e-3)
+    assert a.mae == pytest.approx(column.mae, rel=1e-3)
+    assert a.mean6 == pytest.approx(column.mean6, abs=1e-3)
+
+
+def test_exact_and_useless_results_score_all_and_nothing() -> None:
+    x = grid.points()
+    best = grid.measure(x, np.exp(x), (-10, 10))
+    assert best.shares == (1,) * 6 and best.mape == best.max_ape == 0
+    assert (best.first, best.last) == (-40, 40)
+    worst = grid.measure(x, np.full(x.shape, -1e30), (50, 60))
+    assert worst.shares == (0,) * 6
+    assert math.isnan(worst.first) and math.isnan(worst.last) and math.isnan(worst.max_ape)
+    half = grid.measure(x, np.where(x < 0, np.exp(x), -1e30), (-5, 5))
+    assert half.shares == (0.5,) * 6 and half.last < 0.01 and half.max_ape > 1
+    assert half.max_ae_below_zero == 0
+
+
+def test_points_are_ten_thousand_equidistant_ones_twice() -> None:
+    x = grid.points()
+    assert x.shape == (20_000,)
+    assert (x[0], x[9_999], x[10_000], x[-1]) == (-40, 40, -20, 20)
+    assert np.ptp(np.diff(x[:10_000])) < 1e-12
+    rounded = grid.points(float32=True)
+    assert 0 < np.abs(rounded - x).max() < 2e-6
+
+
+def test_a_time_at_a_level_adds_latency_by_round_and_the_busiest_partys_bytes() -> None:
+    net2 = levels.LEVELS[2]
+    assert (net2.bits_per_second, net2.latency) == (100e6, 0.01)
+    assert levels.modelled_seconds(net2, 0.5, 3, (10, 12_500_000, 20)) == pytest.approx(1.53)
+    assert levels.modelled_seconds(levels.LEVELS[0], 0.5, 1000, (0, 0, 0)) == 0.5
+    for level, row in zip(levels.LEVELS, published.table("netlevels"), strict=True):
+        assert level.name == f"net{row['net_level']}"
+        assert level.bits_per_second == float(row["rate_mbit"]) * 1e6
+        assert level.latency == pytest.approx(float(row["latency_ms"]) * 1e-3)
+
+
+def test_contradictions_of_the_published_figures_are_named() -> None:
+    text = "\n".join(published.contradictions())
+    assert "0.629/0.285/0.602" in text and "0.639/0.305/0.604" in text
+    assert "level 0 have holes" in text and "prime n = 10, 100, 1,000;" in text
+    assert "level 2 have holes" in text and "level 3 have holes" in text
+    assert "level 1" not in text
+    assert "10,000,000 is listed twice" in text
+
+
+def test_published_tables_are_shipped() -> None:
+    root = Path(__file__).parents[2]
+    names = {p.name for p in (root / "benchmarks/exp_study/published").glob("*.csv")}
+    assert names == {
+        *("comm.csv", "error.csv", "memory.csv", "netlevels.csv", "range.csv", "summary.csv"),
+        *("time.csv", "time_fits.csv"),
+    }
+    assert "*.csv" in (root / "setup.py").read_text()
+    assert "include benchmarks *.csv" in (root / "MANIFEST.in").read_text()
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    assert any(d.startswith("matplotlib") for d in project["project"]["dependencies"])
+
+
+# ---- the whole study, on workers that compute in the clear
+
+
+class Plain:
+    """A cluster that does what is declared: results of numpy, bytes and rounds of the cost."""
+
+    def __init__(self, slow: float = 1e-6, extra_bytes: int = 0) -> None:
+        self.slow, self.extra_bytes = slow, extra_bytes
+        self.jobs: list[tuple[Form, int]] = []
+
+    def run(self, program: str, parameters: Any, inputs: Any) -> JobResult:
+        assert program == "exp"
+        given: PrivateInput = inputs["x"]
+        options = {k: v for k, v in parameters.items() if k not in ("repeat", "warm_up")}
+        form = Form(ring_bits=64 * given.limbs, **options)
+        check(parameters, [InputSpec("x", given.shape, given.fractional_bits, given.limbs)])
+        point = FixedPoint(given.fractional_bits, form.ring_bits)
+        x = point.decode(given.ring)
+        self.jobs.append((form, x.size))
+        with np.errstate(over="ignore"):
+            y = (1 + x / 2**form.iterations) ** 2**form.iterations
+        exact = np.exp(x) if form.method != "taylor" else y
+        exact = np.clip(exact, -point.limit / 2, point.limit / 2)
+        cost = form.cost(x.size)
+        sent = [bits // 8 + self.extra_bytes for bits in cost.by_party(0)]
+        return JobResult(
+            outputs={"y": point.encode(exact)},
+            fractional_bits={"y": given.fractional_bits},
+            limbs={"y": given.limbs},
+            measured=[
+                {
+                    "payload": [0, sent[p], 0],
+                    "rounds": [[cost.cold, cost.rounds]],
+                    "seconds": [0.01 + self.slow * x.size] * parameters["repeat"],
+                    "idle_memory": 500 << 20,
+                    "peak_memory": 100 * 1024 + 200 * x.size,
+                }
+                for p in range(3)
+            ],
+        )
+
+
+def _run(plan: study.Plan, cluster: Plain | None = None) -> study.Study:
+    cluster = cluster or Plain()
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[Plain]:
+        yield cluster
+
+    return study.run(opened, plan)
+
+
+@pytest.fixture(scope="module")
+def found() -> study.Study:
+    """A quick study."""
+    return _run(study.QUICK)
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_form_is_measured_at_every_size_and_scored(found: study.Study) -> None:
+    assert [f.method for f in found.main] == list(METHODS) * 2
+    assert found.main == main_forms()
+    for form in found.main:
+        assert [m.n for m in found.measurements[form]] == list(study.QUICK.sizes)
+        assert all(m.as_declared for m in found.measurements[form])
+    assert set(found.accuracy) == set(found.measurements) == {*main_forms(), *variants(True)}
+    assert found.cut == []
+
+
+def test_fits_over_the_measurements_are_the_lines_behind_them(found: study.Study) -> None:
+    form = Form("one-round", 128)
+    cost = form.cost(1)
+    assert found.bytes_per_element(form) == pytest.approx([b / 8 for b in cost.by_party(0)])
+    memory = found.fit(form, "peak_rss_kb_P0")
+    assert (memory.a, memory.b) == pytest.approx((200 / 1024, 500 * 1024 + 100))
+    assert found.fit(form, "seconds_local").a == pytest.approx(1e-6)
+    slope = 1e-6 + max(cost.by_party(0)) / 100e6
+    assert found.fit(form, "seconds_net2").a == pytest.approx(slope)
+    assert found.fit(form, "seconds_net2").b == pytest.approx(0.01 + 0.01 * cost.cold)
+
+
+def test_the_report_has_every_file_and_labels_what_is_modelled(
+    found: study.Study, tmp_path: Path
+) -> None:
+    folder = tmp_path / "report"
+    files = report.write(found, folder)
+    pictures = ["exp_error.png", "exp_memory.png", "exp_radar.png", "exp_range.png", "exp_time.png"]
+    assert files == sorted([*report.FILES, *pictures])
+    assert [p.name for p in tmp_path.iterdir()] == ["report"]
+    for name in pictures:
+        blob = (folder / name).read_bytes()
+        assert blob.startswith(b"\x89PNG") and len(blob) > 10_000
+
+    rows = _read(folder / "exp.csv")
+    assert list(rows[0]) == [
+        *("protocol", "ring_bits", "fxp", "method", "params", "clamp_low", "clamp_high", "n"),
+        *("net_level", "bytes_sent_P0", "bytes_sent_P1", "bytes_sent_P2", "bytes_total"),
+        *("bytes_source", "rounds", "rounds_ahead"),
+        *("peak_rss_kb_P0", "peak_rss_kb_P1", "peak_rss_kb_P2"),
+        *("elapsed_s", "elapsed_source", "repeat"),
+    ]
+    for row in rows:
+        expected = {"local": "measured", "": ""}.get(row["net_level"], "modelled")
+        assert row["elapsed_source"] == expected
+        assert row["bytes_source"] == ("measured" if row["net_level"] else "closed form")
+        assert int(row["bytes_total"]) == sum(int(row[f"bytes_sent_P{p}"]) for p in range(3))
+    assert {int(r["n"]) for r in rows if not r["net_level"]} == {10**6, 10**7}
+
+    rows = _read(folder / "exp_accuracy.csv")
+    assert len(rows) == len(found.accuracy)
+    for row in rows:
+        shares = [float(row[name]) for name in grid.NAMES]
+        assert float(row["mean6"]) == pytest.approx(np.mean(shares), abs=1e-6)
+    fit_rows = _read(folder / "exp_fits.csv")
+    assert len(fit_rows) == 8 * len(study.QUANTITIES)
+    for row in fit_rows:
+        assert row["source"] == ("modelled" if "seconds_net" in row["quantity"] else "measured")
+    rows = _read(folder / "exp_compare.csv")
+    assert {r["published_method"] for r in rows} == set(published.METHODS)
+    assert all(
+        r["ours_source"] == ("modelled" if r["metric"].startswith("seconds") else "measured")
+        for r in rows
+    )
+    rounds = next(r for r in rows if r["metric"] == "rounds")
+    assert float(rounds["times_better"]) == pytest.approx(12 / float(rounds["ours"]))
+
+    text = (folder / "report.md").read_text()
+    for word in ("modelled", published.SOURCE, published.CAVEAT, *published.contradictions()):
+        assert word in text
+    assert all(f"({name})" in text for name in pictures)
+
+
+def test_a_report_that_fails_leaves_nothing_behind(
+    found: study.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(found: study.Study, folder: Path) -> list[str]:
+        (folder / "exp_radar.png").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plots, "draw", failing)
+        with pytest.raises(KeyboardInterrupt):
+            report.write(found, tmp_path / "report")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "report").mkdir()  # an empty one is filled
+    assert report.write(found, tmp_path / "report")
+    with pytest.raises(DataError, match="exists"):
+        report.write(found, tmp_path / "report")
+    with pytest.raises(DataError, match="parent"):
+        report.write(found, tmp_path / "none" / "report")
+    assert [p.name for p in tmp_path.iterdir()] == ["report"]
+
+
+def test_matplotlib_is_missed_before_the_study_and_needed_by_pictures_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plots.require()
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ConfigError, match="pip install"):
+        plots.require()
+
+
+def test_sizes_that_would_take_too_long_are_left_out_and_named() -> None:
+    plan = study.Plan(sizes=(10, 1_000, 10_000, 100_000), quick=True, job_seconds=0.5)
+    cut = _run(plan, Plain(slow=1e-4))
+    assert all([m.n for m in cut.measurements[f]] == [10, 1_000] for f in cut.main)
+    assert len(cut.cut) == 8 and "n = 10,000 left out" in cut.cut[0]
+    assert any("Sizes left out" in note for note in compare.notes(cut))
+    rows = compare.exp_rows(cut)
+    assert {r["n"] for r in rows if r["bytes_source"] == "measured"} == {10, 1_000, 10_000}
+
+
+def test_bytes_other_than_declared_are_told() -> None:
+    other = _run(study.QUICK, Plain(extra_bytes=8))
+    assert any("NOT every measurement" in note for note in compare.notes(other))
+
+
+def test_progress_grows_to_the_end_and_a_lost_worker_ends_the_study() -> None:
+    told: list[float] = []
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[Plain]:
+        yield Plain(slow=1e-4)
+
+    study.run(opened, study.QUICK, lambda fraction, text: told.append(fraction))
+    assert told == sorted(told) and told[0] == 0 and told[-1] == 1
+
+    class Lost(Plain):
+        def run(self, program: str, parameters: Any, inputs: Any) -> JobResult:
+            raise PeerLost(1, "gone")
+
+    with pytest.raises(PeerLost):
+        _run(study.QUICK, Lost())
+
+
+def test_radar_scores_lie_between_nothing_and_the_best(found: study.Study) -> None:
+    scores = compare.radar(found)
+    assert len(scores) == 8 + 3
+    every = np.array(list(scores.values()))
+    assert every.shape == (11, len(compare.AXES))
+    assert (every > 0).all() and (every.max(axis=0) == 1).all()
+
+
+# ---- advice
+
+
+def test_advice_covers_the_range_and_is_the_cheapest_that_does() -> None:
+    for low, high in advisor.RANGES:
+        options = advisor.advise(low, high, 1000)
+        assert all(a.low <= low and high <= a.high for a in options)
+        assert [a.seconds["net2"] for a in options] == sorted(a.seconds["net2"] for a in options)
+        text = advisor.sentence(low, high)
+        assert f"[{low:g}, {high:g}]" in text
+        assert (options[0].form.name in text) if options else ("no form" in text)
+    assert advisor.advise(-10, 10, 1000)
+    assert "no form" in advisor.sentence(0, 5000)
+    for first, last in ((1, 0), (math.nan, 1), (-math.inf, 0)):
+        with pytest.raises(UsageError):
+            advisor.advise(first, last, 10)
+    with pytest.raises(UsageError):
+        advisor.advise(0, 1, 0)
+
+
+# ---- the program
+
+
+def _spec(name: str = "x", limbs: int = 1, bits: int = 16) -> list[InputSpec]:
+    return [InputSpec(name, (5,), bits, limbs)]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "inputs"),
+    [
+        ({"method": "tailor"}, _spec()),
+        ({"method": 1}, _spec()),
+        ({"methode": "pade"}, _spec()),
+        ({"clamp": "high"}, _spec()),
+        ({"clamp": None}, _spec()),
+        ({"iterations": 0, "method": "taylor"}, _spec()),
+        ({"iterations": 8.0, "method": "taylor"}, _spec()),
+        ({"iterations": True, "method": "taylor"}, _spec()),
+        ({"softmax": 1}, _spec()),
+        ({"repeat": 0}, _spec()),
+        ({}, _spec("y")),
+        ({}, [*_spec(), *_spec()]),
+        ({}, []),
+        ({}, _spec(bits=63)),
+        ({}, _spec(bits=0)),
+    ],
+)
+def test_the_program_refuses_what_does_not_fit(
+    parameters: dict[str, Any], inputs: list[InputSpec]
+) -> None:
+    with pytest.raises(UsageError, match=r"Received|Did you mean"):
+        check(parameters, inputs)
+
+
+def test_the_program_takes_every_form_of_the_study() -> None:
+    for form in (*main_forms(), *variants()):
+        check({**form.parameters, "repeat": 3}, _spec(limbs=form.ring_bits // 64, bits=form.fxp))
+        low, high = form.valid_range()
+        assert low < 0 and high > -1e-5 and 0 <= form.failure_probability() < 1e-6

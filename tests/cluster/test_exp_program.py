@@ -1,0 +1,66 @@
+"""The program "exp" on three workers: results, bytes and rounds as declared, in both rings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tfe_bench.benchmarks.exp_study import study
+from tfe_bench.benchmarks.exp_study.forms import Form
+from tfe_bench.cluster.client import PrivateInput
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.fixedpoint import FixedPoint
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.launch import LocalCluster
+
+FORMS = [
+    Form("one-round", 64),
+    Form("one-round", 128),
+    Form("one-round", 64, "low", softmax=True),
+    Form("prime", 64),
+    Form("prime", 128),
+    Form("taylor", 128, iterations=5),
+    Form("pade", 64),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.label)
+def test_a_form_is_within_its_tolerance_and_costs_what_it_declares(
+    shared_cluster: LocalCluster, form: Form, rng: np.random.Generator
+) -> None:
+    point = FixedPoint(form.fxp, form.ring_bits)
+    low, high = study.usual_range(form)
+    x = point.decode(point.encode(rng.uniform(low, high, (40, 25))))
+    result = shared_cluster.run("exp", {**form.parameters, "repeat": 2}, study.inputs(form, x))
+    y = study.decoded(form, result)
+    assert y.shape == x.shape and result.fractional_bits["y"] == form.fxp
+    assert np.all(np.abs(y - np.exp(x)) <= form.tolerance(x))
+    assert [len(m["seconds"]) for m in result.measured] == [2, 2, 2]
+    sent = tuple(8 * sum(m["payload"]) for m in result.measured)
+    assert sent == form.cost(x.size).by_party(0)
+    assert str(result.measured[0]["variant"]).startswith(form.name.split()[0])
+
+
+def test_a_study_of_real_workers_measures_what_is_declared(shared_cluster: LocalCluster) -> None:
+    found = study._measure(shared_cluster, Form("one-round", 128), 100, repeat=3)
+    assert found.as_declared and len(found.seconds) == 3
+    assert min(found.peak_rss) > max(found.growth) > 0
+    accuracy = study._accuracy(shared_cluster, Form("one-round", 128), float32=False)
+    assert accuracy.mean6 > 0.8 and accuracy.mape < 1e-5
+    assert accuracy.last == 40 and accuracy.first < -24
+
+
+def test_an_unfit_exponential_is_refused_by_the_workers(shared_cluster: LocalCluster) -> None:
+    x = {"x": PrivateInput(np.zeros(3, np.int64), 16)}
+    for parameters, told in (
+        ({"method": "prim"}, 'Did you mean "prime"'),
+        ({"clamps": "low"}, 'Did you mean "clamp"'),
+        ({"softmax": 1}, "softmax"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            shared_cluster.run("exp", parameters, x)
+    with pytest.raises(UsageError, match='one input, "x"'):
+        shared_cluster.run("exp", {}, {"y": x["x"]})

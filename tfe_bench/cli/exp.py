@@ -1,0 +1,310 @@
+"""`python -m tfe_bench exp`: the private exponential; `--study` compares its forms."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.cli.common import add_run_options, open_cluster, progress_bar, report
+from tfe_bench.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from tfe_bench.benchmarks.exp_study.forms import Form
+    from tfe_bench.benchmarks.exp_study.report import Table
+    from tfe_bench.benchmarks.exp_study.study import Study
+
+METHODS = ("one-round", "taylor", "prime", "pade")
+CLAMPS = ("none", "low", "both")
+_MOST = 1 << 22
+_REPORT = Path("exp-report")
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    p = commands.add_parser(
+        "exp",
+        help="exponential of private numbers; --study compares its forms",
+        description="Shares fixed-point numbers among three workers, computes their exponentials, "
+        "checks them against numpy and prints what it cost. With --study: every form in both "
+        "rings, in six dimensions, beside published figures.",
+    )
+    p.add_argument("--n", type=int, metavar="N", help="how many numbers (default 1024)")
+    p.add_argument("--seed", type=int, default=1, help="of the generated numbers (default 1)")
+    p.add_argument("--method", metavar="NAME", help=f"{', '.join(METHODS)} (default one-round)")
+    p.add_argument(
+        "--clamp", choices=CLAMPS, help="which ends of the range are clamped (default none)"
+    )
+    p.add_argument("--ring", type=int, choices=(64, 128), help="bits of the ring (default 64)")
+    p.add_argument("--iterations", type=int, metavar="K", help="squarings of taylor (default 8)")
+    p.add_argument("--softmax", action="store_true", help="a range that ends at 0")
+    p.add_argument(
+        "--fractional-bits", type=int, metavar="F", help="of x (default 16, or 40 with --ring 128)"
+    )
+    p.add_argument(
+        "--advise",
+        nargs=2,
+        type=float,
+        metavar=("LOW", "HIGH"),
+        help="say which forms suit x in this range, and run nothing",
+    )
+    p.add_argument(
+        "--study",
+        action="store_true",
+        help="compare all forms (3 runs each), and write a report",
+    )
+    p.add_argument(
+        "--report", type=Path, metavar="DIR", help=f"new folder of the report (default {_REPORT})"
+    )
+    p.add_argument("--quick", action="store_true", help="a study of small sizes, within a minute")
+    p.add_argument(
+        "--float32",
+        action="store_true",
+        help="in a study, round x to float32 first, as the published one did",
+    )
+    add_run_options(p)
+    p.set_defaults(run=run, repeat=None)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    if arguments.repeat is None:
+        arguments.repeat = 3 if arguments.study else 5
+    for option in ("report", "quick", "float32"):
+        if getattr(arguments, option) and not arguments.study:
+            raise UsageError(f"--{option} goes with --study. Received: no --study.")
+    if arguments.study:
+        return _study(arguments)
+    if arguments.n is not None and not 1 <= arguments.n <= _MOST:
+        raise UsageError(f"--n is 1 to {_MOST}. Received: {arguments.n}.")
+    if arguments.advise is not None:
+        return _advise(arguments)
+    return _measure(arguments)
+
+
+# ---- one measurement
+
+
+def _form(arguments: argparse.Namespace) -> Form:
+    from tfe_bench.benchmarks.exp_study.forms import Form
+
+    method = METHODS[0] if arguments.method is None else arguments.method
+    if method not in METHODS:
+        raise UsageError(
+            f"Unknown --method {method!r}.{did_you_mean(method, METHODS)} "
+            f"Known: {', '.join(METHODS)}."
+        )
+    if arguments.iterations is not None and method != "taylor":
+        raise UsageError(f"--iterations goes with --method taylor. Received: {method}.")
+    form = Form(
+        method,
+        arguments.ring or 64,
+        arguments.clamp or "none",
+        8 if arguments.iterations is None else arguments.iterations,
+        arguments.softmax,
+        arguments.fractional_bits or 0,
+    )
+    if arguments.fractional_bits == 0:
+        raise UsageError("--fractional-bits is 1 or more. Received: 0.")
+    form.cost(1)  # refuses in words what does not exist
+    return form
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    import numpy as np
+
+    from tfe_bench.benchmarks.exp_study.study import decoded, inputs, usual_range
+    from tfe_bench.protocols.fixedpoint import FixedPoint
+
+    form = _form(arguments)
+    n = arguments.n or 1024
+    if arguments.seed < 0:
+        raise UsageError(f"--seed is 0 or more. Received: {arguments.seed}.")
+    low, high = usual_range(form)
+    x = np.random.default_rng(arguments.seed).uniform(low, high, n)
+    point = FixedPoint(form.fxp, form.ring_bits)
+    # What was shared, so that the error is the protocol's alone.
+    meant = np.clip(point.decode(point.encode(x)), low, high)
+    parameters = {**form.parameters, "repeat": arguments.repeat}
+    with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
+        result = cluster.run("exp", parameters, inputs(form, meant), bar.update)
+    errors = np.abs(decoded(form, result) - np.exp(meant))
+    correct = bool(np.all(errors <= form.tolerance(meant)))
+    relative = float((errors / np.exp(meant))[meant >= 0].max(initial=0.0))
+    shown = {
+        "n": n,
+        "form": form.name,
+        "x": f"{low:.4g} .. {high:.4g}",
+        "bytes_per_element": round(sum(sum(m["payload"]) for m in result.measured) / n, 2),
+        "max_relative_error": float(f"{relative:.3g}"),  # of x >= 0
+        "failure_probability": float(f"{form.failure_probability():.2g}"),
+    }
+    report(
+        "exp",
+        arguments,
+        cluster,
+        result,
+        shown,
+        correct,
+        float(errors.max()),
+        form.fxp,
+        form.ring_bits,
+    )
+    return 0 if correct else 1
+
+
+# ---- advice
+
+
+def _advise(arguments: argparse.Namespace) -> int:
+    from tfe_bench.benchmarks.exp_study import advisor
+    from tfe_bench.benchmarks.exp_study.levels import LEVELS
+
+    low, high = arguments.advise
+    n = arguments.n or 10_000
+    found = advisor.advise(low, high, n)
+    if arguments.json:
+        rows = [
+            {
+                "form": a.form.name,
+                "ring": a.form.ring_bits,
+                "range": [_finite(a.low), _finite(a.high)],
+                "bytes_total": a.bytes_total,
+                "rounds": a.rounds,
+                "relative_error": a.error,
+                "failure_probability": a.failure,
+                "modelled_network_seconds": a.seconds,
+            }
+            for a in found
+        ]
+        print(json.dumps({"low": low, "high": high, "n": n, "forms": rows}))
+        return 0
+    print(advisor.sentence(low, high, n))
+    if found:
+        print(f"\nAll forms that cover it, for n = {n:,} (network alone, modelled):\n")
+        head = ("form / ring", "B/element", "rounds", "error", "failure", *(v.name for v in LEVELS))
+        _print_table(
+            (
+                head,
+                [
+                    (
+                        a.form.label,
+                        f"{a.bytes_total / n:.0f}",
+                        str(a.rounds),
+                        f"{a.error:.0e}",
+                        f"{a.failure:.0e}",
+                        *(f"{a.seconds[v.name]:.3g} s" for v in LEVELS),
+                    )
+                    for a in found
+                ],
+            )
+        )
+    return 0
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if abs(value) < float("inf") else None
+
+
+# ---- the study
+
+
+def _study(arguments: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from tfe_bench.benchmarks.exp_study import plots, study
+    from tfe_bench.benchmarks.exp_study import report as folder
+
+    for option in (
+        *("n", "method", "clamp", "ring", "iterations", "softmax", "fractional_bits"),
+        *("advise", "record"),
+    ):
+        if getattr(arguments, option) not in (None, False):
+            name = option.replace("_", "-")
+            raise UsageError(f"--{name} goes with a single measurement. Received: --study.")
+    where = arguments.report or _REPORT
+    folder.check_folder(where)
+    plots.require()
+    plan = study.QUICK if arguments.quick else study.Plan()
+    plan = replace(plan, float32=arguments.float32, repeat=arguments.repeat)
+    if arguments.cluster is not None:
+        plan = replace(plan, fresh=False)  # these workers are there to stay
+    with progress_bar(arguments) as bar:
+        found = study.run(lambda: open_cluster(arguments, bar), plan, bar.update)
+        files = folder.write(found, where)
+    if arguments.json:
+        print(json.dumps(_plain(found, where, files), allow_nan=False))
+        return 0
+    print("Measured: bytes (by party), rounds, accuracy on 10,000 points\n")
+    _print_table(folder.summary(found))
+    print("\nPer element, slopes: memory and local time measured, net0 to net3 MODELLED")
+    print("(* published, measured on shaped links)\n")
+    _print_table(folder.times(found))
+    print("\nTimes better than the published figures (2 parties + dealer, offline not counted)\n")
+    _print_table(folder.comparison(found))
+    print("\nWhich form to take (cheapest at net2 that covers the range)\n")
+    for line in folder.advice(found):
+        print(f"- {line}")
+    print(f"\nThe report is in {where}: {', '.join(files)}")
+    return 0
+
+
+def _plain(found: Study, where: Path, files: Sequence[str]) -> dict[str, Any]:
+    from tfe_bench.benchmarks.exp_study import compare
+    from tfe_bench.benchmarks.exp_study import report as folder
+
+    def rows(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            {k: (_number(v) if isinstance(v, float) else v) for k, v in row.items()}
+            for row in given
+        ]
+
+    return {
+        "report": str(where),
+        "files": list(files),
+        "exp": rows(compare.exp_rows(found)),
+        "accuracy": rows(compare.accuracy_rows(found)),
+        "fits": rows(compare.fit_rows(found)),
+        "compare": rows(compare.compare_rows(found)),
+        "advice": folder.advice(found),
+        "notes": compare.notes(found),
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if value == value and abs(value) != float("inf") else None
+
+
+def _print_table(table: Table) -> None:
+    """Columns as wide as they must be; a heading of several words takes several lines."""
+    head, rows = table
+    words = [
+        _wrapped(title, max((len(r[i]) for r in rows), default=0)) for i, title in enumerate(head)
+    ]
+    height = max(map(len, words))
+    lines = [
+        tuple(w[i - height] if i >= height - len(w) else "" for w in words) for i in range(height)
+    ]
+    widths = [max(len(line[i]) for line in [*lines, *rows]) for i in range(len(head))]
+    limit = max(shutil.get_terminal_size((200, 24)).columns, 60)
+    for line in [*lines, *rows]:
+        cells = [
+            c.ljust(w) if i == 0 else c.rjust(w)
+            for i, (c, w) in enumerate(zip(line, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip()[:limit])
+
+
+def _wrapped(title: str, width: int) -> list[str]:
+    """A heading's words in lines of about the column's width."""
+    lines: list[str] = []
+    for word in title.split():
+        if lines and len(lines[-1]) + 1 + len(word) <= max(width, 8):
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
