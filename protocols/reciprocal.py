@@ -159,7 +159,7 @@ def reciprocal_in_cost(
 class _Division:
     power: power.Power
     numerator_bits: int
-    scaled_bits: int  # |x U| < 2^(scaled_bits - 1) in units of 2^-_SCALED ulp
+    quotient_bits: int
 
     @property
     def factors(self) -> tuple[int, int]:
@@ -167,9 +167,19 @@ class _Division:
         return self.numerator_bits, self.power.factor.table.bits + 1
 
     @property
+    def fractional(self) -> int:
+        """Fractional bits of x U in ulp: its rounding shall not show."""
+        return min(5, self.power.factor.bits)
+
+    @property
     def scaled_drop(self) -> int:
         """Bits dropped from x U."""
-        return self.power.factor.bits - _SCALED
+        return self.power.factor.bits - self.fractional
+
+    @property
+    def scaled_bits(self) -> int:
+        """|x U| < 2^(scaled_bits - 1); g(c) may be a little less than 1."""
+        return self.quotient_bits + self.fractional + 1
 
     @property
     def quotient(self) -> tuple[int, int]:
@@ -179,10 +189,7 @@ class _Division:
     @property
     def quotient_drop(self) -> int:
         """Bits dropped from g(c) x U."""
-        return self.power.mantissa.fractional + _SCALED
-
-
-_SCALED = 5
+        return self.power.mantissa.fractional + self.fractional
 
 
 @functools.cache
@@ -206,7 +213,7 @@ def _division(
                 raise
     mantissa = power.mantissa(approximation.reciprocal, scheme, precision)
     made = power.Power(scheme, mantissa, factor)
-    return _Division(made, numerator_bits, quotient_bits + _SCALED + 1)
+    return _Division(made, numerator_bits, quotient_bits)
 
 
 def divide(

@@ -128,18 +128,22 @@ def test_quotients_err_relative_to_themselves(rng: np.random.Generator) -> None:
     assert (sim.rounds, sim.cold) == (9, 10) == (cost[0].rounds, cost[0].cold)
 
 
-@pytest.mark.parametrize("f", [8, 20, 24])
-def test_quotients_are_right_at_other_scales(f: int, rng: np.random.Generator) -> None:
-    y = magnitudes(rng, 62, 3000)
+@pytest.mark.parametrize(("f", "bits"), [(8, 62), (20, 31), (24, 62), (16, 20), (10, 12)])
+def test_quotients_are_right_at_other_scales_and_ranges(
+    f: int, bits: int, rng: np.random.Generator
+) -> None:
+    y = magnitudes(rng, bits, 3000)
     x = rng.integers(0, 2 ** (30 if f < 24 else 29), len(y)) >> rng.integers(0, 30, len(y))
     keep = x / y.astype(float) < 2.0 ** (29.9 - f)
     x, y = x[keep], y[keep]
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
-        return p.function(lambda x, y: r.divide(p, x, y))(x, y)
+        return p.function(lambda x, y: r.divide(p, x, y, bits))(x, y)
 
     sim = simulate(program, x, y, fractional_bits=f)
     within(sim.value(), x.astype(float) / y * 2.0**f, 20, 1.25 if f <= 20 else 1.7)
+    cost = r.divide_cost(len(y), f, bits)
+    assert (sim.sent, sim.rounds) == (cost.by_party(0), cost.rounds)
 
 
 RANGES: list[tuple[float, float, int]] = [
