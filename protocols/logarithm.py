@@ -59,7 +59,7 @@ def log(party: Party, x: Shared, bits: int = 62, precision: int | None = None) -
         x: ring element 0 < X < 2^bits; zero and negative values above -2^bits count as one
             ulp; others give garbage.
         bits: a bound that is known saves comparisons.
-        precision: 6 to 22; f + 2, and 20 at most, unless given.
+        precision: 6 to 20 (more where it fits 256 bits); f + 2, and 20 at most, unless given.
 
     Off by 2^-precision (absolute) and 1.1 ulp at most.
     Rounds: 8 (4 for bits <= 12), cold one more.  Bits sent: `log_cost`.

@@ -79,6 +79,7 @@ class Scheme:
         top: c = 1 is 2^top in the last stage's result.
         units: c is opened with so many fractional bits.
         low, high: bounds on c.
+        most: of the shifts that take an x to c, the largest one that occurs.
     """
 
     stages: tuple[Stage, ...]
@@ -86,6 +87,7 @@ class Scheme:
     units: int
     low: Decimal
     high: Decimal
+    most: int
 
     @property
     def rounds(self) -> int:
@@ -131,7 +133,7 @@ def scheme(bits: int, precision: int, signed: bool = False, lowest: int = 0) -> 
     if count <= ONE_STAGE and not signed:
         top = max(bits, units)
         stage = _octaves(bits, count, top, lowest == 0)
-        return Scheme((stage,), top, units, low, 1 + fuzz)
+        return Scheme((stage,), top, units, low, 1 + fuzz, top - lowest - 1)
     top = precision + GROUP + 6
     groups = -(-count // GROUP)
     tops = [bits - GROUP * (groups - 1 - g) for g in range(groups)]
@@ -147,7 +149,9 @@ def scheme(bits: int, precision: int, signed: bool = False, lowest: int = 0) -> 
         segments = [*(replace(s, sign=-s.sign) for s in segments[:0:-1]), *segments]
     coarse = Stage(tuple(cuts), tuple(segments), 2, top + 2)
     fine = _octaves(top, GROUP, top, False)
-    return Scheme((coarse, fine), top, units, low, 1 + fuzz)
+    # The lowest group may have fewer octaves.  Where its x is rounded it may count as lower still.
+    most = top - lowest - 1 + (tops[0] > top)
+    return Scheme((coarse, fine), top, units, low, 1 + fuzz, most)
 
 
 @dataclass(frozen=True)
@@ -172,14 +176,23 @@ class Table:
         return self.bits + 2 + self.drop
 
 
-def table(stages: Sequence[Sequence[int]], drop: int = 0, additive: bool = False) -> Table:
+def table(
+    stages: Sequence[Sequence[int]],
+    drop: int = 0,
+    additive: bool = False,
+    largest: int | None = None,
+) -> Table:
     """A table and the bits it takes.
+
+    Args:
+        largest: of the products that occur, where that is known.
 
     Raises:
         UsageError: the products do not fit 63 bits.
     """
     most = [max(abs(v) for v in values) for values in stages]
-    largest = sum(most) if additive else most[0] * (most[1] if len(most) > 1 else 1)
+    if largest is None:
+        largest = sum(most) if additive else most[0] * (most[1] if len(most) > 1 else 1)
     found = Table(tuple(tuple(v) for v in stages), additive, drop, (largest >> drop).bit_length())
     # the rounding may add a unit to a largest value that is all ones
     if (largest + (1 << drop) - 1) >> drop >= 1 << found.bits:

@@ -141,8 +141,15 @@ def factors(
             for stage, b in zip(stages, fractional, strict=True)
         ]
         kept = min(keep, sum(fractional))
+        largest = None
+        if slope > 0:
+            exponent = slope * scheme.most + offset - (Fraction(1, 2) if sqrt2 else 0)
+            largest = _fixed(1, exponent, sum(fractional)) + 1
+            if len(stages) == 2 and fine:  # what the fine constants' rounding adds
+                largest += max(abs(v) for v in values[0])
         try:
-            return Factor(normalize_plan.table(values, sum(fractional) - kept), kept, sqrt2)
+            made = normalize_plan.table(values, sum(fractional) - kept, largest=largest)
+            return Factor(made, kept, sqrt2)
         except UsageError:
             if fine <= LEAST_FINE:
                 raise

@@ -25,6 +25,8 @@ PRECISION = 20
 NARROW = 2.2
 # Bits of the numerator's and the quotient's ring elements: |v| < 2^14 at 16 fractional bits.
 QUOTIENT_BITS = 31
+# Of a division's scale and numerator: its powers of two fit a word.
+MOST_DIVISION_BITS = 54
 
 
 def check_fractional(name: str, f: int) -> None:
@@ -162,7 +164,7 @@ def reciprocal_in_cost(
 class _Division:
     power: power.Power
     numerator_bits: int
-    scaled_bits: int  # |x U| < 2^(scaled_bits - 1) in units of 2^-_SCALED ulp
+    quotient_bits: int
 
     @property
     def factors(self) -> tuple[int, int]:
@@ -170,9 +172,19 @@ class _Division:
         return self.numerator_bits, self.power.factor.table.bits + 1
 
     @property
+    def fractional(self) -> int:
+        """Fractional bits of x U in ulp: its rounding shall not show."""
+        return min(5, self.power.factor.bits)
+
+    @property
     def scaled_drop(self) -> int:
         """Bits dropped from x U."""
-        return self.power.factor.bits - _SCALED
+        return self.power.factor.bits - self.fractional
+
+    @property
+    def scaled_bits(self) -> int:
+        """|x U| < 2^(scaled_bits - 1); g(c) may be a little less than 1."""
+        return self.quotient_bits + self.fractional + 1
 
     @property
     def quotient(self) -> tuple[int, int]:
@@ -182,26 +194,31 @@ class _Division:
     @property
     def quotient_drop(self) -> int:
         """Bits dropped from g(c) x U."""
-        return self.power.mantissa.fractional + _SCALED
-
-
-_SCALED = 5
+        return self.power.mantissa.fractional + self.fractional
 
 
 @functools.cache
 def _division(
-    f: int, bits: int, signed: bool, precision: int, numerator_bits: int, quotient_bits: int
+    f: int, bits: int, signed: bool, precision: int, numerator_bits: int | None, quotient_bits: int
 ) -> _Division:
     check_fractional("divide", f)
+    if numerator_bits is None:
+        numerator_bits = min(QUOTIENT_BITS, MOST_DIVISION_BITS - f)
     scheme = normalize_plan.scheme(bits, precision, signed)
     offset = Fraction(f - scheme.top)
-    # U errs by 2^-(numerator_bits + 4) at most, times x and g(c): 2^-4 ulp
-    keep = numerator_bits + 4
-    coarse, fine = (keep + 6, 0) if len(scheme.stages) == 2 else (0, keep)
-    factor = power.factors(scheme, Fraction(1), offset, coarse, fine, keep)
+    for spare in (4, 3, 2, 1):
+        # U errs by 2^-(numerator_bits + spare) at most, times x and g(c): 1.1 * 2^-spare ulp
+        keep = numerator_bits + spare
+        coarse, fine = (keep + 6, 0) if len(scheme.stages) == 2 else (0, keep)
+        try:
+            factor = power.factors(scheme, Fraction(1), offset, coarse, fine, keep)
+            break
+        except UsageError:
+            if spare == 1:
+                raise
     mantissa = power.mantissa(approximation.reciprocal, scheme, precision)
     made = power.Power(scheme, mantissa, factor)
-    return _Division(made, numerator_bits, quotient_bits + _SCALED + 1)
+    return _Division(made, numerator_bits, quotient_bits)
 
 
 def divide(
@@ -211,7 +228,7 @@ def divide(
     bits: int = 62,
     signed: bool = False,
     precision: int = PRECISION,
-    numerator_bits: int = QUOTIENT_BITS,
+    numerator_bits: int | None = None,
     quotient_bits: int = QUOTIENT_BITS,
 ) -> Shared:
     """x / y for y > 0, at their common scale; 0 for y = 0, and for y < 0 unless signed.
@@ -221,15 +238,16 @@ def divide(
 
     Args:
         x: private, of y's shape, or public reals that broadcast to it; its ring elements are below
-            2^(numerator_bits - 1), that is |x| < 2^14 at 16 fractional bits.
+            2^(numerator_bits - 1); by default 2^30 (|x| < 2^14 at 16 fractional bits), and 2^29
+            (|x| < 32) at 24.
         y: as x of `reciprocal`.
         quotient_bits: the quotient's ring elements are below 2^(quotient_bits - 1), else it is
             garbage.
 
-    Off by 2^-precision of the quotient and 1.25 ulp at most.
+    Off by 2^-precision of the quotient and 1.25 ulp at most (1.7 ulp if f + numerator_bits > 51).
     Rounds: 9 (5 for bits <= 12), cold one more.  Bits sent: `divide_cost`.
     Raises:
-        UsageError: f + numerator_bits + 14 > 63 or so: the power of two does not fit.
+        UsageError: f + numerator_bits > 54: the powers of two do not fit a word.
     """
     f = y.fractional_bits
     p = _division(f, bits, signed, precision, numerator_bits, quotient_bits)
@@ -249,7 +267,7 @@ def divide_cost(
     bits: int = 62,
     signed: bool = False,
     precision: int = PRECISION,
-    numerator_bits: int = QUOTIENT_BITS,
+    numerator_bits: int | None = None,
     quotient_bits: int = QUOTIENT_BITS,
 ) -> Cost:
     """Cost of `divide` for n elements with f fractional bits."""

@@ -93,11 +93,10 @@ def quotients(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
     return x[keep], y[keep]
 
 
-@pytest.mark.parametrize("dealer", range(3))
-def test_quotients_err_relative_to_themselves(dealer: int, rng: np.random.Generator) -> None:
-    x, y = quotients(rng, 12000 if dealer == 0 else 200)
+def test_quotients_err_relative_to_themselves(rng: np.random.Generator) -> None:
+    x, y = quotients(rng, 12000)
     sign = rng.choice([-1, 1], len(y))
-    public = 3.25
+    public, dealer = 3.25, int(rng.integers(3))
     y_public = magnitudes(rng, 62, 300)
     y_public = y_public[y_public > 2**4]
     cost = [
@@ -115,40 +114,50 @@ def test_quotients_err_relative_to_themselves(dealer: int, rng: np.random.Genera
             ]
         )(x, y, z, alone)
 
-    sim = simulate(program, x, y, y * sign, y_public, dealer=dealer, fractional_bits=16)
     exact = x.astype(float) / y * 2.0**16
-    within(sim.value(itemgetter(0)), exact, 20, 1.25)
-    within(sim.value(itemgetter(1)), exact * sign, 20, 1.25)
+    zero = rng.random(len(y)) < 0.02
+    y, exact = np.where(zero, 0, y), np.where(zero, 0, exact)
+    sim = simulate(program, x, y, y * sign, y_public, dealer=dealer, fractional_bits=16)
+    for i, want in enumerate((exact, exact * sign)):
+        got = sim.value(itemgetter(i))
+        within(got, want, 20, 1.25)
+        assert not got[zero].any()  # division by zero
     within(sim.value(itemgetter(2)), public * 2.0**32 / y_public, 20, 1.25)
     roles = [sum(getattr(c, k) for c in cost) for k in ("dealer", "e1", "e2")]
     assert sim.sent == tuple(roles[(p - dealer) % 3] for p in range(3))
     assert (sim.rounds, sim.cold) == (9, 10) == (cost[0].rounds, cost[0].cold)
 
 
-def test_division_by_zero_is_zero(rng: np.random.Generator) -> None:
-    x = rng.integers(-(2**30) + 1, 2**30, 200)
+@pytest.mark.parametrize(("f", "bits"), [(8, 62), (20, 31), (24, 62), (16, 20), (10, 12)])
+def test_quotients_are_right_at_other_scales_and_ranges(
+    f: int, bits: int, rng: np.random.Generator
+) -> None:
+    y = magnitudes(rng, bits, 3000)
+    x = rng.integers(0, 2 ** (30 if f < 24 else 29), len(y)) >> rng.integers(0, 30, len(y))
+    keep = x / y.astype(float) < 2.0 ** (29.9 - f)
+    x, y = x[keep], y[keep]
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
-        return p.function(lambda x, y: [r.divide(p, x, y), r.divide(p, x, y, signed=True)])(x, y)
+        return p.function(lambda x, y: r.divide(p, x, y, bits))(x, y)
 
-    sim = simulate(program, x, np.zeros(200, np.int64), fractional_bits=16)
-    assert not sim.value(itemgetter(0)).any() and not sim.value(itemgetter(1)).any()
+    sim = simulate(program, x, y, fractional_bits=f)
+    within(sim.value(), x.astype(float) / y * 2.0**f, 20, 1.25 if f <= 20 else 1.7)
+    cost = r.divide_cost(len(y), f, bits)
+    assert (sim.sent, sim.rounds) == (cost.by_party(0), cost.rounds)
 
 
 RANGES: list[tuple[float, float, int]] = [
     # low, high, rounds
     (1, 2, 1),
     (0.5, 1.1, 1),
-    (1, 10, 5),
     (1, 1000, 5),
     (0.25, 100, 5),
     (1, 70000, 9),
 ]
 
 
-@pytest.mark.parametrize("f", [16, 20])
-def test_known_ranges_take_fewer_rounds(f: int, rng: np.random.Generator) -> None:
-    xs = []
+def test_known_ranges_take_fewer_rounds(rng: np.random.Generator) -> None:
+    xs, f = [], int(rng.choice([8, 16, 20]))
     for low, high, _ in RANGES:
         first, last = int(np.ceil(low * 2**f)), int(high * 2**f)
         x = rng.integers(first, last + 1, 2000)
@@ -173,23 +182,23 @@ def test_known_ranges_take_fewer_rounds(f: int, rng: np.random.Generator) -> Non
 Function = tuple[Callable[[Party, Shared], Shared], Callable[[int], Cost]]
 FUNCTIONS: dict[str, Function] = {
     "reciprocal": (
-        lambda p, x: r.reciprocal(p, x, 31, 10),
-        lambda n: r.reciprocal_cost(n, 16, 31, 10),
+        lambda p, x: r.reciprocal(p, x, 12, 10),
+        lambda n: r.reciprocal_cost(n, 16, 12, 10),
     ),
     "divide": (
         lambda p, x: r.divide(p, x, x, 31, True, 10),
         lambda n: r.divide_cost(n, 16, 31, True, 10),
     ),
     "reciprocal_in": (
-        lambda p, x: r.reciprocal_in(p, x, 1, 10),
-        lambda n: r.reciprocal_in_cost(n, 16, 1, 10),
+        lambda p, x: r.reciprocal_in(p, x, 1, 2),
+        lambda n: r.reciprocal_in_cost(n, 16, 1, 2),
     ),
 }
 
 
 @pytest.mark.parametrize("dealer", range(3))
 def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
-    xs = [v for n in (1, 65) for v in (np.zeros(n, np.int64), np.full(n, 2**17 + 5))]
+    xs = [np.zeros(65, np.int64), np.full(65, 2**17 + 5), np.ones(1, np.int64)]
 
     def program(p: Party, *xs: Shared) -> Any:
         graphs = [
