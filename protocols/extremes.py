@@ -7,6 +7,7 @@ comparisons, one level.  Of equal values the first wins, as in TensorFlow.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
 from typing import Any
@@ -155,9 +156,7 @@ def _extreme(
             raise UsageError(f"{name} wants an axis as an integer. Received: {axis!r}.")
         if not -len(shape) <= axis < len(shape):
             among = f"from {-len(shape)} to {len(shape) - 1}" if shape else "of a tensor with any"
-            raise UsageError(
-                f"{name} wants an axis {among}. Received: {axis} for shape {shape}."
-            )
+            raise UsageError(f"{name} wants an axis {among}. Received: {axis} for shape {shape}.")
         where = axis % len(shape)
         rest = [1 if i == where else n for i, n in enumerate(shape)]
         rest = rest if keepdims else [n for i, n in enumerate(shape) if i != where]
@@ -217,13 +216,13 @@ def _tree(
     while width > 1:
         half = width // 2
         # neighbours, so that of equal values the one with the lower index wins
-        even, odd = (x.map(lambda a, o=o: a[o : 2 * half : 2]) for o in (0, 1))
+        even, odd = (x.map(lambda a, o=o, h=half: a[o : 2 * h : 2]) for o in (0, 1))
         d = arithmetic.sub(odd, even)
         below = convert.open_bits(party, compare.msb(party, arithmetic.neg(d), bits))
         won = arithmetic.add(even, convert.inject(party, below, d))
         x = _with_last(x, won, width)
         if at is not None:
-            first, second = (at.map(lambda a, o=o: a[o : 2 * half : 2]) for o in (0, 1))
+            first, second = (at.map(lambda a, o=o, h=half: a[o : 2 * h : 2]) for o in (0, 1))
             moved = convert.inject(party, below, arithmetic.sub(second, first))
             at = _with_last(at, arithmetic.add(first, moved), width)
         width = (width + 1) // 2
@@ -237,11 +236,11 @@ def _with_last(x: Shared, won: Shared, width: int) -> Shared:
     if width % 2 == 0:
         return won
     last = x.map(lambda a: a[-1:])
-    parts = {
-        k: None if getattr(won, k) is None else tf.concat([getattr(won, k), getattr(last, k)], 0)
-        for k in ("m", "l1", "l2")
-    }
-    return replace(won, **parts)
+    m, l1, l2 = (
+        None if a is None else tf.concat([a, b], axis=0)
+        for a, b in ((won.m, last.m), (won.l1, last.l1), (won.l2, last.l2))
+    )
+    return replace(won, m=m, l1=l1, l2=l2)
 
 
 def one_hot(party: Party, x: Shared, bits: int = compare.EXACT_BITS) -> MaskedBits:
@@ -275,7 +274,7 @@ def one_hot(party: Party, x: Shared, bits: int = compare.EXACT_BITS) -> MaskedBi
         held = logic.rearrange(
             below,
             (len(pairs), rows),
-            lambda a, r=rows_of: tf.gather(a, r),
+            functools.partial(tf.gather, indices=rows_of),
             width * rows,
         )
         if held.opened is not None:  # [x_i >= x_j] = NOT [x_i < x_j] for j > i

@@ -7,8 +7,6 @@ mask (`MaskedBits`), in the row-major order of the broadcast shape.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols import arithmetic, compare, convert, logic
 from tfe_bench.protocols.cost import Cost
@@ -145,7 +143,7 @@ def not_equal(
 
 
 def where(party: Party, condition: MaskedBits, x: Shared, y: Shared) -> Shared:
-    """x where the bit is 1, else y; x and y together broadcast to the shape that the bits were made for.
+    """x where the bit is 1, else y; together they broadcast to the shape the bits were made for.
 
     Rounds: 1 (cold 2).  Bits sent: D 128, E1, E2 64 per element each.
     Raises:

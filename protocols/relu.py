@@ -124,7 +124,7 @@ def truncated_product(
     if two is None:
         two = arithmetic._matrix
     whole = isinstance(drop, int) and isinstance(bits, int)
-    if not (whole and 2 <= bits and 0 < drop and bits + drop <= RING):
+    if not (whole and bits >= 2 and drop > 0 and bits + drop <= RING):
         raise UsageError(
             "truncated_product wants drop >= 1, bits >= 2 and no more than 64 of both together. "
             f"Received: drop={drop}, bits={bits}."

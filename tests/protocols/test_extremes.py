@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,11 @@ NUMPY: dict[str, Callable[..., Any]] = {
     "argmax": np.argmax,
     "argmin": np.argmin,
 }
+
+
+def at(*places: int) -> Callable[[Any], Any]:
+    """What a party returned at nested places."""
+    return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
 
 def columns(width: int, rng: np.random.Generator) -> Array:
@@ -88,7 +93,7 @@ def test_extremes_of_every_width_are_exact_the_first_wins_and_they_cost_what_the
     i = 0
     for width, x, used in zip(widths, data, names, strict=True):
         for name in used:
-            got = sim.value(lambda out, i=i: out[i][0])
+            got = sim.value(at(i, 0))
             assert np.array_equal(got, NUMPY[name](x, axis=0)), (name, width)
             index = name.startswith("arg")
             assert all(out[i][0].fractional_bits == (0 if index else 9) for out in sim.outputs)
@@ -115,7 +120,7 @@ def test_many_values_of_all_sizes_by_each_dealer(dealer: int, rng: np.random.Gen
 
     sim = simulate(program, x, dealer=dealer)
     for i, want in enumerate((x.min(axis=0), x.argmax(axis=0)) * 2):
-        assert np.array_equal(sim.value(itemgetter(i)), want), i
+        assert np.array_equal(sim.value(at(i)), want), i
 
 
 def test_narrow_comparisons_are_right_for_differences_that_fit(rng: np.random.Generator) -> None:
@@ -133,7 +138,7 @@ def test_narrow_comparisons_are_right_for_differences_that_fit(rng: np.random.Ge
 
     sim = simulate(program, x)
     for i in range(2):
-        assert np.array_equal(sim.value(itemgetter(i)), x.argmin(axis=0))
+        assert np.array_equal(sim.value(at(i)), x.argmin(axis=0))
 
 
 SHAPES = ((), (3,), (2, 3), (3, 1, 2), (1, 2, 2, 3), (2, 1, 2, 2, 1))
@@ -143,9 +148,9 @@ def test_every_axis_of_every_rank_with_and_without_its_place(rng: np.random.Gene
     data = [rng.integers(-9, 10, shape) for shape in SHAPES]
     cases: list[tuple[str, int, int | None, bool]] = []
     for i, shape in enumerate(SHAPES):
-        for axis in range(len(shape)):  # the names take turns, and the two ways to say which
-            named = NAMES[(i + axis) % 4]
-            cases.append((named, i, axis - len(shape) * ((i + axis // 2) % 2), bool(axis % 2)))
+        for place in range(len(shape)):  # the names take turns, and the two ways to say which
+            named = NAMES[(i + place) % 4]
+            cases.append((named, i, place - len(shape) * ((i + place // 2) % 2), bool(place % 2)))
         cases += [(NAMES[i % 2], i, None, False), (NAMES[(i + 1) % 2], i, None, True)]
     cases += [("argmax", 2, None, False), ("argmin", 3, None, False)]
 
@@ -161,7 +166,7 @@ def test_every_axis_of_every_rank_with_and_without_its_place(rng: np.random.Gene
             want = NUMPY[name](data[i], axis=0 if axis is None else axis)
         else:
             want = NUMPY[name](data[i], axis=axis, keepdims=keep)
-        got = sim.value(itemgetter(k))
+        got = sim.value(at(k))
         assert got.shape == np.shape(want), cases[k]
         assert np.array_equal(got, want), cases[k]
 
@@ -182,7 +187,7 @@ def test_rows_of_one_value_and_no_rows_take_no_message(rng: np.random.Generator)
     for k, (name, i, _) in enumerate(cases):
         axis = 0 if shapes[i][1] is None else shapes[i][1]
         want = NUMPY[name](data[i], axis=axis)
-        assert np.array_equal(sim.value(itemgetter(k)), want), cases[k]
+        assert np.array_equal(sim.value(at(k)), want), cases[k]
         scale = 0 if name.startswith("arg") else 4
         assert all(out[k].fractional_bits == scale for out in sim.outputs)
 
@@ -223,8 +228,8 @@ def test_one_hot_marks_the_first_largest_and_pick_takes_what_is_marked(
 
     sim = simulate(program, x, y, dealer=dealer, fractional_bits=3)
     first = x.argmax(axis=0)
-    assert np.array_equal(sim.value(itemgetter(0)), np.arange(6)[:, None] == first)
-    assert np.array_equal(sim.value(itemgetter(1)), y[first, np.arange(ROWS)])
+    assert np.array_equal(sim.value(at(0)), np.arange(6)[:, None] == first)
+    assert np.array_equal(sim.value(at(1)), y[first, np.arange(ROWS)])
     assert all(out[1].fractional_bits == 3 for out in sim.outputs)
     hot = extremes.one_hot_cost(ROWS, 6)
     assert_costs([o[2] for o in sim.outputs], hot.then(convert.b2a_cost(6 * ROWS)), dealer)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,11 @@ from tfe_bench.protocols.sharing import MaskedBits
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)
 SIZES = (0, 1, 63, 64, 65, 1000, 10_000)  # the last takes several blocks of 64 words
+
+
+def at(*places: int) -> Callable[[Any], Any]:
+    """What a party returned at nested places."""
+    return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
 
 def packed(bits: Array) -> Array:
@@ -48,7 +54,7 @@ def value(sim: Simulation, pick: Callable[[Any], MaskedBits]) -> Array:
     return np.asarray(bits[: int(parts[0].n)])
 
 
-def held(columns: Sequence[Array], p: Party, seed: int) -> list[MaskedBits]:
+def held(columns: Any, p: Party, seed: int) -> list[MaskedBits]:
     return [masked(c, p, seed + i) for i, c in enumerate(columns)]
 
 
@@ -58,7 +64,12 @@ def test_not_and_xor_are_those_of_numpy(dealer: int, seed: int, rng: np.random.G
 
     def program(p: Party) -> Any:
         def both(a: MaskedBits, b: MaskedBits) -> list[MaskedBits]:
-            return [logic.invert(a), logic.xor(a, b), logic.xor(a, a), logic.invert(logic.xor(a, b))]
+            return [
+                logic.invert(a),
+                logic.xor(a, b),
+                logic.xor(a, a),
+                logic.invert(logic.xor(a, b)),
+            ]
 
         return [p.function(both)(*held(c, p, seed)) for c in columns]
 
@@ -66,7 +77,7 @@ def test_not_and_xor_are_those_of_numpy(dealer: int, seed: int, rng: np.random.G
     assert sim.sent == (0, 0, 0)
     for i, (a, b) in enumerate(columns):
         for j, expected in enumerate((1 - a, a ^ b, a ^ a, 1 - (a ^ b))):
-            assert np.array_equal(value(sim, lambda out, i=i, j=j: out[i][j]), expected)
+            assert np.array_equal(value(sim, at(i, j)), expected)
 
 
 @pytest.mark.parametrize("dealer", range(3))
@@ -94,7 +105,7 @@ def test_bits_are_rearranged_by_any_public_map(
     sim = simulate(program, dealer=dealer)
     assert sim.sent == (0, 0, 0)
     for i, (_, expected) in enumerate(maps):
-        assert np.array_equal(value(sim, lambda out, i=i: out[i]), expected.reshape(-1))
+        assert np.array_equal(value(sim, at(i)), expected.reshape(-1))
 
 
 @pytest.mark.parametrize("dealer", range(3))
@@ -123,7 +134,7 @@ def test_all_of_is_the_and_of_1_to_9_bits_and_costs_what_it_says_whatever_they_a
 
     sim = simulate(program, dealer=dealer)
     for i, columns in enumerate(cases):
-        assert np.array_equal(value(sim, lambda out, i=i: out[i][1]), columns.min(axis=0))
+        assert np.array_equal(value(sim, at(i, 1)), columns.min(axis=0))
         cost = logic.all_of_cost(columns.shape[1], len(columns))
         assert_costs([out[i][0] for out in sim.outputs], cost, dealer)
 
@@ -142,7 +153,7 @@ def test_an_and_may_be_of_one_bit_many_times_and_of_its_negation(
 
     sim = simulate(program)
     for i, expected in enumerate((bits, 0 * bits, 0 * bits, 1 - bits)):
-        assert np.array_equal(value(sim, lambda out, i=i: out[i]), expected)
+        assert np.array_equal(value(sim, at(i)), expected)
 
 
 REFUSED: dict[str, tuple[str, Callable[[Party, MaskedBits, MaskedBits, MaskedBits], Any]]] = {

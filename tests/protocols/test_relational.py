@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,11 @@ COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
+def at(*places: int) -> Callable[[Any], Any]:
+    """What a party returned at nested places."""
+    return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
+
+
 def bits_of(sim: Simulation, pick: Callable[[Any], MaskedBits]) -> Array:
     """The bits that the three parties hold parts of."""
     parts = [pick(out) for out in sim.outputs]
@@ -57,14 +62,14 @@ def everything(p: Party, **options: Any) -> Callable[[Shared, Shared], Any]:
     return function
 
 
-def check(sim: Simulation, x: Array, y: Array, pick: Callable[[Any], Any] = lambda out: out) -> None:
-    """Whether `everything` of x and y is what numpy says."""
+def check(sim: Simulation, x: Array, y: Array, *where: int) -> None:
+    """Whether `everything` of x and y, at a place of the output, is what numpy says."""
     for i, compared in enumerate(COMPARISONS.values()):
-        got = bits_of(sim, lambda out, i=i: pick(out)[i])
+        got = bits_of(sim, at(*where, i))
         assert np.array_equal(got, compared(x, y).reshape(-1)), i
     expected = [np.maximum(x, y), np.minimum(x, y), np.where(x < y, x, y)]
     for i, want in enumerate(expected, len(COMPARISONS)):
-        assert np.array_equal(sim.value(lambda out, i=i: pick(out)[i]), want), i
+        assert np.array_equal(sim.value(at(*where, i)), want), i
 
 
 @pytest.mark.parametrize("dealer", range(3))
@@ -81,8 +86,8 @@ def test_every_pair_of_edges_and_random_values_compare_exactly(
         return p.function(lambda e, f, x, y: [everything(p)(e, f), everything(p)(x, y)])(*given)
 
     sim = simulate(program, EDGES[:, None], EDGES[None, :], x, y, dealer=dealer, fractional_bits=7)
-    check(sim, EDGES[:, None], EDGES[None, :], itemgetter(0))
-    check(sim, x, y, itemgetter(1))
+    check(sim, EDGES[:, None], EDGES[None, :], 0)
+    check(sim, x, y, 1)
     assert all(out[1][i].fractional_bits == 7 for out in sim.outputs for i in (6, 7, 8))
 
 
@@ -106,11 +111,11 @@ def test_narrow_comparisons_are_right_for_every_difference_that_fits(
         return p.function(function)(*given)
 
     sim = simulate(program, small[:, None], small, *layer, *whole)
-    check(sim, small[:, None], small, itemgetter(0))
+    check(sim, small[:, None], small, 0)
     for i in (1, 2, 3):
-        check(sim, *layer, itemgetter(i))
+        check(sim, *layer, i)
     for i in (4, 5):
-        check(sim, *whole, itemgetter(i))
+        check(sim, *whole, i)
 
 
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
@@ -134,7 +139,7 @@ def test_operands_broadcast_as_in_numpy(rng: np.random.Generator) -> None:
 
     sim = simulate(program, *(x for pair in pairs for x in pair), dealer=1)
     for i, (x, y) in enumerate(pairs):
-        check(sim, x, y, itemgetter(i))
+        check(sim, x, y, i)
 
 
 def test_a_condition_selects_also_other_values_and_is_used_many_times(
@@ -158,7 +163,7 @@ def test_a_condition_selects_also_other_values_and_is_used_many_times(
     for i, want in enumerate(
         (np.where(x < y, u, v), np.where(x < y, v, u), np.where(x < y, v[:1], u))
     ):
-        assert np.array_equal(sim.value(itemgetter(i)), want)
+        assert np.array_equal(sim.value(at(i)), want)
 
 
 def test_small_rings_and_wide_values_compare_too(rng: np.random.Generator) -> None:
@@ -168,12 +173,15 @@ def test_small_rings_and_wide_values_compare_too(rng: np.random.Generator) -> No
     def program(p: Party, *given: Shared) -> Any:
         def function(x: Shared, y: Shared) -> Any:
             small = [truncate_reduce(p, v, 8, 44) for v in (x, y)]
-            wide = [convert.extend(p, v, 3) for v in (x, y)]
+            wide, other = (convert.extend(p, v, 3) for v in (x, y))
             names = [n for n in COMPARISONS if "equal" not in n]
             return [
                 everything(p, bits=43)(*small),
-                [getattr(relational, n)(p, *wide, bits=68) for n in names],
-                [relational.maximum(p, *wide, bits=68), relational.minimum(p, *wide, bits=68)],
+                [getattr(relational, n)(p, wide, other, bits=68) for n in names],
+                [
+                    relational.maximum(p, wide, other, bits=68),
+                    relational.minimum(p, wide, other, bits=68),
+                ],
             ]
 
         return p.function(function)(*given)
@@ -181,15 +189,15 @@ def test_small_rings_and_wide_values_compare_too(rng: np.random.Generator) -> No
     sim = simulate(program, x, y)
     a, b = x >> 8, y >> 8  # nothing is rounded
     for i, compared in enumerate(COMPARISONS.values()):
-        assert np.array_equal(bits_of(sim, lambda out, i=i: out[0][i]), compared(a, b)), i
+        assert np.array_equal(bits_of(sim, at(0, i)), compared(a, b)), i
     for i, want in enumerate((np.maximum(a, b), np.minimum(a, b), np.minimum(a, b)), 6):
-        assert np.array_equal(sim.value(lambda out, i=i: out[0][i]), want % 2**44), i
+        assert np.array_equal(sim.value(at(0, i)), want % 2**44), i
         assert all(out[0][i].ring_bits == 44 for out in sim.outputs)
     u, v = ([int(e) % 2**64 << 3 for e in w] for w in (x, y))  # extend reads values as unsigned
-    assert np.array_equal(bits_of(sim, lambda out: out[1][0]), np.less(u, v))
-    assert np.array_equal(bits_of(sim, lambda out: out[1][1]), np.greater(u, v))
+    assert np.array_equal(bits_of(sim, at(1, 0)), np.less(u, v))
+    assert np.array_equal(bits_of(sim, at(1, 1)), np.greater(u, v))
     for i, pick in enumerate((max, min)):
-        got = sim.value(lambda out, i=i: out[2][i])
+        got = sim.value(at(2, i))
         assert list(got) == [pick(c, d) for c, d in zip(u, v, strict=True)]
 
 
@@ -272,8 +280,8 @@ def test_comparisons_refuse(name: str, what: str) -> None:
             return relational.where(p, relational.less(p, x, x), *pair)
         return getattr(relational, name)(p, *pair)
 
-    for first in (False, True):
-        refused(name, lambda p, x, first=first: use(p, x, first))
+    refused(name, functools.partial(use, first=False))
+    refused(name, functools.partial(use, first=True))
 
 
 def two_words(x: Shared) -> Shared:
@@ -283,7 +291,10 @@ def two_words(x: Shared) -> Shared:
 
 
 OTHERS: dict[str, tuple[str, Use]] = {
-    "equality of two words": ("equal", lambda p, x: relational.equal(p, two_words(x), two_words(x))),
+    "equality of two words": (
+        "equal",
+        lambda p, x: relational.equal(p, two_words(x), two_words(x)),
+    ),
     "a public condition": (
         "where",
         lambda p, x: relational.where(p, np.ones(6, bool), x, x),  # type: ignore[arg-type]
@@ -318,11 +329,11 @@ def test_bits_for_another_shape_are_refused_as_soon_as_they_show() -> None:
 
     def program(p: Party, x: Shared) -> Any:
         few = x.map(lambda a: a[:3])
-        return p.function(
-            lambda x, few: relational.where(p, relational.less(p, x, x), few, few)
-        )(x, few)
+        return p.function(lambda x, few: relational.where(p, relational.less(p, x, x), few, few))(
+            x, few
+        )
 
-    with pytest.raises(UsageError, match="^inject wants one bit per element. Received: 6 bits"):
+    with pytest.raises(UsageError, match=r"^inject wants one bit per element. Received: 6 bits"):
         simulate(program, np.arange(6))
 
     def later(p: Party, x: Shared) -> Any:
@@ -330,5 +341,5 @@ def test_bits_for_another_shape_are_refused_as_soon_as_they_show() -> None:
         few = x.map(lambda a: a[:3])
         return p.function(lambda bits, few: relational.where(p, bits, few, few))(bits, few)
 
-    with pytest.raises(ProtocolError, match="inject wants one bit per element. Received: 6 bits"):
+    with pytest.raises(ProtocolError, match=r"inject wants one bit per element. Received: 6 bits"):
         simulate(later, np.arange(6))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,11 @@ Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)
 SIZES = (1, 63, 64, 65, 1000)
 MANY = 10_000
+
+
+def at(*places: int) -> Callable[[Any], Any]:
+    """What a party returned at nested places."""
+    return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
 
 def below(bound: int, rng: np.random.Generator, many: int = MANY) -> Array:
@@ -74,11 +79,11 @@ def test_relu_is_exact_in_its_range_and_so_is_its_derivative(
 
     sim = simulate(program, layer, whole, few, dealer=dealer, fractional_bits=16)
     for i, x in enumerate([layer] * 4 + [whole, few, layer]):
-        assert np.array_equal(sim.value(itemgetter(i)), np.maximum(x, 0)), i
+        assert np.array_equal(sim.value(at(i)), np.maximum(x, 0)), i
         assert all(out[i].fractional_bits == 16 for out in sim.outputs)
-    assert np.array_equal(bits_of(sim, itemgetter(7)), layer < 0)
+    assert np.array_equal(bits_of(sim, at(7)), layer < 0)
     for i, x in ((8, layer), (9, whole)):
-        assert np.array_equal(sim.value(itemgetter(i)), x >= 0)
+        assert np.array_equal(sim.value(at(i)), x >= 0)
         assert all(out[i].fractional_bits == 0 for out in sim.outputs)
 
 
@@ -87,14 +92,14 @@ def test_relu_of_the_lowest_value_and_of_any_shape(rng: np.random.Generator) -> 
     data = [np.full(3, INT64.min), *(rng.integers(-9, 10, s) for s in shapes)]
 
     def program(p: Party, *given: Shared) -> Any:
-        return p.function(
-            lambda *x: [(relu.relu(p, a, 64), relu.derivative(p, a, 64)) for a in x]
-        )(*given)
+        return p.function(lambda *x: [(relu.relu(p, a, 64), relu.derivative(p, a, 64)) for a in x])(
+            *given
+        )
 
     sim = simulate(program, *data)
     for i, x in enumerate(data):
         for k, want in enumerate((np.maximum(x, 0), x >= 0)):
-            got = sim.value(lambda out, i=i, k=k: out[i][k])
+            got = sim.value(at(i, k))
             assert got.shape == x.shape and np.array_equal(got, want)
 
 
@@ -125,9 +130,9 @@ def test_relu_carries_every_value_of_a_small_ring_back(
     sim = simulate(program, *data, dealer=dealer, fractional_bits=17)
     for i, k in enumerate(rings):
         x = data[i] >> 1
-        assert np.array_equal(signed(sim, lambda out, i=i: out[i][0], k), x)
-        assert np.array_equal(sim.value(lambda out, i=i: out[i][1]), np.maximum(x, 0)), k
-        assert np.array_equal(sim.value(lambda out, i=i: out[i][2]), x >= 0), k
+        assert np.array_equal(signed(sim, at(i, 0), k), x)
+        assert np.array_equal(sim.value(at(i, 1)), np.maximum(x, 0)), k
+        assert np.array_equal(sim.value(at(i, 2)), x >= 0), k
         for out in sim.outputs:
             assert (out[i][1].ring_bits, out[i][1].fractional_bits) == (64, 16)
 
@@ -160,7 +165,7 @@ def test_a_truncated_product_errs_less_than_one_unit_and_never_fails(
     for i, (drop, bits) in enumerate(rings):
         z = data[i]
         # all in integers: no float holds 63 bits
-        got = signed(sim, itemgetter(i), bits)
+        got = signed(sim, at(i), bits)
         floor, rest = z >> drop, z & (2**drop - 1)
         up = got - floor
         assert np.all((up == 0) | ((up == 1) & (rest > 0))), (drop, bits)
@@ -196,9 +201,9 @@ def test_a_truncated_matrix_product_with_its_bias_and_relu(
     )
     z = x @ y
     for i, exact in enumerate((z, z + row, z + one, np.matmul(*many))):
-        u = signed(sim, lambda out, i=i: out[i][0], 31)
+        u = signed(sim, at(i, 0), 31)
         assert np.all(np.abs(u - exact / 2**16) < 1), i
-        assert np.array_equal(sim.value(lambda out, i=i: out[i][1]), np.maximum(u, 0)), i
+        assert np.array_equal(sim.value(at(i, 1)), np.maximum(u, 0)), i
         assert all(out[i][k].fractional_bits == 16 for out in sim.outputs for k in range(2))
 
 
@@ -220,9 +225,7 @@ def test_rounding_has_no_bias(seed: int, rng: np.random.Generator) -> None:
 
 
 def derivative_cost(n: int) -> Cost:
-    return (
-        compare.msb_cost(n, 31, 2).then(convert.open_bits_cost(n)).then(convert.b2a_cost(n))
-    )
+    return compare.msb_cost(n, 31, 2).then(convert.open_bits_cost(n)).then(convert.b2a_cost(n))
 
 
 COSTS: list[tuple[Callable[[Party, Shared], Any], Callable[[int], Cost]]] = [
