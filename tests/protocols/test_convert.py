@@ -162,9 +162,11 @@ def small_edges(k: int) -> Array:
 
 
 @pytest.mark.parametrize("dealer", range(3))
-def test_inject_extends_every_small_ring(dealer: int, seed: int, rng: np.random.Generator) -> None:
+def test_inject_extends_every_small_ring_at_one_dealer_or_another(
+    dealer: int, seed: int, rng: np.random.Generator
+) -> None:
     """Values that are not negative times 1, all values times 0; masks at the ends of the ring."""
-    rings = range(2, 64)
+    rings = range(2 + dealer, 64, 3)
     cases: list[tuple[Array, Array]] = []
     for k in rings:
         up = np.concatenate([small_edges(k), rng.integers(0, 2 ** (k - 1), 200)])

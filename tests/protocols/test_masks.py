@@ -81,10 +81,10 @@ def everything(party: Party, x: Shared, y: Shared) -> Any:
     row = [c.map(lambda a: tf.reshape(a, [2, -1])) for c in (x, y)]
     pair = x.map(lambda a: tf.reshape(a[:10], [5, 2]))
     small = truncation.truncate_reduce(party, y, 8, 31)
-    square = [c.map(lambda a: tf.reshape(a[:64], [8, 8])) for c in (x, y)]
+    left, right = (c.map(lambda a: tf.reshape(a[:64], [8, 8])) for c in (x, y))
     return [
         arithmetic.mul(party, x, y),
-        arithmetic.matmul(party, *square),
+        arithmetic.matmul(party, left, right),
         rss.mul(party, x, y),
         truncation.truncate(party, x, 16),
         truncation.truncate(party, x, 16, "probable"),
@@ -96,7 +96,7 @@ def everything(party: Party, x: Shared, y: Shared) -> Any:
         logic.all_of(party, [bits, logic.invert(bits), bits]),
         relational.maximum(party, x, y),
         relational.equal(party, x, y, 31, 2),
-        relu.relu(party, relu.truncated_product(party, *square, 16, 31, None, square[0])),
+        relu.relu(party, relu.truncated_product(party, left, right, 16, bias=left)),
         extremes.reduce_max(party, pair, 0, method="all-pairs"),
         extremes.argmax(party, pair, 0, method="all-pairs"),
         extremes.argmin(party, pair, 0, method="tree"),
