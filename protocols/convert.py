@@ -133,10 +133,8 @@ def inject_shares(
     """
     import tensorflow as tf
 
-    check_inject("inject", bits, x)
+    check_inject("inject", bits, x, extend_ring)
     if x.limbs == 2:
-        if extend_ring:
-            raise UsageError(f"inject extends rings of less than 64 bits. Received: {x!r}.")
         assert leave is None and not negated
         return _wide_inject_shares(s, bits, x, tensor, slot)
     k = x.ring_bits if extend_ring else 64
@@ -171,7 +169,7 @@ def inject_shares(
     )
 
 
-def check_inject(name: str, bits: MaskedBits, x: Shared) -> None:
+def check_inject(name: str, bits: MaskedBits, x: Shared, extend_ring: bool = False) -> None:
     """Refuses what can be refused while tracing; the kernels check the number of bits again."""
     import tensorflow as tf
 
@@ -183,6 +181,8 @@ def check_inject(name: str, bits: MaskedBits, x: Shared) -> None:
             )
     if bits.dealer != x.dealer:
         raise UsageError(f"{name} wants one dealer. Received: {bits!r} and {x!r}.")
+    if extend_ring and x.limbs != 1:
+        raise UsageError(f"{name} extends rings of at most 64 bits. Received: {x!r}.")
     n, elements = tf.get_static_value(bits.n), x.shape.num_elements()
     if n is not None and elements is not None and n != elements:
         raise UsageError(
@@ -229,7 +229,7 @@ def inject(
     """
     import tensorflow as tf
 
-    check_inject("inject", bits, x)
+    check_inject("inject", bits, x, extend_ring)
     s = party.site("inject", x.ring_bits, negated, extend_ring, dealer=x.dealer)
     last = 7  # after the dealt masks
     if x.limbs == 2:

@@ -45,7 +45,7 @@ def median(party: Party, x: Shared, *, algorithm: str = "auto", profile: str = "
 
     Error below one ulp.  Rounds and bits: those of `sort`, and of one truncation for even n.
     """
-    return quantile(party, x, 0.5, algorithm=algorithm, profile=profile)
+    return _quantile("median", party, x, 0.5, algorithm, profile)
 
 
 def quantile(
@@ -62,9 +62,13 @@ def quantile(
     Raises:
         UsageError: q out of range, no values.
     """
+    return _quantile("quantile", party, x, q, algorithm, profile)
+
+
+def _quantile(name: str, party: Party, x: Shared, q: float, algorithm: str, profile: str) -> Shared:
     import tensorflow as tf
 
-    shape = _rows("quantile", x)
+    shape = _rows(name, x)
     if isinstance(q, bool) or not isinstance(q, (int, float)) or not 0 <= q <= 1:
         raise UsageError(f"quantile wants q from 0 to 1. Received: {q!r}.")
     place = q * (shape[-1] - 1)

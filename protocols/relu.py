@@ -110,7 +110,8 @@ def truncated_product(
 
     Args:
         drop: fractional bits to drop.
-        bits: k; right for |x . y| < 2^(k-1+drop).
+        bits: k; right for |x . y + bias| <= 2^(k-1+drop) - 2^drop (2^(k-1), to which more could be
+            rounded, reads as negative).
         two: sum of products of paired operands (arithmetic.product_shares); None is matmul.
         bias: private, at the scale of the product, broadcast to it.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -126,6 +127,171 @@ def test_inject_and_select_are_exact_for_one_and_two_words(
         assert all(out[i].ring_bits == (75 if i % 2 else 64) for out in sim.outputs)
 
 
+@pytest.mark.parametrize("dealer", range(3))
+def test_inject_takes_the_negated_bit_for_one_and_two_words_and_small_rings(
+    dealer: int, seed: int, rng: np.random.Generator
+) -> None:
+    x = np.concatenate([EDGES, rng.integers(INT64.min, INT64.max, 10_000, endpoint=True)])
+    bits = rng.integers(0, 2, len(x))
+    bits[: len(EDGES) : 2] = 1
+
+    def program(p: Party, x: Shared) -> Any:
+        def injected(bits: EvaluatorBits, x: Shared) -> list[Shared]:
+            b = convert.open_bits(p, bits)
+            few = replace(x, bits=40)  # higher bits of the words mean nothing
+            found = [x, convert.extend(p, x, 10), few]
+            plain = [convert.inject(p, b, v) for v in found]
+            return [*plain, *(convert.inject(p, b, v, negated=True) for v in found)]
+
+        return p.function(injected)(bit_share(bits, p.index, dealer, seed), x)
+
+    sim = simulate(program, x, dealer=dealer, fractional_bits=5)
+    for i in range(6):
+        taken = np.where(bits == (1 if i < 3 else 0), x, 0)
+        ring, shift = ((64, 0), (75, 10), (40, 0))[i % 3]
+        got = [int(v) % 2**ring for v in sim.value(itemgetter(i))]
+        assert got == [(int(v) % 2**64 << shift) % 2**ring for v in taken], i
+        assert all(out[i].ring_bits == ring for out in sim.outputs)
+        assert all(out[i].fractional_bits == 5 for out in sim.outputs)
+
+
+def small_edges(k: int) -> Array:
+    """0, 1, 2^j and its neighbours and the last of [0, 2^(k-1))."""
+    found = {2**j + d for j in range(k) for d in (-1, 0, 1)}
+    return np.array(sorted(v for v in found | {0} if v < 2 ** (k - 1)), np.int64)
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_inject_extends_every_small_ring_at_one_dealer_or_another(
+    dealer: int, seed: int, rng: np.random.Generator
+) -> None:
+    """Values that are not negative times 1, all values times 0; masks at the ends of the ring."""
+    rings = range(2 + dealer, 64, 3)
+    cases: list[tuple[Array, Array]] = []
+    for k in rings:
+        up = np.concatenate([small_edges(k), rng.integers(0, 2 ** (k - 1), 200)])
+        down = -1 - up  # negative: the bit must be 0
+        value = np.concatenate([up, up, down])
+        cases.append((value, np.repeat([1, 0, 0], len(up))))
+    joint = np.concatenate([v for v, _ in cases])
+
+    def program(p: Party, x: Shared) -> Any:
+        shares = [bit_share(b, p.index, dealer, seed) for _, b in cases]
+        flipped = [bit_share(1 - b, p.index, dealer, seed) for _, b in cases]
+        starts = np.cumsum([0, *(len(v) for v, _ in cases)])
+
+        def extended(x: Shared, shares: Any, flipped: Any) -> Any:
+            found = []
+            for i, k in enumerate(rings):
+                part = x.map(lambda a, s=slice(*starts[i : i + 2]): a[s])
+                small = replace(part, bits=k)
+                b, c = convert.open_bits(p, shares[i]), convert.open_bits(p, flipped[i])
+                found.append(convert.inject(p, b, small, extend_ring=True))
+                found.append(convert.inject(p, c, small, negated=True, extend_ring=True))
+            return found
+
+        return p.function(extended)(x, shares, flipped)
+
+    sim = simulate(program, joint, dealer=dealer, seed=seed.to_bytes(4, "little"))
+    for i, (k, (value, bit)) in enumerate(zip(rings, cases, strict=True)):
+        for j in (0, 1):
+            assert np.array_equal(sim.value(itemgetter(2 * i + j)), value * bit), (k, j)
+            assert all(out[2 * i + j].ring_bits == 64 for out in sim.outputs)
+
+
+def held_masks(x: Array, l1: Array, l2: Array, party: int, k: int) -> Shared:
+    """A share of a small ring with given masks, and words above it that mean nothing."""
+    import tensorflow as tf
+
+    with np.errstate(over="ignore"):
+        m = (x + l1 + l2) % 2**k + (7 << k if k < 60 else 0)
+    return Shared(
+        None if party == 0 else tf.constant(m),
+        None if party == 2 else tf.constant(l1),
+        None if party == 1 else tf.constant(l2),
+        bits=k,
+    )
+
+
+@pytest.mark.parametrize("k", [2, 3, 4, 31, 62])
+def test_inject_extends_for_all_masks_at_the_ends_of_the_ring(k: int, seed: int) -> None:
+    ends = sorted({v % 2**k for v in (0, 1, 2, 3, 2 ** (k - 1) - 1, 2 ** (k - 1), -2, -1)})
+    low = [v for v in ends if v < 2 ** (k - 1)]
+    x, l1, l2 = (a.reshape(-1) for a in np.meshgrid(low, ends, ends))
+
+    def program(p: Party) -> Any:
+        bits = bit_share(np.ones(len(x), np.int64), p.index, 0, seed)
+        small = held_masks(x, l1, l2, p.index, k)
+        return p.function(
+            lambda b, x: convert.inject(p, convert.open_bits(p, b), x, extend_ring=True)
+        )(bits, small)
+
+    assert np.array_equal(simulate(program).value(), x)
+
+
+@pytest.mark.parametrize("limbs", [1, 2])
+def test_sums_of_unopened_injections_and_bits_open_as_one(
+    limbs: int, seed: int, rng: np.random.Generator
+) -> None:
+    x = rng.integers(INT64.min, INT64.max, (5, 70), endpoint=True)
+    bits = rng.integers(0, 2, x.shape)
+
+    def program(p: Party, x: Shared) -> Any:
+        import tensorflow as tf
+
+        def summed(bits: EvaluatorBits, x: Shared) -> Any:
+            from tfe_bench.protocols import wide
+
+            b = convert.open_bits(p, bits)
+            x = x if limbs == 1 else convert.extend(p, x, 0)
+            s = p.site("summed", dealer=x.dealer)
+            y = convert.inject_shares(s, b, x, tensor=0, slot=0)
+            z = convert.b2a_shares(s, b, bits_shape, 10, 5)
+            m, ones = None, None
+            if not s.is_dealer:
+                whole = tf.reduce_sum(y, axis=0) if limbs == 1 else y[0]
+                for i in range(1, 5 if limbs == 2 else 0):
+                    whole = wide.add(whole, y[i])
+                m = s.open_mask(whole, 20, 8, limbs)
+                ones = s.open_mask(tf.reduce_sum(z, axis=0), 21, 9)
+            tail = [70] if limbs == 1 else [70, 2]
+            held = [s.new_mask(tf.constant(t, tf.int64), n) for n, t in ((20, tail), (21, [70]))]
+            return replace(x, m=m, l1=held[0][0], l2=held[0][1]), Shared(ones, *held[1], x.dealer)
+
+        bits_shape = tf.constant(bits.shape, tf.int64)
+        return p.function(summed)(bit_share(bits.reshape(-1), p.index, 1, seed), x)
+
+    sim = simulate(program, x, dealer=1)
+    want = (np.where(bits, x, 0).astype(object) % 2**64).sum(axis=0) % 2**65
+    got = sim.value(itemgetter(0))
+    ring = 2**64 if limbs == 1 else 2**65
+    assert [int(v) % ring for v in got] == [int(v) % ring for v in want]
+    assert np.array_equal(sim.value(itemgetter(1)), bits.sum(axis=0))
+
+
+REFUSED: dict[str, Callable[[Party, MaskedBits, Shared], Any]] = {
+    "a public factor": lambda p, b, x: convert.inject(p, b, np.arange(3)),  # type: ignore[arg-type]
+    "public bits": lambda p, b, x: convert.inject(p, np.ones(3), x),  # type: ignore[arg-type]
+    "unopened bits": lambda p, b, x: convert.inject(p, msb(p, x), x),  # type: ignore[arg-type]
+    "another number of bits": lambda p, b, x: convert.inject(
+        p, convert.open_bits(p, msb(p, x)), x.map(lambda a: a[:2])
+    ),
+    "two words to be extended": lambda p, b, x: convert.inject(
+        p, b, convert.extend(p, x, 1), extend_ring=True
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_inject_refuses(what: str) -> None:
+    def program(p: Party, x: Shared) -> Any:
+        bits = bit_share(np.ones(3, np.int64), p.index, 0, 0)
+        return p.function(lambda b, x: REFUSED[what](p, convert.open_bits(p, b), x))(bits, x)
+
+    with pytest.raises(UsageError, match=r"^inject .*Received: "):
+        simulate(program, np.arange(3))
+
+
 def test_inject_refuses_bits_of_another_dealer() -> None:
     def program(p: Party, x: Shared) -> Any:
         bits = bit_share(np.ones(3, np.int64), p.index, 1, 0)
@@ -188,6 +354,22 @@ COSTS: dict[str, tuple[Operation, Callable[[int], Cost]]] = {
     "wide inject": (
         lambda p, bits, b, x, u: convert.inject(p, b, u),
         lambda n: convert.inject_cost(n, 2),
+    ),
+    "negated inject": (
+        lambda p, bits, b, x, u: convert.inject(p, b, x, negated=True),
+        convert.inject_cost,
+    ),
+    "wide negated inject": (
+        lambda p, bits, b, x, u: convert.inject(p, b, u, negated=True),
+        lambda n: convert.inject_cost(n, 2),
+    ),
+    "inject from 31 bits": (
+        lambda p, bits, b, x, u: convert.inject(p, b, replace(x, bits=31), extend_ring=True),
+        lambda n: convert.inject_cost(n, ring_bits=31),
+    ),
+    "inject from 63 bits": (
+        lambda p, bits, b, x, u: convert.inject(p, b, replace(x, bits=63), extend_ring=True),
+        lambda n: convert.inject_cost(n, ring_bits=63),
     ),
     "select": (lambda p, bits, b, x, u: convert.select(p, b, x, x), convert.inject_cost),
     "extend": (lambda p, bits, b, x, u: convert.extend(p, x, 9), convert.extend_cost),

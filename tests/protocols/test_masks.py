@@ -17,8 +17,12 @@ from tfe_bench.protocols import (
     arithmetic,
     compare,
     convert,
+    extremes,
     io,
+    logic,
     ops,
+    relational,
+    relu,
     rss,
     shuffle,
     sort,
@@ -75,6 +79,8 @@ def everything(party: Party, x: Shared, y: Shared) -> Any:
 
     bits = convert.open_bits(party, compare.msb(party, x))
     row = [c.map(lambda a: tf.reshape(a, [2, -1])) for c in (x, y)]
+    pair = x.map(lambda a: tf.reshape(a[:10], [5, 2]))
+    small = truncation.truncate_reduce(party, y, 8, 31)
     left, right = (c.map(lambda a: tf.reshape(a[:64], [8, 8])) for c in (x, y))
     return [
         arithmetic.mul(party, x, y),
@@ -85,6 +91,15 @@ def everything(party: Party, x: Shared, y: Shared) -> Any:
         truncation.truncate_reduce(party, x, 8, 40),
         convert.b2a(party, bits),
         convert.inject(party, bits, y),
+        convert.inject(party, bits, small, negated=True, extend_ring=True),
+        convert.inject(party, bits, convert.extend(party, y, 1)),
+        logic.all_of(party, [bits, logic.invert(bits), bits]),
+        relational.maximum(party, x, y),
+        relational.equal(party, x, y, 31, 2),
+        relu.relu(party, relu.truncated_product(party, left, right, 16, bias=left)),
+        extremes.reduce_max(party, pair, 0, method="all-pairs"),
+        extremes.argmax(party, pair, 0, method="all-pairs"),
+        extremes.argmin(party, pair, 0, method="tree"),
         convert.extend(party, x, 3),
         shuffle.shuffle(party, row),
         io.reveal_bits(party, compare.msb(party, y, 31)),

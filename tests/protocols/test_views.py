@@ -9,6 +9,7 @@ receiver subtracts every pad that its own keys can make.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,20 @@ from scipy import stats
 
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.errors import TfeBenchError
-from tfe_bench.protocols import arithmetic, compare, convert, io, rss, shuffle, sort, truncation
+from tfe_bench.protocols import (
+    arithmetic,
+    compare,
+    convert,
+    extremes,
+    io,
+    logic,
+    relational,
+    relu,
+    rss,
+    shuffle,
+    sort,
+    truncation,
+)
 from tfe_bench.protocols.party import Party, Site
 from tfe_bench.protocols.sharing import Shared
 from tfe_bench.protocols.sort_plan import SortPlan
@@ -32,6 +46,7 @@ SOME = 2048  # of them, for correlations of every plane with every other
 PAIRS = ((0, 1), (1, 2**63), (3, 2**64 - 1))
 SECRETS = tuple(dict.fromkeys(s for pair in PAIRS for s in pair))
 LOOSE = 24  # bits that truncate_reduce leaves: whole bytes
+WIDTH = 4  # values per row where rows are compared
 Words = np.ndarray[Any, Any]
 
 
@@ -62,6 +77,47 @@ def secretly_shuffled(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     return shuffle.shuffle(party, rows)
 
 
+def extended(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """A small ring's value times a bit, in the whole ring: three packed wraps besides."""
+    bits = convert.open_bits(party, compare.msb(party, x))
+    small = truncation.truncate_reduce(party, y, 16, LOOSE)
+    return convert.inject(party, bits, small, extend_ring=True), convert.inject(
+        party, bits, small, negated=True, extend_ring=True
+    )
+
+
+def conjunction(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    signs = [convert.open_bits(party, compare.msb(party, c, 31, 2)) for c in (x, y)]
+    return convert.open_bits(party, logic.all_of(party, [*signs, logic.invert(signs[0])]))
+
+
+def truncated(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """A product with its bias, truncated to a small ring of 24 bits from messages of 40."""
+    bias = arithmetic.add(x, y)
+    return relu.truncated_product(party, x, y, 16, LOOSE, arithmetic._elementwise, bias)
+
+
+def rows_of(x: Shared) -> Shared:
+    import tensorflow as tf
+
+    return x.map(lambda a: tf.reshape(a, [WIDTH, -1]))
+
+
+def picked(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """The largest of each row by comparisons of all pairs, and its place."""
+    return extremes._extreme(
+        party, "argmax", rows_of(x), 0, False, 31, "all-pairs", "local", index=True
+    )
+
+
+def halved(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    return extremes.argmin(party, rows_of(x).map(lambda a: a[:2]), 0, bits=31, method="tree")
+
+
+def both_ways(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    return relational.equal(party, x, y, 31, 2)
+
+
 def owned(owner: int) -> Callable[..., Any]:
     def protocol(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
         return io.input_by(party, owner, plain if party.index == owner else None, (WORDS,))
@@ -83,9 +139,25 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
     "extend": lambda p, x, y, _: convert.extend(p, x, 4),
     "msb_31": lambda p, x, y, _: compare.msb(p, x, 31, 2),
     "shuffle": secretly_shuffled,
+    "extended": extended,
+    "all_of": conjunction,
+    "truncated_product": truncated,
+    "relu": lambda p, x, y, _: relu.relu(p, x),
+    "small_relu": lambda p, x, y, _: relu.relu(p, truncation.truncate_reduce(p, x, 16, LOOSE)),
+    "all_pairs": picked,
+    "tree": halved,
+    "equal": both_ways,
 }
 # Sites whose messages are bit planes, by superblocks of 8 words; all others are ring elements.
-PLANES = ("msb", "open_bits", "extend", "reveal_bits")
+PLANES = ("msb", "open_bits", "extend", "reveal_bits", "all_of")
+# Comparisons at a time, where they are not one per element.
+COMPARED = {picked: WIDTH * (WIDTH - 1) // 2 * WORDS // WIDTH, halved: WORDS // WIDTH}
+COMPARED[both_ways] = 2 * WORDS
+# Sites where D deals two words and, to values of LOOSE bits, three packed wraps per element.
+INJECTED = ("inject", "pick")
+WRAP = (64 - LOOSE) // 8
+# Bytes per element below which words repeat by chance: too short to be told from uncovered ones.
+TELLING = 5
 
 
 # ---- capture
@@ -135,28 +207,70 @@ def tap(monkeypatch: pytest.MonkeyPatch) -> Tap:
 
 @dataclass(frozen=True)
 class Message:
-    """One received message: bytes [elements, width], and bits [planes, elements] of planes."""
+    """One received message, or one of several arrays in it.
+
+    Attributes:
+        elements: in the array, or bits in each of its planes.
+    """
 
     site: int
     slot: int
     source: int
     name: str
     data: Words
+    elements: int
 
     @property
     def planes(self) -> bool:
         """Whether this is bits rather than ring elements."""
         return self.name in PLANES
 
-    def lanes(self, elements: int) -> Words:
+    def lanes(self) -> Words:
         """uint8 [elements, bytes of one]."""
-        return np.ascontiguousarray(self.data).reshape(-1).view(np.uint8).reshape(elements, -1)
+        flat = np.ascontiguousarray(self.data).reshape(-1).view(np.uint8)
+        return flat.reshape(self.elements, -1)
 
-    def bits(self, elements: int) -> Words:
+    def bits(self) -> Words:
         """uint8 [planes, elements]."""
-        blocks = self.data.reshape(elements // 512, -1, 8)  # superblock, plane, word
-        packed = np.ascontiguousarray(blocks.swapaxes(0, 1)).view(np.uint8)
+        if self.name == "all_of":
+            packed = np.ascontiguousarray(self.data).view(np.uint8)
+        else:
+            blocks = self.data.reshape(self.elements // 512, -1, 8)  # superblock, plane, word
+            packed = np.ascontiguousarray(blocks.swapaxes(0, 1)).view(np.uint8)
         return np.unpackbits(packed.reshape(len(packed), -1), axis=1, bitorder="little")
+
+    def words(self) -> Words:
+        """The elements, or the words of planes, as uint64."""
+        if self.data.dtype == np.uint8:
+            lanes = self.lanes()
+            whole = np.zeros((self.elements, 8), np.uint8)
+            whole[:, : lanes.shape[1]] = lanes
+            return whole.view(np.uint64).reshape(-1)
+        return np.ascontiguousarray(self.data).reshape(-1).view(np.uint64)
+
+
+def arrays(
+    site: int, slot: int, source: int, name: str, data: Words, compared: int
+) -> Iterator[Message]:
+    """The arrays of a message as it was received."""
+    made = functools.partial(Message, site, slot, source, name)
+    if name == "msb":
+        yield made(data, compared)
+    elif name == "all_of":
+        yield made(data, 64 * data.shape[1])
+    elif name in PLANES:  # one plane
+        yield made(data, 64 * data.size)
+    elif name in INJECTED and data.dtype == np.uint8:
+        # (as many elements as a power of 2: only one of the two divides)
+        each = 16 if data.size % (16 + 3 * WRAP) else 16 + 3 * WRAP
+        n = data.size // each
+        ends = np.cumsum([8 * n, 8 * n] + [WRAP * n] * 3)
+        assert data.size in (ends[1], ends[-1])
+        for i, end in enumerate(ends[ends <= data.size]):
+            part = data[end - (8 if i < 2 else WRAP) * n : end]
+            yield made(part.view(np.int64) if i < 2 else part, n)
+    else:
+        yield made(data, WORDS if data.dtype == np.uint8 else min(WORDS, data.size))
 
 
 @dataclass(frozen=True)
@@ -216,9 +330,11 @@ def watch(
     def view(party: int, call: int) -> View:
         own, received = sim.outputs[party][call]
         labels = tap.labels[party]
+        compared = COMPARED.get(protocol, WORDS)
         messages = [
-            Message(site, slot, source, tap.names[site], data)
+            message
             for (site, slot, source), data in zip(labels, received, strict=True)
+            for message in arrays(site, slot, source, tap.names[site], data, compared)
         ]
         return View([o.reshape(-1).view(np.uint64) for o in own], messages)
 
@@ -264,21 +380,22 @@ def signs(bits: Words) -> Words:
 
 def word_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, float]]:
     """Uniformity, joint distribution with own shares, and neighbours of ring elements."""
-    lanes = message.lanes(WORDS)
+    lanes = message.lanes()
     for lane in sorted({0, lanes.shape[1] // 2, lanes.shape[1] - 1}):
         yield "uniform", uniform_p(lanes[:, lane])
         yield "neighbours", uniform_p(lanes[0::2, lane] - lanes[1::2, lane])
     low, high = lanes[:, 0] & 15, lanes[:, -1] >> 4
     for share in own:
-        for nibble in (share & np.uint64(15), share >> np.uint64(60)):
+        held = share[: len(lanes)]
+        for nibble in (held & np.uint64(15), held >> np.uint64(60)):
             yield "own share", nibbles_p(nibble.astype(np.int64), low)
             yield "own share", nibbles_p(nibble.astype(np.int64), high)
 
 
 def plane_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, float]]:
     """Balance of every plane, and its correlation with neighbours, planes and own share bits."""
-    bits = signs(message.bits(WORDS))
-    scale = np.sqrt(WORDS)
+    bits = signs(message.bits())
+    scale = np.sqrt(message.elements)
     yield "uniform", normal_p(bits.sum(axis=1) / scale)
     yield "neighbours", normal_p((bits[:, 1:] * bits[:, :-1]).sum(axis=1) / scale)
     some = bits[:, :SOME]  # what a pad used twice would leave is no weak correlation
@@ -293,10 +410,10 @@ def plane_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, floa
 def two_sample_checks(a: Message, b: Message) -> Iterator[tuple[str, float]]:
     """One message under two secrets."""
     if a.planes:
-        ones = [m.bits(WORDS).sum(axis=1, dtype=np.int64) for m in (a, b)]
-        yield "secret", normal_p((ones[0] - ones[1]) / np.sqrt(WORDS / 2))
+        ones = [m.bits().sum(axis=1, dtype=np.int64) for m in (a, b)]
+        yield "secret", normal_p((ones[0] - ones[1]) / np.sqrt(a.elements / 2))
         return
-    lanes = [m.lanes(WORDS) for m in (a, b)]
+    lanes = [m.lanes() for m in (a, b)]
     for lane in sorted({0, lanes[0].shape[1] - 1}):
         counts = [np.bincount(x[:, lane], minlength=256) for x in lanes]
         used = np.array(counts)
@@ -331,7 +448,7 @@ def frozen_checks(run: Run) -> Iterator[tuple[str, float]]:
         for one, other in zip(first.received, second.received, strict=True):
             if one.data.dtype != np.uint8:
                 continue
-            a, b = one.lanes(WORDS), other.lanes(WORDS)
+            a, b = one.lanes(), other.lanes()
             for lag in (1, 2, 4):
                 yield "frozen", equal_p(a[lag:], a[:-lag])
             yield "frozen again", equal_p(a, b)
@@ -435,20 +552,22 @@ def strippable(message: Message, pads: dict[Any, Words]) -> list[Any]:
 
     The shares are frozen, so that a word without its masks repeats.
     """
-    words = np.ascontiguousarray(message.data).reshape(-1).view(np.uint64)
+    words = message.words()
     xor = message.planes
+    width = 64 if message.data.dtype != np.uint8 else 8 * message.lanes().shape[1]
+    ring = np.uint64(2**width - 1)
 
     def without(left: Words, pad: Words) -> Iterator[Words]:
         if xor:
             yield left ^ pad
         else:
-            yield left - pad
-            yield left + pad
+            yield (left - pad) & ring
+            yield (left + pad) & ring
 
     found: list[Any] = []
     once = [(pad, rest) for pad, p in pads.items() for rest in without(words, p[: len(words)])]
     for pad, rest in once:
-        top = (rest >> np.uint64(60)).astype(np.uint8)
+        top = (rest >> np.uint64(width - 4)).astype(np.uint8)
         if (rest[1:] == rest[:-1]).any() or uniform_p(top, 16) < ALPHA / 1000:
             found.append(pad)
     few = slice(0, 512)
@@ -465,13 +584,13 @@ def stripped(run: Run, keys: Sequence[bytes], dealer: int) -> dict[str, list[Any
     his = np.unique(run.sim.pads["hi"])
     for party, view in enumerate(run.frozen[-1]):
         for message in view.received:
-            if message.data.dtype == np.uint8:
+            if message.data.dtype == np.uint8 and message.lanes().shape[1] < TELLING:
                 continue
             # the last call has the highest step
             hi = int(max(h for h in his if int(h) >> 40 == message.site))
             pads = {
                 (key, role, tensor): pads_of(
-                    keys[key], hi, dealer << 42 | role << 40 | tensor << 32, message.data.size
+                    keys[key], hi, dealer << 42 | role << 40 | tensor << 32, len(message.words())
                 )
                 for key in holds(party)
                 for role in (1, 2, 3)
@@ -491,6 +610,12 @@ STRIPPED = (
     "truncate_safe",
     "from_bits",
     "shuffle",
+    "extended",
+    "all_of",
+    "truncated_product",
+    "small_relu",
+    "all_pairs",
+    "tree",
 )
 
 
@@ -513,12 +638,18 @@ def test_no_pads_that_a_receiver_can_make_uncover_a_message(
         ("matmul", "matmul to 1"),
         ("shuffle", "shuffle to 1"),
         ("from_bits", "b2a to 1"),
+        ("from_bits", "inject to 2"),
+        ("extended", "inject to 2"),
+        ("all_of", "all_of to 2"),
+        ("truncated_product", "truncated_product to 2"),
+        ("all_pairs", "pick to 2"),
+        ("all_pairs", "index to 2"),
     ],
 )
 def test_stripping_shows_two_parties_with_one_key(
     name: str, receiver: str, tap: Tap, rng: np.random.Generator
 ) -> None:
-    """k0 = k1: E1 can make the masks of E2, though their counters carry another role."""
+    """k0 = k1: E1 and E2 can make each other's masks, though their counters carry another role."""
     keys = [rng.bytes(16)] * 2 + [rng.bytes(16)]
     run = watch(tap, PROTOCOLS[name], rng, SECRETS[-1:], keys=keys, record=True)
     assert stripped(run, keys, 0)[receiver]

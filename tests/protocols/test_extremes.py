@@ -1,0 +1,328 @@
+"""The extremes of every row and their first places are numpy's, and cost what they say."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols import arithmetic, convert, extremes, relational
+from tfe_bench.protocols.cost import Cost
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+
+Array = np.ndarray[Any, Any]
+# All differences of these fit 64 bits.
+EDGES = np.array(
+    sorted(
+        {2**62 - 1, -(2**62)}
+        | {0}
+        | {s * (2**k + d) for s in (1, -1) for k in range(62) for d in (-1, 0, 1)}
+    ),
+    np.int64,
+)
+WIDTHS = (*range(1, 11), 11, 17)
+ROWS = 150
+NAMES = ("reduce_max", "reduce_min", "argmax", "argmin")
+NUMPY: dict[str, Callable[..., Any]] = {
+    "reduce_max": np.max,
+    "reduce_min": np.min,
+    "argmax": np.argmax,
+    "argmin": np.argmin,
+}
+
+
+def at(*places: int) -> Callable[[Any], Any]:
+    """What a party returned at nested places."""
+    return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
+
+
+def columns(width: int, rng: np.random.Generator) -> Array:
+    """[width, ROWS]: edges, values all over the range, many ties, and each place as the first."""
+    x = rng.choice(EDGES, (width, ROWS))
+    x[:, 50:90] = rng.integers(-(2**62), 2**62, (width, 40))
+    x[:, 90:120] = rng.integers(0, 2, (width, 30))
+    x[:, 120] = 7  # all equal
+    for place in range(width):
+        x[:, 121 + place] = np.where(np.arange(width) == place, 1, 0)
+        x[:, 138 - place] = np.where(np.arange(width) >= place, 2**62 - 1, -(2**62))
+    return x
+
+
+def reduced(
+    p: Party, name: str, x: Shared, axis: int | None, keepdims: bool = False, **options: Any
+) -> Shared:
+    found: Shared = (
+        getattr(extremes, name)(p, x, axis, **options)
+        if name.startswith("arg")
+        else getattr(extremes, name)(p, x, axis, keepdims, **options)
+    )
+    return found
+
+
+@pytest.mark.parametrize("method", ["tree", "all-pairs"])
+def test_extremes_of_every_width_are_exact_the_first_wins_and_they_cost_what_they_say(
+    method: str, rng: np.random.Generator
+) -> None:
+    dealer = int(rng.integers(3))
+    widths = WIDTHS if method == "tree" else WIDTHS[:10]
+    data = [columns(w, rng) for w in widths]
+    # all four at one width, one or two at the others: what differs is a sign and an injection
+    also = {3: NAMES[2:3], 5: NAMES[3:], 7: NAMES[1:], 10: NAMES[2:3], 17: NAMES[3:]}
+    names = [("reduce_max", *also.get(w, ())) for w in widths]
+
+    def program(p: Party, *given: Shared) -> Any:
+        result = []
+        for i, x in enumerate(given):
+            secret = share(np.zeros_like(data[i]), p.index, b"zero", dealer=dealer)
+            for name in names[i]:
+                graph = p.function(
+                    lambda x, name=name: reduced(p, name, x, 0, method=method), dynamic=False
+                )
+                y = graph(x)
+                result.append((y, measured(p, graph, x), measured(p, graph, secret)))
+        return result
+
+    sim = simulate(program, *data, dealer=dealer, fractional_bits=9)
+    i = 0
+    for width, x, used in zip(widths, data, names, strict=True):
+        for name in used:
+            got = sim.value(at(i, 0))
+            assert np.array_equal(got, NUMPY[name](x, axis=0)), (name, width)
+            index = name.startswith("arg")
+            assert all(out[i][0].fractional_bits == (0 if index else 9) for out in sim.outputs)
+            cost = extremes.reduce_max_cost(ROWS, width, method=method, index=index)
+            for k in (1, 2):
+                assert_costs([out[i][k] for out in sim.outputs], cost, dealer)
+            i += 1
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_many_values_of_all_sizes_by_each_dealer(dealer: int, rng: np.random.Generator) -> None:
+    x = rng.integers(-(2**62), 2**62, (5, 4000))
+    x[:, :2000] >>= rng.integers(0, 63, 2000)  # of all magnitudes, with ties among the small
+
+    def program(p: Party, x: Shared) -> Any:
+        def function(x: Shared) -> Any:
+            return [
+                reduced(p, name, x, 0, method=method)
+                for method in ("tree", "all-pairs")
+                for name in ("reduce_min", "argmax")
+            ]
+
+        return p.function(function)(x)
+
+    sim = simulate(program, x, dealer=dealer)
+    for i, want in enumerate((x.min(axis=0), x.argmax(axis=0)) * 2):
+        assert np.array_equal(sim.value(at(i)), want), i
+
+
+def test_narrow_comparisons_are_right_for_differences_that_fit(rng: np.random.Generator) -> None:
+    x = rng.integers(-(2**29), 2**29, (4, 2500))
+    x[:2, 0] = [2**29 - 1, -(2**29)]
+
+    def program(p: Party, x: Shared) -> Any:
+        def function(x: Shared) -> Any:
+            return [
+                reduced(p, "argmin", x, 0, method=method, bits=31)
+                for method in ("tree", "all-pairs")
+            ]
+
+        return p.function(function)(x)
+
+    sim = simulate(program, x)
+    for i in range(2):
+        assert np.array_equal(sim.value(at(i)), x.argmin(axis=0))
+
+
+SHAPES = ((), (3,), (2, 3), (3, 1, 2), (1, 2, 2, 3), (2, 1, 2, 2, 1))
+
+
+def test_every_axis_of_every_rank_with_and_without_its_place(rng: np.random.Generator) -> None:
+    data = [rng.integers(-9, 10, shape) for shape in SHAPES]
+    cases: list[tuple[str, int, int | None, bool]] = []
+    for i, shape in enumerate(SHAPES):
+        for place in range(len(shape)):  # the names take turns, and the two ways to say which
+            named = NAMES[(i + place) % 4]
+            cases.append((named, i, place - len(shape) * ((i + place // 2) % 2), bool(place % 2)))
+        cases += [(NAMES[i % 2], i, None, False), (NAMES[(i + 1) % 2], i, None, True)]
+    cases += [("argmax", 2, None, False), ("argmin", 3, None, False)]
+
+    def program(p: Party, *given: Shared) -> Any:
+        def function(*given: Shared) -> Any:
+            return [reduced(p, name, given[i], a, keep, bits=8) for name, i, a, keep in cases]
+
+        return p.function(function)(*given)
+
+    sim = simulate(program, *data)
+    for k, (name, i, axis, keep) in enumerate(cases):
+        if name.startswith("arg"):
+            want = NUMPY[name](data[i], axis=0 if axis is None else axis)
+        else:
+            want = NUMPY[name](data[i], axis=axis, keepdims=keep)
+        got = sim.value(at(k))
+        assert got.shape == np.shape(want), cases[k]
+        assert np.array_equal(got, want), cases[k]
+
+
+def test_rows_of_one_value_and_no_rows_take_no_message(rng: np.random.Generator) -> None:
+    shapes = [((1, 4), 0), ((3, 1), 1), ((3, 0), 0), ((0, 5), 1), ((1,), None)]
+    data = [rng.integers(-9, 10, shape) for shape, _ in shapes]
+    cases = [(name, i, m) for i in range(len(data)) for name in NAMES for m in extremes.METHODS]
+
+    def program(p: Party, *given: Shared) -> Any:
+        def function(*given: Shared) -> Any:
+            return [reduced(p, name, given[i], shapes[i][1], method=m) for name, i, m in cases]
+
+        return p.function(function)(*given)
+
+    sim = simulate(program, *data, fractional_bits=4)
+    assert sim.sent == (0, 0, 0)
+    for k, (name, i, _) in enumerate(cases):
+        axis = 0 if shapes[i][1] is None else shapes[i][1]
+        want = NUMPY[name](data[i], axis=axis)
+        assert np.array_equal(sim.value(at(k)), want), cases[k]
+        scale = 0 if name.startswith("arg") else 4
+        assert all(out[k].fractional_bits == scale for out in sim.outputs)
+
+
+def test_auto_saves_rounds_where_the_traffic_is_worth_them() -> None:
+    assert extremes.choose("auto", 10, 2) == "tree"
+    assert extremes.choose("auto", 10, 4) == "all-pairs"
+    assert extremes.choose("auto", 10**6, 10) == "tree"
+    assert extremes.choose("auto", 1, 11) == "tree"
+    assert extremes.choose("auto", 4000, 6, "wan") == "all-pairs"
+    for rows in (1, 100, 10_000):
+        for width in range(1, 20):
+            method = extremes.choose("auto", rows, width)
+            auto = extremes.reduce_max_cost(rows, width)
+            assert auto == extremes.reduce_max_cost(rows, width, method=method)
+            tree = extremes.reduce_max_cost(rows, width, method="tree")
+            assert auto.rounds <= tree.rounds
+
+
+def opened(p: Party, x: Shared) -> Shared:
+    import tensorflow as tf
+
+    hot = extremes.one_hot(p, x)
+    return convert.b2a(p, hot, tf.shape(x.any))
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_one_hot_marks_the_first_largest_and_pick_takes_what_is_marked(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    x = columns(6, rng)
+    y = rng.integers(-(2**62), 2**62, (6, ROWS))
+
+    def program(p: Party, x: Shared, y: Shared) -> Any:
+        marks = p.function(lambda x: opened(p, x))
+        picks = p.function(lambda x, y: extremes.pick(p, extremes.one_hot(p, x), y))
+        return marks(x), picks(x, y), measured(p, marks, x), measured(p, picks, x, y)
+
+    sim = simulate(program, x, y, dealer=dealer, fractional_bits=3)
+    first = x.argmax(axis=0)
+    assert np.array_equal(sim.value(at(0)), np.arange(6)[:, None] == first)
+    assert np.array_equal(sim.value(at(1)), y[first, np.arange(ROWS)])
+    assert all(out[1].fractional_bits == 3 for out in sim.outputs)
+    hot = extremes.one_hot_cost(ROWS, 6)
+    assert_costs([o[2] for o in sim.outputs], hot.then(convert.b2a_cost(6 * ROWS)), dealer)
+    picked = Cost(128 * 6 * ROWS, 64 * ROWS, 64 * ROWS, 1, 2)
+    assert_costs([o[3] for o in sim.outputs], hot.then(picked), dealer)
+
+
+def test_the_result_composes(rng: np.random.Generator) -> None:
+    """Its masks are fresh: max - min of rows, and the largest of that."""
+    x = rng.integers(-1000, 1000, (8, 5))
+
+    def program(p: Party, x: Shared) -> Any:
+        def function(x: Shared) -> Any:
+            spread = arithmetic.sub(
+                extremes.reduce_max(p, x, 1, method="all-pairs"), extremes.reduce_min(p, x, 1)
+            )
+            return extremes.reduce_max(p, arithmetic.mul(p, spread, spread))
+
+        return p.function(function)(x)
+
+    assert int(simulate(program, x).value()) == int(((x.max(1) - x.min(1)) ** 2).max())
+
+
+Use = Callable[[Party, Shared, str], Any]
+
+
+def two_words(x: Shared) -> Shared:
+    import tensorflow as tf
+
+    return replace(x.map(lambda a: tf.stack([a, a], axis=-1)), limbs=2)
+
+
+REFUSED: dict[str, tuple[str, Use]] = {
+    "an axis too high": (r"{name} .*", lambda p, x, f: reduced(p, f, x, 2)),
+    "an axis too low": (r"{name} .*", lambda p, x, f: reduced(p, f, x, -3)),
+    "an axis that is no integer": (r"{name} .*", lambda p, x, f: reduced(p, f, x, 1.0)),  # type: ignore[arg-type]
+    "a truth value as an axis": (r"{name} .*", lambda p, x, f: reduced(p, f, x, True)),
+    "an axis of a scalar": (
+        r"{name} .*",
+        lambda p, x, f: reduced(p, f, x.map(lambda a: a[0, 0]), 0),
+    ),
+    "no values along the axis": (
+        r"{name} .*",
+        lambda p, x, f: reduced(p, f, x.map(lambda a: a[:0]), 0),
+    ),
+    "no values at all": (r"{name} .*", lambda p, x, f: reduced(p, f, x.map(lambda a: a[:0]), None)),
+    "a public tensor": (r"{name} .*", lambda p, x, f: reduced(p, f, np.arange(3), 0)),  # type: ignore[arg-type]
+    "two words": (r"{name} .*", lambda p, x, f: reduced(p, f, two_words(x), 0)),
+    "a small ring": (r"{name} .*", lambda p, x, f: reduced(p, f, replace(x, bits=31), 0)),
+    "an unknown method": (
+        "Unknown method.*'all-pair'.*Did you mean \"all-pairs\"?.*",
+        lambda p, x, f: reduced(p, f, x, 0, method="all-pair"),
+    ),
+    "an unknown profile": (
+        "Unknown network profile.*'wann'.*Did you mean \"wan\"?.*",
+        lambda p, x, f: reduced(p, f, x, 0, profile="wann"),
+    ),
+    "all pairs of 11": ("all-pairs .*", lambda p, x, f: reduced(p, f, x, 1, method="all-pairs")),
+    "too many bits": (".*", lambda p, x, f: reduced(p, f, x, 0, bits=65)),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("name", NAMES)
+def test_extremes_refuse(name: str, what: str) -> None:
+    if name.startswith("arg") and what == "no values at all":
+        pytest.skip("argmax takes None for axis 0")
+    text, use = REFUSED[what]
+    with pytest.raises(UsageError, match=text.format(name=name)) as error:
+        simulate(lambda p, x: p.function(lambda x: use(p, x, name))(x), np.zeros((2, 11), np.int64))
+    assert "Received: " in str(error.value)
+
+
+PICKS: dict[str, Callable[[Party, Shared], Any]] = {
+    "two words": lambda p, x: extremes.pick(p, relational.less(p, x, x), two_words(x)),
+    "a public tensor": lambda p, x: extremes.pick(p, relational.less(p, x, x), np.arange(6)),  # type: ignore[arg-type]
+    "public bits": lambda p, x: extremes.pick(p, np.ones(6), x),  # type: ignore[arg-type]
+    "bits for another shape": lambda p, x: extremes.pick(
+        p, relational.less(p, x, x), x.map(lambda a: a[:3])
+    ),
+    "another dealer": lambda p, x: extremes.pick(p, relational.less(p, x, x), replace(x, dealer=1)),
+}
+
+
+@pytest.mark.parametrize("what", PICKS)
+def test_pick_refuses(what: str) -> None:
+    with pytest.raises(UsageError, match=r"^pick .*Received: "):
+        simulate(lambda p, x: p.function(lambda x: PICKS[what](p, x))(x), np.arange(6))
+
+
+def test_an_unknown_shape_is_refused() -> None:
+    def program(p: Party, x: Shared) -> Any:
+        return p.function(lambda x: extremes.reduce_max(p, x, 0), dynamic=True)(x)
+
+    with pytest.raises(UsageError, match=r"reduce_max wants a known shape. Received: \(None,\)"):
+        simulate(program, np.arange(6))

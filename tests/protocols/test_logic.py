@@ -1,0 +1,202 @@
+"""Logic on opened bits is that of numpy, the AND of up to 9 costs what it says."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, simulate
+from tfe_bench.errors import ProtocolError, UsageError
+from tfe_bench.protocols import convert, logic
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import MaskedBits
+
+Array = np.ndarray[Any, Any]
+INT64 = np.iinfo(np.int64)
+SIZES = (0, 1, 63, 64, 65, 1000, 10_000)  # the last takes several blocks of 64 words
+
+
+def at(*places: int) -> Callable[[Any], Any]:
+    """What a party returned at nested places."""
+    return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
+
+
+def packed(bits: Array) -> Array:
+    whole = np.zeros(-(-len(bits) // 64) * 64, np.uint8)
+    whole[: len(bits)] = bits
+    return np.packbits(whole, bitorder="little").view(np.int64)
+
+
+def masked(bits: Array, party: Party, seed: int) -> MaskedBits:
+    """One party's part of bits opened under a mask."""
+    import tensorflow as tf
+
+    words = packed(bits)
+    rng = np.random.default_rng(seed)
+    beta = rng.integers(INT64.min, INT64.max, words.shape, endpoint=True)
+    n = tf.constant(len(bits), tf.int64)
+    if party.index == party.dealer:
+        return MaskedBits(None, tf.constant(beta), n, party.dealer)
+    return MaskedBits(tf.constant(words ^ beta), None, n, party.dealer)
+
+
+def value(sim: Simulation, pick: Callable[[Any], MaskedBits]) -> Array:
+    """The bits that the three parties hold parts of."""
+    parts = [pick(out) for out in sim.outputs]
+    (beta,) = [p.beta for p in parts if p.beta is not None]
+    first, second = [p.opened for p in parts if p.opened is not None]
+    assert np.array_equal(first, second)
+    bits = np.unpackbits((beta ^ first).view(np.uint8), bitorder="little")
+    return np.asarray(bits[: int(parts[0].n)])
+
+
+def held(columns: Any, p: Party, seed: int) -> list[MaskedBits]:
+    return [masked(c, p, seed + i) for i, c in enumerate(columns)]
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_not_and_xor_are_those_of_numpy(dealer: int, seed: int, rng: np.random.Generator) -> None:
+    columns = [rng.integers(0, 2, (2, n)) for n in SIZES]
+
+    def program(p: Party) -> Any:
+        def both(a: MaskedBits, b: MaskedBits) -> list[MaskedBits]:
+            return [
+                logic.invert(a),
+                logic.xor(a, b),
+                logic.xor(a, a),
+                logic.invert(logic.xor(a, b)),
+            ]
+
+        return [p.function(both)(*held(c, p, seed)) for c in columns]
+
+    sim = simulate(program, dealer=dealer)
+    assert sim.sent == (0, 0, 0)
+    for i, (a, b) in enumerate(columns):
+        for j, expected in enumerate((1 - a, a ^ b, a ^ a, 1 - (a ^ b))):
+            assert np.array_equal(value(sim, at(i, j)), expected)
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_bits_are_rearranged_by_any_public_map(
+    dealer: int, seed: int, rng: np.random.Generator
+) -> None:
+    import tensorflow as tf
+
+    bits = rng.integers(0, 2, (7, 31))
+    maps: list[tuple[Callable[[Any], Any], Array]] = [
+        (lambda a: a, bits),
+        (tf.transpose, bits.T),
+        (lambda a: a[2], bits[2]),
+        (lambda a: tf.gather(a, [6, 0, 0, 3]), bits[[6, 0, 0, 3]]),
+        (lambda a: tf.repeat(a, 5), np.repeat(bits, 5)),
+        (lambda a: a[:0], bits[:0]),
+    ]
+
+    def program(p: Party) -> Any:
+        def moved(b: MaskedBits) -> list[MaskedBits]:
+            return [logic.rearrange(b, bits.shape, f, e.size) for f, e in maps]
+
+        return p.function(moved)(masked(bits.reshape(-1), p, seed))
+
+    sim = simulate(program, dealer=dealer)
+    assert sim.sent == (0, 0, 0)
+    for i, (_, expected) in enumerate(maps):
+        assert np.array_equal(value(sim, at(i)), expected.reshape(-1))
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_all_of_is_the_and_of_1_to_9_bits_and_costs_what_it_says_whatever_they_are(
+    dealer: int, seed: int, rng: np.random.Generator
+) -> None:
+    cases: list[Array] = []
+    for r in range(1, logic.MOST + 1):
+        rows = np.array([[c >> j & 1 for c in range(2**r)] for j in range(r)])  # the truth table
+        many = rng.permuted(np.tile(rows, -(-SIZES[-1] // 2**r)), axis=1)[:, : SIZES[-1]]
+        cases += [rows, np.ones_like(rows), many]
+        # few zeros, so that the AND of many is often 1
+        cases += [(rng.random((r, n)) < 0.9).astype(np.int64) for n in SIZES if r in (2, 3, 9)]
+
+    def program(p: Party) -> Any:
+        ands = p.function(lambda *bits: logic.all_of(p, bits), dynamic=True)
+        opened = p.function(lambda bits: convert.open_bits(p, bits), dynamic=True)
+        result = []
+        for columns in cases:
+            bits = held(columns, p, seed)
+            cost = measured(p, ands, *bits)
+            shares = ands(*bits)
+            assert (shares.share is None) == (p.index == dealer) and shares.top is None
+            result.append((cost, opened(shares)))
+        return result
+
+    sim = simulate(program, dealer=dealer)
+    for i, columns in enumerate(cases):
+        assert np.array_equal(value(sim, at(i, 1)), columns.min(axis=0))
+        cost = logic.all_of_cost(columns.shape[1], len(columns))
+        assert_costs([out[i][0] for out in sim.outputs], cost, dealer)
+
+
+def test_an_and_may_be_of_one_bit_many_times_and_of_its_negation(
+    seed: int, rng: np.random.Generator
+) -> None:
+    bits = rng.integers(0, 2, 100)
+
+    def program(p: Party) -> Any:
+        def ands(b: MaskedBits) -> list[MaskedBits]:
+            several = [b, b, b], [b, logic.invert(b)], [logic.xor(b, b), b], [logic.invert(b)]
+            return [convert.open_bits(p, logic.all_of(p, s)) for s in several]
+
+        return p.function(ands)(masked(bits, p, seed))
+
+    sim = simulate(program)
+    for i, expected in enumerate((bits, 0 * bits, 0 * bits, 1 - bits)):
+        assert np.array_equal(value(sim, at(i)), expected)
+
+
+REFUSED: dict[str, tuple[str, Callable[[Party, MaskedBits, MaskedBits, MaskedBits], Any]]] = {
+    "no operand": ("all_of", lambda p, a, b, c: logic.all_of(p, [])),
+    "ten operands": ("all_of", lambda p, a, b, c: logic.all_of(p, [a] * 10)),
+    "an AND with public bits": ("all_of", lambda p, a, b, c: logic.all_of(p, [a, True])),  # type: ignore[list-item]
+    "an AND of two dealers' bits": ("all_of", lambda p, a, b, c: logic.all_of(p, [a, b])),
+    "an AND of 5 and 6 bits": ("all_of", lambda p, a, b, c: logic.all_of(p, [a, c])),
+    "XOR with public bits": ("xor", lambda p, a, b, c: logic.xor(a, np.ones(5))),  # type: ignore[arg-type]
+    "XOR of two dealers' bits": ("xor", lambda p, a, b, c: logic.xor(a, b)),
+    "XOR of 5 and 6 bits": ("xor", lambda p, a, b, c: logic.xor(a, c)),
+    "NOT of public bits": ("invert", lambda p, a, b, c: logic.invert(np.ones(5))),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_logic_refuses(what: str) -> None:
+    name, use = REFUSED[what]
+
+    def program(p: Party) -> Any:
+        import tensorflow as tf
+
+        def function(ctx: Any) -> Any:
+            a, c = (MaskedBits(ctx, None, tf.constant(n, tf.int64), 0) for n in (5, 6))
+            return use(p, a, MaskedBits(ctx, None, a.n, 1), c)
+
+        return p.function(function)(tf.zeros([1], tf.int64))
+
+    with pytest.raises(UsageError, match=rf"^{name} .*Received: "):
+        simulate(program)
+
+
+def test_numbers_of_bits_that_show_only_when_the_graph_runs_are_refused_by_their_words() -> None:
+    def program(p: Party) -> Any:
+        bits = [masked(np.ones(n, np.int64), p, 0) for n in (5, 100)]
+        return p.function(lambda *bits: logic.all_of(p, bits), dynamic=True)(*bits)
+
+    with pytest.raises(ProtocolError):
+        simulate(program)
+
+
+def test_bits_say_nothing_of_themselves() -> None:
+    bits = MaskedBits(np.arange(3), None, 3)
+    assert repr(bits) == "MaskedBits(dealer=0)"
+    with pytest.raises(TypeError, match="private"):
+        bool(bits)

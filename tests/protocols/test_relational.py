@@ -1,0 +1,345 @@
+"""Comparisons and what is selected by them agree with numpy, exactly, and cost what they say."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share, simulate
+from tfe_bench.errors import ProtocolError, UsageError
+from tfe_bench.protocols import convert, logic, relational
+from tfe_bench.protocols.cost import Cost
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import MaskedBits, Shared
+from tfe_bench.protocols.truncation import truncate_reduce
+
+Array = np.ndarray[Any, Any]
+# All differences of these fit 64 bits; those of every k do at one power more.
+EDGES = np.array(
+    sorted({0} | {s * (2**k + d) for s in (1, -1) for k in range(62) for d in (-1, 0, 1)}),
+    np.int64,
+)
+SIZES = (1, 63, 64, 65, 1000)
+MANY = 10_000
+COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "greater": np.greater,
+    "greater_equal": np.greater_equal,
+    "equal": np.equal,
+    "not_equal": np.not_equal,
+}
+
+
+def at(*places: int) -> Callable[[Any], Any]:
+    """What a party returned at nested places."""
+    return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
+
+
+def bits_of(sim: Simulation, pick: Callable[[Any], MaskedBits]) -> Array:
+    """The bits that the three parties hold parts of."""
+    parts = [pick(out) for out in sim.outputs]
+    (beta,) = [p.beta for p in parts if p.beta is not None]
+    first, second = [p.opened for p in parts if p.opened is not None]
+    assert np.array_equal(first, second)
+    bits = np.unpackbits((beta ^ first).view(np.uint8), bitorder="little")
+    return np.asarray(bits[: int(parts[0].n)])
+
+
+def everything(p: Party, **options: Any) -> Callable[[Shared, Shared], Any]:
+    """All comparisons, then maximum, minimum and where."""
+
+    def function(x: Shared, y: Shared) -> list[Any]:
+        found = [getattr(relational, name)(p, x, y, **options) for name in COMPARISONS]
+        found += [f(p, x, y, **options) for f in (relational.maximum, relational.minimum)]
+        return [*found, relational.where(p, found[0], x, y)]
+
+    return function
+
+
+def check(sim: Simulation, x: Array, y: Array, *where: int) -> None:
+    """Whether `everything` of x and y, at a place of the output, is what numpy says."""
+    for i, compared in enumerate(COMPARISONS.values()):
+        got = bits_of(sim, at(*where, i))
+        assert np.array_equal(got, compared(x, y).reshape(-1)), i
+    expected = [np.maximum(x, y), np.minimum(x, y), np.where(x < y, x, y)]
+    for i, want in enumerate(expected, len(COMPARISONS)):
+        assert np.array_equal(sim.value(at(*where, i)), want), i
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_every_pair_of_edges_and_random_values_compare_exactly(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    x = rng.integers(-(2**62), 2**62, MANY)
+    y = rng.permutation(x)
+    y[:1000] = x[:1000] + rng.integers(-1, 2, 1000)  # equal and next to each other
+    # and the differences at the ends of the range
+    x[-2:], y[-2:] = [2**62 - 1, -(2**62)], [-(2**62), 2**62 - 1]
+
+    def program(p: Party, *given: Shared) -> Any:
+        return p.function(lambda e, f, x, y: [everything(p)(e, f), everything(p)(x, y)])(*given)
+
+    sim = simulate(program, EDGES[:, None], EDGES[None, :], x, y, dealer=dealer, fractional_bits=7)
+    check(sim, EDGES[:, None], EDGES[None, :], 0)
+    check(sim, x, y, 1)
+    assert all(out[1][i].fractional_bits == 7 for out in sim.outputs for i in (6, 7, 8))
+
+
+def test_narrow_comparisons_are_right_for_every_difference_that_fits(
+    rng: np.random.Generator,
+) -> None:
+    small = np.arange(-16, 16)
+    layer = rng.integers(-(2**29), 2**29, (2, MANY))
+    layer[:, :4] = [[2**29 - 1, -(2**29), 5, 5], [-(2**29), 2**29 - 1, 5, 6]]
+    whole = rng.integers(-(2**62), 2**62, (2, 100))
+
+    def program(p: Party, *given: Shared) -> Any:
+        def function(a: Shared, b: Shared, x: Shared, y: Shared, u: Shared, v: Shared) -> Any:
+            return [
+                everything(p, bits=6)(a, b),
+                *(everything(p, bits=31, openings=o)(x, y) for o in (1, 2, 3)),
+                everything(p, openings=2)(u, v),
+                everything(p, openings=3)(u, v),
+            ]
+
+        return p.function(function)(*given)
+
+    sim = simulate(program, small[:, None], small, *layer, *whole)
+    check(sim, small[:, None], small, 0)
+    for i in (1, 2, 3):
+        check(sim, *layer, i)
+    for i in (4, 5):
+        check(sim, *whole, i)
+
+
+SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((), ()),
+    ((), (5,)),
+    ((3, 1), (1, 4)),
+    ((4,), (2, 3, 4)),
+    ((0, 3), (3,)),
+    ((1, 2, 1, 2, 1), (2, 1, 2, 1, 3)),
+]
+
+
+def test_operands_broadcast_as_in_numpy(rng: np.random.Generator) -> None:
+    pairs = [tuple(rng.integers(-3, 4, shape) for shape in pair) for pair in SHAPES]
+
+    def program(p: Party, *given: Shared) -> Any:
+        def function(*given: Shared) -> Any:
+            return [everything(p)(*given[i : i + 2]) for i in range(0, len(given), 2)]
+
+        return p.function(function)(*given)
+
+    sim = simulate(program, *(x for pair in pairs for x in pair), dealer=1)
+    for i, (x, y) in enumerate(pairs):
+        check(sim, x, y, i)
+
+
+def test_a_condition_selects_also_other_values_and_is_used_many_times(
+    rng: np.random.Generator,
+) -> None:
+    x, y, u, v = rng.integers(-(2**62), 2**62, (4, 6, 50))
+
+    def program(p: Party, *given: Shared) -> Any:
+        def function(x: Shared, y: Shared, u: Shared, v: Shared) -> Any:
+            less = relational.less(p, x, y)
+            row = v.map(lambda a: a[:1])
+            return [
+                relational.where(p, less, u, v),
+                relational.where(p, logic.invert(less), u, v),
+                relational.where(p, less, row, u),
+            ]
+
+        return p.function(function)(*given)
+
+    sim = simulate(program, x, y, u, v, dealer=2)
+    for i, want in enumerate(
+        (np.where(x < y, u, v), np.where(x < y, v, u), np.where(x < y, v[:1], u))
+    ):
+        assert np.array_equal(sim.value(at(i)), want)
+
+
+def test_small_rings_and_wide_values_compare_too(rng: np.random.Generator) -> None:
+    x, y = rng.integers(-(2**40), 2**40, (2, 500)) << 8
+    y[::3] = x[::3]
+
+    def program(p: Party, *given: Shared) -> Any:
+        def function(x: Shared, y: Shared) -> Any:
+            small = [truncate_reduce(p, v, 8, 44) for v in (x, y)]
+            wide, other = (convert.extend(p, v, 3) for v in (x, y))
+            names = [n for n in COMPARISONS if "equal" not in n]
+            return [
+                everything(p, bits=43)(*small),
+                [getattr(relational, n)(p, wide, other, bits=68) for n in names],
+                [
+                    relational.maximum(p, wide, other, bits=68),
+                    relational.minimum(p, wide, other, bits=68),
+                ],
+            ]
+
+        return p.function(function)(*given)
+
+    sim = simulate(program, x, y)
+    a, b = x >> 8, y >> 8  # nothing is rounded
+    for i, compared in enumerate(COMPARISONS.values()):
+        assert np.array_equal(bits_of(sim, at(0, i)), compared(a, b)), i
+    for i, want in enumerate((np.maximum(a, b), np.minimum(a, b), np.minimum(a, b)), 6):
+        assert np.array_equal(sim.value(at(0, i)), want % 2**44), i
+        assert all(out[0][i].ring_bits == 44 for out in sim.outputs)
+    u, v = ([int(e) % 2**64 << 3 for e in w] for w in (x, y))  # extend reads values as unsigned
+    assert np.array_equal(bits_of(sim, at(1, 0)), np.less(u, v))
+    assert np.array_equal(bits_of(sim, at(1, 1)), np.greater(u, v))
+    for i, pick in enumerate((max, min)):
+        got = sim.value(at(2, i))
+        assert list(got) == [pick(c, d) for c, d in zip(u, v, strict=True)]
+
+
+COSTS: list[tuple[Callable[..., Any], Callable[[int], Cost]]] = [
+    *((getattr(relational, n), relational.less_cost) for n in COMPARISONS if n[-5:] != "equal"),
+    (relational.less_equal, relational.less_cost),
+    (relational.greater_equal, relational.less_cost),
+    (relational.equal, relational.equal_cost),
+    (relational.not_equal, relational.equal_cost),
+    (relational.maximum, relational.maximum_cost),
+    (relational.minimum, relational.maximum_cost),
+    (
+        lambda p, x, y: relational.less(p, x, y, 31, 2),
+        lambda n: relational.less_cost(n, 31, 2),
+    ),
+    (
+        lambda p, x, y: relational.equal(p, x, y, 31, 1),
+        lambda n: relational.equal_cost(n, 31, 1),
+    ),
+    (
+        lambda p, x, y: relational.maximum(p, x, y, 31, 2),
+        lambda n: relational.maximum_cost(n, 31, 2),
+    ),
+    (
+        lambda p, x, y: relational.where(p, relational.less(p, x, y), x, y),
+        lambda n: relational.less_cost(n).then(convert.inject_cost(n)),
+    ),
+]
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_comparisons_cost_what_they_say_whatever_the_values(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    # shapes must be known to `equal`: one size at each dealer, all with what takes any shape
+    sizes = (SIZES[dealer + 1],)
+    inputs = [x for n in sizes for x in (np.zeros(n, np.int64), rng.integers(-(2**40), 2**40, n))]
+
+    def program(p: Party) -> list[Any]:
+        shares = [share(x, p.index, b"value", dealer=dealer) for x in inputs]
+        result = []
+        for operation, _ in COSTS:
+            graph = p.function(lambda x, y, operation=operation: operation(p, x, y))
+            result += [measured(p, graph, x, x.map(lambda a: a[::-1])) for x in shares]
+        return result
+
+    calls = zip(*simulate(program, dealer=dealer).outputs, strict=True)
+    expected = [cost(len(x)) for _, cost in COSTS for x in inputs]
+    for cost, call in zip(expected, calls, strict=True):
+        assert_costs(call, cost, dealer)
+
+
+Use = Callable[[Party, Shared], Any]
+NAMES = [*COMPARISONS, "maximum", "minimum"]
+
+
+def refused(name: str, use: Use) -> None:
+    with pytest.raises(UsageError, match=rf"^{name} .*Received: "):
+        simulate(lambda p, x: p.function(lambda x: use(p, x))(x), np.arange(6))
+
+
+OPERANDS: dict[str, Callable[[Shared], Any]] = {
+    "a public operand": lambda x: np.arange(6),
+    "a number": lambda x: 3,
+    "another dealer's value": lambda x: replace(x, dealer=1),
+    "another scale": lambda x: replace(x, fractional_bits=3),
+    "another ring": lambda x: replace(x, bits=31),
+    "shapes that do not broadcast": lambda x: x.map(lambda a: a[:4]),
+}
+
+
+@pytest.mark.parametrize("what", OPERANDS)
+@pytest.mark.parametrize("name", [*NAMES, "where"])
+def test_comparisons_refuse(name: str, what: str) -> None:
+    """One trace fails at its first refusal, so both orders are tried in turn."""
+
+    def use(p: Party, x: Shared, first: bool) -> Any:
+        pair = (OPERANDS[what](x), x) if first else (x, OPERANDS[what](x))
+        if name == "where":
+            return relational.where(p, relational.less(p, x, x), *pair)
+        return getattr(relational, name)(p, *pair)
+
+    refused(name, functools.partial(use, first=False))
+    refused(name, functools.partial(use, first=True))
+
+
+def two_words(x: Shared) -> Shared:
+    import tensorflow as tf
+
+    return replace(x.map(lambda a: tf.stack([a, a], axis=-1)), limbs=2)
+
+
+OTHERS: dict[str, tuple[str, Use]] = {
+    "equality of two words": (
+        "equal",
+        lambda p, x: relational.equal(p, two_words(x), two_words(x)),
+    ),
+    "a public condition": (
+        "where",
+        lambda p, x: relational.where(p, np.ones(6, bool), x, x),  # type: ignore[arg-type]
+    ),
+    "a private tensor as a condition": (
+        "where",
+        lambda p, x: relational.where(p, x, x, x),  # type: ignore[arg-type]
+    ),
+    "the sign of a public value": ("negative", lambda p, x: relational.negative(p, 5)),  # type: ignore[arg-type]
+    "more bits than the ring has": ("msb", lambda p, x: relational.less(p, x, x, 65)),
+    "no bits": ("A comparison", lambda p, x: relational.less(p, x, x, 1)),
+    "four openings": ("A comparison", lambda p, x: relational.less(p, x, x, 31, 4)),
+    "too few openings": (
+        r"1 opening\(s\)",
+        lambda p, x: relational.maximum(p, x, x, 64, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_comparisons_refuse_also(what: str) -> None:
+    name, use = OTHERS[what]
+    if name.startswith("1"):
+        with pytest.raises(UsageError, match=name):
+            simulate(lambda p, x: p.function(lambda x: use(p, x))(x), np.arange(6))
+        return
+    refused(name, use)
+
+
+def test_bits_for_another_shape_are_refused_as_soon_as_they_show() -> None:
+    """6 bits and 3 take one word each: nothing else would tell them apart."""
+
+    def program(p: Party, x: Shared) -> Any:
+        few = x.map(lambda a: a[:3])
+        return p.function(lambda x, few: relational.where(p, relational.less(p, x, x), few, few))(
+            x, few
+        )
+
+    with pytest.raises(UsageError, match=r"^inject wants one bit per element. Received: 6 bits"):
+        simulate(program, np.arange(6))
+
+    def later(p: Party, x: Shared) -> Any:
+        bits = p.function(lambda x: relational.less(p, x, x))(x)
+        few = x.map(lambda a: a[:3])
+        return p.function(lambda bits, few: relational.where(p, bits, few, few))(bits, few)
+
+    with pytest.raises(ProtocolError, match=r"inject wants one bit per element. Received: 6 bits"):
+        simulate(later, np.arange(6))

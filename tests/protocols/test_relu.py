@@ -1,0 +1,334 @@
+"""ReLU is exact in its range, the truncated product errs less than one unit and never fails."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share, simulate
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols import arithmetic, compare, convert, relu
+from tfe_bench.protocols.cost import Cost
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.truncation import truncate_reduce
+
+Array = np.ndarray[Any, Any]
+INT64 = np.iinfo(np.int64)
+SIZES = (1, 63, 64, 65, 1000)
+MANY = 10_000
+
+
+def at(*places: int) -> Callable[[Any], Any]:
+    """What a party returned at nested places."""
+    return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
+
+
+def below(bound: int, rng: np.random.Generator, many: int = MANY) -> Array:
+    """0, +-1, 2^k and its neighbours, the ends of (-bound, bound), and random values."""
+    top = (bound - 1).bit_length()
+    found = {s * 2**k + d for s in (1, -1) for k in range(top + 1) for d in (-1, 0, 1)}
+    edges = sorted(v for v in found | {0, bound - 1, 1 - bound} if abs(v) < bound)
+    return np.concatenate([np.array(edges), rng.integers(1 - bound, bound, many)]).astype(np.int64)
+
+
+def signed(sim: Simulation, pick: Callable[[Any], Shared], bits: int) -> Array:
+    """The value of a small ring, read as signed."""
+    raw = sim.value(pick)
+    return np.array([int(v) - (int(v) >> (bits - 1) << bits) for v in raw.reshape(-1)]).reshape(
+        raw.shape
+    )
+
+
+def bits_of(sim: Simulation, pick: Callable[[Any], Any]) -> Array:
+    parts = [pick(out) for out in sim.outputs]
+    (beta,) = [p.beta for p in parts if p.beta is not None]
+    bits = np.unpackbits(
+        (beta ^ next(p.opened for p in parts if p.opened is not None)).view(np.uint8),
+        bitorder="little",
+    )
+    return np.asarray(bits[: int(parts[0].n)])
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_relu_is_exact_in_its_range_and_so_is_its_derivative(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    layer, whole, few = below(2**30, rng), below(2**63, rng), np.arange(-15, 16)
+
+    def program(p: Party, *given: Shared) -> Any:
+        def function(layer: Shared, whole: Shared, few: Shared) -> Any:
+            return [
+                relu.relu(p, layer),
+                relu.relu(p, layer, openings=1),
+                relu.relu(p, layer, openings=3),
+                relu.relu(p, layer, openings=None),
+                relu.relu(p, whole, 64, None),
+                relu.relu(p, few, 5),
+                *relu.relu_with_derivative(p, layer),
+                relu.derivative(p, layer),
+                relu.derivative(p, whole, 64),
+            ]
+
+        return p.function(function)(*given)
+
+    sim = simulate(program, layer, whole, few, dealer=dealer, fractional_bits=16)
+    for i, x in enumerate([layer] * 4 + [whole, few, layer]):
+        assert np.array_equal(sim.value(at(i)), np.maximum(x, 0)), i
+        assert all(out[i].fractional_bits == 16 for out in sim.outputs)
+    assert np.array_equal(bits_of(sim, at(7)), layer < 0)
+    for i, x in ((8, layer), (9, whole)):
+        assert np.array_equal(sim.value(at(i)), x >= 0)
+        assert all(out[i].fractional_bits == 0 for out in sim.outputs)
+
+
+def test_relu_of_the_lowest_value_and_of_any_shape(rng: np.random.Generator) -> None:
+    shapes: list[tuple[int, ...]] = [(), (0,), (2, 0, 3), (1, 2, 1, 2, 3)]
+    data = [np.full(3, INT64.min), *(rng.integers(-9, 10, s) for s in shapes)]
+
+    def program(p: Party, *given: Shared) -> Any:
+        return p.function(lambda *x: [(relu.relu(p, a, 64), relu.derivative(p, a, 64)) for a in x])(
+            *given
+        )
+
+    sim = simulate(program, *data)
+    for i, x in enumerate(data):
+        for k, want in enumerate((np.maximum(x, 0), x >= 0)):
+            got = sim.value(at(i, k))
+            assert got.shape == x.shape and np.array_equal(got, want)
+
+
+def test_outside_of_the_range_relu_is_the_value_or_0(rng: np.random.Generator) -> None:
+    x = rng.integers(INT64.min, INT64.max, MANY, endpoint=True)
+    got = simulate(lambda p, x: p.function(lambda x: relu.relu(p, x))(x), x).value()
+    assert np.all((got == x) | (got == 0))
+    sign = x >> 30 & 1  # what 31 bits say
+    assert np.array_equal(got, np.where(sign, 0, x))
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_relu_carries_every_value_of_a_small_ring_back(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    rings = (2, 3, 8, 31, 47, 63)
+    data = [below(2 ** (k - 1), rng, 3000) << 1 for k in rings]
+
+    def program(p: Party, *given: Shared) -> Any:
+        def function(*given: Shared) -> Any:
+            small = [truncate_reduce(p, x, 1, k) for x, k in zip(given, rings, strict=True)]
+            return [
+                (u, relu.relu(p, u, 64, None), relu.derivative(p, u, openings=None)) for u in small
+            ]
+
+        return p.function(function)(*given)
+
+    sim = simulate(program, *data, dealer=dealer, fractional_bits=17)
+    for i, k in enumerate(rings):
+        x = data[i] >> 1
+        assert np.array_equal(signed(sim, at(i, 0), k), x)
+        assert np.array_equal(sim.value(at(i, 1)), np.maximum(x, 0)), k
+        assert np.array_equal(sim.value(at(i, 2)), x >= 0), k
+        for out in sim.outputs:
+            assert (out[i][1].ring_bits, out[i][1].fractional_bits) == (64, 16)
+
+
+# ---- the product
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_a_truncated_product_errs_less_than_one_unit_and_never_fails(
+    dealer: int, seed: int, rng: np.random.Generator
+) -> None:
+    """Elementwise by 1, so that every z in the documented range can be had."""
+    rings = ((16, 31), (1, 2), (1, 63), (13, 51), (48, 16), (62, 2), (8, 24))
+    limits = [(2 ** (bits - 1) - 1) * 2**drop for drop, bits in rings]
+    data = [below(limit + 1, rng, 40_000) for limit in limits]
+
+    def program(p: Party, *given: Shared) -> Any:
+        def function(*given: Shared) -> Any:
+            *xs, one = given
+            return [
+                relu.truncated_product(p, x, one, *ring, two=arithmetic._elementwise)
+                for x, ring in zip(xs, rings, strict=True)
+            ]
+
+        return p.function(function)(*given)
+
+    sim = simulate(
+        program, *data, np.ones(1, np.int64), dealer=dealer, seed=seed.to_bytes(4, "little")
+    )
+    for i, (drop, bits) in enumerate(rings):
+        z = data[i]
+        # all in integers: no float holds 63 bits
+        got = signed(sim, at(i), bits)
+        floor, rest = z >> drop, z & (2**drop - 1)
+        up = got - floor
+        assert np.all((up == 0) | ((up == 1) & (rest > 0))), (drop, bits)
+        assert abs(z[:-40_000]).max() == limits[i]
+        assert all(out[i].ring_bits == bits for out in sim.outputs)
+
+
+def test_a_truncated_matrix_product_with_its_bias_and_relu(
+    seed: int, rng: np.random.Generator
+) -> None:
+    x, y = rng.integers(-(2**20), 2**20, (60, 30)), rng.integers(-(2**19), 2**19, (30, 200))
+    row, one = rng.integers(-(2**44), 2**44, (200,)), np.array(-(2**44))
+    many = rng.integers(-(2**20), 2**20, (3, 2, 5)), rng.integers(-(2**19), 2**19, (3, 5, 4))
+
+    def program(p: Party, *given: Shared) -> Any:
+        def function(x: Shared, y: Shared, row: Shared, one: Shared, a: Shared, b: Shared) -> Any:
+            doubled = [replace(c, fractional_bits=2 * c.fractional_bits) for c in (row, one)]
+            found = [
+                relu.truncated_product(p, x, y, 16),
+                *(relu.truncated_product(p, x, y, 16, bias=c) for c in doubled),
+                relu.truncated_product(p, a, b, 16),
+            ]
+            return [(u, relu.relu(p, u)) for u in found]
+
+        return p.function(function)(*given)
+
+    sim = simulate(
+        program,
+        *(x, y, row, one, *many),
+        dealer=1,
+        fractional_bits=16,
+        seed=seed.to_bytes(4, "little"),
+    )
+    z = x @ y
+    for i, exact in enumerate((z, z + row, z + one, np.matmul(*many))):
+        u = signed(sim, at(i, 0), 31)
+        assert np.all(np.abs(u - exact / 2**16) < 1), i
+        assert np.array_equal(sim.value(at(i, 1)), np.maximum(u, 0)), i
+        assert all(out[i][k].fractional_bits == 16 for out in sim.outputs for k in range(2))
+
+
+def test_rounding_has_no_bias(seed: int, rng: np.random.Generator) -> None:
+    z = rng.integers(-(2**40), 2**40, 100_000)
+
+    def program(p: Party, z: Shared, one: Shared) -> Any:
+        return p.function(
+            lambda z, one: relu.truncated_product(p, z, one, 16, two=arithmetic._elementwise)
+        )(z, one)
+
+    sim = simulate(program, z, np.ones(1, np.int64), seed=seed.to_bytes(4, "little"))
+    error = signed(sim, lambda out: out, 31) - z / 2**16
+    # a coin of variance at most 1/4: six standard deviations of the mean
+    assert np.all(np.abs(error) < 1) and abs(error.mean()) < 6 * 0.5 / len(z) ** 0.5
+
+
+# ---- costs
+
+
+def derivative_cost(n: int) -> Cost:
+    return compare.msb_cost(n, 31, 2).then(convert.open_bits_cost(n)).then(convert.b2a_cost(n))
+
+
+COSTS: list[tuple[Callable[[Party, Shared], Any], Callable[[int], Cost]]] = [
+    (lambda p, x: relu.relu(p, x), relu.relu_cost),
+    (lambda p, x: relu.relu(p, x, 64, None), lambda n: relu.relu_cost(n, 64, None)),
+    (lambda p, x: relu.relu(p, x, 20, 1), lambda n: relu.relu_cost(n, 20, 1)),
+    (lambda p, x: relu.derivative(p, x), derivative_cost),
+    (
+        lambda p, x: relu.relu(p, replace(x, bits=31)),
+        lambda n: relu.relu_cost(n, ring_bits=31),
+    ),
+    (
+        lambda p, x: relu.relu(p, replace(x, bits=63), openings=3),
+        lambda n: relu.relu_cost(n, openings=3, ring_bits=63),
+    ),
+    (
+        lambda p, x: relu.truncated_product(p, x, x, 16, two=arithmetic._elementwise),
+        lambda n: relu.truncated_product_cost(n, 16),
+    ),
+    (
+        lambda p, x: relu.relu(
+            p, relu.truncated_product(p, x, x, 13, 20, arithmetic._elementwise, x)
+        ),
+        lambda n: relu.truncated_product_cost(n, 13, 20).then(relu.relu_cost(n, ring_bits=20)),
+    ),
+]
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_relu_and_products_cost_what_they_say_whatever_the_values(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    inputs = [x for n in SIZES for x in (np.zeros(n, np.int64), rng.integers(-(2**12), 2**12, n))]
+
+    def program(p: Party) -> list[Any]:
+        graphs = [
+            p.function(lambda x, operation=operation: operation(p, x), dynamic=True)
+            for operation, _ in COSTS
+        ]
+        shares = [share(x, p.index, b"value", dealer=dealer) for x in inputs]
+        return [measured(p, graph, x) for graph in graphs for x in shares]
+
+    calls = zip(*simulate(program, dealer=dealer).outputs, strict=True)
+    expected = [cost(len(x)) for _, cost in COSTS for x in inputs]
+    for cost, call in zip(expected, calls, strict=True):
+        assert_costs(call, cost, dealer)
+
+
+# ---- what is refused
+
+
+def two_words(x: Shared) -> Shared:
+    import tensorflow as tf
+
+    return replace(x.map(lambda a: tf.stack([a, a], axis=-1)), limbs=2)
+
+
+def product(**options: Any) -> Callable[[Party, Shared], Any]:
+    return lambda p, x: relu.truncated_product(
+        p, x, x, **{"drop": 16, "two": arithmetic._elementwise, **options}
+    )
+
+
+def biased(change: Callable[[Shared], Any]) -> Callable[[Party, Shared], Any]:
+    return lambda p, x: product(bias=change(x))(p, x)
+
+
+PRODUCT = "truncated_product"
+REFUSED: dict[str, tuple[str, Callable[[Party, Shared], Any]]] = {
+    "relu of a public tensor": ("relu", lambda p, x: relu.relu(p, np.arange(3))),  # type: ignore[arg-type]
+    "relu of two words": ("relu", lambda p, x: relu.relu(p, two_words(x))),
+    "relu of too many bits": ("msb", lambda p, x: relu.relu(p, x, 65)),
+    "relu of one bit": ("A comparison", lambda p, x: relu.relu(p, x, 1)),
+    "relu with no opening": ("A comparison", lambda p, x: relu.relu(p, x, openings=0)),
+    "derivative of a public tensor": ("relu derivative", lambda p, x: relu.derivative(p, 3)),  # type: ignore[arg-type]
+    "derivative of two words": ("relu derivative", lambda p, x: relu.derivative(p, two_words(x))),
+    "no bit to drop": (PRODUCT, product(drop=0)),
+    "half a bit to drop": (PRODUCT, product(drop=0.5)),
+    "a ring of 1 bit": (PRODUCT, product(bits=1)),
+    "more bits than there are": (PRODUCT, product(bits=49)),
+    "a public operand": (PRODUCT, lambda p, x: relu.truncated_product(p, x, np.ones((4, 4)), 16)),  # type: ignore[arg-type]
+    "a public first operand": (
+        PRODUCT,
+        lambda p, x: relu.truncated_product(p, np.ones((4, 4)), x, 16),  # type: ignore[arg-type]
+    ),
+    "two words": (PRODUCT, lambda p, x: relu.truncated_product(p, two_words(x), two_words(x), 16)),
+    "small rings": (PRODUCT, lambda p, x: product()(p, replace(x, bits=31))),
+    "two dealers": (PRODUCT, lambda p, x: relu.truncated_product(p, x, replace(x, dealer=1), 16)),
+    "matrices that do not fit": (
+        "matmul",
+        lambda p, x: relu.truncated_product(p, x, x.map(lambda a: a[:3]), 16),
+    ),
+    "a bias of another scale": (PRODUCT, biased(lambda x: replace(x, fractional_bits=1))),
+    "a public bias": (PRODUCT, biased(lambda x: np.arange(4))),
+    "a bias of a small ring": (PRODUCT, biased(lambda x: replace(x, bits=31))),
+    "a bias of another dealer": (PRODUCT, biased(lambda x: replace(x, dealer=1))),
+    "a bias larger than the product": (PRODUCT, biased(lambda x: x.map(lambda a: a[None]))),
+    "a bias of another shape": (PRODUCT, biased(lambda x: x.map(lambda a: a[:3]))),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_relu_and_its_product_refuse(what: str) -> None:
+    name, use = REFUSED[what]
+    with pytest.raises(UsageError, match=rf"^{name} .*Received: "):
+        simulate(lambda p, x: p.function(lambda x: use(p, x))(x), np.zeros((4, 4), np.int64))
