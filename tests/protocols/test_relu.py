@@ -315,7 +315,7 @@ REFUSED: dict[str, tuple[str, Callable[[Party, Shared], Any]]] = {
     "small rings": (PRODUCT, lambda p, x: product()(p, replace(x, bits=31))),
     "two dealers": (PRODUCT, lambda p, x: relu.truncated_product(p, x, replace(x, dealer=1), 16)),
     "matrices that do not fit": (
-        "matmul",
+        PRODUCT,
         lambda p, x: relu.truncated_product(p, x, x.map(lambda a: a[:3]), 16),
     ),
     "a bias of another scale": (PRODUCT, biased(lambda x: replace(x, fractional_bits=1))),
