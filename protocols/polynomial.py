@@ -12,9 +12,11 @@ stochastic rounding of p(x) / 2^t mod 2^(L-t) (truncation T4): one opening.  Whe
 D rounds the low bits of N^j away and deals a narrower field.  The same works for several values:
 then D deals the products of their powers.
 
-The lift is PROTOCOLS' ring extension (the sign bit of a masked value decides which of two integers
-the mask is); dealt powers of a mask generalise ABY2.0's multi-input products (Patra et al., USENIX
-Security 2021).  The combination is this project's.
+The masked value's top bit decides which of two integers the mask is, as in the ring extension of
+a ReLU's input; dealt powers of a mask generalise ABY2.0's multi-input products (Patra et al.,
+USENIX Security 2021).  The combination is this project's.
+
+Whoever learns a *result* learns a comparison of its dropped bits (docs/threat_model.md).
 """
 
 from __future__ import annotations

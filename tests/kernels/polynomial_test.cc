@@ -133,7 +133,7 @@ TEST(narrow_fields_cost_what_their_rounding_costs) {
   for (int i = 0; i < 2000; ++i) {
     const __int128 square = static_cast<__int128>(x[0][i]) * x[0][i];
     // in units of 2^-20 of a result: one for the rounding of the shares, 1/8 for the dealer's
-    const __int128 off = (static_cast<__int128>(static_cast<int64_t>(sums[i])) << 20) - square;
+    const __int128 off = static_cast<__int128>(static_cast<int64_t>(sums[i])) * (1 << 20) - square;
     const __int128 limit = (1 << 20) + (1 << 17);
     CHECK(-limit < off && off < limit);
   }
