@@ -265,6 +265,27 @@ def test_the_log_shows_words_without_masks(rng: np.random.Generator) -> None:
     assert repeated_words(pads)
 
 
+def test_the_log_shows_a_share_that_leaves_under_a_dealt_mask(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an injection: the evaluator E1 holds what D deals to E2 under the same pad."""
+
+    def injected(party: Party, x: Shared, y: Shared) -> Any:
+        def function(x: Shared, y: Shared) -> Any:
+            return convert.inject(party, convert.open_bits(party, compare.msb(party, x)), y)
+
+        return party.function(function)(x, y)
+
+    assert words_under_one_pad(log_of(rng, 0, injected)) == 0
+    inject_shares = convert.inject_shares
+
+    def collides(*arguments: Any, **options: Any) -> Any:
+        return inject_shares(*arguments, **{**options, "leave": 1})
+
+    monkeypatch.setattr(convert, "inject_shares", collides)
+    assert words_under_one_pad(log_of(rng, 0, injected)) > 0
+
+
 # ---- what is refused
 
 
