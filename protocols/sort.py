@@ -54,8 +54,17 @@ class Sorted:
 
 
 def round_cost(profile: str) -> float:
-    """Cost of one level under a network profile, in comparisons."""
-    return ROUND_COST.get(profile, ROUND_COST["wan"])
+    """Cost of one level under a network profile, in comparisons.
+
+    Raises:
+        UsageError: an unknown profile.
+    """
+    if profile not in ROUND_COST:
+        raise UsageError(
+            f"Unknown network profile. Received: {profile!r}."
+            f"{did_you_mean(str(profile), ROUND_COST)} Known: {', '.join(ROUND_COST)}."
+        )
+    return ROUND_COST[profile]
 
 
 def choose(algorithm: str, n: int, profile: str, rows: int = 1) -> str:

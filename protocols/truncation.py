@@ -9,7 +9,7 @@ T2b  truncate(.., "probable")  0 rounds, D f, E 0;       error (-1.5, 1.5) ulp, 
 T3   truncate(.., "safe")      1 round,  D 64 + f, E f;  error (-1, 1) ulp, mean 0,
                                never fails for |x| < 2^62; the default
 T4   truncate_reduce           1 round,  D 0, E k;       error (-1, 1) ulp modulo 2^k,
-                               never fails for |x| < 2^(k-1+t)
+                               never fails for |x| <= 2^(k-1+t) - 2^t
 
 A failure of T2b is catastrophic: off by 2^(64-f).
 """
@@ -181,7 +181,8 @@ def _safe(party: Party, x: Shared, f: int) -> Shared:
 def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
     """x / 2^t in the small ring Z_2^k (T4): what a comparison of k bits wants.
 
-    Exact modulo the stochastic rounding: no failure for |x| < 2^(k-1+t), any k <= 64 - t.
+    Exact modulo the stochastic rounding, any k <= 64 - t; no failure for
+    |x| <= 2^(k-1+t) - 2^t (a value rounded up to 2^(k-1) would read as negative).
     Rounds: 1.  Bits sent: E1, E2 k per element each.
     """
     import tensorflow as tf
