@@ -26,7 +26,7 @@ def human_bytes(count: float) -> str:
     """Returns a number of bytes with three digits and an SI unit: 999 B, 1.50 kB, 2.00 GB."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(count) < 999.5 or unit == "TB":
-            return f"{count:.0f} B" if unit == "B" else f"{_three_digits(count)} {unit}"
+            return f"{count:.0f} B" if unit == "B" else f"{three_digits(count)} {unit}"
         count /= 1000
     raise AssertionError("unreachable")
 
@@ -36,8 +36,24 @@ def human_seconds(seconds: float) -> str:
     if seconds == 0:
         return "0 s"
     if abs(seconds) < 0.9995:
-        return f"{_three_digits(seconds * 1000)} ms"
-    return f"{_three_digits(seconds)} s"
+        return f"{three_digits(seconds * 1000)} ms"
+    return f"{three_digits(seconds)} s"
+
+
+def is_styled(console: Console) -> bool:
+    """Whether the console may get colours and escape codes."""
+    return console.is_terminal and not console.no_color and not console.options.ascii_only
+
+
+def put(console: Console, thing: Text | Table, width: int) -> None:
+    """Prints within a width: styled, or plain text that the console's encoding can hold."""
+    if is_styled(console):
+        console.print(thing, width=width)
+        return
+    for line in console.render_lines(thing, console.options.update(width=width), pad=False):
+        text = "".join(segment.text for segment in line).rstrip()
+        text = text.encode(console.encoding, "replace").decode(console.encoding)
+        console.out(text, highlight=False)
 
 
 def render(record: Record, console: Console) -> None:
@@ -47,20 +63,14 @@ def render(record: Record, console: Console) -> None:
         record: one measurement.
         console: where to; its width is used up to 88 columns and text wraps below that.
     """
-    styled = console.is_terminal and not console.no_color and not console.options.ascii_only
+    styled = is_styled(console)
     strong, faint = ("bold", "dim") if styled else ("", "")
     width = min(console.width, _WIDEST)
 
     def show(thing: Text | Table) -> None:
-        if styled:
-            console.print(thing, width=width)
-            return
-        for line in console.render_lines(thing, console.options.update(width=width), pad=False):
-            text = "".join(segment.text for segment in line).rstrip()
-            text = text.encode(console.encoding, "replace").decode(console.encoding)
-            console.out(text, highlight=False)
+        put(console, thing, width)
 
-    title = Text(_clean(record.workload), style=strong)
+    title = Text(clean(record.workload), style=strong)
     if record.parameters:
         title.append(f"  {_parameters(record.parameters)}", style="not bold" if styled else "")
     show(title)
@@ -94,19 +104,19 @@ def _figures(record: Record) -> list[tuple[str, str]]:
 
 
 def _circumstances(record: Record) -> list[tuple[str, str]]:
-    emulated = f" ({_clean(record.profile_emulation)})" if record.profile_emulation else ""
+    emulated = f" ({clean(record.profile_emulation)})" if record.profile_emulation else ""
     sha, mark, dirty = (record.commit or "").partition("+")
-    commit = _clean(sha[:12] + mark + dirty) if sha else _ABSENT
+    commit = clean(sha[:12] + mark + dirty) if sha else _ABSENT
     here = record.machine
     cpu, cores, memory, kernel = here.cpu, here.cores, here.memory_bytes, here.kernel
     encoding = f"ring 2^{record.ring}, {record.fractional_bits} fractional bits"
     return [
-        ("protocol", f"{_clean(record.protocol)}, {encoding}"),
-        ("network", f"{_clean(record.profile)}{emulated}, TLS {'on' if record.tls else 'OFF'}"),
-        ("cluster", _clean(record.cluster)),
-        ("machine", f"{_clean(cpu)}, {cores} cores, {human_bytes(memory)}, {_clean(kernel)}"),
+        ("protocol", f"{clean(record.protocol)}, {encoding}"),
+        ("network", f"{clean(record.profile)}{emulated}, TLS {'on' if record.tls else 'OFF'}"),
+        ("cluster", clean(record.cluster)),
+        ("machine", f"{clean(cpu)}, {cores} cores, {human_bytes(memory)}, {clean(kernel)}"),
         ("commit", commit),
-        ("measured", _clean(record.time)),
+        ("measured", clean(record.time)),
     ]
 
 
@@ -136,7 +146,7 @@ def _parties(record: Record, strong: str, faint: str) -> Table:
 
 
 def _versions(record: Record) -> list[str]:
-    return [f"{name} {_clean(version or _ABSENT)}" for name, version in record.versions.items()]
+    return [f"{name} {clean(version or _ABSENT)}" for name, version in record.versions.items()]
 
 
 def _packed(parts: list[str], width: int) -> list[str]:
@@ -159,14 +169,14 @@ def _grid(faint: str) -> Table:
 
 
 def _parameters(parameters: Mapping[str, Any]) -> str:
-    return " ".join(f"{_clean(name)}={_value(value)}" for name, value in parameters.items())
+    return " ".join(f"{clean(name)}={_value(value)}" for name, value in parameters.items())
 
 
 def _value(value: Any) -> str:
-    return _clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Without control characters: a record may come from somebody else's file."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
@@ -179,7 +189,7 @@ def _count(count: int | None) -> str:
     return _ABSENT if count is None else f"{count:,}"
 
 
-def _three_digits(value: float) -> str:
+def three_digits(value: float) -> str:
     """Three significant digits without an exponent, trailing zeros kept; all of larger integers."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"

@@ -21,12 +21,34 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     operation = operations.find(str(parameters.get("operation", "")))
     check_parameters(operation.name, parameters, ("operation", *operation.options))
     check_repeat(parameters.get("repeat", 1))
-    names = [i.name for i in inputs]
-    wanted = list(operation.inputs(tuple(2 for _ in operation.size), operations.no_data()))
-    if names != wanted:
+    size = operation.size_of([i.shape for i in inputs]) if inputs else ()
+    given = {k: v for k, v in parameters.items() if k in operation.options}
+    size, _ = operations.settle(operation, size, given)
+    _check_inputs(operation, operation.shapes(size), inputs)
+
+
+def _check_inputs(
+    operation: operations.Operation,
+    wanted: Mapping[str, tuple[int, ...]],
+    inputs: Sequence[InputSpec],
+) -> None:
+    given = {i.name: i.shape for i in inputs}
+    if list(given.items()) != list(wanted.items()):
         raise UsageError(
-            f"{operation.name} wants the inputs {', '.join(wanted)}. Received: {', '.join(names)}."
+            f"{operation.name} wants the inputs {_listed(wanted)}. Received: {_listed(given)}."
         )
+    scales = {i.fractional_bits for i in inputs}
+    known = {operation.input_bits, 0} if operation.integers else {operation.input_bits}
+    if len(scales) > 1 or not scales <= known:
+        wanted_scales = " or all with ".join(map(str, sorted(known)))
+        raise UsageError(
+            f"{operation.name} wants all inputs with {wanted_scales} fractional bits. Received: "
+            f"{', '.join(str(i.fractional_bits) for i in inputs)}."
+        )
+
+
+def _listed(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items()) or "none"
 
 
 def run(context: Context) -> dict[str, Shared]:

@@ -12,14 +12,21 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from tfe_bench.benchmarks.records import Record
     from tfe_bench.cluster.client import JobResult
 
 PROFILES = ("local",)
 
 
-def add_run_options(p: argparse.ArgumentParser) -> None:
-    """Options of every command that runs a program."""
-    p.add_argument("--repeat", type=int, default=5, metavar="R", help="timed runs (default 5)")
+def add_run_options(p: argparse.ArgumentParser, repeat: int = 5) -> None:
+    """Options of every command that runs a program; `repeat` times by default."""
+    p.add_argument(
+        "--repeat",
+        type=int,
+        default=repeat,
+        metavar="R",
+        help=f"timed runs (default {repeat})",
+    )
     p.add_argument("--cluster", type=Path, metavar="FILE", help="run on these three hosts")
     p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
     p.add_argument("--profile", default="local", choices=PROFILES, help="network profile")
@@ -120,13 +127,44 @@ def report(
     """Makes the record of a run, and prints and appends it; `ring` if not the cluster's."""
     from rich.console import Console
 
-    from tfe_bench.benchmarks import records, table
+    from tfe_bench.benchmarks import table
+
+    record = make_record(
+        workload, arguments, cluster, result, parameters, correct, max_error, fractional_bits
+    )
+    keep(arguments, record)
+    if not arguments.json:
+        table.render(record, Console())
+
+
+def keep(arguments: argparse.Namespace, record: Record) -> None:
+    """Appends the record to the file of --record, and prints it if JSON is wanted."""
+    from tfe_bench.benchmarks import records
+
+    if arguments.record:
+        records.append(arguments.record, record)
+    if arguments.json:
+        print(record.to_json(), flush=True)
+
+
+def make_record(
+    workload: str,
+    arguments: argparse.Namespace,
+    cluster: Any,
+    result: JobResult,
+    parameters: Mapping[str, Any],
+    correct: bool,
+    max_error: float,
+    fractional_bits: int,
+) -> Record:
+    """The record of a run."""
+    from tfe_bench.benchmarks import records
 
     measured = result.measured
     # A run is over when the last of the three is.
     times = [max(turn) for turn in zip(*(m["seconds"] for m in measured), strict=True)]
     cold, ahead = total_rounds(measured)
-    record = records.Record(
+    return records.Record(
         workload=workload,
         parameters=dict(parameters),
         repeats=len(times),
@@ -150,9 +188,3 @@ def report(
         tls=cluster.client.config.tls,
         cluster=cluster.name,
     )
-    if arguments.record:
-        records.append(arguments.record, record)
-    if arguments.json:
-        print(record.to_json())
-    else:
-        table.render(record, Console())

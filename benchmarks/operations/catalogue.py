@@ -1,0 +1,178 @@
+"""What an entry of the catalogue is, and the register of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError, did_you_mean
+
+Array = np.ndarray[Any, Any]
+Arrays = Mapping[str, Array]
+Options = Mapping[str, Any]
+Shape = tuple[int, ...]
+
+FRACTIONAL_BITS = 16
+ULP = 2.0**-FRACTIONAL_BITS
+
+
+def same_shapes(*names: str) -> Callable[[Shape], dict[str, Shape]]:
+    """Inputs that all have the operation's size."""
+    return lambda size: {name: size for name in names}
+
+
+_only_x = same_shapes("x")
+
+
+def _nothing(*_: Any) -> None:
+    """No condition."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One private operation.
+
+    Attributes:
+        name: by which commands and records know it.
+        about: one line.
+        size: of the table that `ops` prints; the first input's shape, unless `shapes` says else.
+        inputs: from a size and a generator, the real-valued private inputs by name.
+        run: builds the graph: (party, shares by name, options) -> the private result.
+        reference: the exact result, of ring elements where `tolerance` is None, else of reals;
+            both as encoded, so that the rounding of inputs counts for nothing.
+        tolerance: largest error allowed, element by element, from inputs and exact result; None
+            where the result's ring elements must be those of the reference.
+        variant: of the protocol, for the record.
+        options: public parameters that `run` understands, with their defaults.
+        shapes: of the inputs by name, from a size.
+        size_of: the size, from the inputs' shapes.
+        check: refuses a size or options that do not fit (UsageError).
+        domain: refuses ring elements that it is not right for (RangeError); asked by the client
+            alone.
+        input_bits: fractional bits of the inputs.
+        integers: it takes integers without a scale too.
+        shrinks: the axes of the size that `ops --scale` makes smaller, alike.
+        least: smallest extents of a size.
+        per_input: "bytes per element" counts elements of the first input, not of the result.
+        stepwise: `run` makes graph calls itself (sorting); else it is traced as one graph.
+        listed: `ops` runs it.
+    """
+
+    name: str
+    about: str
+    size: Shape
+    inputs: Callable[[Shape, np.random.Generator], dict[str, Array]]
+    run: Callable[[Any, Mapping[str, Any], Options], Any]
+    reference: Callable[[Arrays, Options], Array]
+    tolerance: Callable[[Arrays, Array], Array] | None
+    variant: str
+    options: Options = field(default_factory=dict)
+    shapes: Callable[[Shape], dict[str, Shape]] = _only_x
+    size_of: Callable[[Sequence[Shape]], Shape] = lambda shapes: shapes[0]
+    check: Callable[[Shape, Options], None] = _nothing
+    domain: Callable[[Arrays, Options], None] = _nothing
+    input_bits: int = FRACTIONAL_BITS
+    integers: bool = False
+    shrinks: tuple[int, ...] = (0,)
+    least: Shape = (1,)
+    per_input: bool = False
+    stepwise: bool = False
+    listed: bool = True
+
+    def check_size(self, size: Shape) -> None:
+        """Refuses a size with another number of axes or with too small extents.
+
+        Elementwise operations (a size of one axis) take any number of axes.
+
+        Raises:
+            UsageError: it does not fit.
+        """
+        given = "x".join(map(str, size)) or "none"
+        axes = len(self.size)
+        if len(size) != axes and (axes > 1 or not size):
+            raise UsageError(
+                f"{self.name} wants a shape of {axes} axes, as {self.example()}. Received: {given}."
+            )
+        least = [*self.least, *[1] * len(size)]
+        if any(n < low for n, low in zip(size, least, strict=False)):
+            smallest = "x".join(map(str, least[: len(size)]))
+            raise UsageError(f"{self.name} wants a shape of {smallest} or more. Received: {given}.")
+
+    def example(self) -> str:
+        """The default size as it is written on the command line."""
+        return "x".join(map(str, self.size))
+
+    def of_length(self, n: int) -> Shape:
+        """The size that --n stands for: n along the first axis, the default along the others."""
+        return (n, *self.size[1:])
+
+    def scaled(self, factor: float) -> Shape:
+        """The default size with about `factor` times the elements, as far as `least` lets it."""
+        each = factor ** (1 / len(self.shrinks))
+        least = [*self.least, *[1] * len(self.size)]
+        return tuple(
+            max(low, math.floor(n * each)) if axis in self.shrinks else n
+            for axis, (n, low) in enumerate(zip(self.size, least, strict=False))
+        )
+
+
+OPERATIONS: dict[str, Operation] = {}
+
+
+def register(**fields: Any) -> None:
+    """Adds an entry; its arguments are those of `Operation`."""
+    operation = Operation(**fields)
+    OPERATIONS[operation.name] = operation
+
+
+def find(name: str) -> Operation:
+    """The operation of a name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in OPERATIONS:
+        raise UsageError(
+            f"Unknown operation {name!r}.{did_you_mean(name, OPERATIONS)} Known: "
+            f"{', '.join(sorted(OPERATIONS))}."
+        )
+    return OPERATIONS[name]
+
+
+def in_table() -> list[Operation]:
+    """The operations that `ops` runs, in its order."""
+    return [operation for operation in OPERATIONS.values() if operation.listed]
+
+
+# ---- what entries are made of
+
+
+def uniform(low: float, high: float, *names: str) -> Any:
+    """Inputs that are uniform reals."""
+
+    def inputs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+        return {name: rng.uniform(low, high, size) for name in names or ("x",)}
+
+    return inputs
+
+
+def log_uniform(
+    rng: np.random.Generator, low: float, high: float | Array, size: Shape, signed: bool = False
+) -> Array:
+    """Reals whose logarithm is uniform: every order of magnitude from low to high alike."""
+    values = np.exp(rng.uniform(math.log(low), np.log(high), size))
+    return values * rng.choice((-1.0, 1.0), size) if signed else values
+
+
+def ulps(count: float) -> Any:
+    """A tolerance of so many units in the last place."""
+    return lambda inputs, exact: np.full(np.shape(exact), count * ULP)
+
+
+def relative(bits: float, count: float) -> Any:
+    """A tolerance of 2^-bits of the result and so many units in the last place."""
+    return lambda inputs, exact: np.abs(exact) * 2.0**-bits + count * ULP

@@ -1,0 +1,134 @@
+"""Makes an operation's inputs, and judges its result against the plaintext."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.benchmarks.operations.catalogue import Array, Operation, Options, Shape
+from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.protocols.fixedpoint import FixedPoint
+
+# float64 has 53 bits; sums and functions of it lose a few.
+_FLOAT_ERROR = 2.0**-48
+
+
+@dataclass(frozen=True)
+class Private:
+    """Inputs as they are shared: ring elements by name, all of one scale."""
+
+    rings: Mapping[str, Array]
+    fractional_bits: int
+
+    @property
+    def bytes(self) -> int:
+        """Of the ring elements."""
+        return sum(ring.nbytes for ring in self.rings.values())
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How right a result is.
+
+    Attributes:
+        correct: every element is within its tolerance.
+        max_error: largest absolute difference.
+        ulps: the same in units of the last place of the result, or of 2^-f parts of results that
+            are greater than 1.
+    """
+
+    correct: bool
+    max_error: float
+    ulps: float
+
+
+def settle(operation: Operation, size: Sequence[int], given: Options) -> tuple[Shape, Options]:
+    """A size and the options with their defaults, once both are found fit.
+
+    Raises:
+        UsageError: an unknown option, or a size or option that does not fit.
+    """
+    for name in given:
+        if name not in operation.options:
+            raise UsageError(
+                f"{operation.name} has no option {name!r}.{did_you_mean(name, operation.options)}"
+            )
+    shape = tuple(int(n) for n in size)
+    options = {**operation.options, **given}
+    operation.check_size(shape)
+    operation.check(shape, options)
+    return shape, options
+
+
+def generate(
+    operation: Operation,
+    size: Shape,
+    seed: int,
+    draw: Callable[[Shape, np.random.Generator], dict[str, Array]] | None = None,
+) -> Private:
+    """Made-up inputs of a size; the same seed gives the same.
+
+    Args:
+        draw: makes them, instead of the operation's own way.
+
+    Raises:
+        UsageError: they do not fit this machine's memory, or the seed is negative.
+    """
+    if seed < 0:
+        raise UsageError(f"--seed is 0 or more. Received: {seed}.")
+    try:
+        values = (draw or operation.inputs)(size, np.random.default_rng(seed))
+        return encode(operation, values)
+    except (MemoryError, OverflowError, ValueError):  # sizes that NumPy cannot count
+        raise UsageError(
+            "The shape is more than this machine's memory holds. "
+            f"Received: {'x'.join(map(str, size))}."
+        ) from None
+
+
+def encode(operation: Operation, values: Mapping[str, Array]) -> Private:
+    """Inputs as ring elements: integers exactly where the operation takes them, else fixed point.
+
+    Raises:
+        RangeError: a value does not fit the fixed point.
+    """
+    integers = operation.integers and all(v.dtype.kind in "iu" for v in values.values())
+    bits = 0 if integers else operation.input_bits
+    encoder = FixedPoint(bits)
+    return Private({name: encoder.encode(v) for name, v in values.items()}, bits)
+
+
+def judge(
+    operation: Operation,
+    inputs: Private,
+    options: Options,
+    result: Array,
+    fractional_bits: int,
+) -> Verdict:
+    """Compares a result (ring elements of a scale) with the plaintext of its encoded inputs."""
+    if operation.tolerance is None:
+        exact = operation.reference(inputs.rings, options)
+        if np.array_equal(result, exact):
+            return Verdict(True, 0.0, 0.0)
+        if np.shape(result) != np.shape(exact):
+            return Verdict(False, math.inf, math.inf)
+        off = float(np.abs(result.astype(np.float64) - exact.astype(np.float64)).max())
+        return Verdict(False, math.ldexp(off, -fractional_bits), off)
+    decode = FixedPoint(inputs.fractional_bits).decode
+    reals = {name: decode(ring) for name, ring in inputs.rings.items()}
+    exact = operation.reference(reals, options)
+    found: Any = np.ldexp(result.astype(np.float64), -fractional_bits)
+    if np.shape(found) != np.shape(exact):
+        return Verdict(False, math.inf, math.inf)
+    error = np.abs(found - exact)
+    allowed = operation.tolerance(reals, exact) + np.abs(exact) * _FLOAT_ERROR
+    parts = error / np.maximum(np.abs(exact), 1)
+    return Verdict(
+        bool(np.all(error <= allowed)),
+        float(error.max(initial=0.0)),
+        float(np.ldexp(parts.max(initial=0.0), fractional_bits)),
+    )

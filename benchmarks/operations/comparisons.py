@@ -1,0 +1,339 @@
+"""Comparison, selection, extremes and order statistics.
+
+All but the median are exact: their results are ring elements of the input, bits or positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.benchmarks.operations.catalogue import (
+    Array,
+    Arrays,
+    Options,
+    Shape,
+    log_uniform,
+    register,
+    same_shapes,
+    ulps,
+    uniform,
+)
+from tfe_bench.errors import RangeError, UsageError
+
+Shares = Mapping[str, Any]
+
+MOST_BITS = 64
+LAYER_BITS = 31
+
+
+def refuse_beyond(name: str, rings: Arrays, bits: int, what: str) -> None:
+    """Refuses ring elements of 2^bits and more; the text gives the place, never the value.
+
+    Raises:
+        RangeError: there is one.
+    """
+    for ring in rings.values():
+        # -2^63 has no positive counterpart, so both ends are asked for.
+        outside = (ring >= 1 << bits) | (ring <= -(1 << bits))
+        if np.any(outside):
+            place = [int(i) for i in np.unravel_index(int(np.argmax(outside)), outside.shape)]
+            raise RangeError(
+                f"{name} is right for values of {what}. Received: a larger one at "
+                f"{place[0] if len(place) == 1 else place} (counted from 0)."
+            )
+
+
+# ---- comparisons of two values
+
+
+def pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+    """Reals of all magnitudes; of the pairs a quarter are equal and a quarter neighbours."""
+    x = log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
+    y = log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
+    kind = rng.integers(0, 4, size)
+    near = x + rng.choice((-1.0, 1.0), size) * np.maximum(2.0**-16, np.abs(x) * 2.0**-52)
+    return {"x": x, "y": np.where(kind == 0, x, np.where(kind == 1, near, y))}
+
+
+def integer_pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+    """Integers of the whole 64-bit range; of the pairs a quarter are equal, some neighbours."""
+    info = np.iinfo(np.int64)
+    x, y = (rng.integers(info.min, info.max, size, np.int64, endpoint=True) for _ in range(2))
+    ends = rng.choice(np.array([info.min, -1, 0, 1, info.max]), size)
+    kind = rng.integers(0, 8, size)
+    x = np.where(kind == 7, ends, x)
+    with np.errstate(over="ignore"):
+        near = x + rng.choice((-1, 1), size)
+    return {"x": x, "y": np.select([kind < 2, kind == 2, kind == 6], [x, near, ends], y)}
+
+
+def _full_range(party: Any, name: str, x: Any, y: Any) -> Any:
+    """A comparison of integers, of which some are NOT of another or with sides changed."""
+    from tfe_bench.protocols import full_range, logic
+
+    if name in ("equal", "not_equal"):
+        bits = full_range.equal(party, x, y)
+    elif name in ("less", "greater_equal"):
+        bits = full_range.less(party, x, y)
+    else:
+        bits = full_range.less(party, y, x)
+    return logic.invert(bits) if name in ("not_equal", "greater_equal", "less_equal") else bits
+
+
+def _compared(name: str) -> Any:
+    def run(party: Any, x: Shares, options: Options) -> Any:
+        import tensorflow as tf
+
+        from tfe_bench.protocols import convert, relational
+
+        if options["full_range"]:
+            bits = _full_range(party, name, x["x"], x["y"])
+        else:
+            bits = getattr(relational, name)(party, x["x"], x["y"])
+        return convert.b2a(party, bits, tf.shape(x["x"].any))
+
+    return run
+
+
+COMPARISONS: Mapping[str, tuple[str, Any]] = {
+    "less": ("<", np.less),
+    "less_equal": ("<=", np.less_equal),
+    "greater": (">", np.greater),
+    "greater_equal": (">=", np.greater_equal),
+    "equal": ("==", np.equal),
+    "not_equal": ("!=", np.not_equal),
+}
+
+
+def _exact_comparison(ufunc: Any) -> Any:
+    return lambda x, _: ufunc(x["x"], x["y"]).astype(np.int64)
+
+
+def _check_full_range(size: Shape, options: Options) -> None:
+    if not isinstance(options["full_range"], bool):
+        raise UsageError(f"full_range is true or false. Received: {options['full_range']!r}.")
+
+
+for _name, (_sign, _ufunc) in COMPARISONS.items():
+    register(
+        name=_name,
+        about=f"[x {_sign} y] as 0 or 1",
+        size=(1 << 18,),
+        shapes=same_shapes("x", "y"),
+        inputs=pairs,
+        run=_compared(_name),
+        reference=_exact_comparison(_ufunc),
+        tolerance=None,
+        options={"full_range": False},
+        check=_check_full_range,
+        integers=True,
+        variant="LUT-msb",
+        listed=_name in ("less", "equal"),
+    )
+
+
+def _maximum(party: Any, x: Shares, options: Options) -> Any:
+    from tfe_bench.protocols.relational import maximum
+
+    return maximum(party, x["x"], x["y"])
+
+
+register(
+    name="maximum",
+    about="the larger of x and y",
+    size=(1 << 18,),
+    shapes=same_shapes("x", "y"),
+    inputs=pairs,
+    run=_maximum,
+    reference=lambda x, _: np.maximum(x["x"], x["y"]),
+    tolerance=None,
+    variant="LUT-msb 64 bits, injection",
+)
+
+
+def _where(party: Any, x: Shares, options: Options) -> Any:
+    from tfe_bench.protocols import relational
+
+    bits = relational.negative(party, x["c"])
+    return relational.where(party, bits, x["x"], x["y"])
+
+
+register(
+    name="where",
+    about="x where c < 0, else y (with the comparison)",
+    size=(1 << 18,),
+    shapes=same_shapes("c", "x", "y"),
+    inputs=lambda size, rng: {
+        **uniform(-100, 100, "c")(size, rng),
+        **pairs(size, rng),
+    },
+    run=_where,
+    reference=lambda x, _: np.where(x["c"] < 0, x["x"], x["y"]),
+    tolerance=None,
+    variant="LUT-msb 64 bits, injection",
+)
+
+
+# ---- with zero
+
+
+def _relu(party: Any, x: Shares, options: Options) -> Any:
+    from tfe_bench.protocols.relu import relu
+
+    return relu(party, x["x"], bits=options["bits"])
+
+
+def _check_relu(size: Shape, options: Options) -> None:
+    bits = options["bits"]
+    if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= MOST_BITS:
+        raise UsageError(f"relu compares 2 to {MOST_BITS} bits. Received: {bits!r}.")
+
+
+def _relu_domain(rings: Arrays, options: Options) -> None:
+    if options["bits"] < MOST_BITS:
+        limit = options["bits"] - 1
+        what = f"less than 2^{limit} ring units (2^{limit - 16} in fixed point); --bits 64 for all"
+        refuse_beyond("relu", rings, limit, what)
+
+
+def _layer(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+    """Values of a layer: most of them small, some of any magnitude below 2^14."""
+    large = log_uniform(rng, 2.0**-16, 2.0**13.9, size, signed=True)
+    return {"x": np.where(rng.random(size) < 0.25, large, rng.uniform(-16, 16, size))}
+
+
+register(
+    name="relu",
+    about="max(x, 0), |x| < 2^14",
+    size=(1 << 18,),
+    inputs=_layer,
+    run=_relu,
+    reference=lambda x, _: np.maximum(x["x"], 0),
+    tolerance=None,
+    options={"bits": LAYER_BITS},
+    check=_check_relu,
+    domain=_relu_domain,
+    integers=True,
+    variant="LUT-msb, injection",
+)
+
+
+# ---- along rows
+
+
+def _check_extreme(size: Shape, options: Options) -> None:
+    from tfe_bench.protocols.extremes import choose
+
+    choose(options["method"], size[0], size[-1], options["profile"])
+
+
+def _extreme_domain(rings: Arrays, options: Options) -> None:
+    refuse_beyond("max", rings, 62, "less than 2^62, as differences must fit 64 bits")
+
+
+def _max(party: Any, x: Shares, options: Options) -> Any:
+    from tfe_bench.protocols.extremes import reduce_max
+
+    return reduce_max(party, x["x"], axis=-1, method=options["method"], profile=options["profile"])
+
+
+def _argmax(party: Any, x: Shares, options: Options) -> Any:
+    from tfe_bench.protocols.extremes import argmax
+
+    return argmax(party, x["x"], axis=-1, method=options["method"], profile=options["profile"])
+
+
+def _rows(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+    """Reals of all magnitudes, some of a row equal."""
+    x = log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
+    return {"x": np.where(rng.random(size) < 0.1, x[..., :1], x)}
+
+
+for _name, _about, _run, _exact in (
+    ("max", "largest of each row", _max, lambda x, _: np.max(x["x"], axis=-1)),
+    ("argmax", "its position, the first of equals", _argmax, lambda x, _: np.argmax(x["x"], -1)),
+):
+    register(
+        name=_name,
+        about=_about,
+        size=(1 << 16, 4),
+        inputs=_rows,
+        run=_run,
+        reference=_exact,
+        tolerance=None,
+        options={"method": "auto", "profile": "local"},
+        check=_check_extreme,
+        domain=_extreme_domain,
+        integers=True,
+        variant="LUT-msb 64 bits, injection",
+    )
+
+
+def _check_order(size: Shape, options: Options) -> None:
+    from tfe_bench.errors import did_you_mean
+    from tfe_bench.protocols.sort import ALGORITHMS, ROUND_COST
+
+    for name, known in (("algorithm", ALGORITHMS), ("profile", tuple(ROUND_COST))):
+        if options[name] not in known:
+            raise UsageError(
+                f"Unknown {name} {options[name]!r}.{did_you_mean(str(options[name]), known)} "
+                f"Known: {', '.join(known)}."
+            )
+
+
+def _check_top_k(size: Shape, options: Options) -> None:
+    _check_order(size, options)
+    k = options["k"]
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= size[-1]:
+        raise UsageError(f"top_k wants k from 1 to the row's {size[-1]} values. Received: {k!r}.")
+
+
+def _top_k(party: Any, x: Shares, options: Options) -> Any:
+    from tfe_bench.protocols.order_statistics import top_k
+
+    chosen = {name: options[name] for name in ("algorithm", "profile")}
+    return top_k(party, x["x"], options["k"], **chosen)[0]
+
+
+register(
+    name="top_k",
+    about="the 16 largest of each row, by a sort",
+    size=(1, 4096),
+    inputs=_rows,
+    run=_top_k,
+    reference=lambda x, o: -np.sort(-x["x"], axis=-1)[..., : o["k"]],
+    tolerance=None,
+    options={"k": 16, "algorithm": "auto", "profile": "local"},
+    check=_check_top_k,
+    variant="sort",
+    shrinks=(1,),
+    least=(1, 1),
+    per_input=True,
+    stepwise=True,
+)
+
+
+def _median(party: Any, x: Shares, options: Options) -> Any:
+    from tfe_bench.protocols.order_statistics import median
+
+    return median(party, x["x"], **options)
+
+
+register(
+    name="median",
+    about="the middle of each row, by a sort",
+    size=(1, 4096),
+    inputs=uniform(-1e6, 1e6),
+    run=_median,
+    reference=lambda x, _: np.median(x["x"], axis=-1),
+    tolerance=ulps(1),
+    options={"algorithm": "auto", "profile": "local"},
+    check=_check_order,
+    variant="sort, T3",
+    shrinks=(1,),
+    per_input=True,
+    stepwise=True,
+)

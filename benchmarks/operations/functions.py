@@ -1,0 +1,200 @@
+"""Elementary functions, over the whole range that each is right for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.benchmarks.operations.catalogue import (
+    Array,
+    Arrays,
+    Options,
+    Shape,
+    log_uniform,
+    register,
+    relative,
+    same_shapes,
+    ulps,
+)
+from tfe_bench.benchmarks.operations.comparisons import refuse_beyond
+from tfe_bench.errors import UsageError
+
+Shares = Mapping[str, Any]
+
+_LAYER = 30  # |x| < 2^30 ring units
+_MOST_CLASSES = 1 << 16
+
+
+def _call(module: str, name: str, *names: str) -> Any:
+    """The protocol of a module on the inputs, in their order."""
+
+    def run(party: Any, x: Shares, options: Options) -> Any:
+        function = getattr(importlib.import_module(f"tfe_bench.protocols.{module}"), name)
+        return function(party, *(x[i] for i in names or ("x",)), **options)
+
+    return run
+
+
+# ---- activations
+
+
+def _logits(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+    """Where the function bends, and every fourth of any magnitude below 2^14."""
+    large = log_uniform(rng, 2.0**-16, 2.0**13.9, size, signed=True)
+    return {"x": np.where(rng.random(size) < 0.25, large, rng.uniform(-12, 12, size))}
+
+
+def _layer_domain(name: str) -> Any:
+    what = "less than 2^14"
+    return lambda rings, options: refuse_beyond(name, rings, _LAYER, what)
+
+
+def _exact_sigmoid(x: Arrays, options: Options) -> Array:
+    t = np.exp(-np.abs(x["x"]))
+    return np.asarray(np.where(x["x"] < 0, t, 1.0) / (1 + t))
+
+
+for _name, _exact in (
+    ("sigmoid", _exact_sigmoid),
+    ("tanh", lambda x, _: np.tanh(x["x"])),
+):
+    register(
+        name=_name,
+        about="for |x| < 2^14",
+        size=(1 << 16,),
+        inputs=_logits,
+        run=_call("activations", _name),
+        reference=_exact,
+        tolerance=ulps(2),
+        domain=_layer_domain(_name),
+        variant="one-round exponential, polynomial",
+    )
+
+
+def _exact_softmax(x: Arrays, options: Options) -> Array:
+    e = np.exp(x["x"] - x["x"].max(axis=-1, keepdims=True))
+    return np.asarray(e / e.sum(axis=-1, keepdims=True))
+
+
+def _check_softmax(size: Shape, options: Options) -> None:
+    if size[-1] > _MOST_CLASSES:
+        raise UsageError(f"softmax takes up to {_MOST_CLASSES} classes. Received: {size[-1]}.")
+    from tfe_bench.protocols.extremes import choose
+
+    choose("auto", size[0], size[-1], options["profile"])
+
+
+register(
+    name="softmax",
+    about="of each row, |x| < 2^14",
+    size=(128, 10),
+    inputs=_logits,
+    run=_call("activations", "softmax"),
+    reference=_exact_softmax,
+    tolerance=ulps(2),
+    options={"profile": "local"},
+    check=_check_softmax,
+    domain=_layer_domain("softmax"),
+    variant="one-round exponential, reciprocal",
+)
+
+# ---- exponential and logarithm
+
+register(
+    name="exp",
+    about="e^x for x from -75.5 to 31.8",
+    size=(1 << 16,),
+    inputs=lambda size, rng: {
+        "x": np.where(
+            rng.random(size) < 0.5, rng.uniform(-12, 12, size), rng.uniform(-75, 31, size)
+        )
+    },
+    run=_call("exponential", "exp"),
+    reference=lambda x, _: np.exp(x["x"]),
+    tolerance=relative(29, 1.001),
+    variant="one-round",
+)
+
+# For positive numbers of 62 bits, from one ulp on.
+_LOW, _HIGH = 2.0**-16, 2.0**45.9
+
+
+def _positive(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+    return {"x": log_uniform(rng, _LOW, _HIGH, size)}
+
+
+register(
+    name="log",
+    about="ln(x) for 0 < x < 2^46",
+    size=(1 << 16,),
+    inputs=_positive,
+    run=_call("logarithm", "log"),
+    reference=lambda x, _: np.log(x["x"]),
+    # 18 bits of precision are a quarter of an ulp.
+    tolerance=ulps(1.1 + 0.25),
+    variant="normalisation, polynomial",
+)
+
+# ---- reciprocal and roots
+
+for _name, _module, _exact in (
+    ("reciprocal", "reciprocal", lambda x, _: 1 / x["x"]),
+    ("sqrt", "roots", lambda x, _: np.sqrt(x["x"])),
+    ("rsqrt", "roots", lambda x, _: 1 / np.sqrt(x["x"])),
+):
+    register(
+        name=_name,
+        about="for 0 < x < 2^46",
+        size=(1 << 16,),
+        inputs=_positive,
+        run=_call(_module, _name),
+        reference=_exact,
+        tolerance=relative(20, 1.2),
+        variant="normalisation, polynomial",
+    )
+
+
+def _quotients(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
+    """|x| < 2^14 and y > 0 of all magnitudes for which |x / y| < 2^14."""
+    y = log_uniform(rng, 2.0**-14, _HIGH, size)
+    x = log_uniform(rng, 2.0**-16, np.minimum(2.0**13.9, y * 2.0**12), size, signed=True)
+    return {"x": x, "y": y}
+
+
+register(
+    name="divide",
+    about="x / y for |x|, |x / y| < 2^14, 0 < y < 2^46",
+    size=(1 << 16,),
+    shapes=same_shapes("x", "y"),
+    inputs=_quotients,
+    run=_call("reciprocal", "divide", "x", "y"),
+    reference=lambda x, _: x["x"] / x["y"],
+    tolerance=relative(20, 1.25),
+    variant="normalisation, polynomial",
+)
+
+# ---- polynomials
+
+_COEFFICIENTS = (0.25, -1.5, 0.125, 3.0, -0.7)
+_POLYNOMIAL_BITS = 20  # |x| < 2^3 at 16 fractional bits
+
+
+def _polyval(party: Any, x: Shares, options: Options) -> Any:
+    from tfe_bench.protocols.polynomial import polyval
+
+    return polyval(party, _COEFFICIENTS, x["x"], _POLYNOMIAL_BITS)
+
+
+register(
+    name="polyval",
+    about="a polynomial of degree 4, |x| < 8",
+    size=(1 << 16,),
+    inputs=lambda size, rng: {"x": rng.uniform(-7.99, 7.99, size)},
+    run=_polyval,
+    reference=lambda x, _: np.polyval(_COEFFICIENTS, x["x"]),
+    tolerance=ulps(1.2),
+    variant="one round",
+)

@@ -1,0 +1,118 @@
+"""One table of many operations: a line for each, as many columns as the terminal has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.text import Text
+
+from tfe_bench.benchmarks.records import Record
+from tfe_bench.benchmarks.table import (
+    clean,
+    human_bytes,
+    human_seconds,
+    is_styled,
+    put,
+    three_digits,
+)
+
+_GAP = "  "
+_WIDEST = 88
+# Left out one after the other where the terminal is too narrow.
+_DISPENSABLE = ("size", "sent", "rounds", "B/elem", "ulp")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One operation's measurement.
+
+    Attributes:
+        record: of it.
+        elements: that its bytes are divided by.
+        ulps: largest error, see operations.Verdict.
+    """
+
+    record: Record
+    elements: int
+    ulps: float
+
+
+def render(lines: Sequence[Line], console: Console) -> None:
+    """Prints the table, and under it what its columns mean and where it was measured."""
+    if not lines:
+        return
+    styled = is_styled(console)
+    width = min(console.width, _WIDEST)
+    columns = {name: [name] for name in _cells(lines[0])}
+    for line in lines:
+        for name, cell in _cells(line).items():
+            columns[name].append(cell)
+    left_out = []
+    for name in _DISPENSABLE:
+        if _width(columns) > width:
+            left_out.append(name)
+            del columns[name]
+    for row in range(len(lines) + 1):
+        cells = [
+            column[row].ljust(widest)
+            if name in ("operation", "size")
+            else column[row].rjust(widest)
+            for name, column in columns.items()
+            for widest in [max(map(len, column))]
+        ]
+        wrong = row > 0 and not lines[row - 1].record.correct
+        style = "bold" if row == 0 else "bold red" if wrong else ""
+        put(console, Text(_GAP.join(cells), style=style if styled else ""), width)
+    put(console, Text(), width)
+    for sentence in _notes(lines, left_out):
+        put(console, Text(sentence, style="dim" if styled else ""), width)
+
+
+def _cells(line: Line) -> dict[str, str]:
+    record = line.record
+    sent = sum(record.bytes_sent or ())
+    return {
+        "operation": clean(record.workload),
+        "size": clean(str(record.parameters.get("shape", "-"))),
+        "time": human_seconds(record.seconds.median),
+        "B/elem": three_digits(sent / line.elements),
+        "sent": human_bytes(sent),
+        "rounds": f"{record.rounds}/{record.rounds_ahead}",
+        "ulp": _ulps(line.ulps),
+        "ok": "yes" if record.correct else "NO",
+    }
+
+
+def _ulps(ulps: float) -> str:
+    if ulps == 0:
+        return "0"
+    return f"{ulps:.3f}" if ulps < 1000 else f"{ulps:.0e}"
+
+
+def _width(columns: dict[str, list[str]]) -> int:
+    return sum(max(map(len, c)) for c in columns.values()) + len(_GAP) * (len(columns) - 1)
+
+
+def _notes(lines: Sequence[Line], left_out: Sequence[str]) -> list[str]:
+    first = lines[0].record
+    notes = []
+    if left_out:
+        notes.append(f"No room for: {', '.join(left_out)}. A wider terminal or --json shows them.")
+    notes.append(
+        "time: median. sent: by all parties; B/elem: per element of the result (of the input for "
+        "sums, means and sorts). rounds: cold/run-ahead. ulp: largest error in 2^-f, f the "
+        "result's fractional bits; of results above 1 in 2^-f parts."
+    )
+    wrong = [clean(line.record.workload) for line in lines if not line.record.correct]
+    verdict = f"wrong: {', '.join(wrong)}" if wrong else "all correct"
+    sha, mark, dirty = (first.commit or "").partition("+")
+    commit = f", commit {clean(sha[:12] + mark + dirty)}" if sha else ""
+    tls = "on" if first.tls else "OFF"
+    notes.append(
+        f"{len(lines)} operations, {first.repeats} runs each, {verdict}. Cluster "
+        f"{clean(first.cluster)}, TLS {tls}; {clean(first.machine.cpu)}, {first.machine.cores} "
+        f"cores; tfe_bench {first.versions['tfe_bench']}{commit}; {clean(first.time)}."
+    )
+    return notes

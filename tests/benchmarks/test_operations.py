@@ -1,0 +1,191 @@
+"""Every operation of the catalogue is right at a small size, and its tolerance means something."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.benchmarks import operations
+from tfe_bench.benchmarks.operations import Operation, Private
+from tfe_bench.benchmarks.workloads import operation as program
+from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.simulate import Simulation, simulate
+from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+
+Array = np.ndarray[Any, Any]
+NAMES = sorted(operations.OPERATIONS)
+INT64 = np.iinfo(np.int64)
+
+
+def small(operation: Operation) -> tuple[int, ...]:
+    """About a thousand elements, and an odd number of rows."""
+    if len(operation.size) == 4:
+        return (1, 5, 6, 8)
+    sizes = {1: (999,), 2: (33, 5), 3: (5, 40, 7)}
+    if operation.stepwise:
+        return (2, 30)
+    return (99, 16) if operation.name.startswith("reduce") else sizes[len(operation.size)]
+
+
+def run(operation: Operation, inputs: Private, options: Mapping[str, Any]) -> Simulation:
+    names = list(inputs.rings)
+
+    def of_party(p: Party, *shares: Shared) -> Any:
+        def compute(*shares: Shared) -> Any:
+            return operation.run(p, dict(zip(names, shares, strict=True)), options)
+
+        return compute(*shares) if operation.stepwise else p.function(compute)(*shares)
+
+    return simulate(of_party, *inputs.rings.values(), fractional_bits=inputs.fractional_bits)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_operation_is_right_within_its_tolerance_and_nothing_worse_passes(
+    name: str, seed: int
+) -> None:
+    operation = operations.find(name)
+    size, options = operations.settle(operation, small(operation), {})
+    inputs = operations.generate(operation, size, seed)
+    assert {n: r.shape for n, r in inputs.rings.items()} == operation.shapes(size)
+    operation.domain(inputs.rings, options)
+    done = run(operation, inputs, options)
+    bits, result = done.outputs[0].fractional_bits, done.value()
+
+    verdict = operations.judge(operation, inputs, options, result, bits)
+    assert verdict.correct, verdict
+    assert (verdict.max_error == 0) or operation.tolerance is not None
+
+    def wrong(other: Array) -> bool:
+        found = operations.judge(operation, inputs, options, other, bits)
+        return not found.correct and found.max_error > 0 and found.ulps > 0
+
+    worst = result.copy().reshape(-1)
+    place = int(np.argmin(np.abs(worst)))  # where a relative tolerance allows least
+    worst[place] += 6 if operation.tolerance else 1
+    assert wrong(worst.reshape(result.shape))
+    assert wrong(result.reshape(-1)[::-1].reshape(result.shape)) or result.size == 1
+    assert wrong(result[..., :-1])
+
+
+@pytest.mark.parametrize("name", ["less", "less_equal", "greater", "greater_equal", "not_equal"])
+def test_integers_of_the_whole_range_compare_exactly(name: str, rng: np.random.Generator) -> None:
+    operation = operations.find(name)
+    values = operations.comparisons.integer_pairs((2000,), rng)
+    inputs = operations.encode(operation, values)
+    assert inputs.fractional_bits == 0
+    options = {"full_range": True}
+    result = run(operation, inputs, options).value()
+    assert operations.judge(operation, inputs, options, result, 0).correct
+    assert 0 < result.sum() < result.size
+
+
+@pytest.mark.parametrize(("name", "values"), [("relu", [-7, 0, 9]), ("max", [[2**61, -(2**61)]])])
+def test_integers_stay_integers(name: str, values: Any) -> None:
+    operation = operations.find(name)
+    inputs = operations.encode(operation, {"x": np.array(values)})
+    options = {**operation.options, **({"bits": 64} if name == "relu" else {})}
+    done = run(operation, inputs, options)
+    assert done.outputs[0].fractional_bits == 0
+    assert operations.judge(operation, inputs, options, done.value(), 0).correct
+
+
+# ---- what does not fit
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "options", "told"),
+    [
+        ("relu", (0,), {}, "1 or more"),
+        ("relu", (), {}, "Received: none"),
+        ("relu", (-4,), {}, "-4"),
+        ("relu", (4,), {"bits": 65}, "65"),
+        ("relu", (4,), {"bits": True}, "True"),
+        ("relu", (4,), {"bit": 31}, 'Did you mean "bits"'),
+        ("max", (4,), {}, "2 axes"),
+        ("max", (4, 0), {}, "1x1 or more"),
+        ("max", (4, 4), {"method": "all-pair"}, 'Did you mean "all-pairs"'),
+        ("max", (4, 11), {"method": "all-pairs"}, "up to 10"),
+        ("argmax", (4, 4), {"profile": "moon"}, "moon"),
+        ("matmul", (4, 4), {}, "3 axes"),
+        ("max_pool", (1, 1, 4, 4), {}, "1x2x2x1"),
+        ("top_k", (1, 8), {"k": 9}, "Received: 9"),
+        ("top_k", (1, 8), {"k": 0}, "Received: 0"),
+        ("top_k", (1, 8), {"algorithm": "bubble"}, "all-pairs"),
+        ("median", (1, 8), {"profile": "mars"}, "mars"),
+        ("softmax", (1, 65537), {}, "65536"),
+        ("less", (4,), {"full_range": 1}, "Received: 1"),
+    ],
+)
+def test_a_size_or_option_that_does_not_fit_is_refused(
+    name: str, size: tuple[int, ...], options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        operations.settle(operations.find(name), size, options)
+    assert told in str(caught.value)
+
+
+def specs(*inputs: tuple[str, tuple[int, ...], int]) -> list[InputSpec]:
+    return [InputSpec(*i) for i in inputs]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "inputs", "told"),
+    [
+        ({}, specs(), "Unknown operation"),
+        ({"operation": "reluu"}, specs(("x", (3,), 16)), 'Did you mean "relu"'),
+        ({"operation": "relu"}, specs(), "Received: none"),
+        ({"operation": "relu"}, specs(("y", (3,), 16)), "x [3]"),
+        ({"operation": "relu"}, specs(("x", (3,), 15)), "0 or all with 16"),
+        ({"operation": "relu", "repeat": 0}, specs(("x", (3,), 16)), "repeat"),
+        ({"operation": "relu", "k": 0}, specs(("x", (3,), 16)), "no parameter 'k'"),
+        ({"operation": "mul"}, specs(("x", (3,), 16), ("y", (4,), 16)), "y [3]"),
+        ({"operation": "less"}, specs(("x", (3,), 0), ("y", (3,), 16)), "Received: 0, 16"),
+        ({"operation": "log"}, specs(("x", (3,), 0)), "16"),
+        ({"operation": "matmul"}, specs(("x", (3, 4), 16), ("y", (5, 6), 16)), "[k, n]"),
+        ({"operation": "conv2d"}, specs(("x", (3, 4), 16), ("w", (5, 6), 16)), "4 axes"),
+    ],
+)
+def test_a_worker_refuses_what_does_not_fit_before_it_runs(
+    parameters: dict[str, Any], inputs: list[InputSpec], told: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        program.check(parameters, inputs)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_worker_takes_what_the_client_makes(name: str) -> None:
+    operation = operations.find(name)
+    for size in (operation.size, operation.scaled(0.03)):
+        shapes = operation.shapes(size)
+        inputs = specs(*((n, s, operation.input_bits) for n, s in shapes.items()))
+        given = {"k": min(16, size[-1])} if "k" in operation.options else {}
+        program.check({"operation": name, "repeat": 3, **given}, inputs)
+    assert np.prod(operation.scaled(0.03)) < np.prod(operation.size)
+
+
+@pytest.mark.parametrize(
+    ("name", "ring"),
+    [("relu", 2**30), ("relu", -(2**30)), ("max", INT64.min), ("sigmoid", 2**30)],
+)
+def test_a_value_that_an_operation_is_not_right_for_is_named_by_its_place(
+    name: str, ring: int
+) -> None:
+    operation = operations.find(name)
+    rings = {"x": np.array([[1, 2], [ring, 3]], np.int64)}
+    with pytest.raises(RangeError) as caught:
+        operation.domain(rings, operation.options)
+    assert "[1, 0]" in str(caught.value) and str(abs(ring)) not in str(caught.value)
+
+
+def test_the_same_seed_gives_the_same_inputs() -> None:
+    operation = operations.find("less")
+    one, same, other = (operations.generate(operation, (50,), s).rings["x"] for s in (1, 1, 2))
+    assert np.array_equal(one, same) and not np.array_equal(one, other)
+    with pytest.raises(UsageError, match="-1"):
+        operations.generate(operation, (50,), -1)

@@ -1,0 +1,67 @@
+"""Integers of the whole 64-bit range compare exactly, at the cost declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols import convert, full_range
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import MaskedBits, Shared
+
+INT64 = np.iinfo(np.int64)
+EDGES = np.array(
+    [INT64.min, INT64.min + 1, -(2**62), -1, 0, 1, 2**62, INT64.max - 1, INT64.max], np.int64
+)
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_all_pairs_of_edges_and_random_integers_are_told_apart(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    x, y = (a.reshape(-1) for a in np.meshgrid(EDGES, EDGES))
+    more = rng.integers(INT64.min, INT64.max, (2, 10_000), endpoint=True)
+    more[1, :1000] = more[0, :1000]
+    x, y = np.concatenate([x, more[0]]), np.concatenate([y, more[1]])
+
+    def program(p: Party, x: Shared, y: Shared) -> Any:
+        def bits(x: Shared, y: Shared) -> list[Shared]:
+            found = (full_range.less(p, x, y), full_range.equal(p, x, y))
+            return [convert.b2a(p, b) for b in found]
+
+        return p.function(bits)(x, y)
+
+    done = simulate(program, x, y, dealer=dealer)
+    assert np.array_equal(done.value(lambda out: out[0]), x < y)
+    assert np.array_equal(done.value(lambda out: out[1]), x == y)
+
+
+@pytest.mark.parametrize("openings", [None, 2])
+@pytest.mark.parametrize("name", ["less", "equal"])
+def test_the_wire_carries_what_is_declared(name: str, openings: int | None) -> None:
+    n = 130
+
+    def program(p: Party, x: Shared, y: Shared) -> Any:
+        def bits(x: Shared, y: Shared) -> MaskedBits:
+            found: MaskedBits = getattr(full_range, name)(p, x, y, openings)
+            return found
+
+        return measured(p, p.function(bits), x, y)
+
+    done = simulate(program, np.arange(n), np.zeros(n, np.int64), dealer=1)
+    cost = getattr(full_range, f"{name}_cost")(n, openings)
+    assert_costs(done.outputs, cost, dealer=1)
+
+
+def test_other_shapes_and_public_operands_are_refused() -> None:
+    def program(p: Party, x: Shared, y: Shared) -> None:
+        for second in (y, np.zeros(3, np.int64)):
+            for compare in (full_range.less, full_range.equal):
+                with pytest.raises(UsageError, match="Received"):
+                    compare(p, x, second)  # type: ignore[arg-type]
+
+    simulate(program, np.zeros(3, np.int64), np.zeros(4, np.int64))

@@ -1,0 +1,102 @@
+"""`python -m tfe_bench ops`: every operation of the catalogue in one table."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.cli import operation
+from tfe_bench.cli.common import add_run_options, keep, make_record, open_cluster, progress_bar
+from tfe_bench.errors import UsageError
+
+if TYPE_CHECKING:
+    from tfe_bench.benchmarks.operations import Operation
+    from tfe_bench.benchmarks.overview import Line
+
+_QUICK = 0.02
+_LARGEST_SCALE = 16
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    p = commands.add_parser(
+        "ops",
+        help="run every operation once and print one table",
+        description="Runs the operations of the catalogue one after the other on the same three "
+        "workers, checks each result against float64 and prints time, bytes, rounds and error.",
+    )
+    p.add_argument("--only", metavar="NAME,NAME", help="these operations (default: all)")
+    size = p.add_mutually_exclusive_group()
+    size.add_argument(
+        "--scale", type=float, default=1.0, metavar="S", help="S times the elements (default 1)"
+    )
+    size.add_argument("--quick", action="store_true", help=f"as --scale {_QUICK}")
+    p.add_argument("--seed", type=int, default=1, help="of the generated values (default 1)")
+    add_run_options(p, repeat=3)
+    p.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    from rich.console import Console
+
+    from tfe_bench.benchmarks import overview
+
+    chosen = _chosen(arguments.only)
+    scale = _QUICK if arguments.quick else arguments.scale
+    if not 0 < scale <= _LARGEST_SCALE:  # also refuses NaN
+        raise UsageError(f"--scale is above 0 and at most {_LARGEST_SCALE}. Received: {scale}.")
+    if arguments.seed < 0:
+        raise UsageError(f"--seed is 0 or more. Received: {arguments.seed}.")
+    lines: list[Line] = []
+    try:
+        with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
+            for i, entry in enumerate(chosen):
+
+                def progress(fraction: float, _: str, i: int = i, name: str = entry.name) -> None:
+                    bar.update((i + fraction) / len(chosen), f"{name} ({i + 1} of {len(chosen)})")
+
+                progress(0.0, "")
+                lines.append(_measured(arguments, cluster, entry, scale, progress))
+                keep(arguments, lines[-1].record)
+    finally:  # what was measured before a failure counts
+        if not arguments.json:
+            overview.render(lines, Console())
+    return 0 if all(line.record.correct for line in lines) else 1
+
+
+def _chosen(only: str | None) -> list[Operation]:
+    """The operations of --only in the order given, each once; or those of the table."""
+    from tfe_bench.benchmarks import operations
+
+    if only is None:
+        return operations.in_table()
+    names = [name.strip() for name in only.split(",")]
+    return [operations.find(name) for name in dict.fromkeys(names)]
+
+
+def _measured(
+    arguments: argparse.Namespace, cluster: Any, entry: Operation, scale: float, progress: Any
+) -> Line:
+    from tfe_bench.benchmarks import operations
+    from tfe_bench.benchmarks.overview import Line
+
+    size = entry.scaled(scale)
+    given = {"k": min(entry.options["k"], size[-1])} if "k" in entry.options else {}
+    size, options = operations.settle(entry, size, given)
+    inputs = operations.generate(entry, size, arguments.seed)
+    work = operation.Work(entry, options, inputs, f"seed {arguments.seed}", options)
+    result, verdict = operation.compute(cluster, work, arguments.repeat, progress)
+    record = make_record(
+        entry.name,
+        arguments,
+        cluster,
+        result,
+        operation.parameters(work),
+        verdict.correct,
+        verdict.max_error,
+        inputs.fractional_bits,
+    )
+    first = next(iter(inputs.rings.values()))
+    counted = first if entry.per_input else result.outputs["result"]
+    return Line(record, counted.size, verdict.ulps)
