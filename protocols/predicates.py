@@ -84,20 +84,24 @@ def _public_bits(operation: str, value: Any, like: MaskedBits) -> MaskedBits:
 
     from tfe_bench.protocols import ops
 
-    array = given.static(operation, value)
-    if array is None or array.dtype.kind != "b":
+    known = given.static(operation, value)
+    shape = given.shape_of(operation, value)
+    kind = value.dtype.is_bool if known is None else known.dtype.kind == "b"
+    if not kind or not shape.is_fully_defined():
         raise UsageError(
-            f"{operation} wants public truth values beside private bits. Received: "
-            f"{given.kind_of(value if array is None else array)}. Compare to get bits."
+            f"{operation} wants public truth values of a known shape beside private bits. "
+            f"Received: {given.kind_of(value if known is None else known)} of shape {shape}. "
+            "Compare to get bits."
         )
-    row = tf.constant(array.reshape(1, -1).astype(np.int64))
+    n = shape.num_elements()
+    row = tf.reshape(tf.cast(value if known is None else known, tf.int64), [1, n])
     packed = ops.module().tfe_bench_pack_bits(bits=row)[0]
     return MaskedBits(
         None if like.opened is None else packed,
         None if like.beta is None else tf.zeros_like(packed),
-        tf.constant(array.size, tf.int64),
+        tf.constant(n, tf.int64),
         like.dealer,
-        array.shape,
+        tuple(shape.as_list()),
     )
 
 
@@ -218,7 +222,7 @@ def cast(x: Any, fractional_bits: int = 0) -> Shared:
 
 
 def where(condition: Any, x: Any, y: Any) -> Shared:
-    """x where the bit is 1, else y; all three broadcast.
+    """x where the bit is 1, else y; all three broadcast where their shapes are known.
 
     Args:
         condition: private bits, or public truth values (then nothing is sent).
@@ -239,13 +243,7 @@ def where(condition: Any, x: Any, y: Any) -> Shared:
         whole = tuple(given.broadcast("where", shape, x.shape, y.shape).as_list())
         condition = spread("where", condition, whole)
         d = shapes.broadcast_to(d, whole)
-    else:
-        # sizes that only the graph knows: the kernels refuse another number of bits
-        whole_or_less = given.broadcast("where", d.shape, tf.TensorShape(shape))
-        if whole_or_less.rank is not None and d.shape.rank not in (None, whole_or_less.rank):
-            raise UsageError(
-                f"where wants known shapes to broadcast. Received: {condition!r} and {d!r}."
-            )
+    # (Of sizes that only the graph knows, the kernels refuse another number of bits.)
     return arithmetic.add(y, convert.inject(given.in_graph("where"), condition, d))
 
 
