@@ -288,6 +288,11 @@ class Party:
         finally:
             _active.party = before
 
+    @property
+    def tracing(self) -> bool:
+        """Whether a graph is being traced: protocols are called inside of one."""
+        return self._trace is not None
+
     # ---- numbering
 
     def site(self, name: str, *about: Any, dealer: int | None = None) -> Site:

@@ -17,13 +17,18 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.sharing import MaskedBits, Shared
 
 Key = int | np.integer[Any] | builtins.slice | EllipsisType | None
 
 
 def check_private(operation: str, x: Any) -> None:
     """Raises UsageError unless x is a private tensor."""
+    if isinstance(x, MaskedBits):
+        raise UsageError(
+            f"{operation} wants private numbers. Received: {x!r}. "
+            "Use cast(bits) to make 0 and 1 of them."
+        )
     if not isinstance(x, Shared):
         raise UsageError(
             f"{operation} wants a private tensor. Received: {type(x).__name__}. "

@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 
 
 def _operators() -> Any:
-    from tfe_bench.protocols import operators
+    from tfe_bench.protocols import functional
 
-    return operators
+    return functional
 
 
 class _Private:
@@ -76,6 +76,8 @@ class Shared(_Private):
     limbs: int = 1
     bits: int = 0
 
+    __hash__ = _Private.__hash__  # which a class with __eq__ does not inherit
+
     @property
     def ring_bits(self) -> int:
         """The ring is Z_{2^ring_bits}."""
@@ -106,16 +108,16 @@ class Shared(_Private):
         return _operators().add(other, self)  # type: ignore[no-any-return]
 
     def __sub__(self, other: Any) -> Shared:
-        return _operators().sub(self, other)  # type: ignore[no-any-return]
+        return _operators().subtract(self, other)  # type: ignore[no-any-return]
 
     def __rsub__(self, other: Any) -> Shared:
-        return _operators().sub(other, self)  # type: ignore[no-any-return]
+        return _operators().subtract(other, self)  # type: ignore[no-any-return]
 
     def __mul__(self, other: Any) -> Shared:
-        return _operators().mul(self, other)  # type: ignore[no-any-return]
+        return _operators().multiply(self, other)  # type: ignore[no-any-return]
 
     def __rmul__(self, other: Any) -> Shared:
-        return _operators().mul(other, self)  # type: ignore[no-any-return]
+        return _operators().multiply(other, self)  # type: ignore[no-any-return]
 
     def __matmul__(self, other: Any) -> Shared:
         return _operators().matmul(self, other)  # type: ignore[no-any-return]
@@ -133,10 +135,10 @@ class Shared(_Private):
         return _operators().negative(self)  # type: ignore[no-any-return]
 
     def __abs__(self) -> Shared:
-        return _operators().absolute(self)  # type: ignore[no-any-return]
+        return _operators().abs(self)  # type: ignore[no-any-return]
 
     def __pow__(self, exponent: int) -> Shared:
-        return _operators().power(self, exponent)  # type: ignore[no-any-return]
+        return _operators().pow(self, exponent)  # type: ignore[no-any-return]
 
     def __getitem__(self, key: Any) -> Shared:
         from tfe_bench.protocols import shapes
@@ -205,6 +207,8 @@ class MaskedBits(_Private):
     dealer: int = 0
     shape: tuple[int, ...] | None = None
 
+    __hash__ = _Private.__hash__
+
     def __and__(self, other: Any) -> MaskedBits:
         return _operators().logical_and(self, other)  # type: ignore[no-any-return]
 
@@ -212,6 +216,22 @@ class MaskedBits(_Private):
         return _operators().logical_or(self, other)  # type: ignore[no-any-return]
 
     def __xor__(self, other: Any) -> MaskedBits:
+        return _operators().logical_xor(self, other)  # type: ignore[no-any-return]
+
+    def __rand__(self, other: Any) -> MaskedBits:
+        return _operators().logical_and(other, self)  # type: ignore[no-any-return]
+
+    def __ror__(self, other: Any) -> MaskedBits:
+        return _operators().logical_or(other, self)  # type: ignore[no-any-return]
+
+    def __rxor__(self, other: Any) -> MaskedBits:
+        return _operators().logical_xor(other, self)  # type: ignore[no-any-return]
+
+    def __eq__(self, other: Any) -> MaskedBits:  # type: ignore[override]
+        operators = _operators()
+        return operators.logical_not(operators.logical_xor(self, other))  # type: ignore[no-any-return]
+
+    def __ne__(self, other: Any) -> MaskedBits:  # type: ignore[override]
         return _operators().logical_xor(self, other)  # type: ignore[no-any-return]
 
     def __invert__(self) -> MaskedBits:
