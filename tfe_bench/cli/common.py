@@ -130,7 +130,15 @@ def report(
     from tfe_bench.benchmarks import table
 
     record = make_record(
-        workload, arguments, cluster, result, parameters, correct, max_error, fractional_bits
+        workload,
+        arguments,
+        cluster,
+        result,
+        parameters,
+        correct,
+        max_error,
+        fractional_bits,
+        ring,
     )
     keep(arguments, record)
     if not arguments.json:
@@ -156,8 +164,9 @@ def make_record(
     correct: bool,
     max_error: float,
     fractional_bits: int,
+    ring: int | None = None,
 ) -> Record:
-    """The record of a run."""
+    """The record of a run; `ring` if not the cluster's."""
     from tfe_bench.benchmarks import records
 
     measured = result.measured
