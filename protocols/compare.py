@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import arithmetic, ops, wide
+from tfe_bench.protocols import arithmetic, ops, sizes, wide
 from tfe_bench.protocols.cost import Cost, words
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import EvaluatorBits, Shared
@@ -148,7 +148,7 @@ def msb_of_planes(
 
     s = party.site("msb", r.bits, r.widths, r.groups, absorb, dealer=dealer)
     attributes = _attributes(r, dealer, s.number, absorb)
-    n_words = (n + 63) // 64
+    n_words = (sizes.known(n) + 63) // 64
     if s.is_dealer:
         message, top = ops.module().tfe_bench_lut_deal(call=s.ctx, lam_planes=planes, **attributes)
         s.send(message, s.e2, slot=0, run_ahead=True)
@@ -156,7 +156,7 @@ def msb_of_planes(
     dealt = tf.zeros([0], tf.int64)
     if s.is_e2:
         dealt_planes = r.dealt + (1 if absorb else 0)
-        dealt = s.recv(tf.reshape(n_words * dealt_planes, [1]), s.d, slot=0)
+        dealt = s.recv(sizes.vector(n_words * dealt_planes), s.d, slot=0)
     message = ops.module().tfe_bench_lut_open(
         call=s.ctx, m_planes=planes, dealt=dealt, **attributes
     )

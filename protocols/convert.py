@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import arithmetic, logic, ops, wide
+from tfe_bench.protocols import arithmetic, logic, ops, sizes, wide
 from tfe_bench.protocols.cost import Cost, packed, words
 from tfe_bench.protocols.party import K1, K2, Party, Site
 from tfe_bench.protocols.sharing import EvaluatorBits, MaskedBits, Shared
@@ -34,10 +34,9 @@ def open_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
 
     Rounds: 1.  Bits sent: E1, E2 1 per bit each, in whole words.
     """
-    import tensorflow as tf
 
     s = party.site("open_bits", dealer=bits.dealer)
-    n_words = tf.reshape((bits.n + 63) // 64, [1])
+    n_words = sizes.vector((sizes.known(bits.n) + 63) // 64)
     opened = beta = None
     if s.is_dealer:
         beta = _xor(s.mask(K1, 0, n_words), s.mask(K2, 0, n_words))
@@ -154,9 +153,9 @@ def inject_shares(
         return None
     dealt = tf.zeros([0], tf.uint8)
     if s.is_e2:
-        n = tf.size(x.m, out_type=tf.int64)
+        n = sizes.size(x.m)
         wraps = 0 if k == 64 else 3 * ((n * (64 - k) + 7) // 8)
-        dealt = s.recv(tf.reshape(16 * n + wraps, [1]), s.d, slot, tf.uint8)
+        dealt = s.recv(sizes.vector(16 * n + wraps), s.d, slot, tf.uint8)
     return ops.module().tfe_bench_inject_share(
         opened=bits.opened,
         m=x.m,
@@ -287,7 +286,7 @@ def extend(party: Party, x: Shared, shift: int, openings: int | None = None) -> 
     )
     t = compare.msb(party, zero_extended, bits=65, openings=openings)
     s = party.site("extend", shift, dealer=x.dealer)
-    n_words = tf.reshape((t.n + 63) // 64, [1])
+    n_words = sizes.vector((sizes.known(t.n) + 63) // 64)
     shape = tf.shape(x.any, out_type=tf.int64)
     tau1 = None if s.is_e2 else s.mask(K1, 0, n_words)
     tau2 = None if s.is_e1 else s.mask(K2, 0, n_words)

@@ -15,7 +15,7 @@ from decimal import Decimal, localcontext
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import ops
+from tfe_bench.protocols import ops, sizes
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import K1, Party, Site
 from tfe_bench.protocols.sharing import Shared
@@ -115,8 +115,8 @@ class OneRound:
         if s.is_dealer:
             deal_factor(s, self, x, "one-round", 0)
         else:
-            n = tf.size(x.any, out_type=tf.int64) // x.limbs
-            y, _ = share_of_product(s, self, x, "one-round", tf.reshape(4 * n, [1]))
+            n = sizes.size(x.any) // x.limbs
+            y, _ = share_of_product(s, self, x, "one-round", sizes.vector(4 * n))
             m = s.open_mask(y, tensor=1, slot=1, limbs=x.limbs)
         l1, l2 = s.new_mask(shape, tensor=1)
         return Shared(m, l1, l2, x.dealer, self.fractional_bits, x.limbs)

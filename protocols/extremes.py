@@ -7,7 +7,6 @@ comparisons, one level.  Of equal values the first wins, as in TensorFlow.
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import replace
 from typing import Any
@@ -288,20 +287,20 @@ def one_hot(
         ),
     )
     number = {pair: k for k, pair in enumerate(pairs)}
-    others = []
-    for k in range(width - 1):
-        # the k-th of the other values: j < i wins ties against i, so i must be larger: [x_j < x_i]
-        rivals = [k if k < i else k + 1 for i in range(width)]
-        rows_of = [number[min(i, j), max(i, j)] for i, j in enumerate(rivals)]
-        wins = tf.constant([[0 if j < i else 1] for i, j in enumerate(rivals)], tf.int64)
-        gathered = functools.partial(tf.gather, indices=rows_of)
-        held = logic.rearrange(below, (len(pairs), rows), gathered, width * rows)
-        if held.opened is not None:  # [x_i >= x_j] = NOT [x_i < x_j] for j > i
-            flips = tf.reshape(tf.repeat(wins, rows, axis=1), [1, -1])
-            packed = ops.module().tfe_bench_pack_bits(bits=flips)[0]
-            held = replace(held, opened=tf.bitwise.bitwise_xor(held.opened, packed))
-        others.append(held)
-    return convert.open_bits(party, logic.all_of(party, others))
+    rivals = [[k if k < i else k + 1 for i in range(width)] for k in range(width - 1)]
+    of_pair = [[number[min(i, j), max(i, j)] for i, j in enumerate(row)] for row in rivals]
+    held = below.beta if below.opened is None else below.opened
+    ones = ops.module().tfe_bench_unpack_bits(words=held, n=below.n)
+    ones = tf.gather(tf.reshape(ones, [len(pairs), rows]), of_pair)
+    if below.opened is not None:
+        # For j > i value i must not be smaller: NOT [x_i < x_j].  For j < i it must be larger,
+        # [x_j < x_i]: the first of equal values wins.
+        flips = [[[int(j > i)] for i, j in enumerate(row)] for row in rivals]
+        ones = tf.bitwise.bitwise_xor(ones, tf.constant(flips, tf.int64))
+    packed = ops.module().tfe_bench_pack_bits(bits=tf.reshape(ones, [width - 1, width * rows]))
+    n = tf.constant(width * rows, tf.int64)
+    won = logic.all_of_rows(party, packed, width - 1, n, x.dealer)
+    return convert.open_bits(party, won)
 
 
 def _picked(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols import sizes
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import K1, K2, K3, Party
 from tfe_bench.protocols.sharing import EvaluatorBits, Shared
@@ -158,7 +159,7 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
     import tensorflow as tf
 
     s = party.site("reveal_bits", dealer=bits.dealer)
-    words = tf.reshape((bits.n + 63) // 64, [1])
+    words = sizes.vector((sizes.known(bits.n) + 63) // 64)
     if s.is_dealer:
         padded = [s.recv(words, e, slot=1) for e in (s.e1, s.e2)]
         result = tf.bitwise.bitwise_xor(*padded)

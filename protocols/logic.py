@@ -86,20 +86,31 @@ def all_of(party: Party, bits: Sequence[MaskedBits]) -> EvaluatorBits:
         raise UsageError(f"all_of takes 1 to {MOST} operands. Received: {len(bits)}.")
     _one_dealer("all_of", bits)
     first = bits[0]
-    s = party.site("all_of", len(bits), dealer=first.dealer)
+    rows = tf.stack([b.beta if b.opened is None else b.opened for b in bits])
+    return all_of_rows(party, rows, len(bits), first.n, first.dealer)
+
+
+def all_of_rows(party: Party, rows: Any, count: int, n: Any, dealer: int) -> EvaluatorBits:
+    """`all_of` of operands that are stacked already.
+
+    Args:
+        rows: packed words [count, words], of beta at the dealer, opened at the evaluators.
+        n: number of bits of each.
+    """
+    import tensorflow as tf
+
+    s = party.site("all_of", count, dealer=dealer)
     attributes = {"call": s.ctx, "site": s.number, "tensor": 0, "dealer": s.dealer}
     if s.is_dealer:
-        beta = tf.stack([b.beta for b in bits])
-        s.send(ops.module().tfe_bench_and_deal(beta=beta, **attributes), s.e2, 0, run_ahead=True)
-        return EvaluatorBits(None, None, first.n, s.dealer)
-    opened = tf.stack([b.opened for b in bits])
+        message = ops.module().tfe_bench_and_deal(beta=rows, **attributes)
+        s.send(message, s.e2, 0, run_ahead=True)
+        return EvaluatorBits(None, None, n, s.dealer)
     dealt = tf.zeros([0, 0], tf.int64)
     if s.is_e2:
-        n_words = tf.shape(opened, out_type=tf.int64)[1]
-        subsets = tf.constant((1 << len(bits)) - 1, tf.int64)
-        dealt = s.recv(tf.stack([subsets, n_words]), s.d)
-    share = ops.module().tfe_bench_and_share(opened=opened, dealt=dealt, **attributes)
-    return EvaluatorBits(share, None, first.n, s.dealer)
+        words = tf.shape(rows, out_type=tf.int64)[1] if rows.shape[1] is None else rows.shape[1]
+        dealt = s.recv(tf.stack([(1 << count) - 1, words]), s.d)
+    share = ops.module().tfe_bench_and_share(opened=rows, dealt=dealt, **attributes)
+    return EvaluatorBits(share, None, n, s.dealer)
 
 
 def all_of_cost(n: int, operands: int) -> Cost:

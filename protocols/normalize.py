@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import arithmetic, compare, convert, ops
+from tfe_bench.protocols import arithmetic, compare, convert, ops, sizes
 from tfe_bench.protocols.cost import Cost, packed
 from tfe_bench.protocols.normalize_plan import RING, Cut, Scheme, Stage, Table
 from tfe_bench.protocols.party import Party, Site
@@ -90,7 +90,7 @@ def nested_bits(party: Party, x: Shared, stage: Stage) -> MaskedBits:
         for cut in stage.cuts
     ]
     together = tf.concat([_words_of(b) for b in found], axis=0)
-    n = tf.size(together, out_type=tf.int64) * 64
+    n = tf.convert_to_tensor(sizes.size(together) * 64, tf.int64)
     if found[0].share is None:
         return convert.open_bits(party, EvaluatorBits(None, together, n, x.dealer))
     return convert.open_bits(party, EvaluatorBits(together, None, n, x.dealer))
@@ -117,7 +117,7 @@ class Chosen:
         self._s, self._shape, self._cuts = s, shape, cuts
         held = bits.beta if bits.opened is None else bits.opened
         flat = ops.module().tfe_bench_unpack_bits(words=held, n=bits.n)
-        n = tf.reduce_prod(shape)
+        n = sizes.elements(shape)
         every = tf.reshape(tf.reshape(flat, [cuts, -1])[:, :n], self.stacked)
         self._known = every  # beta at D, the opened bit at the evaluators
         self._beta = deal_short(s, every, self.stacked, tensor, slot, width)

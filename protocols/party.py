@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import ProtocolError, TfeBenchError
-from tfe_bench.protocols import ops
+from tfe_bench.protocols import ops, sizes
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -152,7 +152,7 @@ class Site:
         looping = self._trace.iteration_graph is not None
         data = ops.module().tfe_bench_recv(
             call=self.ctx if looping else self._trace.ctx,  # nothing to wait for
-            shape=tf.cast(shape, tf.int64),
+            shape=sizes.constant(shape),
             T=dtype or tf.int64,
             site=self.number,
             slot=slot,
@@ -179,11 +179,8 @@ class Site:
 
     def mask(self, key: int, tensor: int, shape: Any) -> tf.Tensor:
         """Uniform ring elements known to the two holders of a key."""
-        import tensorflow as tf
 
-        return ops.module().tfe_bench_mask(
-            shape=tf.cast(shape, tf.int64), **self._named(key, tensor)
-        )
+        return ops.module().tfe_bench_mask(shape=sizes.constant(shape), **self._named(key, tensor))
 
     def apply_mask(
         self, x: tf.Tensor, key: int, tensor: int, op: str, sent: bool = True

@@ -29,7 +29,7 @@ from fractions import Fraction
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import ops, truncation
+from tfe_bench.protocols import ops, sizes, truncation
 from tfe_bench.protocols.cost import Cost, packed
 from tfe_bench.protocols.party import K1, Party, Site
 from tfe_bench.protocols.sharing import Shared
@@ -163,10 +163,10 @@ def shares(s: Site, p: Plan, factors: Sequence[Shared], tensor: int, slot: int) 
         message = ops.module().tfe_bench_polynomial_deal(lam=lam, **named)
         s.send(message, s.e2, slot, run_ahead=True)
         return None
-    n = tf.size(factors[0].m, out_type=tf.int64)
+    n = sizes.size(factors[0].m)
     dealt = tf.zeros([0, p.words], tf.int64)
     if s.is_e2:
-        dealt = s.recv(tf.stack([n, p.words]), s.d, slot)
+        dealt = s.recv(sizes.matrix(n, p.words), s.d, slot)
     return ops.module().tfe_bench_polynomial_share(
         dealt=dealt,
         m=[x.m for x in factors],

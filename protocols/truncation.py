@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import ops
+from tfe_bench.protocols import ops, sizes
 from tfe_bench.protocols.cost import Cost, packed
 from tfe_bench.protocols.party import K1, K2, Party, Site
 from tfe_bench.protocols.sharing import Shared
@@ -50,17 +50,15 @@ def pack(x: Any, width: int) -> Any:
 def unpack(packed_bytes: Any, shape: Any, width: int) -> Any:
     import tensorflow as tf
 
-    n = tf.reduce_prod(tf.cast(shape, tf.int64))
+    n = sizes.elements(shape)
     return tf.reshape(
         ops.module().tfe_bench_unpack_words(packed=packed_bytes, n=n, width=width), shape
     )
 
 
 def bytes_of(shape: Any, width: int) -> Any:
-    import tensorflow as tf
 
-    n = tf.reduce_prod(tf.cast(shape, tf.int64))
-    return tf.reshape((n * width + 7) // 8, [1])
+    return sizes.vector((sizes.elements(shape) * width + 7) // 8)
 
 
 def low_bits(x: Any, width: int) -> Any:

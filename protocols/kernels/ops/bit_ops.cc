@@ -56,7 +56,11 @@ REGISTER_OP("TfeBench>PackBits")
     .Input("bits: int64")
     .Output("words: int64")
     .SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->UnknownShapeOfRank(2));
+      tensorflow::shape_inference::ShapeHandle bits;
+      TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &bits));
+      tensorflow::shape_inference::DimensionHandle words = c->UnknownDim();
+      if (c->ValueKnown(c->Dim(bits, 1))) words = c->MakeDim((c->Value(c->Dim(bits, 1)) + 63) / 64);
+      c->set_output(0, c->Matrix(c->Dim(bits, 0), words));
       return absl::OkStatus();
     });
 

@@ -1,0 +1,64 @@
+"""Numbers of elements and words, as Python integers wherever a graph's shapes are known.
+
+Workers switch TensorFlow's optimizer off, so that arithmetic on shapes would run as ops in every call.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def known(value: Any) -> Any:
+    """A scalar tensor's value if it is constant, else the tensor; integers pass through."""
+    import tensorflow as tf
+
+    if isinstance(value, int):
+        return value
+    found = tf.get_static_value(value)
+    return value if found is None else int(found)
+
+
+def elements(shape: Any) -> Any:
+    """Product of a shape."""
+    import tensorflow as tf
+
+    found = tf.get_static_value(tf.convert_to_tensor(shape))
+    if found is not None:
+        return math.prod(int(n) for n in found)
+    return tf.reduce_prod(tf.cast(shape, tf.int64))
+
+
+def size(x: Any) -> Any:
+    """Number of elements of a tensor."""
+    import tensorflow as tf
+
+    n = x.shape.num_elements()
+    return tf.size(x, out_type=tf.int64) if n is None else int(n)
+
+
+def vector(n: Any) -> Any:
+    """The shape [n] as an int64 tensor."""
+    import tensorflow as tf
+
+    if isinstance(n, int):
+        return tf.constant([n], tf.int64)
+    return tf.reshape(tf.cast(n, tf.int64), [1])
+
+
+def matrix(rows: Any, columns: int) -> Any:
+    """The shape [rows, columns] as an int64 tensor."""
+    import tensorflow as tf
+
+    if isinstance(rows, int):
+        return tf.constant([rows, columns], tf.int64)
+    return tf.stack([rows, columns])
+
+
+def constant(shape: Any) -> Any:
+    """A shape as an int64 tensor, constant if it is known."""
+    import tensorflow as tf
+
+    shape = tf.convert_to_tensor(shape)
+    found = tf.get_static_value(shape)
+    return tf.cast(shape, tf.int64) if found is None else tf.constant(found, tf.int64)
