@@ -1,6 +1,6 @@
 """Numbers of elements and words, as Python integers wherever a graph's shapes are known.
 
-Workers switch TensorFlow's optimizer off, so that arithmetic on shapes would run as ops in every call.
+Workers switch TensorFlow's optimizer off: arithmetic on shapes would run as ops in every call.
 """
 
 from __future__ import annotations
