@@ -185,7 +185,15 @@ def reveal(x: Any, to: int | None = None) -> Any:
 
 def add_n(inputs: Any) -> Shared:
     """The sum of tensors of one shape, some of which may be public.  Local."""
-    return reductions.add_n(given.all_shared("add_n", inputs))
+    several = given.all_shared("add_n", inputs)
+    for value in several[1:]:
+        given.check_fit("add_n", several[0], value)
+        if value.shape.as_list() != several[0].shape.as_list():
+            raise UsageError(
+                "add_n wants tensors of one shape. Received: "
+                f"{several[0].shape.as_list()} and {value.shape.as_list()}."
+            )
+    return reductions.add_n(several)
 
 
 def reduce_mean(x: Any, axis: Any = None, keepdims: bool = False) -> Shared:

@@ -1,0 +1,564 @@
+"""TensorFlow's functions on private tensors: its results within the declared errors, refusals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfe_bench as tfe
+from tfe_bench.cluster.simulate import reconstruct, share, simulate
+from tfe_bench.errors import ProtocolError, RangeError, UsageError
+from tfe_bench.protocols import convert, functional, relu
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+
+Array = np.ndarray[Any, Any]
+F = 16
+ULP = 2.0**-F
+FIXED = tfe.FixedPoint(F)
+# On tensors, on float64 arrays, error bound in ulp.
+Case = tuple[Callable[..., Any], Callable[..., Any], Any]
+
+
+def reals(rng: np.random.Generator, *shape: int, scale: float = 100.0) -> Array:
+    """Multiples of an ulp."""
+    return np.asarray(np.rint(rng.uniform(-scale, scale, shape) / ULP) * ULP)
+
+
+def check(cases: list[Case], *inputs: Array, dealer: int = 0) -> None:
+    """Runs all cases in one graph and compares what is revealed with what is expected."""
+
+    def program(p: Party, *shares: Shared) -> Any:
+        return p.function(lambda *s: [tfe.reveal(case(*s)) for case, _, _ in cases])(*shares)
+
+    sim = simulate(program, *(FIXED.encode(v) for v in inputs), fractional_bits=F, dealer=dealer)
+    for i, (_, expected, bound) in enumerate(cases):
+        got = [np.asarray(out[i]) for out in sim.outputs]
+        assert np.array_equal(got[0], got[1]) and np.array_equal(got[0], got[2]), i
+        want = np.asarray(expected(*inputs))
+        assert got[0].shape == want.shape, (i, got[0].shape, want.shape)
+        off = np.abs(got[0] - want * 1.0) / ULP
+        assert np.all(off <= np.asarray(bound)), (i, off.max(), got[0], want)
+
+
+def test_every_function_is_a_lazy_name_of_the_package() -> None:
+    """With `import tfe_bench` free of TensorFlow, and Python's own names unharmed inside of it."""
+    for name in functional.__all__:
+        assert getattr(tfe, name) is getattr(functional, name)
+        assert name in tfe.__all__ and name in dir(tfe)
+        assert getattr(functional, name).__doc__, name
+    assert tfe.__all__ == sorted(tfe.__all__) or set(tfe.__all__) == set(tfe._WHERE) | {
+        "__version__"
+    }
+    code = (
+        "import sys, tfe_bench as tfe; assert 'numpy' not in sys.modules; tfe.relu, tfe.sort; "
+        "assert 'tensorflow' not in sys.modules; assert 'relu' in dir(tfe)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    with pytest.raises(AttributeError, match="no_such"):
+        _ = tfe.no_such  # type: ignore[attr-defined]
+
+
+def test_arithmetic_by_name(rng: np.random.Generator) -> None:
+    x, y = reals(rng, 2, 3), reals(rng, 3)
+    mean = 1.5
+    cases: list[Case] = [
+        (tfe.add, lambda x, y: x + y, 0),
+        (tfe.subtract, lambda x, y: x - y, 0),
+        (tfe.multiply, lambda x, y: x * y, 1),
+        (lambda x, y: tfe.divide(x, 4), lambda x, y: x / 4, 1),
+        (lambda x, y: tfe.negative(x), lambda x, y: -x, 0),
+        (lambda x, y: tfe.abs(x), lambda x, y: np.abs(x), 0),
+        (lambda x, y: tfe.square(x), lambda x, y: x**2, 1),
+        (lambda x, y: tfe.pow(x, 2), lambda x, y: x**2, 1),
+        (lambda x, y: tfe.matmul(x, y[:, None]), lambda x, y: x @ y[:, None], 1),
+        (lambda x, y: tfe.add_n([x, x, np.ones((2, 3))]), lambda x, y: x + x + 1, 0),
+        (lambda x, y: tfe.sign(x - x[0, 0]), lambda x, y: np.sign(x - x[0, 0]), 0),
+        (tfe.maximum, np.maximum, 0),
+        (tfe.minimum, np.minimum, 0),
+        (lambda x, y: tfe.maximum(0, x), lambda x, y: np.maximum(0, x), 0),
+        (lambda x, y: tfe.minimum(x, [1, 2, 3], bits=31), lambda x, y: np.minimum(x, [1, 2, 3]), 0),
+        (lambda x, y: tfe.clip_by_value(x, -5, y * y), lambda x, y: np.clip(x, -5, y * y), 1),
+        (lambda x, y: tfe.clip_by_value(x, -5, 5), lambda x, y: np.clip(x, -5, 5), 0),
+        (lambda x, y: tfe.cumsum(x, 1), lambda x, y: np.cumsum(x, 1), 0),
+        (lambda x, y: tfe.reduce_sum(x), lambda x, y: x.sum(), 0),
+        (lambda x, y: tfe.reduce_sum(x, [0, -1], True), lambda x, y: x.sum(keepdims=True), 0),
+        (lambda x, y: tfe.reduce_mean(x, 0), lambda x, y: x.mean(0), mean),
+        (
+            lambda x, y: tfe.reduce_mean(x, 1, keepdims=True),
+            lambda x, y: x.mean(1, keepdims=True),
+            mean,
+        ),
+        (lambda x, y: tfe.reduce_mean(x), lambda x, y: x.mean(), mean),
+    ]
+    check(cases, x, y, dealer=int(rng.integers(3)))
+
+
+def test_comparisons_and_logic_by_name(rng: np.random.Generator) -> None:
+    x, y = np.rint(reals(rng, 40, scale=4)), np.rint(reals(rng, 40, scale=4))
+    cases: list[Case] = [
+        (getattr(tfe, name), getattr(np, name), 0)
+        for name in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
+    ]
+    cases += [
+        (
+            lambda x, y, name=name: getattr(tfe, name)(x < 0, tfe.less(y, 0, bits=31)),
+            lambda x, y, name=name: getattr(np, name)(x < 0, y < 0),
+            0,
+        )
+        for name in ("logical_and", "logical_or", "logical_xor")
+    ]
+    cases += [
+        (lambda x, y: tfe.logical_not(x < y), lambda x, y: x >= y, 0),
+        (lambda x, y: tfe.where(tfe.equal(x, 0), y, 7), lambda x, y: np.where(x == 0, y, 7), 0),
+        (lambda x, y: tfe.cast(x == y), lambda x, y: x == y, 0),
+    ]
+    check(cases, x, y, dealer=int(rng.integers(3)))
+
+
+def test_extremes_over_axes_of_every_rank(rng: np.random.Generator) -> None:
+    x = np.rint(reals(rng, 2, 1, 3, 2, scale=4))
+    s = np.asarray(2.5)
+    cases: list[Case] = [
+        (lambda x, s: tfe.reduce_max(x), lambda x, s: x.max(), 0),
+        (lambda x, s: tfe.reduce_max(s), lambda x, s: s, 0),
+        (lambda x, s: tfe.reduce_max(x, 2), lambda x, s: x.max(2), 0),
+        (
+            lambda x, s: tfe.reduce_max(x, np.int64(-1), True),
+            lambda x, s: x.max(-1, keepdims=True),
+            0,
+        ),
+        (lambda x, s: tfe.reduce_min(x, (0, 2)), lambda x, s: x.min((0, 2)), 0),
+        (
+            lambda x, s: tfe.reduce_min(x, [2, 0], True),
+            lambda x, s: x.min((0, 2), keepdims=True),
+            0,
+        ),
+        (lambda x, s: tfe.argmax(x), lambda x, s: x.argmax(0), 0),
+        (lambda x, s: tfe.argmax(x, -2, bits=31), lambda x, s: x.argmax(-2), 0),
+        (lambda x, s: tfe.argmin(x, 2), lambda x, s: x.argmin(2), 0),
+    ]
+    check(cases, x, s, dealer=int(rng.integers(3)))
+
+
+def test_order_between_graphs(rng: np.random.Generator) -> None:
+    x = reals(rng, 2, 7, 3)
+    line = x[0, :, 0]
+    cases: list[Case] = [
+        (lambda x: tfe.sort(x), lambda x: np.sort(x), 0),
+        (lambda x: tfe.sort(x, 1, "DESCENDING"), lambda x: -np.sort(-x, 1), 0),
+        (lambda x: tfe.top_k(x, 2)[0], lambda x: -np.sort(-x)[..., :2], 0),
+        (lambda x: tfe.top_k(x, 2)[1], lambda x: np.argsort(-x, kind="stable")[..., :2], 0),
+        (lambda x: tfe.median(x, 1), lambda x: np.median(x, 1), 1),
+        (lambda x: tfe.median(x), lambda x: np.median(x), 1),
+        (
+            lambda x: tfe.quantile(x, 0.3, (0, 1)),
+            lambda x: np.quantile(x, 0.3, (0, 1)),
+            1 + 2**-16 * 200 / ULP,
+        ),
+        (lambda x: tfe.quantile(x[0, :, 0], 1), lambda x: line.max(), 0),
+    ]
+
+    def program(p: Party, x: Shared) -> Any:
+        return [case(x) for case, _, _ in cases]
+
+    sim = simulate(program, FIXED.encode(x), fractional_bits=F, dealer=int(rng.integers(3)))
+    for i, (_, expected, bound) in enumerate(cases):
+        parts = [out[i] for out in sim.outputs]
+        got, want = reconstruct(parts) * 2.0 ** -parts[0].fractional_bits, expected(x)
+        assert np.shape(got) == np.shape(want), i
+        assert np.all(np.abs(got - want) <= np.asarray(bound) * ULP), i
+
+
+def test_layers_of_networks(rng: np.random.Generator) -> None:
+    import tensorflow as tf
+
+    x, w = reals(rng, 2, 5, 6, 2, scale=8), reals(rng, 3, 2, 2, 3, scale=2)
+    b = reals(rng, 3)
+    public = 1 + 12 * 8 * 2.0**-17 / ULP  # kernels of 24 bits, 16 after the point at least
+
+    def tf_conv(x: Any, w: Any, **more: Any) -> Array:
+        return np.asarray(tf.nn.conv2d(x, w, **{"strides": 1, "padding": "VALID", **more}))
+
+    def depthwise(x: Any, w: Any) -> Array:
+        return np.asarray(tf.nn.depthwise_conv2d(x, w, [1, 1, 1, 1], "SAME"))
+
+    def slope(x: Array, alpha: float) -> Array:
+        return np.where(x >= 0, x, alpha * x)
+
+    cases: list[Case] = [
+        (lambda x, w, b: tfe.relu(x), lambda x, w, b: np.maximum(x, 0), 0),
+        (lambda x, w, b: tfe.relu(x * 1000, bits=40), lambda x, w, b: np.maximum(x * 1000, 0), 0),
+        (lambda x, w, b: tfe.relu_derivative(x), lambda x, w, b: x >= 0, 0),
+        (lambda x, w, b: tfe.leaky_relu(x), lambda x, w, b: slope(x, 0.2), 1.1),
+        (lambda x, w, b: tfe.leaky_relu(x, alpha=0.5), lambda x, w, b: slope(x, 0.5), 1),
+        (lambda x, w, b: tfe.conv2d(x, w), lambda x, w, b: tf_conv(x, w), 1),
+        (
+            lambda x, w, b: tfe.conv2d(x, w, [1, 2, 1, 1], "SAME", bias=b),
+            lambda x, w, b: tf_conv(x, w, strides=[1, 2, 1, 1], padding="SAME") + b,
+            1,
+        ),
+        (
+            lambda x, w, b: tfe.conv2d(x, np.array(w_plain), dilations=2, bias=b_plain.tolist()),
+            lambda x, w, b: tf_conv(x, w, dilations=2) + b,
+            public,
+        ),
+        (lambda x, w, b: tfe.conv2d(x_plain, w), lambda x, w, b: tf_conv(x, w), 1),
+        (
+            lambda x, w, b: tfe.depthwise_conv2d(x, w, 1, "SAME"),
+            lambda x, w, b: depthwise(x, w),
+            1,
+        ),
+        (
+            lambda x, w, b: tfe.depthwise_conv2d(x, tf.constant(w_plain), [1, 1, 1, 1], "SAME"),
+            lambda x, w, b: depthwise(x, w),
+            public,
+        ),
+        (
+            lambda x, w, b: tfe.max_pool2d(x, 2),
+            lambda x, w, b: tf.nn.max_pool2d(x, 2, 2, "VALID"),
+            0,
+        ),
+        (
+            lambda x, w, b: tfe.max_pool2d(x, [1, 3, 3, 1], [1, 2, 2, 1], "same"),
+            lambda x, w, b: tf.nn.max_pool2d(x, 3, 2, "SAME"),
+            0,
+        ),
+        (
+            lambda x, w, b: tfe.avg_pool2d(x, (2, 3), 1, "SAME"),
+            lambda x, w, b: tf.nn.avg_pool2d(x, (2, 3), 1, "SAME"),
+            1.1,
+        ),
+        (lambda x, w, b: tfe.sigmoid(x), lambda x, w, b: 1 / (1 + np.exp(-x)), 2),
+        (lambda x, w, b: tfe.tanh(x), lambda x, w, b: np.tanh(x), 2),
+        (lambda x, w, b: tfe.softmax(x, 1), lambda x, w, b: np.asarray(tf.nn.softmax(x, 1)), 2),
+    ]
+    x_plain, w_plain, b_plain = x, w, b
+    check(cases, x, w, b, dealer=int(rng.integers(3)))
+
+
+def test_relu_takes_the_small_rings_that_fused_products_leave(rng: np.random.Generator) -> None:
+    x, w = reals(rng, 4, 3, scale=8), reals(rng, 3, 2, scale=8)
+
+    def program(p: Party, x: Shared, w: Shared) -> Any:
+        return p.function(lambda x, w: tfe.relu(relu.truncated_product(p, x, w, F)))(x, w)
+
+    sim = simulate(program, FIXED.encode(x), FIXED.encode(w), fractional_bits=F)
+    assert np.all(np.abs(FIXED.decode(sim.value()) - np.maximum(x @ w, 0)) <= ULP)
+
+
+def test_elementary_functions_over_their_ranges(rng: np.random.Generator) -> None:
+    wide = np.concatenate([[0, ULP, 1, 2.0**14 - ULP], 2.0 ** rng.uniform(-16, 14, 300)])
+    pos = np.rint(wide / ULP) * ULP
+    any_sign = np.where(rng.random(len(pos)) < 0.5, -pos, pos)
+    v = np.concatenate([[0, ULP, -ULP, 31, -40, 40, 1000, -1000], rng.uniform(-30, 30, 296)])
+    v = np.rint(v / ULP) * ULP
+    safe = np.where(pos == 0, 1, pos)
+
+    def inverse(x: Array) -> Array:
+        return np.asarray(np.where(x == 0, 0, 1 / np.where(x == 0, 1, x)))
+
+    def bound(y: Array, bits: float, ulp: float = 1.2) -> Array:
+        return ulp + np.abs(y) * 2.0**-bits / ULP
+
+    high = 31.88
+    e = np.exp(np.minimum(v, high))
+    roots = np.sqrt(pos)
+    rroots = np.where(pos == 0, 0, 1 / np.sqrt(safe))
+    logs = np.where(pos == 0, -F * np.log(2), np.log(safe))
+    inside = np.abs(v) < 30.5
+    cases: list[Case] = [
+        (lambda p, s, v: tfe.sqrt(p), lambda p, s, v: roots, bound(roots, 20)),
+        (lambda p, s, v: tfe.rsqrt(p), lambda p, s, v: rroots, bound(rroots, 20)),
+        (lambda p, s, v: tfe.log(p), lambda p, s, v: logs, 1.1 + 0.25),
+        (
+            lambda p, s, v: tfe.reciprocal(s),
+            lambda p, s, v: inverse(s),
+            bound(inverse(any_sign), 20),
+        ),
+        (
+            lambda p, s, v: tfe.reciprocal(s, signed=False, bits=31),
+            lambda p, s, v: inverse(np.maximum(s, 0)),
+            bound(inverse(any_sign), 20),
+        ),
+        (
+            lambda p, s, v: tfe.exp(v),
+            lambda p, s, v: e,
+            np.where(inside | (v < 0), bound(e, 28), bound(e, 7)),
+        ),
+        (
+            lambda p, s, v: tfe.polyval([0.5, -1, 2.25], v, bits=28),
+            lambda p, s, v: np.polyval([0.5, -1, 2.25], v),
+            np.where(np.abs(v) < 2**11, 1.2, np.inf),
+        ),
+    ]
+    check(cases, pos, any_sign, v, dealer=int(rng.integers(3)))
+
+
+def test_shapes_with_public_parts(rng: np.random.Generator) -> None:
+    x = reals(rng, 2, 3, 4)
+    ones = np.ones((2, 3, 4))
+    cases: list[Case] = [
+        (lambda x: tfe.reshape(x, [4, -1]), lambda x: x.reshape(4, 6), 0),
+        (lambda x: tfe.transpose(x, [1, 0, 2]), lambda x: x.transpose(1, 0, 2), 0),
+        (lambda x: tfe.concat([x, ones, x], 1), lambda x: np.concatenate([x, ones, x], 1), 0),
+        (lambda x: tfe.concat([ones.tolist(), x], -1), lambda x: np.concatenate([ones, x], -1), 0),
+        (lambda x: tfe.stack([x, ones]), lambda x: np.stack([x, ones]), 0),
+        (lambda x: tfe.unstack(x, 3, axis=1)[2], lambda x: x[:, 2], 0),
+        (lambda x: tfe.unstack(x)[1], lambda x: x[1], 0),
+        (lambda x: tfe.split(x, 2, 2)[1], lambda x: x[..., 2:], 0),
+        (lambda x: tfe.slice(x, [0, 1, 0], [1, 2, -1]), lambda x: x[:1, 1:], 0),
+        (
+            lambda x: tfe.pad(x, [[0, 1], [0, 0], [2, 0]], constant_values=-1.5),
+            lambda x: np.pad(x, [(0, 1), (0, 0), (2, 0)], constant_values=-1.5),
+            0,
+        ),
+        (lambda x: tfe.gather(x, [2, 0], axis=1), lambda x: x[:, [2, 0]], 0),
+        (lambda x: tfe.tile(x, [1, 2, 1]), lambda x: np.tile(x, [1, 2, 1]), 0),
+        (lambda x: tfe.expand_dims(x, -1), lambda x: x[..., None], 0),
+        (lambda x: tfe.squeeze(x[:, :1]), lambda x: x[:, 0], 0),
+        (lambda x: tfe.broadcast_to(x, [2, 2, 3, 4]), lambda x: np.stack([x, x]), 0),
+        (lambda x: tfe.reverse(x, [0, 2]), lambda x: x[::-1, :, ::-1], 0),
+    ]
+    check(cases, x, dealer=int(rng.integers(3)))
+
+
+def test_reveal_gives_reals_integers_and_truth_values_to_whom_it_says() -> None:
+    x = np.array([1.25, -3.0])
+
+    def program(p: Party, x: Shared) -> Any:
+        def graph(x: Shared) -> Any:
+            return tfe.reveal(x, to=1), tfe.reveal(tfe.cast(x < 0), to=2), tfe.reveal(x < 0)
+
+        return p.function(graph)(x)
+
+    out = simulate(program, FIXED.encode(x), fractional_bits=F).outputs
+    assert [o[0] is None for o in out] == [True, False, True]
+    assert [o[1] is None for o in out] == [True, True, False]
+    assert np.array_equal(out[1][0], x) and out[1][0].dtype == np.float64
+    assert np.array_equal(out[2][1], [0, 1]) and out[2][1].dtype == np.int64
+    assert all(np.array_equal(o[2], [False, True]) and o[2].dtype == bool for o in out)
+
+
+IMAGES = np.zeros((1, 3, 3, 1))
+ONE = [
+    "abs",
+    "argmax",
+    "argmin",
+    "exp",
+    "leaky_relu",
+    "log",
+    "negative",
+    "reciprocal",
+    "reduce_max",
+]
+ONE += ["reduce_mean", "reduce_min", "reduce_sum", "relu", "relu_derivative", "reveal", "rsqrt"]
+ONE += ["sigmoid", "sign", "softmax", "sqrt", "square", "tanh", "cumsum", "squeeze", "transpose"]
+# Functions of wide values too: `reveal` and what moves elements about say more in their own tests.
+WIDE = [n for n in ONE if n not in ("negative", "reduce_sum", "squeeze", "transpose")]
+SORTED = ["sort", "top_k", "median"]
+Bad = tuple[str, Callable[[Any], Any]]
+
+BAD: list[Bad] = [
+    ("add_n", lambda x: tfe.add_n([])),
+    ("add_n", lambda x: tfe.add_n(x)),
+    ("add_n", lambda x: tfe.add_n([x, x[:2]])),
+    ("add_n", lambda x: tfe.add_n([x, "text"])),
+    ("add_n", lambda x: tfe.add_n([np.ones(3)])),
+    ("maximum", lambda x: tfe.maximum(x, "a")),
+    ("maximum", lambda x: tfe.maximum(1, 2)),
+    ("maximum", lambda x: tfe.maximum(x, x[:2])),
+    ("minimum", lambda x: tfe.minimum(x, tfe.cast(x < 0))),
+    ("minimum", lambda x: tfe.minimum(x, 0, bits=0)),
+    ("clip_by_value", lambda x: tfe.clip_by_value(x, 1, 0)),
+    ("clip_by_value", lambda x: tfe.clip_by_value(1, x, x)),
+    ("clip_by_value", lambda x: tfe.clip_by_value(x, "a", 1)),
+    ("clip_by_value", lambda x: tfe.clip_by_value(x, x[:2], 1)),
+    ("sign", lambda x: tfe.sign(x, bits=65)),
+    ("reduce_sum", lambda x: tfe.reduce_sum(x, 1)),
+    ("reduce_mean", lambda x: tfe.reduce_mean(x[:0])),
+    ("reduce_mean", lambda x: tfe.reduce_mean(x, (0, 0))),
+    ("reduce_max", lambda x: tfe.reduce_max(x, 1)),
+    ("reduce_max", lambda x: tfe.reduce_max(x[:0])),
+    ("reduce_max", lambda x: tfe.reduce_max(x, 0.5)),
+    ("reduce_min", lambda x: tfe.reduce_min(x, bits="64")),  # type: ignore[arg-type]
+    ("argmax", lambda x: tfe.argmax(x, 2)),
+    ("argmax", lambda x: tfe.argmax(x[:0])),
+    ("argmin", lambda x: tfe.argmin(x, None)),  # type: ignore[arg-type]
+    ("relu", lambda x: tfe.relu(x, bits=100)),
+    ("leaky_relu", lambda x: tfe.leaky_relu(x, x)),
+    ("leaky_relu", lambda x: tfe.leaky_relu(x, [0.1, 0.2])),
+    ("leaky_relu", lambda x: tfe.leaky_relu(tfe.cast(x < 0))),
+    ("sigmoid", lambda x: tfe.sigmoid(tfe.cast(x < 0))),
+    ("tanh", lambda x: tfe.tanh(tfe.cast(x, 24))),
+    ("softmax", lambda x: tfe.softmax(x, 1)),
+    ("softmax", lambda x: tfe.softmax(x[0])),
+    ("softmax", lambda x: tfe.softmax(x[:0])),
+    ("exp", lambda x: tfe.exp(x, "series")),
+    ("exp", lambda x: tfe.exp(x, clamp="yes")),
+    ("log", lambda x: tfe.log(tfe.cast(x < 0))),
+    ("log", lambda x: tfe.log(x, bits=63)),
+    ("reciprocal", lambda x: tfe.reciprocal(x, bits=1)),
+    ("sqrt", lambda x: tfe.sqrt(tfe.cast(x, 25))),
+    ("rsqrt", lambda x: tfe.rsqrt(x, bits="all")),  # type: ignore[arg-type]
+    ("polyval", lambda x: tfe.polyval([1.0], x)),
+    ("polyval", lambda x: tfe.polyval(1.0, x)),
+    ("polyval", lambda x: tfe.polyval([x, 1], x)),
+    ("polyval", lambda x: tfe.polyval(["a", "b"], x)),
+    ("polyval", lambda x: tfe.polyval([np.nan, 1.0], x)),
+    ("polyval", lambda x: tfe.polyval([1.0] * 12, x)),
+    ("polyval", lambda x: tfe.polyval([1.0, 2.0], 3.0)),
+    ("max_pool2d", lambda x: tfe.max_pool2d(x, 2)),
+    ("max_pool2d", lambda x: tfe.max_pool2d(IMAGES, 2)),
+    ("max_pool2d", lambda x: tfe.max_pool2d(images(x), 4)),
+    ("max_pool2d", lambda x: tfe.max_pool2d(images(x), 0)),
+    ("max_pool2d", lambda x: tfe.max_pool2d(images(x), 2, 2, "FULL")),
+    ("max_pool2d", lambda x: tfe.max_pool2d(images(x), 2, "a")),
+    ("avg_pool2d", lambda x: tfe.avg_pool2d(x, 2)),
+    ("avg_pool2d", lambda x: tfe.avg_pool2d(IMAGES, 2)),
+    ("avg_pool2d", lambda x: tfe.avg_pool2d(images(x), (1, 2, 3))),
+    ("avg_pool2d", lambda x: tfe.avg_pool2d(images(x), 4)),
+    ("avg_pool2d", lambda x: tfe.avg_pool2d(images(x), 2, 2, "FULL")),
+    ("conv2d", lambda x: tfe.conv2d(IMAGES, IMAGES)),
+    ("conv2d", lambda x: tfe.conv2d(images(x), "kernel")),
+    ("conv2d", lambda x: tfe.conv2d(images(x), images(x) < 0)),
+    ("conv2d", lambda x: tfe.conv2d(x, x)),
+    ("conv2d", lambda x: tfe.conv2d(images(x), np.zeros((2, 2, 3, 1)))),
+    ("conv2d", lambda x: tfe.conv2d(images(x), np.zeros((4, 4, 1, 1)))),
+    ("conv2d", lambda x: tfe.conv2d(images(x), np.zeros((2, 2, 1, 1)), 0)),
+    ("conv2d", lambda x: tfe.conv2d(images(x), np.zeros((2, 2, 1, 1)), bias=np.zeros(2))),
+    ("conv2d", lambda x: tfe.conv2d(images(x), np.zeros((2, 2, 1, 1)), bias=tfe.cast(x < 0))),
+    ("depthwise_conv2d", lambda x: tfe.depthwise_conv2d(images(x), np.zeros((2, 2)))),
+    ("depthwise_conv2d", lambda x: tfe.depthwise_conv2d(images(x), x)),
+    ("concat", lambda x: tfe.concat(x, 0)),
+    ("concat", lambda x: tfe.concat([np.ones(3)], 0)),
+    ("concat", lambda x: tfe.concat([x, np.ones((2, 2))], 0)),
+    ("concat", lambda x: tfe.concat([x, ["a"]], 0)),
+    ("concat", lambda x: tfe.concat([x, tfe.cast(x, 8)], 0)),
+    ("stack", lambda x: tfe.stack([])),
+    ("stack", lambda x: tfe.stack([x, np.ones(2)])),
+    ("stack", lambda x: tfe.stack([x, x < 0])),
+    ("unstack", lambda x: tfe.unstack(x, 2)),
+    ("unstack", lambda x: tfe.unstack(np.ones(3))),
+    ("unstack", lambda x: tfe.unstack(x, axis=1)),
+    ("pad", lambda x: tfe.pad(np.ones(3), [[0, 1]])),
+    ("pad", lambda x: tfe.pad(x, [[0, -1]])),
+    ("pad", lambda x: tfe.pad(x, [[0, 1]], "REFLECT")),
+    ("pad", lambda x: tfe.pad(x, [[0, 1]], constant_values="a")),  # type: ignore[arg-type]
+    ("pad", lambda x: tfe.pad(x, [[0, 1]], constant_values=1e30)),
+    ("pad", lambda x: tfe.pad(tfe.cast(x < 0), [[0, 1]], constant_values=0.5)),
+    ("reshape", lambda x: tfe.reshape(x, [2])),
+    ("reshape", lambda x: tfe.reshape(x < 0, [3])),
+    ("split", lambda x: tfe.split(x, 2)),
+    ("slice", lambda x: tfe.slice(x, [2], [2])),
+    ("gather", lambda x: tfe.gather(x, [3])),
+    ("tile", lambda x: tfe.tile(x, [-1])),
+    ("expand_dims", lambda x: tfe.expand_dims(x, 3)),
+    ("broadcast_to", lambda x: tfe.broadcast_to(x, [2])),
+    ("reverse", lambda x: tfe.reverse(x, [1])),
+    ("reveal", lambda x: tfe.reveal(x, to=3)),
+]
+BAD += [(name, lambda x, n=name: getattr(tfe, n)(np.ones(3))) for name in ONE]
+BAD += [(name, lambda x, n=name: getattr(tfe, n)("text")) for name in ONE]
+BAD += [(name, lambda x, n=name: getattr(tfe, n)(x < 0)) for name in ONE if name != "reveal"]
+
+BETWEEN: list[Bad] = [
+    ("sort", lambda x: tfe.sort(x, 1)),
+    ("sort", lambda x: tfe.sort(x, direction="UP")),
+    ("sort", lambda x: tfe.sort(x.map(lambda a: a[0]))),
+    ("sort", lambda x: tfe.sort(x[:0])),
+    ("top_k", lambda x: tfe.top_k(x, 0)),
+    ("top_k", lambda x: tfe.top_k(x, 4)),
+    ("top_k", lambda x: tfe.top_k(x, 1.0)),  # type: ignore[arg-type]
+    ("median", lambda x: tfe.median(x, 1)),
+    ("median", lambda x: tfe.median(x[:0])),
+    ("quantile", lambda x: tfe.quantile(x, 1.5)),
+    ("quantile", lambda x: tfe.quantile(x, x)),  # type: ignore[arg-type]
+    ("quantile", lambda x: tfe.quantile(x, np.nan)),
+    ("quantile", lambda x: tfe.quantile(np.ones(3), 0.5)),
+]
+BETWEEN += [(name, lambda x, n=name: getattr(tfe, n)(np.ones(3))) for name in SORTED]
+
+
+def images(x: Shared) -> Shared:
+    """[1, 3, 3, 1]"""
+    return tfe.reshape(tfe.tile(x, [3]), [1, 3, 3, 1])
+
+
+def test_what_functions_do_not_take_is_refused_by_name_with_what_was_received() -> None:
+    texts: list[tuple[str, str]] = []
+
+    def refuse(name: str, wrong: Callable[[Any], Any], x: Shared) -> None:
+        with pytest.raises((UsageError, RangeError)) as caught:
+            wrong(x)
+        texts.append((name, str(caught.value)))
+
+    def program(p: Party, x: Shared) -> None:
+        def graph(x: Shared) -> Shared:
+            wide = convert.extend(p, x, 3)
+            other = share(np.zeros(3), p.index, b"other", F, dealer=1)
+            for name, wrong in BAD:
+                refuse(name, wrong, x)
+            for name in WIDE:
+                refuse(name, getattr(tfe, name), wide)
+            refuse("concat", lambda x: tfe.concat([x, other], 0), x)
+            refuse("stack", lambda x: tfe.stack([x, wide]), x)
+            refuse("maximum", lambda x: tfe.maximum(x, other), x)
+            for between in (*SORTED, "quantile"):
+                with pytest.raises(ProtocolError, match=rf"^{between} runs between.*Received"):
+                    getattr(tfe, between)(x, *([0.5] if between == "quantile" else []))
+            return x
+
+        p.function(graph)(x)
+        for name, wrong in BETWEEN:
+            refuse(name, wrong, x)
+
+    simulate(program, FIXED.encode(np.array([1.0, -2.0, 3.0])), fractional_bits=F)
+    named = [(n, t) for n, t in texts if not t.startswith((f"{n} ", f"{n}:"))]
+    assert not named and all("Received: " in text for _, text in texts), named
+
+
+# That are local: they send nothing, and need no party.
+LOCAL = {"add", "add_n", "broadcast_to", "concat", "cumsum", "expand_dims", "gather", "negative"}
+LOCAL |= {"pad", "reduce_sum", "reshape", "reverse", "slice", "split", "squeeze", "stack"}
+LOCAL |= {"subtract", "tile", "transpose", "unstack", "logical_not", "logical_xor"}
+
+
+def test_functions_want_a_running_party_and_its_graph() -> None:
+    def arguments(name: str, x: Shared) -> tuple[Any, ...]:
+        image = tfe.reshape(tfe.concat([x, x, x], 0), [1, 3, 3, 1])
+        special: dict[str, tuple[Any, ...]] = {
+            "avg_pool2d": (image, 2),
+            "clip_by_value": (x, 0, 1),
+            "conv2d": (image, image[0, ..., None]),
+            "depthwise_conv2d": (image, image[0, ..., None]),
+            "max_pool2d": (image, 2),
+            "matmul": (x[None], x[:, None]),
+            "polyval": ([1.0, 2.0], x),
+            "pow": (x, 2),
+            "quantile": (x, 0.5),
+            "where": (x, x, x),
+        }
+        two = {"divide", "equal", "greater", "greater_equal", "less", "less_equal", "maximum"}
+        two |= {"minimum", "multiply", "not_equal"}
+        return special.get(name, (x, x) if name in two else (x,))
+
+    public = {"logical_and", "logical_or", "where"}  # want bits, which take a party to make
+    names = set(functional.__all__) - LOCAL - public - {"cast"}
+    x = share(np.zeros(3), 0, b"seed", F)
+    for name in names:
+        with pytest.raises(ProtocolError, match=r"inside a program.*Received"):
+            getattr(tfe, name)(*arguments(name, x))
+
+    def program(p: Party, x: Shared) -> None:
+        for name in names - {*SORTED, "quantile"}:
+            named = {"clip_by_value": "maximum", "pow": "square"}.get(name, name)
+            with pytest.raises(ProtocolError, match=rf"^{named} runs inside .*Received"):
+                getattr(tfe, name)(*arguments(name, x))
+
+    simulate(program, FIXED.encode(np.zeros(3)), fractional_bits=F)
