@@ -40,9 +40,10 @@ def refuse_beyond(name: str, rings: Arrays, bits: int, what: str) -> None:
         outside = (ring >= 1 << bits) | (ring <= -(1 << bits))
         if np.any(outside):
             place = [int(i) for i in np.unravel_index(int(np.argmax(outside)), outside.shape)]
+            where = f"index {place[0]}" if len(place) == 1 else f"index {place}"
             raise RangeError(
-                f"{name} is right for values of {what}. Received: a larger one at "
-                f"{place[0] if len(place) == 1 else place} (counted from 0)."
+                f"{name} is right for values of {what}. Received: a larger one at {where} "
+                "(counted from 0)."
             )
 
 
@@ -89,7 +90,8 @@ def _compared(name: str) -> Any:
 
         from tfe_bench.protocols import convert, relational
 
-        if options["full_range"]:
+        # Differences of encoded reals fit 64 bits, those of integers need not.
+        if x["x"].fractional_bits == 0:
             bits = _full_range(party, name, x["x"], x["y"])
         else:
             bits = getattr(relational, name)(party, x["x"], x["y"])
@@ -112,11 +114,6 @@ def _exact_comparison(ufunc: Any) -> Any:
     return lambda x, _: ufunc(x["x"], x["y"]).astype(np.int64)
 
 
-def _check_full_range(size: Shape, options: Options) -> None:
-    if not isinstance(options["full_range"], bool):
-        raise UsageError(f"full_range is true or false. Received: {options['full_range']!r}.")
-
-
 for _name, (_sign, _ufunc) in COMPARISONS.items():
     register(
         name=_name,
@@ -127,8 +124,6 @@ for _name, (_sign, _ufunc) in COMPARISONS.items():
         run=_compared(_name),
         reference=_exact_comparison(_ufunc),
         tolerance=None,
-        options={"full_range": False},
-        check=_check_full_range,
         integers=True,
         variant="LUT-msb",
         listed=_name in ("less", "equal"),
@@ -195,7 +190,7 @@ def _check_relu(size: Shape, options: Options) -> None:
 def _relu_domain(rings: Arrays, options: Options) -> None:
     if options["bits"] < MOST_BITS:
         limit = options["bits"] - 1
-        what = f"less than 2^{limit} ring units (2^{limit - 16} in fixed point); --bits 64 for all"
+        what = f"less than 2^{limit} ring units (2^{limit - 16} for reals; more bits take more)"
         refuse_beyond("relu", rings, limit, what)
 
 

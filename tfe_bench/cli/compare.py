@@ -43,18 +43,12 @@ def run(arguments: argparse.Namespace) -> int:
             f"Unknown --op {arguments.op!r}.{did_you_mean(arguments.op, OPERATIONS)} "
             f"Known: {', '.join(OPERATIONS)}."
         )
-    if arguments.input is None:
-        integers = arguments.kind == "int64"
-        values: dict[str, Any] = {}
-    else:
-        values = _pair(operation.read(arguments))
-        integers = all(v.dtype.kind in "iu" for v in values.values())
+    integers = arguments.kind == "int64"
     work = operation.prepare(
         arguments,
         arguments.op,
-        # Differences of encoded reals fit 64 bits, those of integers need not.
-        {"full_range": integers},
-        lambda _: values,
+        {},
+        _pair,
         comparisons.integer_pairs if integers else comparisons.pairs,
         op=arguments.op,
     )

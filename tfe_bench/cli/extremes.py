@@ -16,7 +16,7 @@ def add_parser(commands: Any) -> None:
         description="Shares rows of values among three workers, finds the largest of each without "
         "any worker seeing them, checks the result and prints what it cost.",
     )
-    p.add_argument("--axis", default="row", choices=("row", "column"), help="of a file (row)")
+    operation.add_axis(p)
     p.add_argument("--method", default="auto", metavar="NAME", help="auto, tree, all-pairs")
     p.add_argument(
         "--plan-for",

@@ -121,30 +121,35 @@ def prepare(
     operation = operations.find(name)
     if arguments.output:
         data.check_result_path(arguments.output)
+    options = {**operation.options, **options}
     if arguments.input is None:
-        if arguments.column is not None:
-            raise UsageError("--column goes with --input. Received: no --input.")
-        size, options = operations.settle(operation, size_of(arguments, operation), options)
+        for option in ("column", "axis"):
+            if getattr(arguments, option, None) is not None:
+                raise UsageError(f"--{option} goes with --input. Received: no --input.")
+        size, _ = operations.settle(operation, size_of(arguments, operation), options)
         if arguments.output and len(size) > 2:
             raise UsageError(f"--output holds one or two axes. Received: {len(size)}.")
         check_elements(operation, size, arguments.cluster is None)
         inputs = operations.generate(operation, size, arguments.seed, draw)
+        operation.domain(inputs.rings, options)
         source = f"seed {arguments.seed}"
     else:
         for option in ("n", "shape"):
             if getattr(arguments, option) is not None:
                 raise UsageError(f"--{option} and --input exclude each other. Received: both.")
-        values = arrange(read(arguments))
+        numbers = _read(arguments)
+        # As the file has them, so that an error names the place in the file.
+        operation.domain(operations.encode(operation, {"x": numbers}).rings, options)
+        values = arrange(numbers)
         size = operation.size_of([v.shape for v in values.values()])
-        size, options = operations.settle(operation, size, options)
+        operations.settle(operation, size, options)
         check_elements(operation, size, arguments.cluster is None)
         inputs = operations.encode(operation, values)
         source = arguments.input.name
-    operation.domain(inputs.rings, options)
     return Work(operation, options, inputs, source, shown)
 
 
-def read(arguments: argparse.Namespace) -> Array:
+def _read(arguments: argparse.Namespace) -> Array:
     """The numbers of --input: one column, or several or all side by side.
 
     Raises:
@@ -162,13 +167,18 @@ def read(arguments: argparse.Namespace) -> Array:
     return table[0] if len(table) == 1 else np.stack(table, axis=1)
 
 
-def rows(values: Array, axis: str = "row") -> dict[str, Array]:
-    """The input of an operation along rows: a vector is one row."""
+def add_axis(p: argparse.ArgumentParser) -> None:
+    """The option --axis of operations along rows."""
+    p.add_argument("--axis", choices=("row", "column"), help="of the file (default: row)")
+
+
+def rows(values: Array, axis: str | None) -> dict[str, Array]:
+    """The input of an operation along rows, or columns; a vector is one row."""
     import numpy as np
 
     if values.ndim == 1:
         return {"x": values.reshape(1, -1)}
-    return {"x": values if axis == "row" else np.ascontiguousarray(values.T)}
+    return {"x": np.ascontiguousarray(values.T) if axis == "column" else values}
 
 
 def perform(

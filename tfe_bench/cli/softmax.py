@@ -19,7 +19,7 @@ def add_parser(commands: Any) -> None:
         description="Shares rows of logits among three workers, computes e^x / sum(e^x) of each "
         "row without any worker seeing them, checks the result and prints what it cost.",
     )
-    p.add_argument("--axis", default="row", choices=("row", "column"), help="of a file (row)")
+    operation.add_axis(p)
     p.add_argument(
         "--plan-for",
         default="local",
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     def place(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         if vector:
             return values.reshape(-1)
-        return values.T if arguments.input and arguments.axis == "column" else values
+        return values.T if arguments.axis == "column" else values
 
     options = {"profile": arguments.plan_for}
     work = operation.prepare(arguments, "softmax", options, arrange, **shown)
