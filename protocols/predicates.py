@@ -230,7 +230,6 @@ def where(condition: Any, x: Any, y: Any) -> Shared:
 
     Rounds: 1 (cold 2).  Bits sent: D 128, E1, E2 64 per element.
     """
-    import tensorflow as tf
 
     x, y = given.pair("where", x, y)
     d = arithmetic.sub(x, y)
