@@ -52,7 +52,7 @@ def reciprocal(x: Any, signed: bool = True, bits: int = 62) -> Shared:
     """1 / x at x's scale for 0 < |x| < 2^bits ring units; 0 for x = 0.
 
     Args:
-        signed: x of either sign; False takes x > 0 (else 0) and about a third less communication.
+        signed: x of either sign; False takes x > 0 (else 0) and a quarter less communication.
 
     Error, rounds and bits: reciprocal.reciprocal (relative 2^-20 and 1.2 ulp, 9 rounds).
     """

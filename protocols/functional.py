@@ -199,7 +199,7 @@ def add_n(inputs: Any) -> Shared:
 def reduce_mean(x: Any, axis: Any = None, keepdims: bool = False) -> Shared:
     """The mean over one axis, several or all (None), at the scale of x.
 
-    Error, domain, rounds and bits: reductions.reduce_mean (1 round, below 1.5 ulp).
+    Error, domain, rounds and bits: reductions.reduce_mean (1 round; 1 ulp and 2^-31 of the sum).
     """
     x = given.private("reduce_mean", x)
     return reductions.reduce_mean(given.in_graph("reduce_mean"), x, axis, keepdims)

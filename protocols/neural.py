@@ -142,7 +142,7 @@ def avg_pool2d(x: Any, ksize: Any, strides: Any = None, padding: Any = "VALID") 
     Args:
         ksize, strides, padding: as of `max_pool2d`.
 
-    Error, domain, rounds and bits: reductions.avg_pool (1 round, below 1.5 ulp).
+    Error, domain, rounds and bits: reductions.avg_pool (1 round; 1 ulp and 2^-31 of the sum).
     """
     x = given.private("avg_pool2d", x)
     given.sizes("avg_pool2d", x)

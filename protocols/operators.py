@@ -110,7 +110,7 @@ def divide(x: Any, y: Any, signed: bool = True, bits: int = 62) -> Shared:
     """x / y; 0 for y = 0.  A public y is a multiplication.
 
     Args:
-        signed: y of either sign; False takes y > 0 (else 0) and about a third less communication.
+        signed: y of either sign; False takes y > 0 (else 0) and a quarter less communication.
         bits: |y| < 2^bits ring units; fewer are cheaper.
 
     Off by 2^-20 of the quotient and 1.25 ulp at most, while |x| and |x / y| are below 2^30 ring
