@@ -28,7 +28,7 @@ _METHOD = "/tfe_bench.Bare/Stream"
 _SMALL = b"12345678"
 
 
-def _serve(folder: Path) -> None:
+def _serve(folder: Path, tls_on: bool) -> None:
     """The second process: echoes, exchanges or swallows, as the first message says."""
 
     def stream(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
@@ -57,12 +57,15 @@ def _serve(folder: Path) -> None:
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("tfe_bench.Bare", {"Stream": handler}),)
     )
-    credentials = tls.server_credentials(
-        (folder / "0.key").read_bytes(),
-        (folder / "0.crt").read_bytes(),
-        [(folder / "1.crt").read_bytes()],
-    )
-    port = server.add_secure_port("127.0.0.1:0", credentials)
+    if tls_on:
+        credentials = tls.server_credentials(
+            (folder / "0.key").read_bytes(),
+            (folder / "0.crt").read_bytes(),
+            [(folder / "1.crt").read_bytes()],
+        )
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+    else:
+        port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     print(port, flush=True)
     sys.stdin.read()
@@ -85,12 +88,17 @@ def _reply(
 
 
 def measure(
-    rounds: int = 200, megabytes: int = 64, repeat: int = 5, mode: str = "lockstep"
+    rounds: int = 200,
+    megabytes: int = 64,
+    repeat: int = 5,
+    mode: str = "lockstep",
+    tls_on: bool = True,
 ) -> dict[str, list[float]]:
     """Seconds per exchange, seconds per hop and bytes per second, one figure per repeat.
 
     Args:
         mode: "lockstep" or "duplex".
+        tls_on: with TLS, as the channel has it.
     """
     with tempfile.TemporaryDirectory(prefix="tfe_bench-") as name:
         folder = Path(name)
@@ -99,18 +107,22 @@ def measure(
             tls.write_private(folder / f"{p}.key", key)
             tls.write_public(folder / f"{p}.crt", certificate)
         server = subprocess.Popen(
-            [sys.executable, "-m", "tfe_bench.benchmarks.bare_grpc", name],
+            [sys.executable, "-m", "tfe_bench.benchmarks.bare_grpc", name, str(int(tls_on))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
         try:
             assert server.stdout is not None and server.stdin is not None
             port = int(server.stdout.readline())
-            channel = grpc.secure_channel(
-                f"127.0.0.1:{port}",
-                tls.channel_credentials(*pairs[1], pairs[0][1]),
-                options=CHANNEL_OPTIONS + tls.target_options(pairs[0][1]),
-            )
+            address = f"127.0.0.1:{port}"
+            if tls_on:
+                channel = grpc.secure_channel(
+                    address,
+                    tls.channel_credentials(*pairs[1], pairs[0][1]),
+                    options=CHANNEL_OPTIONS + tls.target_options(pairs[0][1]),
+                )
+            else:
+                channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
             call = channel.stream_stream(
                 _METHOD, request_serializer=wire.identity, response_deserializer=wire.identity
             )
@@ -149,4 +161,4 @@ def _run(call: Any, mode: str, kind: str, count: int) -> float:
 
 
 if __name__ == "__main__":
-    _serve(Path(sys.argv[1]))
+    _serve(Path(sys.argv[1]), sys.argv[2] == "1")

@@ -44,12 +44,17 @@ class LocalCluster(_Runner):
 
     Use as a context manager; the workers die with it (and with this process).
 
+    Args:
+        threads: per worker; None lets each use half of the cores.
+        tls_on: False measures what TLS costs; everything stays on loopback.
+
     Attributes:
         start_seconds: from the start of the processes until all three answered.
     """
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(self, threads: int | None = None, *, tls_on: bool = True) -> None:
         self.name = "local"
+        self._tls = tls_on
         self.start_seconds = 0.0
         self._folder = Path(tempfile.mkdtemp(prefix="tfe_bench-"))
         self._workers: list[subprocess.Popen[bytes]] = []
@@ -79,7 +84,7 @@ class LocalCluster(_Runner):
             clients=(ClientConfig(_CLIENT, client_certificate),),
             ring=64,
             fractional_bits=16,
-            tls=True,
+            tls=self._tls,
         )
         config.save(self._folder / "cluster.toml")
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}

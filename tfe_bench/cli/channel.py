@@ -21,6 +21,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--rounds", type=int, default=200, help="in one graph (default 200)")
     p.add_argument("--megabytes", type=int, default=64, help="of the transfer (default 64)")
     p.add_argument("--repeat", type=int, default=7, help="timed turns (default 7)")
+    p.add_argument("--no-tls", action="store_true", help="all of it in the clear, on loopback")
     p.add_argument("--json", action="store_true", help="print JSON, nothing else")
     p.set_defaults(run=run)
 
@@ -40,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
     ours, lockstep, duplex = (
         {name: list[float]() for name in ("exchange", "hop", "bulk")} for _ in range(3)
     )
-    with LocalCluster() as cluster:
+    on = not arguments.no_tls
+    with LocalCluster(tls_on=on) as cluster:
         # In turns, so that a noisy minute hits all.
         for _ in range(2):
             measured = cluster.run("channel", settings, {}).measured[1]
@@ -51,12 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
             ):
                 ours[name] += measured[key]
             for mode, bare in (("lockstep", lockstep), ("duplex", duplex)):
-                for name, values in bare_grpc.measure(**settings, mode=mode).items():
+                for name, values in bare_grpc.measure(**settings, mode=mode, tls_on=on).items():
                     bare[name] += values
     if arguments.json:
         print(json.dumps({"tfe_bench": ours, "bare_grpc": lockstep, "bare_grpc_duplex": duplex}))
         return 0
-    table = Table("between workers 1 and 2, TLS on", "tfe_bench", "bare, lock-step", "bare, duplex")
+    title = f"between workers 1 and 2, TLS {'on' if on else 'OFF'}"
+    table = Table(title, "tfe_bench", "bare, lock-step", "bare, duplex")
     for name, label, unit, scale in (
         ("exchange", "exchange (both send, both wait)", "us", 1e6),
         ("hop", "hop (half a ping-pong)", "us", 1e6),
