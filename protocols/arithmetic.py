@@ -44,7 +44,7 @@ def _broadcastable(operation: str, x: Shared, y: Shared) -> None:
     import tensorflow as tf
 
     try:
-        tf.broadcast_static_shape(x.any.shape, y.any.shape)
+        tf.broadcast_static_shape(tf.TensorShape(x.any.shape), tf.TensorShape(y.any.shape))
     except ValueError:
         raise UsageError(
             f"{operation} wants shapes that broadcast. Received: {x.shape.as_list()} and "
