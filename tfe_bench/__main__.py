@@ -29,6 +29,8 @@ def _parser() -> Any:
     parser: Any = argparse_flags.ArgumentParser(  # type: ignore[no-untyped-call]
         prog="tfe_bench",
         description="Secure three-party computation as TensorFlow graphs, and what it costs.",
+        # TensorFlow registers flags of its own; a command's `--n` is no abbreviation of them.
+        allow_abbrev=False,
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

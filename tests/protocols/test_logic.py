@@ -197,6 +197,6 @@ def test_numbers_of_bits_that_show_only_when_the_graph_runs_are_refused_by_their
 
 def test_bits_say_nothing_of_themselves() -> None:
     bits = MaskedBits(np.arange(3), None, 3)
-    assert repr(bits) == "MaskedBits(dealer=0)"
+    assert repr(bits) == "MaskedBits(shape=None, dealer=0)"
     with pytest.raises(TypeError, match="private"):
         bool(bits)
