@@ -45,7 +45,7 @@ _ALWAYS = ("lan", "wan")
 def predict(
     rounds: int, bytes_by_party: Sequence[int], compute_seconds: float, profile: str
 ) -> float | None:
-    """compute + rounds * delay + bytes / bandwidth, in seconds; None for `local`, which has neither.
+    """compute + rounds * delay + bytes / bandwidth, in seconds; None for `local`.
 
     Args:
         rounds: messages on the critical path.

@@ -6,13 +6,15 @@ One process row a party; in it the steps, the waits, what was sent to and receiv
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from tfe_bench.benchmarks import data
 from tfe_bench.errors import DataError
 
 Row = dict[str, Any]
@@ -24,7 +26,7 @@ _BETWEEN = 10_000_000  # between jobs, ns
 
 
 def offsets(parts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Of each party: what to take from its clock to get party 0's, and how wrong that may be, in ns.
+    """Of each party: what its clock is ahead of party 0's, and how wrong that may be, in ns.
 
     0 where both read the same clock; else from the messages of `timeline.clock_gaps`: half the
     difference of the two directions, off by less than half their sum.
@@ -50,19 +52,27 @@ def events(jobs: Jobs) -> list[Row]:
     start = 0
     for number, (title, parts) in enumerate(jobs):
         shifts = offsets(parts)
-        origins = [int(part["begun"]) - shift for part, (shift, _) in zip(parts, shifts, strict=True)]
+        origins = [
+            int(part["begun"]) - shift for part, (shift, _) in zip(parts, shifts, strict=True)
+        ]
         first = min(origins)
         end = start
         for p, part in enumerate(parts):
             at = start + origins[p] - first
             end = max(end, at + int(part["ended"]))
             row = _slice(p, _STEPS, title, at, at + int(part["ended"]))
-            row["args"] = {"clock_offset_us": shifts[p][0] / 1e3, "off_by_at_most_us": shifts[p][1] / 1e3}
+            row["args"] = {
+                "clock_offset_us": shifts[p][0] / 1e3,
+                "off_by_at_most_us": shifts[p][1] / 1e3,
+            }
             rows.append(row)
             names[p, _STEPS] = "steps"
             rows += _party(p, part, at, f"{number}", names)
         start = end + _BETWEEN
-    return _headings(len(names) and 3, names) + sorted(rows, key=lambda row: row["ts"])
+    both = Counter(row["id"] for row in rows if "id" in row)
+    # A message whose other end was not seen has no arrow.
+    rows = [row for row in rows if "id" not in row or both[row["id"]] == 2]
+    return _headings(3 if names else 0, names) + sorted(rows, key=lambda row: row["ts"])
 
 
 def _headings(parties: int, names: Mapping[tuple[int, int], str]) -> list[Row]:
@@ -153,7 +163,7 @@ def _arrow(row: Row, kind: str, name: str) -> Row:
 def _part(row_of: list[Row]) -> None:
     """Slices of one row must not overlap halfway: an earlier one ends where the next begins."""
     row_of.sort(key=lambda row: row["ts"])
-    for row, following in zip(row_of, row_of[1:], strict=False):
+    for row, following in itertools.pairwise(row_of):
         row["dur"] = min(row["dur"], following["ts"] - row["ts"])
 
 
@@ -173,18 +183,8 @@ def write(path: str | os.PathLike[str], jobs: Jobs) -> None:
         text = json.dumps(whole, allow_nan=False, separators=(",", ":"))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"A worker's trace is malformed ({type(error).__name__}).") from error
-    file = Path(path)
-    temporary = ""
-    try:
-        handle, temporary = tempfile.mkstemp(".tmp", f".{file.name}.", file.parent)
-        with os.fdopen(handle, "w", encoding="ascii") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, file)
-        temporary = ""
-    except OSError as error:
-        raise DataError(f"Cannot write the trace to {str(file)!r}: {error.strerror}.") from error
-    finally:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
+
+    def put(out: IO[bytes]) -> None:
+        out.write(text.encode("ascii"))
+
+    data.write_atomically(Path(path), put)

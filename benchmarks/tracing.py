@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.protocols import timeline
 from tfe_bench.protocols.party import Party
 
@@ -29,8 +31,8 @@ def watched(party: Party, once: Callable[[], Any]) -> tuple[Any, dict[str, Any]]
     All three workers do so together.
     """
     with _Profiler() as profiler:
+        timeline.observe(party, timeline.EVENTS)  # a peer may be a little earlier
         party.exchange(b"begin")
-        timeline.observe(party, timeline.EVENTS)
         begun = timeline.now()
         profiler.mark()
         result = once()
@@ -38,8 +40,9 @@ def watched(party: Party, once: Callable[[], Any]) -> tuple[Any, dict[str, Any]]
     rows = timeline.events(party)
     left_out = timeline.observed(party).left_out
     timeline.observe(party, timeline.OFF)
-    rows["begin"] -= begun
-    rows["end"] -= begun
+    rows = rows[(rows["end"] > begun) | (rows["site"] > 0)]
+    rows["begin"] = np.maximum(rows["begin"] - begun, 0)
+    rows["end"] = np.maximum(rows["end"] - begun, 0)
     asked = rows["about"] > 0
     asked &= rows["kind"] != timeline.WAITED
     rows["about"][asked] -= begun

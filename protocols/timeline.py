@@ -1,4 +1,4 @@
-"""Where a session's time went, and on demand every message, wait and step (kernels/core/timeline.h).
+"""Where a session's time went: totals, or every message, wait and step (core/timeline.h).
 
 Numbers, sizes and times only: nothing of what was computed.
 """
@@ -72,7 +72,7 @@ def now() -> int:
 
 
 def clock_gaps(party: Party, turns: int = 8) -> dict[int, int]:
-    """How much later than sent, by the two hosts' clocks, messages of a party arrive at least, in ns.
+    """By peer: how much later than sent, by the two hosts' clocks, its messages come at least, in ns.
 
     Parties 0 and 1, then 0 and 2 exchange the time; half the difference of a pair's two gaps is
     what one clock is ahead of the other.

@@ -6,7 +6,7 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,9 +164,7 @@ def report(
     if arguments.trace is not None:
         from tfe_bench.benchmarks import trace_file
 
-        trace_file.write(
-            arguments.trace, [(workload, [m["trace"] for m in result.measured])]
-        )
+        trace_file.write(arguments.trace, [(workload, [m["trace"] for m in result.measured])])
     keep(arguments, record)
     if not arguments.json:
         table.render(record, Console())
@@ -226,10 +224,15 @@ def make_record(
         cluster=cluster.name,
         cpu_seconds=tuple(statistics.median(m["cpu_seconds"]) for m in measured),
         messages=tuple(sum(m["messages"]) for m in measured),
-        bytes_by_link=tuple(tuple(m["payload"]) for m in measured),
+        bytes_by_link=_links([m["payload"] for m in measured]),
         breakdown=tuple(_breakdown(m) for m in measured),
         prediction=prediction.forecast(measured, arguments.profile, seconds.median),
     )
+
+
+def _links(sent: Sequence[Sequence[int]]) -> tuple[tuple[int, int, int], ...]:
+    """By sender and receiver."""
+    return tuple((int(a), int(b), int(c)) for a, b, c in sent)
 
 
 def _breakdown(measured: Mapping[str, Any]) -> dict[str, Any]:

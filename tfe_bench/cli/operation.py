@@ -203,7 +203,7 @@ def perform(
 
     with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
         result, verdict = compute(
-            cluster, work, arguments.repeat, bar.update, trace=arguments.trace is not None
+            cluster, work, arguments.repeat, bar.update, arguments.trace is not None
         )
     if arguments.output:
         bits = result.fractional_bits["result"]
@@ -230,7 +230,7 @@ def compute(
     progress: Callable[[float, str], None],
     trace: bool = False,
 ) -> tuple[JobResult, Verdict]:
-    """One job on a cluster, with one more run to trace if wanted; and whether its result is right."""
+    """One job on a cluster (with one more run if it is traced), and whether its result is right."""
     from tfe_bench.benchmarks import operations
     from tfe_bench.cluster.client import PrivateInput
 

@@ -95,7 +95,7 @@ def _measured(
     inputs = operations.generate(entry, size, arguments.seed)
     work = operation.Work(entry, options, inputs, f"seed {arguments.seed}", options)
     traced = arguments.trace is not None
-    result, verdict = operation.compute(cluster, work, arguments.repeat, progress, trace=traced)
+    result, verdict = operation.compute(cluster, work, arguments.repeat, progress, traced)
     if traced:
         traces.append((entry.name, [m["trace"] for m in result.measured]))
     record = make_record(

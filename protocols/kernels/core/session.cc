@@ -602,7 +602,7 @@ int64_t Session::Pop(int peer, uint8_t* out, int64_t limit) {
       hold = o.keep_alive;
       o.sent += piece;
       counters_.frame_sent[peer] += sizeof(h) + piece;
-      if (began && !o.first_ns) o.first_ns = began;
+      if (began && !o.first_ns) o.first_ns = Timeline::Now();
       if (o.sent == o.size) {
         if (began && o.queued_ns) {
           timeline_->Message({o.first_ns, Timeline::Now(), o.queued_ns, o.tag.step, o.size,
