@@ -72,7 +72,7 @@ def now() -> int:
 
 
 def clock_gaps(party: Party, turns: int = 8) -> dict[int, int]:
-    """By peer: how much later than sent, by the two hosts' clocks, its messages come at least, in ns.
+    """By peer: how much later than sent its messages come at least by the two clocks, in ns.
 
     Parties 0 and 1, then 0 and 2 exchange the time; half the difference of a pair's two gaps is
     what one clock is ahead of the other.

@@ -35,17 +35,16 @@ def worker(begun: int, events: list[list[int]], **changes: Any) -> dict[str, Any
     return plain | changes
 
 
-def three(**changes: Any) -> list[dict[str, Any]]:
+def three() -> list[dict[str, Any]]:
     return [
-        worker(1_000_000, [[0, 8_000, 0, 3, 0, 0, 0, 0, STEP, -1, 0]], **changes),
-        worker(1_000_500, [[2_000, 2_500, 1_500, 3, 64, 7, 0, 1, SENT, 2, 0]], **changes),
+        worker(1_000_000, [[0, 8_000, 0, 3, 0, 0, 0, 0, STEP, -1, 0]]),
+        worker(1_000_500, [[2_000, 2_500, 1_500, 3, 64, 7, 0, 1, SENT, 2, 0]]),
         worker(
             1_001_000,
             [
                 [3_000, 3_100, 500, 3, 64, 7, 0, 1, RECEIVED, 1, 0],
                 [1_100, 3_100, 2_000, 3, 0, 7, 0, 0, WAITED, 1, 0],
             ],
-            **changes,
         ),
     ]
 
@@ -81,7 +80,9 @@ def test_a_message_has_a_slice_at_both_ends_and_an_arrow(tmp_path: Path) -> None
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     events = check(json.loads(path.read_text()))
     headings = {
-        (e["pid"], e["args"]["name"]) for e in events if e["name"] in ("process_name", "thread_name")
+        (e["pid"], e["args"]["name"])
+        for e in events
+        if e["name"] in ("process_name", "thread_name")
     }
     assert {(p, f"party {p}") for p in range(3)} <= headings
     assert (1, "sends to 2") in headings and (2, "receives from 1") in headings
@@ -151,5 +152,5 @@ def test_a_malformed_trace_of_a_worker_is_a_data_error(
     change: dict[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match="malformed"):
-        trace_file.write(tmp_path / "t.json", [("sort", three(**change))])
+        trace_file.write(tmp_path / "t.json", [("sort", [part | change for part in three()])])
     assert list(tmp_path.iterdir()) == []
