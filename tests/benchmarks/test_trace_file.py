@@ -1,4 +1,4 @@
-"""A trace is valid trace-event JSON, holds what was recorded, and is written whole or not at all."""
+"""A trace is valid trace-event JSON, holds what was seen, and is written whole or not at all."""
 
 from __future__ import annotations
 
