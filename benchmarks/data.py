@@ -163,7 +163,7 @@ def write_result(path: str | os.PathLike[str], values: npt.NDArray[Any], name: s
         raise UsageError(f"A result has one or two axes. Received: shape {values.shape}.")
     file = check_result_path(path)
     if file.suffix.lower() == ".npy":
-        _write_atomically(file, lambda stream: np.save(stream, values, allow_pickle=False))
+        write_atomically(file, lambda stream: np.save(stream, values, allow_pickle=False))
         return
     if values.ndim == 1:
         _write_csv(file, {name: values})
@@ -196,7 +196,7 @@ def write_table(path: str | os.PathLike[str], table: Mapping[str, npt.NDArray[An
         names = ", ".join(sorted(map(str, types)))
         raise UsageError(f"A .npy file has one type; write a .csv instead. Received: {names}.")
     matrix = np.stack(list(table.values()), axis=1)
-    _write_atomically(file, lambda stream: np.save(stream, matrix, allow_pickle=False))
+    write_atomically(file, lambda stream: np.save(stream, matrix, allow_pickle=False))
 
 
 def generate(n: int, seed: int, kind: str = "int64") -> Numbers:
@@ -610,7 +610,7 @@ def _write_csv(file: Path, table: Mapping[str, npt.NDArray[Any]]) -> None:
         text.flush()
         text.detach()
 
-    _write_atomically(file, write)
+    write_atomically(file, write)
 
 
 def _rows(columns: list[npt.NDArray[Any]]) -> Iterator[tuple[int | float, ...]]:
@@ -624,7 +624,12 @@ def _heading(name: str) -> str:
     return name if _is_name(name.strip()) else f"column_{name.strip()}"
 
 
-def _write_atomically(file: Path, write: Callable[[IO[bytes]], None]) -> None:
+def write_atomically(file: Path, write: Callable[[IO[bytes]], None]) -> None:
+    """Puts a file in place once it is whole, with mode 0600; never one that is half-written.
+
+    Raises:
+        DataError: it cannot be written.
+    """
     temporary = ""
     try:
         handle, temporary = tempfile.mkstemp(".tmp", f".{file.name}.", file.parent)  # mode 0600

@@ -5,14 +5,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from tfe_bench.benchmarks import processor
 from tfe_bench.cluster.jobs import Context
 from tfe_bench.errors import UsageError, did_you_mean
 
 T = TypeVar("T")
 
-PARAMETERS = ("repeat", "warm_up", "profile")
+PARAMETERS = ("repeat", "warm_up", "profile", "trace")
 _MAX_REPEAT = 1000
 
 
@@ -41,8 +42,9 @@ def check_repeat(repeat: object) -> None:
 def measure(context: Context, variant: str, once: Callable[[Callable[[float], None]], T]) -> T:
     """Runs `once` for warm-up and then `repeat` times; fills in the context's measurements.
 
-    All three workers begin each run together; the barrier is not part of the time.  Bytes and
-    rounds are those of the last run.
+    All three workers begin each run together; the barrier is not part of the time.  Bytes, rounds
+    and the breakdown are those of the last run.  With the parameter "trace" one more run follows,
+    which is watched closely and not timed.
 
     Args:
         variant: of the protocol, for the record.
@@ -51,12 +53,17 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
     Returns:
         What the last run returned.
     """
+    from tfe_bench.protocols import timeline
+
     party, parameters = context.party, context.parameters
     repeat, warm_up = int(parameters.get("repeat", 1)), int(parameters.get("warm_up", 1))
-    turns = warm_up + repeat
+    traced = parameters.get("trace") is True
+    turns = warm_up + repeat + traced
     took: list[float] = []
+    used: list[float] = []
     result: T | None = None
-    for turn in range(turns):
+    before: processor.Usage | None = None
+    for turn in range(warm_up + repeat):
         label = "warming up" if turn < warm_up else f"run {turn - warm_up + 1} of {repeat}"
 
         def progress(fraction: float, turn: int = turn, label: str = label) -> None:
@@ -64,21 +71,54 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
 
         progress(0.0)
         result = None  # the last run's result is not memory of this one
+        last = turn == warm_up + repeat - 1
+        if last:
+            before = processor.usage()
         party.exchange(b"begin")
         party.reset_counters()
-        started = time.perf_counter()
+        if last:
+            timeline.observe(party, timeline.TOTALS)
+        cpu, started = time.process_time(), time.perf_counter()
         result = once(progress)
         took.append(time.perf_counter() - started)
+        used.append(time.process_time() - cpu)
+    breakdown = _breakdown(took[-1], timeline.observed(party), before)
+    timeline.observe(party, timeline.OFF)
     counters = party.counters()
     context.measurements.update(
         seconds=took[warm_up:],
+        cpu_seconds=used[warm_up:],
         payload=counters["payload"],
         frames=counters["frames"],
+        messages=counters["messages"],
         rounds=[[s.cold, s.ahead] for s in party.rounds()],
         # tracing, and what the first run took longer than the others
         build_seconds=max(party.build_seconds, took[0] - statistics.median(took[warm_up:])),
         trace_seconds=party.build_seconds,
         variant=variant,
+        breakdown=breakdown,
     )
+    if traced:
+        from tfe_bench.benchmarks import tracing
+
+        context.progress((turns - 1) / turns, "tracing")
+        result = None
+        result, context.measurements["trace"] = tracing.watched(
+            party, lambda: once(lambda fraction: None)
+        )
     assert result is not None
     return result
+
+
+def _breakdown(run: float, seen: Any, before: processor.Usage | None) -> dict[str, Any]:
+    """Where this worker's last run went, in seconds; None for what the system does not tell."""
+    after = processor.usage() if before is not None else None
+    used, queued = after.since(before) if after is not None and before is not None else (None, None)
+    return {
+        "run": run,
+        "waiting": list(seen.waited),
+        "packing": seen.packed,
+        "unpacking": seen.unpacked,
+        "processor": used,
+        "queued": queued,
+    }

@@ -6,15 +6,18 @@ to be published: it holds no data and no host names, and of the cluster's file o
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import importlib.metadata
 import json
 import math
 import os
 import platform
+import stat
 import statistics
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +30,8 @@ SCHEMA: Final = 1
 VERSIONED: Final = ("tfe_bench", "tensorflow", "numpy", "grpcio", "python")
 
 PerParty = tuple[int, int, int]
+# Fields that the first records lack.
+_LATER: Final = ("cpu_seconds", "messages", "bytes_by_link", "breakdown", "prediction")
 
 _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly"),
@@ -175,6 +180,13 @@ class Record:
         machine: as from `machine()`.
         commit: as from `commit()`.
         time: of the measurement, ISO 8601 in UTC.
+        cpu_seconds: processor time of each worker in one run, user and system, in seconds.
+        messages: that each party sent in one run.
+        bytes_by_link: payload bytes by sender and receiver.
+        breakdown: where each worker's last run went, in seconds (docs/performance.md).
+        prediction: as from `prediction.forecast`.
+
+    Records of before these last five are read as if nobody had measured them.
 
     Raises:
         UsageError: a field has another type, or figures that cannot be.
@@ -206,6 +218,11 @@ class Record:
     machine: Machine = field(default_factory=machine)
     commit: str | None = field(default_factory=commit)
     time: str = field(default_factory=_now)
+    cpu_seconds: tuple[float, float, float] | None = None
+    messages: PerParty | None = None
+    bytes_by_link: tuple[PerParty, ...] | None = None
+    breakdown: tuple[Mapping[str, Any], ...] | None = None
+    prediction: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -227,9 +244,18 @@ class Record:
         for name in ("build_seconds", "start_seconds", "share_seconds"):
             if getattr(self, name) is not None:
                 put(name, _number(name, getattr(self, name)))
-        for name in ("bytes_sent", "frame_bytes", "peak_memory", "idle_memory"):
+        for name in ("bytes_sent", "frame_bytes", "messages", "peak_memory", "idle_memory"):
             if getattr(self, name) is not None:
                 put(name, _per_party(name, getattr(self, name)))
+        for name, check in (
+            ("cpu_seconds", _number),
+            ("bytes_by_link", _per_party),
+            ("breakdown", _json_object),
+        ):
+            if getattr(self, name) is not None:
+                put(name, _three(name, getattr(self, name), check))
+        if self.prediction is not None:
+            put("prediction", _json_object("prediction", self.prediction))
         if self.max_error is not None:
             put("max_error", _number("max_error", self.max_error, finite=False))
         if self.correct is not None:
@@ -273,7 +299,7 @@ class Record:
         schema = flat.pop("schema", None)
         if type(schema) is not int or schema != SCHEMA:
             raise DataError(f"Records of schema {SCHEMA} are read. Received: schema {schema!r}.")
-        _check_fields("record", flat, [f.name for f in fields(cls)])
+        _check_fields("record", flat, [f.name for f in fields(cls)], _LATER)
         for name, part in (("seconds", Seconds), ("machine", Machine)):
             if not isinstance(flat[name], dict):
                 raise DataError(f"A record's {name} is an object. Received: {flat[name]!r}.")
@@ -293,27 +319,49 @@ class Record:
 def append(path: str | os.PathLike[str], record: Record) -> None:
     """Adds the record as one line to a JSON-lines file, which is made with mode 0600 if missing.
 
-    The line goes out in a single write at the end of the file, so that several
-    commands may share one file; a line that a full disk cut short is closed off first.
+    The line goes out in a single write at the end of the file, under a lock, so that several
+    commands may share one file.  What a full disk cuts short is taken back; the part of a line that
+    something else left at the end is closed off first.
 
     Raises:
         DataError: the file cannot be written.
     """
     line = (record.to_json() + "\n").encode()
     try:
-        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            size = os.fstat(handle).st_size
-            if size and os.pread(handle, 1, size - 1) != b"\n":
-                line = b"\n" + line
-            written = os.write(handle, line)
-        finally:
-            os.close(handle)
+        written = _append(path, line)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(f"Cannot write the record to {os.fspath(path)!r}: {reason}.") from error
-    if written != len(line):
-        raise DataError(f"The record was cut short in {os.fspath(path)!r}: the disk may be full.")
+    if not written:
+        raise DataError(f"No room for the record in {os.fspath(path)!r}: the disk may be full.")
+
+
+def _append(path: str | os.PathLike[str], line: bytes) -> bool:
+    """Adds all of a line to a file, or nothing; whether it fitted."""
+    existed = os.path.lexists(path)
+    handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with contextlib.suppress(OSError):  # not every file system has locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        facts = os.fstat(handle)
+        regular, size = stat.S_ISREG(facts.st_mode), facts.st_size
+        if size and os.pread(handle, 1, size - 1) != b"\n":
+            line = b"\n" + line
+        done = False
+        try:
+            done = os.write(handle, line) == len(line)
+            if done and regular:
+                done = False
+                os.fsync(handle)
+                done = os.fstat(handle).st_nlink > 0  # not one that another command took back
+        finally:
+            if not done and regular:
+                os.ftruncate(handle, size)
+                if size == 0 and not existed:
+                    os.unlink(path)
+        return done
+    finally:
+        os.close(handle)
 
 
 def read(path: str | os.PathLike[str]) -> list[Record]:
@@ -442,6 +490,12 @@ def _per_party(name: str, value: object) -> PerParty:
     return cast(PerParty, tuple(_count(name, v) for v in value))
 
 
+def _three(name: str, value: object, check: Callable[[str, object], Any]) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple) or len(value) != 3:
+        raise UsageError(f"{name} has one entry per party. Received: {value!r}.")
+    return tuple(check(name, v) for v in value)
+
+
 def _json_object(name: str, value: object) -> dict[str, Any]:
     """A deep copy with lists for tuples, so that a record equals what is read back."""
     if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
@@ -480,11 +534,13 @@ def _check_time(value: object) -> None:
         raise UsageError(f"time is ISO 8601 in UTC, e.g. {_now()!r}. Received: {value!r}.")
 
 
-def _check_fields(what: str, given: Mapping[str, object], known: list[str]) -> None:
+def _check_fields(
+    what: str, given: Mapping[str, object], known: list[str], optional: Sequence[str] = ()
+) -> None:
     for name in given:
         if name not in known:
             hint = did_you_mean(name, known)
             raise DataError(f"A {what} has no field {name!r}.{hint} Was it written by a newer one?")
-    missing = [name for name in known if name not in given]
+    missing = [name for name in known if name not in given and name not in optional]
     if missing:
         raise DataError(f"A {what} lacks {', '.join(missing)}.")

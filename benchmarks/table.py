@@ -100,7 +100,26 @@ def _figures(record: Record) -> list[tuple[str, str]]:
         ("start workers", _seconds(record.start_seconds)),
         ("share inputs", _seconds(record.share_seconds)),
         ("rounds", f"{_count(record.rounds)} cold / {_count(record.rounds_ahead)} run-ahead"),
+        *_prediction(record),
     ]
+
+
+def _prediction(record: Record) -> list[tuple[str, str]]:
+    """What it would take on other networks, or should have taken on this one."""
+    found = record.prediction or {}
+    seconds = found.get("seconds")
+    if not isinstance(seconds, Mapping):
+        return []
+    lines = []
+    if isinstance(own := seconds.get(record.profile), float | int):
+        ratio = record.seconds.median / own if own else math.inf
+        lines.append(("predicted", f"{human_seconds(own)}  (measured / predicted {ratio:.2f})"))
+    lines += [
+        (f"predicted {clean(str(name))}", human_seconds(value))
+        for name, value in seconds.items()
+        if name != record.profile and isinstance(value, float | int)
+    ]
+    return lines
 
 
 def _circumstances(record: Record) -> list[tuple[str, str]]:
@@ -142,7 +161,33 @@ def _parties(record: Record, strong: str, faint: str) -> Table:
     ):
         cells = [_ABSENT] * 3 if values is None else [sign + human_bytes(v) for v in values]
         table.add_row(label, *cells)
+    if record.messages is not None:
+        table.add_row("messages", *map(_count, record.messages))
+    if record.cpu_seconds is not None:
+        table.add_row("processor", *map(human_seconds, record.cpu_seconds))
+    for label, times in _waits(record):
+        table.add_row(label, *times)
     return table
+
+
+def _waits(record: Record) -> list[tuple[str, list[str]]]:
+    """How long each party was busy in the last run, and idle until a message of another came."""
+    try:
+        parts = [
+            (float(b["run"]), [float(w) for w in b["waiting"]]) for b in record.breakdown or ()
+        ]
+        busy = [human_seconds(max(0.0, run - sum(waits))) for run, waits in parts]
+        rows = [
+            [
+                _ABSENT if p == peer else human_seconds(waits[peer])
+                for p, (_, waits) in enumerate(parts)
+            ]
+            for peer in range(len(parts))
+        ]
+    except (KeyError, TypeError, ValueError, IndexError):  # somebody else's record
+        return []
+    named = [(f"waits for {peer}", row) for peer, row in enumerate(rows)]
+    return [("busy", busy), *named] if parts else []
 
 
 def _versions(record: Record) -> list[str]:

@@ -261,6 +261,9 @@ class Party:
         index: 0, 1 or 2.
         handle: of the native session, already keyed and connected.
         dealer: the party that deals unless a value says otherwise.
+
+    Attributes:
+        site_names: the protocols invoked so far, by their number.
     """
 
     def __init__(self, index: int, handle: int, dealer: int = 0) -> None:
@@ -268,6 +271,7 @@ class Party:
         self.handle = handle
         self.dealer = dealer
         self.build_seconds = 0.0
+        self.site_names: dict[int, str] = {}
         self._native = ops.native()
         self._next_site = 1
         self._step = 0
@@ -322,6 +326,7 @@ class Party:
         if number >> 24:
             raise ProtocolError("This session has used up its site numbers; start a new one.")
         self._next_site += 1
+        self.site_names[number] = name
         dealer = self.dealer if dealer is None else dealer
         trace.log.update(f"{number} {name} {dealer} {about!r}\n".encode())
         return Site(self, number, dealer, trace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -281,6 +282,60 @@ def test_unwritable_and_unreadable_files_are_data_errors(tmp_path: Path) -> None
     (tmp_path / "b").write_bytes(b"\xff")
     with pytest.raises(DataError, match="UTF-8"):
         read(tmp_path / "b")
+
+
+def test_a_disk_that_is_full_halfway_keeps_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.jsonl"
+    append(path, a_record())
+    before = path.read_bytes()
+    whole = os.write
+    monkeypatch.setattr(os, "write", lambda handle, line: whole(handle, line[:20]))
+    for file in (path, tmp_path / "new.jsonl"):
+        with pytest.raises(DataError, match="disk may be full") as told:
+            append(file, a_record())
+        assert told.value.exit_code == 10
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["r.jsonl"]
+
+
+def test_a_line_that_never_reached_the_disk_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.jsonl"
+    append(path, a_record())
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DataError, match="No space left"):
+        append(path, a_record())
+    assert path.read_bytes() == before
+
+
+def test_records_of_before_the_breakdown_are_still_read() -> None:
+    later = ("cpu_seconds", "messages", "bytes_by_link", "breakdown", "prediction")
+    old = Record.from_json(without(a_record(), **dict.fromkeys(later, "DROP")))
+    assert all(getattr(old, name) is None for name in later)
+
+
+def test_the_breakdown_survives_its_file() -> None:
+    part = {"run": 0.5, "waiting": [0.0, 0.1, 0.2], "processor": None, "ops": {"MatMul": 0.1}}
+    record = a_record(
+        cpu_seconds=(0.1, 0.2, 3),
+        messages=[1, 2, 3],
+        bytes_by_link=[[0, 1, 2], [3, 0, 4], [5, 6, 0]],
+        breakdown=[part, part, part],
+        prediction={"rounds": 3, "seconds": {"wan": 0.6}, "ratio": None},
+    )
+    assert Record.from_json(record.to_json()) == record
+    for bad in ({"cpu_seconds": [1, 2]}, {"bytes_by_link": [[1], [2], [3]]}, {"prediction": 1}):
+        with pytest.raises(UsageError):
+            a_record(**bad)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")

@@ -116,6 +116,27 @@ def _without_escapes(text: str) -> str:
     return parts[0] + "".join(part.partition("m")[2] for part in parts[1:])
 
 
+def test_the_breakdown_and_the_prediction_are_shown_where_they_were_measured() -> None:
+    parts = [{"run": 0.5, "waiting": [0, 0.1, 0.15]} for _ in range(3)]
+    seconds = {"lan": 0.26, "wan": 0.4}
+    more = {"breakdown": parts, "cpu_seconds": (0.2, 0.1, 0.1), "messages": (1, 2000, 3)}
+    times = Seconds.of([0.5])
+    text = drawn(
+        a_record(**more, profile="wan", prediction={"seconds": seconds}, seconds=times, repeats=1)
+    )
+    assert "predicted      400 ms  (measured / predicted 1.25)" in text
+    assert "predicted lan  260 ms" in text
+    assert any(line.split() == ["messages", "1", "2,000", "3"] for line in text.splitlines())
+    assert any(line.split()[:3] == ["busy", "250", "ms"] for line in text.splitlines())
+    assert any(
+        line.split() == ["waits", "for", "1", "100", "ms", "-", "100", "ms"]
+        for line in text.splitlines()
+    )
+    # somebody else's record may hold anything
+    odd = drawn(a_record(breakdown=[{}, {}, {}], prediction={"seconds": {"wan": "soon"}}))
+    assert "waits" not in odd and "predicted" not in odd
+
+
 def test_no_terminal_means_no_escape_codes_and_ascii_only() -> None:
     text = drawn(a_record(), force_terminal=False)
     assert text.isascii()

@@ -233,3 +233,55 @@ def test_a_study_that_is_interrupted_leaves_no_folder(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert out == "" and err.strip().endswith("interrupted")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_measurement_that_is_interrupted_leaves_no_record_and_no_trace(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "tfe_bench", "sort", "--n", "4096", "--repeat", "1000"),
+            *("--record", "r.jsonl", "--trace", "t.json"),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        start_new_session=True,
+    )
+    time.sleep(15)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == "" and err.strip().endswith("interrupted")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_of_several_operations_is_one_file(command: Command, tmp_path: Path) -> None:
+    done = command(
+        *("ops", "--only", "relu,mul", "--scale", "0.001", "--repeat", "1"),
+        *("--trace", "t.json", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    records = [Record.from_json(line) for line in done.stdout.splitlines()]
+    assert len(records) == 2
+    for record in records:
+        assert record.breakdown is not None and record.breakdown[0]["ops"]
+        assert record.prediction is not None and record.prediction["seconds"]["wan"] > 0
+        assert record.repeats == 1
+    titles = {e["name"] for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"]}
+    assert {"relu", "mul"} <= titles
+    assert [p.name for p in tmp_path.iterdir()] == ["t.json"]
+
+
+def test_a_trace_that_could_not_be_written_is_refused_before_anything_runs(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "here").mkdir()
+    for path in ("here", "none/t.json"):
+        done = command("sort", "--n", "10", "--trace", path)
+        assert done.returncode == 10 and "--trace" in done.stderr
+    done = command("sort", "--n", "10", "--trace", "a", "--record", "./a")
+    assert done.returncode == 2 and "two files" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["here"]

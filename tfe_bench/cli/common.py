@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.client import JobResult
 
 PROFILES = ("local",)
+_OPS = 12
 
 
 def add_run_options(p: argparse.ArgumentParser, repeat: int = 5) -> None:
@@ -32,6 +34,19 @@ def add_run_options(p: argparse.ArgumentParser, repeat: int = 5) -> None:
     p.add_argument("--profile", default="local", choices=PROFILES, help="network profile")
     p.add_argument("--json", action="store_true", help="print the record as JSON, nothing else")
     p.add_argument("--record", type=Path, metavar="FILE", help="append the record to a .jsonl file")
+    p.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write where the time went, for Perfetto or chrome://tracing (.json); takes one more "
+        "run, which is not timed",
+    )
+
+
+def harness_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the timing loop of a job is told."""
+    traced = {"trace": True} if arguments.trace is not None else {}
+    return {"repeat": arguments.repeat, **traced}
 
 
 class _Bar:
@@ -84,7 +99,11 @@ def open_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
     if not 1 <= arguments.repeat <= 1000:
         raise UsageError(f"--repeat is 1 to 1000. Received: {arguments.repeat}.")
     if arguments.record is not None:
-        _check_record_path(arguments.record)
+        _check_path(arguments.record, "--record", "The record")
+    if arguments.trace is not None:
+        _check_path(arguments.trace, "--trace", "The trace")
+        if arguments.record is not None and arguments.trace.resolve() == arguments.record.resolve():
+            raise UsageError("--trace and --record are two files. Received: the same one.")
     if arguments.cluster is None:
         if arguments.client is not None:
             raise UsageError("--client goes with --cluster. Received: no --cluster.")
@@ -93,14 +112,16 @@ def open_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
     return Cluster(arguments.cluster, arguments.client)
 
 
-def _check_record_path(path: Path) -> None:
-    """Refuses before a long run a file that could not be appended to after it."""
-    target = path if path.exists() else path.parent
-    wanted = os.W_OK if path.exists() else os.W_OK | os.X_OK
+def _check_path(path: Path, option: str, what: str) -> None:
+    """Refuses before a long run a file that could not be written after it."""
+    # A trace is put in place of what was there: that takes a writable folder.
+    fresh = option == "--trace" or not path.exists()
+    target = path.parent if fresh else path
+    wanted = os.W_OK | os.X_OK if fresh else os.W_OK
     if path.is_dir() or not path.parent.is_dir() or not os.access(target, wanted):
         raise DataError(
-            f"The record cannot be written to {str(path)!r}. Received: a folder, a missing or "
-            "read-only folder, or a read-only file. Choose another --record."
+            f"{what} cannot be written to {str(path)!r}. Received: a folder, a missing or "
+            f"read-only folder, or a read-only file. Choose another {option}."
         )
 
 
@@ -140,6 +161,10 @@ def report(
         fractional_bits,
         ring,
     )
+    if arguments.trace is not None:
+        from tfe_bench.benchmarks import trace_file
+
+        trace_file.write(arguments.trace, [(workload, [m["trace"] for m in result.measured])])
     keep(arguments, record)
     if not arguments.json:
         table.render(record, Console())
@@ -167,17 +192,18 @@ def make_record(
     ring: int | None = None,
 ) -> Record:
     """The record of a run; `ring` if not the cluster's."""
-    from tfe_bench.benchmarks import records
+    from tfe_bench.benchmarks import prediction, records
 
     measured = result.measured
     # A run is over when the last of the three is.
     times = [max(turn) for turn in zip(*(m["seconds"] for m in measured), strict=True)]
     cold, ahead = total_rounds(measured)
+    seconds = records.Seconds.of(times)
     return records.Record(
         workload=workload,
         parameters=dict(parameters),
         repeats=len(times),
-        seconds=records.Seconds.of(times),
+        seconds=seconds,
         build_seconds=max(m["build_seconds"] for m in measured),
         start_seconds=cluster.start_seconds,
         share_seconds=result.share_seconds,
@@ -196,4 +222,20 @@ def make_record(
         profile_emulation=None,
         tls=cluster.client.config.tls,
         cluster=cluster.name,
+        cpu_seconds=tuple(statistics.median(m["cpu_seconds"]) for m in measured),
+        messages=tuple(sum(m["messages"]) for m in measured),
+        bytes_by_link=_links([m["payload"] for m in measured]),
+        breakdown=tuple(_breakdown(m) for m in measured),
+        prediction=prediction.forecast(measured, arguments.profile, seconds.median),
     )
+
+
+def _links(sent: Sequence[Sequence[int]]) -> tuple[tuple[int, int, int], ...]:
+    """By sender and receiver."""
+    return tuple((int(a), int(b), int(c)) for a, b, c in sent)
+
+
+def _breakdown(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a worker's time went; with a trace, also its ops (the record holds the longest)."""
+    ops = list(measured.get("trace", {}).get("op_seconds", {}).items())[:_OPS]
+    return {**measured["breakdown"], "ops": dict(ops) or None}

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli.common import add_run_options, open_cluster, progress_bar, report
+from tfe_bench.cli.common import (
+    add_run_options,
+    harness_parameters,
+    open_cluster,
+    progress_bar,
+    report,
+)
 from tfe_bench.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -128,7 +134,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     point = FixedPoint(form.fxp, form.ring_bits)
     # What was shared, so that the error is the protocol's alone.
     meant = np.clip(point.decode(point.encode(x)), low, high)
-    parameters = {**form.parameters, "repeat": arguments.repeat}
+    parameters = {**form.parameters, **harness_parameters(arguments)}
     with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
         result = cluster.run("exp", parameters, inputs(form, meant), bar.update)
     errors = np.abs(decoded(form, result) - np.exp(meant))
@@ -221,7 +227,7 @@ def _study(arguments: argparse.Namespace) -> int:
 
     for option in (
         *("n", "method", "clamp", "ring", "iterations", "softmax", "fractional_bits"),
-        *("advise", "record"),
+        *("advise", "record", "trace"),
     ):
         if getattr(arguments, option) not in (None, False):
             name = option.replace("_", "-")

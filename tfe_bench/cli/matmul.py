@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tfe_bench.cli.common import add_run_options, open_cluster, progress_bar, report
+from tfe_bench.cli.common import (
+    add_run_options,
+    harness_parameters,
+    open_cluster,
+    progress_bar,
+    report,
+)
 from tfe_bench.errors import UsageError
 
 _FRACTIONAL_BITS = 16
@@ -42,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         name: PrivateInput(encode(value), _FRACTIONAL_BITS) for name, value in (("x", x), ("y", y))
     }
     with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
-        result = cluster.run("matmul", {"repeat": arguments.repeat}, inputs, bar.update)
+        result = cluster.run("matmul", harness_parameters(arguments), inputs, bar.update)
     product = FixedPoint(2 * _FRACTIONAL_BITS).decode(result.outputs["product"])
     error = float(np.abs(product - x @ y).max())
     # each of n terms is off by at most half an ulp of each factor

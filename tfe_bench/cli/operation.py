@@ -202,7 +202,9 @@ def perform(
     from tfe_bench.protocols.fixedpoint import FixedPoint
 
     with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
-        result, verdict = compute(cluster, work, arguments.repeat, bar.update)
+        result, verdict = compute(
+            cluster, work, arguments.repeat, bar.update, arguments.trace is not None
+        )
     if arguments.output:
         bits = result.fractional_bits["result"]
         ring = result.outputs["result"]
@@ -222,16 +224,21 @@ def perform(
 
 
 def compute(
-    cluster: Any, work: Work, repeat: int, progress: Callable[[float, str], None]
+    cluster: Any,
+    work: Work,
+    repeat: int,
+    progress: Callable[[float, str], None],
+    trace: bool = False,
 ) -> tuple[JobResult, Verdict]:
-    """One job on a cluster, and whether its result is right."""
+    """One job on a cluster (with one more run if it is traced), and whether its result is right."""
     from tfe_bench.benchmarks import operations
     from tfe_bench.cluster.client import PrivateInput
 
     bits = work.inputs.fractional_bits
+    traced = {"trace": True} if trace else {}
     result = cluster.run(
         "operation",
-        {"operation": work.operation.name, "repeat": repeat, **work.options},
+        {"operation": work.operation.name, "repeat": repeat, **traced, **work.options},
         {name: PrivateInput(ring, bits) for name, ring in work.inputs.rings.items()},
         progress,
     )

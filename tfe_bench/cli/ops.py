@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     from rich.console import Console
 
-    from tfe_bench.benchmarks import overview
+    from tfe_bench.benchmarks import overview, trace_file
 
     chosen = _chosen(arguments.only)
     scale = _QUICK if arguments.quick else arguments.scale
@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.seed < 0:
         raise UsageError(f"--seed is 0 or more. Received: {arguments.seed}.")
     lines: list[Line] = []
+    traces: list[tuple[str, list[dict[str, Any]]]] = []
     try:
         with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
             for i, entry in enumerate(chosen):
@@ -57,8 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
                     bar.update((i + fraction) / len(chosen), f"{name} ({i + 1} of {len(chosen)})")
 
                 progress(0.0, "")
-                lines.append(_measured(arguments, cluster, entry, scale, progress))
+                lines.append(_measured(arguments, cluster, entry, scale, progress, traces))
                 keep(arguments, lines[-1].record)
+        if arguments.trace is not None:
+            trace_file.write(arguments.trace, traces)
     finally:  # what was measured before a failure counts
         if not arguments.json:
             overview.render(lines, Console())
@@ -76,7 +79,12 @@ def _chosen(only: str | None) -> list[Operation]:
 
 
 def _measured(
-    arguments: argparse.Namespace, cluster: Any, entry: Operation, scale: float, progress: Any
+    arguments: argparse.Namespace,
+    cluster: Any,
+    entry: Operation,
+    scale: float,
+    progress: Any,
+    traces: list[tuple[str, list[dict[str, Any]]]],
 ) -> Line:
     from tfe_bench.benchmarks import operations
     from tfe_bench.benchmarks.overview import Line
@@ -86,7 +94,10 @@ def _measured(
     size, options = operations.settle(entry, size, given)
     inputs = operations.generate(entry, size, arguments.seed)
     work = operation.Work(entry, options, inputs, f"seed {arguments.seed}", options)
-    result, verdict = operation.compute(cluster, work, arguments.repeat, progress)
+    traced = arguments.trace is not None
+    result, verdict = operation.compute(cluster, work, arguments.repeat, progress, traced)
+    if traced:
+        traces.append((entry.name, [m["trace"] for m in result.measured]))
     record = make_record(
         entry.name,
         arguments,

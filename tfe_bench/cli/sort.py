@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli.common import add_run_options, open_cluster, progress_bar, report
+from tfe_bench.cli.common import (
+    add_run_options,
+    harness_parameters,
+    open_cluster,
+    progress_bar,
+    report,
+)
 from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     parameters = {
         "algorithm": arguments.algorithm,
         "descending": arguments.descending,
-        "repeat": arguments.repeat,
+        **harness_parameters(arguments),
         "profile": arguments.plan_for,
     }
     with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <new>
 
+#include "protocols/kernels/core/timeline.h"
+
 namespace tfe_bench {
 namespace {
 
@@ -95,7 +97,7 @@ std::string Describe(const Tag& t) {
 }  // namespace
 
 Session::Session(int party, const uint8_t keys[3][16], bool simulated)
-    : party_(party), simulated_(simulated) {
+    : party_(party), simulated_(simulated), timeline_(std::make_unique<Timeline>()) {
   for (int j = 0; j < 3; ++j) {
     has_key_[j] = j == party || (j + 2) % 3 == party;
     if (has_key_[j]) ExpandAesKey(keys[j], &keys_[j]);
@@ -144,14 +146,21 @@ Error Session::BeginStep(int64_t step, StepKind kind, int64_t run_ahead) {
            ": its masks may have been used";
   }
   last_step_ = step;
-  changed_.wait(lock, [&] {
-    if (!aborted_.empty()) return true;
+  const auto too_far_behind = [&] {
     for (int p = 0; p < 3; ++p) {
-      if (p != party_ && peers_[p].done_step + run_ahead < step) return false;
+      if (p != party_ && peers_[p].done_step + run_ahead < step) return p;
     }
-    return true;
+    return -1;
+  };
+  int slowest = -1;
+  changed_.wait(lock, [&] {
+    const int p = too_far_behind();
+    if (p >= 0) slowest = p;
+    return !aborted_.empty() || p < 0;
   });
   if (!aborted_.empty()) return aborted_;
+  if (slowest >= 0) timeline_->Came(slowest, step, 0);
+  timeline_->StepBegan(step);
   // What came early must be of this step's kind.
   const Tag first{static_cast<uint64_t>(step), 0, 0, 0};
   for (const Peer& peer : peers_) {
@@ -175,6 +184,7 @@ void Session::EndStep(int64_t step) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!open_steps_.erase(step)) return;
+    timeline_->StepEnded(step);
     Depth deepest;
     for (const Depth& d : recv_depths_[step]) {
       deepest.cold = std::max(deepest.cold, d.cold);
@@ -234,14 +244,20 @@ Error Session::Send(int peer, const Tag& tag, bool run_ahead, const std::string&
       counters_.messages_sent[peer] += 1;
     }
     if (run_ahead) peers_[peer].ahead_sent += size;
+    const int64_t queued = timeline_->on() ? Timeline::Now() : 0;
+    timeline_->Acted();
     if (!in_memory_[peer]) {
       const int64_t delay = delay_us_[peer];
       peers_[peer].outbox.push_back({tag, flags, depth, data, size, 0, std::move(keep_alive),
-                                     delay ? NowMicros() + delay : 0});
+                                     delay ? NowMicros() + delay : 0, queued});
       WakeSender(peer);
       return "";
     }
     counters_.frame_sent[peer] += size + sizeof(FrameHeader);
+    if (queued) {
+      timeline_->Message({queued, queued, queued, tag.step, size, tag.site, tag.iteration, tag.slot,
+                          Timeline::kSent, peer, run_ahead});
+    }
   }
   const auto other = linked_[peer].lock();
   if (!other) return "party " + std::to_string(peer) + " has gone";
@@ -258,6 +274,7 @@ void Session::Note(const Tag& tag, int index, Depth depth) {
 void Session::Recv(int peer, const Tag& tag, int index, size_t expected, Done done) {
   Message message;
   Error error;
+  const int64_t asked = timeline_->on() ? Timeline::Now() : 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!aborted_.empty()) {
@@ -267,7 +284,7 @@ void Session::Recv(int peer, const Tag& tag, int index, size_t expected, Done do
     } else {
       auto it = peers_[peer].arrived.find(tag);
       if (it == peers_[peer].arrived.end()) {
-        if (!peers_[peer].waiting.emplace(tag, Waiting{done, expected, index}).second) {
+        if (!peers_[peer].waiting.emplace(tag, Waiting{done, expected, index, asked}).second) {
           error = "two receives wait for one message (" + Describe(tag) + ")";
         } else {
           return;
@@ -304,6 +321,8 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
   Message message;
   Error error;
   std::map<int64_t, Passed> open;
+  const int64_t came = timeline_->on() ? Timeline::Now() : 0;
+  int64_t first = came;
   {
     std::unique_lock<std::mutex> lock(mutex_);
     Peer& from = peers_[peer];
@@ -315,6 +334,7 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
       from.ahead_freed = std::max(from.ahead_freed, tag.step);
       if (gates_.empty() || !GateIsOpen()) return "";
       open.swap(gates_);
+      timeline_->Came(peer, 0, 0);
       lock.unlock();
       for (auto& gate : open) gate.second("");
       return "";
@@ -354,6 +374,7 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
         fresh.message.data = AlignedBuffer(total);
         fresh.message.size = total;
         fresh.received = 0;
+        fresh.first_ns = came;
         it = from.arriving.emplace(tag, std::move(fresh)).first;
       }
       if (it->second.received != offset || it->second.message.size != total) {
@@ -363,14 +384,23 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
       it->second.received += size;
       if (it->second.received < total) return "";
       message = std::move(it->second.message);
+      first = it->second.first_ns;
       from.arriving.erase(it);
     }
+    if (came) timeline_->Unpacked(came);
     if (flags & kRunAhead) {
       message.credit = std::make_shared<Credit>(weak_from_this(), peer, message.size);
     }
     message.depth.cold = depth.cold + 1;
     message.depth.ahead = depth.ahead + (flags & kRunAhead ? 0 : 1);
     auto it = from.waiting.find(tag);
+    if (came) {
+      const int64_t asked = it == from.waiting.end() ? 0 : it->second.asked_ns;
+      timeline_->Message({first ? first : came, Timeline::Now(), asked, tag.step, total, tag.site,
+                          tag.iteration, tag.slot, Timeline::kReceived, peer,
+                          (flags & kRunAhead) != 0});
+      if (it != from.waiting.end()) timeline_->Came(peer, tag.step, tag.site);
+    }
     if (it == from.waiting.end()) {
       from.arrived.emplace(tag, std::move(message));
       return "";
@@ -534,6 +564,7 @@ int64_t Session::NextBlob(int peer, uint8_t* out, int64_t small, int64_t limit, 
 }
 
 int64_t Session::Pop(int peer, uint8_t* out, int64_t limit) {
+  const int64_t began = timeline_->on() ? Timeline::Now() : 0;
   std::vector<std::shared_ptr<void>> finished;  // released after the lock
   int64_t used = 0;
   bool copied = false;
@@ -571,7 +602,13 @@ int64_t Session::Pop(int peer, uint8_t* out, int64_t limit) {
       hold = o.keep_alive;
       o.sent += piece;
       counters_.frame_sent[peer] += sizeof(h) + piece;
+      if (began && !o.first_ns) o.first_ns = Timeline::Now();
       if (o.sent == o.size) {
+        if (began && o.queued_ns) {
+          timeline_->Message({o.first_ns, Timeline::Now(), o.queued_ns, o.tag.step, o.size,
+                              o.tag.site, o.tag.iteration, o.tag.slot, Timeline::kSent, peer,
+                              (o.flags & kRunAhead) != 0});
+        }
         finished.push_back(std::move(o.keep_alive));
         outbox.pop_front();
         if (outbox.empty()) changed_.notify_all();
@@ -581,6 +618,7 @@ int64_t Session::Pop(int peer, uint8_t* out, int64_t limit) {
     used += static_cast<int64_t>(piece);
     copied = true;
   } while (copied && used < limit);
+  if (began) timeline_->Packed(began);
   return used;
 }
 

@@ -29,6 +29,8 @@
 
 namespace tfe_bench {
 
+class Timeline;
+
 // Empty text means success.
 using Error = std::string;
 
@@ -168,6 +170,9 @@ class Session : public std::enable_shared_from_this<Session> {
   void ResetCounters();
   std::vector<Depth> StepDepths();  // one entry per finished step, since the last reset
 
+  // Where the time went; off until somebody observes.
+  Timeline& timeline() { return *timeline_; }
+
   // ---- debug log
   void SetRecording(bool on) { recording_ = on; }
   bool recording() const { return recording_; }
@@ -186,15 +191,18 @@ class Session : public std::enable_shared_from_this<Session> {
     size_t size, sent;
     std::shared_ptr<void> keep_alive;
     int64_t ready_at_us;
+    int64_t queued_ns = 0, first_ns = 0;  // on the timeline; 0: nobody observes
   };
   struct Waiting {
     Done done;
     size_t expected;
     int index;
+    int64_t asked_ns = 0;
   };
   struct Arriving {
     Message message;
     size_t received;
+    int64_t first_ns = 0;
   };
   struct Peer {
     std::deque<Outgoing> outbox;
@@ -240,6 +248,7 @@ class Session : public std::enable_shared_from_this<Session> {
   int64_t next_gate_ = 1;
   Error aborted_;
   Counters counters_{};
+  const std::unique_ptr<Timeline> timeline_;
 
   std::atomic<bool> recording_{false};
   std::mutex record_mutex_;

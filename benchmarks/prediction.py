@@ -1,0 +1,117 @@
+"""What a run would take on a network: computing, rounds times delay, bytes over bandwidth.
+
+The three are added up, though sending overlaps with computing where the dealer runs ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfe_bench.errors import UsageError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A network between the hosts.
+
+    Attributes:
+        name: as on the command line.
+        delay: one way, in seconds.
+        bits_per_second: what a host sends at most, to both others together.
+    """
+
+    name: str
+    delay: float
+    bits_per_second: float
+
+
+LINKS: Mapping[str, Link] = {
+    link.name: link
+    for link in (
+        Link("lan", 10e-6, 40e9),
+        Link("wan", 20e-3, 352e6),
+        Link("net0", 0.0, 100e9),
+        Link("net1", 1e-3, 1e9),
+        Link("net2", 10e-3, 100e6),
+        Link("net3", 100e-3, 10e6),
+    )
+}
+_UNSHAPED = "local"
+_ALWAYS = ("lan", "wan")
+
+
+def predict(
+    rounds: int, bytes_by_party: Sequence[int], compute_seconds: float, profile: str
+) -> float | None:
+    """compute + rounds * delay + bytes / bandwidth, in seconds; None for `local`.
+
+    Args:
+        rounds: messages on the critical path.
+        bytes_by_party: that each sends; they send at the same time, so the busiest counts.
+        compute_seconds: without waiting for the network.
+
+    Raises:
+        UsageError: there is no such profile.
+    """
+    if profile == _UNSHAPED:
+        return None
+    link = LINKS.get(profile)
+    if link is None:
+        raise UsageError(
+            f"Unknown network profile. Received: {profile!r}.{did_you_mean(profile, LINKS)} "
+            f"Known: {_UNSHAPED}, {', '.join(LINKS)}."
+        )
+    return compute_seconds + rounds * link.delay + max(bytes_by_party) * 8 / link.bits_per_second
+
+
+def critical_rounds(steps: Sequence[Sequence[Sequence[int]]]) -> int:
+    """Rounds of a run of several graph calls.
+
+    The first counts from a cold start; while it runs, the dealer makes the material of the others.
+
+    Args:
+        steps: of each graph call, of each party: (cold, run-ahead) rounds.
+    """
+    total = 0
+    for number, step in enumerate(steps):
+        total += max(party[0 if number == 0 else 1] for party in step)
+    return total
+
+
+def compute_seconds(seconds: Sequence[float], waited: Sequence[Sequence[float]]) -> float:
+    """The time of the party that was busy longest: what is left of its run without its waits."""
+    return max(max(0.0, run - sum(w)) for run, w in zip(seconds, waited, strict=True))
+
+
+def forecast(measured: Sequence[Mapping[str, Any]], profile: str, median: float) -> dict[str, Any]:
+    """What a record says of prediction, from what the three workers measured.
+
+    Args:
+        profile: of the run.
+        median: its measured time in seconds.
+
+    Returns:
+        rounds, bytes of the busiest party, compute_seconds; seconds by profile; and ratio, measured
+        over predicted, None for a network that was not shaped.
+    """
+    steps = list(zip(*(m["rounds"] for m in measured), strict=True))
+    rounds = critical_rounds(steps)
+    sent = [sum(m["frames"]) for m in measured]
+    busy = compute_seconds(
+        [m["breakdown"]["run"] for m in measured], [m["breakdown"]["waiting"] for m in measured]
+    )
+    seconds: dict[str, float] = {}
+    for name in dict.fromkeys((*_ALWAYS, profile)):
+        predicted = predict(rounds, sent, busy, name)
+        if predicted is not None:
+            seconds[name] = predicted
+    ratio = median / seconds[profile] if seconds.get(profile) else None
+    return {
+        "rounds": rounds,
+        "bytes": max(sent),
+        "compute_seconds": busy,
+        "seconds": seconds,
+        "ratio": ratio,
+    }

@@ -1,0 +1,64 @@
+"""Processor time of this process, by what its threads do."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+GRAPH, TRANSPORT, OTHER = "graph", "transport", "other"
+_TASKS = Path("/proc/self/task")
+# By what gRPC and TensorFlow call their threads; Python's own are told apart by their id.
+_PREFIXES = (("tf_", GRAPH), ("grpc", TRANSPORT), ("event_engine", TRANSPORT))
+_CHANNEL = ("tfe-channel", "tfe-rpc")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Nanoseconds of each thread so far.
+
+    Attributes:
+        used: on a processor.
+        queued: ready, and waiting for a free processor.
+        group: GRAPH, TRANSPORT or OTHER.
+    """
+
+    used: dict[int, int]
+    queued: dict[int, int]
+    group: dict[int, str]
+
+    def since(self, before: Usage) -> tuple[dict[str, float], float]:
+        """Seconds on a processor by group, and seconds queued (all threads added up)."""
+        used = dict.fromkeys((GRAPH, TRANSPORT, OTHER), 0.0)
+        for thread, ns in self.used.items():
+            used[self.group[thread]] += (ns - before.used.get(thread, 0)) / 1e9
+        queued = sum(ns - before.queued.get(thread, 0) for thread, ns in self.queued.items())
+        return used, queued / 1e9
+
+
+def usage() -> Usage | None:
+    """The threads of this process; None where the kernel keeps no such account.
+
+    The calling thread runs the program: what it does counts as the graph's.
+    """
+    python = {t.native_id: t.name for t in threading.enumerate() if t.native_id is not None}
+    me = threading.get_native_id()
+    found = Usage({}, {}, {})
+    try:
+        tasks = list(_TASKS.iterdir())
+    except OSError:
+        return None
+    for task in tasks:
+        thread = int(task.name)
+        try:
+            used, queued, _ = (int(n) for n in (task / "schedstat").read_text().split())
+            name = (task / "comm").read_text()
+        except (OSError, ValueError):  # it has ended, or there is no account
+            continue
+        group = next((g for prefix, g in _PREFIXES if name.startswith(prefix)), OTHER)
+        if thread == me:
+            group = GRAPH
+        elif python.get(thread, "").startswith(_CHANNEL):
+            group = TRANSPORT
+        found.used[thread], found.queued[thread], found.group[thread] = used, queued, group
+    return found if me in found.used else None

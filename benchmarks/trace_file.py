@@ -1,0 +1,190 @@
+"""A trace for people: Chrome's trace-event JSON, which Perfetto and chrome://tracing open.
+
+One process row a party; in it the steps, the waits, what was sent to and received from each peer
+(with arrows from one to the other), and TensorFlow's ops by thread.  Names, sizes and times only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from tfe_bench.benchmarks import data
+from tfe_bench.errors import DataError
+
+Row = dict[str, Any]
+Jobs = Sequence[tuple[str, Sequence[Mapping[str, Any]]]]
+
+_SENT, _RECEIVED, _WAITED, _STEP = range(4)
+_STEPS, _WAITS, _TO, _FROM, _OPS = 1, 2, 10, 20, 100
+_BETWEEN = 10_000_000  # between jobs, ns
+
+
+def offsets(parts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """Of each party: what its clock is ahead of party 0's, and how wrong that may be, in ns.
+
+    0 where both read the same clock; else from the messages of `timeline.clock_gaps`: half the
+    difference of the two directions, off by less than half their sum.
+    """
+    found = [(0, 0)]
+    for p in (1, 2):
+        if parts[p]["host"] and parts[p]["host"] == parts[0]["host"]:
+            found.append((0, 0))
+            continue
+        there, back = int(parts[p]["gaps"]["0"]), int(parts[0]["gaps"][str(p)])
+        found.append(((there - back) // 2, abs(there + back) // 2))
+    return found
+
+
+def events(jobs: Jobs) -> list[Row]:
+    """The trace events of jobs, one after the other.
+
+    Args:
+        jobs: a title and what each of the three workers recorded (benchmarks/tracing.py).
+    """
+    rows: list[Row] = []
+    names: dict[tuple[int, int], str] = {}
+    start = 0
+    for number, (title, parts) in enumerate(jobs):
+        shifts = offsets(parts)
+        origins = [
+            int(part["begun"]) - shift for part, (shift, _) in zip(parts, shifts, strict=True)
+        ]
+        first = min(origins)
+        end = start
+        for p, part in enumerate(parts):
+            at = start + origins[p] - first
+            end = max(end, at + int(part["ended"]))
+            row = _slice(p, _STEPS, title, at, at + int(part["ended"]))
+            row["args"] = {
+                "clock_offset_us": shifts[p][0] / 1e3,
+                "off_by_at_most_us": shifts[p][1] / 1e3,
+            }
+            rows.append(row)
+            names[p, _STEPS] = "steps"
+            rows += _party(p, part, at, f"{number}", names)
+        start = end + _BETWEEN
+    both = Counter(row["id"] for row in rows if "id" in row)
+    # A message whose other end was not seen has no arrow.
+    rows = [row for row in rows if "id" not in row or both[row["id"]] == 2]
+    return _headings(3 if names else 0, names) + sorted(rows, key=lambda row: row["ts"])
+
+
+def _headings(parties: int, names: Mapping[tuple[int, int], str]) -> list[Row]:
+    rows: list[Row] = []
+    for p in range(parties):
+        for kind, arguments in (
+            ("process_name", {"name": f"party {p}"}),
+            ("process_sort_index", {"sort_index": p}),
+        ):
+            rows.append({"name": kind, "ph": "M", "pid": p, "tid": 0, "args": arguments})
+    for (p, thread), name in sorted(names.items()):
+        for kind, arguments in (
+            ("thread_name", {"name": name}),
+            ("thread_sort_index", {"sort_index": thread}),
+        ):
+            rows.append({"name": kind, "ph": "M", "pid": p, "tid": thread, "args": arguments})
+    return rows
+
+
+def _party(
+    p: int, part: Mapping[str, Any], at: int, job: str, names: dict[tuple[int, int], str]
+) -> list[Row]:
+    sites = {int(n): str(name) for n, name in part["sites"].items()}
+    lanes: dict[int, list[Row]] = {}
+    arrows: list[Row] = []
+    for values in part["events"]:
+        e = dict(zip(part["fields"], values, strict=True))
+        kind, peer = e["kind"], e["peer"]
+        begin, end = at + e["begin"], at + e["end"]
+        site = sites.get(e["site"], "bookkeeping")
+        if kind == _STEP:
+            row = _slice(p, _STEPS, f"step {e['step']}", begin, end)
+        elif kind == _WAITED:
+            names[p, _WAITS] = "waiting"
+            row = _slice(p, _WAITS, f"for party {peer}: {site}", begin, end)
+            row["args"] = {"peer": peer, "site": e["site"], "step": e["step"]}
+        else:
+            thread = (_TO if kind == _SENT else _FROM) + peer
+            names[p, thread] = f"sends to {peer}" if kind == _SENT else f"receives from {peer}"
+            row = _slice(p, thread, site, begin, end)
+            row["args"] = {
+                "peer": peer,
+                "bytes": e["bytes"],
+                "site": e["site"],
+                "slot": e["slot"],
+                "step": e["step"],
+                "run_ahead": bool(e["run_ahead"]),
+            }
+            if e["iteration"]:
+                row["args"]["iteration"] = e["iteration"] - 1
+            waited = e["begin"] - e["about"] if kind == _SENT else e["end"] - e["about"]
+            if e["about"]:
+                row["args"]["queued_us" if kind == _SENT else "asked_for_us_before"] = waited / 1e3
+            ends = (p, peer) if kind == _SENT else (peer, p)
+            name = "/".join(map(str, (job, *ends, e["step"], e["site"], e["iteration"], e["slot"])))
+            arrows.append(_arrow(row, "s" if kind == _SENT else "f", name))
+        lanes.setdefault(row["tid"], []).append(row)
+    for thread, op, begin, length in part["ops"]:
+        names[p, _OPS + thread] = f"ops, thread {thread}"
+        begin += at
+        row = _slice(p, _OPS + thread, str(part["op_names"][op]), begin, begin + length)
+        lanes.setdefault(row["tid"], []).append(row)
+    for thread, row_of in lanes.items():
+        if thread != _STEPS and thread < _OPS:
+            _part(row_of)
+    return [*(row for row_of in lanes.values() for row in row_of), *arrows]
+
+
+def _slice(p: int, thread: int, name: str, begin: int, end: int) -> Row:
+    return {
+        "name": name,
+        "ph": "X",
+        "pid": p,
+        "tid": thread,
+        "ts": begin / 1e3,
+        "dur": max(0, end - begin) / 1e3,
+    }
+
+
+def _arrow(row: Row, kind: str, name: str) -> Row:
+    arrow = {"name": "message", "cat": "message", "ph": kind, "id": name}
+    arrow.update({key: row[key] for key in ("pid", "tid", "ts")})
+    if kind == "f":
+        arrow["bp"] = "e"
+    return arrow
+
+
+def _part(row_of: list[Row]) -> None:
+    """Slices of one row must not overlap halfway: an earlier one ends where the next begins."""
+    row_of.sort(key=lambda row: row["ts"])
+    for row, following in itertools.pairwise(row_of):
+        row["dur"] = min(row["dur"], following["ts"] - row["ts"])
+
+
+def write(path: str | os.PathLike[str], jobs: Jobs) -> None:
+    """Writes the trace of jobs, all of it or nothing, with mode 0600.
+
+    Raises:
+        DataError: the file cannot be written, or a worker's record is malformed.
+    """
+    try:
+        left_out = sum(int(part["left_out"]) for _, parts in jobs for part in parts)
+        whole = {
+            "traceEvents": events(jobs),
+            "displayTimeUnit": "ms",
+            "otherData": {"by": "tfe_bench", "events_left_out": left_out},
+        }
+        text = json.dumps(whole, allow_nan=False, separators=(",", ":"))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise DataError(f"A worker's trace is malformed ({type(error).__name__}).") from error
+
+    def put(out: IO[bytes]) -> None:
+        out.write(text.encode("ascii"))
+
+    data.write_atomically(Path(path), put)

@@ -1,0 +1,158 @@
+"""One run watched closely at a worker: messages, waits, steps and TensorFlow's ops.
+
+It is a run of its own after the timed ones, so that watching costs these nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.protocols import timeline
+from tfe_bench.protocols.party import Party
+
+_MARK = "tfe_bench begins"
+# Name and kind of an op, as TensorFlow calls what it runs.
+_OP = re.compile(r"[^:]*:([A-Za-z_][\w>.]*)")
+_LEAST_NS = 2_000
+_MOST_OPS = 100_000
+
+
+def watched(party: Party, once: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
+    """Runs once; returns the result and what the client draws (benchmarks/trace_file.py).
+
+    All three workers do so together.
+    """
+    with _Profiler() as profiler:
+        timeline.observe(party, timeline.EVENTS)  # a peer may be a little earlier
+        party.exchange(b"begin")
+        begun = timeline.now()
+        profiler.mark()
+        result = once()
+        ended = timeline.now()
+    rows = timeline.events(party)
+    left_out = timeline.observed(party).left_out
+    timeline.observe(party, timeline.OFF)
+    rows = rows[(rows["end"] > begun) | (rows["site"] > 0)]
+    rows["begin"] = np.maximum(rows["begin"] - begun, 0)
+    rows["end"] = np.maximum(rows["end"] - begun, 0)
+    asked = rows["about"] > 0
+    asked &= rows["kind"] != timeline.WAITED
+    rows["about"][asked] -= begun
+    sites = {int(n) for n in rows["site"]} - {0}
+    return result, {
+        "host": _host(),
+        "gaps": timeline.clock_gaps(party),
+        "begun": begun,
+        "ended": ended - begun,
+        "fields": list(rows.dtype.names or ()),
+        "events": [list(row) for row in rows.tolist()],
+        "left_out": left_out,
+        "sites": {n: party.site_names.get(n, "?") for n in sorted(sites)},
+        **profiler.found(),
+    }
+
+
+def _host() -> str:
+    """Equal at workers that read one clock: of one boot and one time namespace."""
+    parts = []
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+        parts.append(str(Path("/proc/self/ns/time").readlink()))
+    return hashlib.sha256("".join(parts).encode()).hexdigest()[:16] if parts else ""
+
+
+class _Profiler:
+    """TensorFlow's profiler around a run; without it the trace holds no ops."""
+
+    def __init__(self) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._marked = 0
+        self._ops: dict[str, Any] = {"op_names": [], "ops": [], "op_seconds": {}}
+
+    def __enter__(self) -> _Profiler:
+        import tensorflow as tf
+
+        self._folder = tempfile.TemporaryDirectory(prefix="tfe_bench-trace-")
+        options = tf.profiler.experimental.ProfilerOptions(
+            host_tracer_level=2, python_tracer_level=0, device_tracer_level=0
+        )
+        try:
+            tf.profiler.experimental.start(self._folder.name, options)
+        except Exception:  # another profiler runs: messages and waits are seen all the same
+            self._folder.cleanup()
+            self._folder = None
+        return self
+
+    def mark(self) -> None:
+        """Ties the profiler's clock to ours: now is the beginning."""
+        import tensorflow as tf
+
+        with tf.profiler.experimental.Trace(_MARK):
+            pass
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        import tensorflow as tf
+
+        if self._folder is None:
+            return
+        try:
+            with contextlib.suppress(Exception):
+                tf.profiler.experimental.stop(save=kind is None)
+            if kind is None:
+                with contextlib.suppress(Exception):  # of another version: no ops
+                    self._read(Path(self._folder.name))
+        finally:
+            self._folder.cleanup()
+
+    def _read(self, folder: Path) -> None:
+        space = _space(next(folder.rglob("*.xplane.pb")).read_bytes())
+        lines = [list(_line(plane, line)) for plane in space.planes for line in plane.lines]
+        begun = next(start for line in lines for name, start, _ in line if name == _MARK)
+        ops: list[tuple[int, str, int, int]] = []
+        seconds: dict[str, float] = {}
+        for thread, line in enumerate(lines):
+            for name, start, duration in line:
+                kind = _OP.fullmatch(name)
+                if kind is None or start < begun:
+                    continue
+                op = kind[1]
+                seconds[op] = seconds.get(op, 0.0) + duration / 1e9
+                if duration >= _LEAST_NS:
+                    ops.append((thread, op, start - begun, duration))
+        ops = sorted(ops, key=lambda row: -row[3])[:_MOST_OPS]
+        names = sorted({row[1] for row in ops})
+        index = {name: i for i, name in enumerate(names)}
+        threads = {thread: i for i, thread in enumerate(sorted({row[0] for row in ops}))}
+        self._ops = {
+            "op_names": names,
+            "ops": [[threads[t], index[op], start, length] for t, op, start, length in ops],
+            "op_seconds": dict(sorted(seconds.items(), key=lambda item: -item[1])),
+        }
+
+    def found(self) -> dict[str, Any]:
+        """The ops: [thread, name, begin, length] in ns from the mark; and seconds by kind."""
+        return self._ops
+
+
+def _line(plane: Any, line: Any) -> Iterator[tuple[str, int, int]]:
+    for event in line.events:
+        name = str(plane.event_metadata[event.metadata_id].name)
+        yield name, int(line.timestamp_ns) + event.offset_ps // 1000, event.duration_ps // 1000
+
+
+def _space(blob: bytes) -> Any:
+    try:
+        from tensorflow.tsl.profiler.protobuf import xplane_pb2
+    except ImportError:
+        from tensorflow.core.profiler.protobuf import xplane_pb2
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(blob)
+    return space

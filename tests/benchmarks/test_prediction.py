@@ -1,0 +1,55 @@
+"""Prediction: what a run would take on a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tfe_bench.benchmarks import prediction
+from tfe_bench.errors import UsageError
+
+
+def test_delay_counts_once_a_round_and_the_busiest_host_sends_at_its_rate() -> None:
+    found = prediction.predict(10, (44_000_000, 1, 0), 0.5, "wan")
+    assert found == pytest.approx(0.5 + 10 * 0.02 + 1.0)
+    assert prediction.predict(0, (0, 0, 0), 0.25, "net3") == 0.25
+    assert prediction.predict(3, (1, 2, 3), 0.25, "local") is None
+
+
+def test_an_unknown_network_is_refused() -> None:
+    with pytest.raises(UsageError, match='Did you mean "wan"'):
+        prediction.predict(1, (1, 1, 1), 0.0, "wann")
+
+
+def test_only_the_first_graph_call_waits_for_the_dealers_material() -> None:
+    # steps of three parties each: (cold, run-ahead)
+    steps = [[(1, 0), (3, 2), (3, 2)], [(0, 0), (5, 4), (5, 3)]]
+    assert prediction.critical_rounds(steps) == 3 + 4
+    assert prediction.critical_rounds([]) == 0
+
+
+def test_computing_is_what_the_busiest_party_did_not_wait() -> None:
+    waits = [(0.0, 0.4, 0.5), (0.2, 0.0, 0.1), (0.0, 0.0, 0.0)]
+    assert prediction.compute_seconds([1.0, 1.0, 0.2], waits) == pytest.approx(0.7)
+    assert prediction.compute_seconds([0.1, 0.1, 0.1], [(1.0, 0.0, 0.0)] * 3) == 0.0
+
+
+def _measured(waited: float) -> dict[str, Any]:
+    return {
+        "rounds": [[2, 1]],
+        "frames": [0, 500, 500],
+        "breakdown": {"run": 1.0, "waiting": [0.0, waited, 0.0]},
+    }
+
+
+def test_a_local_run_foretells_lan_and_wan_a_shaped_one_is_compared() -> None:
+    workers = [_measured(0.5), _measured(0.9), _measured(0.6)]
+    local = prediction.forecast(workers, "local", 1.0)
+    assert set(local["seconds"]) == {"lan", "wan"} and local["ratio"] is None
+    assert local["rounds"] == 2 and local["bytes"] == 1000
+    assert local["compute_seconds"] == pytest.approx(0.5)
+    shaped = prediction.forecast(workers, "net2", 1.04)
+    expected = 0.5 + 2 * 0.01 + 1000 * 8 / 100e6
+    assert shaped["seconds"]["net2"] == pytest.approx(expected)
+    assert shaped["ratio"] == pytest.approx(1.04 / expected)

@@ -1,0 +1,74 @@
+"""What three workers measure of one job, and the trace that they send back."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfe_bench.benchmarks import prediction, trace_file
+from tfe_bench.cluster.client import JobResult, PrivateInput
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tfe_bench.cluster.launch import LocalCluster
+
+SECRET = 0x5EC12E7_5EC12E7
+
+
+def _run(cluster: LocalCluster, **parameters: Any) -> JobResult:
+    keys = np.full(300, SECRET, np.int64)
+    return cluster.run("sort", {"repeat": 2, **parameters}, {"keys": PrivateInput(keys)})
+
+
+def test_each_worker_says_where_its_time_went(shared_cluster: LocalCluster) -> None:
+    measured = _run(shared_cluster).measured
+    for party, found in enumerate(measured):
+        part = found["breakdown"]
+        assert part["run"] == found["seconds"][-1]
+        assert len(found["seconds"]) == len(found["cpu_seconds"]) == 2
+        assert all(used > 0 for used in found["cpu_seconds"])
+        assert part["waiting"][party] == 0
+        assert 0 < sum(part["waiting"]) <= part["run"]
+        assert part["packing"] > 0 and part["unpacking"] > 0
+        if part["processor"] is not None:
+            assert set(part["processor"]) == {"graph", "transport", "other"}
+            assert part["processor"]["graph"] > 0 and part["queued"] >= 0
+        assert "trace" not in found
+        assert sum(found["messages"]) > 0 and found["messages"][party] == 0
+    told = prediction.forecast(measured, "local", 0.1)
+    assert told["seconds"]["wan"] > told["rounds"] * 0.02 > 0
+
+
+def test_a_traced_job_sends_back_names_sizes_and_times(
+    shared_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    before = time.monotonic_ns()
+    result = _run(shared_cluster, trace=True)
+    parts = [m["trace"] for m in result.measured]
+    for found, part in zip(result.measured, parts, strict=True):
+        assert len(found["seconds"]) == 2  # the traced run is not among them
+        assert before < part["begun"] < part["begun"] + part["ended"] < time.monotonic_ns()
+        assert "shuffle" in part["sites"].values() and "msb" in part["sites"].values()
+        assert part["left_out"] == 0
+    # one host has one clock, and a message between processes takes far less than 10 s either way
+    assert len({part["host"] for part in parts}) == 1
+    assert trace_file.offsets(parts) == [(0, 0)] * 3
+    for part in (parts[1], parts[2]):
+        assert 0 < int(part["gaps"]["0"]) < 10_000_000_000
+    # nothing of the data
+    assert str(SECRET) not in json.dumps(parts)
+
+    path = tmp_path / "trace.json"
+    trace_file.write(path, [("sort", parts)])
+    events = json.loads(path.read_text())["traceEvents"]
+    sent = [e for e in events if e["ph"] == "X" and 10 <= e["tid"] < 20]
+    got = [e for e in events if e["ph"] == "X" and 20 <= e["tid"] < 30]
+    ours = [[e["args"]["bytes"] for e in way if e["args"]["site"]] for way in (sent, got)]
+    assert sum(ours[0]) == sum(ours[1]) > 0 and len(ours[0]) == len(ours[1])
+    starts, ends = ({e["id"]: e["ts"] for e in events if e["ph"] == kind} for kind in "sf")
+    assert starts and set(starts) == set(ends)
+    assert all(starts[name] <= ends[name] for name in starts)
