@@ -58,7 +58,13 @@ Cell = str | Number | Raw
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str) -> str:
-    """A table that the page's script makes sortable; numbers stand with their points aligned."""
+    """A table that the page's script makes sortable; numbers stand with their points aligned.
+
+    Columns without any entry are left out.
+    """
+    kept = [i for i in range(len(head)) if any(row[i] != NOTHING for row in rows)]
+    head = [head[i] for i in kept]
+    rows = [[row[i] for i in kept] for row in rows]
     numeric = [any(isinstance(row[i], Number) for row in rows) for i in range(len(head))]
     widths = [
         max((len(c.parts[1]) for row in rows if isinstance(c := row[i], Number)), default=0)
@@ -80,7 +86,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str) -> 
 
 def _cell(cell: Cell, width: int) -> str:
     if isinstance(cell, Raw):
-        return f"<td>{cell.html}</td>"
+        return f'<td class="t">{cell.html}</td>'
     if isinstance(cell, str):
         kind = "wide" if len(cell) > 40 else "t" if len(cell) < 26 else ""
         return f'<td class="{kind}">{text(cell)}</td>'

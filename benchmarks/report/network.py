@@ -36,9 +36,9 @@ class Share:
     realised: bool
 
     @property
-    def seconds(self) -> float:
-        """Both together."""
-        return self.latency + self.transfer
+    def floor(self) -> float:
+        """What a run takes at least: the two overlap."""
+        return max(self.latency, self.transfer)
 
 
 def share(record: Record) -> Share | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tfe_bench import __version__
 from tfe_bench.benchmarks import published
+from tfe_bench.benchmarks.published import Figure
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.report import network
 from tfe_bench.benchmarks.report.beside import (
@@ -17,6 +18,7 @@ from tfe_bench.benchmarks.report.beside import (
     extents,
     latest,
     near,
+    order,
     pairs,
     profile_of,
     size_of,
@@ -119,7 +121,9 @@ def _size(record: Record) -> str:
 
 
 def _seconds(value: float | None, after: str = "") -> Number:
-    return NOTHING if value is None else Number(value, three_digits(value), after)
+    if value is None:
+        return NOTHING
+    return Number(value, three_digits(value) if value >= 1e-3 else f"{value:.5f}", after)
 
 
 def _ratio(value: float | None) -> Cell:
@@ -170,7 +174,7 @@ def _headline(newest: Sequence[Record]) -> str:
         key = (record.workload, profile_of(record))
         if key not in largest or (extents(record) or ()) > (extents(largest[key]) or ()):
             largest[key] = record
-    ranked = sorted(largest.values(), key=lambda r: (best_pair(r) is None, r.workload, r.profile))
+    ranked = sorted(largest.values(), key=lambda r: best_pair(r) is None)  # else as they come
     tiles = "\n".join(_tile(record) for record in ranked[:_TILES])
     return (
         f'<div class="tiles">\n{tiles}\n</div>\n<p class="say">Median run time of the largest size '
@@ -194,17 +198,19 @@ def _tile(record: Record) -> str:
         if not pair.exact:
             theirs += f", n = {(pair.figure.elements or (0,))[0]:,}"
         below = f"<b>{text(words)}</b> {text(pair.figure.system)} published ({text(theirs)})"
+    what = f"{text(record.workload)} {text(_size(record))}, {_network_cell(record).html}"
     return (
-        f'<div class="tile"><h3>{text(record.workload)} {text(_size(record))}, '
-        f'{text(record.profile)}</h3><div class="big">{text(number)}<small>{text(unit)}</small>'
-        f"</div><p>{below}</p></div>"
+        f'<div class="tile"><h3>{what}</h3><div class="big">{text(number)}'
+        f"<small>{text(unit)}</small></div><p>{below}</p></div>"
     )
 
 
 def _published(newest: Sequence[Record]) -> str:
     rows: list[list[Cell]] = []
-    for record in newest:
-        for pair in pairs(record):
+    found = [(record, pairs(record)) for record in newest]
+    legend = _legend((_source(p.figure) for _, of in found for p in of), "S")
+    for record, beside in found:
+        for pair in beside:
             theirs = pair.figure
             elements = theirs.elements
             size = " × ".join(f"{n:,}" for n in elements) if elements else theirs.size
@@ -214,28 +220,37 @@ def _published(newest: Sequence[Record]) -> str:
                     Number((extents(record) or (0,))[0], _size(record)),
                     _network_cell(record),
                     _seconds(record.seconds.median),
-                    theirs.system,
-                    size if pair.exact else f"{size} (near)",
-                    theirs.profile.upper() if theirs.profile != "local" else "one host",
                     _seconds(theirs.seconds),
                     _ratio(pair.ratio),
+                    f"{theirs.system} [{legend[_source(theirs)]}]",
+                    size if pair.exact else f"{size} (near)",
+                    theirs.profile.upper() if theirs.profile != "local" else "one host",
                     _seconds(record.build_seconds),
                     _seconds(theirs.build_seconds),
-                    f"{theirs.setting}; {theirs.source}",
                 ]
             )
     if not rows:
         return "<p>No record is of work that a published figure is known of.</p>"
     head = [
-        *("workload", "n", "network", "ours, s", "system", "their n", "their network"),
-        *("theirs, s", "theirs / ours", "our graph, s", "their graph, s", "their setting, source"),
+        *("workload", "n", "network", "ours, s", "theirs, s", "theirs / ours", "system"),
+        *("their n", "their network", "graph, ours", "graph, theirs"),
     ]
     caption = (
         "Our newest record of each kind beside every published figure of the same work within 5 % "
         "of its size. “theirs / ours” above 1 means that we take less time. Our loopback "
-        "stands beside published LANs. “graph” is building the graph, apart from the run."
+        "stands beside published LANs. “graph” is building the graph, in seconds apart "
+        "from the run. Sources:"
     )
-    return table(head, rows, caption)
+    return table(head, rows, caption) + _listed(legend)
+
+
+def _source(figure: Figure) -> str:
+    return f"{figure.system}: {figure.setting}; {figure.source}"
+
+
+def _listed(legend: Mapping[str, str]) -> str:
+    items = "".join(f"<li><b>{key}</b> {text(words)}</li>" for words, key in legend.items())
+    return f'<ul class="legend">{items}</ul>'
 
 
 def _time(pictures: Mapping[str, Picture]) -> str:
@@ -266,7 +281,7 @@ def _network(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
                 _seconds(of.latency),
                 _seconds(of.transfer),
                 _seconds(measured),
-                _ratio(measured / of.seconds if of.seconds > 0 else None),
+                _ratio(measured / of.floor if of.floor > 0 else None),
                 _seconds(forecast),
                 _ratio(measured / forecast if forecast else None),
             ]
@@ -278,10 +293,11 @@ def _network(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
         )
     head = [
         *("work", "network", "rounds", "rounds × latency, s", "bytes / rate, s", "measured, s"),
-        *("measured / network", "predicted, s", "measured / predicted"),
+        *("measured / floor", "predicted, s", "measured / predicted"),
     ]
     caption = (
-        "What the network alone must take, and what was measured. Rounds are those with the "
+        "What the network alone must take, and what was measured. Latency and transfer overlap: "
+        "the floor is the larger of the two. Rounds are those with the "
         "dealer's material already there; the latency is the one measured on the links where the "
         "record has it, else the profile's; bytes are those of the party that sends most."
     )
@@ -428,7 +444,7 @@ def _records(records: Sequence[Record]) -> str:
             record.time[:16].replace("T", " "),
             _parameters(record),
         ]
-        for record in sorted(records, key=lambda r: (r.workload, extents(r) or (), r.profile))
+        for record in sorted(records, key=order)
     ]
     head = [
         *(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +13,7 @@ from tfe_bench.benchmarks.published import Figure
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.report import network
 from tfe_bench.benchmarks.report.beside import extents, latest, profile_of, size_of
-from tfe_bench.benchmarks.table import clean
+from tfe_bench.benchmarks.table import clean, human_bytes
 from tfe_bench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -160,9 +161,7 @@ def _workloads(records: Sequence[Record]) -> list[tuple[str, tuple[int, ...]]]:
             sizes.setdefault((record.workload, n[1:]), set()).add(n[0])
     known = {(f.workload, f.elements[1:]) for f in published.published() if f.elements}
     chosen = [key for key, of in sizes.items() if key in known or len(of) > 1]
-    return sorted(chosen, key=lambda key: (key not in known, -len(sizes[key]), key))[
-        :_MOST_WORKLOADS
-    ]
+    return sorted(chosen, key=lambda key: key not in known)[:_MOST_WORKLOADS]
 
 
 def _time(records: list[Record], theme: Theme) -> Drawing | None:
@@ -173,7 +172,7 @@ def _time(records: list[Record], theme: Theme) -> Drawing | None:
         {_column(profile_of(r)) for r in records},
         key=lambda name: [*_OURS].index(name) if name in _OURS else len(_OURS),
     )
-    drawing = _drawing(max(6.2, 4.7 * len(columns)), 3.3 * len(workloads))
+    drawing = _drawing(max(7.6, 5.4 * len(columns)), 3.7 * len(workloads))
     grid: Any = drawing.subplots(len(workloads), len(columns), squeeze=False, sharey="row")
     for row, (workload, rest) in enumerate(workloads):
         theirs = [
@@ -252,7 +251,8 @@ def _panel(
         )
         axes.plot(
             *zip(*points, strict=True),
-            ls=":",
+            # others' points are of different variants: no line leads through them
+            ls=":" if system.startswith("tf-encrypted") else "",
             lw=1.0,
             marker=_MARKERS[i % len(_MARKERS)],
             color=theme.faint,
@@ -265,11 +265,28 @@ def _panel(
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("n")
+    _plain_ticks(axes.yaxis, lambda v: f"{v:,g}" if v < 1e6 else f"{v:.0e}")
+    _plain_ticks(axes.xaxis, lambda v: f"2{_raised(round(math.log2(v)))}" if v > 0 else "")
     axes.grid()
     if series or systems:
         axes.legend(loc="upper left")
         low, high = axes.get_ylim()
         axes.set_ylim(low, high * (high / low) ** 0.35)  # room for the legend
+
+
+def _plain_ticks(axis: Any, show: Callable[[float], str]) -> None:
+    """Ticks in words: matplotlib's own are formulas, which a record's words must not become."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda v, _: show(v)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _raised(exponent: int) -> str:
+    digits = str.maketrans(
+        "0123456789-", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b"
+    )
+    return str(exponent).translate(digits)
 
 
 # ---- the network's share
@@ -280,7 +297,7 @@ def _network(records: list[Record], theme: Theme) -> Drawing | None:
     points = [(r, s) for r, s in rows if s is not None and s.latency > 0]
     if not points:
         return None
-    drawing = _drawing(6.6, 4.6)
+    drawing = _drawing(7.6, 4.6)
     axes: Any = drawing.subplots()
     profiles = list(dict.fromkeys(profile_of(r) for r, _ in points))
     for profile in profiles:
@@ -294,13 +311,15 @@ def _network(records: list[Record], theme: Theme) -> Drawing | None:
             label=clean(profile),
             zorder=3,
         )
-    every = [x for r, s in points for x in (s.latency, r.seconds.median) if x > 0]
-    ends = [min(every) / 1.5, max(every) * 1.5]
+    measured = [r.seconds.median for r, _ in points if r.seconds.median > 0]
+    ends = [min(measured, default=1.0) / 3, max(measured, default=1.0) * 3]
     axes.plot(ends, ends, color=theme.faint, lw=1.2, label="time = rounds x latency")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("rounds x one-way latency, seconds")
     axes.set_ylabel("measured, seconds")
+    for axis in (axes.xaxis, axes.yaxis):
+        _plain_ticks(axis, lambda v: f"{v:,g}")
     axes.grid()
     axes.legend(loc="lower right")
     return drawing
@@ -326,10 +345,6 @@ def _memory(records: list[Record], theme: Theme) -> Drawing | None:
 
 
 def _parties(rows: dict[str, tuple[int, int, int]], label: str, theme: Theme) -> Drawing | None:
-    from matplotlib.ticker import FuncFormatter
-
-    from tfe_bench.benchmarks.table import human_bytes
-
     rows = {name: values for name, values in rows.items() if max(values) > 0}
     chosen = dict(list(rows.items())[:MOST_ROWS])
     if not chosen:
@@ -355,8 +370,7 @@ def _parties(rows: dict[str, tuple[int, int, int]], label: str, theme: Theme) ->
     axes.invert_yaxis()
     axes.margins(y=0.5 / len(chosen) + 0.02)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: human_bytes(v)))
-    axes.xaxis.set_minor_formatter(FuncFormatter(lambda v, _: ""))
+    _plain_ticks(axes.xaxis, human_bytes)
     axes.set_xlabel(label)
     axes.grid(axis="x")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)

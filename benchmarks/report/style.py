@@ -9,7 +9,7 @@ CSS: Final = """
   --line: #2f3740; --tint: #1c2228; --accent: #6cb6f2; --good: #4cc38a; --bad: #ff8a80; } }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; }
-body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 72rem; background: var(--paper);
+body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 80rem; background: var(--paper);
   color: var(--ink); font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans",
   "Liberation Sans", "DejaVu Sans", sans-serif; }
 h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 .5rem; letter-spacing: -.015em; }
@@ -20,7 +20,7 @@ p { margin: .5rem 0; max-width: 46rem; }
 nav { margin: 1rem 0 0; font-size: .9rem; }
 nav a { color: var(--accent); margin-right: 1.1rem; text-decoration: none; }
 nav a:hover { text-decoration: underline; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr));
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(19rem, 1fr));
   gap: .9rem; margin: 1.6rem 0 .6rem; }
 .tile { background: var(--tint); border: 1px solid var(--line); border-radius: .6rem;
   padding: .9rem 1.1rem 1rem; break-inside: avoid; }
@@ -33,15 +33,16 @@ nav a:hover { text-decoration: underline; }
 .warn { border-left: 4px solid var(--bad); background: var(--tint); padding: .6rem 1rem;
   border-radius: 0 .4rem .4rem 0; max-width: none; }
 .scroll { overflow-x: auto; margin: 1rem 0; }
-table { border-collapse: collapse; font-size: .88rem; line-height: 1.35;
+table { border-collapse: collapse; font-size: .85rem; line-height: 1.35;
   font-variant-numeric: tabular-nums lining-nums; min-width: 60%; }
 caption { caption-side: bottom; text-align: left; padding-top: .6rem; font-size: .86rem;
   max-width: 46rem; }
-th, td { padding: .34rem .8rem; text-align: left; vertical-align: baseline;
+th, td { padding: .34rem .6rem; text-align: left; vertical-align: baseline;
   border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { padding-left: .2rem; }
+thead th { max-width: 8rem; }
 thead th { border-bottom: 2px solid var(--line); font-weight: 600; vertical-align: bottom; }
-th.n, td.n { text-align: right; white-space: nowrap; }
+th.n, td.n { text-align: right; } td.n { white-space: nowrap; }
 td.t { white-space: nowrap; }
 td.wide { min-width: 13rem; }
 td .f { display: inline-block; text-align: left; }
@@ -60,6 +61,8 @@ figure img { display: block; max-width: 100%; height: auto; border-radius: .3rem
 figcaption { font-size: .86rem; max-width: 46rem; margin-top: .5rem; }
 code { font: .92em ui-monospace, "SF Mono", Menlo, Consolas, "Liberation Mono", monospace; }
 li { margin: .3rem 0; max-width: 46rem; }
+ul.legend { list-style: none; padding: 0; margin: 0; font-size: .86rem; color: var(--soft); }
+ul.legend li { max-width: none; margin: .1rem 0; } ul.legend b { color: var(--ink); }
 footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: .8rem;
   font-size: .86rem; }
 @media (max-width: 40rem) { body { padding: 1.4rem 1rem 3rem; } h1 { font-size: 1.6rem; } }
