@@ -24,7 +24,8 @@ CAVEAT: Final = (
 )
 TF_ENCRYPTED: Final = (
     "TF Encrypted's benchmark tables: three hosts of 4 cores (Xeon 8369B, 2.7 GHz), 40 Gbit/s and "
-    "0.02 ms round trip (LAN), 352 Mbit/s and 40 ms round trip (WAN). MP-SPDZ beside it as they measured it."
+    "0.02 ms round trip (LAN), 352 Mbit/s and 40 ms round trip (WAN). MP-SPDZ "
+    "beside it as they measured it."
 )
 SAME_MACHINE: Final = (
     "Measured during development on one 2-core machine that held all three parties: tf-encrypted "

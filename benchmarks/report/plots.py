@@ -99,7 +99,7 @@ def draw(records: Sequence[Record]) -> dict[str, Picture]:
 def _png(make: Any, records: list[Record], theme: Theme) -> tuple[bytes, int] | None:
     import matplotlib
 
-    settings: dict[str, Any] = {
+    settings: Any = {
         "font.size": 9.5,
         "text.color": theme.ink,
         "axes.labelcolor": theme.ink,
