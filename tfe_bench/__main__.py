@@ -9,7 +9,8 @@ from typing import Any
 from tfe_bench.errors import TfeBenchError
 
 
-def _parser() -> Any:
+def make_parser() -> Any:
+    """The command line's parser."""
     from absl.flags import argparse_flags
 
     from tfe_bench.cli import (
@@ -20,9 +21,12 @@ def _parser() -> Any:
         extremes,
         matmul,
         ops,
+        peers,
         relu,
+        report,
         softmax,
         sort,
+        suite,
         worker,
     )
 
@@ -36,7 +40,7 @@ def _parser() -> Any:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (
         *(sort, extremes, compare, relu, softmax, exp, matmul),
-        *(ops, channel, worker, certs),
+        *(ops, suite, report, peers, channel, worker, certs),
     ):
         module.add_parser(commands)
     return parser
@@ -47,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     debug = "--debug" in arguments
     try:
-        parsed = _parser().parse_args([a for a in arguments if a != "--debug"])
+        parsed = make_parser().parse_args([a for a in arguments if a != "--debug"])
         return int(parsed.run(parsed))
     except TfeBenchError as error:
         if debug:

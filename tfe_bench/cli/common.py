@@ -87,8 +87,11 @@ class _Bar:
             self._progress.update(self._task, description=text, total=1.0, completed=fraction)
 
 
-def progress_bar(arguments: argparse.Namespace) -> _Bar:
-    """A progress bar if stderr is a terminal and no JSON is wanted."""
+def progress_bar(arguments: argparse.Namespace) -> Any:
+    """A progress bar if stderr is a terminal and no JSON is wanted; a suite brings its own."""
+    given = getattr(arguments, "bar", None)
+    if given is not None:
+        return given
     return _Bar(sys.stderr.isatty() and not arguments.json)
 
 

@@ -1,0 +1,181 @@
+"""What a peer is, and how a script runs in its environment."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from tfe_bench.benchmarks.table import clean
+from tfe_bench.errors import UsageError
+
+WORKLOADS: Final = ("sort", "max", "relu")
+# n elements, or n rows of 4 for max
+SIZES: Final = {"sort": (1, 1 << 22), "max": (1, 1 << 21), "relu": (1, 1 << 22)}
+_LONGEST: Final = 1 << 20  # of what a peer prints
+
+
+@dataclass(frozen=True)
+class Request:
+    """The work that a peer is asked for.
+
+    Raises:
+        UsageError: an unknown workload, or a size or number of runs out of range.
+    """
+
+    workload: str
+    n: int
+    repeat: int
+    profile: str = "local"
+    timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.workload not in WORKLOADS:
+            raise UsageError(f"Peers run {', '.join(WORKLOADS)}. Received: {self.workload!r}.")
+        low, high = SIZES[self.workload]
+        if not low <= self.n <= high:
+            raise UsageError(f"--n is {low} to {high}. Received: {self.n}.")
+        if not 1 <= self.repeat <= 100:
+            raise UsageError(f"--repeat is 1 to 100. Received: {self.repeat}.")
+        if not 0 < self.timeout <= 86400:
+            raise UsageError(f"--timeout is above 0 and at most 86400 s. Received: {self.timeout}.")
+
+    def as_json(self) -> dict[str, Any]:
+        """What a script reads."""
+        return {"workload": self.workload, "n": self.n, "repeat": self.repeat}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a peer took.
+
+    Attributes:
+        seconds: of each run.
+        bytes_sent: by all parties in one run, None where the peer does not say.
+        correct: whether the result agrees with the plaintext, None where not checked.
+        version: of the peer.
+        setting: what it ran as, for people.
+    """
+
+    seconds: tuple[float, ...]
+    bytes_sent: int | None
+    correct: bool | None
+    version: str
+    setting: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Why there is no figure."""
+
+    reason: str
+
+
+class Peer(Protocol):
+    """Another system."""
+
+    name: str
+
+    def available(self) -> Missing | None:
+        """None if it can be run, else why not."""
+
+    def run(self, request: Request) -> Measured | Missing:
+        """Runs the work; never raises for what is the peer's fault."""
+
+
+def only_local(name: str, request: Request) -> Missing | None:
+    """Refuses networks that are not imposed on peers."""
+    if request.profile == "local":
+        return None
+    return Missing(f"the profile {request.profile!r} is not imposed on {name}: local only")
+
+
+def python_of(folder: Path | None, option: str) -> Path | Missing:
+    """The interpreter of a virtual environment."""
+    if folder is None:
+        return Missing(f"not found: no {option} DIR was given")
+    python = folder / "bin" / "python"
+    if not python.is_file() or not os.access(python, os.X_OK):
+        return Missing(f"not found: {folder} has no bin/python")
+    return python
+
+
+def run_script(python: Path, script: Path, request: Request) -> Measured | Missing:
+    """Runs a script in a peer's environment: the request as JSON in, one JSON object out.
+
+    The object is the last line on stdout: seconds, bytes_sent, correct, version, setting.
+    """
+    done = call([str(python), str(script)], request.timeout, json.dumps(request.as_json()))
+    if isinstance(done, Missing):
+        return done
+    lines = [line for line in done.splitlines() if line.strip()]
+    try:
+        return measured(json.loads(lines[-1]), request)
+    except (IndexError, ValueError, RecursionError, TypeError, KeyError):
+        return Missing("failed: it printed no result")
+
+
+def measured(given: Mapping[str, Any], request: Request) -> Measured:
+    """A script's answer.
+
+    Raises:
+        ValueError, TypeError, KeyError: it does not fit.
+    """
+    seconds = tuple(float(t) for t in given["seconds"])
+    if len(seconds) != request.repeat or not all(math.isfinite(t) and t >= 0 for t in seconds):
+        raise ValueError("seconds")
+    sent, correct = given.get("bytes_sent"), given.get("correct")
+    if sent is not None and (isinstance(sent, bool) or not isinstance(sent, int) or sent < 0):
+        raise ValueError("bytes_sent")
+    if correct is not None and not isinstance(correct, bool):
+        raise ValueError("correct")
+    version, setting = (clean(str(given[k]))[:120] for k in ("version", "setting"))
+    return Measured(seconds, sent, correct, version, setting)
+
+
+def call(
+    command: Sequence[str], timeout: float, given: str = "", folder: Path | None = None
+) -> str | Missing:
+    """What a command prints; its whole process group ends with the time limit or with Ctrl-C."""
+    # A peer's Python must not find our packages.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return Missing(f"not found: {command[0]} cannot be run ({error.strerror})")
+    try:
+        out, err = process.communicate(given, timeout)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        return Missing(f"failed: not done after {timeout:g} s")
+    except BaseException:
+        _end(process)
+        raise
+    if process.returncode:
+        said = [line.strip() for line in (err or out).splitlines() if line.strip()]
+        last = clean(said[-1])[:160] if said else "nothing was said"
+        return Missing(f"failed: exit code {process.returncode}, {last}")
+    return out[-_LONGEST:]
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()

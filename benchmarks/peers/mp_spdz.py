@@ -1,0 +1,83 @@
+"""MP-SPDZ, a build that the user has: replicated sharing over Z_2^64, three processes, its TLS."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from tfe_bench.benchmarks.peers.base import Measured, Missing, Request, call, only_local
+
+_PROGRAM: Final = "replicated-ring-party.x"
+# The timer around the work alone; inputs are random bits that the parties make together.
+_SOURCES: Final = {
+    "sort": "a = sint.Array({n})\na.assign_vector(sint.get_random_int(62, size={n}))\n"
+    "start_timer(1)\na.sort()\nstop_timer(1)\n",
+    "max": "x = [sfix.get_random(-100, 100, size={n}) for _ in range(4)]\nstart_timer(1)\n"
+    "a, b = x[0].max(x[1]), x[2].max(x[3])\ny = a.max(b)\nstop_timer(1)\n",
+    "relu": "x = sfix.get_random(-100, 100, size={n})\nstart_timer(1)\n"
+    "y = (x > 0).if_else(x, 0)\nstop_timer(1)\n",
+}
+_TIME: Final = re.compile(r"^Time1 = ([0-9.eE+-]+) seconds(?: \(([0-9.eE+-]+) MB)?", re.MULTILINE)
+_SENT: Final = re.compile(r"^Global data sent = ([0-9.eE+-]+) MB", re.MULTILINE)
+
+
+class MpSpdz:
+    """MP-SPDZ's replicated-ring-party on this host.
+
+    Args:
+        folder: of the build, with compile.py, replicated-ring-party.x and Scripts/ring.sh.
+    """
+
+    name = "mp-spdz"
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def available(self) -> Missing | None:
+        """None if the folder has what is needed."""
+        if self._folder is None:
+            return Missing("not found: no --mp-spdz DIR was given")
+        for name in ("compile.py", _PROGRAM, "Scripts/ring.sh"):
+            if not (self._folder / name).is_file():
+                return Missing(f"not found: {self._folder} has no {name}")
+        return None
+
+    def run(self, request: Request) -> Measured | Missing:
+        """Compiles the work with 64-bit shares and runs it; its program is removed again."""
+        missing = only_local(self.name, request) or self.available()
+        if missing is not None or self._folder is None:
+            return missing or Missing("not found")
+        name = f"tfe_bench_{os.getpid()}"
+        source = self._folder / "Programs" / "Source" / f"{name}.mpc"
+        try:
+            source.parent.mkdir(parents=True, exist_ok=True)
+            source.write_text(_SOURCES[request.workload].format(n=request.n), encoding="ascii")
+            return self._measure(self._folder, name, request)
+        except OSError as error:
+            return Missing(f"failed: {source} cannot be written ({error.strerror})")
+        finally:
+            for folder, pattern in (("Source", "mpc"), ("Bytecode", "bc"), ("Schedules", "sch")):
+                for left in (self._folder / "Programs" / folder).glob(f"{name}*.{pattern}"):
+                    left.unlink(missing_ok=True)
+
+    def _measure(self, folder: Path, name: str, request: Request) -> Measured | Missing:
+        compiled = call(["./compile.py", "-R", "64", name], request.timeout, folder=folder)
+        if isinstance(compiled, Missing):
+            return compiled
+        seconds: list[float] = []
+        sent: int | None = None
+        for _ in range(request.repeat):
+            out = call(["Scripts/ring.sh", name], request.timeout, folder=folder)
+            if isinstance(out, Missing):
+                return out
+            timed = _TIME.search(out)
+            if timed is None:
+                return Missing("failed: it printed no Time1")
+            seconds.append(float(timed[1]))
+            total = _SENT.search(out)
+            if total is not None:  # of the whole program, its inputs too
+                sent = round(float(total[1]) * 1e6)
+        setting = "replicated-ring-party, 64-bit ring, three processes, its TLS"
+        return Measured(tuple(seconds), sent, None, "as built", setting)

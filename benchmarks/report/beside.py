@@ -1,0 +1,130 @@
+"""Finds the figures that may stand beside a record: the same work, at about the same size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from tfe_bench.benchmarks import published
+from tfe_bench.benchmarks.published import Figure
+from tfe_bench.benchmarks.records import Record
+
+# Published sizes are 1000 and 1,000,000 where ours are 2^10 and 2^20.
+_NEAR: Final = 0.05
+# A loopback is nearest to a LAN.
+_COLUMN: Final = {"local": ("local", "lan"), "lan": ("lan",), "wan": ("wan",)}
+# in the order of the published table
+_PUBLISHED: Final = ("sort", "max", "infer", "train")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A record and one figure of another system.
+
+    Attributes:
+        exact: of the same size; else within 5 %.
+        loopback: the record's network is this machine's, the figure's a LAN.
+    """
+
+    record: Record
+    figure: Figure
+    exact: bool
+    loopback: bool
+
+    @property
+    def ratio(self) -> float | None:
+        """Their time as a multiple of ours; above 1 we are faster."""
+        ours = self.record.seconds.median
+        return self.figure.seconds / ours if ours > 0 else None
+
+
+def size_of(record: Record) -> str:
+    """The size as published figures are named, "" if the record's parameters say none."""
+    given = record.parameters
+    if "rows" in given:
+        return ""  # a sort of rows is other work
+    for name in ("shape", "n", "model", "network"):
+        value = given.get(name)
+        if isinstance(value, str) and value:
+            return re.sub(r"\s", "", value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+    return ""
+
+
+def extents(record: Record) -> tuple[int, ...] | None:
+    """The size as numbers."""
+    return published.numbers(size_of(record))
+
+
+def profile_of(record: Record) -> str:
+    """The profile's name without labels, "lan" of "lan (host-limited)"."""
+    return record.profile.partition(" ")[0]
+
+
+def near(record: Record, figures: Iterable[Figure]) -> list[Figure]:
+    """The figures of a record's work, within 5 % of its size, at whatever network."""
+    mine, name = extents(record), size_of(record)
+    optimizer = str(record.parameters.get("optimizer", ""))
+    found = []
+    for figure in figures:
+        if figure.workload != record.workload or figure.optimizer != optimizer:
+            continue
+        theirs = figure.elements
+        if mine is None or theirs is None:
+            fits = figure.size == name
+        else:
+            fits = (
+                len(mine) == len(theirs)
+                and mine[1:] == theirs[1:]
+                and abs(mine[0] - theirs[0]) <= _NEAR * mine[0]
+            )
+        if fits:
+            found.append(figure)
+    return found
+
+
+def pairs(record: Record, figures: Iterable[Figure] | None = None) -> list[Pair]:
+    """A record beside every figure of its work on a network of its kind.
+
+    A record with wrong results gets none.
+    """
+    if record.correct is False:
+        return []
+    every = published.published() if figures is None else figures
+    profile = profile_of(record)
+    found = [
+        Pair(record, figure, figure.size == size_of(record), figure.profile == "lan" != profile)
+        for figure in near(record, every)
+        if figure.profile in _COLUMN.get(profile, ())
+    ]
+    return sorted(found, key=lambda pair: (not pair.exact, pair.figure.system))
+
+
+def best_pair(record: Record) -> Pair | None:
+    """The pair for a headline: TF Encrypted's figure, of the same size where there is one."""
+    found = [p for p in pairs(record) if p.figure.system.startswith("tf-encrypted")]
+    return found[0] if found else None
+
+
+def latest(records: Iterable[Record]) -> list[Record]:
+    """Of each work at each profile, cluster and machine the newest record that is not wrong."""
+    newest: dict[tuple[str, ...], Record] = {}
+    for record in records:
+        if record.correct is False:
+            continue
+        key = (
+            *(record.workload, repr(sorted(record.parameters.items(), key=lambda kv: kv[0]))),
+            *(record.profile, record.cluster, str(record.tls), repr(record.machine)),
+        )
+        if key not in newest or record.time >= newest[key].time:
+            newest[key] = record
+    return sorted(newest.values(), key=order)
+
+
+def order(record: Record) -> tuple[int, str, tuple[int, ...], str, str]:
+    """To sort records by: published workloads first, then sizes, then networks."""
+    rank = _PUBLISHED.index(record.workload) if record.workload in _PUBLISHED else len(_PUBLISHED)
+    return (rank, record.workload, extents(record) or (), record.profile, record.time)

@@ -1,0 +1,70 @@
+"""Writes the report's files: each whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from tfe_bench.benchmarks.report import page, plots
+from tfe_bench.benchmarks.report.reading import Reading
+from tfe_bench.errors import DataError, UsageError
+
+
+def check_output(path: Path) -> None:
+    """Refuses a page that could not be written.
+
+    Raises:
+        UsageError: it is not named .html.
+        DataError: its folder is missing or read-only, or it is a folder.
+    """
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"--output is an .html file. Received: {str(path)!r}.")
+    folder = path.absolute().parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise DataError(
+            f"The page cannot be written to {str(path)!r}. Received: a folder, or a missing or "
+            "read-only folder. Choose another --output."
+        )
+
+
+def write(reading: Reading, path: Path) -> list[Path]:
+    """Writes the page, and its pictures beside it as NAME-time.png and so on.
+
+    Pictures of an earlier page of that name that this one has no more are removed.
+
+    Returns:
+        The files, the page first.
+
+    Raises:
+        DataError: they cannot be written.
+        ConfigError: matplotlib is missing.
+    """
+    check_output(path)
+    pictures = plots.draw(reading.records)
+    text = page.render(reading, pictures)
+    written = [path]
+    try:
+        for name in ("time", "network", "bytes", "memory"):
+            beside = path.with_name(f"{path.stem}-{name}.png")
+            if name in pictures:
+                _replace(beside, pictures[name].light)
+                written.append(beside)
+            else:
+                beside.unlink(missing_ok=True)
+        _replace(path, text.encode())
+    except OSError as error:
+        raise DataError(f"Cannot write the report to {str(path)!r}: {error.strerror}.") from error
+    return written
+
+
+def _replace(path: Path, content: bytes) -> None:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.absolute().parent)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(content)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

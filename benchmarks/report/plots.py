@@ -1,0 +1,377 @@
+"""The report's pictures, each for a light and a dark page; matplotlib is imported to draw."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tfe_bench.benchmarks import published
+from tfe_bench.benchmarks.published import Figure
+from tfe_bench.benchmarks.records import Record
+from tfe_bench.benchmarks.report import network
+from tfe_bench.benchmarks.report.beside import extents, latest, profile_of, size_of
+from tfe_bench.benchmarks.table import clean, human_bytes
+from tfe_bench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+MOST_ROWS: Final = 24
+_MOST_WORKLOADS: Final = 6
+_DPI: Final = 132
+# Okabe and Ito's colours: told apart by everybody.
+_OURS: Final = {
+    "local": "#0072B2",
+    "lan": "#009E73",
+    "wan": "#D55E00",
+    "net0": "#56B4E9",
+    "net1": "#E69F00",
+    "net2": "#CC79A7",
+    "net3": "#999999",
+}
+_MARKERS: Final = "sDv^<>PX*h"
+_PARTIES: Final = ("#0072B2", "#E69F00", "#009E73")
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of lines and words on a page."""
+
+    ink: str
+    faint: str
+    paper: str
+
+
+LIGHT: Final = Theme("#1d232b", "#8b95a1", "#ffffff")
+DARK: Final = Theme("#e6e9ed", "#7d8894", "#15191e")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as PNG files.
+
+    Attributes:
+        name: "time", "network", "bytes" or "memory".
+        light: for a white page, and as a file of its own.
+        dark: the same for a dark page.
+        width: on the page, in CSS pixels.
+    """
+
+    name: str
+    light: bytes
+    dark: bytes
+    width: int
+
+
+def draw(records: Sequence[Record]) -> dict[str, Picture]:
+    """Draws what the records allow: a picture that would be empty is left out.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            "The report's pictures need matplotlib, which cannot be imported. Install it: "
+            "pip install 'matplotlib>=3.8'."
+        ) from error
+    newest = latest(records)
+    makers: dict[str, Callable[[list[Record], Theme], Drawing | None]] = {
+        "time": _time,
+        "network": _network,
+        "bytes": _bytes,
+        "memory": _memory,
+    }
+    found = {}
+    for name, make in makers.items():
+        light = _png(make, newest, LIGHT)
+        if light is not None:
+            dark = _png(make, newest, DARK)
+            assert dark is not None
+            found[name] = Picture(name, light[0], dark[0], light[1])
+    return found
+
+
+def _png(make: Any, records: list[Record], theme: Theme) -> tuple[bytes, int] | None:
+    import matplotlib
+
+    settings: Any = {
+        "font.size": 9.5,
+        "text.color": theme.ink,
+        "axes.labelcolor": theme.ink,
+        "axes.edgecolor": theme.faint,
+        "axes.facecolor": theme.paper,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "figure.facecolor": theme.paper,
+        "grid.color": theme.faint,
+        "grid.alpha": 0.22,
+        "grid.linewidth": 0.7,
+        "legend.frameon": False,
+        "legend.fontsize": 8.5,
+        "xtick.color": theme.ink,
+        "ytick.color": theme.ink,
+        "text.parse_math": False,  # a record's words are no formulas
+        "svg.fonttype": "none",
+    }
+    with matplotlib.rc_context(settings):
+        drawing = make(records, theme)
+        if drawing is None:
+            return None
+        out = io.BytesIO()
+        drawing.savefig(out, format="png", dpi=_DPI)
+        return out.getvalue(), round(drawing.get_figwidth() * 96)
+
+
+def _drawing(width: float, height: float) -> Drawing:
+    from matplotlib.figure import Figure as New
+
+    new: Any = New  # its arguments have no types
+    drawing: Drawing = new(figsize=(width, height), layout="constrained")
+    return drawing
+
+
+def _colour(profile: str) -> str:
+    return _OURS.get(profile, "#555555")
+
+
+def _name(record: Record) -> str:
+    size = "x".join(f"{n:,}" for n in extents(record) or ()) or size_of(record)
+    return clean(f"{record.workload} {size}".strip())[:48]
+
+
+# ---- time against n
+
+
+def _column(profile: str) -> str:
+    """The loopback shares its panel with LANs."""
+    return "lan" if profile in ("local", "lan", "net0") else profile
+
+
+def _workloads(records: Sequence[Record]) -> list[tuple[str, tuple[int, ...]]]:
+    """(workload, extents after the first) that a plot of time against n says something about."""
+    sizes: dict[tuple[str, tuple[int, ...]], set[int]] = {}
+    for record in records:
+        if (n := extents(record)) is not None and n[0] > 0:
+            sizes.setdefault((record.workload, n[1:]), set()).add(n[0])
+    known = {(f.workload, f.elements[1:]) for f in published.published() if f.elements}
+    chosen = [key for key, of in sizes.items() if key in known or len(of) > 1]
+    return sorted(chosen, key=lambda key: key not in known)[:_MOST_WORKLOADS]
+
+
+def _time(records: list[Record], theme: Theme) -> Drawing | None:
+    workloads = _workloads(records)
+    if not workloads:
+        return None
+    columns = sorted(
+        {_column(profile_of(r)) for r in records},
+        key=lambda name: [*_OURS].index(name) if name in _OURS else len(_OURS),
+    )
+    drawing = _drawing(max(7.6, 5.4 * len(columns)), 3.7 * len(workloads))
+    grid: Any = drawing.subplots(len(workloads), len(columns), squeeze=False, sharey="row")
+    for row, (workload, rest) in enumerate(workloads):
+        theirs = [
+            f
+            for f in published.published()
+            if f.workload == workload and f.elements and f.elements[1:] == rest
+        ]
+        for i, column in enumerate(columns):
+            _panel(grid[row, i], column, theirs, _series(records, workload, rest, column), theme)
+            network_name = "loopback and LAN" if column == "lan" else clean(column)
+            shape = "".join(f" x {n}" for n in rest)
+            title = f"{clean(workload)}{' of n' + shape if shape else ''}, {network_name}"
+            grid[row, i].set_title(title, loc="left", fontweight="bold", fontsize=10)
+        grid[row, 0].set_ylabel("seconds")
+    return drawing
+
+
+def _series(
+    records: Sequence[Record], workload: str, rest: tuple[int, ...], column: str
+) -> dict[str, list[Record]]:
+    """Lines of one panel: records that differ in n alone, by label."""
+    groups: dict[str, list[Record]] = {}
+    words: dict[str, tuple[str, str]] = {}
+    for record in records:
+        n = extents(record)
+        profile = profile_of(record)
+        if record.workload != workload or n is None or n[1:] != rest or n[0] < 1:
+            continue
+        if _column(profile) != column:
+            continue
+        varying = ("n", "shape", "source")
+        options = {k: v for k, v in record.parameters.items() if k not in varying}
+        key = f"{profile} {sorted(options.items())!r} {record.cluster} {record.machine!r}"
+        groups.setdefault(key, []).append(record)
+        words[key] = (profile, ", ".join(f"{k} {v}" for k, v in options.items() if v is not False))
+    found: dict[str, list[Record]] = {}
+    for key, group in groups.items():
+        profile, options_text = words[key]
+        label = f"ours, {profile}"
+        if sum(p == profile for p, _ in words.values()) > 1:
+            label += f" ({options_text})"
+        label = clean(label)[:60]
+        while label in found:
+            label += "'"
+        found[label] = sorted(group, key=lambda r: extents(r) or ())
+    return found
+
+
+def _panel(
+    axes: Any, column: str, theirs: list[Figure], series: dict[str, list[Record]], theme: Theme
+) -> None:
+    for label, group in series.items():
+        n = [(extents(r) or (1,))[0] for r in group]
+        median = [r.seconds.median for r in group]
+        spread = [
+            [r.seconds.median - r.seconds.min for r in group],
+            [r.seconds.max - r.seconds.median for r in group],
+        ]
+        axes.errorbar(
+            *(n, median, spread),
+            fmt="o-",
+            color=_colour(profile_of(group[0])),
+            label=label,
+            markersize=5,
+            linewidth=1.8,
+            capsize=2.5,
+            zorder=3,
+        )
+    shown = ("lan", "local") if column == "lan" else (column,)
+    systems = sorted({(f.system, f.profile) for f in theirs if f.profile in shown})
+    for i, (system, profile) in enumerate(systems):
+        points = sorted(
+            (f.elements[0], f.seconds)
+            for f in theirs
+            if f.elements and (f.system, f.profile) == (system, profile)
+        )
+        axes.plot(
+            *zip(*points, strict=True),
+            # others' points are of different variants: no line leads through them
+            ls=":" if system.startswith("tf-encrypted") else "",
+            lw=1.0,
+            marker=_MARKERS[i % len(_MARKERS)],
+            color=theme.faint,
+            markerfacecolor=theme.paper,
+            markeredgecolor=theme.ink,
+            markeredgewidth=1.1,
+            markersize=6,
+            label=f"{system}, published ({'one host' if profile == 'local' else profile})",
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlabel("n")
+    _plain_ticks(axes.yaxis, lambda v: f"{v:,g}" if v < 1e6 else f"{v:.0e}")
+    _plain_ticks(axes.xaxis, lambda v: f"2{_raised(round(math.log2(v)))}" if v > 0 else "")
+    axes.grid()
+    if series or systems:
+        axes.legend(loc="upper left")
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high * (high / low) ** 0.35)  # room for the legend
+
+
+def _plain_ticks(axis: Any, show: Callable[[float], str]) -> None:
+    """Ticks in words: matplotlib's own are formulas, which a record's words must not become."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda v, _: show(v)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _raised(exponent: int) -> str:
+    digits = str.maketrans(
+        "0123456789-", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b"
+    )
+    return str(exponent).translate(digits)
+
+
+# ---- the network's share
+
+
+def _network(records: list[Record], theme: Theme) -> Drawing | None:
+    rows = [(r, network.share(r)) for r in records]
+    points = [(r, s) for r, s in rows if s is not None and s.latency > 0]
+    if not points:
+        return None
+    drawing = _drawing(7.6, 4.6)
+    axes: Any = drawing.subplots()
+    profiles = list(dict.fromkeys(profile_of(r) for r, _ in points))
+    for profile in profiles:
+        mine = [(s.latency, r.seconds.median) for r, s in points if profile_of(r) == profile]
+        axes.scatter(
+            *zip(*mine, strict=True),
+            s=34,
+            color=_colour(profile),
+            edgecolor=theme.paper,
+            linewidth=0.6,
+            label=clean(profile),
+            zorder=3,
+        )
+    measured = [r.seconds.median for r, _ in points if r.seconds.median > 0]
+    ends = [min(measured, default=1.0) / 3, max(measured, default=1.0) * 3]
+    axes.plot(ends, ends, color=theme.faint, lw=1.2, label="time = rounds x latency")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("rounds x one-way latency, seconds")
+    axes.set_ylabel("measured, seconds")
+    for axis in (axes.xaxis, axes.yaxis):
+        _plain_ticks(axis, lambda v: f"{v:,g}")
+    axes.grid()
+    axes.legend(loc="lower right")
+    return drawing
+
+
+# ---- figures of each party
+
+
+def _bytes(records: list[Record], theme: Theme) -> Drawing | None:
+    rows = {_name(r): r.bytes_sent for r in records if r.bytes_sent is not None}
+    return _parties(rows, "bytes sent in one run", theme)
+
+
+def _memory(records: list[Record], theme: Theme) -> Drawing | None:
+    rows: dict[str, tuple[int, int, int]] = {}
+    for record in records:
+        if record.peak_memory is not None:
+            name = _name(record)
+            before = rows.get(name, (0, 0, 0))
+            a, b, c = (max(x, y) for x, y in zip(before, record.peak_memory, strict=True))
+            rows[name] = (a, b, c)
+    return _parties(rows, "growth above an idle worker, bytes", theme)
+
+
+def _parties(rows: dict[str, tuple[int, int, int]], label: str, theme: Theme) -> Drawing | None:
+    rows = {name: values for name, values in rows.items() if max(values) > 0}
+    chosen = dict(list(rows.items())[:MOST_ROWS])
+    if not chosen:
+        return None
+    drawing = _drawing(8.2, 1.3 + 0.3 * len(chosen))
+    axes: Any = drawing.subplots()
+    for i, values in enumerate(chosen.values()):
+        positive = [v for v in values if v > 0]
+        axes.plot([min(positive), max(positive)], [i, i], color=theme.faint, lw=1.2, zorder=1)
+    for party, colour in enumerate(_PARTIES):
+        places = [(v[party], i) for i, v in enumerate(chosen.values()) if v[party] > 0]
+        if places:
+            axes.scatter(
+                *zip(*places, strict=True),
+                s=42,
+                color=colour,
+                marker="os^"[party],
+                label=f"party {party}",
+                zorder=2,
+                alpha=0.9,
+            )
+    axes.set_yticks(range(len(chosen)), list(chosen))
+    axes.invert_yaxis()
+    axes.margins(y=0.5 / len(chosen) + 0.02)
+    axes.set_xscale("log")
+    _plain_ticks(axes.xaxis, human_bytes)
+    axes.set_xlabel(label)
+    axes.grid(axis="x")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+    return drawing

@@ -1,0 +1,172 @@
+"""Reads records for a report: from several files, of older and newer versions, of other people.
+
+Stricter than `records.read` in nothing, more lenient in two things: fields that this version does
+not know are left out with a note, and fields that may be None may be missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from tfe_bench.benchmarks.records import SCHEMA, VERSIONED, Machine, Record, Seconds
+from tfe_bench.errors import DataError
+
+_SUFFIXES: Final = (".jsonl", ".json")
+# Sums of what is below stay exact in a double, and no figure is near it.
+_LARGEST: Final = 1 << 60
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read.
+
+    Attributes:
+        records: in the order of the files, each once.
+        notes: what was left out, for people.
+        files: that records came from.
+    """
+
+    records: tuple[Record, ...]
+    notes: tuple[str, ...]
+    files: tuple[Path, ...]
+
+
+def read(paths: Sequence[Path]) -> Reading:
+    """Reads the records of files and folders.
+
+    Args:
+        paths: .jsonl or .json files, or folders with such files (folders in them are not read).
+
+    Raises:
+        DataError: a file cannot be read or holds no records (naming file and line), or there are
+            none at all.
+    """
+    records: list[Record] = []
+    notes: list[str] = []
+    files: list[Path] = []
+    for path in paths:
+        for file in _files(path):
+            found, said = _read_file(file, listed=file == path)
+            notes += said
+            files += [file] if found else []
+            records += found
+    if not records:
+        raise DataError(
+            f"There are no records. Received: {', '.join(repr(str(p)) for p in paths)}. Make some "
+            "with --record FILE, or with the command suite."
+        )
+    once = list({record.to_json(): record for record in records}.values())
+    if len(once) < len(records):
+        notes.append(f"{len(records) - len(once)} records were there twice and count once.")
+    return Reading(tuple(once), tuple(notes), tuple(files))
+
+
+def read_lines(path: Path) -> tuple[list[Record], list[str]]:
+    """Returns the records of a JSON-lines file and notes on what was left out.
+
+    Raises:
+        DataError: the file cannot be read, or a line is no record (its number is given).
+    """
+    found: list[Record] = []
+    unknown: dict[str, int] = {}
+    for number, line in enumerate(_text(path).split("\n"), 1):
+        if line.strip():
+            found.append(_record(_parsed(line, path, number), path, number, unknown))
+    return found, _notes(path, unknown)
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise DataError(f"No such file or folder. Received: {str(path)!r}.")
+    if not path.is_dir():
+        if path.suffix.lower() not in _SUFFIXES:
+            raise DataError(f"Records are .jsonl or .json files. Received: {str(path)!r}.")
+        return [path]
+    try:
+        return sorted(p for p in path.iterdir() if p.suffix.lower() in _SUFFIXES and p.is_file())
+    except OSError as error:
+        raise DataError(f"Cannot read the folder {str(path)!r}: {error.strerror}.") from error
+
+
+def _read_file(path: Path, listed: bool) -> tuple[list[Record], list[str]]:
+    """`listed`: it was named itself; in a folder, other JSON files may lie beside records."""
+    if path.suffix.lower() == ".jsonl":
+        return read_lines(path)
+    whole = _parsed(_text(path), path, None)
+    entries = whole if isinstance(whole, list) else [whole]
+    if not listed and not any(isinstance(e, dict) and "schema" in e for e in entries):
+        return [], [f"{path.name} holds no records and was left out."]
+    unknown: dict[str, int] = {}
+    found = [_record(entry, path, None, unknown) for entry in entries]
+    return found, _notes(path, unknown)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise DataError(f"Cannot read records from {str(path)!r}: {reason}.") from error
+
+
+def _where(path: Path, line: int | None) -> str:
+    return f"{str(path)!r}" if line is None else f"Line {line} of {str(path)!r}"
+
+
+def _parsed(text: str, path: Path, line: int | None) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{_where(path, line)} is not JSON. Received: {error}.") from error
+
+
+def _record(flat: Any, path: Path, line: int | None, unknown: dict[str, int]) -> Record:
+    if not isinstance(flat, dict):
+        kind = type(flat).__name__
+        raise DataError(f"{_where(path, line)} is no record. Received: {kind}, not an object.")
+    flat = dict(flat)
+    known = {f.name: str(f.type) for f in fields(Record)}
+    _drop(flat, {"schema", *known}, "", unknown)
+    for name, part in (("seconds", Seconds), ("machine", Machine)):
+        if isinstance(flat.get(name), dict):
+            flat[name] = dict(flat[name])
+            _drop(flat[name], {f.name for f in fields(part)}, f"{name}.", unknown)
+    if isinstance(flat.get("versions"), dict):
+        versions = dict(flat["versions"])
+        _drop(versions, set(VERSIONED), "versions.", unknown)
+        flat["versions"] = {name: versions.get(name) for name in VERSIONED}
+    for name, kind in known.items():
+        if name not in flat and "None" in kind:
+            flat[name] = None
+    flat.setdefault("schema", SCHEMA if "workload" in flat else None)
+    try:
+        _bounded(flat)
+        return Record.from_json(json.dumps(flat))
+    except (DataError, ValueError, RecursionError) as error:
+        raise DataError(f"{_where(path, line)}: {error}") from error
+
+
+def _drop(given: dict[str, Any], known: set[str], prefix: str, unknown: dict[str, int]) -> None:
+    for name in set(given) - known:
+        del given[name]
+        unknown[prefix + name] = unknown.get(prefix + name, 0) + 1
+
+
+def _bounded(value: Any) -> None:
+    """Refuses integers that no figure can be: they do not even fit the plots' numbers."""
+    if isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            _bounded(part)
+    elif isinstance(value, int) and abs(value) > _LARGEST:
+        raise DataError(f"Figures are below 2^60. Received: {str(value)[:20]}...")
+
+
+def _notes(path: Path, unknown: dict[str, int]) -> list[str]:
+    return [
+        f"{path.name}: the field {name!r} of {count} records is unknown here and was ignored."
+        for name, count in sorted(unknown.items())
+    ]

@@ -1,0 +1,168 @@
+"""What a suite runs: rows, each a command line and the record that it must leave.
+
+A further row is one more entry of `paper`; its command needs no knowledge of suites.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import tfe_bench
+from tfe_bench.benchmarks import records
+from tfe_bench.benchmarks.records import Record
+from tfe_bench.errors import UsageError, did_you_mean
+
+SUITES: Final = ("paper", "ops")
+_QUICK_OPS: Final = 0.02
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement of a suite.
+
+    Attributes:
+        name: for --only, "sort" or "max".
+        size: for people, and to tell rows of one name apart.
+        command: words of the command line, without repeats, profile and files.
+        workload: of its record.
+        parameters: that its record must have; it may have others.
+        only: its word in the --only of a command that runs many rows on one cluster.
+    """
+
+    name: str
+    size: str
+    command: tuple[str, ...]
+    workload: str
+    parameters: Mapping[str, Any] = field(hash=False)
+    only: str | None = None
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{self.name} {self.size}"
+
+    def made(self, record: Record, profile: str, cluster: str) -> bool:
+        """Whether the record is of this row, at this profile and on this cluster, by this code."""
+        return (
+            record.workload == self.workload
+            and all(record.parameters.get(k) == v for k, v in self.parameters.items())
+            and record.profile == profile
+            and record.cluster == cluster
+            and record.versions["tfe_bench"] == tfe_bench.__version__
+            and record.commit == records.commit()
+        )
+
+
+def _sort(n: int) -> Row:
+    expected = {"n": n, "keys": "int64", "source": "int64, seed 1", "algorithm": "auto"}
+    words = ("sort", "--n", str(n))
+    return Row("sort", str(n), words, "sort", {**expected, "descending": False})
+
+
+def _max(n: int) -> Row:
+    size = f"{n}x4"
+    expected = {"shape": size, "source": "seed 1", "method": "auto"}
+    return Row("max", size, ("max", "--shape", size), "max", expected)
+
+
+def paper(quick: bool = False) -> list[Row]:
+    """The published table, as far as there are commands for it; `quick`: small sizes."""
+    sizes = (256, 1024) if quick else (1 << 10, 1 << 16, 1 << 20)
+    return [*(_sort(n) for n in sizes), *(_max(n) for n in sizes)]
+
+
+def ops(quick: bool = False) -> list[Row]:
+    """Every operation of the catalogue's table; `quick`: a fiftieth of the elements."""
+    from tfe_bench.benchmarks import operations
+
+    scale = _QUICK_OPS if quick else 1.0
+    found = []
+    for entry in operations.in_table():
+        size = "x".join(map(str, entry.scaled(scale)))
+        command = ("ops", "--scale", str(scale))
+        expected = {"shape": size, "source": "seed 1"}
+        found.append(Row(entry.name, size, command, entry.name, expected, entry.name))
+    return found
+
+
+def rows(suite: str, quick: bool = False, only: str | None = None) -> list[Row]:
+    """The rows of a suite, or those of the given names.
+
+    Args:
+        only: names with commas between them.
+
+    Raises:
+        UsageError: an unknown suite or name.
+    """
+    if suite not in SUITES:
+        raise UsageError(
+            f"Unknown suite {suite!r}.{did_you_mean(suite, SUITES)} Known: {', '.join(SUITES)}."
+        )
+    every = paper(quick) if suite == "paper" else ops(quick)
+    if only is None:
+        return every
+    known = list(dict.fromkeys(row.name for row in every))
+    names = [name.strip() for name in only.split(",")]
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"The suite {suite} has no rows {name!r}.{did_you_mean(name, known)} Known: "
+                f"{', '.join(known)}."
+            )
+    return [row for row in every if row.name in names]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A row at a profile."""
+
+    row: Row
+    profile: str
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{self.row.label}, {self.profile}"
+
+
+def find(task: Task, cluster: str, measured: Iterable[Record]) -> Record | None:
+    """The last right record of the task, None if there is none.
+
+    A wrong result finishes nothing: the row runs again.
+    """
+    found = [r for r in measured if task.row.made(r, task.profile, cluster)]
+    right = [r for r in found if r.correct is not False]
+    return right[-1] if right else None
+
+
+def batches(pending: Sequence[Task]) -> list[list[Task]]:
+    """Tasks that one command runs together: neighbours of one command with `only`."""
+
+    def joined(done: list[list[Task]], task: Task) -> list[list[Task]]:
+        last = done[-1][-1] if done else None
+        if (
+            last is not None
+            and task.row.only is not None
+            and last.row.only is not None
+            and (last.row.command, last.profile) == (task.row.command, task.profile)
+        ):
+            done[-1].append(task)
+        else:
+            done.append([task])
+        return done
+
+    return functools.reduce(joined, pending, [])
+
+
+def words(batch: Sequence[Task]) -> list[str]:
+    """The command line of a batch, without repeats and files; the profile enters here alone."""
+    first = batch[0]
+    only = [task.row.only for task in batch if task.row.only is not None]
+    return [
+        *first.row.command,
+        *(["--only", ",".join(only)] if only else []),
+        *("--profile", first.profile),
+    ]

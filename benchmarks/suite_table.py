@@ -1,0 +1,73 @@
+"""The table that a suite prints: a line for each row and profile, with the published figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from tfe_bench.benchmarks import published
+from tfe_bench.benchmarks.records import Record
+from tfe_bench.benchmarks.report.beside import best_pair
+from tfe_bench.benchmarks.table import clean, human_seconds, is_styled, put, three_digits
+
+_GAP = "  "
+_HEAD = ("row", "profile", "time", "published", "ratio", "")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row at one profile.
+
+    Attributes:
+        record: None where there is none, or only of wrong results.
+        state: "measured", "kept" (from before), "not run", "failed" or "WRONG".
+    """
+
+    label: str
+    profile: str
+    record: Record | None
+    state: str
+
+
+def render(lines: Sequence[Line], failures: Sequence[str], file: Path, console: Console) -> None:
+    """Prints the table, what failed, and where the records are."""
+    styled = is_styled(console)
+    rows = [_HEAD, *(_cells(line) for line in lines)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+    for number, row in enumerate(rows):
+        cells = [
+            cell.rjust(width) if 2 <= i <= 4 else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        bad = number > 0 and lines[number - 1].state in ("failed", "WRONG")
+        style = "bold" if number == 0 else "bold red" if bad else ""
+        put(console, Text(_GAP.join(cells).rstrip(), style=style if styled else ""), console.width)
+    put(console, Text(), console.width)
+    for failure in failures:
+        put(
+            console, Text(f"failed: {clean(failure)}", style="red" if styled else ""), console.width
+        )
+    notes = [
+        "time: median. published: TF Encrypted's figure at about that size (a LAN's beside "
+        f"local). {published.CAVEAT}",
+        f"Records: {file}. A page of them: python -m tfe_bench report {file.parent}",
+    ]
+    for note in notes:
+        put(console, Text(note, style="dim" if styled else ""), console.width)
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    pair = best_pair(line.record) if line.record else None
+    ratio = pair.ratio if pair else None
+    return (
+        clean(line.label),
+        clean(line.record.profile if line.record else line.profile),
+        human_seconds(line.record.seconds.median) if line.record else "-",
+        human_seconds(pair.figure.seconds) if pair else "-",
+        f"{three_digits(ratio)}x" if ratio is not None else "-",
+        line.state,
+    )

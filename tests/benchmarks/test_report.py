@@ -1,0 +1,281 @@
+"""The report: what it reads, what it puts beside it, and the page itself."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tfe_bench.benchmarks import published
+from tfe_bench.benchmarks.records import append
+from tfe_bench.benchmarks.report import beside, files, network, page, reading
+from tfe_bench.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from tests.benchmarks.conftest import Maker
+
+_VOID = {"meta", "source", "img", "br", "link"}
+_PNG = b"\x89PNG\r\n\x1a\n"
+_EVIL = "<script>alert('x')</script>\"&$\\alpha$"
+
+
+class _Page(HTMLParser):
+    """Checks that elements nest, and collects what the tests look at."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] not in (["script"], ["style"]):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def _write(folder: Path, make_record: Maker) -> Path:
+    """Records of every kind that the page has a section for."""
+    shaped = {"profile": "wan", "profile_emulation": "netns+tun"}
+    for n in (1024, 65536, 1 << 20):
+        append(folder / "records.jsonl", make_record(parameters={"n": n}, seconds=n / 1e5))
+        wan = make_record(parameters={"n": n}, seconds=0.4 + n / 1e5, **shaped)
+        append(folder / "records.jsonl", wan)
+    append(folder / "records.jsonl", make_record("max", correct=False, seconds=1e-9))
+    limited = {"profile": "lan", "profile_emulation": "channel, host-limited"}
+    append(folder / "other.jsonl", make_record("max", **limited, tls=False))
+    evil = {"n": 7, "source": _EVIL, _EVIL: _EVIL}
+    append(
+        folder / "other.jsonl", make_record(_EVIL, parameters=evil, cluster="a&b", protocol=_EVIL)
+    )
+    return folder
+
+
+def test_the_page_has_every_section_and_nothing_from_outside(
+    tmp_path: Path, make_record: Maker
+) -> None:
+    found = reading.read([_write(tmp_path, make_record)])
+    written = files.write(found, tmp_path / "report.html")
+    text = written[0].read_text("utf-8")
+    parsed = _Page(text)
+    ids = [a["id"] for t, a in parsed.tags if t == "section"]
+    assert ids == list(page.SECTIONS)
+    for title in page.SECTIONS.values():
+        assert title in parsed.text
+
+    # Self-contained: no address but data and the page's own places, one script.
+    for tag, attributes in parsed.tags:
+        for name in ("src", "srcset", "href"):
+            if name in attributes:
+                assert re.match("data:image/png;base64,|#", attributes[name] or ""), (tag, name)
+        assert not any(name.startswith("on") for name in attributes)
+    assert "http" not in re.sub('data:image/png;base64,[^"]*', "", text).replace("http-equiv", "")
+    assert sum(t == "script" for t, _ in parsed.tags) == 1
+
+    # Nothing of a record becomes markup.
+    assert "<script>alert" not in text and "&lt;script&gt;alert" in text
+    assert "$\\alpha$" in parsed.text
+
+    # Wrong results are said, and headline nothing.
+    assert "Wrong results" in parsed.text and "1 of 9" in parsed.text
+    assert "host-limited" in parsed.text and "no TLS" in parsed.text
+    assert published.CAVEAT in parsed.text
+    assert "tf-encrypted (README)" in parsed.text and "a CPU" in parsed.text
+
+    # The pictures are PNG, in the page and beside it.
+    uris = re.findall('data:image/png;base64,([^"]+)', text)
+    assert len(uris) == 8  # four, light and dark
+    for uri in uris:
+        assert base64.b64decode(uri, validate=True).startswith(_PNG)
+    names = {"report-time.png", "report-network.png", "report-bytes.png", "report-memory.png"}
+    assert {p.name for p in written[1:]} == names
+    assert all(p.read_bytes().startswith(_PNG) for p in written[1:])
+    left = {p.name for p in tmp_path.iterdir()}
+    assert left == {*names, "report.html", "records.jsonl", "other.jsonl"}
+
+
+def test_a_single_bare_record_makes_a_page(tmp_path: Path, make_record: Maker) -> None:
+    bare = make_record(
+        "unheard-of",
+        parameters={},
+        seconds=0.0,
+        build_seconds=None,
+        bytes_sent=None,
+        frame_bytes=None,
+        rounds=None,
+        rounds_ahead=None,
+        peak_memory=None,
+        idle_memory=None,
+        correct=None,
+        max_error=None,
+    )
+    (tmp_path / "one.json").write_text(bare.to_json())
+    written = files.write(reading.read([tmp_path / "one.json"]), tmp_path / "p.html")
+    parsed = _Page(written[0].read_text("utf-8"))
+    assert "unheard-of" in parsed.text and "1 result not checked" in parsed.text
+    assert written[1:] == []  # there is nothing to draw
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "Line 2 of .*not JSON"),
+        ("[1]", "Line 2 of .*no record"),
+        ("{}", "Line 2 of .*schema"),
+        ('{"schema": 99, "workload": "sort"}', "Line 2 of .*schema 99"),
+        ('{"schema": 1, "workload": "sort"}', "Line 2 of .*lacks|Line 2 of .*seconds"),
+        ('{"rounds": 1' + "0" * 30 + "}", "Line 2 of .*below 2"),
+        ("[" * 100_000, "Line 2 of .*not JSON"),
+    ],
+)
+def test_a_line_that_is_no_record_is_named(
+    tmp_path: Path, make_record: Maker, line: str, words: str
+) -> None:
+    file = tmp_path / "records.jsonl"
+    file.write_text(make_record().to_json() + "\n" + line + "\n")
+    with pytest.raises(DataError, match=words):
+        reading.read([tmp_path])
+
+
+def test_missing_files_are_data_errors(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="No such file"):
+        reading.read([tmp_path / "none"])
+    with pytest.raises(DataError, match="no records"):
+        reading.read([tmp_path])
+    (tmp_path / "x.csv").write_text("a")
+    with pytest.raises(DataError, match=r"\.jsonl or \.json"):
+        reading.read([tmp_path / "x.csv"])
+    (tmp_path / "x.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match="not UTF-8"):
+        reading.read([tmp_path])
+
+
+def test_other_versions_records_are_read_with_a_note(tmp_path: Path, make_record: Maker) -> None:
+    flat = json.loads(make_record().to_json())
+    flat["unheard_of"] = {"deep": 1}
+    flat["machine"]["gpu"] = "none"
+    flat["versions"]["jax"] = "1"
+    del flat["idle_memory"], flat["versions"]["grpcio"]
+    (tmp_path / "a.json").write_text(json.dumps([flat, flat]))
+    (tmp_path / "trace.json").write_text('{"traceEvents": []}')
+    found = reading.read([tmp_path])
+    assert len(found.records) == 1 and found.records[0].idle_memory is None
+    notes = " ".join(found.notes)
+    assert "'unheard_of'" in notes and "'machine.gpu'" in notes and "'versions.jax'" in notes
+    assert "trace.json holds no records" in notes and "1 records were there twice" in notes
+    with pytest.raises(DataError, match=r"trace\.json"):
+        reading.read([tmp_path / "trace.json"])
+
+
+def test_the_output_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"\.html"):
+        files.check_output(tmp_path / "report.pdf")
+    with pytest.raises(DataError, match="missing"):
+        files.check_output(tmp_path / "none" / "report.html")
+
+
+def test_published_figures_are_as_printed() -> None:
+    figures = published.published()
+    assert len({(f.system, f.workload, f.size, f.optimizer, f.profile) for f in figures}) == len(
+        figures
+    )
+    by = {(f.system, f.workload, f.size, f.profile): f for f in figures if not f.optimizer}
+    assert by["tf-encrypted", "sort", "1000000", "wan"].seconds == 1133.0
+    assert by["tf-encrypted", "max", "1000000x4", "lan"].build_seconds == 2.05
+    assert by["tf-encrypted (README)", "infer", "resnet50", "wan"].seconds == 84.29
+    assert by["tf-encrypted (README)", "max", "65536x4", "wan"].seconds == 1.14
+    assert all(f.seconds > 0 and f.source for f in (*figures, *published.same_machine()))
+    adam = [f for f in figures if f.optimizer == "adam" and f.size == "network-c"]
+    assert {(f.system, f.profile) for f in adam} == {
+        (s, p) for s in ("tf-encrypted", "mp-spdz") for p in ("lan", "wan")
+    }
+
+
+def test_only_the_same_work_on_such_a_network_stands_beside_ours(make_record: Maker) -> None:
+    exact = beside.best_pair(make_record(seconds=0.07))
+    assert exact is not None and exact.exact and exact.loopback
+    assert exact.figure.seconds == 0.14 and exact.ratio == pytest.approx(0.14 / 0.0735)
+    near = beside.best_pair(make_record(parameters={"n": 1 << 20}, profile="wan"))
+    assert near is not None and not near.exact and not near.loopback
+    assert near.figure.seconds == 1133.0
+    assert beside.best_pair(make_record(parameters={"n": 1100})) is None
+    assert beside.best_pair(make_record(parameters={"n": 1024, "rows": 4})) is None
+    assert beside.best_pair(make_record("max", parameters={"shape": "1024x5"})) is None
+    assert beside.best_pair(make_record(profile="net3")) is None
+    assert beside.best_pair(make_record(correct=False)) is None
+    model = make_record("infer", parameters={"model": "resnet50"}, profile="wan")
+    assert [p.figure.seconds for p in beside.pairs(model)] == [126.89, 84.29]
+
+
+def test_the_newest_right_record_counts(make_record: Maker) -> None:
+    old = make_record(time="2026-01-01T00:00:00+00:00")
+    new = make_record(time="2026-01-02T00:00:00+00:00", seconds=0.1)
+    wrong = make_record(time="2026-01-03T00:00:00+00:00", correct=False)
+    wan = make_record(profile="wan")
+    assert beside.latest([new, old, wrong, wan]) == [new, wan]
+
+
+def test_the_networks_share(make_record: Maker) -> None:
+    share = network.share(make_record(profile="wan", rounds_ahead=10, bytes_sent=(0, 44, 1)))
+    assert share is not None
+    assert share.latency == pytest.approx(0.2) and share.transfer == pytest.approx(1e-6)
+    assert share.floor == share.latency
+    assert network.share(make_record()) is None
+    assert network.share(make_record(profile="wan", rounds_ahead=None)) is None
+
+
+def _browser() -> str | None:
+    return next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(_browser() is None, reason="no browser here")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_shows_the_page(tmp_path: Path, make_record: Maker, scheme: str) -> None:
+    import numpy as np
+    from matplotlib import image
+
+    found = reading.read([_write(tmp_path, make_record)])
+    written = files.write(found, tmp_path / "report.html")
+    browser = _browser()
+    assert browser is not None
+    common = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    common += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1280,2400"]
+    common += [f"--blink-settings=preferredColorScheme={int(scheme == 'light')}"]
+    address = written[0].as_uri()
+    shot = tmp_path / "shot.png"
+    subprocess.run(
+        [*common, f"--screenshot={shot}", address], check=True, capture_output=True, timeout=120
+    )
+    pixels = np.asarray(image.imread(shot))[..., :3]
+    assert pixels.shape == (2400, 1280, 3)
+    assert (np.median(pixels) > 0.9) == (scheme == "light")
+    assert pixels.std() > 0.02  # it is not an empty page
+    # Its own script ran: heads of tables are buttons now.
+    dom = subprocess.run(
+        [*common, "--dump-dom", address], check=True, capture_output=True, text=True, timeout=120
+    ).stdout
+    assert '<button type="button" title="sort">' in dom

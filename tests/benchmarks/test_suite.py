@@ -1,0 +1,194 @@
+"""Suites: which rows they have, that they resume, and what a failure does.
+
+No worker is started here: the commands are replaced by one that leaves records.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tfe_bench import __main__ as program
+from tfe_bench.benchmarks import records, suite
+from tfe_bench.cli import suite as command
+from tfe_bench.errors import ConfigError, DataError, PeerLost, TfeBenchError, UsageError
+
+if TYPE_CHECKING:
+    from tests.benchmarks.conftest import Maker
+
+
+class _Commands:
+    """Stands for the command line: leaves the record of each row, or fails as told."""
+
+    def __init__(self, make_record: Maker) -> None:
+        self.ran: list[list[str]] = []
+        self.fails: dict[str, BaseException] = {}
+        self.wrong: set[str] = set()
+        self._make_record = make_record
+
+    def parse_args(self, words: list[str]) -> argparse.Namespace:
+        self.ran.append(words)
+        return argparse.Namespace(run=lambda _: self._run(words))
+
+    def _run(self, words: list[str]) -> int:
+        options = dict(zip(words, words[1:], strict=False))
+        file, profile = Path(options["--record"]), options["--profile"]
+        rows = [*suite.paper(True), *suite.paper(False), *suite.ops(True)]
+        names = options.get("--only", "").split(",")
+        print("a command's own words")
+        for row in rows:
+            mine = list(row.command) == words[: len(row.command)]
+            if not mine or (row.only is not None and row.only not in names):
+                continue
+            if row.label in self.fails:
+                raise self.fails[row.label]
+            right = row.label not in self.wrong
+            made = self._make_record(
+                row.workload, parameters={**row.parameters, "more": 1}, correct=right,
+                profile=profile,
+            )  # fmt: skip
+            records.append(file, made)
+        return 0
+
+
+@pytest.fixture
+def commands(make_record: Maker, monkeypatch: pytest.MonkeyPatch) -> _Commands:
+    fake = _Commands(make_record)
+    monkeypatch.setattr(program, "make_parser", lambda: fake)
+    return fake
+
+
+def _suite(folder: Path, **given: Any) -> int:
+    usual: dict[str, Any] = {
+        "suite": "paper",
+        "profiles": "local",
+        "out": folder,
+        "only": None,
+        "quick": True,
+        "repeat": 2,
+        "cluster": None,
+        "client": None,
+        "json": False,
+    }
+    return command.run(argparse.Namespace(**{**usual, **given}))
+
+
+def test_rows_are_the_published_sizes() -> None:
+    rows = suite.rows("paper")
+    assert [r.label for r in rows] == [
+        *("sort 1024", "sort 65536", "sort 1048576"),
+        *("max 1024x4", "max 65536x4", "max 1048576x4"),
+    ]
+    assert [r.label for r in suite.rows("paper", only="max")] == [r.label for r in rows[3:]]
+    with pytest.raises(UsageError, match='mean "paper"'):
+        suite.rows("papr")
+    with pytest.raises(UsageError, match="no rows 'sirt'"):
+        suite.rows("paper", only="sirt")
+
+
+def test_every_row_is_a_command_that_exists(make_record: Maker) -> None:
+    parser = program.make_parser()
+    for row in [*suite.paper(), *suite.ops()]:
+        parsed = parser.parse_args(suite.words([suite.Task(row, "local")]))
+        assert parsed.profile == "local"
+
+
+def test_a_finished_suite_runs_nothing_again(
+    tmp_path: Path, commands: _Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _suite(tmp_path / "out") == 0
+    assert len(commands.ran) == 4
+    said = capsys.readouterr().out
+    assert said.count("measured") == 4 and "a command's own words" not in said
+    assert _suite(tmp_path / "out") == 0
+    assert len(commands.ran) == 4
+    assert capsys.readouterr().out.count("kept") == 4
+    assert len(records.read(tmp_path / "out" / "records.jsonl")) == 4
+    # other code, other rows
+    assert _suite(tmp_path / "out", quick=False, only="max") == 0
+    assert len(commands.ran) == 4 + 2  # max 1024x4 is of both
+
+
+def test_records_of_another_commit_do_not_count(
+    tmp_path: Path, commands: _Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _suite(tmp_path, only="max") == 0
+    monkeypatch.setattr(records, "commit", lambda: "0" * 40)
+    assert suite.find(suite.Task(suite.paper(True)[-1], "local"), "local",
+                      records.read(tmp_path / "records.jsonl")) is None  # fmt: skip
+
+
+def test_an_interrupted_suite_goes_on_where_it_stopped(
+    tmp_path: Path, commands: _Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands.fails["max 256x4"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        _suite(tmp_path)
+    captured = capsys.readouterr()
+    assert captured.out.count("measured") == 2 and captured.out.count("not run") == 2
+    assert "goes on where this one stopped" in captured.err
+    commands.fails.clear()
+    assert _suite(tmp_path) == 0
+    assert [words[2] for words in commands.ran[3:]] == ["256x4", "1024x4"]
+
+
+def test_a_lost_worker_ends_one_row_and_a_bad_option_ends_all(
+    tmp_path: Path, commands: _Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands.fails["sort 1024"] = PeerLost(1, "its process ended")
+    assert _suite(tmp_path) == PeerLost.exit_code
+    said = capsys.readouterr().out
+    assert said.count("measured") == 3 and "failed: sort 1024, local: Lost party 1" in said
+    fatal: TfeBenchError = ConfigError("nothing will do")
+    commands.fails["sort 1024"] = fatal
+    with pytest.raises(ConfigError):
+        _suite(tmp_path)
+
+
+def test_a_wrong_result_is_run_again(
+    tmp_path: Path, commands: _Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands.wrong.add("sort 256")
+    assert _suite(tmp_path) == 1
+    assert "WRONG" in capsys.readouterr().out
+    commands.wrong.clear()
+    assert _suite(tmp_path) == 0
+    assert len(commands.ran) == 5
+
+
+def test_operations_share_one_cluster_and_skip_the_one_that_fails(
+    tmp_path: Path, commands: _Commands
+) -> None:
+    rows = suite.ops(True)
+    failing = rows[2]
+    commands.fails[failing.label] = PeerLost(0, "its process ended")
+    assert _suite(tmp_path, suite="ops") == PeerLost.exit_code
+    assert len(commands.ran) == 2  # all; then those after the one that failed
+    assert len(records.read(tmp_path / "records.jsonl")) == len(rows) - 1
+
+
+def test_bad_input_is_refused_before_anything_runs(tmp_path: Path, commands: _Commands) -> None:
+    with pytest.raises(UsageError, match="Unknown network profile"):
+        _suite(tmp_path, profiles="local,wam")
+    with pytest.raises(UsageError, match="1 to 1000"):
+        _suite(tmp_path, repeat=0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="folder"):
+        _suite(tmp_path / "file")
+    (tmp_path / "records.jsonl").write_text("{\n")
+    with pytest.raises(DataError, match="Line 1"):
+        _suite(tmp_path)
+    assert commands.ran == []
+
+
+def test_json_prints_records(
+    tmp_path: Path, commands: _Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _suite(tmp_path, json=True) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [records.Record.from_json(line).workload for line in lines] == [
+        *("sort", "sort", "max", "max"),
+    ]

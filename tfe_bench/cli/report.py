@@ -1,0 +1,41 @@
+"""`python -m tfe_bench report`: one HTML page of many records, with pictures."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    p = commands.add_parser(
+        "report",
+        help="make one HTML page of records",
+        description="Reads records and writes one HTML page that needs no other file, with our "
+        "figures beside published ones, and the page's pictures as PNG files beside it.",
+    )
+    p.add_argument(
+        "records",
+        nargs="+",
+        type=Path,
+        metavar="DIR",
+        help="a folder with records (.jsonl, .json), or such files",
+    )
+    p.add_argument("--output", type=Path, metavar="FILE", help="the page (default DIR/report.html)")
+    p.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    from tfe_bench.benchmarks.report import files, reading
+
+    first = arguments.records[0]
+    output = arguments.output or (first if first.is_dir() else first.parent) / "report.html"
+    found = reading.read(arguments.records)
+    written = files.write(found, output)
+    for note in found.notes:
+        print(note)
+    print(f"{len(found.records)} records: {written[0]}")
+    print(f"Pictures: {', '.join(p.name for p in written[1:]) or 'none'}")
+    return 0

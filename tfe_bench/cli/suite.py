@@ -1,0 +1,223 @@
+"""`python -m tfe_bench suite`: many measurements in one folder; resumes where it stopped."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.cli import common
+from tfe_bench.errors import (
+    ConfigError,
+    DataError,
+    OpsMissing,
+    SecurityError,
+    TfeBenchError,
+    UsageError,
+    did_you_mean,
+)
+
+if TYPE_CHECKING:
+    from tfe_bench.benchmarks.records import Record
+    from tfe_bench.benchmarks.suite import Task
+
+RECORDS = "records.jsonl"
+# What another row would meet too.
+_FINAL = (UsageError, ConfigError, SecurityError, OpsMissing)
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    p = commands.add_parser(
+        "suite",
+        help="run the published table's rows, or all operations, and keep the records",
+        description="Runs the rows of a suite one after the other and appends one record for each "
+        "row and profile to DIR/records.jsonl. Rows that are there already, measured by the same "
+        "version, are not run again: after an interruption the same command goes on.",
+    )
+    p.add_argument("suite", metavar="SUITE", help="paper (the published table) or ops")
+    p.add_argument(
+        "--profiles", default="local", metavar="P,P", help="network profiles (default local)"
+    )
+    p.add_argument("--out", type=Path, metavar="DIR", help="folder (default suite-SUITE)")
+    p.add_argument("--only", metavar="NAME,NAME", help="rows of these names, e.g. sort,max")
+    p.add_argument("--quick", action="store_true", help="small sizes")
+    p.add_argument("--repeat", type=int, default=3, metavar="R", help="timed runs (default 3)")
+    p.add_argument("--cluster", type=Path, metavar="FILE", help="run on these three hosts")
+    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
+    p.add_argument("--json", action="store_true", help="print the records, one a line")
+    p.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command."""
+    from tfe_bench.benchmarks import suite
+
+    if not 1 <= arguments.repeat <= 1000:
+        raise UsageError(f"--repeat is 1 to 1000. Received: {arguments.repeat}.")
+    tasks = [
+        suite.Task(row, profile)
+        for profile in _profiles(arguments.profiles)
+        for row in suite.rows(arguments.suite, arguments.quick, arguments.only)
+    ]
+    runner = _Runner(arguments, arguments.out or Path(f"suite-{arguments.suite}"), tasks)
+    try:
+        with common.progress_bar(arguments) as bar:
+            runner.run(bar)
+    except KeyboardInterrupt:
+        print("tfe_bench: the same command goes on where this one stopped", file=sys.stderr)
+        raise
+    finally:
+        runner.show()
+    return runner.exit_code
+
+
+def _profiles(given: str) -> list[str]:
+    """The profiles of --profiles, each once."""
+    names = list(dict.fromkeys(name.strip() for name in given.split(",")))
+    known = known_profiles()
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"Unknown network profile. Received: {name!r}.{did_you_mean(name, known)} Known: "
+                f"{', '.join(known)}."
+            )
+    return names
+
+
+def known_profiles() -> tuple[str, ...]:
+    """Names of the network profiles that commands take."""
+    module = "tfe_bench.cluster.profiles"  # not in every version
+    if importlib.util.find_spec(module) is not None:
+        return tuple(importlib.import_module(module).PROFILES)
+    return tuple(getattr(common, "PROFILES", ("local",)))
+
+
+class _Part:
+    """One command's share of the suite's progress bar."""
+
+    def __init__(self, bar: Any, done: int, batch: Sequence[Task], total: int) -> None:
+        self._bar, self._done, self._batch, self._total = bar, done, batch, total
+        self.say("")
+
+    def __enter__(self) -> _Part:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        """Shows which row it is."""
+        self.update(0.0, text)
+
+    def update(self, fraction: float, _: str) -> None:
+        """Shows how far the whole is."""
+        here = self._batch[min(int(fraction * len(self._batch)), len(self._batch) - 1)]
+        done = self._done + fraction * len(self._batch)
+        self._bar.update(done / self._total, f"{here.label} ({int(done) + 1} of {self._total})")
+
+
+class _Runner:
+    """The tasks of one suite, and the file of their records: its only memory."""
+
+    def __init__(self, arguments: argparse.Namespace, folder: Path, tasks: list[Task]) -> None:
+        self._arguments, self._tasks = arguments, tasks
+        self._cluster = "local" if arguments.cluster is None else arguments.cluster.name
+        self._failures: dict[Task, TfeBenchError] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(
+                f"Cannot write to the folder {str(folder)!r}: {error.strerror}. Choose another "
+                "--out."
+            ) from error
+        self._file = folder / RECORDS
+        self._before = {r.to_json() for r in self._records()}
+
+    def _records(self) -> list[Record]:
+        from tfe_bench.benchmarks.report import reading
+
+        return reading.read_lines(self._file)[0] if self._file.exists() else []
+
+    def _found(self) -> dict[Task, Record]:
+        from tfe_bench.benchmarks import suite
+
+        measured = self._records()
+        found = {task: suite.find(task, self._cluster, measured) for task in self._tasks}
+        return {task: record for task, record in found.items() if record is not None}
+
+    def run(self, bar: Any) -> None:
+        """Runs all tasks that no record is of; goes on after a failure that is one row's own."""
+        from tfe_bench.benchmarks import suite
+
+        attempted: set[Task] = set()
+        while True:
+            finished = self._found()
+            pending = [t for t in self._tasks if t not in finished and t not in attempted]
+            if not pending:
+                return
+            batch = suite.batches(pending)[0]
+            done = len(self._tasks) - len(pending)
+            try:
+                self._perform(suite.words(batch), _Part(bar, done, batch, len(self._tasks)))
+                attempted.update(batch)  # one whose result is wrong would run for ever
+            except _FINAL:
+                raise
+            except TfeBenchError as error:
+                now = self._found()
+                failed = next((task for task in batch if task not in now), batch[-1])
+                # Commands of many rows run them in order: the rest of the batch comes next.
+                attempted.update(batch[: batch.index(failed) + 1])
+                self._failures[failed] = error
+
+    def _perform(self, words: list[str], part: _Part) -> None:
+        from tfe_bench.__main__ import make_parser
+
+        words = [*words, "--repeat", str(self._arguments.repeat), "--json"]
+        words += ["--record", str(self._file)]
+        for option in ("cluster", "client"):
+            if getattr(self._arguments, option) is not None:
+                words += [f"--{option}", str(getattr(self._arguments, option))]
+        parsed = make_parser().parse_args(words)
+        parsed.bar = part
+        with contextlib.redirect_stdout(io.StringIO()):  # the record is in the file
+            parsed.run(parsed)
+
+    @property
+    def exit_code(self) -> int:
+        """0, the first failure's code, or 1 where a result is wrong or missing."""
+        if self._failures:
+            return next(iter(self._failures.values())).exit_code
+        return 0 if len(self._found()) == len(self._tasks) else 1
+
+    def show(self) -> None:
+        """Prints the table, or the records."""
+        from rich.console import Console
+
+        from tfe_bench.benchmarks import suite_table
+
+        found = self._found()
+        if self._arguments.json:
+            for record in found.values():
+                print(record.to_json())
+            return
+        lines = []
+        for task in self._tasks:
+            record, failure = found.get(task), self._failures.get(task)
+            if record is None:
+                state = "not run" if failure is None else "failed"
+                if failure is None and any(
+                    task.row.made(r, task.profile, self._cluster) for r in self._records()
+                ):
+                    state = "WRONG"
+            else:
+                state = "kept" if record.to_json() in self._before else "measured"
+            lines.append(suite_table.Line(task.row.label, task.profile, record, state))
+        failures = [f"{task.label}: {error}" for task, error in self._failures.items()]
+        suite_table.render(lines, failures, self._file, Console())
