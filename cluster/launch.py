@@ -13,13 +13,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.cluster import tls
+from tfe_bench.cluster import links, profiles, tls
 from tfe_bench.cluster.client import Client, JobResult, PrivateInput, load_client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
+from tfe_bench.cluster.profiles import Profile
 from tfe_bench.errors import ClusterError, ConfigError, PeerLost, TfeBenchError
 
 START_SECONDS = 60.0
 _CLIENT = "local"
+# of a worker in a network namespace of its own
+_LINK_PORT = 7700
 
 
 class _Runner:
@@ -27,6 +30,9 @@ class _Runner:
 
     client: Client
     name: str
+    profile: Profile
+    emulation: str | None = None
+    fallback: str | None = None
 
     def run(
         self,
@@ -44,12 +50,30 @@ class LocalCluster(_Runner):
 
     Use as a context manager; the workers die with it (and with this process).
 
+    Args:
+        threads: of each worker's kernels; all cores by default.
+        profile: of the network between them; see docs/networks.md.
+        emulate: "netns" (hosts in network namespaces, takes root), "channel" (imposed on the
+            workers' messages), or "auto": the first where it can be, else the second.
+
     Attributes:
         start_seconds: from the start of the processes until all three answered.
+        profile: the network profile.
+        emulation: "netns+tun", "netns+netem", "channel", or None where nothing is shaped.
+        fallback: why "auto" did not take namespaces, None otherwise.
+
+    Raises:
+        UsageError: unknown profile or emulation.
+        NoNamespaces: "netns" was asked for and cannot be.
     """
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(
+        self, threads: int | None = None, profile: str = "local", emulate: str = "auto"
+    ) -> None:
         self.name = "local"
+        self.profile = profiles.get(profile)
+        self._emulate = links.check_emulation(emulate)
+        self._links: links.Links | None = None
         self.start_seconds = 0.0
         self._folder = Path(tempfile.mkdtemp(prefix="tfe_bench-"))
         self._workers: list[subprocess.Popen[bytes]] = []
@@ -62,6 +86,7 @@ class LocalCluster(_Runner):
 
     def _start(self) -> None:
         started = time.perf_counter()
+        self._start_links()
         keys, certificates = zip(
             *(tls.make_certificate(tls.party_common_name(p), days=2) for p in range(3)),
             strict=True,
@@ -69,9 +94,10 @@ class LocalCluster(_Runner):
         client_key, client_certificate = tls.make_certificate(
             tls.client_common_name(_CLIENT), days=2
         )
+        hosts = self._links.hosts[:3] if self._links else ["127.0.0.1"] * 3
+        ports = [_LINK_PORT] * 3 if self._links else _free_ports(3)
         parties = tuple(
-            PartyConfig(p, f"party{p}", "127.0.0.1", port, certificates[p])
-            for p, port in enumerate(_free_ports(3))
+            PartyConfig(p, f"party{p}", hosts[p], ports[p], certificates[p]) for p in range(3)
         )
         config = ClusterConfig(
             name="local",
@@ -89,6 +115,9 @@ class LocalCluster(_Runner):
             command += ["--cluster", str(self._folder / "cluster.toml"), "--local"]
             if self._threads:
                 command += ["--threads", str(self._threads)]
+            inside = [self._links.namespaces[p]] if self._links else []
+            if inside:
+                command += ["--namespace", str(inside[0])]
             with (self._folder / f"party{p}.log").open("wb") as out:
                 self._workers.append(
                     subprocess.Popen(
@@ -99,11 +128,27 @@ class LocalCluster(_Runner):
                         stderr=out,
                         env=environment,
                         start_new_session=True,
+                        pass_fds=inside,
                     )
                 )
         self.client = Client(config, client_key, client_certificate)
+        _impose(self.client, self.profile, self.emulation)
         self.client.wait_ready(START_SECONDS, self._check_alive)
         self.start_seconds = time.perf_counter() - started
+
+    def _start_links(self) -> None:
+        if not self.profile.shaped:
+            return
+        self.emulation = links.CHANNEL
+        if self._emulate == links.CHANNEL:
+            return
+        try:
+            self._links = links.Links(self.profile)
+            self.emulation = self._links.kind
+        except links.NoNamespaces as error:
+            if self._emulate != "auto":
+                raise
+            self.fallback = str(error)
 
     @property
     def pids(self) -> list[int]:
@@ -154,6 +199,8 @@ class LocalCluster(_Runner):
             except subprocess.TimeoutExpired:
                 worker.kill()
                 worker.wait()
+        if self._links is not None:
+            self._links.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> LocalCluster:
@@ -178,8 +225,12 @@ class Cluster(_Runner):
         client: str | None = None,
         key: str | Path | None = None,
         certificate: str | Path | None = None,
+        profile: str = "local",
     ) -> None:
         path = Path(path)
+        self.profile = profiles.get(profile)
+        if self.profile.shaped:
+            self.emulation = links.CHANNEL
         config = ClusterConfig.load(path)
         self.name = path.name
         self.start_seconds = 0.0
@@ -195,6 +246,7 @@ class Cluster(_Runner):
         key = key or path.parent / f"client-{client}.key"
         certificate = certificate or path.parent / f"client-{client}.crt"
         self.client = load_client(path, key, certificate)
+        _impose(self.client, self.profile, self.emulation)
         self.client.wait_ready()
 
     def close(self) -> None:
@@ -206,6 +258,14 @@ class Cluster(_Runner):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _impose(client: Client, profile: Profile, emulation: str | None) -> None:
+    """What the client asks of the workers in every job."""
+    if profile.shaped:
+        client.warm_up_bytes = profile.warm_up_bytes
+    if emulation == links.CHANNEL:
+        client.shaping = (profile.delay_us, profile.bytes_per_second)
 
 
 def _free_ports(count: int) -> list[int]:
