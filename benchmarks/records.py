@@ -168,7 +168,9 @@ class Record:
         fractional_bits: bits after the point.
         protocol: the variant, e.g. "exact" truncation.
         profile: the network profile, e.g. "lan".
-        profile_emulation: how it was made, e.g. "host-limited"; None where nothing was shaped.
+        profile_emulation: how it was made, e.g. "netns+tun", with ", host-limited" where the
+            links do not hold the profile's figures; None where nothing was shaped.
+        links: what the links were measured to hold just before; None where nothing was shaped.
         tls: whether the workers' connections were encrypted.
         cluster: "local", or the file name of the cluster.
         versions: as from `versions()`.
@@ -206,6 +208,7 @@ class Record:
     machine: Machine = field(default_factory=machine)
     commit: str | None = field(default_factory=commit)
     time: str = field(default_factory=_now)
+    links: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -219,6 +222,8 @@ class Record:
         if "/" in self.cluster or "\\" in self.cluster:
             raise UsageError(f"cluster is a file name without folders. Received: {self.cluster!r}.")
         put("parameters", _json_object("parameters", self.parameters))
+        if self.links is not None:
+            put("links", _json_object("links", self.links))
         for name in ("repeats", "ring", "fractional_bits"):
             put(name, _count(name, getattr(self, name)))
         for name in ("rounds", "rounds_ahead"):
@@ -273,6 +278,7 @@ class Record:
         schema = flat.pop("schema", None)
         if type(schema) is not int or schema != SCHEMA:
             raise DataError(f"Records of schema {SCHEMA} are read. Received: schema {schema!r}.")
+        flat.setdefault("links", None)  # of records before links were shaped
         _check_fields("record", flat, [f.name for f in fields(cls)])
         for name, part in (("seconds", Seconds), ("machine", Machine)):
             if not isinstance(flat[name], dict):

@@ -1,9 +1,9 @@
 """Emulated links: hosts in network namespaces of their own, joined by one process.
 
 `python -m tfe_bench.cluster.emulator SETTINGS` makes three namespaces without names, gives
-them away over its standard input (a socket), and forwards packets among them and the namespace it was
-started in.  What it makes lives as long as it does: when its parent ends, however that happens,
-the socket closes, it exits, and the kernel removes devices and namespaces.
+them away over its standard input (a socket), and forwards packets among them and the namespace
+that it was started in.  What it makes lives as long as it does: when its parent ends, however that
+happens, the socket closes, it exits, and the kernel removes devices and namespaces.
 
 Where the kernel has `tc netem`, a bridge and netem do the work and this process only waits.
 Else every host has a TUN device, and packets wait here: a packet leaves when its host's link is
@@ -13,6 +13,7 @@ take turns at the link.  Needs neither iproute2 (but for netem) nor any package.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import gc
@@ -121,22 +122,18 @@ def _tune(buffer: int) -> None:
         "tcp_no_metrics_save": "1",
     }
     for name, value in settings.items():
-        try:
-            with open(f"/proc/sys/net/ipv4/{name}", "w") as file:
-                file.write(value)
-        except OSError:  # an older kernel keeps some for all namespaces together
-            pass
+        # An older kernel keeps some for all namespaces together.
+        with contextlib.suppress(OSError), open(f"/proc/sys/net/ipv4/{name}", "w") as file:
+            file.write(value)
 
 
 def _new_namespace(buffer: int) -> int:
     if _libc.unshare(CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "unshare: " + os.strerror(ctypes.get_errno()))
     _tune(buffer)
-    try:
-        with open("/proc/sys/net/ipv6/conf/default/disable_ipv6", "w") as file:
-            file.write("1")
-    except OSError:
-        pass
+    ipv6 = "/proc/sys/net/ipv6/conf/default/disable_ipv6"
+    with contextlib.suppress(OSError), open(ipv6, "w") as file:
+        file.write("1")
     _up("lo")
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -220,19 +217,19 @@ class _Links:
             if host >= 0:
                 self._leave(host, at)
                 continue
-            try:
+            with contextlib.suppress(OSError):  # that host has gone
                 os.write(self._tuns[to], packet)
-            except OSError:  # that host has gone
-                pass
 
 
 # ---- starting
 
 
-def _tc(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+def _do(command: str, *words: str) -> None:
+    done = subprocess.run(
+        [*command.split(), *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=20
+    )
     if done.returncode:
-        raise OSError(f"{' '.join(words[:4])}: {done.stderr.strip()[:200]}")
+        raise OSError(f"{command}: {done.stderr.decode(errors='replace').strip()[:200]}")
 
 
 def _try_netem(
@@ -245,25 +242,25 @@ def _try_netem(
     netem = f"root netem delay {delay}us rate {rate}bit limit 200000".split()
     try:
         switch = _new_namespace(buffer)
-        _tc(*"ip link add probe type veth peer name probe2".split())
-        _tc("tc", "qdisc", "add", "dev", "probe", *netem)
-        _tc(*"ip link del probe".split())
-        _tc(*"ip link add br0 type bridge".split())
+        _do("ip link add probe type veth peer name probe2")
+        _do("tc qdisc add dev probe", *netem)
+        _do("ip link del probe")
+        _do("ip link add br0 type bridge")
         _up("br0")
         spaces = [_new_namespace(buffer) for _ in range(HOSTS - 1)] + [home]
         mine = settings["device"]
         for host, space in enumerate(spaces):
             device = mine if host == CLIENT else "eth0"
             enter(switch)
-            _tc(*f"ip link add port{host} type veth peer name far{host}".split())
-            _tc("ip", "link", "set", f"port{host}", "master", "br0")
+            _do(f"ip link add port{host} type veth peer name far{host}")
+            _do(f"ip link set port{host} master br0")
             _up(f"port{host}")
             target = f"/proc/{os.getpid()}/fd/{space}"
-            _tc("ip", "link", "set", f"far{host}", "netns", target)
+            _do(f"ip link set far{host} netns", target)
             enter(space)
-            _tc("ip", "link", "set", f"far{host}", "name", device)
+            _do(f"ip link set far{host} name", device)
             _configure(device, hosts[host], 1500)
-            _tc("tc", "qdisc", "add", "dev", device, *netem)
+            _do("tc qdisc add dev", device, *netem)
         return spaces[:-1]
     except (OSError, subprocess.SubprocessError):
         return None
@@ -295,10 +292,9 @@ def main(settings: dict[str, Any]) -> int:
                 tuns.append(tun)
             last = [int(a.rpartition(".")[2]) for a in hosts]
             links = _Links(tuns, last, delay_us / 1e6, rate)
-        try:  # packets are late where workers keep this process from the processor
+        # Packets are late where workers keep this process from the processor.
+        with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-        except OSError:
-            pass
     except OSError as error:
         control.sendall(json.dumps({"error": str(error)[:300]}).encode())
         return 1

@@ -33,6 +33,7 @@ class _Runner:
     profile: Profile
     emulation: str | None = None
     fallback: str | None = None
+    realised: Any = None  # what a benchmark found the links to hold
 
     def run(
         self,

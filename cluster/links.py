@@ -72,7 +72,7 @@ class Links:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", emulator.__name__, json.dumps(settings)],
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 start_new_session=True,

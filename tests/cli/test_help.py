@@ -15,6 +15,7 @@ COMMANDS = [
     ["matmul"],
     ["exp"],
     ["channel"],
+    ["links"],
     ["worker"],
     ["certs"],
     ["certs", "party"],

@@ -7,6 +7,7 @@ import json
 import statistics
 from typing import Any
 
+from tfe_bench.cli.common import check_network_options
 from tfe_bench.errors import UsageError
 
 
@@ -21,6 +22,10 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--rounds", type=int, default=200, help="in one graph (default 200)")
     p.add_argument("--megabytes", type=int, default=64, help="of the transfer (default 64)")
     p.add_argument("--repeat", type=int, default=7, help="timed turns (default 7)")
+    p.add_argument(
+        "--profile", default="local", metavar="NAME", help="network profile (default local)"
+    )
+    p.add_argument("--emulate", default="auto", metavar="HOW", help="auto, netns or channel")
     p.add_argument("--json", action="store_true", help="print JSON, nothing else")
     p.set_defaults(run=run)
 
@@ -40,7 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     ours, lockstep, duplex = (
         {name: list[float]() for name in ("exchange", "hop", "bulk")} for _ in range(3)
     )
-    with LocalCluster() as cluster:
+    arguments.cluster = arguments.client = None
+    check_network_options(arguments)
+    with LocalCluster(profile=arguments.profile, emulate=arguments.emulate) as cluster:
         # In turns, so that a noisy minute hits all.
         for _ in range(2):
             measured = cluster.run("channel", settings, {}).measured[1]

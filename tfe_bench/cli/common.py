@@ -14,17 +14,53 @@ from tfe_bench.errors import DataError, UsageError
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import JobResult
 
-PROFILES = ("local",)
-
 
 def add_run_options(p: argparse.ArgumentParser) -> None:
     """Options of every command that runs a program."""
     p.add_argument("--repeat", type=int, default=5, metavar="R", help="timed runs (default 5)")
-    p.add_argument("--cluster", type=Path, metavar="FILE", help="run on these three hosts")
-    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
-    p.add_argument("--profile", default="local", choices=PROFILES, help="network profile")
+    add_network_options(p)
     p.add_argument("--json", action="store_true", help="print the record as JSON, nothing else")
     p.add_argument("--record", type=Path, metavar="FILE", help="append the record to a .jsonl file")
+
+
+def add_network_options(p: argparse.ArgumentParser) -> None:
+    """Which hosts, and which network between them."""
+    p.add_argument("--cluster", type=Path, metavar="FILE", help="run on these three hosts")
+    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
+    p.add_argument(
+        "--profile",
+        default="local",
+        metavar="NAME",
+        help="network between the workers: local, lan, wan, net0, net1, net2 or net3 "
+        "(default local)",
+    )
+    p.add_argument(
+        "--emulate",
+        default="auto",
+        metavar="HOW",
+        help="the profile: netns (network namespaces, takes root), channel (in the workers), "
+        "or auto (the first that can be; default)",
+    )
+
+
+def check_network_options(arguments: argparse.Namespace) -> None:
+    """Refuses an unknown profile, or one that these hosts cannot have.
+
+    Raises:
+        UsageError: naming what does not fit.
+    """
+    from tfe_bench.cluster.links import check_emulation
+    from tfe_bench.cluster.profiles import get
+
+    get(arguments.profile)
+    check_emulation(arguments.emulate)
+    if arguments.cluster is not None and arguments.emulate == "netns":
+        raise UsageError(
+            "Hosts of a cluster are no network namespaces. Received: --emulate netns with "
+            "--cluster. Their own network has --profile local; --emulate channel imposes another."
+        )
+    if arguments.cluster is None and arguments.client is not None:
+        raise UsageError("--client goes with --cluster. Received: no --cluster.")
 
 
 class _Bar:
@@ -72,18 +108,40 @@ def progress_bar(arguments: argparse.Namespace) -> _Bar:
 
 def open_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
     """The cluster of --cluster, or three local workers."""
-    from tfe_bench.cluster.launch import Cluster, LocalCluster
+    from tfe_bench.benchmarks import realised
 
+    check_network_options(arguments)
     if not 1 <= arguments.repeat <= 1000:
         raise UsageError(f"--repeat is 1 to 1000. Received: {arguments.repeat}.")
     if arguments.record is not None:
         _check_record_path(arguments.record)
+    cluster = start_cluster(arguments, bar)
+    try:
+        if cluster.profile.shaped:
+            bar.say("measuring the links")
+        cluster.realised, cluster.emulation = realised.verify(cluster)
+        bar.say("starting the job")
+    except BaseException:
+        cluster.close()
+        raise
+    return cluster
+
+
+def start_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
+    """The same without a look at its links."""
+    from tfe_bench.cluster.launch import Cluster, LocalCluster
+
     if arguments.cluster is None:
-        if arguments.client is not None:
-            raise UsageError("--client goes with --cluster. Received: no --cluster.")
-        return LocalCluster()
+        cluster = LocalCluster(profile=arguments.profile, emulate=arguments.emulate)
+        if cluster.fallback is not None:
+            print(
+                f"tfe_bench: {cluster.fallback} Delay and rate are imposed in the workers' "
+                "channel instead (--emulate channel).",
+                file=sys.stderr,
+            )
+        return cluster
     bar.say("connecting to the workers")
-    return Cluster(arguments.cluster, arguments.client)
+    return Cluster(arguments.cluster, arguments.client, profile=arguments.profile)
 
 
 def _check_record_path(path: Path) -> None:
@@ -146,7 +204,8 @@ def report(
         fractional_bits=fractional_bits,
         protocol=str(measured[0]["variant"]),
         profile=arguments.profile,
-        profile_emulation=None,
+        profile_emulation=cluster.emulation,
+        links=cluster.realised.as_json() if cluster.realised else None,
         tls=cluster.client.config.tls,
         cluster=cluster.name,
     )

@@ -44,9 +44,8 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--algorithm", default="auto", metavar="NAME", help=", ".join(ALGORITHMS))
     p.add_argument(
         "--plan-for",
-        default="local",
         choices=("local", "lan", "wan"),
-        help="the network that auto and quick plan for (default: local)",
+        help="the network that auto and quick plan for (default: that of --profile)",
     )
     p.add_argument("--descending", action="store_true", help="largest first")
     add_run_options(p)
@@ -68,6 +67,7 @@ class _Work:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     from tfe_bench.benchmarks import data
+    from tfe_bench.cluster import profiles
     from tfe_bench.cluster.client import PrivateInput
     from tfe_bench.errors import did_you_mean
 
@@ -76,6 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"Unknown --algorithm {arguments.algorithm!r}."
             f"{did_you_mean(arguments.algorithm, ALGORITHMS)} Known: {', '.join(ALGORITHMS)}."
         )
+    if arguments.plan_for is None:
+        arguments.plan_for = profiles.get(arguments.profile).plan
     if arguments.output:
         data.check_result_path(arguments.output)
     work = _work(arguments)
