@@ -248,7 +248,7 @@ def _try_netem(
         _do("ip link add br0 type bridge")
         _up("br0")
         spaces = [_new_namespace(buffer) for _ in range(HOSTS - 1)] + [home]
-        mine = settings["device"]
+        mine = settings["device"] + "v"
         for host, space in enumerate(spaces):
             device = mine if host == CLIENT else "eth0"
             enter(switch)
@@ -265,7 +265,8 @@ def _try_netem(
     except (OSError, subprocess.SubprocessError):
         return None
     finally:
-        enter(home)
+        with contextlib.suppress(OSError):  # it may not, and the next attempt says why
+            enter(home)
 
 
 def main(settings: dict[str, Any]) -> int:

@@ -218,6 +218,7 @@ class Cluster(_Runner):
         path: the shared cluster file.
         client: this client's name in it; the key and certificate are `client-NAME.key` and
             `client-NAME.crt` beside the file, unless given.
+        profile: imposed on the workers' messages, if all three operators allow it.
     """
 
     def __init__(
@@ -226,6 +227,7 @@ class Cluster(_Runner):
         client: str | None = None,
         key: str | Path | None = None,
         certificate: str | Path | None = None,
+        *,
         profile: str = "local",
     ) -> None:
         path = Path(path)

@@ -341,10 +341,10 @@ class Worker:
             program_name = str(header["program"])
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError("A job's submission is malformed.") from error
-        self.policy.permit_program(program_name)
-        self.policy.permit_reveal(program_name, client)
         if job.shaping is not None:
             self.policy.permit_shaping()
+        self.policy.permit_program(program_name)
+        self.policy.permit_reveal(program_name, client)
         jobs.load(program_name).admit(header["parameters"], job.inputs)
         held = {0: {"l1", "l2"}, 1: {"l1"}, 2: {"l2"}}[(self.party - _DEALER) % 3]
         for spec, given in zip(job.inputs, header["inputs"], strict=True):
