@@ -6,39 +6,10 @@ The three are added up, though sending overlaps with computing where the dealer 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.cluster import profiles
 
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A network between the hosts.
-
-    Attributes:
-        name: as on the command line.
-        delay: one way, in seconds.
-        bits_per_second: what a host sends at most, to both others together.
-    """
-
-    name: str
-    delay: float
-    bits_per_second: float
-
-
-LINKS: Mapping[str, Link] = {
-    link.name: link
-    for link in (
-        Link("lan", 10e-6, 40e9),
-        Link("wan", 20e-3, 352e6),
-        Link("net0", 0.0, 100e9),
-        Link("net1", 1e-3, 1e9),
-        Link("net2", 10e-3, 100e6),
-        Link("net3", 100e-3, 10e6),
-    )
-}
-_UNSHAPED = "local"
 _ALWAYS = ("lan", "wan")
 
 
@@ -55,14 +26,9 @@ def predict(
     Raises:
         UsageError: there is no such profile.
     """
-    if profile == _UNSHAPED:
+    link = profiles.get(profile)
+    if not link.shaped:
         return None
-    link = LINKS.get(profile)
-    if link is None:
-        raise UsageError(
-            f"Unknown network profile. Received: {profile!r}.{did_you_mean(profile, LINKS)} "
-            f"Known: {_UNSHAPED}, {', '.join(LINKS)}."
-        )
     return compute_seconds + rounds * link.delay + max(bytes_by_party) * 8 / link.bits_per_second
 
 

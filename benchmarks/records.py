@@ -31,7 +31,10 @@ VERSIONED: Final = ("tfe_bench", "tensorflow", "numpy", "grpcio", "python")
 
 PerParty = tuple[int, int, int]
 # Fields that the first records lack.
-_LATER: Final = ("cpu_seconds", "messages", "bytes_by_link", "breakdown", "prediction")
+_LATER: Final = (
+    *("cpu_seconds", "messages", "bytes_by_link", "breakdown", "prediction"),
+    "links",
+)
 
 _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly"),
@@ -173,7 +176,9 @@ class Record:
         fractional_bits: bits after the point.
         protocol: the variant, e.g. "exact" truncation.
         profile: the network profile, e.g. "lan".
-        profile_emulation: how it was made, e.g. "host-limited"; None where nothing was shaped.
+        profile_emulation: how it was made, e.g. "netns+tun", with ", host-limited" where the
+            links do not hold the profile's figures; None where nothing was shaped.
+        links: what the links were measured to hold just before; None where nothing was shaped.
         tls: whether the workers' connections were encrypted.
         cluster: "local", or the file name of the cluster.
         versions: as from `versions()`.
@@ -223,6 +228,7 @@ class Record:
     bytes_by_link: tuple[PerParty, ...] | None = None
     breakdown: tuple[Mapping[str, Any], ...] | None = None
     prediction: Mapping[str, Any] | None = None
+    links: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -236,6 +242,8 @@ class Record:
         if "/" in self.cluster or "\\" in self.cluster:
             raise UsageError(f"cluster is a file name without folders. Received: {self.cluster!r}.")
         put("parameters", _json_object("parameters", self.parameters))
+        if self.links is not None:
+            put("links", _json_object("links", self.links))
         for name in ("repeats", "ring", "fractional_bits"):
             put(name, _count(name, getattr(self, name)))
         for name in ("rounds", "rounds_ahead"):

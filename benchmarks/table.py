@@ -129,7 +129,7 @@ def _circumstances(record: Record) -> list[tuple[str, str]]:
     here = record.machine
     cpu, cores, memory, kernel = here.cpu, here.cores, here.memory_bytes, here.kernel
     encoding = f"ring 2^{record.ring}, {record.fractional_bits} fractional bits"
-    return [
+    rows = [
         ("protocol", f"{clean(record.protocol)}, {encoding}"),
         ("network", f"{clean(record.profile)}{emulated}, TLS {'on' if record.tls else 'OFF'}"),
         ("cluster", clean(record.cluster)),
@@ -137,6 +137,22 @@ def _circumstances(record: Record) -> list[tuple[str, str]]:
         ("commit", commit),
         ("measured", clean(record.time)),
     ]
+    if record.links:
+        rows.insert(2, ("links", _links(record.links)))
+    return rows
+
+
+def _links(links: Mapping[str, Any]) -> str:
+    """The realised figures; a record from elsewhere may hold others."""
+    try:
+        delays = [float(v) for v in links["one_way_ms"].values()]
+        rates = [float(v) for v in links["egress_mbit"]]
+        return (
+            f"{_three_digits(min(delays))} .. {_three_digits(max(delays))} ms one way, "
+            f"{_three_digits(min(rates))} .. {_three_digits(max(rates))} Mbit/s per host"
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return _ABSENT
 
 
 def _correct(record: Record, styled: bool) -> Text:

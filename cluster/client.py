@@ -106,10 +106,17 @@ class Client:
     Args:
         config: the shared cluster file.
         key, certificate: this client's own (PEM); empty without TLS.
+
+    Attributes:
+        shaping: what the workers shall impose on their messages: microseconds of one-way delay,
+            and bytes per second of each worker; None for nothing.
+        warm_up_bytes: what the workers send each other before a program runs.
     """
 
     def __init__(self, config: ClusterConfig, key: bytes = b"", certificate: bytes = b"") -> None:
         self.config = config
+        self.shaping: tuple[int, int] | None = None
+        self.warm_up_bytes = 0
         self._channels: list[grpc.Channel] = []
         for party in config.parties:
             options = list(CHANNEL_OPTIONS)
@@ -194,6 +201,8 @@ class Client:
             "ring": self.config.ring,
             "fractional_bits": self.config.fractional_bits,
             "cluster": self.config.digest(),
+            "shaping": self.shaping,
+            "warm_up_bytes": self.warm_up_bytes,
         }
         run = _Run(self.config, progress)
         started = time.perf_counter()
@@ -208,7 +217,9 @@ class Client:
             yield wire.event("submit", inputs=rows, **header)
             if role != 0:
                 for m in masked:
-                    yield from wire.data(m.data.cast("B"))
+                    for chunk in wire.data(m.data.cast("B")):
+                        run.seen(party)  # a worker that takes a chunk on a slow line is no lost one
+                        yield chunk
             run.result.share_seconds = max(run.result.share_seconds, time.perf_counter() - started)
             # The stream stays open: its end would cancel the job.
             run.finished.wait()
@@ -255,12 +266,20 @@ class _Run:
         self._lock = threading.Lock()
         self._seen = [time.monotonic()] * 3
 
+    def seen(self, party: int) -> None:
+        """Notes that a worker is alive."""
+        self._seen[party] = time.monotonic()
+
+    def _heard(self, party: int, blobs: Iterator[bytes]) -> Iterator[bytes]:
+        for blob in blobs:
+            self.seen(party)
+            yield blob
+
     def follow(self, party: int, call: Any) -> None:
         """Reads one worker's stream to its end."""
         try:
-            reader = wire.Reader(call)
+            reader = wire.Reader(self._heard(party, call))
             while (event := reader.next_event()) is not None:
-                self._seen[party] = time.monotonic()
                 kind = event["event"]
                 if kind == "error":
                     raise wire.error_from(event)

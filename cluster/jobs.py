@@ -115,6 +115,7 @@ def installed() -> dict[str, importlib.metadata.EntryPoint]:
 _BUILT_IN = {
     "sort": "tfe_bench.benchmarks.workloads.sort:PROGRAM",
     "channel": "tfe_bench.benchmarks.workloads.channel:PROGRAM",
+    "links": "tfe_bench.benchmarks.workloads.links:PROGRAM",
     "matmul": "tfe_bench.benchmarks.workloads.matmul:PROGRAM",
     "operation": "tfe_bench.benchmarks.workloads.operation:PROGRAM",
     "exp": "tfe_bench.benchmarks.workloads.exp:PROGRAM",

@@ -13,13 +13,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.cluster import tls
+from tfe_bench.cluster import links, profiles, tls
 from tfe_bench.cluster.client import Client, JobResult, PrivateInput, load_client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
+from tfe_bench.cluster.profiles import Profile
 from tfe_bench.errors import ClusterError, ConfigError, PeerLost, TfeBenchError
 
 START_SECONDS = 60.0
 _CLIENT = "local"
+# of a worker in a network namespace of its own
+_LINK_PORT = 7700
 
 
 class _Runner:
@@ -27,6 +30,10 @@ class _Runner:
 
     client: Client
     name: str
+    profile: Profile
+    emulation: str | None = None
+    fallback: str | None = None
+    realised: Any = None  # what a benchmark found the links to hold
 
     def run(
         self,
@@ -46,15 +53,35 @@ class LocalCluster(_Runner):
 
     Args:
         threads: per worker; None lets each use half of the cores.
-        tls_on: False measures what TLS costs; everything stays on loopback.
+        tls_on: False measures what TLS costs; everything stays on this machine.
+        profile: of the network between them; see docs/networks.md.
+        emulate: "netns" (hosts in network namespaces, takes root), "channel" (imposed on the
+            workers' messages), or "auto": the first where it can be, else the second.
 
     Attributes:
         start_seconds: from the start of the processes until all three answered.
+        profile: the network profile.
+        emulation: "netns+tun", "netns+netem", "channel", or None where nothing is shaped.
+        fallback: why "auto" did not take namespaces, None otherwise.
+
+    Raises:
+        UsageError: unknown profile or emulation.
+        NoNamespaces: "netns" was asked for and cannot be.
     """
 
-    def __init__(self, threads: int | None = None, *, tls_on: bool = True) -> None:
+    def __init__(
+        self,
+        threads: int | None = None,
+        *,
+        tls_on: bool = True,
+        profile: str = "local",
+        emulate: str = "auto",
+    ) -> None:
         self.name = "local"
         self._tls = tls_on
+        self.profile = profiles.get(profile)
+        self._emulate = links.check_emulation(emulate)
+        self._links: links.Links | None = None
         self.start_seconds = 0.0
         self._folder = Path(tempfile.mkdtemp(prefix="tfe_bench-"))
         self._workers: list[subprocess.Popen[bytes]] = []
@@ -67,6 +94,7 @@ class LocalCluster(_Runner):
 
     def _start(self) -> None:
         started = time.perf_counter()
+        self._start_links()
         keys, certificates = zip(
             *(tls.make_certificate(tls.party_common_name(p), days=2) for p in range(3)),
             strict=True,
@@ -74,9 +102,10 @@ class LocalCluster(_Runner):
         client_key, client_certificate = tls.make_certificate(
             tls.client_common_name(_CLIENT), days=2
         )
+        hosts = self._links.hosts[:3] if self._links else ["127.0.0.1"] * 3
+        ports = [_LINK_PORT] * 3 if self._links else _free_ports(3)
         parties = tuple(
-            PartyConfig(p, f"party{p}", "127.0.0.1", port, certificates[p])
-            for p, port in enumerate(_free_ports(3))
+            PartyConfig(p, f"party{p}", hosts[p], ports[p], certificates[p]) for p in range(3)
         )
         config = ClusterConfig(
             name="local",
@@ -94,6 +123,9 @@ class LocalCluster(_Runner):
             command += ["--cluster", str(self._folder / "cluster.toml"), "--local"]
             if self._threads:
                 command += ["--threads", str(self._threads)]
+            inside = [self._links.namespaces[p]] if self._links else []
+            if inside:
+                command += ["--namespace", str(inside[0])]
             with (self._folder / f"party{p}.log").open("wb") as out:
                 self._workers.append(
                     subprocess.Popen(
@@ -104,11 +136,27 @@ class LocalCluster(_Runner):
                         stderr=out,
                         env=environment,
                         start_new_session=True,
+                        pass_fds=inside,
                     )
                 )
         self.client = Client(config, client_key, client_certificate)
+        _impose(self.client, self.profile, self.emulation)
         self.client.wait_ready(START_SECONDS, self._check_alive)
         self.start_seconds = time.perf_counter() - started
+
+    def _start_links(self) -> None:
+        if not self.profile.shaped:
+            return
+        self.emulation = links.CHANNEL
+        if self._emulate == links.CHANNEL:
+            return
+        try:
+            self._links = links.Links(self.profile)
+            self.emulation = self._links.kind
+        except links.NoNamespaces as error:
+            if self._emulate != "auto":
+                raise
+            self.fallback = str(error)
 
     @property
     def pids(self) -> list[int]:
@@ -159,6 +207,8 @@ class LocalCluster(_Runner):
             except subprocess.TimeoutExpired:
                 worker.kill()
                 worker.wait()
+        if self._links is not None:
+            self._links.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> LocalCluster:
@@ -175,6 +225,7 @@ class Cluster(_Runner):
         path: the shared cluster file.
         client: this client's name in it; the key and certificate are `client-NAME.key` and
             `client-NAME.crt` beside the file, unless given.
+        profile: imposed on the workers' messages, if all three operators allow it.
     """
 
     def __init__(
@@ -183,8 +234,13 @@ class Cluster(_Runner):
         client: str | None = None,
         key: str | Path | None = None,
         certificate: str | Path | None = None,
+        *,
+        profile: str = "local",
     ) -> None:
         path = Path(path)
+        self.profile = profiles.get(profile)
+        if self.profile.shaped:
+            self.emulation = links.CHANNEL
         config = ClusterConfig.load(path)
         self.name = path.name
         self.start_seconds = 0.0
@@ -200,6 +256,7 @@ class Cluster(_Runner):
         key = key or path.parent / f"client-{client}.key"
         certificate = certificate or path.parent / f"client-{client}.crt"
         self.client = load_client(path, key, certificate)
+        _impose(self.client, self.profile, self.emulation)
         self.client.wait_ready()
 
     def close(self) -> None:
@@ -211,6 +268,14 @@ class Cluster(_Runner):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _impose(client: Client, profile: Profile, emulation: str | None) -> None:
+    """What the client asks of the workers in every job."""
+    if profile.shaped:
+        client.warm_up_bytes = profile.warm_up_bytes
+    if emulation == links.CHANNEL:
+        client.shaping = (profile.delay_us, profile.bytes_per_second)
 
 
 def _free_ports(count: int) -> list[int]:

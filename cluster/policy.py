@@ -44,6 +44,7 @@ class WorkerPolicy:
         reveal: to whom what may be revealed.
         max_elements: 64-bit words of each input tensor (an element of Z_2^128 counts as two).
         job_seconds: after which a job is cancelled.
+        allow_shaping: whether a client may have delay and rate imposed on this worker's messages.
 
     Raises:
         ConfigError: ``party`` or a limit is out of range.
@@ -55,6 +56,7 @@ class WorkerPolicy:
     reveal: tuple[RevealRule, ...] = ()
     max_elements: int = DEFAULT_MAX_ELEMENTS
     job_seconds: float = DEFAULT_JOB_SECONDS
+    allow_shaping: bool = False
 
     def __post_init__(self) -> None:
         if self.party not in (0, 1, 2):
@@ -81,7 +83,7 @@ class WorkerPolicy:
         """
         path = Path(path)
         with naming_file(path):
-            known = ("party", "key", "allow_programs", "reveal", "limits")
+            known = ("party", "key", "allow_programs", "allow_shaping", "reveal", "limits")
             top = Table(load_toml(path), "the file", known)
             rules = top.tables("reveal", ("program", "to"))
             limits = top.table("limits", ("max_elements", "job_seconds"))
@@ -93,6 +95,7 @@ class WorkerPolicy:
                 reveal=tuple(RevealRule(rule.text("program"), rule.texts("to")) for rule in rules),
                 max_elements=limits.integer("max_elements", DEFAULT_MAX_ELEMENTS),
                 job_seconds=limits.number("job_seconds", DEFAULT_JOB_SECONDS),
+                allow_shaping=top.boolean("allow_shaping", False),
             )
             if policy.key is not None:
                 policy.load_key()
@@ -111,6 +114,7 @@ class WorkerPolicy:
             key=None if key_path is None else Path(key_path),
             allow_programs=(ANY,),
             reveal=(RevealRule(ANY, (ANY,)),),
+            allow_shaping=True,
         )
 
     def load_key(self) -> bytes:
@@ -158,6 +162,19 @@ class WorkerPolicy:
             f"to client {_shown(to)}. Its operator would allow it by adding to worker.toml: "
             f"[[reveal]] with the lines program = {_shown(program)} and to = [{_shown(to)}]."
         )
+
+    def permit_shaping(self) -> None:
+        """Permits that a job's messages are delayed and slowed down.
+
+        Raises:
+            PolicyError: this worker does not.
+        """
+        if not self.allow_shaping:
+            raise PolicyError(
+                f"Party {self.party} does not let clients emulate a network. Received: a job with "
+                'a --profile other than "local". Its operator would allow it by the line '
+                "allow_shaping = true in worker.toml."
+            )
 
     def permit_elements(self, count: int) -> None:
         """Permits an input tensor of ``count`` elements.

@@ -113,6 +113,12 @@ class SessionLink:
         self._watchdog = threading.Thread(target=self._watch, name="tfe-watchdog", daemon=True)
         self._watchdog.start()
 
+    def shape(self, delay_us: int, bytes_per_second: int) -> None:
+        """Emulates a network on what this worker sends: see Session::Shape."""
+        for peer in range(3):
+            if peer != self.party:
+                self._native.shape(self.handle, peer, delay_us, bytes_per_second)
+
     # ---- ends
 
     @property

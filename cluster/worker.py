@@ -43,6 +43,7 @@ from tfe_bench.errors import (
 # A party that does not open its streams in this time is absent.
 MEET_SECONDS = 12.0
 _DEALER = 0
+_MOST_WARM_UP = 16 << 20
 _CLIENT_LEFT = "The client cancelled the job or its connection ended."
 
 T = TypeVar("T")
@@ -73,6 +74,8 @@ class _Job:
         ]
         if any(size < 0 for spec in self.inputs for size in spec.shape):
             raise ValueError("a negative dimension")
+        self.shaping = _shaping(header.get("shaping"))
+        self.warm_up_bytes = _whole(header.get("warm_up_bytes", 0), 0, _MOST_WARM_UP)
         self.seeds: list[dict[str, bytes]] = []
         self.masked: list[bytearray] = []
         self.events: queue.Queue[bytes | None] = queue.Queue()
@@ -86,7 +89,11 @@ class _Job:
         self.digest = handshake.program_digest(
             header["program"],
             header["parameters"],
-            [client, [[i.name, i.shape, i.fractional_bits, i.limbs] for i in self.inputs]],
+            [
+                client,
+                [[i.name, i.shape, i.fractional_bits, i.limbs] for i in self.inputs],
+                [self.shaping, self.warm_up_bytes],
+            ],
         )
 
     def fail(self, error: TfeBenchError) -> None:
@@ -126,6 +133,21 @@ def _limbs(value: object) -> int:
     if type(value) is not int or value not in (1, 2):
         raise ValueError("words per element other than 1 and 2")
     return value
+
+
+def _whole(value: object, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError("a number out of its range")
+    return value
+
+
+def _shaping(value: object) -> tuple[int, int] | None:
+    """(microseconds of delay, bytes per second) that a client asks for."""
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError("no pair of numbers")
+    return _whole(value[0], 0, 2_000_000), _whole(value[1], 10_000, 1 << 40)
 
 
 def _leave(job: _Job, _: Any) -> None:
@@ -319,6 +341,8 @@ class Worker:
             program_name = str(header["program"])
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError("A job's submission is malformed.") from error
+        if job.shaping is not None:
+            self.policy.permit_shaping()
         self.policy.permit_program(program_name)
         self.policy.permit_reveal(program_name, client)
         jobs.load(program_name).admit(header["parameters"], job.inputs)
@@ -497,6 +521,8 @@ class Worker:
             for peer, key in job.keys.items():
                 keys[pair_key(self.party, peer)] = key
             job.link = SessionLink(self.party, b"".join(keys))
+            if job.shaping is not None:
+                job.link.shape(*job.shaping)
             job.keys = dict.fromkeys(job.keys, b"")
             job.met.notify_all()
         return job.link
@@ -555,6 +581,10 @@ class Worker:
 
         party = Party(self.party, link.handle, _DEALER)
         party._on_abort = link.explain
+        if job.warm_up_bytes:
+            # Windows open on what is sent, and what is timed later shall find them open.
+            for _ in range(2):
+                party.exchange(bytes(job.warm_up_bytes))
         idle = self._memory.start()
         role = (self.party - _DEALER) % 3
         inputs: dict[str, Shared] = {}

@@ -42,7 +42,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfe_pop": (_i64, [_i64, _i64, _ptr, _i64]),
     "tfe_push": (_i64, [_i64, _i64, _text, _i64, _text]),
     "tfe_drain": (_i64, [_i64, _i64]),
-    "tfe_delay": (None, [_i64, _i64, _i64]),
+    "tfe_shape": (None, [_i64, _i64, _i64, _i64]),
     "tfe_control_send": (_i64, [_i64, _i64, _i64, _text, _i64, _text]),
     "tfe_control_recv": (_i64, [_i64, _i64, _i64, _ptr, _i64, _text]),
     "tfe_counters": (None, [_i64, _ptr]),

@@ -19,6 +19,7 @@ def make_parser() -> Any:
         compare,
         exp,
         extremes,
+        links,
         matmul,
         ops,
         peers,
@@ -40,7 +41,7 @@ def make_parser() -> Any:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (
         *(sort, extremes, compare, relu, softmax, exp, matmul),
-        *(ops, suite, report, peers, channel, worker, certs),
+        *(ops, suite, report, peers, channel, links, worker, certs),
     ):
         module.add_parser(commands)
     return parser

@@ -92,6 +92,12 @@ class OpsMissing(TfeBenchError):
     exit_code = 50
 
 
+class ProfileError(TfeBenchError):
+    """The links do not hold the figures of the network profile that was asked for."""
+
+    exit_code = 60
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Returns ' Did you mean "x"?' for the nearest known word, or ''."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)

@@ -20,6 +20,7 @@ COMMANDS = [
     ["relu"],
     ["softmax"],
     ["ops"],
+    ["links"],
     ["worker"],
     ["certs"],
     ["certs", "party"],

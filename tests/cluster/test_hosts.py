@@ -97,6 +97,15 @@ def test_a_program_that_one_operator_does_not_allow_is_refused(hosts: Hosts) -> 
         cluster.run("channel", {"rounds": 1, "megabytes": 1, "repeat": 1}, {})
 
 
+def test_an_emulated_network_is_refused_where_operators_do_not_allow_it(hosts: Hosts) -> None:
+    hosts.ensure()
+    with (
+        Cluster(hosts.cluster, "analyst", profile="wan") as cluster,
+        pytest.raises(PolicyError, match=r"Party . .*emulate a network.*allow_shaping = true"),
+    ):
+        cluster.run("sort", {}, {"keys": PrivateInput(np.arange(4))})
+
+
 def test_an_input_above_one_operators_limit_is_refused(hosts: Hosts) -> None:
     hosts.ensure()
     with pytest.raises(PolicyError, match=r"Party 1 .*100001 elements, the limit is 100000"):

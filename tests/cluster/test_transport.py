@@ -399,7 +399,7 @@ class _Joined:
     def delay(self, a: int, b: int, seconds: float) -> None:
         """Delays what two parties send each other."""
         for p, q in ((a, b), (b, a)):
-            self.links[p]._native.delay(self.links[p].handle, q, int(seconds * 1e6))
+            self.links[p]._native.shape(self.links[p].handle, q, int(seconds * 1e6), 0)
 
     def run(self, work: Callable[[Party], Any]) -> list[Any]:
         """Runs the same work at the three parties."""

@@ -7,6 +7,7 @@ import json
 import statistics
 from typing import Any
 
+from tfe_bench.cli.common import check_network_options
 from tfe_bench.errors import UsageError
 
 
@@ -22,6 +23,10 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--megabytes", type=int, default=64, help="of the transfer (default 64)")
     p.add_argument("--repeat", type=int, default=7, help="timed turns (default 7)")
     p.add_argument("--no-tls", action="store_true", help="all of it in the clear, on loopback")
+    p.add_argument(
+        "--profile", default="local", metavar="NAME", help="network profile (default local)"
+    )
+    p.add_argument("--emulate", default="auto", metavar="HOW", help="auto, netns or channel")
     p.add_argument("--json", action="store_true", help="print JSON, nothing else")
     p.set_defaults(run=run)
 
@@ -41,8 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
     ours, lockstep, duplex = (
         {name: list[float]() for name in ("exchange", "hop", "bulk")} for _ in range(3)
     )
+    arguments.cluster = arguments.client = None
+    check_network_options(arguments)
     on = not arguments.no_tls
-    with LocalCluster(tls_on=on) as cluster:
+    with LocalCluster(tls_on=on, profile=arguments.profile, emulate=arguments.emulate) as cluster:
         # In turns, so that a noisy minute hits all.
         for _ in range(2):
             measured = cluster.run("channel", settings, {}).measured[1]

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tfe_bench.benchmarks.records import Record
     from tfe_bench.cluster.client import JobResult
 
-PROFILES = ("local",)
 _OPS = 12
 
 
@@ -29,9 +28,7 @@ def add_run_options(p: argparse.ArgumentParser, repeat: int = 5) -> None:
         metavar="R",
         help=f"timed runs (default {repeat})",
     )
-    p.add_argument("--cluster", type=Path, metavar="FILE", help="run on these three hosts")
-    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
-    p.add_argument("--profile", default="local", choices=PROFILES, help="network profile")
+    add_network_options(p)
     p.add_argument("--json", action="store_true", help="print the record as JSON, nothing else")
     p.add_argument("--record", type=Path, metavar="FILE", help="append the record to a .jsonl file")
     p.add_argument(
@@ -47,6 +44,66 @@ def harness_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the timing loop of a job is told."""
     traced = {"trace": True} if arguments.trace is not None else {}
     return {"repeat": arguments.repeat, **traced}
+
+
+def add_network_options(p: argparse.ArgumentParser) -> None:
+    """Which hosts, and which network between them."""
+    p.add_argument("--cluster", type=Path, metavar="FILE", help="run on these three hosts")
+    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
+    p.add_argument(
+        "--profile",
+        default="local",
+        metavar="NAME",
+        help="network between the workers: local, lan, wan, net0, net1, net2 or net3 "
+        "(default local)",
+    )
+    p.add_argument(
+        "--emulate",
+        default="auto",
+        metavar="HOW",
+        help="the profile: netns (network namespaces, takes root), channel (in the workers), "
+        "or auto (the first that can be; default)",
+    )
+
+
+def add_plan_option(p: argparse.ArgumentParser, who: str) -> None:
+    """For which network a protocol with a choice chooses."""
+    p.add_argument(
+        "--plan-for",
+        choices=("local", "lan", "wan"),
+        help=f"the network that {who} for (default: that of --profile)",
+    )
+
+
+def planned_network(arguments: argparse.Namespace) -> str:
+    """What --plan-for says, or else --profile.
+
+    Raises:
+        UsageError: there is no such profile.
+    """
+    from tfe_bench.cluster.profiles import get
+
+    return str(arguments.plan_for or get(arguments.profile).plan)
+
+
+def check_network_options(arguments: argparse.Namespace) -> None:
+    """Refuses an unknown profile, or one that these hosts cannot have.
+
+    Raises:
+        UsageError: naming what does not fit.
+    """
+    from tfe_bench.cluster.links import check_emulation
+    from tfe_bench.cluster.profiles import get
+
+    get(arguments.profile)
+    check_emulation(arguments.emulate)
+    if arguments.cluster is not None and arguments.emulate == "netns":
+        raise UsageError(
+            "Hosts of a cluster are no network namespaces. Received: --emulate netns with "
+            "--cluster. Their own network has --profile local; --emulate channel imposes another."
+        )
+    if arguments.cluster is None and arguments.client is not None:
+        raise UsageError("--client goes with --cluster. Received: no --cluster.")
 
 
 class _Bar:
@@ -97,8 +154,9 @@ def progress_bar(arguments: argparse.Namespace) -> Any:
 
 def open_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
     """The cluster of --cluster, or three local workers."""
-    from tfe_bench.cluster.launch import Cluster, LocalCluster
+    from tfe_bench.benchmarks import realised
 
+    check_network_options(arguments)
     if not 1 <= arguments.repeat <= 1000:
         raise UsageError(f"--repeat is 1 to 1000. Received: {arguments.repeat}.")
     if arguments.record is not None:
@@ -107,12 +165,33 @@ def open_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
         _check_path(arguments.trace, "--trace", "The trace")
         if arguments.record is not None and arguments.trace.resolve() == arguments.record.resolve():
             raise UsageError("--trace and --record are two files. Received: the same one.")
+    cluster = start_cluster(arguments, bar)
+    try:
+        if cluster.profile.shaped:
+            bar.say("measuring the links")
+        cluster.realised, cluster.emulation = realised.verify(cluster)
+        bar.say("starting the job")
+    except BaseException:
+        cluster.close()
+        raise
+    return cluster
+
+
+def start_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
+    """The same without a look at its links."""
+    from tfe_bench.cluster.launch import Cluster, LocalCluster
+
     if arguments.cluster is None:
-        if arguments.client is not None:
-            raise UsageError("--client goes with --cluster. Received: no --cluster.")
-        return LocalCluster()
+        cluster = LocalCluster(profile=arguments.profile, emulate=arguments.emulate)
+        if cluster.fallback is not None:
+            print(
+                f"tfe_bench: {cluster.fallback} Delay and rate are imposed in the workers' "
+                "channel instead (--emulate channel).",
+                file=sys.stderr,
+            )
+        return cluster
     bar.say("connecting to the workers")
-    return Cluster(arguments.cluster, arguments.client)
+    return Cluster(arguments.cluster, arguments.client, profile=arguments.profile)
 
 
 def _check_path(path: Path, option: str, what: str) -> None:
@@ -222,7 +301,8 @@ def make_record(
         fractional_bits=fractional_bits,
         protocol=str(measured[0]["variant"]),
         profile=arguments.profile,
-        profile_emulation=None,
+        profile_emulation=cluster.emulation,
+        links=cluster.realised.as_json() if cluster.realised else None,
         tls=cluster.client.config.tls,
         cluster=cluster.name,
         cpu_seconds=tuple(statistics.median(m["cpu_seconds"]) for m in measured),

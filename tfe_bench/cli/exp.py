@@ -232,6 +232,11 @@ def _study(arguments: argparse.Namespace) -> int:
         if getattr(arguments, option) not in (None, False):
             name = option.replace("_", "-")
             raise UsageError(f"--{name} goes with a single measurement. Received: --study.")
+    if arguments.profile != "local":
+        raise UsageError(
+            "A study models the networks net0 to net3 from what it measures unshaped. Received: "
+            f"--profile {arguments.profile}, which goes with a single measurement."
+        )
     where = arguments.report or _REPORT
     folder.check_folder(where)
     plots.require()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tfe_bench.cli import operation
+from tfe_bench.cli import common, operation
 
 
 def add_parser(commands: Any) -> None:
@@ -18,18 +18,14 @@ def add_parser(commands: Any) -> None:
     )
     operation.add_axis(p)
     p.add_argument("--method", default="auto", metavar="NAME", help="auto, tree, all-pairs")
-    p.add_argument(
-        "--plan-for",
-        default="local",
-        choices=("local", "lan", "wan"),
-        help="the network that auto plans for (default: local)",
-    )
+    common.add_plan_option(p, "auto plans")
     operation.add_options(p, "65536x4", "N rows of 4 generated values")
     p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
+    arguments.plan_for = common.planned_network(arguments)
     shown = {"method": arguments.method}
     if arguments.plan_for != "local":
         shown["plan_for"] = arguments.plan_for

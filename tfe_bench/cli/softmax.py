@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import operation
+from tfe_bench.cli import common, operation
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,18 +20,14 @@ def add_parser(commands: Any) -> None:
         "row without any worker seeing them, checks the result and prints what it cost.",
     )
     operation.add_axis(p)
-    p.add_argument(
-        "--plan-for",
-        default="local",
-        choices=("local", "lan", "wan"),
-        help="the network that its maximum plans for (default: local)",
-    )
+    common.add_plan_option(p, "its maximum plans")
     operation.add_options(p, "128x10", "N rows of 10 generated values")
     p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
+    arguments.plan_for = common.planned_network(arguments)
     shown = {} if arguments.plan_for == "local" else {"plan_for": arguments.plan_for}
     vector = False
 

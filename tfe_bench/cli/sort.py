@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli.common import (
+    add_plan_option,
     add_run_options,
     harness_parameters,
     open_cluster,
+    planned_network,
     progress_bar,
     report,
 )
@@ -48,12 +50,7 @@ def add_parser(commands: Any) -> None:
     )
     p.add_argument("--output", type=Path, metavar="FILE", help="write the result (.csv or .npy)")
     p.add_argument("--algorithm", default="auto", metavar="NAME", help=", ".join(ALGORITHMS))
-    p.add_argument(
-        "--plan-for",
-        default="local",
-        choices=("local", "lan", "wan"),
-        help="the network that auto and quick plan for (default: local)",
-    )
+    add_plan_option(p, "auto and quick plan")
     p.add_argument("--descending", action="store_true", help="largest first")
     add_run_options(p)
     p.set_defaults(run=run)
@@ -82,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"Unknown --algorithm {arguments.algorithm!r}."
             f"{did_you_mean(arguments.algorithm, ALGORITHMS)} Known: {', '.join(ALGORITHMS)}."
         )
+    arguments.plan_for = planned_network(arguments)
     if arguments.output:
         data.check_result_path(arguments.output)
     work = _work(arguments)

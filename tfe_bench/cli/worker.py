@@ -32,6 +32,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--bind", metavar="HOST", help="listen here instead of cluster.toml's host")
     p.add_argument("--threads", type=int, metavar="N", help="threads for kernels (default: cores)")
     p.add_argument("--local", action="store_true", help=argparse.SUPPRESS)
+    p.add_argument("--namespace", type=int, metavar="FD", help=argparse.SUPPRESS)
     p.set_defaults(run=run)
 
 
@@ -41,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     from tfe_bench.cluster.policy import WorkerPolicy
 
     party = arguments.party
+    if arguments.namespace is not None:
+        _enter(arguments.namespace)
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
@@ -75,6 +78,14 @@ def run(arguments: argparse.Namespace) -> int:
     sys.stderr.flush()
     # A graph that still runs in a TensorFlow thread must not keep the process.
     os._exit(0)
+
+
+def _enter(namespace: int) -> None:
+    """Moves into a network namespace, before any thread has started."""
+    from tfe_bench.cluster.emulator import enter
+
+    enter(namespace)
+    os.close(namespace)
 
 
 def _load_tensorflow(threads: int | None) -> None:

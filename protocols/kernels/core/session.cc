@@ -101,11 +101,18 @@ Session::Session(int party, const uint8_t keys[3][16], bool simulated)
   for (int j = 0; j < 3; ++j) {
     has_key_[j] = j == party || (j + 2) % 3 == party;
     if (has_key_[j]) ExpandAesKey(keys[j], &keys_[j]);
-    delay_us_[j] = 0;
   }
 }
 
-Session::~Session() { explicit_bzero(keys_, sizeof(keys_)); }
+Session::~Session() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    link_over_ = true;
+    link_changed_.notify_all();
+  }
+  if (link_.joinable()) link_.join();
+  explicit_bzero(keys_, sizeof(keys_));
+}
 
 Error Session::SetFault(Fault fault) {
   if (!simulated_) return "faults can be seeded in simulated sessions only";
@@ -247,9 +254,8 @@ Error Session::Send(int peer, const Tag& tag, bool run_ahead, const std::string&
     const int64_t queued = timeline_->on() ? Timeline::Now() : 0;
     timeline_->Acted();
     if (!in_memory_[peer]) {
-      const int64_t delay = delay_us_[peer];
       peers_[peer].outbox.push_back({tag, flags, depth, data, size, 0, std::move(keep_alive),
-                                     delay ? NowMicros() + delay : 0, queued});
+                                     shaped_ ? NowMicros() : 0, queued});
       WakeSender(peer);
       return "";
     }
@@ -446,12 +452,12 @@ void Session::LetGo(int peer, uint64_t bytes) {
       if (!to.telling) {
         to.telling = true;
         to.outbox.push_back({Tag{0, 0, 0, 0}, kLetGo, {}, nullptr, 0, 0, nullptr,
-                             urgent ? 0 : NowMicros() + kLazyMicros});
+                             urgent && !shaped_ ? 0 : NowMicros() + (urgent ? 0 : kLazyMicros)});
         if (urgent || to.outbox.size() == 1) WakeSender(peer);
       } else if (urgent) {
         for (Outgoing& o : to.outbox) {
           if (o.flags & kLetGo && o.ready_at_us) {
-            o.ready_at_us = 0;
+            o.ready_at_us = shaped_ ? NowMicros() : 0;
             WakeSender(peer);
           }
         }
@@ -504,7 +510,125 @@ void Session::SetWake(int peer, int fd) {
   wake_[peer] = fd;
 }
 
+namespace {
+// How long a piece of a message keeps an emulated link from the other peer's messages.
+constexpr int64_t kPieceMicros = 1500;
+constexpr int64_t kLeastPiece = 4096, kMostPiece = 1 << 19;
+}  // namespace
+
+void Session::Shape(int peer, int64_t delay_us, int64_t bytes_per_second) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // What waits already is sent as it was meant to be: now.
+  for (int p = 0; p < 3 && !shaped_; ++p) {
+    for (Outgoing& o : peers_[p].outbox) {
+      o.left = o.size;
+      o.header = true;
+      peers_[p].landed += sizeof(FrameHeader) + o.size - o.sent;
+    }
+    peers_[p].departed = peers_[p].outbox.size();
+  }
+  delay_us_[peer] = delay_us;
+  bytes_per_second_ = bytes_per_second;
+  link_free_us_ = static_cast<double>(NowMicros());
+  if (!shaped_) link_ = std::thread([this] { RunLink(); });
+  shaped_ = true;
+}
+
+// When the next message of a queue can leave; INT64_MAX: there is none.
+int64_t Session::Earliest(const Peer& to) const {
+  int64_t earliest = INT64_MAX;
+  for (size_t i = to.departed; i < to.outbox.size(); ++i) {
+    earliest = std::min(earliest, to.outbox[i].ready_at_us);
+    if (!(to.outbox[i].flags & kReport)) break;  // a report travels with the next message
+  }
+  return earliest;
+}
+
+// Lets everything leave that left by now, and arrive that arrived by now.  Returns when the next
+// of these happens, INT64_MAX for never.
+int64_t Session::Advance(int64_t now) {
+  const int64_t piece = std::min(
+      kMostPiece, std::max(kLeastPiece, bytes_per_second_ / 1000 * kPieceMicros / 1000));
+  int64_t next = INT64_MAX;
+  for (;;) {
+    int chosen = -1;
+    double start = 0;
+    for (int i = 0; i < 3; ++i) {
+      const int p = (link_turn_ + i) % 3;
+      const int64_t earliest = Earliest(peers_[p]);
+      if (earliest == INT64_MAX) continue;
+      const double at = std::max(link_free_us_, static_cast<double>(earliest));
+      if (chosen < 0 || at < start) {
+        chosen = p;
+        start = at;
+      }
+    }
+    if (chosen < 0) break;
+    if (start > static_cast<double>(now)) {
+      next = std::min(next, static_cast<int64_t>(start) + 1);
+      break;
+    }
+    Peer& to = peers_[chosen];
+    size_t bytes = 0;
+    double end = start;
+    while (to.departed < to.outbox.size()) {
+      Outgoing& o = to.outbox[to.departed];
+      if (!(o.flags & kReport) && static_cast<double>(o.ready_at_us) > start) break;
+      if (!o.header) {
+        // A header goes with some of its message.
+        if (bytes && bytes + sizeof(FrameHeader) >= static_cast<size_t>(piece)) break;
+        bytes += sizeof(FrameHeader);
+      }
+      o.header = true;
+      const size_t room = bytes_per_second_ ? piece - std::min<size_t>(bytes, piece) : o.size;
+      const size_t some = std::min(o.size - o.left, room);
+      o.left += some;
+      bytes += some;
+      if (o.left < o.size) break;
+      ++to.departed;
+      if (bytes_per_second_ && bytes >= static_cast<size_t>(piece)) break;
+    }
+    if (bytes_per_second_) end += static_cast<double>(bytes) * 1e6 / bytes_per_second_;
+    link_free_us_ = end;
+    to.flights.push_back({bytes, static_cast<int64_t>(end) + delay_us_[chosen]});
+    link_turn_ = (chosen + 1) % 3;
+  }
+  for (int p = 0; p < 3; ++p) {
+    Peer& to = peers_[p];
+    const size_t before = to.landed;
+    while (!to.flights.empty() && to.flights.front().due_us <= now) {
+      to.landed += to.flights.front().bytes;
+      to.flights.pop_front();
+    }
+    if (to.landed != before) WakeSender(p);
+    if (!to.flights.empty()) next = std::min(next, to.flights.front().due_us);
+  }
+  return next;
+}
+
+// Bytes that Pop would return at most, without the headers of further pieces.
+int64_t Session::Due(const Peer& to) const {
+  if (to.outbox.empty()) return 0;
+  const Outgoing& first = to.outbox.front();
+  const size_t least = (first.told ? 0 : sizeof(FrameHeader)) + (first.sent < first.size ? 1 : 0);
+  return to.landed < least ? 0 : static_cast<int64_t>(to.landed + sizeof(FrameHeader));
+}
+
+void Session::RunLink() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!link_over_) {
+    const int64_t now = NowMicros();
+    const int64_t next = Advance(now);
+    if (next == INT64_MAX) {
+      link_changed_.wait(lock);
+    } else {
+      link_changed_.wait_for(lock, std::chrono::microseconds(std::max<int64_t>(1, next - now)));
+    }
+  }
+}
+
 void Session::WakeSender(int peer) {
+  if (shaped_) link_changed_.notify_one();
   outgoing_[peer].notify_one();
   if (wake_[peer] >= 0) {
     const uint64_t one = 1;
@@ -517,6 +641,12 @@ int64_t Session::WaitOutgoing(int peer, int64_t limit, int timeout_ms) {
   std::unique_lock<std::mutex> lock(mutex_);
   auto& outbox = peers_[peer].outbox;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  while (shaped_) {
+    Advance(NowMicros());
+    if (const int64_t due = Due(peers_[peer])) return std::min(due, limit);
+    if (!aborted_.empty() && outbox.empty()) return -1;
+    if (outgoing_[peer].wait_until(lock, deadline) == std::cv_status::timeout) return 0;
+  }
   for (;;) {
     int64_t bytes = 0, next = 0;
     bool due = false;
@@ -549,6 +679,10 @@ int64_t Session::NextDue(int peer) {
   const auto& outbox = peers_[peer].outbox;
   if (outbox.empty()) return -1;
   const int64_t now = NowMicros();
+  if (shaped_) {
+    const int64_t next = Advance(now);
+    return Due(peers_[peer]) || next <= now ? 0 : std::min<int64_t>(next - now, 1000000);
+  }
   int64_t due = outbox.front().ready_at_us;
   for (const Outgoing& o : outbox) {
     due = std::min(due, o.ready_at_us);
@@ -577,11 +711,18 @@ int64_t Session::Pop(int peer, uint8_t* out, int64_t limit) {
       auto& outbox = peers_[peer].outbox;
       if (outbox.empty()) break;
       Outgoing& o = outbox.front();
-      if (!(o.flags & kReport) && o.ready_at_us && o.ready_at_us > NowMicros()) break;
+      if (!shaped_ && !(o.flags & kReport) && o.ready_at_us && o.ready_at_us > NowMicros()) break;
       const int64_t room = limit - used - static_cast<int64_t>(sizeof(FrameHeader));
       const size_t left = o.size - o.sent;
       if (room < 0 || (room == 0 && left)) break;
       piece = std::min(left, static_cast<size_t>(room));
+      if (shaped_) {
+        const size_t header = o.told ? 0 : sizeof(FrameHeader);
+        if (peers_[peer].landed < header + (left ? 1 : 0)) break;
+        piece = std::min(piece, peers_[peer].landed - header);
+        peers_[peer].landed -= header + piece;
+        o.told = true;
+      }
       if (o.flags & kLetGo) {  // as much as there is to tell by now
         o.tag.step = peers_[peer].told = peers_[peer].let_go;
         peers_[peer].telling = false;
@@ -611,6 +752,7 @@ int64_t Session::Pop(int peer, uint8_t* out, int64_t limit) {
         }
         finished.push_back(std::move(o.keep_alive));
         outbox.pop_front();
+        if (shaped_) --peers_[peer].departed;
         if (outbox.empty()) changed_.notify_all();
       }
     }
@@ -652,6 +794,8 @@ void Session::Abort(const Error& why) {
       peer.waiting.clear();
       for (auto& o : peer.outbox) dropped.push_back(std::move(o.keep_alive));
       peer.outbox.clear();
+      peer.flights.clear();
+      peer.landed = peer.departed = 0;
       for (auto& m : peer.arrived) messages.insert(std::move(m));
       peer.arrived.clear();
       peer.arriving.clear();

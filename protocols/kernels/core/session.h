@@ -22,6 +22,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -179,8 +180,11 @@ class Session : public std::enable_shared_from_this<Session> {
   void Record(const PrfStream& stream, PadUse use, const void* words, size_t bytes);
   std::vector<PadRecord> Records();
 
-  // Delay imposed on what is sent to a peer, for tests and for emulated networks, in microseconds.
-  void SetDelay(int peer, int64_t microseconds) { delay_us_[peer] = microseconds; }
+  // Emulates a network on what is sent from now on: microseconds of one-way delay to a peer, and
+  // one rate in bytes per second for what leaves for both peers together (0: no limit).  A piece of
+  // a message starts when the host's link is free, and is due a delay after its last byte has left;
+  // the peers' queues take turns, so that a large message to one does not hold up the other.
+  void Shape(int peer, int64_t delay_us, int64_t bytes_per_second);
 
  private:
   struct Outgoing {
@@ -192,6 +196,14 @@ class Session : public std::enable_shared_from_this<Session> {
     std::shared_ptr<void> keep_alive;
     int64_t ready_at_us;
     int64_t queued_ns = 0, first_ns = 0;  // on the timeline; 0: nobody observes
+    size_t left = 0;      // of a shaped link: bytes that have left or will have left by their time
+    bool header = false;  // ... and the header among them
+    bool told = false;    // the first piece, whose header counted, was popped
+  };
+  // Of a shaped link: bytes, headers included, that arrive at a time.
+  struct Flight {
+    size_t bytes;
+    int64_t due_us;
   };
   struct Waiting {
     Done done;
@@ -216,6 +228,9 @@ class Session : public std::enable_shared_from_this<Session> {
     uint64_t let_go = 0;               // run-ahead bytes of this peer let go of here ...
     uint64_t told = 0;                 // ... and as last reported
     bool telling = false;              // a report is queued
+    std::deque<Flight> flights;        // of a shaped link: under way, in order
+    size_t landed = 0;                 // ... and bytes that are due but not popped yet
+    size_t departed = 0;               // messages of the outbox that have left entirely
   };
 
   Error Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uint64_t total,
@@ -225,6 +240,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void LetGo(int peer, uint64_t bytes);
   bool GateIsOpen() const;
   void WakeSender(int peer);
+  int64_t Earliest(const Peer& to) const;
+  int64_t Advance(int64_t now);
+  int64_t Due(const Peer& to) const;
+  void RunLink();
 
   const int party_;
   const bool simulated_;
@@ -233,11 +252,16 @@ class Session : public std::enable_shared_from_this<Session> {
   bool has_key_[3];
   std::weak_ptr<Session> linked_[3];
   bool in_memory_[3] = {false, false, false};
-  std::atomic<int64_t> delay_us_[3];
-
   std::mutex mutex_;
   std::condition_variable changed_;
   std::condition_variable outgoing_[3];  // one per sender: a message wakes one thread
+  // The emulated network.
+  bool shaped_ = false, link_over_ = false;
+  int64_t delay_us_[3] = {0, 0, 0}, bytes_per_second_ = 0;
+  double link_free_us_ = 0;  // when the link will have sent what has been given to it
+  int link_turn_ = 0;        // the peer whose turn it is
+  std::condition_variable link_changed_;
+  std::thread link_;  // wakes senders on time; a timer of the event loop is a millisecond late
   int wake_[3] = {-1, -1, -1};
   Peer peers_[3];
   int64_t last_step_ = 0;            // high-water mark

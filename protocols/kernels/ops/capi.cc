@@ -115,8 +115,8 @@ int64_t tfe_drain(int64_t handle, int64_t timeout_ms) {
   auto s = FindSession(handle);
   return s && s->Drain(static_cast<int>(timeout_ms)) ? 1 : 0;
 }
-void tfe_delay(int64_t handle, int64_t peer, int64_t microseconds) {
-  if (auto s = FindSession(handle)) s->SetDelay(static_cast<int>(peer), microseconds);
+void tfe_shape(int64_t handle, int64_t peer, int64_t delay_us, int64_t bytes_per_second) {
+  if (auto s = FindSession(handle)) s->Shape(static_cast<int>(peer), delay_us, bytes_per_second);
 }
 
 // A small control message outside any graph; the step must be open.  Tags use site 0.

@@ -1,0 +1,153 @@
+"""The figures that links hold in fact, beside those of their profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tfe_bench.benchmarks.workloads.links import PAIRS
+from tfe_bench.cluster.profiles import TOLERANCE, Profile
+from tfe_bench.errors import ProfileError
+
+# The short test, and how often it is made until the figures hold.
+_ATTEMPTS = 3
+_SHORT_TURNS = 2
+_SHORT_PINGS = 2
+_SHORT_PING_TURNS = 4
+_SHORT_SECONDS = 0.15
+_SHORT_MOST_KILOBYTES = 40_000
+HOST_LIMITED = "host-limited"
+
+
+@dataclass(frozen=True, slots=True)
+class Realised:
+    """What was measured between three workers.
+
+    Attributes:
+        delays: one way (half of the shortest round trip), in seconds, of 0-1, 0-2 and 1-2.
+        rates: what each worker sent to both others together, in bits per second, at best.
+        megabytes: what each worker sent, in all.
+        lost_bytes: of it, what did not arrive as it was sent.
+    """
+
+    delays: tuple[float, float, float]
+    rates: tuple[float, float, float]
+    megabytes: float
+    lost_bytes: int
+
+    def as_json(self) -> dict[str, Any]:
+        """For a record."""
+        return {
+            "one_way_ms": {
+                f"{a}-{b}": round(1e3 * d, 4) for (a, b), d in zip(PAIRS, self.delays, strict=True)
+            },
+            "egress_mbit": [round(r / 1e6, 3) for r in self.rates],
+            "megabytes": self.megabytes,
+            "lost_bytes": self.lost_bytes,
+        }
+
+    def best_of(self, other: Realised) -> Realised:
+        """The better of each figure: a busy moment of this machine is no property of a link."""
+        a, b, c = map(min, zip(self.delays, other.delays, strict=True))
+        r, s, t = map(max, zip(self.rates, other.rates, strict=True))
+        return Realised(
+            (a, b, c),
+            (r, s, t),
+            self.megabytes + other.megabytes,
+            self.lost_bytes + other.lost_bytes,
+        )
+
+    def off(self, profile: Profile, tolerance: float = TOLERANCE) -> list[str]:
+        """In words, every figure that is further off the profile's than the tolerance."""
+        words: list[str] = []
+        if not profile.shaped:
+            return words
+        for (a, b), delay in zip(PAIRS, self.delays, strict=True):
+            if abs(delay - profile.delay) > tolerance * profile.delay:
+                words.append(
+                    f"one-way delay {a}-{b} {1e3 * delay:.3g} ms instead of "
+                    f"{1e3 * profile.delay:.3g} ms"
+                )
+        for party, rate in enumerate(self.rates):
+            if abs(rate - profile.bits_per_second) > tolerance * profile.bits_per_second:
+                words.append(
+                    f"egress of worker {party} {rate / 1e6:.4g} Mbit/s instead of "
+                    f"{profile.bits_per_second / 1e6:.4g} Mbit/s"
+                )
+        if self.lost_bytes:
+            words.append(f"{self.lost_bytes} bytes lost")
+        return words
+
+
+def measure(
+    cluster: Any,
+    kilobytes: int,
+    pings: int = 4,
+    turns: int = 1,
+    ping_turns: int = 4,
+    progress: Any = None,
+) -> Realised:
+    """Measures a cluster's links.
+
+    Args:
+        kilobytes: that each worker sends, half to each of the others, in each turn.
+        pings: in each of the ping turns, one after the other, of each pair.
+    """
+    parameters = {
+        "kilobytes": kilobytes,
+        "pings": pings,
+        "turns": turns,
+        "ping_turns": ping_turns,
+    }
+    measured = cluster.run("links", parameters, {}, progress).measured
+    # The best of the turns, see `best_of`.
+    trips = [min(measured[a]["trip_seconds"][i]) for i, (a, _) in enumerate(PAIRS)]
+    rates = []
+    for p, own in enumerate(measured):
+        # The receipts take a round trip, to the slower of the two.
+        trip = max(t for t, pair in zip(trips, PAIRS, strict=True) if p in pair)
+        seconds = min(own["send_seconds"])
+        rates.append(8 * own["sent_bytes"] / max(seconds - trip, 0.05 * seconds))
+    return Realised(
+        (trips[0] / 2, trips[1] / 2, trips[2] / 2),
+        (rates[0], rates[1], rates[2]),
+        turns * measured[0]["sent_bytes"] / 1e6,
+        sum(m["lost_bytes"] for m in measured),
+    )
+
+
+def short_kilobytes(profile: Profile) -> int:
+    """How much the short test sends in a turn: 0.15 seconds' worth."""
+    return min(int(profile.bytes_per_second * _SHORT_SECONDS / 1000), _SHORT_MOST_KILOBYTES)
+
+
+def verify(cluster: Any, tolerance: float = TOLERANCE) -> tuple[Realised | None, str | None]:
+    """A short test before a benchmark: the realised figures and how to call the emulation.
+
+    Returns:
+        None, None where nothing is shaped; else the emulation's name, with ", host-limited" where
+        a profile that one machine may miss is missed.
+
+    Raises:
+        ProfileError: the links do not hold the figures of a profile that says what they are.
+    """
+    profile: Profile = cluster.profile
+    if not profile.shaped:
+        return None, None
+    realised = None
+    for _ in range(_ATTEMPTS):
+        again = measure(
+            cluster, short_kilobytes(profile), _SHORT_PINGS, _SHORT_TURNS, _SHORT_PING_TURNS
+        )
+        realised = realised.best_of(again) if realised else again
+        off = realised.off(profile, tolerance)
+        if not off or not profile.strict:
+            break
+    else:
+        raise ProfileError(
+            f"The links do not hold the figures of {profile.name} ({profile.text}). Received: "
+            f"{'; '.join(off)}. A result is not labelled {profile.name} when they are off by more "
+            f"than {tolerance:.0%}: end what else runs on this machine, or see "
+            f"`python -m tfe_bench links --profile {profile.name}`."
+        )
+    return realised, f"{cluster.emulation}, {HOST_LIMITED}" if off else cluster.emulation

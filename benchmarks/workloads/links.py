@@ -1,0 +1,115 @@
+"""The links benchmark: delay and bandwidth between the workers, and whether all arrives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.sharing import Shared
+
+PAIRS = ((0, 1), (0, 2), (1, 2))
+_KNOWN = {
+    "pings": (4, 1, 1000),
+    "kilobytes": (1000, 1, 4_000_000),
+    "turns": (1, 1, 100),
+    "ping_turns": (1, 1, 100),
+}
+
+
+def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+    """Refuses unknown or unfit parameters.
+
+    Raises:
+        UsageError: naming what does not fit.
+    """
+    for name, value in parameters.items():
+        _, least, most = _KNOWN.get(name, (0, 0, -1))
+        if type(value) is not int or not least <= value <= most:
+            raise UsageError(
+                f"links takes whole numbers: {', '.join(_KNOWN)}. Received: {name}={value!r}."
+            )
+
+
+def run(context: Context) -> dict[str, Shared]:
+    """Times pings of every pair, then what each worker in turn sends to both others.
+
+    A worker sends half of the kilobytes to each of the other two, and its time ends with their
+    receipts: so it knows it by its own clock.  What arrives is compared with what was sent.
+    """
+    import tensorflow as tf
+
+    party = context.party
+    settings = {k: int(context.parameters.get(k, d)) for k, (d, *_) in _KNOWN.items()}
+    count, turns, ping_turns = (settings[k] for k in ("pings", "turns", "ping_turns"))
+
+    def ping(pair: tuple[int, int]) -> Any:
+        def build(x: tf.Tensor) -> tf.Tensor:
+            s = party.site("ping", dealer=3 - sum(pair))
+            if s.is_dealer:
+                return x
+            for i in range(0, 2 * count, 2):
+                if party.index == pair[0]:
+                    s.send(x, pair[1], slot=i)
+                    x = s.recv([1], pair[1], slot=i + 1)
+                else:
+                    x = s.recv([1], pair[0], slot=i)
+                    s.send(x, pair[0], slot=i + 1)
+            return x
+
+        return build
+
+    def bulk(sender: int) -> Any:
+        def build(x: tf.Tensor) -> tf.Tensor:
+            s = party.site("bulk", dealer=sender)
+            if s.is_dealer:
+                for peer in (s.e1, s.e2):
+                    s.send(x, peer)
+                receipts = [s.recv([1], peer, slot=1) for peer in (s.e1, s.e2)]
+                return receipts[0] + receipts[1]
+            got = s.recv(tf.shape(x, out_type=tf.int64), sender)
+            s.send(got[-1:], sender, slot=1)
+            return tf.math.count_nonzero(got != x, keepdims=True)
+
+        return build
+
+    one = tf.constant([1], tf.int64)
+    words = max(1, settings["kilobytes"] * 1000 // 16)
+    large, little = tf.range(words, dtype=tf.int64), tf.range(1000, dtype=tf.int64)
+    pings = [party.function(ping(pair)) for pair in PAIRS]
+    bulks = [party.function(bulk(sender), dynamic=True) for sender in range(3)]
+    for graph in pings:
+        graph(one)
+    for graph in bulks:
+        graph(little)
+    trips: list[list[float]] = [[], [], []]
+    sent: list[list[float]] = [[], [], []]
+    lost = 0
+    for _ in range(ping_turns):
+        for i, graph in enumerate(pings):
+            party.exchange(b"begin")
+            started = time.perf_counter()
+            graph(one)
+            # A chain in one graph, so that the call itself counts little.
+            trips[i].append((time.perf_counter() - started) / count)
+    for turn in range(turns):
+        for i, graph in enumerate(bulks):
+            context.progress((turn + i / 3) / turns, f"worker {i} sends")
+            party.exchange(b"begin")
+            started = time.perf_counter()
+            wrong = graph(large)
+            sent[i].append(time.perf_counter() - started)
+            if i != party.index:
+                lost += 8 * int(wrong.numpy()[0])
+    context.measurements.update(
+        trip_seconds=[trips[i] if pair[0] == party.index else [] for i, pair in enumerate(PAIRS)],
+        send_seconds=sent[party.index],
+        sent_bytes=16 * words,
+        lost_bytes=lost,
+    )
+    return {}
+
+
+PROGRAM = Program("links", run, check, "measures delay and bandwidth between the workers")

@@ -1,0 +1,312 @@
+"""Emulated links: hosts in network namespaces of their own, joined by one process.
+
+`python -m tfe_bench.cluster.emulator SETTINGS` makes three namespaces without names, gives
+them away over its standard input (a socket), and forwards packets among them and the namespace
+that it was started in.  What it makes lives as long as it does: when its parent ends, however that
+happens, the socket closes, it exits, and the kernel removes devices and namespaces.
+
+Where the kernel has `tc netem`, a bridge and netem do the work and this process only waits.
+Else every host has a TUN device, and packets wait here: a packet leaves when its host's link is
+free, takes its length divided by the rate, and arrives a delay later.  Packets for different hosts
+take turns at the link.  Needs neither iproute2 (but for netem) nor any package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import gc
+import heapq
+import json
+import os
+import select
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections import deque
+from typing import Any
+
+CLONE_NEWNET = 0x40000000
+HOSTS = 4  # three workers, and the client in the namespace that this was started in
+CLIENT = 3
+
+_TUNSETIFF = 0x400454CA
+_TUNSETOFFLOAD = 0x400454D0
+_IFF_TUN, _IFF_NO_PI, _IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
+_TUN_F_CSUM = 0x01
+_VNET_BYTES = 10
+_SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
+_SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFMTU, _SIOCSIFTXQLEN = 0x8916, 0x891C, 0x8922, 0x8943
+_IFF_UP = 1
+_MASK_BITS = 29
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def enter(namespace: int) -> None:
+    """Moves the calling thread (and the threads it starts later) into a network namespace.
+
+    Raises:
+        OSError: it may not.
+    """
+    if _libc.setns(namespace, CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "setns: " + os.strerror(ctypes.get_errno()))
+
+
+def addresses(subnet: str) -> list[str]:
+    """The hosts' addresses in a subnet's first (network) address: party 0, 1, 2, the client."""
+    head, _, last = subnet.rpartition(".")
+    return [f"{head}.{int(last) + 1 + host}" for host in range(HOSTS)]
+
+
+def best_mtu(bytes_per_second: int) -> int:
+    """As much as leaves in a millisecond: few packets, none of which keeps the link for long."""
+    return min(60_000, max(1500, bytes_per_second // 1000))
+
+
+def buffer_bytes(bytes_per_second: int, delay_us: int) -> int:
+    """The most a socket may have under way: two round trips' worth, and some for short ones.
+
+    Not more: what waits in a queue keeps heartbeats waiting behind it.
+    """
+    return min(2 * int(bytes_per_second * 2 * delay_us / 1e6), 32 << 20) + (256 << 10)
+
+
+# ---- devices
+
+
+def _configure(device: str, address: str, mtu: int) -> None:
+    def name(rest: bytes) -> bytes:
+        return device.encode().ljust(16, b"\0") + rest.ljust(24, b"\0")
+
+    def inet(text: str) -> bytes:
+        return name(struct.pack("=HH4s", socket.AF_INET, 0, socket.inet_aton(text)))
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        fcntl.ioctl(s, _SIOCSIFMTU, name(struct.pack("=i", mtu)))
+        fcntl.ioctl(s, _SIOCSIFTXQLEN, name(struct.pack("=i", 20_000)))
+        fcntl.ioctl(s, _SIOCSIFADDR, inet(address))
+        mask = socket.inet_ntoa(struct.pack("!I", (0xFFFFFFFF << (32 - _MASK_BITS)) & 0xFFFFFFFF))
+        fcntl.ioctl(s, _SIOCSIFNETMASK, inet(mask))
+    _up(device)
+
+
+def _up(device: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        request = device.encode().ljust(16, b"\0") + bytes(24)
+        flags = struct.unpack_from("=H", fcntl.ioctl(s, _SIOCGIFFLAGS, request), 16)[0]
+        request = device.encode().ljust(16, b"\0") + struct.pack("=H", flags | _IFF_UP) + bytes(22)
+        fcntl.ioctl(s, _SIOCSIFFLAGS, request)
+
+
+def _open_tun(pattern: str) -> tuple[int, str]:
+    fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
+    request = pattern.encode().ljust(16, b"\0") + struct.pack("=H", flags) + bytes(22)
+    made = fcntl.ioctl(fd, _TUNSETIFF, request)
+    # Packets stay in this machine's memory: nobody computes or checks a checksum.
+    fcntl.ioctl(fd, _TUNSETOFFLOAD, _TUN_F_CSUM)
+    return fd, made[:16].rstrip(b"\0").decode()
+
+
+def _tune(buffer: int) -> None:
+    """Windows as large as the link needs; a warm connection stays warm."""
+    settings = {
+        "tcp_rmem": f"4096 {min(2 * buffer, 1 << 20)} {2 * buffer}",
+        "tcp_wmem": f"4096 {min(buffer, 1 << 20)} {buffer}",
+        "tcp_slow_start_after_idle": "0",
+        "tcp_no_metrics_save": "1",
+    }
+    for name, value in settings.items():
+        # An older kernel keeps some for all namespaces together.
+        with contextlib.suppress(OSError), open(f"/proc/sys/net/ipv4/{name}", "w") as file:
+            file.write(value)
+
+
+def _new_namespace(buffer: int) -> int:
+    if _libc.unshare(CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "unshare: " + os.strerror(ctypes.get_errno()))
+    _tune(buffer)
+    ipv6 = "/proc/sys/net/ipv6/conf/default/disable_ipv6"
+    with contextlib.suppress(OSError), open(ipv6, "w") as file:
+        file.write("1")
+    _up("lo")
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+# ---- the link emulator
+
+
+class _Links:
+    """Four hosts' packets, each on its way or waiting for its host's link."""
+
+    def __init__(self, tuns: list[int], last_bytes: list[int], delay: float, rate: float) -> None:
+        self._tuns = tuns
+        self._host_of = {last: host for host, last in enumerate(last_bytes)}
+        self._delay = delay
+        self._rate = rate
+        self._queues = [[deque[bytes]() for _ in range(HOSTS)] for _ in range(HOSTS)]
+        self._turn = [0] * HOSTS
+        self._busy = [False] * HOSTS
+        # (time, order, host whose link gets free or -1, destination, packet)
+        self._events: list[tuple[float, int, int, int, bytes]] = []
+        self._order = 0
+
+    def run(self, control: socket.socket) -> None:
+        """Forwards until the other end of the socket closes."""
+        ears = [*self._tuns, control.fileno()]
+        clock, events = time.monotonic, self._events
+        while True:
+            wait = None
+            if events:
+                wait = events[0][0] - clock()
+                if wait <= 0:
+                    self._happen(clock())
+                    wait = 0.0
+            ready = select.select(ears, [], [], wait)[0]
+            for fd in ready:
+                if fd == ears[-1]:
+                    return
+                self._take(self._tuns.index(fd))
+
+    def _take(self, host: int) -> None:
+        """Reads what a host sends."""
+        tun, queues = self._tuns[host], self._queues[host]
+        size = 65536 + _VNET_BYTES
+        for _ in range(32):
+            try:
+                packet = os.read(tun, size)
+            except BlockingIOError:
+                return
+            if len(packet) < _VNET_BYTES + 20 or packet[_VNET_BYTES] >> 4 != 4:
+                continue
+            to = self._host_of.get(packet[_VNET_BYTES + 19], -1)
+            if to < 0 or to == host:
+                continue
+            queues[to].append(packet)
+            if not self._busy[host]:
+                self._leave(host, time.monotonic())
+
+    def _leave(self, host: int, now: float) -> None:
+        """Gives a host's link the next packet; the destinations take turns."""
+        queues, turn = self._queues[host], self._turn[host]
+        for i in range(HOSTS):
+            to = (turn + i) % HOSTS
+            if queues[to]:
+                break
+        else:
+            self._busy[host] = False
+            return
+        packet = queues[to].popleft()
+        self._turn[host] = to + 1
+        self._busy[host] = True
+        self._order += 2
+        free = now + (len(packet) - _VNET_BYTES) / self._rate
+        heapq.heappush(self._events, (free, self._order, host, 0, b""))
+        heapq.heappush(self._events, (free + self._delay, self._order + 1, -1, to, packet))
+
+    def _happen(self, now: float) -> None:
+        """All that was due by now, at the time it was due."""
+        events = self._events
+        while events and events[0][0] <= now:
+            at, _, host, to, packet = heapq.heappop(events)
+            if host >= 0:
+                self._leave(host, at)
+                continue
+            with contextlib.suppress(OSError):  # that host has gone
+                os.write(self._tuns[to], packet)
+
+
+# ---- starting
+
+
+def _do(command: str, *words: str) -> None:
+    done = subprocess.run(
+        [*command.split(), *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=20
+    )
+    if done.returncode:
+        raise OSError(f"{command}: {done.stderr.decode(errors='replace').strip()[:200]}")
+
+
+def _try_netem(
+    home: int, hosts: list[str], settings: dict[str, Any], buffer: int
+) -> list[int] | None:
+    """The hosts' namespaces behind a bridge, shaped by the kernel; None where it cannot."""
+    if not shutil.which("tc") or not shutil.which("ip"):
+        return None
+    delay, rate = settings["delay_us"], settings["bytes_per_second"] * 8
+    netem = f"root netem delay {delay}us rate {rate}bit limit 200000".split()
+    try:
+        switch = _new_namespace(buffer)
+        _do("ip link add probe type veth peer name probe2")
+        _do("tc qdisc add dev probe", *netem)
+        _do("ip link del probe")
+        _do("ip link add br0 type bridge")
+        _up("br0")
+        spaces = [_new_namespace(buffer) for _ in range(HOSTS - 1)] + [home]
+        mine = settings["device"] + "v"
+        for host, space in enumerate(spaces):
+            device = mine if host == CLIENT else "eth0"
+            enter(switch)
+            _do(f"ip link add port{host} type veth peer name far{host}")
+            _do(f"ip link set port{host} master br0")
+            _up(f"port{host}")
+            target = f"/proc/{os.getpid()}/fd/{space}"
+            _do(f"ip link set far{host} netns", target)
+            enter(space)
+            _do(f"ip link set far{host} name", device)
+            _configure(device, hosts[host], 1500)
+            _do("tc qdisc add dev", device, *netem)
+        return spaces[:-1]
+    except (OSError, subprocess.SubprocessError):
+        return None
+    finally:
+        with contextlib.suppress(OSError):  # it may not, and the next attempt says why
+            enter(home)
+
+
+def main(settings: dict[str, Any]) -> int:
+    """Makes the hosts, gives their namespaces away and forwards until the parent has gone."""
+    control = socket.socket(fileno=0)
+    rate, delay_us = int(settings["bytes_per_second"]), int(settings["delay_us"])
+    hosts = addresses(settings["subnet"])
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    links = None
+    buffer = buffer_bytes(rate, delay_us)
+    try:
+        spaces = _try_netem(home, hosts, settings, buffer) if settings["netem"] else None
+        kind = "netns+netem" if spaces else "netns+tun"
+        if spaces is None:
+            spaces, tuns = [], []
+            mtu = best_mtu(rate)
+            for host in range(HOSTS):
+                if host == CLIENT:
+                    enter(home)
+                else:
+                    spaces.append(_new_namespace(buffer))
+                tun, device = _open_tun(settings["device"] if host == CLIENT else "tun0")
+                _configure(device, hosts[host], mtu)
+                tuns.append(tun)
+            last = [int(a.rpartition(".")[2]) for a in hosts]
+            links = _Links(tuns, last, delay_us / 1e6, rate)
+        # Packets are late where workers keep this process from the processor.
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except OSError as error:
+        control.sendall(json.dumps({"error": str(error)[:300]}).encode())
+        return 1
+    socket.send_fds(control, [json.dumps({"kind": kind}).encode()], spaces)
+    gc.disable()
+    if links is None:
+        control.recv(1)
+    else:
+        links.run(control)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,142 @@
+"""How a profile is made real on one machine: namespaces with emulated links, or the channel."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tfe_bench.cluster import emulator
+from tfe_bench.cluster.profiles import Profile
+from tfe_bench.errors import ClusterError, UsageError, did_you_mean
+
+EMULATIONS = ("auto", "netns", "channel")
+CHANNEL = "channel"
+_START_SECONDS = 20.0
+
+
+class NoNamespaces(ClusterError):
+    """Links cannot be emulated here: no privileges, or no TUN devices."""
+
+
+def check_emulation(name: str) -> str:
+    """The name, if there is such an emulation.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in EMULATIONS:
+        raise UsageError(
+            f"Unknown emulation of a network. Received: {name!r}."
+            f"{did_you_mean(str(name), EMULATIONS)} Known: {', '.join(EMULATIONS)}."
+        )
+    return name
+
+
+class Links:
+    """Three namespaces for workers, joined with each other and with this one by shaped links.
+
+    Everything ends with `close`, or with this process.
+
+    Attributes:
+        kind: "netns+tun" or "netns+netem".
+        hosts: addresses of party 0, 1, 2 and of the client.
+
+    Args:
+        netem: whether the kernel's own emulator may do it.
+
+    Raises:
+        NoNamespaces: this process may not, or the kernel cannot.
+    """
+
+    def __init__(self, profile: Profile, netem: bool = True) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self.namespaces: list[int] = []
+        if not sys.platform.startswith("linux") or not Path("/dev/net/tun").exists():
+            raise NoNamespaces("This system has no TUN devices. Received: no /dev/net/tun.")
+        subnet = _free_subnet()
+        self.hosts = emulator.addresses(subnet)
+        settings = {
+            "delay_us": profile.delay_us,
+            "bytes_per_second": profile.bytes_per_second,
+            "subnet": subnet,
+            "device": "tfe" + os.urandom(4).hex(),
+            "netem": netem,
+        }
+        mine, theirs = socket.socketpair()
+        self._control = mine
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", emulator.__name__, json.dumps(settings)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            theirs.close()
+            mine.settimeout(_START_SECONDS)
+            try:
+                told, self.namespaces, _, _ = socket.recv_fds(mine, 4096, 3)
+            except OSError as error:
+                raise NoNamespaces(f"The link emulator does not answer ({error}).") from None
+            answer = json.loads(told) if told else {"error": self._last_words()}
+            if "kind" not in answer or len(self.namespaces) != 3:
+                raise NoNamespaces(
+                    "Network namespaces cannot be made here (it takes root, or CAP_NET_ADMIN and "
+                    f"CAP_SYS_ADMIN). Received: {answer.get('error', 'nothing')}."
+                )
+            self.kind: str = answer["kind"]
+            for fd in self.namespaces:
+                os.set_inheritable(fd, False)
+        except BaseException:
+            self.close()
+            raise
+
+    def _last_words(self) -> str:
+        assert self._process is not None and self._process.stderr is not None
+        lines = self._process.stderr.read().decode(errors="replace").splitlines()
+        return lines[-1][:200] if lines else "its end"
+
+    @property
+    def pid(self) -> int:
+        """Of the emulator."""
+        assert self._process is not None
+        return self._process.pid
+
+    def close(self) -> None:
+        """Ends the emulator; devices and namespaces go with it."""
+        self._control.close()
+        for fd in self.namespaces:
+            os.close(fd)
+        self.namespaces = []
+        if self._process is not None:
+            try:
+                self._process.wait(3)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            if self._process.stderr is not None:
+                self._process.stderr.close()
+            self._process = None
+
+
+def _free_subnet() -> str:
+    """Eight addresses of 198.18.0.0/15, which is set aside for benchmarks (RFC 2544)."""
+    taken = []
+    try:
+        for line in Path("/proc/net/route").read_text().splitlines()[1:]:
+            fields = line.split()
+            taken.append([int.from_bytes(bytes.fromhex(fields[i]), "little") for i in (1, 7)])
+    except (OSError, ValueError, IndexError):
+        pass
+    base = int.from_bytes(socket.inet_aton("198.18.0.0"), "big")
+    chance = random.SystemRandom()
+    for _ in range(1000):
+        subnet = base + 8 * chance.randrange(1 << 14)
+        if not any(mask and subnet & mask == address & mask for address, mask in taken):
+            break
+    return socket.inet_ntoa(subnet.to_bytes(4, "big"))

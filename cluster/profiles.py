@@ -1,0 +1,94 @@
+"""Network profiles: what a link between the hosts is like, by name.
+
+The delay is one way, from one host to another.  The exp study's levels were set with
+`tc` on each container's sending side, which delays one way, and its own model counts one delay
+per round, so theirs is read as one way too.  The rate is that of a host's sending side, over all
+of its links together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfe_bench.errors import UsageError, did_you_mean
+
+# Further off than this, a result does not bear the name of the profile.
+TOLERANCE = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One network.
+
+    Attributes:
+        name: as on the command line.
+        delay: one way, in seconds.
+        bits_per_second: what a host sends at most, to all others together; 0: not shaped.
+        plan: which network protocols plan for, "local", "lan" or "wan".
+        strict: whether a result may bear the name only where the links hold the figures; else
+            it is labelled as limited by the host where they do not.
+        text: for people.
+    """
+
+    name: str
+    delay: float
+    bits_per_second: float
+    plan: str
+    strict: bool
+    text: str
+
+    @property
+    def shaped(self) -> bool:
+        """Whether there is anything to impose."""
+        return self.bits_per_second > 0
+
+    @property
+    def delay_us(self) -> int:
+        """The delay in microseconds."""
+        return round(self.delay * 1e6)
+
+    @property
+    def bytes_per_second(self) -> int:
+        """The rate in bytes."""
+        return int(self.bits_per_second / 8)
+
+    @property
+    def in_flight(self) -> int:
+        """Bytes that a host has under way when its link is busy (rate times round trip)."""
+        return int(self.bytes_per_second * 2 * self.delay)
+
+    @property
+    def warm_up_bytes(self) -> int:
+        """What is sent to each peer before anything is timed: a window and a half."""
+        if not self.shaped:
+            return 0
+        return min(max(3 * self.in_flight // 2, 1 << 16), 4 << 20)
+
+
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile("local", 0.0, 0.0, "local", False, "this machine's loopback, not shaped"),
+        Profile("lan", 10e-6, 40e9, "lan", False, "40 Gbit/s, 0.01 ms"),
+        Profile("wan", 20e-3, 352e6, "wan", True, "352 Mbit/s per host, 20 ms"),
+        Profile("net0", 0.0, 100e9, "lan", False, "100 Gbit/s, 0 ms"),
+        Profile("net1", 1e-3, 1e9, "lan", False, "1 Gbit/s, 1 ms"),
+        Profile("net2", 10e-3, 100e6, "wan", True, "100 Mbit/s, 10 ms"),
+        Profile("net3", 100e-3, 10e6, "wan", True, "10 Mbit/s, 100 ms"),
+    )
+}
+
+
+def get(name: str) -> Profile:
+    """The profile of a name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = PROFILES.get(name)
+    if found is None:
+        raise UsageError(
+            f"Unknown network profile. Received: {name!r}.{did_you_mean(str(name), PROFILES)} "
+            f"Known: {', '.join(PROFILES)}."
+        )
+    return found

@@ -1,0 +1,95 @@
+"""`python -m tfe_bench links`: delay, bandwidth and loss between the workers, measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from tfe_bench.cli.common import (
+    add_network_options,
+    check_network_options,
+    progress_bar,
+    start_cluster,
+)
+from tfe_bench.errors import UsageError
+
+# The megabytes go in so many turns, and the best one counts.
+_TURNS = 4
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    p = commands.add_parser(
+        "links",
+        help="measure the links of a network profile",
+        description="Starts three workers on the links of a --profile and measures what these "
+        "hold in fact: one-way delay of every pair, bandwidth of every worker's sending side, and "
+        "whether all that was sent arrives.",
+    )
+    p.add_argument(
+        "--megabytes",
+        type=float,
+        default=100.0,
+        metavar="MB",
+        help="that each worker sends, half to each other one (default 100)",
+    )
+    p.add_argument("--pings", type=int, default=4, help="of each pair in a row (default 4)")
+    add_network_options(p)
+    p.add_argument("--json", action="store_true", help="print JSON, nothing else")
+    p.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command; returns the exit code of `ProfileError` where figures are off."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from tfe_bench.benchmarks import realised
+    from tfe_bench.errors import ProfileError
+
+    check_network_options(arguments)
+    if not 0.001 <= arguments.megabytes <= 4000:
+        raise UsageError(f"--megabytes is 0.001 to 4000. Received: {arguments.megabytes:g}.")
+    if not 1 <= arguments.pings <= 1000:
+        raise UsageError(f"--pings is 1 to 1000. Received: {arguments.pings}.")
+    with progress_bar(arguments) as bar, start_cluster(arguments, bar) as cluster:
+        kilobytes = max(1, round(1000 * arguments.megabytes / _TURNS))
+        found = realised.measure(cluster, kilobytes, arguments.pings, _TURNS, progress=bar.update)
+        profile, emulation = cluster.profile, cluster.emulation
+    off = found.off(profile)
+    holds = not off
+    if arguments.json:
+        shown = {
+            "profile": profile.name,
+            "profile_emulation": emulation,
+            "holds": holds if profile.shaped else None,
+            "off": off,
+            **found.as_json(),
+        }
+        print(json.dumps(shown))
+    else:
+        console = Console()
+        console.print(
+            f"{profile.name}: {profile.text}" + (f" ({emulation})" if emulation else ""),
+            highlight=False,
+        )
+        table = Table("", "wanted", "measured")
+        wanted = f"{1e3 * profile.delay:g} ms" if profile.shaped else "-"
+        for pair, value in found.as_json()["one_way_ms"].items():
+            table.add_row(f"one-way delay {pair}", wanted, f"{value:.3f} ms")
+        wanted = f"{profile.bits_per_second / 1e6:g} Mbit/s" if profile.shaped else "-"
+        for party, rate in enumerate(found.rates):
+            table.add_row(f"egress of worker {party}", wanted, f"{rate / 1e6:.1f} Mbit/s")
+        table.add_row(f"lost of 3 x {found.megabytes:g} MB", "0 bytes", f"{found.lost_bytes} bytes")
+        console.print(table)
+        if profile.shaped:
+            verdict = "The links hold the profile's figures within 10 %."
+            if off:
+                verdict = f"Off by more than 10 %: {'; '.join(off)}."
+                if not profile.strict:
+                    verdict += f" Results are labelled ({realised.HOST_LIMITED})."
+            console.print(verdict, highlight=False)
+    if found.lost_bytes or (off and profile.strict):
+        return ProfileError.exit_code
+    return 0
