@@ -26,6 +26,7 @@ from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS
 from tfe_bench.errors import (
     ClusterError,
+    ConfigError,
     JobCancelled,
     PeerLost,
     ProtocolError,
@@ -518,3 +519,30 @@ def load_client(cluster: str | Path, key: str | Path, certificate: str | Path) -
             "it, or have the three parties add this one."
         )
     return Client(config, tls.load_private_key(key), own)
+
+
+def open_client(
+    cluster: str | Path,
+    client: str | None = None,
+    key: str | Path | None = None,
+    certificate: str | Path | None = None,
+) -> Client:
+    """A client by its name: its files lie beside cluster.toml unless they are given.
+
+    Raises:
+        ConfigError, SecurityError: as `load_client`, or it is not clear which client this is.
+    """
+    path = Path(cluster)
+    config = ClusterConfig.load(path)
+    if config.tls and client is None and key is None:
+        names = [c.name for c in config.clients]
+        owned = [n for n in names if (path.parent / f"client-{n}.key").is_file()]
+        if len(owned) != 1:
+            raise ConfigError(
+                f"Which client is this? Received: {len(owned)} client keys beside {path}. "
+                f"Name it with --client (known: {', '.join(names) or 'none'})."
+            )
+        client = owned[0]
+    key = key or path.parent / f"client-{client}.key"
+    certificate = certificate or path.parent / f"client-{client}.crt"
+    return load_client(path, key, certificate)

@@ -118,6 +118,7 @@ _BUILT_IN = {
     "matmul": "tfe_bench.benchmarks.workloads.matmul:PROGRAM",
     "operation": "tfe_bench.benchmarks.workloads.operation:PROGRAM",
     "exp": "tfe_bench.benchmarks.workloads.exp:PROGRAM",
+    "links": "tfe_bench.benchmarks.workloads.links:PROGRAM",
 }
 
 

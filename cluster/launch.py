@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.cluster import tls
-from tfe_bench.cluster.client import Client, JobResult, PrivateInput, load_client
+from tfe_bench.cluster.client import Client, JobResult, PrivateInput, open_client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
-from tfe_bench.errors import ClusterError, ConfigError, PeerLost, TfeBenchError
+from tfe_bench.errors import ClusterError, PeerLost, TfeBenchError
 
 START_SECONDS = 60.0
 _CLIENT = "local"
@@ -179,22 +179,9 @@ class Cluster(_Runner):
         key: str | Path | None = None,
         certificate: str | Path | None = None,
     ) -> None:
-        path = Path(path)
-        config = ClusterConfig.load(path)
-        self.name = path.name
+        self.name = Path(path).name
         self.start_seconds = 0.0
-        if config.tls and client is None and key is None:
-            names = [c.name for c in config.clients]
-            owned = [n for n in names if (path.parent / f"client-{n}.key").is_file()]
-            if len(owned) != 1:
-                raise ConfigError(
-                    f"Which client is this? Received: {len(owned)} client keys beside {path}. "
-                    f"Name it with --client (known: {', '.join(names) or 'none'})."
-                )
-            client = owned[0]
-        key = key or path.parent / f"client-{client}.key"
-        certificate = certificate or path.parent / f"client-{client}.crt"
-        self.client = load_client(path, key, certificate)
+        self.client = open_client(path, client, key, certificate)
         self.client.wait_ready()
 
     def close(self) -> None:

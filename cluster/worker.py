@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from tfe_bench.cluster import handshake, jobs, tls, wire
+from tfe_bench.cluster import expiry, handshake, jobs, tls, wire
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.jobs import Context
 from tfe_bench.cluster.memory import MemoryMeter, return_large_blocks
@@ -144,7 +144,15 @@ class Worker:
             raise ConfigError(f"Party {self.party} cannot listen on {address}.")
         await server.start()
         log.info("listening on %s", address)
+        self._warn_of_certificates()
         return server
+
+    def _warn_of_certificates(self) -> None:
+        """Says once a day whose certificate ends soon."""
+        if self.config.tls:
+            for line in expiry.warnings(self.config):
+                log.warning(line)
+            self._loop.call_later(86400, self._warn_of_certificates)
 
     def _certificate(self) -> bytes:
         """This worker's certificate: of the two during a roll-over, the one of its key."""

@@ -12,7 +12,7 @@ from tfe_bench.errors import TfeBenchError
 def _parser() -> Any:
     from absl.flags import argparse_flags
 
-    from tfe_bench.cli import certs, channel, exp, matmul, sort, worker
+    from tfe_bench.cli import certs, channel, doctor, exp, jobs, matmul, sort, worker
 
     parser: Any = argparse_flags.ArgumentParser(  # type: ignore[no-untyped-call]
         prog="tfe_bench",
@@ -20,7 +20,7 @@ def _parser() -> Any:
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (sort, matmul, exp, channel, worker, certs):
+    for module in (sort, matmul, exp, channel, jobs, worker, certs, doctor):
         module.add_parser(commands)
     return parser
 
