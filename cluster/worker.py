@@ -67,6 +67,11 @@ def _leave(job: Job, _: Any) -> None:
     job.fail(JobCancelled(_CLIENT_LEFT))
 
 
+def _line(error: BaseException) -> str:
+    """An error of ours on one line of the log, whatever a peer has put into it."""
+    return " ".join(str(error).split())[:600]
+
+
 def _where(error: BaseException) -> str:
     """A foreign error's kind and place for the log: its own text could quote a value."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -446,7 +451,7 @@ class Worker:
         except asyncio.CancelledError:
             pass  # the job has failed
         except TfeBenchError as error:
-            log.warning("job %s is refused: %s", job.short, error)
+            log.warning("job %s is refused: %s", job.short, _line(error))
             job.fail(error)
         except Exception as error:
             log.error("job %s failed before its turn: %s", job.short, _where(error))
@@ -488,7 +493,7 @@ class Worker:
             if link is not None:
                 await link.carry(peer, context.read, context.write)
         except TfeBenchError as error:
-            log.warning("a stream was refused: %s", error)
+            log.warning("a stream was refused: %s", _line(error))
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error)[:500])
 
     async def _hear_go(self, job: Job, context: Any) -> bool:
@@ -690,7 +695,7 @@ class Worker:
             cause = (link.cause if link else None) or error
             job.fail(cause)
             failure = job.failed or cause
-            log.warning("job %s failed: %s", job.short, failure)
+            log.warning("job %s failed: %s", job.short, _line(failure))
         except Exception as error:
             log.error("job %s failed: %s", job.short, _where(error))
             job.fail(ClusterError(f"Party {self.party} failed ({type(error).__name__})."))
