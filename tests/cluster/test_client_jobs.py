@@ -95,10 +95,10 @@ def _short(hosts: Hosts, client: str = "analyst") -> _Ordered:
 
 
 def _ended_everywhere(hosts: Hosts, job: str) -> None:
-    for party in range(3):
-        hosts.processes.wait_for(
-            lambda party=party: f"{job[:12]} failed" in hosts.log(party), f"party {party} ends it"
-        )
+    word = f"{job[:12]} failed"
+    hosts.processes.wait_for(
+        lambda: all(word in hosts.log(party) for party in range(3)), "all three end it", 10
+    )
 
 
 def test_jobs_wait_with_their_position_and_show_only_to_their_clients(hosts: Hosts) -> None:
@@ -283,13 +283,13 @@ def test_an_interrupted_client_cancels_its_job_on_all_three_workers(
     struck = time.monotonic()
     assert process.wait(30) == 130
     assert (tmp_path / "err").read_text() == "tfe_bench: interrupted\n"
-    for party in range(3):
-        hosts.processes.wait_for(
-            lambda party=party: hosts.log(party).count("failed") > before[party], "it ends", 10
-        )
+    hosts.processes.wait_for(
+        lambda: all(hosts.log(p).count("failed") > before[p] for p in range(3)), "it ends", 10
+    )
     print(f"all three ended it {time.monotonic() - struck:.2f} s after Ctrl-C")
     with Cluster(hosts.cluster, "analyst") as cluster:
-        assert cluster.client.status()[2]["jobs"] == []  # type: ignore[index, call-overload]
+        answer = cluster.client.status()[2]
+        assert isinstance(answer, dict) and answer["jobs"] == []
 
 
 @pytest.mark.parametrize("party", [pytest.param(0, marks=pytest.mark.slow), 1])

@@ -24,10 +24,10 @@ def test_ready_jobs_run_in_the_order_in_which_they_came() -> None:
         queue.set_ready(place)
     order = []
     for _ in range(3):
-        place = queue.next()
-        assert place is not None
-        order.append(place)
-        queue.leave(place)
+        turn = queue.next()
+        assert turn is not None
+        order.append(turn)
+        queue.leave(turn)
     assert order == [first, second, third]
 
 
