@@ -148,8 +148,8 @@ def _links(links: Mapping[str, Any]) -> str:
         delays = [float(v) for v in links["one_way_ms"].values()]
         rates = [float(v) for v in links["egress_mbit"]]
         return (
-            f"{_three_digits(min(delays))} .. {_three_digits(max(delays))} ms one way, "
-            f"{_three_digits(min(rates))} .. {_three_digits(max(rates))} Mbit/s per host"
+            f"{three_digits(min(delays))} .. {three_digits(max(delays))} ms one way, "
+            f"{three_digits(min(rates))} .. {three_digits(max(rates))} Mbit/s per host"
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return _ABSENT

@@ -13,6 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS
 from tfe_bench.errors import (
     ClusterError,
+    ConfigError,
     JobCancelled,
     PeerLost,
     ProtocolError,
@@ -36,6 +38,15 @@ from tfe_bench.errors import (
 CONNECT_SECONDS = 12.0
 SILENCE_SECONDS = 9.5
 _DEALER = 0
+# A worker that was started again is found within a second, however long it was away; an attempt
+# (TCP and TLS) may still take 5 s.
+_RECONNECT = [
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 5000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+# A worker that is lost during a job is lost; one that is just starting is waited for.
+_RETURN_SECONDS = 2.5
 
 
 @dataclass(frozen=True)
@@ -119,11 +130,10 @@ class Client:
         self.warm_up_bytes = 0
         self._channels: list[grpc.Channel] = []
         for party in config.parties:
-            options = list(CHANNEL_OPTIONS)
+            options = [*CHANNEL_OPTIONS, *_RECONNECT]
             if config.tls:
-                assert party.certificate is not None
-                credentials = tls.channel_credentials(key, certificate, party.certificate)
-                options += tls.target_options(party.certificate)
+                credentials = tls.channel_credentials(key, certificate, party.certificates)
+                options += tls.target_options(party.certificates[0])
                 self._channels.append(
                     grpc.secure_channel(party.address, credentials, options=options)
                 )
@@ -171,13 +181,20 @@ class Client:
         parameters: Mapping[str, Any],
         inputs: Mapping[str, PrivateInput],
         progress: Callable[[float, str], None] | None = None,
+        job: str | None = None,
     ) -> JobResult:
         """Runs an installed program on the three workers.
+
+        Jobs run one at a time; while others are before this one, `progress` hears how many.
+        An exception raised by it, or Ctrl-C, cancels the job on all workers.
+
+        Args:
+            job: its name, from `new_job`, for whoever wants to ask after it or cancel it.
 
         Raises:
             TfeBenchError: whatever went wrong first; PeerLost when a worker was lost on the way.
         """
-        job = uuid.uuid4().hex
+        job = job or new_job()
         described: list[dict[str, Any]] = []
         masked: list[seeds.Ring] = []
         secrets: list[tuple[bytes, bytes]] = []
@@ -204,6 +221,7 @@ class Client:
             "shaping": self.shaping,
             "warm_up_bytes": self.warm_up_bytes,
         }
+        self._wait_for_return()
         run = _Run(self.config, progress)
         started = time.perf_counter()
 
@@ -239,6 +257,106 @@ class Client:
             run.finished.set()
             for call in calls:
                 call.cancel()
+
+    def _wait_for_return(self) -> None:
+        """Waits a little for a worker that is being started; without it the job then fails."""
+        futures = [grpc.channel_ready_future(channel) for channel in self._channels]
+        deadline = time.monotonic() + _RETURN_SECONDS
+        for future in futures:
+            try:
+                future.result(timeout=max(0.0, deadline - time.monotonic()))
+            except grpc.FutureTimeoutError:
+                future.cancel()
+
+    # ---- questions to single workers
+
+    def ask(self, party: int, method: str, timeout: float = 5.0, **fields: Any) -> dict[str, Any]:
+        """One question to one worker, and its answer.
+
+        Args:
+            method: wire.HELLO, wire.STATUS or wire.CANCEL.
+
+        Raises:
+            ClusterError: it does not answer.
+            TfeBenchError: it refuses.
+        """
+        return ask(self._channels[party], self.config.parties[party], method, timeout, **fields)
+
+    def status(self) -> list[dict[str, Any] | TfeBenchError]:
+        """What each worker says of this client's jobs; an error in place of one that is silent."""
+        return self._ask_all(wire.STATUS)
+
+    def cancel(self, job: str) -> None:
+        """Cancels a job of this client on all workers.
+
+        Args:
+            job: its name, or the first digits of it.
+
+        Raises:
+            UsageError: no worker runs or queues such a job of this client's, or several do.
+            ClusterError: a worker does not answer.
+        """
+        answers = self.status()
+        known = {
+            each["job"]
+            for a in answers
+            if isinstance(a, dict)
+            for each in a["jobs"]
+            if str(each["job"]).startswith(job)
+        }
+        if len(known) != 1:
+            silent = [a for a in answers if isinstance(a, TfeBenchError)]
+            if silent and not known:
+                raise silent[0]
+            raise UsageError(
+                f"There is {'no' if not known else 'more than one'} job of this client that begins "
+                f"with {job[:32]!r}. See `python -m tfe_bench status`; a job that has ended "
+                "cannot be cancelled."
+            )
+        [name] = known
+        told = self._ask_all(wire.CANCEL, job=name)
+        if not any(isinstance(a, dict) and a["found"] for a in told):
+            raise UsageError(f"Job {name[:12]} has just ended.")
+
+    def _ask_all(self, method: str, **fields: Any) -> list[dict[str, Any] | TfeBenchError]:
+        def one(party: int) -> dict[str, Any] | TfeBenchError:
+            try:
+                return self.ask(party, method, **fields)
+            except TfeBenchError as error:
+                return error
+
+        with ThreadPoolExecutor(3) as pool:
+            return list(pool.map(one, range(3)))
+
+
+def new_job() -> str:
+    """A name for a job."""
+    return uuid.uuid4().hex
+
+
+def ask(
+    channel: grpc.Channel, party: PartyConfig, method: str, timeout: float, **fields: Any
+) -> dict[str, Any]:
+    """One question to one worker, and its answer; see `Client.ask`."""
+    started = time.time()
+    try:
+        call = wire.stub(channel, method)(
+            iter([wire.event(method.lower(), **fields)]), timeout=timeout, wait_for_ready=True
+        )
+        answer = wire.Reader(call).next_event()
+    except grpc.RpcError as error:
+        details = str(error.details() or "") if hasattr(error, "details") else ""
+        code = error.code() if hasattr(error, "code") else None
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED or code is grpc.StatusCode.UNAVAILABLE:
+            what = _what_is_there(party, timeout)
+        else:
+            what = f"Received: {details[:120] or code}. Use one version of tfe_bench everywhere."
+        raise ClusterError(f"Party {party.index} does not answer. {what}") from None
+    if answer is None:
+        raise ClusterError(f"Party {party.index} gave no answer. Its log says why.")
+    if answer["event"] == "error":
+        raise wire.error_from(answer)
+    return {**answer, "asked": started, "answered": time.time()}
 
 
 class _Described(NamedTuple):
@@ -283,7 +401,11 @@ class _Run:
                 kind = event["event"]
                 if kind == "error":
                     raise wire.error_from(event)
-                if kind == "progress" and party == 0 and self._progress:
+                if kind == "queued" and party == 0 and self._progress:
+                    before = int(event.get("before", 0))
+                    others = "1 job" if before == 1 else f"{before} jobs"
+                    self._progress(0.0, f"waiting: {others} before this one")
+                elif kind == "progress" and party == 0 and self._progress:
                     self._progress(float(event["fraction"]), str(event["text"]))
                 elif kind == "measured":
                     self.result.measured[party] = event
@@ -410,10 +532,37 @@ def load_client(cluster: str | Path, key: str | Path, certificate: str | Path) -
     if not config.tls:
         return Client(config)
     own = tls.load_certificate(certificate)
-    if tls.fingerprint(own) not in {client.fingerprint for client in config.clients}:
+    if own not in {pem for client in config.clients for pem in client.certificates}:
         raise SecurityError(
             f"This client's certificate is not in {cluster}. Received: {certificate}, SHA-256 "
             f"fingerprint {tls.fingerprint(own)}. Use the key and certificate of a [[client]] in "
             "it, or have the three parties add this one."
         )
     return Client(config, tls.load_private_key(key), own)
+
+
+def open_client(
+    cluster: str | Path,
+    client: str | None = None,
+    key: str | Path | None = None,
+    certificate: str | Path | None = None,
+) -> Client:
+    """A client by its name: its files lie beside cluster.toml unless they are given.
+
+    Raises:
+        ConfigError, SecurityError: as `load_client`, or it is not clear which client this is.
+    """
+    path = Path(cluster)
+    config = ClusterConfig.load(path)
+    if config.tls and client is None and key is None:
+        names = [c.name for c in config.clients]
+        owned = [n for n in names if (path.parent / f"client-{n}.key").is_file()]
+        if len(owned) != 1:
+            raise ConfigError(
+                f"Which client is this? Received: {len(owned)} client keys beside {path}. "
+                f"Name it with --client (known: {', '.join(names) or 'none'})."
+            )
+        client = owned[0]
+    key = key or path.parent / f"client-{client}.key"
+    certificate = certificate or path.parent / f"client-{client}.crt"
+    return load_client(path, key, certificate)

@@ -44,6 +44,7 @@ class PartyConfig:
         host: IP address or host name, without a port.
         port: TCP port, 1 to 65535.
         certificate: the pinned certificate (PEM); None without TLS.
+        next_certificate: a second pinned one, while its owner changes from one to the other.
 
     Raises:
         ConfigError: a field is outside what is said above.
@@ -54,6 +55,7 @@ class PartyConfig:
     host: str
     port: int
     certificate: bytes | None = field(default=None, repr=False)
+    next_certificate: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         where = f"party {self.index}"
@@ -66,9 +68,7 @@ class PartyConfig:
                 f'{where}: "port" is a number from 1 to 65535. Received: {self.port}. '
                 "Choose a free one, such as 7700."
             )
-        if self.certificate is not None:
-            pem = _certificate(where, self.certificate, tls.party_common_name(self.index))
-            object.__setattr__(self, "certificate", pem)
+        _pin(self, where, tls.party_common_name(self.index))
 
     @property
     def address(self) -> str:
@@ -90,6 +90,11 @@ class PartyConfig:
             return False
 
     @property
+    def certificates(self) -> tuple[bytes, ...]:
+        """The pinned certificates: none, one, or two during a roll-over."""
+        return _present(self.certificate, self.next_certificate)
+
+    @property
     def fingerprint(self) -> str | None:
         """SHA-256 of the certificate (DER), hex; None without one."""
         return None if self.certificate is None else tls.fingerprint(self.certificate)
@@ -102,6 +107,7 @@ class ClientConfig:
     Attributes:
         name: letters, digits, '-' and '_', at most 40 characters; worker.toml refers to it.
         certificate: the pinned certificate (PEM); None without TLS.
+        next_certificate: a second pinned one, while its owner changes from one to the other.
 
     Raises:
         ConfigError: a field is outside what is said above.
@@ -109,13 +115,16 @@ class ClientConfig:
 
     name: str
     certificate: bytes | None = field(default=None, repr=False)
+    next_certificate: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         _check_name("client", self.name)
-        if self.certificate is not None:
-            where = f'client "{self.name}"'
-            pem = _certificate(where, self.certificate, tls.client_common_name(self.name))
-            object.__setattr__(self, "certificate", pem)
+        _pin(self, f'client "{self.name}"', tls.client_common_name(self.name))
+
+    @property
+    def certificates(self) -> tuple[bytes, ...]:
+        """The pinned certificates: none, one, or two during a roll-over."""
+        return _present(self.certificate, self.next_certificate)
 
     @property
     def fingerprint(self) -> str | None:
@@ -184,9 +193,10 @@ class ClusterConfig:
             ((_called(each), each.address) for each in self.parties), '"host" and "port"'
         )
         keys = (
-            (_called(each), tls.key_fingerprint(each.certificate))
+            (_called(each), key)
             for each in self.members
-            if each.certificate is not None
+            # One member's two certificates may have one key.
+            for key in sorted({tls.key_fingerprint(pem) for pem in each.certificates})
         )
         _check_no_twins(keys, '"certificate" (or the key in it)')
 
@@ -240,9 +250,9 @@ class ClusterConfig:
         """
         path = Path(path)
         certificates = {
-            path.with_name(certificate_file(each)): each.certificate
+            path.with_name(name): pem
             for each in self.members
-            if each.certificate is not None
+            for name, pem in zip(_certificate_files(each), each.certificates, strict=True)
         }
         for target, content in [*certificates.items(), (path, self.to_toml().encode())]:
             if not (target.is_file() and target.read_bytes() == content):
@@ -261,12 +271,10 @@ class ClusterConfig:
         for party in self.parties:
             lines += ["", "[[party]]", f"name = {_quoted(party.name)}"]
             lines += [f"host = {_quoted(party.host)}", f"port = {party.port}"]
-            if party.certificate is not None:
-                lines += [f"certificate = {_quoted(certificate_file(party))}"]
+            lines += _certificate_lines(party)
         for client in self.clients:
             lines += ["", "[[client]]", f"name = {_quoted(client.name)}"]
-            if client.certificate is not None:
-                lines += [f"certificate = {_quoted(certificate_file(client))}"]
+            lines += _certificate_lines(client)
         return "\n".join(lines) + "\n"
 
     def digest(self) -> str:
@@ -287,6 +295,13 @@ class ClusterConfig:
             ],
             "clients": sorted([client.name, client.fingerprint or ""] for client in self.clients),
         }
+        following = sorted(
+            [_called(each), tls.fingerprint(each.next_certificate)]
+            for each in self.members
+            if each.next_certificate is not None
+        )
+        if following:
+            content["next"] = following
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -297,17 +312,13 @@ class ClusterConfig:
             SecurityError: one has expired or is not valid yet.
         """
         for party in self.parties:
-            if party.certificate is not None:
-                tls.check_certificate(party.certificate, now)
+            if party.certificates:
+                tls.check_any(party.certificates, now)
 
     def trusted_by(self, party: int) -> list[bytes]:
         """The certificates (PEM) whose owners may call worker ``party``: all but its own."""
         own = self.parties[party]
-        return [
-            each.certificate
-            for each in self.members
-            if each is not own and each.certificate is not None
-        ]
+        return [pem for each in self.members if each is not own for pem in each.certificates]
 
     def identify(self, fingerprint: str) -> PartyConfig | ClientConfig:
         """Whose certificate has this fingerprint (`tls.peer_identity`).
@@ -316,7 +327,7 @@ class ClusterConfig:
             SecurityError: nobody's in this cluster.
         """
         for each in self.members:
-            if each.fingerprint == fingerprint:
+            if fingerprint in [tls.fingerprint(pem) for pem in each.certificates]:
                 return each
         raise SecurityError(
             "A caller's certificate is not in cluster.toml. Received: SHA-256 fingerprint "
@@ -373,6 +384,12 @@ class Table:
         if isinstance(value, list | tuple) and all(type(each) is str for each in value):
             return tuple(value)
         raise self._unfit(key, value, wanted)
+
+    def text_or_texts(self, key: str) -> tuple[str, ...]:
+        """A string or a list of strings, none if missing. Raises ConfigError as `text` does."""
+        if isinstance(self._values.get(key), list):
+            return self.texts(key)
+        return (self.text(key, ""),)
 
     def table(self, key: str, known: Iterable[str]) -> Table:
         """The table ``[key]``, empty if it is missing. Raises ConfigError as `Table` does."""
@@ -452,6 +469,24 @@ def certificate_file(member: PartyConfig | ClientConfig) -> str:
     return f"client-{member.name}.crt"
 
 
+def _certificate_files(member: PartyConfig | ClientConfig) -> list[str]:
+    first = certificate_file(member)
+    return [first, first.replace(".crt", "-new.crt")][: len(member.certificates)]
+
+
+def _certificate_lines(member: PartyConfig | ClientConfig) -> list[str]:
+    names = [_quoted(name) for name in _certificate_files(member)]
+    if not names:
+        return []
+    return [
+        f"certificate = {names[0]}" if len(names) == 1 else f"certificate = [{', '.join(names)}]"
+    ]
+
+
+def _present(*certificates: bytes | None) -> tuple[bytes, ...]:
+    return tuple(pem for pem in certificates if pem is not None)
+
+
 def parse_address(where: str, text: str) -> tuple[str, int]:
     """Splits ``host:port`` (an IPv6 address stands in brackets).
 
@@ -487,12 +522,12 @@ def _from_toml(values: dict[str, Any], folder: Path) -> ClusterConfig:
                 party.text("name"),
                 party.text("host"),
                 party.integer("port"),
-                _load_certificate(party, folder),
+                *_load_certificates(party, folder),
             )
             for index, party in enumerate(parties)
         ),
         clients=tuple(
-            ClientConfig(client.text("name"), _load_certificate(client, folder))
+            ClientConfig(client.text("name"), *_load_certificates(client, folder))
             for client in clients
         ),
         ring=cluster.integer("ring", RING),
@@ -501,16 +536,22 @@ def _from_toml(values: dict[str, Any], folder: Path) -> ClusterConfig:
     )
 
 
-def _load_certificate(table: Table, folder: Path) -> bytes | None:
-    name = table.text("certificate", "")
-    if not name:
-        return None
-    try:
-        return tls.load_certificate(folder / name)
-    except (ConfigError, SecurityError) as error:
-        raise type(error)(
-            f'{table.where}: certificate = "{name}" (relative to cluster.toml): {error}'
-        ) from None
+def _load_certificates(table: Table, folder: Path) -> tuple[bytes | None, bytes | None]:
+    names = [name for name in table.text_or_texts("certificate") if name]
+    if len(names) > 2:
+        raise ConfigError(
+            f'{table.where}: "certificate" is one file, or two during a roll-over. '
+            f"Received: {len(names)}. Delete those that are no longer used."
+        )
+    loaded: list[bytes | None] = [None, None]
+    for position, name in enumerate(names):
+        try:
+            loaded[position] = tls.load_certificate(folder / name)
+        except (ConfigError, SecurityError) as error:
+            raise type(error)(
+                f'{table.where}: certificate = "{name}" (relative to cluster.toml): {error}'
+            ) from None
+    return loaded[0], loaded[1]
 
 
 def _from_tf_encrypted(text: str) -> ClusterConfig:
@@ -607,6 +648,27 @@ def _certificate(where: str, pem: bytes, own_name: str) -> bytes:
             f"{own_name}. Check that the certificate files are not swapped."
         )
     return pem
+
+
+def _pin(member: PartyConfig | ClientConfig, where: str, own_name: str) -> None:
+    """Puts a member's certificates into canonical form."""
+    for name in ("certificate", "next_certificate"):
+        if (pem := getattr(member, name)) is not None:
+            object.__setattr__(member, name, _certificate(where, pem, own_name))
+    if member.next_certificate is None:
+        return
+    if member.certificate is None or member.certificate == member.next_certificate:
+        raise ConfigError(
+            f'{where}: "certificate" lists two different ones, or one. Received: one twice. '
+            "Delete the second."
+        )
+    # Callers expect one name of the worker, whichever it presents.
+    names = [tls.server_name(pem) for pem in member.certificates]
+    if names[0] != names[1]:
+        raise ConfigError(
+            f'{where}: both certificates under "certificate" have one DNS name. Received: '
+            f"{names[0]} and {names[1]}. Make the second with the name of the first."
+        )
 
 
 def _check_no_twins(named: Iterable[tuple[str, str]], what: str) -> None:

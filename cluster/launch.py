@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.cluster import links, profiles, tls
-from tfe_bench.cluster.client import Client, JobResult, PrivateInput, load_client
+from tfe_bench.cluster.client import Client, JobResult, PrivateInput, open_client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.profiles import Profile
-from tfe_bench.errors import ClusterError, ConfigError, PeerLost, TfeBenchError
+from tfe_bench.errors import ClusterError, PeerLost, TfeBenchError
 
 START_SECONDS = 60.0
 _CLIENT = "local"
@@ -237,25 +237,12 @@ class Cluster(_Runner):
         *,
         profile: str = "local",
     ) -> None:
-        path = Path(path)
+        self.name = Path(path).name
         self.profile = profiles.get(profile)
         if self.profile.shaped:
             self.emulation = links.CHANNEL
-        config = ClusterConfig.load(path)
-        self.name = path.name
         self.start_seconds = 0.0
-        if config.tls and client is None and key is None:
-            names = [c.name for c in config.clients]
-            owned = [n for n in names if (path.parent / f"client-{n}.key").is_file()]
-            if len(owned) != 1:
-                raise ConfigError(
-                    f"Which client is this? Received: {len(owned)} client keys beside {path}. "
-                    f"Name it with --client (known: {', '.join(names) or 'none'})."
-                )
-            client = owned[0]
-        key = key or path.parent / f"client-{client}.key"
-        certificate = certificate or path.parent / f"client-{client}.crt"
-        self.client = load_client(path, key, certificate)
+        self.client = open_client(path, client, key, certificate)
         _impose(self.client, self.profile, self.emulation)
         self.client.wait_ready()
 

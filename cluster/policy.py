@@ -18,6 +18,10 @@ from tfe_bench.errors import ConfigError, PolicyError
 ANY = "*"
 DEFAULT_MAX_ELEMENTS = 1 << 26
 DEFAULT_JOB_SECONDS = 3600.0
+DEFAULT_MAX_JOBS = 16
+DEFAULT_MAX_JOBS_PER_CLIENT = 8
+# Each waiting job takes a thread and holds its inputs in memory.
+MOST_JOBS = 40
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class WorkerPolicy:
         max_elements: 64-bit words of each input tensor (an element of Z_2^128 counts as two).
         job_seconds: after which a job is cancelled.
         allow_shaping: whether a client may have delay and rate imposed on this worker's messages.
+        max_jobs: that run, wait or are being sent, of all clients together.
+        max_jobs_per_client: the same of one client.
 
     Raises:
         ConfigError: ``party`` or a limit is out of range.
@@ -57,6 +63,8 @@ class WorkerPolicy:
     max_elements: int = DEFAULT_MAX_ELEMENTS
     job_seconds: float = DEFAULT_JOB_SECONDS
     allow_shaping: bool = False
+    max_jobs: int = DEFAULT_MAX_JOBS
+    max_jobs_per_client: int = DEFAULT_MAX_JOBS_PER_CLIENT
 
     def __post_init__(self) -> None:
         if self.party not in (0, 1, 2):
@@ -71,6 +79,15 @@ class WorkerPolicy:
                 f'[limits]: "job_seconds" is above 0. Received: {self.job_seconds}. '
                 f"The default is {DEFAULT_JOB_SECONDS:g}."
             )
+        for name, default in (
+            ("max_jobs", DEFAULT_MAX_JOBS),
+            ("max_jobs_per_client", DEFAULT_MAX_JOBS_PER_CLIENT),
+        ):
+            if not 1 <= (value := getattr(self, name)) <= MOST_JOBS:
+                raise ConfigError(
+                    f'[limits]: "{name}" is 1 to {MOST_JOBS}. Received: {value}. '
+                    f"The default is {default}."
+                )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> WorkerPolicy:
@@ -86,7 +103,9 @@ class WorkerPolicy:
             known = ("party", "key", "allow_programs", "allow_shaping", "reveal", "limits")
             top = Table(load_toml(path), "the file", known)
             rules = top.tables("reveal", ("program", "to"))
-            limits = top.table("limits", ("max_elements", "job_seconds"))
+            limits = top.table(
+                "limits", ("max_elements", "job_seconds", "max_jobs", "max_jobs_per_client")
+            )
             key = top.text("key", "")
             policy = cls(
                 party=top.integer("party"),
@@ -96,6 +115,10 @@ class WorkerPolicy:
                 max_elements=limits.integer("max_elements", DEFAULT_MAX_ELEMENTS),
                 job_seconds=limits.number("job_seconds", DEFAULT_JOB_SECONDS),
                 allow_shaping=top.boolean("allow_shaping", False),
+                max_jobs=limits.integer("max_jobs", DEFAULT_MAX_JOBS),
+                max_jobs_per_client=limits.integer(
+                    "max_jobs_per_client", DEFAULT_MAX_JOBS_PER_CLIENT
+                ),
             )
             if policy.key is not None:
                 policy.load_key()

@@ -50,15 +50,20 @@ def client_common_name(name: str) -> str:
     return f"client-{name}.{DOMAIN}"
 
 
-def make_certificate(common_name: str, days: int = 365) -> tuple[bytes, bytes]:
+def make_certificate(
+    common_name: str, days: int = 365, key_pem: bytes | None = None
+) -> tuple[bytes, bytes]:
     """Makes a key (ECDSA on P-256, from OS randomness) and its self-signed certificate.
 
     P-256 because gRPC's BoringSSL does not offer Ed25519; ``CA:FALSE`` so that a pinned
-    certificate vouches for itself and for nothing else.
+    certificate vouches for itself and for nothing else.  The subject holds a random number beside
+    the name: OpenSSL looks for a trust anchor by subject, and during a roll-over two certificates
+    of one member are trusted.
 
     Args:
         common_name: goes into the subject and, as a DNS name, into the subject alternative name.
         days: validity from now; the certificate starts one hour earlier, for slow clocks.
+        key_pem: a key to keep instead of a new one.
 
     Returns:
         The private key (PEM, PKCS#8, not encrypted) and the certificate (PEM).
@@ -66,6 +71,7 @@ def make_certificate(common_name: str, days: int = 365) -> tuple[bytes, bytes]:
     Raises:
         UsageError: the name is not a DNS name of at most 64 characters, or ``days`` is outside
             1..3650.
+        ConfigError: ``key_pem`` is not an unencrypted P-256, P-384 or RSA key.
     """
     if not _DNS_NAME.fullmatch(common_name):
         raise UsageError(
@@ -76,8 +82,13 @@ def make_certificate(common_name: str, days: int = 365) -> tuple[bytes, bytes]:
         raise UsageError(
             f"A certificate is valid for 1 to {MAX_DAYS} days. Received: {days}. Choose other days."
         )
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    key = _parse_key(key_pem) if key_pem else ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name(
+        [
+            x509.NameAttribute(NameOID.COMMON_NAME, common_name),
+            x509.NameAttribute(NameOID.SERIAL_NUMBER, secrets.token_hex(8)),
+        ]
+    )
     now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     certificate = (
         x509.CertificateBuilder()
@@ -279,6 +290,34 @@ def valid_until(cert_pem: bytes) -> datetime.datetime:
     return _parse_certificate(cert_pem).not_valid_after_utc
 
 
+def valid_from(cert_pem: bytes) -> datetime.datetime:
+    """When the certificate begins to be valid (UTC).
+
+    Raises:
+        ConfigError, SecurityError: as `canonical_certificate`.
+    """
+    return _parse_certificate(cert_pem).not_valid_before_utc
+
+
+def days_left(cert_pem: bytes, now: datetime.datetime | None = None) -> float:
+    """Days until the certificate expires; negative once it has."""
+    now = now or datetime.datetime.now(datetime.UTC)
+    return (valid_until(cert_pem) - now).total_seconds() / 86400
+
+
+def own_certificate(key: bytes, certificates: Sequence[bytes]) -> bytes:
+    """The certificate that belongs to a key; of several, the one that is valid longest.
+
+    Raises:
+        ConfigError: none does.
+    """
+    public = _public_der(_parse_key(key).public_key())
+    fitting = [c for c in certificates if _public_der(_parse_certificate(c).public_key()) == public]
+    if not fitting:
+        _own_certificate(key, certificates[0])
+    return max(fitting, key=valid_until)
+
+
 def check_certificate(cert_pem: bytes, now: datetime.datetime | None = None) -> None:
     """Checks that a certificate is usable at a time.
 
@@ -302,7 +341,8 @@ def check_certificate(cert_pem: bytes, now: datetime.datetime | None = None) -> 
         raise SecurityError(
             f"The certificate of {name} has expired. Received: valid until "
             f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, now {now:%Y-%m-%d %H:%M %Z}. "
-            "Its owner makes a new one and all parties put it into cluster.toml."
+            "Its owner makes a new one (python -m tfe_bench certs renew) and all parties put it "
+            "into cluster.toml."
         )
     if now < certificate.not_valid_before_utc:
         raise SecurityError(
@@ -310,6 +350,22 @@ def check_certificate(cert_pem: bytes, now: datetime.datetime | None = None) -> 
             f"{certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC, now {now:%Y-%m-%d %H:%M %Z}. "
             "Check the clocks of this machine and of the one that made it."
         )
+
+
+def check_any(certificates: Sequence[bytes], now: datetime.datetime | None = None) -> None:
+    """Checks that at least one certificate of a member is usable at a time.
+
+    Raises:
+        SecurityError: none is; about the one that is valid longest.
+    """
+    refusals: list[tuple[datetime.datetime, SecurityError]] = []
+    for each in certificates:
+        try:
+            check_certificate(each, now)
+            return
+        except SecurityError as error:
+            refusals.append((valid_until(each), error))
+    raise max(refusals, key=lambda r: r[0])[1]
 
 
 def server_credentials(key: bytes, cert: bytes, trusted: Sequence[bytes]) -> grpc.ServerCredentials:
@@ -341,7 +397,7 @@ def server_credentials(key: bytes, cert: bytes, trusted: Sequence[bytes]) -> grp
 
 
 def channel_credentials(
-    key: bytes, cert: bytes, server_certificate: bytes
+    key: bytes, cert: bytes, server_certificate: bytes | Sequence[bytes]
 ) -> grpc.ChannelCredentials:
     """TLS for a call to one worker: exactly its pinned certificate is accepted.
 
@@ -350,16 +406,17 @@ def channel_credentials(
     Args:
         key: the caller's private key (PEM).
         cert: the caller's certificate (PEM).
-        server_certificate: the called worker's certificate (PEM).
+        server_certificate: the called worker's certificate (PEM), or both during a roll-over.
 
     Raises:
         ConfigError: key and certificate do not belong together, or a certificate is unusable.
-        SecurityError: one of the two certificates is not valid now.
+        SecurityError: the caller's own certificate, or all of the worker's, are not valid now.
     """
     cert = _own_certificate(key, cert)
-    check_certificate(server_certificate)
+    pinned = [server_certificate] if isinstance(server_certificate, bytes) else server_certificate
+    check_any(pinned)
     return grpc.ssl_channel_credentials(
-        root_certificates=canonical_certificate(server_certificate),
+        root_certificates=b"".join(canonical_certificate(each) for each in pinned),
         private_key=key,
         certificate_chain=cert,
     )

@@ -15,6 +15,8 @@ SERVICE = "tfe_bench.Worker"
 STREAM = "Stream"  # between workers
 JOB = "Job"  # between a client and a worker
 HELLO = "Hello"  # who are you, what do you run
+STATUS = "Status"  # a client's own jobs
+CANCEL = "Cancel"  # one of them
 
 CHUNK_BYTES = 1 << 20
 _EVENT, _DATA = b"E", b"D"

@@ -1,7 +1,8 @@
 """One party's long-running process: a gRPC server, peers' streams, one job at a time.
 
-Party 0 orders jobs: it opens the streams of the next one, and the others run what
-it opens.  Every job is a session of its own with fresh keys.
+Party 0 orders jobs.  As soon as it has one it opens its streams, and a job that all three
+have waits there for its turn; the others run what party 0 says is next.  A job that a
+worker lacks so never holds up another.  Every job is a session of its own with fresh keys.
 """
 
 from __future__ import annotations
@@ -15,23 +16,27 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+import traceback
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import grpc
 
-from tfe_bench.cluster import handshake, jobs, tls, wire
+from tfe_bench.cluster import expiry, handshake, jobs, tls, wire
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
-from tfe_bench.cluster.jobs import Context, InputSpec
+from tfe_bench.cluster.jobs import Context
 from tfe_bench.cluster.memory import MemoryMeter, return_large_blocks
+from tfe_bench.cluster.pending import Job
 from tfe_bench.cluster.policy import WorkerPolicy
+from tfe_bench.cluster.queueing import JobQueue, Place
 from tfe_bench.cluster.seeds import SEED_BYTES
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS, SessionLink
 from tfe_bench.errors import (
     ClusterError,
     ConfigError,
     JobCancelled,
+    PeerLost,
     PolicyError,
     ProtocolError,
     SecurityError,
@@ -42,8 +47,10 @@ from tfe_bench.errors import (
 
 # A party that does not open its streams in this time is absent.
 MEET_SECONDS = 12.0
+# What party 0 says on a job's stream when its turn has come.
+GO = b"go"
+_RPC_THREADS = 192
 _DEALER = 0
-_MOST_WARM_UP = 16 << 20
 _CLIENT_LEFT = "The client cancelled the job or its connection ended."
 
 T = TypeVar("T")
@@ -56,102 +63,20 @@ def pair_key(a: int, b: int) -> int:
     return {frozenset((0, 2)): 0, frozenset((0, 1)): 1, frozenset((1, 2)): 2}[frozenset((a, b))]
 
 
-class _Job:
-    """A submitted job at this worker, from submission to its last event."""
-
-    def __init__(self, name: str, client: str, header: dict[str, Any]) -> None:
-        self.name = name
-        self.client = client
-        self.header = header
-        self.inputs = [
-            InputSpec(
-                str(i["name"]),
-                tuple(int(d) for d in i["shape"]),
-                int(i["fractional_bits"]),
-                _limbs(i["limbs"]),
-            )
-            for i in header["inputs"]
-        ]
-        if any(size < 0 for spec in self.inputs for size in spec.shape):
-            raise ValueError("a negative dimension")
-        self.shaping = _shaping(header.get("shaping"))
-        self.warm_up_bytes = _whole(header.get("warm_up_bytes", 0), 0, _MOST_WARM_UP)
-        self.seeds: list[dict[str, bytes]] = []
-        self.masked: list[bytearray] = []
-        self.events: queue.Queue[bytes | None] = queue.Queue()
-        self.keys: dict[int, bytes] = {}
-        self.met = threading.Condition()
-        self.link: SessionLink | None = None
-        self.failed: TfeBenchError | None = None
-        self.over = threading.Event()
-        self._closers: list[Callable[[], object]] = []
-        # The client is part of it: the three workers judge by their policies one and the same.
-        self.digest = handshake.program_digest(
-            header["program"],
-            header["parameters"],
-            [
-                client,
-                [[i.name, i.shape, i.fractional_bits, i.limbs] for i in self.inputs],
-                [self.shaping, self.warm_up_bytes],
-            ],
-        )
-
-    def fail(self, error: TfeBenchError) -> None:
-        with self.met:
-            if self.failed is None:
-                self.failed = error
-            closers, self._closers = self._closers, []
-            self.met.notify_all()
-        for closer in closers:
-            closer()
-        if self.link is not None:
-            self.link.fail(error)
-
-    def on_fail(self, closer: Callable[[], object]) -> None:
-        """Has this called when the job fails, at once if it has."""
-        with self.met:
-            if self.failed is None:
-                self._closers.append(closer)
-                return
-        closer()
-
-    def have_key(self, peer: int, key: bytes) -> None:
-        with self.met:
-            self.keys[peer] = key
-            self.met.notify_all()
-
-    def wait_link(self) -> SessionLink | None:
-        with self.met:
-            self.met.wait_for(
-                lambda: self.link is not None or self.failed is not None, MEET_SECONDS + 5
-            )
-            return self.link if self.failed is None else None
-
-
-def _limbs(value: object) -> int:
-    """1 or 2, as JSON says it: no text, no fraction, no truth value."""
-    if type(value) is not int or value not in (1, 2):
-        raise ValueError("words per element other than 1 and 2")
-    return value
-
-
-def _whole(value: object, least: int, most: int) -> int:
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError("a number out of its range")
-    return value
-
-
-def _shaping(value: object) -> tuple[int, int] | None:
-    """(microseconds of delay, bytes per second) that a client asks for."""
-    if value is None:
-        return None
-    if not isinstance(value, list) or len(value) != 2:
-        raise ValueError("no pair of numbers")
-    return _whole(value[0], 0, 2_000_000), _whole(value[1], 10_000, 1 << 40)
-
-
-def _leave(job: _Job, _: Any) -> None:
+def _leave(job: Job, _: Any) -> None:
     job.fail(JobCancelled(_CLIENT_LEFT))
+
+
+def _line(error: BaseException) -> str:
+    """An error of ours on one line of the log, whatever a peer has put into it."""
+    return " ".join(str(error).split())[:600]
+
+
+def _where(error: BaseException) -> str:
+    """A foreign error's kind and place for the log: its own text could quote a value."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = ", ".join(f"{f.filename}:{f.lineno} in {f.name}" for f in frames[-8:])
+    return f"{type(error).__name__} at {places}"
 
 
 class Worker:
@@ -171,13 +96,14 @@ class Worker:
         self.party = policy.party
         self._me = config.parties[self.party]
         self._key = policy.load_key() if config.tls else b""
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, Job] = {}
         self._arrived = threading.Condition()
         self._turn = threading.Lock()
-        self._queue: queue.Queue[_Job | None] = queue.Queue()
+        self._queue = JobQueue(self.party, policy.max_jobs, policy.max_jobs_per_client)
         return_large_blocks()
         self._memory = MemoryMeter()
-        self._tasks: set[asyncio.Future[None]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._started = time.monotonic()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="tfe-channel", daemon=True).start()
         self._server = self._on_loop(self._start_server(bind or self._me.host))
@@ -188,7 +114,7 @@ class Worker:
 
     async def _start_server(self, host: str) -> grpc.aio.Server:
         # What waits (for a client, a job, an event) does so in these threads, not on the loop.
-        self._loop.set_default_executor(ThreadPoolExecutor(64, "tfe-rpc"))
+        self._loop.set_default_executor(ThreadPoolExecutor(_RPC_THREADS, "tfe-rpc"))
         server = grpc.aio.server(options=CHANNEL_OPTIONS)
         handlers = {
             name: grpc.stream_stream_rpc_method_handler(
@@ -198,6 +124,8 @@ class Worker:
                 (wire.STREAM, self._serve_stream),
                 (wire.JOB, self._serve_job),
                 (wire.HELLO, self._serve_hello),
+                (wire.STATUS, self._serve_status),
+                (wire.CANCEL, self._serve_cancel),
             )
         }
         server.add_generic_rpc_handlers(
@@ -206,9 +134,8 @@ class Worker:
         address = f"[{host}]:{self._me.port}" if ":" in host else f"{host}:{self._me.port}"
         try:
             if self.config.tls:
-                assert self._me.certificate is not None
                 credentials = tls.server_credentials(
-                    self._key, self._me.certificate, self.config.trusted_by(self.party)
+                    self._key, self._certificate(), self.config.trusted_by(self.party)
                 )
                 port = server.add_secure_port(address, credentials)
             else:
@@ -222,13 +149,29 @@ class Worker:
             raise ConfigError(f"Party {self.party} cannot listen on {address}.")
         await server.start()
         log.info("listening on %s", address)
+        self._warn_of_certificates()
         return server
 
+    def _warn_of_certificates(self) -> None:
+        """Says once a day whose certificate ends soon."""
+        if self.config.tls:
+            for line in expiry.warnings(self.config):
+                log.warning(line)
+            self._loop.call_later(86400, self._warn_of_certificates)
+
+    def _certificate(self) -> bytes:
+        """This worker's certificate: of the two during a roll-over, the one of its key."""
+        return tls.own_certificate(self._key, self._me.certificates)
+
     def stop(self) -> None:
-        """Ends running jobs and the server."""
-        self._queue.put(None)
-        for job in list(self._jobs.values()):
-            job.fail(ClusterError(f"Party {self.party} is shutting down."))
+        """Ends running and waiting jobs, tells their clients and the peers, ends the server."""
+        self._queue.close()
+        jobs_left = list(self._jobs.values())
+        for job in jobs_left:
+            job.fail(ClusterError(f"Party {self.party} is shutting down. Order the job again."))
+        deadline = time.monotonic() + 1.5
+        for job in jobs_left:
+            job.over.wait(max(0.0, deadline - time.monotonic()))
         with contextlib.suppress(Exception):
             self._on_loop(self._server.stop(0.5), 2)
 
@@ -252,7 +195,71 @@ class Worker:
         del requests
         try:
             self._caller(context)
-            yield wire.event("hello", party=self.party, **self._facts())
+            yield wire.event("hello", party=self.party, now=time.time(), **self._facts())
+        except TfeBenchError as error:
+            yield wire.failure(error)
+
+    def _client(self, context: Any) -> ClientConfig:
+        caller = self._caller(context)
+        if not isinstance(caller, ClientConfig):
+            raise SecurityError("Jobs come from clients. Received: a worker's certificate.")
+        return caller
+
+    async def _serve_status(
+        self, requests: Any, context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> AsyncIterator[bytes]:
+        """The asking client's own jobs; of the others' only how many there are."""
+        del requests
+        try:
+            client = self._client(context).name
+            now = time.monotonic()
+            own = [
+                {
+                    "job": job.name,
+                    "program": job.header["program"],
+                    "client": client,
+                    "state": self._state(job),
+                    "before": self._queue.before(job.place),
+                    "age": now - job.submitted,
+                    "running": None if job.began is None else now - job.began,
+                }
+                for job in list(self._jobs.values())
+                if job.client == client and not job.over.is_set()
+            ]
+            others_run, others_wait = self._queue.others(client)
+            yield wire.event(
+                "status",
+                party=self.party,
+                uptime=now - self._started,
+                jobs=own,
+                others_running=others_run,
+                others_waiting=others_wait,
+            )
+        except TfeBenchError as error:
+            yield wire.failure(error)
+
+    @staticmethod
+    def _state(job: Job) -> str:
+        if job.began is not None:
+            return "running"
+        return "waiting" if job.complete.is_set() else "arriving"
+
+    async def _serve_cancel(
+        self, requests: Any, context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> AsyncIterator[bytes]:
+        """Ends a job of the asking client; somebody else's is as unknown as none."""
+        del requests
+        try:
+            client = self._client(context).name
+            asked = wire.Reader(iter([await self._first(context)])).next_event() or {}
+            name = str(asked.get("job"))
+            job = self._jobs.get(name)
+            found = job is not None and job.client == client and not job.over.is_set()
+            if job is not None and found:
+                log.info("job %s: %s cancels it", job.short, client)
+                why = JobCancelled("The job was cancelled by its client's order.")
+                await self._loop.run_in_executor(None, job.fail, why)
+            yield wire.event("cancelled", party=self.party, found=found)
         except TfeBenchError as error:
             yield wire.failure(error)
 
@@ -274,13 +281,14 @@ class Worker:
     ) -> AsyncIterator[bytes]:
         # A coroutine, because only that is cancelled at once when its client leaves.
         del requests  # read through the context
-        job: _Job | None = None
+        job: Job | None = None
+        place: Place | None = None
         try:
-            caller = self._caller(context)
-            if not isinstance(caller, ClientConfig):
-                raise SecurityError("Jobs come from clients. Received: a worker's certificate.")
-            reader = wire.Reader(self._blobs(context))
-            accepted = await self._loop.run_in_executor(None, self._accept, reader, caller.name)
+            client = self._client(context).name
+            # Before anything is read: a client that stalls takes a place of its own.
+            place = self._queue.enter(client)
+            first = await self._first(context)
+            accepted = await self._loop.run_in_executor(None, self._accept, first, client, place)
             with self._arrived:
                 if accepted.name in self._jobs:
                     raise ProtocolError("A job of this name exists already.")
@@ -290,28 +298,65 @@ class Worker:
             # Also where the client leaves while an event is being sent to it.
             gone: Any = functools.partial(_leave, accepted)
             context.add_done_callback(gone)
+            self._loop.run_in_executor(None, self._receive, job, self._blobs(context))
             if self.party == 0:
-                self._queue.put(job)
+                place.move = functools.partial(self._tell_place, job)
+                self._keep(self._gather(job))
             else:
-                self._expect(job)
+                self._loop.call_later(MEET_SECONDS + 3, self._check_summoned, job)
             while blob := await self._loop.run_in_executor(None, self._next_event, job):
                 yield blob
         except TfeBenchError as error:
             yield wire.failure(error)
         except Exception as error:
-            log.exception("a job failed")
+            log.error("a submission failed: %s", _where(error))
             yield wire.failure(error)
         finally:
             if job is not None:
                 job.fail(JobCancelled(_CLIENT_LEFT))
                 self._jobs.pop(job.name, None)
+            # A running job gives its place back when it has ended.
+            if place is not None and (job is None or job.began is None):
+                self._queue.leave(place)
+
+    async def _first(self, context: Any) -> bytes:
+        """A client's first message."""
+        try:
+            blob = await asyncio.wait_for(context.read(), MEET_SECONDS)
+        except TimeoutError:
+            blob = None
+        if not isinstance(blob, bytes):
+            raise ProtocolError("A job begins with its submission.")
+        return blob
+
+    def _keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+        """Runs a coroutine on the loop by itself."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _tell_place(self, job: Job, before: int) -> None:
+        if before:
+            log.info("job %s waits: %d before it", job.short, before)
+            job.events.put(wire.event("queued", before=before))
+
+    def _check_summoned(self, job: Job) -> None:
+        if job.summoned or job.over.is_set():
+            return
+        job.fail(
+            ClusterError(
+                f"Party 0 was not given job {job.short}, or cannot reach party {self.party}. "
+                "Received: no stream from it. A client submits a job to all three workers."
+            )
+        )
 
     def _blobs(self, context: Any) -> Iterator[bytes]:
         """A client's messages, for a thread that may wait for them."""
         while isinstance(blob := self._on_loop(context.read()), bytes):
             yield blob
 
-    def _next_event(self, job: _Job) -> bytes | None:
+    def _next_event(self, job: Job) -> bytes | None:
         while True:
             try:
                 return job.events.get(timeout=1.0)
@@ -320,8 +365,8 @@ class Worker:
                     return None
                 return wire.event("alive")
 
-    def _accept(self, reader: wire.Reader, client: str) -> _Job:
-        header = reader.next_event()
+    def _accept(self, first: bytes, client: str, place: Place) -> Job:
+        header = wire.Reader(iter([first])).next_event()
         if header is None or header["event"] != "submit":
             raise ProtocolError("A job begins with its submission.")
         for name, own in self._facts().items():
@@ -337,7 +382,7 @@ class Worker:
                     "Use one version and one cluster.toml everywhere."
                 )
         try:
-            job = _Job(str(header["job"]), client, header)
+            job = Job(str(header["job"]), client, header, place)
             program_name = str(header["program"])
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError("A job's submission is malformed.") from error
@@ -356,13 +401,26 @@ class Worker:
                 raise ProtocolError("A job's submission is malformed.") from error
             if {k: len(v) for k, v in job.seeds[-1].items()} != dict.fromkeys(held, SEED_BYTES):
                 raise ProtocolError("A job's submission has other seeds than are due.")
-            size = 0 if self.party == _DEALER else spec.words * 8
-            job.masked.append(reader.read(size))
         return job
+
+    def _receive(self, job: Job, blobs: Iterator[bytes]) -> None:
+        """Reads a job's inputs; it can be opened to the peers from its header on."""
+        try:
+            reader = wire.Reader(blobs)
+            for spec in job.inputs:
+                size = 0 if self.party == _DEALER else spec.words * 8
+                job.masked.append(reader.read(size))
+            job.complete.set()
+            if self.party != 0:  # party 0 tells how many are before it
+                job.events.put(wire.event("queued"))
+        except TfeBenchError as error:
+            job.fail(error)
+        except BaseException:  # the stream was cancelled below it
+            job.fail(JobCancelled(_CLIENT_LEFT))
 
     # ---- meeting the peers
 
-    def _hello(self, job: _Job, agreement: handshake.KeyAgreement) -> handshake.Hello:
+    def _hello(self, job: Job, agreement: handshake.KeyAgreement) -> handshake.Hello:
         facts = self._facts()
         facts.pop("isa")
         return handshake.Hello(
@@ -374,14 +432,35 @@ class Worker:
         )
 
     def _coordinate(self) -> None:
-        while (job := self._queue.get()) is not None:
-            if job.failed is None:
+        """Party 0: runs what is ready, in order."""
+        while (place := self._queue.next()) is not None:
+            job = next((j for j in list(self._jobs.values()) if j.place is place), None)
+            if job is None:  # its client has just left
+                self._queue.leave(place)
+            else:
                 self._run_job(job)
-            job.over.set()
 
-    def _expect(self, job: _Job) -> None:
-        """Parties 1 and 2: a job starts when party 0 opens it; it may queue there."""
-        job.events.put(wire.event("queued"))
+    async def _gather(self, job: Job) -> None:
+        """Party 0: opens a job's streams ahead of its turn, and lets it wait once both stand."""
+        dialling = [asyncio.ensure_future(self._dial(job, peer)) for peer in (1, 2)]
+        for task in dialling:
+            job.on_fail(functools.partial(self._loop.call_soon_threadsafe, task.cancel))
+        try:
+            await asyncio.gather(*dialling)
+            await self._loop.run_in_executor(None, job.complete.wait)
+            if job.failed is None:
+                self._queue.set_ready(job.place)
+        except asyncio.CancelledError:
+            pass  # the job has failed
+        except TfeBenchError as error:
+            log.warning("job %s is refused: %s", job.short, _line(error))
+            job.fail(error)
+        except Exception as error:
+            log.error("job %s failed before its turn: %s", job.short, _where(error))
+            job.fail(ClusterError(f"Party {self.party} failed ({type(error).__name__})."))
+        finally:
+            for task in dialling:
+                task.cancel()
 
     async def _serve_stream(
         self, requests: Any, context: grpc.aio.ServicerContext[bytes, bytes]
@@ -397,7 +476,8 @@ class Worker:
             if not isinstance(first, bytes):
                 return
             theirs = handshake.Hello.decode(first)
-            job = await self._arrival(theirs.job)
+            # Party 0 opens a job as soon as it has it; party 1 only one that all three have.
+            job = await self._arrival(theirs.job, peer)
             agreement = handshake.KeyAgreement()
             mine = self._hello(job, agreement)
             await context.write(mine.encode())
@@ -405,29 +485,51 @@ class Worker:
                 handshake.check(mine, theirs, peer)
             except TfeBenchError as error:
                 job.fail(error)
-                if peer == 0:
-                    self._finish_failed(job)
                 return
             job.have_key(peer, agreement.derive(mine, theirs))
             if peer == 0:
+                if not await self._hear_go(job, context):
+                    return
                 threading.Thread(target=self._run_job, args=(job,), daemon=True).start()
             link = await self._loop.run_in_executor(None, job.wait_link)
             if link is not None:
                 await link.carry(peer, context.read, context.write)
         except TfeBenchError as error:
-            log.warning("a stream was refused: %s", error)
+            log.warning("a stream was refused: %s", _line(error))
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error)[:500])
 
-    async def _arrival(self, name: str) -> _Job:
+    async def _hear_go(self, job: Job, context: Any) -> bool:
+        """Waits until party 0 says that it is the job's turn; False if it ends before."""
+        reading = asyncio.ensure_future(context.read())
+        job.on_fail(functools.partial(self._loop.call_soon_threadsafe, reading.cancel))
+        went = False
+        try:
+            went = bool(await reading == GO)
+        except asyncio.CancelledError:
+            if job.failed is None:  # party 0 hung up
+                raise
+        except Exception as error:
+            log.debug("party 0's stream broke (%s)", type(error).__name__)
+        finally:
+            if not went:
+                job.fail(JobCancelled("Party 0 ended the job before its turn."))
+        return went
+
+    async def _arrival(self, name: str, peer: int) -> Job:
         """The job of a name, which its client may still be sending."""
         given_up = threading.Event()
+        # That party 1 opens one which this worker no longer has means that its client has left.
+        seconds = MEET_SECONDS if peer == 0 else 0.0
 
-        def wait() -> _Job | None:
+        def wait() -> Job | None:
             with self._arrived:
-                self._arrived.wait_for(
-                    lambda: name in self._jobs or given_up.is_set(), MEET_SECONDS
-                )
-                return self._jobs.get(name)
+                self._arrived.wait_for(lambda: name in self._jobs or given_up.is_set(), seconds)
+                job = self._jobs.get(name)
+            if job is not None:
+                job.summoned = job.summoned or peer == 0
+                while not job.complete.wait(0.5) and not given_up.is_set():
+                    pass
+            return job
 
         try:
             job = await self._loop.run_in_executor(None, wait)
@@ -436,19 +538,20 @@ class Worker:
             with self._arrived:
                 self._arrived.notify_all()
         if job is None:
-            raise ClusterError(f"Party {self.party} was not given job {name[:8]}.")
+            raise ClusterError(f"Party {self.party} was not given job {name[:12]}.")
+        if job.failed is not None:
+            raise JobCancelled(f"Job {job.short} has ended at party {self.party}.")
         return job
 
-    async def _dial(self, job: _Job, peer: int) -> None:
+    async def _dial(self, job: Job, peer: int) -> None:
         """Opens this party's stream to a higher-numbered one."""
         target = self.config.parties[peer]
         options = list(CHANNEL_OPTIONS)
         if self.config.tls:
-            assert target.certificate is not None and self._me.certificate is not None
             credentials = tls.channel_credentials(
-                self._key, self._me.certificate, target.certificate
+                self._key, self._certificate(), target.certificates
             )
-            options += tls.target_options(target.certificate)
+            options += tls.target_options(target.certificates[0])
             channel = grpc.aio.secure_channel(target.address, credentials, options=options)
         else:
             channel = grpc.aio.insecure_channel(target.address, options=options)
@@ -466,8 +569,9 @@ class Worker:
             call = wire.stub(channel, wire.STREAM)(metadata=(("tfe-party", str(self.party)),))
             try:
                 await call.write(mine.encode())
-                first = await asyncio.wait_for(call.read(), MEET_SECONDS + 3)
-            except (grpc.RpcError, TimeoutError):
+                # The peer's client may take its time to send the inputs there.
+                first = await call.read()
+            except grpc.RpcError:
                 first = None
             if not isinstance(first, bytes):
                 details = await call.details() if call.done() else ""
@@ -480,22 +584,54 @@ class Worker:
         except BaseException:
             await channel.close()
             raise
-        task = asyncio.ensure_future(self._carry_dialled(job, peer, channel, call))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._keep(self._carry_dialled(job, peer, channel, call))
 
-    async def _carry_dialled(self, job: _Job, peer: int, channel: Any, call: Any) -> None:
+    async def _carry_dialled(self, job: Job, peer: int, channel: Any, call: Any) -> None:
+        # Read ahead, so that a peer that leaves while the job waits is noticed.
+        ahead = asyncio.ensure_future(call.read())
+
+        first = True
+
+        async def read() -> Any:
+            nonlocal first
+            if first:
+                first = False
+                return await ahead
+            return await call.read()
+
         try:
+            if self.party == 0 and not await self._say_go(job, peer, ahead, call):
+                return
             link = await self._loop.run_in_executor(None, job.wait_link)
             if link is not None:
-                await link.carry(peer, call.read, call.write)
+                await link.carry(peer, read, call.write)
                 with contextlib.suppress(Exception):
                     await call.done_writing()
         finally:
+            ahead.cancel()
             await channel.close()
 
-    def _meet(self, job: _Job) -> SessionLink:
-        for peer in range(self.party + 1, 3):
+    async def _say_go(self, job: Job, peer: int, ahead: asyncio.Future[Any], call: Any) -> bool:
+        """Party 0: waits for the job's turn, and says so to a peer."""
+        job.on_fail(functools.partial(self._loop.call_soon_threadsafe, job.turn.set))
+        turn = asyncio.ensure_future(job.turn.wait())
+        await asyncio.wait({ahead, turn}, return_when=asyncio.FIRST_COMPLETED)
+        if not turn.done():
+            turn.cancel()
+            job.fail(JobCancelled(f"Party {peer} ended the job before its turn."))
+        if job.failed is not None:
+            return False
+        try:
+            await call.write(GO)
+        except Exception:
+            job.fail(PeerLost(peer, "its stream broke when the job's turn came"))
+            return False
+        return True
+
+    def _meet(self, job: Job) -> SessionLink:
+        if self.party == 0:  # the streams stand
+            self._loop.call_soon_threadsafe(job.turn.set)
+        for peer in () if self.party == 0 else range(self.party + 1, 3):
             dialling = asyncio.run_coroutine_threadsafe(self._dial(job, peer), self._loop)
             # A job that fails meanwhile must not keep the next one waiting.
             job.on_fail(dialling.cancel)
@@ -529,49 +665,53 @@ class Worker:
 
     # ---- running
 
-    def _finish_failed(self, job: _Job) -> None:
-        if job.failed is not None:
-            job.events.put(wire.failure(job.failed))
-        job.events.put(None)
-        job.over.set()
+    def _run_job(self, job: Job) -> None:
+        try:
+            with self._turn:
+                job.begin()
+                job.place.running = True
+                self._run_begun(job)
+        except TfeBenchError:
+            pass  # it failed before its turn
+        finally:
+            self._queue.leave(job.place)
 
-    def _run_job(self, job: _Job) -> None:
-        with self._turn:
-            log.info("job %s (%s) begins", job.name[:8], job.header["program"])
-            timer = threading.Timer(
-                self.policy.job_seconds,
-                lambda: job.fail(
-                    PolicyError(
-                        f"The job ran longer than party {self.party} allows "
-                        f"({self.policy.job_seconds:g} s, limits.job_seconds in worker.toml)."
-                    )
-                ),
-            )
-            timer.daemon = True
-            timer.start()
-            link = None
-            try:
-                link = self._meet(job)
-                self._compute(job, link)
-                log.info("job %s is done", job.name[:8])
-            except TfeBenchError as error:
-                cause = (link.cause if link else None) or error
-                job.fail(cause)
-                log.warning("job %s failed: %s", job.name[:8], cause)
-                job.events.put(wire.failure(job.failed or cause))
-            except Exception as error:
-                log.exception("job %s failed", job.name[:8])
-                job.fail(ClusterError(f"Party {self.party} failed ({type(error).__name__})."))
-                job.events.put(wire.failure(error))
-            finally:
-                timer.cancel()
-                if link is not None:
-                    link.finish()
-                    threading.Timer(5.0, link.drop).start()
-                job.events.put(None)
-                job.over.set()
+    def _run_begun(self, job: Job) -> None:
+        log.info("job %s (%s, of %s) begins", job.short, job.header["program"], job.client)
+        timer = threading.Timer(
+            self.policy.job_seconds,
+            lambda: job.fail(
+                PolicyError(
+                    f"The job ran longer than party {self.party} allows "
+                    f"({self.policy.job_seconds:g} s, limits.job_seconds in worker.toml)."
+                )
+            ),
+        )
+        timer.daemon = True
+        timer.start()
+        link = None
+        failure: BaseException | None = None
+        try:
+            link = self._meet(job)
+            self._compute(job, link)
+            log.info("job %s is done", job.short)
+        except TfeBenchError as error:
+            cause = (link.cause if link else None) or error
+            job.fail(cause)
+            failure = job.failed or cause
+            log.warning("job %s failed: %s", job.short, _line(failure))
+        except Exception as error:
+            log.error("job %s failed: %s", job.short, _where(error))
+            job.fail(ClusterError(f"Party {self.party} failed ({type(error).__name__})."))
+            failure = error
+        finally:
+            timer.cancel()
+            if link is not None:
+                link.finish()
+                threading.Timer(5.0, link.drop).start()
+            job.finish(failure)
 
-    def _compute(self, job: _Job, link: SessionLink) -> None:
+    def _compute(self, job: Job, link: SessionLink) -> None:
         import numpy as np
         import tensorflow as tf
 
@@ -633,7 +773,7 @@ class Worker:
             self._reveal_to_client(job, name, output)
         job.events.put(wire.event("done"))
 
-    def _reveal_to_client(self, job: _Job, name: str, value: Any) -> None:
+    def _reveal_to_client(self, job: Job, name: str, value: Any) -> None:
         """Sends this party's parts of a result: the client alone puts them together."""
         import numpy as np
 

@@ -17,8 +17,10 @@ def make_parser() -> Any:
         certs,
         channel,
         compare,
+        doctor,
         exp,
         extremes,
+        jobs,
         links,
         matmul,
         ops,
@@ -41,7 +43,7 @@ def make_parser() -> Any:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (
         *(sort, extremes, compare, relu, softmax, exp, matmul),
-        *(ops, suite, report, peers, channel, links, worker, certs),
+        *(ops, suite, report, peers, channel, links, jobs, worker, certs, doctor),
     ):
         module.add_parser(commands)
     return parser

@@ -62,6 +62,10 @@ class JobCancelled(ClusterError):
     """The client cancelled the job, or its connection to a worker ended."""
 
 
+class QueueFull(ClusterError):
+    """As many jobs run and wait already as a worker's operator allows; try again later."""
+
+
 class SecurityError(TfeBenchError):
     """Something was refused because it would weaken the security promise."""
 

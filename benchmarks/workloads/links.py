@@ -8,6 +8,7 @@ from typing import Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import Shared
 
 PAIRS = ((0, 1), (0, 2), (1, 2))
@@ -16,6 +17,7 @@ _KNOWN = {
     "kilobytes": (1000, 1, 4_000_000),
     "turns": (1, 1, 100),
     "ping_turns": (1, 1, 100),
+    "pair_kilobytes": (0, 0, 4_000_000),
 }
 
 
@@ -25,6 +27,8 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     Raises:
         UsageError: naming what does not fit.
     """
+    if inputs:
+        raise UsageError(f"links takes no inputs. Received: {len(inputs)}.")
     for name, value in parameters.items():
         _, least, most = _KNOWN.get(name, (0, 0, -1))
         if type(value) is not int or not least <= value <= most:
@@ -35,6 +39,8 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
 
 def run(context: Context) -> dict[str, Shared]:
     """Times pings of every pair, then what each worker in turn sends to both others.
+
+    With `pair_kilobytes`, also what the first of each pair sends to the second.
 
     A worker sends half of the kilobytes to each of the other two, and its time ends with their
     receipts: so it knows it by its own clock.  What arrives is compared with what was sent.
@@ -75,6 +81,20 @@ def run(context: Context) -> dict[str, Shared]:
 
         return build
 
+    def pair_bulk(pair: tuple[int, int]) -> Any:
+        def build(x: tf.Tensor) -> tf.Tensor:
+            s = party.site("pair bulk", dealer=3 - sum(pair))
+            if party.index == pair[0]:
+                s.send(x, pair[1])
+                return s.recv([1], pair[1], slot=1)
+            if party.index == pair[1]:
+                got = s.recv(tf.shape(x, out_type=tf.int64), pair[0])
+                s.send(got[-1:], pair[0], slot=1)
+                return got[-1:]
+            return x[:1]
+
+        return build
+
     one = tf.constant([1], tf.int64)
     words = max(1, settings["kilobytes"] * 1000 // 16)
     large, little = tf.range(words, dtype=tf.int64), tf.range(1000, dtype=tf.int64)
@@ -103,6 +123,10 @@ def run(context: Context) -> dict[str, Shared]:
             sent[i].append(time.perf_counter() - started)
             if i != party.index:
                 lost += 8 * int(wrong.numpy()[0])
+    if settings["pair_kilobytes"]:
+        block = tf.range(settings["pair_kilobytes"] * 125, dtype=tf.int64)
+        context.measurements["pair_seconds"] = [_timed(party, pair_bulk(p), block) for p in PAIRS]
+        context.measurements["pair_bytes"] = 8 * int(block.shape[0])
     context.measurements.update(
         trip_seconds=[trips[i] if pair[0] == party.index else [] for i, pair in enumerate(PAIRS)],
         send_seconds=sent[party.index],
@@ -110,6 +134,18 @@ def run(context: Context) -> dict[str, Shared]:
         lost_bytes=lost,
     )
     return {}
+
+
+def _timed(party: Party, build: Any, block: Any) -> float:
+    """The shorter of two runs, after one that opens the windows."""
+    graph = party.function(build, dynamic=True)
+    seconds = []
+    for _ in range(3):
+        party.exchange(b"begin")
+        started = time.perf_counter()
+        graph(block)
+        seconds.append(time.perf_counter() - started)
+    return min(seconds[1:])
 
 
 PROGRAM = Program("links", run, check, "measures delay and bandwidth between the workers")

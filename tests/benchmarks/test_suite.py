@@ -6,6 +6,7 @@ No worker is started here: the commands are replaced by one that leaves records.
 from __future__ import annotations
 
 import argparse
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ class _Commands:
         return argparse.Namespace(run=lambda _: self._run(words))
 
     def _run(self, words: list[str]) -> int:
-        options = dict(zip(words, words[1:], strict=False))
+        options = dict(itertools.pairwise(words))
         file, profile = Path(options["--record"]), options["--profile"]
         rows = [*suite.paper(True), *suite.paper(False), *suite.ops(True)]
         names = options.get("--only", "").split(",")

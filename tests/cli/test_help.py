@@ -26,6 +26,11 @@ COMMANDS = [
     ["certs", "party"],
     ["certs", "client"],
     ["certs", "all"],
+    ["certs", "renew"],
+    ["submit"],
+    ["status"],
+    ["cancel"],
+    ["doctor"],
 ]
 
 

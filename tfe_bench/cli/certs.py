@@ -37,7 +37,7 @@ job_seconds = 3600
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Adds ``certs party``, ``certs client`` and ``certs all`` to the command line."""
+    """Adds ``certs party``, ``client``, ``renew`` and ``all`` to the command line."""
     parser = subparsers.add_parser(
         "certs",
         help="make a key and certificate, or all files of a trial cluster",
@@ -45,13 +45,33 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "others. Existing files are never overwritten.",
     )
     parser.set_defaults(run=run)
-    modes = parser.add_subparsers(dest="mode", required=True, metavar="party|client|all")
+    modes = parser.add_subparsers(dest="mode", required=True, metavar="party|client|renew|all")
 
     party = modes.add_parser("party", help="key and certificate of the worker you operate")
     party.add_argument("--party", type=int, choices=(0, 1, 2), required=True)
 
     client = modes.add_parser("client", help="key and certificate of somebody who orders jobs")
     client.add_argument("--name", required=True, help="as in cluster.toml, such as analyst")
+
+    renew = modes.add_parser(
+        "renew",
+        help="a new certificate for one that you have",
+        description="Makes a new key and certificate for the holder of a certificate, beside it "
+        "or in another folder. Nothing is replaced: cluster.toml may list both during the "
+        "change.",
+    )
+    renew.add_argument("certificate", type=Path, metavar="FILE", help="the present .crt")
+    renew.add_argument(
+        "--keep-key",
+        action="store_true",
+        help="certify the present key again, instead of making a new one",
+    )
+    renew.add_argument(
+        "--out", type=Path, metavar="DIR", help="where to write (default: beside FILE)"
+    )
+    renew.add_argument(
+        "--days", type=int, default=365, help="validity of the new one (default: 365)"
+    )
 
     everything = modes.add_parser("all", help="a whole cluster, for a trial by one person")
     everything.add_argument(
@@ -98,6 +118,8 @@ def run(args: argparse.Namespace) -> int:
             f"client-{args.name}.key never leaves this machine. They add to cluster.toml:",
             f'  [[client]]\n  name = "{args.name}"\n  certificate = "client-{args.name}.crt"',
         )
+    elif args.mode == "renew":
+        _renew(args.certificate, args.out or args.certificate.parent, args.days, args.keep_key)
     else:
         _make_all(args.out, args.hosts, args.client or ["analyst"], args.days)
     return 0
@@ -111,6 +133,40 @@ def _make_one(folder: Path, stem: str, common_name: str, days: int) -> None:
     print(f"keep secret  {key_path}")
     print(f"fingerprint  {tls.fingerprint(certificate)}")
     print(f"valid until  {tls.valid_until(certificate):%Y-%m-%d %H:%M} UTC")
+
+
+def _renew(path: Path, folder: Path, days: int, keep_key: bool) -> None:
+    old = tls.load_certificate(path)
+    old_key = tls.load_private_key(path.with_suffix(".key")) if keep_key else None
+    if old_key is not None:
+        tls.own_certificate(old_key, [old])  # refuses another one's key
+    key, new = tls.make_certificate(tls.server_name(old), days, old_key)
+    stem = path.stem
+    while stem.endswith("-new"):  # of an earlier renewal
+        stem = stem.removesuffix("-new")
+    # An earlier renewal's names give way to the plain ones, so that each turn has names of its own.
+    name = f"{stem}-new" if path.stem == stem else stem
+    key_path, new_path = folder / f"{name}.key", folder / f"{name}.crt"
+    _write_all(folder, {} if keep_key else {key_path: key}, {new_path: new})
+    print(f"send             {new_path}")
+    if not keep_key:
+        print(f"keep secret      {key_path}")
+    for which, certificate in (("old", old), ("new", new)):
+        print(f"{which} fingerprint  {tls.fingerprint(certificate)}")
+        print(f"{which} valid until  {tls.valid_until(certificate):%Y-%m-%d %H:%M} UTC")
+    both = f'certificate = ["{path.name}", "{new_path.name}"]'
+    mine = path.with_suffix(".key").name if keep_key else key_path.name
+    _say(
+        f"1. Send {new_path.name} to everybody; compare the new fingerprint by another way.",
+        f"2. Everybody puts it beside cluster.toml, writes {both}",
+        "   there, and restarts the worker. Jobs are refused until all files are equal again.",
+    )
+    if stem.startswith("client-"):
+        _say(f"3. Use {mine} and {new_path.name} from then on: give them the names {stem}.key and")
+        _say(f"   {stem}.crt beside your cluster.toml (keep the old pair elsewhere).")
+    else:
+        _say(f'3. Any time later you alone write key = "{mine}" in worker.toml and restart.')
+    _say("4. Everybody deletes the old certificate from the list, and restarts.")
 
 
 def _make_all(folder: Path, hosts: str, clients: list[str], days: int) -> None:

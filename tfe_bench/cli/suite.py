@@ -204,8 +204,8 @@ class _Runner:
 
         found = self._found()
         if self._arguments.json:
-            for record in found.values():
-                print(record.to_json())
+            for measured in found.values():
+                print(measured.to_json())
             return
         lines = []
         for task in self._tasks:
@@ -213,7 +213,7 @@ class _Runner:
             if record is None:
                 state = "not run" if failure is None else "failed"
                 if failure is None and any(
-                    task.row.made(r, task.profile, self._cluster) for r in self._records()
+                    task.row.made(kept, task.profile, self._cluster) for kept in self._records()
                 ):
                     state = "WRONG"
             else:

@@ -60,13 +60,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             f"worker.toml is party {policy.party}'s. Received: --party {party}. Use its own file."
         )
+    # Before what takes seconds: a service that is stopped while it starts ends with 0 too.
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
     _load_tensorflow(arguments.threads)
 
     from tfe_bench.cluster.worker import Worker
 
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     worker = Worker(config, policy, arguments.bind)
     if arguments.local:
         threading.Thread(target=_stop_with_parent, args=(stop, folder), daemon=True).start()

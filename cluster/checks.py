@@ -1,0 +1,373 @@
+"""What ``doctor`` looks at: this machine, the files, every worker, every link.
+
+A check never raises: what goes wrong is its result.  None shows a key, a share or a value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import platform
+import resource
+import socket
+import ssl
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from tfe_bench.cluster import handshake, tls, wire
+from tfe_bench.cluster.client import Client, ask, open_client
+from tfe_bench.cluster.config import ClusterConfig, PartyConfig
+from tfe_bench.cluster.expiry import RENEW, WARN_DAYS, expiries
+from tfe_bench.cluster.jobs import installed
+from tfe_bench.cluster.policy import ANY, WorkerPolicy
+from tfe_bench.cluster.transport import CHANNEL_OPTIONS
+from tfe_bench.errors import OpsMissing, PolicyError, TfeBenchError
+
+OK, WARN, FAIL = "ok", "warn", "FAIL"
+CONNECT_SECONDS = 4.0
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the table.
+
+    Attributes:
+        name: what was looked at.
+        status: ok, warn or FAIL.
+        found: what was seen.
+        remedy: what to do; empty where it is well.
+    """
+
+    name: str
+    status: str
+    found: str
+    remedy: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """For JSON."""
+        return asdict(self)
+
+
+def failed(name: str, error: BaseException) -> Check:
+    """A check that ended in an error."""
+    # Only our own errors carry their text: others could quote anything.
+    text = str(error) if isinstance(error, TfeBenchError) else type(error).__name__
+    what, _, remedy = text.partition(". ")
+    return Check(name, FAIL, what, remedy)
+
+
+# ---- this machine
+
+
+def machine() -> Iterator[Check]:
+    """Versions, the compiled ops, the processor, memory."""
+    yield Check("Python", OK, platform.python_version())
+    for package in ("grpcio", "numpy", "cryptography"):
+        yield Check(package, OK, importlib.metadata.version(package))
+    yield Check("tfe_bench", OK, handshake.version())
+    tensorflow = handshake.tensorflow_version()
+    if tensorflow == "none":
+        yield Check("TensorFlow", WARN, "not installed", "a worker needs it, a client does not")
+    else:
+        yield Check("TensorFlow", OK, tensorflow)
+        yield _ops()
+    yield _processor()
+    yield from _memory()
+
+
+def _ops() -> Check:
+    from tfe_bench.protocols import ops
+
+    try:
+        found = f"ABI {ops.abi()}, for TensorFlow {ops.built_for(ops.library_path())}"
+        return Check("compiled ops", OK, f"{found}, {ops.native().isa().decode()}")
+    except OpsMissing as error:
+        return failed("compiled ops", error)
+    except Exception as error:  # TensorFlow itself is broken
+        return failed("compiled ops", error)
+
+
+def _processor() -> Check:
+    flags: set[str] = set()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("flags"):
+                flags = set(line.split())
+                break
+    wanted = ("aes", "avx2", "bmi2")
+    missing = [flag for flag in wanted if flag not in flags]
+    extra = [flag for flag in ("vaes", "avx512f") if flag in flags]
+    cores = f"{len(os.sched_getaffinity(0))} cores"
+    if missing:
+        remedy = "use an x86-64 host with AES-NI, AVX2 and BMI2; a client needs none of them"
+        return Check("processor", FAIL, f"{cores}, without {', '.join(missing)}", remedy)
+    return Check("processor", OK, ", ".join([cores, *wanted, *extra]))
+
+
+def _memory() -> Iterator[Check]:
+    fields: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            fields[name] = int(value.split()[0]) * 1024
+    free, total = fields.get("MemAvailable", 0), fields.get("MemTotal", 0)
+    found = f"{free / _GIB:.1f} GiB available of {total / _GIB:.1f}"
+    little = free < 2 * _GIB
+    yield Check(
+        "memory",
+        WARN if little else OK,
+        found,
+        "a worker wants 1 GiB and several times its inputs" if little else "",
+    )
+    core = resource.getrlimit(resource.RLIMIT_CORE)[0]
+    if core != 0:
+        yield Check("core dumps", WARN, "allowed", "ulimit -c 0 (LimitCORE=0 in systemd)")
+
+
+# ---- the files
+
+
+def files(config: ClusterConfig, path: Path) -> Iterator[Check]:
+    """The shared file and the certificates in it."""
+    yield Check("cluster file", OK, f"{path.name}, digest {config.digest()[:16]}")
+    if not config.tls:
+        yield Check("TLS", WARN, "off: cleartext on loopback", "for trials only")
+    for each in expiries(config):
+        found = f"{each.text}, SHA-256 {each.fingerprint[:16]}"
+        bad = each.days < 0 or each.early
+        if bad or each.days < WARN_DAYS:
+            # An old one beside its successor is only to be deleted, and only its client is kept out
+            # by a client's own.
+            lame = FAIL if bad and each.who.startswith("party") and not each.replaced else WARN
+            remedy = "delete it from cluster.toml" if each.replaced else RENEW
+            yield Check(f"certificate of {each.who}", lame, found, remedy)
+        else:
+            yield Check(f"certificate of {each.who}", OK, found)
+
+
+def worker_files(config: ClusterConfig, path: Path) -> tuple[WorkerPolicy | None, list[Check]]:
+    """An operator's own file: the key, the programs."""
+    try:
+        policy = WorkerPolicy.load(path)
+    except TfeBenchError as error:
+        return None, [failed("worker file", error)]
+    checks = [Check("worker file", OK, f"party {policy.party}'s, {path.name}")]
+    if config.tls:
+        try:
+            key, me = policy.load_key(), config.parties[policy.party]
+            certificate = tls.own_certificate(key, me.certificates)
+            shown = tls.fingerprint(certificate)[:16]
+            checks.append(Check("private key", OK, f"0600, belongs to SHA-256 {shown}"))
+        except TfeBenchError as error:
+            checks.append(failed("private key", error))
+    known = installed()
+    for name in policy.allow_programs:
+        if name != ANY and name not in known:
+            remedy = "install the package that has it, or correct allow_programs"
+            checks.append(Check(f"program {name}", WARN, "not installed here", remedy))
+    if not policy.allow_programs or not policy.reveal:
+        remedy = "add allow_programs and [[reveal]] to worker.toml"
+        checks.append(Check("policy", WARN, "nothing is allowed", remedy))
+    return policy, checks
+
+
+def port(config: ClusterConfig, policy: WorkerPolicy) -> Check:
+    """Whether this party's port is free, or its worker already serves there."""
+    me = config.parties[policy.party]
+    host = "127.0.0.1" if me.host == "localhost" else me.host
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with contextlib.closing(socket.socket(family)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, me.port))
+            return Check("own port", OK, f"{me.address} is free: the worker does not run")
+        except OSError as error:
+            reason = error.strerror or "refused"
+    if not config.tls:
+        return Check("own port", OK, f"{me.address} is in use, by the worker or something else")
+    shown = presented(me)
+    if shown in [tls.fingerprint(pem) for pem in me.certificates]:
+        return Check("own port", OK, f"this party's worker serves on {me.address}")
+    remedy = "stop what uses it, correct host and port, or start the worker with --bind"
+    return Check("own port", FAIL, f"{me.address}: {reason}", remedy)
+
+
+# ---- the workers
+
+
+def presented(party: PartyConfig) -> str | None:
+    """Fingerprint of the certificate that a worker shows to anybody; None without an answer."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent: only what is shown is compared
+    context.set_alpn_protocols(["h2"])
+    host = "127.0.0.1" if party.host == "localhost" else party.host
+    try:
+        with (
+            socket.create_connection((host, party.port), CONNECT_SECONDS) as plain,
+            context.wrap_socket(plain, server_hostname=None) as wrapped,
+        ):
+            der = wrapped.getpeercert(binary_form=True)
+    except OSError:
+        return None
+    return hashlib.sha256(der).hexdigest() if der else None
+
+
+class Caller:
+    """Who asks the workers: a client, or a party that asks the other two.
+
+    Attributes:
+        parties: whom it can ask.
+        client: for jobs; None if this is a party.
+    """
+
+    def __init__(self, config: ClusterConfig, client: Client | None, policy: WorkerPolicy | None):
+        self.config = config
+        self.client = client
+        own = None if client or policy is None else policy.party
+        self.parties = [p for p in range(3) if p != own]
+        self._channels: dict[int, grpc.Channel] = {}
+        if client is None and policy is not None:
+            key = policy.load_key() if config.tls else b""
+            for p in self.parties:
+                self._channels[p] = self._dial(config.parties[p], policy.party, key)
+
+    def _dial(self, target: PartyConfig, own: int, key: bytes) -> grpc.Channel:
+        options = list(CHANNEL_OPTIONS)
+        if not self.config.tls:
+            return grpc.insecure_channel(target.address, options=options)
+        mine = tls.own_certificate(key, self.config.parties[own].certificates)
+        credentials = tls.channel_credentials(key, mine, target.certificates)
+        options += tls.target_options(target.certificates[0])
+        return grpc.secure_channel(target.address, credentials, options=options)
+
+    def hello(self, party: int) -> dict[str, Any]:
+        """A worker's facts; asked twice, so that the second tells the time."""
+        for _ in range(2):
+            if self.client is not None:
+                answer = self.client.ask(party, wire.HELLO, CONNECT_SECONDS)
+            else:
+                channel = self._channels[party]
+                target = self.config.parties[party]
+                answer = ask(channel, target, wire.HELLO, CONNECT_SECONDS)
+        return answer
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for channel in self._channels.values():
+            channel.close()
+        if self.client is not None:
+            self.client.close()
+
+
+def caller(
+    config: ClusterConfig, path: Path, client: str | None, policy: WorkerPolicy | None
+) -> tuple[Caller | None, list[Check]]:
+    """Opens a caller's files: a named client's, else the party's, else the only client's."""
+    try:
+        if client is not None or policy is None:
+            return Caller(config, open_client(path, client), policy), []
+        return Caller(config, None, policy), []
+    except TfeBenchError as error:
+        return None, [failed(f"client {client}" if client else "own credentials", error)]
+
+
+def workers(config: ClusterConfig, who: Caller | None) -> Iterator[Check]:
+    """Reachability, certificates, versions, cluster file and clock of every worker."""
+    facts: dict[int, dict[str, Any]] = {}
+    for party in config.parties:
+        if who is not None and party.index not in who.parties:
+            continue
+        name = f"party {party.index}"
+        if config.tls:
+            shown = presented(party)
+            pinned = [tls.fingerprint(pem) for pem in party.certificates]
+            if shown is not None and shown not in pinned:
+                remedy = "another worker, or another certificate: compare with its operator"
+                yield Check(name, FAIL, f"{party.address} shows SHA-256 {shown[:16]}", remedy)
+                continue
+        if who is None:
+            continue
+        try:
+            facts[party.index] = answer = who.hello(party.index)
+        except TfeBenchError as error:
+            yield failed(name, error)
+            continue
+        seconds = answer["answered"] - answer["asked"]
+        yield Check(name, OK, f"{party.address} answers in {seconds * 1e3:.1f} ms")
+        yield from _compare(name, answer, config, facts)
+        offset = float(answer["now"]) - (answer["asked"] + answer["answered"]) / 2
+        yield _clock(name, offset, seconds / 2)
+
+
+def _compare(
+    name: str, answer: dict[str, Any], config: ClusterConfig, facts: dict[int, dict[str, Any]]
+) -> Iterator[Check]:
+    digest = str(answer["cluster"])
+    same = digest == config.digest()
+    remedy = "" if same else f"one file everywhere; this one has {config.digest()[:16]}"
+    yield Check(f"{name}: cluster file", OK if same else FAIL, f"digest {digest[:16]}", remedy)
+    first = next(iter(facts.values()))
+    own = {"version": handshake.version(), "abi": first["abi"]}
+    own["tensorflow"] = handshake.minor(str(first["tensorflow"]))
+    theirs = {k: answer[k] for k in ("version", "abi")}
+    theirs["tensorflow"] = handshake.minor(str(answer["tensorflow"]))
+    found = f"tfe_bench {answer['version']}, ABI {answer['abi']}"
+    found += f", TensorFlow {answer['tensorflow']}, {answer['isa']}"
+    different = [k for k in own if own[k] != theirs[k]]
+    if different:
+        expected = ", ".join(f"{k} {own[k]}" for k in different)
+        yield Check(f"{name}: versions", FAIL, found, f"install one version: {expected}")
+    else:
+        yield Check(f"{name}: versions", OK, found)
+
+
+def _clock(name: str, offset: float, uncertain: float) -> Check:
+    found = f"{offset:+.2f} s from this one's (to {uncertain:.2f} s)"
+    if abs(offset) - uncertain > 3600:
+        # Certificates are made an hour old, for just such clocks.
+        remedy = "set the clocks (NTP): certificates look expired or not valid yet"
+        return Check(f"{name}: clock", FAIL, found, remedy)
+    if abs(offset) - uncertain > 10:
+        return Check(f"{name}: clock", WARN, found, "set the clocks (NTP)")
+    return Check(f"{name}: clock", OK, found)
+
+
+def links(who: Caller, megabytes: int) -> Iterator[Check]:
+    """Round trips and bandwidth between every pair of workers, by a job of the program `links`."""
+    assert who.client is not None
+    try:
+        sizes = {"kilobytes": 1, "ping_turns": 3, "pair_kilobytes": 1000 * megabytes}
+        result = who.client.run("links", sizes, {})
+    except PolicyError as error:
+        yield Check("links", WARN, str(error).partition(". ")[0], 'allow the program "links"')
+        return
+    except TfeBenchError as error:
+        yield failed("links", error)
+        return
+    for i, (a, b) in enumerate(((0, 1), (0, 2), (1, 2))):
+        own = result.measured[a]
+        trip = min(own["trip_seconds"][i])
+        # The receipt takes half of a round trip, the first byte the other.
+        seconds = own["pair_seconds"][i]
+        rate = own["pair_bytes"] / max(seconds - trip, 0.05 * seconds)
+        found = f"round trip {trip * 1e3:.2f} ms, {rate / 1e6:.0f} MB/s"
+        yield Check(f"link {a}-{b}", OK, found)
+
+
+def disk() -> Check:
+    """Room for what a job or a record writes."""
+    folder = tempfile.gettempdir()
+    stats = os.statvfs(folder)
+    free = stats.f_bavail * stats.f_frsize
+    little = free < _GIB // 4
+    remedy = "make room: temporary files and records may be refused" if little else ""
+    return Check("disk", WARN if little else OK, f"{free / _GIB:.1f} GiB free in {folder}", remedy)

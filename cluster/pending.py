@@ -1,0 +1,173 @@
+"""A submitted job at one worker, from submission to its last event."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tfe_bench.cluster import handshake, wire
+from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.queueing import Place
+from tfe_bench.cluster.transport import SessionLink
+from tfe_bench.errors import TfeBenchError
+
+# From a session's beginning at one worker to that at the next.
+_LINK_SECONDS = 17.0
+_MOST_WARM_UP = 16 << 20
+
+
+class Job:
+    """What a worker knows of one job.
+
+    Args:
+        name: which the client chose, 32 hex digits.
+        client: who submitted it.
+        header: its submission.
+        place: in this worker's queue.
+
+    Raises:
+        KeyError, TypeError, ValueError: the submission is malformed.
+
+    Attributes:
+        shaping: microseconds of one-way delay and bytes per second to impose; None for nothing.
+        warm_up_bytes: to send to and fro before the program starts.
+        events: for the client; None ends them.
+        over: set after the last event.
+        complete: set when all inputs have arrived, or never will.
+        turn: party 0's: set when the job's turn has come, or never will.
+        summoned: party 0 has opened a stream for it here.
+        began: when its turn came.
+    """
+
+    def __init__(self, name: str, client: str, header: dict[str, Any], place: Place) -> None:
+        self.name = name
+        self.client = client
+        self.header = header
+        self.place = place
+        self.inputs = [
+            InputSpec(
+                str(i["name"]),
+                tuple(int(d) for d in i["shape"]),
+                int(i["fractional_bits"]),
+                _limbs(i["limbs"]),
+            )
+            for i in header["inputs"]
+        ]
+        if any(size < 0 for spec in self.inputs for size in spec.shape):
+            raise ValueError("a negative dimension")
+        if not (len(name) == 32 and set(name) <= set("0123456789abcdef")):
+            raise ValueError("a name of another form")
+        self.shaping = _shaping(header.get("shaping"))
+        self.warm_up_bytes = _whole(header.get("warm_up_bytes", 0), 0, _MOST_WARM_UP)
+        self.seeds: list[dict[str, bytes]] = []
+        self.masked: list[bytearray] = []
+        self.events: queue.Queue[bytes | None] = queue.Queue()
+        self.keys: dict[int, bytes] = {}
+        self.met = threading.Condition()
+        self.link: SessionLink | None = None
+        self.failed: TfeBenchError | None = None
+        self.over = threading.Event()
+        self.complete = threading.Event()
+        self.turn = asyncio.Event()
+        self.summoned = False
+        self.submitted = time.monotonic()
+        self.began: float | None = None
+        self._closers: list[Callable[[], object]] = []
+        # The client is part of it: the three workers judge by their policies one and the same.
+        self.digest = handshake.program_digest(
+            header["program"],
+            header["parameters"],
+            [
+                client,
+                [[i.name, i.shape, i.fractional_bits, i.limbs] for i in self.inputs],
+                [self.shaping, self.warm_up_bytes],
+            ],
+        )
+
+    @property
+    def short(self) -> str:
+        """Its name in logs."""
+        return self.name[:12]
+
+    def begin(self) -> None:
+        """Marks it as running: from here on whoever runs it ends its events.
+
+        Raises:
+            TfeBenchError: it has failed before.
+        """
+        with self.met:
+            if self.failed is not None:
+                raise self.failed
+            self.began = time.monotonic()
+
+    def fail(self, error: TfeBenchError) -> bool:
+        """Ends the job; the first cause counts.  Returns whether this was it."""
+        with self.met:
+            first = self.failed is None and not self.over.is_set()
+            if first:
+                self.failed = error
+                if self.began is None:
+                    self.finish(error)
+            closers, self._closers = self._closers, []
+            self.met.notify_all()
+        for closer in closers:
+            closer()
+        if self.link is not None:
+            self.link.fail(error)
+        return first
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Puts the last events, and forgets the inputs."""
+        if error is not None:
+            self.events.put(wire.failure(error))
+        self.events.put(None)
+        self.over.set()
+        self.complete.set()
+        self.masked.clear()
+        self.seeds.clear()
+
+    def on_fail(self, closer: Callable[[], object]) -> None:
+        """Has this called when the job fails, at once if it has."""
+        with self.met:
+            if self.failed is None:
+                self._closers.append(closer)
+                return
+        closer()
+
+    def have_key(self, peer: int, key: bytes) -> None:
+        """Keeps the key of a pair until the session begins."""
+        with self.met:
+            self.keys[peer] = key
+            self.met.notify_all()
+
+    def wait_link(self, waiting: float = _LINK_SECONDS) -> SessionLink | None:
+        """The session once it has begun; None if it does not."""
+        with self.met:
+            self.met.wait_for(lambda: self.link is not None or self.failed is not None, waiting)
+            return self.link if self.failed is None else None
+
+
+def _limbs(value: object) -> int:
+    """1 or 2, as JSON says it: no text, no fraction, no truth value."""
+    if type(value) is not int or value not in (1, 2):
+        raise ValueError("words per element other than 1 and 2")
+    return value
+
+
+def _whole(value: object, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError("a number out of its range")
+    return value
+
+
+def _shaping(value: object) -> tuple[int, int] | None:
+    """(microseconds of delay, bytes per second) that a client asks for."""
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError("no pair of numbers")
+    return _whole(value[0], 0, 2_000_000), _whole(value[1], 10_000, 1 << 40)

@@ -1,0 +1,107 @@
+"""`python -m tfe_bench doctor`: is everything ready for three hosts?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.errors import TfeBenchError, UsageError
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.checks import Check
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    p = commands.add_parser(
+        "doctor",
+        help="check this machine, the files, every worker and every link",
+        description="Without options it looks at this machine alone. With --cluster it also asks "
+        "every worker, as the client of --client or as the party of --worker; a client measures "
+        "the links between the workers too. Ends with 0 only if nothing FAILs.",
+    )
+    p.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml")
+    p.add_argument("--worker", type=Path, metavar="FILE", help="this operator's worker.toml")
+    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
+    p.add_argument("--local", action="store_true", help="ask no worker (before any of them runs)")
+    p.add_argument(
+        "--megabytes", type=int, default=8, metavar="M", help="sent over each link (default 8)"
+    )
+    p.add_argument("--json", action="store_true", help="print JSON, nothing else")
+    p.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the checks; 0 if none FAILs, else 1."""
+    from tfe_bench.cluster import checks
+
+    if arguments.cluster is None and (arguments.worker or arguments.client):
+        raise UsageError("--worker and --client go with --cluster. Received: no --cluster.")
+    if not 1 <= arguments.megabytes <= 256:
+        raise UsageError(f"--megabytes is 1 to 256. Received: {arguments.megabytes}.")
+    found = []
+    if arguments.json:
+        found = list(_checks(arguments))
+        print(json.dumps([check.as_dict() for check in found]))
+    else:
+        found = _print(_checks(arguments))
+    return 1 if any(check.status == checks.FAIL for check in found) else 0
+
+
+def _checks(arguments: argparse.Namespace) -> Iterator[Check]:
+    from tfe_bench.cluster import checks
+    from tfe_bench.cluster.config import ClusterConfig
+
+    yield from checks.machine()
+    yield checks.disk()
+    if arguments.cluster is None:
+        return
+    try:
+        config = ClusterConfig.load(arguments.cluster)
+    except TfeBenchError as error:
+        yield checks.failed("cluster file", error)
+        return
+    yield from checks.files(config, arguments.cluster)
+    policy = None
+    if arguments.worker is not None:
+        policy, more = checks.worker_files(config, arguments.worker)
+        yield from more
+        if policy is not None:
+            yield checks.port(config, policy)
+    if arguments.local or (arguments.worker is not None and policy is None):
+        return
+    who, more = checks.caller(config, arguments.cluster, arguments.client, policy)
+    yield from more
+    well = True
+    try:
+        for check in checks.workers(config, who):
+            well = well and check.status != checks.FAIL
+            yield check
+        # The party's operator cannot order a job: only a client can.
+        if who is not None and who.client is not None and well:
+            yield from checks.links(who, arguments.megabytes)
+    finally:
+        if who is not None:
+            who.close()
+
+
+def _print(found: Iterator[Check]) -> list[Check]:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    styles = {"ok": "green", "warn": "yellow", "FAIL": "bold red"}
+    seen = list(found)
+    table = Table("check", "", "found", "what to do")
+    for check in seen:
+        status = Text(check.status, styles[check.status])
+        table.add_row(check.name, status, Text(check.found), Text(check.remedy))
+    console = Console()
+    console.print(table)
+    bad = sum(check.status == "FAIL" for check in seen)
+    warned = sum(check.status == "warn" for check in seen)
+    console.print(f"{len(seen) - bad - warned} ok, {warned} warnings, {bad} failures")
+    return seen

@@ -1,0 +1,267 @@
+"""`python -m tfe_bench submit|status|cancel`: jobs on three hosts, seen from a client."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.errors import DataError, TfeBenchError, UsageError
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.client import Client, JobResult, PrivateInput
+
+_SHOWN = 5
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the three commands."""
+    p = commands.add_parser(
+        "submit",
+        help="run any installed program on three hosts",
+        description="Shares inputs among three workers, waits for the job's turn and for its "
+        "results. The results come over this command's own connections: if it ends, by Ctrl-C or "
+        "otherwise, the job is cancelled on all workers.",
+    )
+    p.add_argument("program", metavar="PROGRAM", help="a program that the workers have")
+    _add_cluster(p)
+    p.add_argument(
+        "--param",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="a parameter; V is JSON (12, true, [1,2]) or else a text; may be repeated",
+    )
+    p.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="a private input from a .npy or .csv file (FILE#COLUMN picks a column of a .csv); "
+        "may be repeated, in the program's order",
+    )
+    p.add_argument("--output", type=Path, metavar="FILE", help="write the results (.npz)")
+    p.set_defaults(run=submit)
+
+    p = commands.add_parser(
+        "status",
+        help="this client's jobs on three hosts",
+        description="What runs and what waits. Of other clients' jobs only the number is shown.",
+    )
+    _add_cluster(p)
+    p.set_defaults(run=status)
+
+    p = commands.add_parser("cancel", help="cancel one of this client's jobs")
+    p.add_argument("job", metavar="JOB", help="its name or the first digits, as in status")
+    _add_cluster(p)
+    p.set_defaults(run=cancel)
+
+
+def _add_cluster(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--cluster", type=Path, required=True, metavar="FILE", help="cluster.toml")
+    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
+    p.add_argument("--json", action="store_true", help="print JSON, nothing else")
+
+
+def submit(arguments: argparse.Namespace) -> int:
+    """Runs a program; prints or writes its results."""
+    from tfe_bench.cli.common import progress_bar
+    from tfe_bench.cluster.client import new_job, open_client
+    from tfe_bench.cluster.config import ClusterConfig
+
+    parameters = dict(_parameter(text) for text in arguments.param)
+    if arguments.output is not None:
+        _check_output(arguments.output)
+    fractional_bits = ClusterConfig.load(arguments.cluster).fractional_bits
+    inputs: dict[str, PrivateInput] = {}
+    for text in arguments.input:
+        name, value = _input(text, fractional_bits)
+        if name in inputs:
+            raise UsageError(f"--input {name} is given twice.")
+        inputs[name] = value
+    client = open_client(arguments.cluster, arguments.client)
+    job = new_job()
+    told = ""
+
+    with progress_bar(arguments) as bar:
+
+        def progress(fraction: float, text: str) -> None:
+            nonlocal told
+            bar.update(fraction, text)
+            if (
+                text.startswith("waiting")
+                and text != told
+                and not (arguments.json or sys.stderr.isatty())
+            ):
+                told = text
+                print(f"job {job[:12]} is {text}", file=sys.stderr)
+
+        try:
+            bar.say("connecting to the workers")
+            client.wait_ready()
+            bar.say("sharing the inputs")
+            if not arguments.json:
+                print(f"job {job[:12]} submitted", file=sys.stderr)
+            result = client.run(arguments.program, parameters, inputs, progress, job)
+        finally:
+            client.close()
+    _give(arguments, job, result)
+    return 0
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--param is K=V. Received: {text!r}.")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
+    from tfe_bench.benchmarks import data
+    from tfe_bench.cluster.client import PrivateInput
+    from tfe_bench.protocols.fixedpoint import FixedPoint
+
+    name, equals, path = text.partition("=")
+    if not equals or not name or not path:
+        raise UsageError(f"--input is NAME=FILE or NAME=FILE#COLUMN. Received: {text!r}.")
+    file, mark, column = path.rpartition("#")
+    if not mark or Path(path).is_file():
+        file, column = path, ""
+    values = data.load_column(file, column or None).values
+    # Integers exactly, reals in the cluster's fixed point.
+    bits = fractional_bits if values.dtype.kind == "f" else 0
+    return name, PrivateInput(FixedPoint(bits).encode(values), bits)
+
+
+def _check_output(path: Path) -> None:
+    """Refuses before the job what could not be written after it."""
+    if path.suffix.lower() != ".npz":
+        raise UsageError(f"--output is a .npz file. Received: {str(path)!r}.")
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise DataError(
+            f"The results cannot be written to {str(path)!r}. Received: a folder, or a missing or "
+            "read-only one. Choose another --output."
+        )
+
+
+def _decoded(result: JobResult) -> dict[str, Any]:
+    from tfe_bench.protocols.fixedpoint import FixedPoint
+
+    decoded = {}
+    for name, ring in result.outputs.items():
+        bits, limbs = result.fractional_bits[name], result.limbs[name]
+        exact = bits == 0 and limbs == 1
+        decoded[name] = ring if exact else FixedPoint(bits, 64 * limbs).decode(ring)
+    return decoded
+
+
+def _give(arguments: argparse.Namespace, job: str, result: JobResult) -> None:
+    import numpy as np
+
+    from tfe_bench.cluster import tls
+
+    outputs = _decoded(result)
+    if arguments.output is not None:
+        buffer = io.BytesIO()
+        np.savez(buffer, **outputs)
+        tls.write_private(arguments.output, buffer.getvalue(), overwrite=True)
+    if arguments.json:
+        shown = {} if arguments.output else {k: v.tolist() for k, v in outputs.items()}
+        shapes = {k: list(v.shape) for k, v in outputs.items()}
+        print(
+            json.dumps(
+                {"job": job, "shapes": shapes, "outputs": shown, "measured": result.measured}
+            )
+        )
+        return
+    for name, value in outputs.items():
+        line = f"{name}  {list(value.shape)} {value.dtype}"
+        if arguments.output is None:
+            first = ", ".join(str(x) for x in value.reshape(-1)[:_SHOWN].tolist())
+            line += f"  {first}{', ...' if value.size > _SHOWN else ''}"
+        print(line)
+    if arguments.output is not None:
+        print(f"written to {arguments.output}")
+    elif not outputs:
+        print("done (the program reveals nothing; --json shows what it measured)")
+
+
+def status(arguments: argparse.Namespace) -> int:
+    """Shows this client's jobs; 20 if a worker does not answer."""
+    client = _open(arguments)
+    try:
+        answers = client.status()
+    finally:
+        client.close()
+    silent = [a for a in answers if isinstance(a, TfeBenchError)]
+    if arguments.json:
+        print(
+            json.dumps([{"error": str(a)} if isinstance(a, TfeBenchError) else a for a in answers])
+        )
+    else:
+        _print_status(answers)
+    for error in silent:
+        print(f"tfe_bench: {type(error).__name__}: {error}", file=sys.stderr)
+    return max((error.exit_code for error in silent), default=0)
+
+
+def _print_status(answers: list[dict[str, Any] | TfeBenchError]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    # Party 0's order is everybody's; without it another one still knows what it was given.
+    answer = next((a for a in answers if isinstance(a, dict)), None)
+    if answer is None:
+        return
+    table = Table("job", "program", "client", "state", "before", "age")
+    for job in answer["jobs"]:
+        seconds = job["age"] if job["running"] is None else job["running"]
+        state = job["state"] if job["running"] is None else f"running {_duration(seconds)}"
+        before = str(job["before"]) if job["state"] == "waiting" else ""
+        name, age = str(job["job"])[:12], _duration(job["age"])
+        table.add_row(name, str(job["program"]), str(job["client"]), state, before, age)
+    console = Console()
+    if answer["jobs"]:
+        console.print(table)
+    else:
+        console.print("no job of this client runs or waits")
+    running = "one runs" if answer["others_running"] else "none runs"
+    console.print(f"other clients' jobs: {running}, {answer['others_waiting']} wait")
+    for p, each in enumerate(answers):
+        up = f"up {_duration(each['uptime'])}" if isinstance(each, dict) else "does not answer"
+        console.print(f"party {p}: {up}")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def cancel(arguments: argparse.Namespace) -> int:
+    """Cancels a job on all three workers."""
+    if len(arguments.job) < 4:
+        raise UsageError(f"JOB is at least 4 digits of a job's name. Received: {arguments.job!r}.")
+    client = _open(arguments)
+    try:
+        client.cancel(arguments.job)
+    finally:
+        client.close()
+    if arguments.json:
+        print(json.dumps({"cancelled": arguments.job}))
+    else:
+        print(f"job {arguments.job[:12]} is cancelled")
+    return 0
+
+
+def _open(arguments: argparse.Namespace) -> Client:
+    from tfe_bench.cluster.client import open_client
+
+    return open_client(arguments.cluster, arguments.client)
