@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.protocols import arithmetic, compare, convert, logic, ops, shapes
+from tfe_bench.protocols import arithmetic, compare, convert, logic, ops, rotation, shapes
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import MaskedBits, Shared
@@ -198,11 +198,22 @@ def _extreme(
         value = columns.map(lambda a: a[0])
         where_is: Shared | None = value.map(tf.zeros_like)
         where_is = replace(where_is, fractional_bits=0) if where_is is not None else None
-    elif chosen == "tree":
-        value, where_is = _tree(party, columns, width, rows, bits, openings, index)
     else:
-        hot = one_hot(party, columns, bits, openings)
-        value, where_is = _picked(party, columns, hot, width, rows, index)
+
+        def whole(part: Shared) -> list[Shared]:
+            n = int(part.shape[1])
+            if chosen == "tree":
+                found = _tree(party, part, width, n, bits, openings, index)
+            else:
+                hot = one_hot(party, part, bits, openings)
+                found = _picked(party, part, hot, width, n, index)
+            return [each for each in found if each is not None]
+
+        if _rotated(_reduce_cost(rows, width, bits, chosen, index, openings), rows, profile):
+            results = rotation.by_thirds(party, whole, [columns], axis=1)
+        else:
+            results = whole(columns)
+        value, where_is = results[0], results[1] if index else None
     final = value.map(lambda a: tf.reshape(a, rest))
     return final, None if where_is is None else where_is.map(lambda a: tf.reshape(a, rest))
 
@@ -353,6 +364,11 @@ def one_hot_cost(
     )
 
 
+def _rotated(cost: Cost, rows: int, profile: str) -> bool:
+    """Whether each party deals for a third of the rows: where the line is what is waited for."""
+    return profile == "wan" and rows >= 3 and rotation.worthwhile(cost, ROUND_BITS[profile])
+
+
 def _reduce_cost(
     rows: int, width: int, bits: int, method: str, index: bool = False, openings: int | None = None
 ) -> Cost:
@@ -391,6 +407,11 @@ def reduce_max_cost(
     openings: int | None = None,
 ) -> Cost:
     """Cost of `reduce_max` and, with index, `argmax` for rows of `width` values."""
-    return _reduce_cost(
-        rows, width, bits, choose(method, rows, width, profile, bits), index, openings
-    )
+    chosen = choose(method, rows, width, profile, bits)
+
+    def cost(n: int) -> Cost:
+        return _reduce_cost(n, width, bits, chosen, index, openings)
+
+    if _rotated(cost(rows), rows, profile):
+        return rotation.by_thirds_cost(cost, rows)
+    return cost(rows)

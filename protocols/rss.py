@@ -6,6 +6,8 @@ Three-Party Computation with an Honest Majority, CCS 2016, section 2.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
 from typing import Any
 
 from tfe_bench.errors import UsageError
@@ -15,22 +17,32 @@ from tfe_bench.protocols.party import K1, K2, K3, Party
 from tfe_bench.protocols.sharing import Shared
 
 
-def replicated(x: Shared, party: int) -> tuple[Any, Any]:
+def replicated(
+    x: Shared, party: int, negate: Callable[[Any], Any] = operator.neg
+) -> tuple[Any, Any]:
     """(x_i, x_{i+1}) of party i, with x = x_0 + x_1 + x_2."""
     by_index = {
         (x.dealer + 2) % 3: x.m,
-        (x.dealer + 1) % 3: None if x.l1 is None else -x.l1,
-        x.dealer: None if x.l2 is None else -x.l2,
+        (x.dealer + 1) % 3: None if x.l1 is None else negate(x.l1),
+        x.dealer: None if x.l2 is None else negate(x.l2),
     }
     return by_index[party], by_index[(party + 1) % 3]
 
 
-def from_replicated(own: Any, following: Any, party: int, dealer: int, scale: int) -> Shared:
+def from_replicated(
+    own: Any,
+    following: Any,
+    party: int,
+    dealer: int,
+    scale: int,
+    negate: Callable[[Any], Any] = operator.neg,
+) -> Shared:
     """The masked view of RSS shares (x_i, x_{i+1})."""
     parts: list[Any] = [None, None, None]
     parts[party], parts[(party + 1) % 3] = own, following
     m, x1, x0 = parts[(dealer + 2) % 3], parts[(dealer + 1) % 3], parts[dealer]
-    return Shared(m, None if x1 is None else -x1, None if x0 is None else -x0, dealer, scale)
+    l1, l2 = (None if part is None else negate(part) for part in (x1, x0))
+    return Shared(m, l1, l2, dealer, scale)
 
 
 def mul(party: Party, x: Shared, y: Shared) -> Shared:

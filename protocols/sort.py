@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.protocols import arithmetic, compare, convert, ops, wide
+from tfe_bench.protocols import arithmetic, compare, convert, ops, rotation, wide
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.io import reveal_bits
 from tfe_bench.protocols.party import Party
@@ -28,14 +28,20 @@ if TYPE_CHECKING:
 
 ALGORITHMS = ("auto", "quick", "all-pairs", "network")
 
-# What one more level of comparisons costs, in comparisons: measured on one host, and from 5
-# rounds of 20 ms against 57 bytes per comparison at 44 MB/s per host.
-ROUND_COST = {"local": 8_000.0, "lan": 8_000.0, "wan": 230_000.0}
+# What one more level of comparisons costs, in comparisons: measured on one host; and 4 rounds of
+# 20 ms against 35 to 50 bytes of the dealer's per comparison at 44 MB/s, where a little more than
+# that ends sooner, as an even number of levels is not to be had.
+ROUND_COST = {"local": 20_000.0, "lan": 20_000.0, "wan": 100_000.0}
 _ALL_PAIRS_AT = 10
+# A third opening saves 17 bytes of a comparison: as much as a round of 20 ms at 44 MB/s.
+_THREE_OPENINGS_AT = 50_000
 # Comparisons per graph call and per pipelined slice of one: bound memory, keep both links busy.
 _CALL_PAIRS = 1 << 20
 _SLICE_PAIRS = 1 << 17
-_SLICES = 4
+_SLICES = 2  # of each dealer's
+# Where the line is what is waited for, parties take turns to deal for slices; from this on that
+# saves more than what a slice costs.
+_ROTATED_AT = 5_000
 
 
 @dataclass(frozen=True)
@@ -125,19 +131,20 @@ def _flat(x: Shared) -> Shared:
 
 def compare_pairs(
     party: Party,
-    part: tf.Tensor,
+    parts: Sequence[tf.Tensor],
     left: Any,
     right: Any,
     recipe: compare.Recipe,
-    dealer: int,
+    dealers: Sequence[int],
     slices: int,
 ) -> tf.Tensor:
     """Reveals [keys[left] < keys[right]] for pairs of positions, packed.
 
-    Slices are compared independently, so that one computes while another travels.
+    Slices are compared independently, so that one computes while another travels, and take turns
+    with the dealers.
 
     Args:
-        part: this party's `compare.masked_part` of the keys.
+        parts: this party's `compare.masked_part` of the keys, as each of the dealers names them.
     """
     import tensorflow as tf
 
@@ -148,8 +155,9 @@ def compare_pairs(
     for i in range(slices):
         begin, end = tf.minimum(i * step, n), tf.minimum((i + 1) * step, n)
         planes = ops.module().tfe_bench_difference_planes(
-            x=part, left=left[begin:end], right=right[begin:end], bits=recipe.bits
+            x=parts[i % len(parts)], left=left[begin:end], right=right[begin:end], bits=recipe.bits
         )
+        dealer = dealers[i % len(dealers)]
         less = compare.msb_of_planes(party, planes, end - begin, recipe, dealer)
         bits.append(reveal_bits(party, less))
     return bits[0] if slices == 1 else tf.concat(bits, axis=0)
@@ -161,34 +169,36 @@ def _run_plan(
     rows: int,
     n: int,
     all_pairs_at: int,
-    level_cost: float,
+    profile: str,
     progress: Callable[[float], None] | None,
 ) -> Any:
     """The order of shuffled keys, public: position of rank i in row r at [r, i]."""
     import numpy as np
 
-    dealer = keys.dealer
+    first = keys.dealer
+    turns = 3 if profile == "wan" else 1
+    dealers = tuple((first + turn) % 3 for turn in range(turns))
 
-    def make(recipe: compare.Recipe, slices: int) -> Callable[..., Any]:
-        return lambda k, a, b: compare_pairs(party, k, a, b, recipe, dealer, slices)
+    def make(recipe: compare.Recipe, dealers: Sequence[int], slices: int) -> Callable[..., Any]:
+        return lambda a, b, *k: compare_pairs(party, k, a, b, recipe, dealers, slices)
 
-    part = compare.masked_part(party, keys)
+    parts = [compare.masked_part(party, rotation.named(party, keys, d)) for d in dealers]
     expected = max(1.0, rows * n * math.log2(max(2, n)) * 1.25)
     done = 0
-    with SortPlan(rows, n, all_pairs_at, level_cost) as plan:
+    with SortPlan(rows, n, all_pairs_at, round_cost(profile)) as plan:
         for left, right in plan.levels():
             answers = []
             for start in range(0, len(left), _CALL_PAIRS):
                 a, b = left[start : start + _CALL_PAIRS], right[start : start + _CALL_PAIRS]
-                slices = _SLICES if len(a) >= 2 * _SLICE_PAIRS else 1
-                # A third opening saves a quarter of the bits, and costs a fifth of a level.
-                recipe = compare.recipe(keys.ring_bits, 3 if len(a) > 3 * level_cost else 2)
+                used = turns if len(a) >= _ROTATED_AT else 1
+                slices = used * (_SLICES if len(a) >= 2 * _SLICE_PAIRS else 1)
+                recipe = compare.recipe(keys.ring_bits, 3 if len(a) > _THREE_OPENINGS_AT else 2)
                 graph = party.cached_function(
-                    ("sort.compare_pairs", recipe, slices, dealer),
-                    functools.partial(make, recipe, slices),
+                    ("sort.compare_pairs", recipe, slices, dealers[:used]),
+                    functools.partial(make, recipe, dealers[:used], slices),
                     True,
                 )
-                answers.append(graph(part, a, b).numpy())
+                answers.append(graph(a, b, *parts[:used]).numpy())
                 done += len(a)
                 if progress:
                     progress(min(0.99, done / expected))
@@ -268,7 +278,7 @@ def sort(
             rows,
             n,
             n if chosen == "all-pairs" else _ALL_PAIRS_AT,
-            round_cost(profile),
+            profile,
             progress,
         )
 

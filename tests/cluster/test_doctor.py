@@ -53,7 +53,7 @@ def test_before_any_worker_runs_the_files_and_the_port_are_looked_at(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ("--cluster", str(folder / "cluster.toml"), "--worker", str(folder / "worker1.toml"))
-    code, checks = _doctor(capsys, *where, "--local")
+    code, checks = _doctor(capsys, *where, "--offline")
     assert code == 0
     assert "is free" in checks["own port"]["found"]
     assert checks["private key"]["status"] == "ok"
@@ -82,7 +82,7 @@ def test_each_thing_that_is_wrong_is_named_with_its_remedy_and_no_secret(
     (folder / "worker0.toml").write_text(
         'party = 0\nkey = "party0.key"\nallow_programs = ["sroted"]\n'
     )
-    where = ("--cluster", str(folder / "cluster.toml"), "--local")
+    where = ("--cluster", str(folder / "cluster.toml"), "--offline")
     code, checks = _doctor(capsys, *where, "--worker", str(folder / "worker1.toml"))
     assert code == 1
     assert checks["certificate of party 2"]["status"] == "FAIL"
@@ -113,7 +113,7 @@ def test_a_port_that_something_else_holds_is_no_worker(
         taken.bind(("127.0.0.1", port))
         taken.listen()
         code, checks = _doctor(
-            *(capsys, "--cluster", str(folder / "cluster.toml"), "--local"),
+            *(capsys, "--cluster", str(folder / "cluster.toml"), "--offline"),
             *("--worker", str(folder / "worker0.toml")),
         )
     assert code == 1 and checks["own port"]["status"] == "FAIL"

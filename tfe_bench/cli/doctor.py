@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml")
     p.add_argument("--worker", type=Path, metavar="FILE", help="this operator's worker.toml")
     p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
-    p.add_argument("--local", action="store_true", help="ask no worker (before any of them runs)")
+    p.add_argument("--offline", action="store_true", help="ask no worker (before any of them runs)")
     p.add_argument(
         "--megabytes", type=int, default=8, metavar="M", help="sent over each link (default 8)"
     )
@@ -71,7 +71,7 @@ def _checks(arguments: argparse.Namespace) -> Iterator[Check]:
         yield from more
         if policy is not None:
             yield checks.port(config, policy)
-    if arguments.local or (arguments.worker is not None and policy is None):
+    if arguments.offline or (arguments.worker is not None and policy is None):
         return
     who, more = checks.caller(config, arguments.cluster, arguments.client, policy)
     yield from more

@@ -38,48 +38,88 @@ SortPlan::SortPlan(int64_t rows, int64_t n, int64_t all_pairs_at, double round_c
   }
 }
 
-void SortPlan::Choose(Segment* segment, double live) {
-  const int64_t size = segment->end - segment->begin;
-  if (size <= all_pairs_at_) {
-    segment->kind = kAllPairs;
-    return;
-  }
-  if (segment->splitters.empty()) {
-    segment->kind = kSample;
-    return;
-  }
-  // Split by the number of bits b for which (comparisons + latency) per bit is smallest.
-  segment->kind = kSplit;
-  const int known = static_cast<int>(segment->splitters.size());
-  int best = 1;
-  double least = 0;
-  for (int b = 1; (1 << b) - 1 <= known && b <= 8; ++b) {
-    const double cost = (live * ((1 << b) - 1) + round_cost_) / b;
-    if (b == 1 || cost < least) {
-      least = cost;
-      best = b;
+// The bits that one sorted sample per segment should give: those for which it costs least per bit.
+int SortPlan::SampleBits() const {
+  double best = 0;
+  int bits = 2;
+  for (int j = 2; j <= 10; ++j) {
+    const int64_t t = (int64_t{1} << j) - 1;
+    double pairs = 0;
+    bool fits = false;
+    for (const Segment& s : segments_) {
+      const int64_t size = s.end - s.begin;
+      if (size <= all_pairs_at_ || !s.splitters.empty()) continue;
+      const int64_t taken = SampleSize(size, j);
+      fits |= taken == t;
+      pairs += 0.5 * static_cast<double>(taken * (taken - 1));
+    }
+    if (j > 2 && !fits) break;
+    const double cost = (round_cost_ + pairs) / j;
+    if (j == 2 || cost < best) {
+      best = cost;
+      bits = j;
     }
   }
-  segment->pivots = (1 << best) - 1;
+  return bits;
+}
+
+// 2^bits - 1, or less where that were more than half of the segment.
+int64_t SortPlan::SampleSize(int64_t size, int bits) {
+  int64_t t = 3;
+  while (bits-- > 2 && 2 * (2 * t + 1) <= size) t = 2 * t + 1;
+  return t;
+}
+
+// The bits by which one level splits: those for which (comparisons + a level's cost) per bit is
+// least.
+int SortPlan::SplitBits(double live) const {
+  int best = 1;
+  for (int b = 2; b <= 8; ++b) {
+    const auto cost = [&](int bits) { return (live * ((1 << bits) - 1) + round_cost_) / bits; };
+    if (cost(b) < cost(best)) best = b;
+  }
+  return best;
+}
+
+void SortPlan::Choose() {
+  double live = 0, all_pairs = 0, splitting = 0;
+  for (const Segment& s : segments_) {
+    const double size = static_cast<double>(s.end - s.begin);
+    live += size;
+    all_pairs += size * (size - 1) / 2;
+    if (size > static_cast<double>(all_pairs_at_) && !s.splitters.empty()) splitting += size;
+  }
+  // Any other way takes two more levels at least, and a comparison per element.
+  const bool finish = all_pairs <= 2 * round_cost_ + live;
+  const int sample = SampleBits(), split = SplitBits(splitting);
+  for (Segment& s : segments_) {
+    const int64_t size = s.end - s.begin;
+    if (finish || size <= all_pairs_at_) {
+      s.kind = kAllPairs;
+    } else if (s.splitters.empty()) {
+      s.kind = kSample;
+      s.pivots = static_cast<int>(SampleSize(size, sample));
+    } else {
+      s.kind = kSplit;
+      int b = split;
+      while ((1 << b) - 1 > static_cast<int>(s.splitters.size())) --b;
+      s.pivots = (1 << b) - 1;
+    }
+  }
 }
 
 bool SortPlan::Next() {
   left_.clear();
   right_.clear();
   if (segments_.empty()) return false;
-  double live = 0;
-  for (const Segment& s : segments_) live += static_cast<double>(s.end - s.begin);
+  Choose();
   for (Segment& s : segments_) {
-    Choose(&s, live);
     s.first_pair = static_cast<int64_t>(left_.size());
     const int32_t* elements = order_.data() + s.begin;
     int64_t size = s.end - s.begin;
     if (s.kind == kSample) {
-      // A sample of about sqrt(size), but no more than makes its all-pairs sort an eighth of a level.
-      int64_t t = 3;
-      while ((2 * t + 1) * (2 * t + 1) <= size && t < 1023) t = 2 * t + 1;
-      s.splitters.assign(elements, elements + t);
-      size = t;
+      s.splitters.assign(elements, elements + s.pivots);
+      size = s.pivots;
     }
     if (s.kind == kSplit) {
       const int64_t known = static_cast<int64_t>(s.splitters.size());

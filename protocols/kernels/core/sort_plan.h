@@ -35,11 +35,15 @@ class SortPlan {
     int64_t begin, end;             // in order_
     std::vector<int32_t> splitters; // sorted elements of the segment, ascending
     Kind kind;
-    int pivots;                     // kSplit: how many of the splitters are compared with
+    int pivots;                     // kSplit: how many of the splitters are compared with;
+                                    // kSample: how many elements it has
     int64_t first_pair;
   };
 
-  void Choose(Segment* segment, double live);
+  void Choose();
+  int SampleBits() const;
+  int SplitBits(double live) const;
+  static int64_t SampleSize(int64_t size, int bits);
   bool Contradiction();
 
   const int64_t all_pairs_at_;
