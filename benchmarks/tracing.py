@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.benchmarks.harness import begin_together
 from tfe_bench.protocols import timeline
 from tfe_bench.protocols.party import Party
 
@@ -32,7 +33,7 @@ def watched(party: Party, once: Callable[[], Any]) -> tuple[Any, dict[str, Any]]
     """
     with _Profiler() as profiler:
         timeline.observe(party, timeline.EVENTS)  # a peer may be a little earlier
-        party.exchange(b"begin")
+        begin_together(party)
         begun = timeline.now()
         profiler.mark()
         result = once()

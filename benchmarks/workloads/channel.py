@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tfe_bench.benchmarks.harness import begin_together
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.sharing import Shared
@@ -73,7 +74,7 @@ def run(context: Context) -> dict[str, Shared]:
     ]
     for turn in range(1 + int(settings["repeat"])):
         for name, graph, argument in graphs:
-            party.exchange(b"begin")
+            begin_together(party)
             started = time.perf_counter()
             graph(argument)
             if turn:

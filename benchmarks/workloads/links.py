@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tfe_bench.benchmarks.harness import begin_together
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.party import Party
@@ -109,7 +110,7 @@ def run(context: Context) -> dict[str, Shared]:
     lost = 0
     for _ in range(ping_turns):
         for i, graph in enumerate(pings):
-            party.exchange(b"begin")
+            begin_together(party)
             started = time.perf_counter()
             graph(one)
             # A chain in one graph, so that the call itself counts little.
@@ -117,7 +118,7 @@ def run(context: Context) -> dict[str, Shared]:
     for turn in range(turns):
         for i, graph in enumerate(bulks):
             context.progress((turn + i / 3) / turns, f"worker {i} sends")
-            party.exchange(b"begin")
+            begin_together(party)
             started = time.perf_counter()
             wrong = graph(large)
             sent[i].append(time.perf_counter() - started)
@@ -141,7 +142,7 @@ def _timed(party: Party, build: Any, block: Any) -> float:
     graph = party.function(build, dynamic=True)
     seconds = []
     for _ in range(3):
-        party.exchange(b"begin")
+        begin_together(party)
         started = time.perf_counter()
         graph(block)
         seconds.append(time.perf_counter() - started)

@@ -88,9 +88,12 @@ def _measured(
 ) -> Line:
     from tfe_bench.benchmarks import operations
     from tfe_bench.benchmarks.overview import Line
+    from tfe_bench.cluster import profiles
 
     size = entry.scaled(scale)
     given = {"k": min(entry.options["k"], size[-1])} if "k" in entry.options else {}
+    if "profile" in entry.options:
+        given["profile"] = profiles.get(arguments.profile).plan
     size, options = operations.settle(entry, size, given)
     inputs = operations.generate(entry, size, arguments.seed)
     work = operation.Work(entry, options, inputs, f"seed {arguments.seed}", options)
