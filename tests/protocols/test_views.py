@@ -30,6 +30,7 @@ from tfe_bench.protocols import (
     logic,
     relational,
     relu,
+    rotation,
     rss,
     shuffle,
     sort,
@@ -97,6 +98,11 @@ def truncated(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     return relu.truncated_product(party, x, y, 16, LOOSE, arithmetic._elementwise, bias)
 
 
+def renamed(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """Shares as another dealer sees them: its lambda is what was masked, and the reverse."""
+    return [relu.relu(party, rotation.named(party, x, (x.dealer + turn) % 3)) for turn in (1, 2)]
+
+
 def rows_of(x: Shared) -> Shared:
     import tensorflow as tf
 
@@ -143,6 +149,7 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
     "all_of": conjunction,
     "truncated_product": truncated,
     "relu": lambda p, x, y, _: relu.relu(p, x),
+    "renamed": renamed,
     "small_relu": lambda p, x, y, _: relu.relu(p, truncation.truncate_reduce(p, x, 16, LOOSE)),
     "all_pairs": picked,
     "tree": halved,

@@ -1,0 +1,117 @@
+"""Shares under another dealer's name are the same values, and thirds cost what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols import extremes, relu, rotation, sort
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+
+EDGES = np.array([0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63)], np.int64)
+
+
+@pytest.mark.parametrize("dealer", range(3))
+@pytest.mark.parametrize("limbs", (1, 2))
+def test_another_name_is_the_same_value_in_that_dealers_view(
+    dealer: int, limbs: int, rng: np.random.Generator
+) -> None:
+    values = np.concatenate([EDGES, rng.integers(-(2**63), 2**63, 501)])
+    if limbs == 2:
+        values = values.reshape(-1, 2)
+
+    def program(p: Party, x: Shared) -> Any:
+        out = []
+        for new in range(3):
+            y = rotation.named(p, x, new)
+            assert (y.dealer, y.limbs, y.bits) == (new, limbs, x.bits)
+            absent = [p.index == new, p.index == (new + 2) % 3, p.index == (new + 1) % 3]
+            assert [t is None for t in (y.m, y.l1, y.l2)] == absent
+            out += [y, rotation.named(p, y, dealer)]
+        return out
+
+    sim = simulate(program, values, dealer=dealer, limbs=limbs)
+    for i in range(6):
+        assert np.array_equal(sim.value(lambda out, i=i: out[i]), values), i
+
+
+def test_a_party_that_does_not_exist_deals_nothing() -> None:
+    with pytest.raises(UsageError, match="0, 1 or 2"):
+        simulate(lambda p, x: rotation.named(p, x, 3), np.arange(3))
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_thirds_of_any_batch_cost_what_they_say(dealer: int, rng: np.random.Generator) -> None:
+    sizes = (3, 4, 5, 1000, 1024)
+    data = [rng.integers(-(2**30), 2**30, n) for n in sizes]
+
+    def program(p: Party, *given: Shared) -> Any:
+        graph = p.function(
+            lambda x: rotation.by_thirds(p, lambda part: [relu.relu(p, part)], [x])[0]
+        )
+        return [(graph(x), measured(p, graph, x)) for x in given]
+
+    sim = simulate(program, *data, dealer=dealer, fractional_bits=16)
+    for i, x in enumerate(data):
+        assert np.array_equal(sim.value(lambda out, i=i: out[i][0]), np.maximum(x, 0))
+        assert all(out[i][0].dealer == dealer for out in sim.outputs)
+        cost = rotation.by_thirds_cost(relu.relu_cost, len(x))
+        assert_costs([out[i][1] for out in sim.outputs], cost, dealer)
+    # with whole blocks of bits, the three send the same
+    even = rotation.by_thirds_cost(relu.relu_cost, 3 * 512)
+    assert even.dealer == even.e1 == even.e2 == relu.relu_cost(512).total
+
+
+def test_fewer_than_three_rows_are_not_cut(rng: np.random.Generator) -> None:
+    with pytest.raises(UsageError, match="Received: 2"):
+        simulate(lambda p, x: rotation.by_thirds(p, lambda y: [y], [x]), np.arange(2))
+
+
+def test_large_extremes_on_slow_lines_are_dealt_by_all_three(rng: np.random.Generator) -> None:
+    rows = 30_000
+    x = rng.integers(-(2**62), 2**62, (rows, 4))
+
+    def program(p: Party, x: Shared) -> Any:
+        options: dict[str, Any] = {"method": "tree", "profile": "wan"}
+        values = p.function(lambda x: extremes.reduce_max(p, x, 1, **options))
+        places = p.function(lambda x: extremes.argmin(p, x, 1, **options))
+        return values(x), places(x), measured(p, values, x), measured(p, places, x)
+
+    sim = simulate(program, x, dealer=1)
+    assert np.array_equal(sim.value(lambda out: out[0]), x.max(axis=1))
+    assert np.array_equal(sim.value(lambda out: out[1]), x.argmin(axis=1))
+    for i, index in ((2, False), (3, True)):
+        cost = extremes.reduce_max_cost(rows, 4, method="tree", profile="wan", index=index)
+        assert_costs([out[i] for out in sim.outputs], cost, 1)
+        assert 3 * max(cost.dealer, cost.e1, cost.e2) < 1.01 * cost.total
+        one = extremes.reduce_max_cost(rows, 4, method="tree", index=index)
+        # (blocks of 512 bits are filled up)
+        assert one.total <= cost.total <= 1.01 * one.total and cost.rounds == one.rounds
+
+
+def test_small_extremes_are_dealt_by_one() -> None:
+    cost = extremes.reduce_max_cost(1024, 4, profile="wan")
+    assert cost.dealer > cost.e1
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_a_sort_on_slow_lines_is_the_same_sort(dealer: int, rng: np.random.Generator) -> None:
+    keys = rng.integers(-(2**63), 2**63, 3000)
+    keys[:500] = rng.integers(-3, 3, 500)
+    spent: list[Any] = []
+
+    def program(p: Party, keys: Shared) -> Any:
+        p.reset_counters()
+        found = sort.sort(p, keys, profile="wan")
+        spent.append(sum(p.counters()["payload"]))
+        return found.keys, found.indices
+
+    sim = simulate(program, keys, dealer=dealer)
+    assert np.array_equal(sim.value(lambda out: out[0]), np.sort(keys))
+    assert np.array_equal(sim.value(lambda out: out[1]), np.argsort(keys, kind="stable"))
+    assert max(spent) < 1.2 * min(spent)
