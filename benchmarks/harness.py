@@ -97,6 +97,10 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
         used.append(time.process_time() - cpu)
     breakdown = _breakdown(took[-1], timeline.observed(party), before)
     timeline.observe(party, timeline.OFF)
+    rounds = [[s.cold, s.ahead] for s in party.rounds()]
+    # A dealer is done long before what it sent has left: messages leave in their order, and who
+    # has heard twice from a peer knows that this one has its first answer.
+    begin_together(party)
     counters = party.counters()
     context.measurements.update(
         seconds=took[warm_up:],
@@ -104,7 +108,7 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
         payload=counters["payload"],
         frames=counters["frames"],
         messages=counters["messages"],
-        rounds=[[s.cold, s.ahead] for s in party.rounds()],
+        rounds=rounds,
         # tracing, and what the first run took longer than the others
         build_seconds=max(party.build_seconds, took[0] - statistics.median(took[warm_up:])),
         trace_seconds=party.build_seconds,

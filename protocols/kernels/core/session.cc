@@ -259,7 +259,7 @@ Error Session::Send(int peer, const Tag& tag, bool run_ahead, const std::string&
       WakeSender(peer);
       return "";
     }
-    counters_.frame_sent[peer] += size + sizeof(FrameHeader);
+    if (tag.site != 0) counters_.frame_sent[peer] += size + sizeof(FrameHeader);
     if (queued) {
       timeline_->Message({queued, queued, queued, tag.step, size, tag.site, tag.iteration, tag.slot,
                           Timeline::kSent, peer, run_ahead});
@@ -742,7 +742,7 @@ int64_t Session::Pop(int peer, uint8_t* out, int64_t limit) {
       source = o.data + o.sent;
       hold = o.keep_alive;
       o.sent += piece;
-      counters_.frame_sent[peer] += sizeof(h) + piece;
+      if (o.tag.site != 0) counters_.frame_sent[peer] += sizeof(h) + piece;
       if (began && !o.first_ns) o.first_ns = Timeline::Now();
       if (o.sent == o.size) {
         if (began && o.queued_ns) {

@@ -164,6 +164,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // ---- measured at the channel
   struct Counters {
+    // Of protocol messages; frames, with their headers, count as they leave.
     uint64_t payload_sent[3], frame_sent[3], messages_sent[3];
     uint64_t payload_received[3];
   };
