@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
-import importlib.util
 import io
 import sys
 from collections.abc import Sequence
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
     from tfe_bench.benchmarks.suite import Task
 
 RECORDS = "records.jsonl"
+# The published table's networks.
+_USUAL = {"paper": "lan,wan"}
 # What another row would meet too.
 _FINAL = (UsageError, ConfigError, SecurityError, OpsMissing)
 
@@ -43,7 +43,9 @@ def add_parser(commands: Any) -> None:
     )
     p.add_argument("suite", metavar="SUITE", help="paper (the published table) or ops")
     p.add_argument(
-        "--profiles", default="local", metavar="P,P", help="network profiles (default local)"
+        "--profiles",
+        metavar="P,P",
+        help="network profiles (default: lan,wan for paper, local for ops and with --cluster)",
     )
     p.add_argument("--out", type=Path, metavar="DIR", help="folder (default suite-SUITE)")
     p.add_argument("--only", metavar="NAME,NAME", help="rows of these names, e.g. sort,max")
@@ -61,9 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not 1 <= arguments.repeat <= 1000:
         raise UsageError(f"--repeat is 1 to 1000. Received: {arguments.repeat}.")
+    # Three hosts have a network of their own.
+    usual = "local" if arguments.cluster else _USUAL.get(arguments.suite, "local")
     tasks = [
         suite.Task(row, profile)
-        for profile in _profiles(arguments.profiles)
+        for profile in _profiles(arguments.profiles or usual)
         for row in suite.rows(arguments.suite, arguments.quick, arguments.only)
     ]
     runner = _Runner(arguments, arguments.out or Path(f"suite-{arguments.suite}"), tasks)
@@ -93,10 +97,9 @@ def _profiles(given: str) -> list[str]:
 
 def known_profiles() -> tuple[str, ...]:
     """Names of the network profiles that commands take."""
-    module = "tfe_bench.cluster.profiles"  # not in every version
-    if importlib.util.find_spec(module) is not None:
-        return tuple(importlib.import_module(module).PROFILES)
-    return tuple(getattr(common, "PROFILES", ("local",)))
+    from tfe_bench.cluster.profiles import PROFILES
+
+    return tuple(PROFILES)
 
 
 class _Part:
