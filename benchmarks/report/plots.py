@@ -155,13 +155,21 @@ def _column(profile: str) -> str:
 
 def _workloads(records: Sequence[Record]) -> list[tuple[str, tuple[int, ...]]]:
     """(workload, extents after the first) that a plot of time against n says something about."""
-    sizes: dict[tuple[str, tuple[int, ...]], set[int]] = {}
-    for record in records:
-        if (n := extents(record)) is not None and n[0] > 0:
-            sizes.setdefault((record.workload, n[1:]), set()).add(n[0])
+    kinds = {
+        (r.workload, n[1:]): None for r in records if (n := extents(r)) is not None and n[0] > 0
+    }
     known = {(f.workload, f.elements[1:]) for f in published.published() if f.elements}
-    chosen = [key for key, of in sizes.items() if key in known or len(of) > 1]
-    return sorted(chosen, key=lambda key: key not in known)[:_MOST_WORKLOADS]
+    columns = {_column(profile_of(r)) for r in records}
+
+    def has_line(workload: str, rest: tuple[int, ...]) -> bool:
+        return any(
+            len({extents(r) for r in group}) > 1
+            for column in columns
+            for group in _series(records, workload, rest, column).values()
+        )
+
+    chosen = [kind for kind in kinds if kind in known or has_line(*kind)]
+    return sorted(chosen, key=lambda kind: kind not in known)[:_MOST_WORKLOADS]
 
 
 def _time(records: list[Record], theme: Theme) -> Drawing | None:
@@ -187,6 +195,10 @@ def _time(records: list[Record], theme: Theme) -> Drawing | None:
             title = f"{clean(workload)}{' of n' + shape if shape else ''}, {network_name}"
             grid[row, i].set_title(title, loc="left", fontweight="bold", fontsize=10)
         grid[row, 0].set_ylabel("seconds")
+        # Of all panels of the row, which share the axis: whole decades, and room for the legend.
+        low, high = grid[row, 0].get_ylim()
+        low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
+        grid[row, 0].set_ylim(low, high * (high / low) ** 0.3)
     return drawing
 
 
@@ -270,8 +282,6 @@ def _panel(
     axes.grid()
     if series or systems:
         axes.legend(loc="upper left")
-        low, high = axes.get_ylim()
-        axes.set_ylim(low, high * (high / low) ** 0.35)  # room for the legend
 
 
 def _plain_ticks(axis: Any, show: Callable[[float], str]) -> None:

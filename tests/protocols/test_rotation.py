@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,11 @@ from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import Shared
 
 EDGES = np.array([0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63)], np.int64)
+
+
+def at(*places: int) -> Callable[[Any], Any]:
+    """What a party returned at nested places."""
+    return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
 
 @pytest.mark.parametrize("dealer", range(3))
@@ -37,7 +44,7 @@ def test_another_name_is_the_same_value_in_that_dealers_view(
 
     sim = simulate(program, values, dealer=dealer, limbs=limbs)
     for i in range(6):
-        assert np.array_equal(sim.value(lambda out, i=i: out[i]), values), i
+        assert np.array_equal(sim.value(at(i)), values), i
 
 
 def test_a_party_that_does_not_exist_deals_nothing() -> None:
@@ -58,7 +65,7 @@ def test_thirds_of_any_batch_cost_what_they_say(dealer: int, rng: np.random.Gene
 
     sim = simulate(program, *data, dealer=dealer, fractional_bits=16)
     for i, x in enumerate(data):
-        assert np.array_equal(sim.value(lambda out, i=i: out[i][0]), np.maximum(x, 0))
+        assert np.array_equal(sim.value(at(i, 0)), np.maximum(x, 0))
         assert all(out[i][0].dealer == dealer for out in sim.outputs)
         cost = rotation.by_thirds_cost(relu.relu_cost, len(x))
         assert_costs([out[i][1] for out in sim.outputs], cost, dealer)
