@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tfe_bench.benchmarks.table import clean
+from tfe_bench.cluster import profiles
+from tfe_bench.cluster.links import Links, NoNamespaces
 from tfe_bench.errors import UsageError
 
 WORKLOADS: Final = ("sort", "max", "relu")
@@ -107,12 +109,32 @@ def python_of(folder: Path | None, option: str) -> Path | Missing:
     return python
 
 
-def run_script(python: Path, script: Path, request: Request) -> Measured | Missing:
+def run_on_network(python: Path, script: Path, request: Request) -> Measured | Missing:
+    """As `run_script`, for a peer of three processes that enter the hosts' network namespaces."""
+    profile = profiles.get(request.profile)
+    if not profile.shaped:
+        return run_script(python, script, request)
+    try:
+        links = Links(profile)
+    except NoNamespaces as error:
+        return Missing(f"the profile {request.profile!r} cannot be imposed on it: {error}")
+    with contextlib.closing(links):
+        return run_script(python, script, request, links)
+
+
+def run_script(
+    python: Path, script: Path, request: Request, links: Links | None = None
+) -> Measured | Missing:
     """Runs a script in a peer's environment: the request as JSON in, one JSON object out.
 
     The object is the last line on stdout: seconds, bytes_sent, correct, version, setting.
     """
-    done = call([str(python), str(script)], request.timeout, json.dumps(request.as_json()))
+    given = request.as_json()
+    spaces = links.namespaces if links else []
+    if links:
+        given |= {"hosts": links.hosts[:3], "namespaces": spaces}
+    command = [str(python), str(script)]
+    done = call(command, request.timeout, json.dumps(given), pass_fds=spaces)
     if isinstance(done, Missing):
         return done
     lines = [line for line in done.splitlines() if line.strip()]
@@ -141,7 +163,11 @@ def measured(given: Mapping[str, Any], request: Request) -> Measured:
 
 
 def call(
-    command: Sequence[str], timeout: float, given: str = "", folder: Path | None = None
+    command: Sequence[str],
+    timeout: float,
+    given: str = "",
+    folder: Path | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> str | Missing:
     """What a command prints; its whole process group ends with the time limit or with Ctrl-C."""
     # A peer's Python must not find our packages.
@@ -157,6 +183,7 @@ def call(
             cwd=folder,
             env=environment,
             start_new_session=True,
+            pass_fds=pass_fds,
         )
     except OSError as error:
         return Missing(f"not found: {command[0]} cannot be run ({error.strerror})")

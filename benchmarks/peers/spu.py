@@ -1,4 +1,4 @@
-"""SPU (SecretFlow), from PyPI, in an environment of its own: ABY3 over 64 bits in one process."""
+"""SPU (SecretFlow), from PyPI, in an environment of its own: ABY3 over 64 bits, three processes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from tfe_bench.benchmarks.peers.base import (
     Missing,
     Request,
     call,
-    only_local,
     python_of,
-    run_script,
+    run_on_network,
 )
 
 PACKAGE = "spu==0.9.5"
@@ -21,7 +20,7 @@ _INSTALL_SECONDS = 1800.0
 
 
 class Spu:
-    """SPU's simulator: three threads that share memory, no network and no TLS.
+    """SPU's runtime in three processes over TCP, without TLS, on links of the profile.
 
     Args:
         folder: a virtual environment with the package spu.
@@ -61,8 +60,5 @@ class Spu:
 
     def run(self, request: Request) -> Measured | Missing:
         """Runs the work in the environment."""
-        refused = only_local(self.name, request)
-        if refused is not None:
-            return refused
         python = python_of(self._folder, "--spu-env")
-        return python if isinstance(python, Missing) else run_script(python, _SCRIPT, request)
+        return python if isinstance(python, Missing) else run_on_network(python, _SCRIPT, request)
