@@ -497,7 +497,8 @@ class _Run:
         def rank(error: BaseException) -> int:
             if isinstance(error, JobCancelled):
                 return 3
-            if isinstance(error, PeerLost):
+            # of a session that did not come about, where another worker knows why
+            if isinstance(error, PeerLost) or type(error) is ClusterError:
                 return 1
             return 0 if isinstance(error, TfeBenchError) else 2
 

@@ -37,7 +37,8 @@ class _Commands:
     def _run(self, words: list[str]) -> int:
         options = dict(itertools.pairwise(words))
         file, profile = Path(options["--record"]), options["--profile"]
-        rows = [*suite.paper(True), *suite.paper(False), *suite.ops(True)]
+        every = [*suite.paper(True), *suite.paper(False), *suite.ops(True)]
+        rows = list({row.label: row for row in every}.values())
         names = options.get("--only", "").split(",")
         print("a command's own words")
         for row in rows:

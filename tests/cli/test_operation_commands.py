@@ -74,7 +74,7 @@ def on_workers(
     command: Command, workers: launch.LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> Command:
     """A command whose three local workers run already."""
-    monkeypatch.setattr(launch, "LocalCluster", lambda: _Lent(workers))
+    monkeypatch.setattr(launch, "LocalCluster", lambda **_: _Lent(workers))
     return command
 
 
@@ -84,7 +84,7 @@ def refused(
 ) -> Callable[..., str]:
     """Checks that a command line is refused before any worker starts; what it says."""
 
-    def started() -> None:
+    def started(**_: object) -> None:
         raise AssertionError("the workers were started")
 
     monkeypatch.setattr(launch, "LocalCluster", started)
