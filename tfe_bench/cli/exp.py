@@ -286,7 +286,7 @@ def _study(arguments: argparse.Namespace) -> int:
             print(f"Nothing is measured at {name}: {level.refused}")
     checked = folder.model_check(found)
     if len(checked[0]) > 1:
-        print("\nMeasured / how many times that the model predicts, at the largest shared n\n")
+        print("\nSeconds measured / predicted over measured, at the largest n of all forms\n")
         _print_table(checked)
     print("\nTimes better than the published figures (2 parties + dealer, offline not counted)\n")
     _print_table(folder.comparison(found))
