@@ -62,9 +62,9 @@ def _notes_on_times(study: Study) -> list[str]:
         where = f"Times of {where}"
     found.append(
         f"{where} are MODELLED: local measured time + rounds x latency + bytes of the busiest "
-        "party x 8 / rate, rounds from a cold start. It leaves out the evaluators' own bytes where they wait for "
-        "the dealer's first (one-round, prime), and that sending overlaps with computing. Published "
-        "times were measured on shaped links: they took "
+        "party x 8 / rate, rounds from a cold start. It leaves out the evaluators' own bytes where "
+        "they wait for the dealer's first (one-round, prime), and that sending overlaps with "
+        "computing. Published times were measured on shaped links: they took "
         + ", ".join(
             f"{low:.1f} to {high:.1f} times ({level})"
             for level in ("net1", "net2", "net3")
