@@ -1,4 +1,4 @@
-"""The study beside the published figures, as rows of the four files."""
+"""The study beside the published figures, as rows of the five files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from tfe_bench.benchmarks.exp_study import published
 from tfe_bench.benchmarks.exp_study.forms import Form
 from tfe_bench.benchmarks.exp_study.grid import NAMES
 from tfe_bench.benchmarks.exp_study.levels import CLOSED_FORM, LEVELS, MEASURED, MODELLED
+from tfe_bench.benchmarks.exp_study.measurement import Measurement
 from tfe_bench.benchmarks.exp_study.published import Published
-from tfe_bench.benchmarks.exp_study.study import QUANTITIES, Measurement, Study
+from tfe_bench.benchmarks.exp_study.study import LOCAL, QUANTITIES, Study, Timed
+from tfe_bench.benchmarks.workloads.links import PAIRS as PAIRS_OF_WORKERS
 
 Row = dict[str, Any]
 PROTOCOL = "RSS3"
@@ -30,15 +32,20 @@ PAIRS = (
 
 
 def exp_rows(study: Study) -> list[Row]:
-    """exp.csv: each measurement locally and modelled at four levels, and closed forms beyond."""
+    """exp.csv: each measurement locally and at four levels, and closed forms beyond.
+
+    A level's time is measured there, or modelled where it was not; bytes, rounds and memory are
+    those of the local measurement in either case.
+    """
     rows = []
     for form, measurements in study.measurements.items():
         for m in measurements:
-            rows.append(_exp_row(form, m, "local", MEASURED, m.median))
-            rows += [
-                _exp_row(form, m, level.name, MODELLED, m.modelled(i))
-                for i, level in enumerate(LEVELS)
-            ]
+            own = Timed(m.n, m.median, MEASURED, math.nan, len(m.seconds))
+            rows.append(_exp_row(form, m, LOCAL, own, ""))
+            for level in LEVELS:
+                time = next(t for t in study.times(form, level) if t.n == m.n)
+                links = study.levels[level.name].emulation if time.source == MEASURED else ""
+                rows.append(_exp_row(form, m, level.name, time, links))
         if len(measurements) > 1:
             rows += [
                 _closed_form_row(form, n) for n in study.plan.closed_form if n > measurements[-1].n
@@ -58,7 +65,7 @@ def _form_columns(form: Form) -> Row:
     }
 
 
-def _exp_row(form: Form, m: Measurement, level: str, source: str, seconds: float) -> Row:
+def _exp_row(form: Form, m: Measurement, level: str, time: Timed, links: str) -> Row:
     return {
         **_form_columns(form),
         "n": m.n,
@@ -69,9 +76,12 @@ def _exp_row(form: Form, m: Measurement, level: str, source: str, seconds: float
         "rounds": m.rounds,
         "rounds_ahead": m.rounds_ahead,
         **{f"peak_rss_kb_P{p}": round(m.peak_rss[p] / 1024) for p in range(3)},
-        "elapsed_s": seconds,
-        "elapsed_source": source,
-        "repeat": len(m.seconds),
+        "elapsed_s": time.seconds,
+        "elapsed_source": time.source,
+        "repeat": time.repeat,
+        "modelled_s": _or_blank(time.modelled),
+        "predicted_over_measured": _or_blank(time.ratio),
+        "links": links,
     }
 
 
@@ -91,7 +101,53 @@ def _closed_form_row(form: Form, n: int) -> Row:
         "elapsed_s": "",
         "elapsed_source": "",
         "repeat": 0,
+        "modelled_s": "",
+        "predicted_over_measured": "",
+        "links": "",
     }
+
+
+def _or_blank(value: float) -> float | str:
+    return "" if math.isnan(value) else value
+
+
+def level_rows(study: Study) -> list[Row]:
+    """exp_levels.csv: each level, what its links were found to hold, and how the model does."""
+    rows = []
+    for level in LEVELS:
+        at = study.levels.get(level.name)
+        held = at.realised if at else None
+        ratios = level_ratios(study, level.name)
+        rows.append(
+            {
+                "net_level": level.name,
+                "one_way_ms": 1e3 * level.latency,
+                "egress_mbit": level.bits_per_second / 1e6,
+                "source": MEASURED if ratios else MODELLED,
+                "links": at.emulation if at else "",
+                "host_limited": at.host_limited if at else "",
+                **{
+                    f"realised_one_way_ms_{a}_{b}": 1e3 * held.delays[i] if held else ""
+                    for i, (a, b) in enumerate(PAIRS_OF_WORKERS)
+                },
+                **{
+                    f"realised_egress_mbit_P{p}": held.rates[p] / 1e6 if held else ""
+                    for p in range(3)
+                },
+                "times_measured": len(ratios),
+                "least_predicted_over_measured": min(ratios, default=""),
+                "most_predicted_over_measured": max(ratios, default=""),
+                "why_not_measured": at.refused if at else "not asked for",
+            }
+        )
+    return rows
+
+
+def level_ratios(study: Study, name: str) -> list[float]:
+    """Predicted over measured, of every time that was measured at a level."""
+    level = next(v for v in LEVELS if v.name == name)
+    every = (t.ratio for form in study.main for t in study.times(form, level))
+    return [ratio for ratio in every if not math.isnan(ratio)]
 
 
 def accuracy_rows(study: Study) -> list[Row]:
@@ -121,12 +177,16 @@ def accuracy_rows(study: Study) -> list[Row]:
 
 
 def fit_rows(study: Study) -> list[Row]:
-    """exp_fits.csv: y = a n + b for every quantity of every main form."""
+    """exp_fits.csv: y = a n + b for every quantity of every main form.
+
+    Beside a line through times measured at a level stands the model's, over the same sizes.
+    """
     rows = []
     for form in study.main:
         for quantity in QUANTITIES:
-            fit = study.fit(form, quantity)
-            modelled = quantity.startswith("seconds_net")
+            fit, model = study.fit(form, quantity), study.model_fit(form, quantity)
+            source = study.source(form, quantity)
+            measured = source == MEASURED and model is not None
             rows.append(
                 {
                     **_form_columns(form),
@@ -135,7 +195,10 @@ def fit_rows(study: Study) -> list[Row]:
                     "b": fit.b,
                     "r2": fit.r2,
                     "points": fit.points,
-                    "source": MODELLED if modelled else MEASURED,
+                    "source": source,
+                    "modelled_a": model.a if model else "",
+                    "modelled_b": model.b if model else "",
+                    "predicted_over_measured_a": model.a / fit.a if model and measured else "",
                 }
             )
     return rows
@@ -221,12 +284,19 @@ def _pair(study: Study, form: Form, theirs: Published) -> list[Row]:
     put("memory intercept, kB", memory.b, theirs.memory.b, MEASURED, "ours holds TensorFlow")
     for level in LEVELS:
         if level.name in theirs.times:
+            quantity = f"seconds_{level.name}"
+            source = study.source(form, quantity)
+            how = source.upper()
+            if source == MEASURED:
+                sizes = [t.n for t in study.fitted_times(form, level)]
+                links = study.levels[level.name].emulation
+                how = f"measured ({links}; n = {sizes[0]:,} to {sizes[-1]:,})"
             put(
                 f"seconds per element at {level.name}",
-                study.fit(form, f"seconds_{level.name}").a,
+                study.fit(form, quantity).a,
                 theirs.times[level.name].a,
-                MODELLED,
-                f"{level.text}; ours MODELLED, published measured on shaped links",
+                source,
+                f"{level.text}; ours {how}, published measured on shaped links",
             )
     return rows
 
@@ -274,36 +344,3 @@ def radar(study: Study) -> dict[str, tuple[float, ...]]:
         )
         for label, row in figures.items()
     }
-
-
-def notes(study: Study) -> list[str]:
-    """What a reader must know, contradictions of the published figures included."""
-    declared = all(m.as_declared for rows in study.measurements.values() for m in rows)
-    found = [
-        published.CAVEAT,
-        "Times at net0 to net3 are MODELLED: local measured time + rounds x latency + bytes of the "
-        "busiest party x 8 / rate, rounds from a cold start; no link is shaped, and what real ones "
-        "add is not in it. Published times were measured on shaped links: they took "
-        + ", ".join(
-            f"{low:.1f} to {high:.1f} times ({level})"
-            for level in ("net1", "net2", "net3")
-            for low, high in [published.slower_than_modelled(level)]
-        )
-        + " what the formula gives for their network alone.",
-        "Rounds and bytes are measured at the channel"
-        + (
-            " and equal the declared closed form in every measurement."
-            if declared
-            else "; NOT every measurement equals the declared closed form."
-        ),
-        f"Beyond the measured sizes (to n = {max(study.plan.closed_form):,}) bytes and rounds are "
-        "that closed form, marked as such.",
-        "Shares of points and MAPE are over ranges that reach beyond what some forms declare (the "
-        "softmax ones above all): see their declared range. Towards its lower end e^x is below the "
-        "last place, 2^-16 or 2^-40, and comes out as 0 or one unit: a large relative error.",
-        "Memory is the peak resident size of each worker, TensorFlow included; the published one "
-        "is of their process.",
-    ]
-    if study.cut:
-        found.append("Sizes left out: " + "; ".join(study.cut) + ".")
-    return found + published.contradictions()

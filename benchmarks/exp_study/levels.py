@@ -1,7 +1,7 @@
-"""The four network levels, and the time that a job would take at one.
+"""The four network levels, and the time that a job would take at one by the model.
 
-No link is shaped here: a time at a level is MODELLED from what was measured locally, and every
-file, table and picture says so.  `modelled_seconds` is the one place to replace.
+A time at a level is MEASURED on links that hold its figures (shaped.py), or MODELLED from what
+was measured locally where nothing was measured; every file, table and picture says which.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class NetLevel:
     """A link between each two parties.
 
     Attributes:
-        name: net0 to net3.
+        name: net0 to net3, a profile of cluster/profiles.py.
         bits_per_second: of each party's sending side.
         latency: one way, in seconds.
         text: for people.

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.benchmarks.exp_study import compare, published
-from tfe_bench.benchmarks.exp_study.levels import LEVELS
-from tfe_bench.benchmarks.exp_study.study import Study
+from tfe_bench.benchmarks.exp_study.forms import Form
+from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELLED
+from tfe_bench.benchmarks.exp_study.study import Study, Timed
 from tfe_bench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -98,10 +99,15 @@ def _radar(study: Study) -> Figure:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, fontsize=9)
     figure.suptitle(
         "exp in six dimensions: outside is better, rings are 10, 100 and 1000 times worse than the "
-        "best of all (time at net2: ours MODELLED)",
+        f"best of all (time at net2: ours {_net2_source(study)})",
         fontsize=12,
     )
     return figure
+
+
+def _net2_source(study: Study) -> str:
+    sources = {study.source(form, "seconds_net2") for form in study.main}
+    return MEASURED if sources == {MEASURED} else MODELLED.upper()
 
 
 def _error(study: Study) -> Figure:
@@ -186,19 +192,9 @@ def _runs(x: Any, good: Any) -> list[tuple[float, float]]:
 def _time(study: Study) -> Figure:
     figure = _figure(13, 4.6)
     panels: Any = figure.subplots(1, 4, sharex=True, sharey=True)
-    for i, (level, axes) in enumerate(zip(LEVELS, panels, strict=True)):
+    for level, axes in zip(LEVELS, panels, strict=True):
         for form in (f for f in study.main if f.ring_bits == 128):
-            rows = study.measurements[form]
-            axes.plot(
-                [m.n for m in rows],
-                [m.modelled(i) for m in rows],
-                marker="o",
-                ls=_line(form.name),
-                color=_colour(form.name),
-                label=f"{form.name} (modelled)",
-                markersize=4,
-                linewidth=1.6,
-            )
+            _our_times(axes, form, study.times(form, level))
         for method, ours in _PUBLISHED.items():
             theirs = published.times(method, level.name)
             axes.plot(
@@ -213,17 +209,67 @@ def _time(study: Study) -> Figure:
             )
         axes.set_xscale("log")
         axes.set_yscale("log")
-        axes.set_title(f"{level.name}: {level.text}", fontsize=10)
+        at = study.levels.get(level.name)
+        how = at.emulation if at and at.measurements else "ours MODELLED"
+        axes.set_title(f"{level.name}: {level.text}\n({how})", fontsize=10)
         axes.set_xlabel("elements")
         axes.grid(alpha=0.25)
     panels[0].set_ylabel("seconds")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9)
+    by_label: dict[str, Any] = {}
+    for axes in panels:  # not every panel has every line
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            by_label.setdefault(label, handle)
+    labels = sorted(by_label, key=lambda label: label.rpartition(" ")[2])
+    figure.legend(
+        [by_label[label] for label in labels],
+        labels,
+        loc="outside lower center",
+        ncols=4,
+        fontsize=9,
+    )
     figure.suptitle(
-        "Time in the ring of 128 bits: ours MODELLED from local runs, published measured",
+        "Time in the ring of 128 bits: filled points measured at the level, hollow ones MODELLED "
+        "from local runs; published measured",
         fontsize=12,
     )
     return figure
+
+
+def _our_times(axes: Any, form: Form, times: list[Timed]) -> None:
+    """Measured times filled and joined; the model's at all sizes, hollow where it stands alone."""
+    colour, style = _colour(form.name), _line(form.name)
+    measured = [t for t in times if t.source == MEASURED]
+    alone = [t for t in times if t.source == MODELLED]
+    if measured:
+        axes.plot(
+            [t.n for t in measured],
+            [t.seconds for t in measured],
+            marker="o",
+            ls=style,
+            color=colour,
+            label=f"{form.name} (measured)",
+            markersize=4.5,
+            linewidth=1.6,
+        )
+    if alone:
+        axes.plot(
+            [t.n for t in times],
+            [t.modelled for t in times],
+            ls=style,
+            color=colour,
+            linewidth=0.8,
+            alpha=0.6,
+        )
+        axes.plot(
+            [t.n for t in alone],
+            [t.modelled for t in alone],
+            marker="o",
+            ls="",
+            markerfacecolor="white",
+            color=colour,
+            label=f"{form.name} (modelled)",
+            markersize=4.5,
+        )
 
 
 def _memory(study: Study) -> Figure:

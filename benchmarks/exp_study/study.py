@@ -1,35 +1,27 @@
-"""Runs the study on workers: sizes for cost and time, 10,000 points for accuracy."""
+"""Runs the study on workers: sizes for cost and time, network levels, points for accuracy."""
 
 from __future__ import annotations
 
 import contextlib
-import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import numpy as np
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from tfe_bench.benchmarks.exp_study import grid
 from tfe_bench.benchmarks.exp_study.fits import Fit, line
 from tfe_bench.benchmarks.exp_study.forms import Form, main_forms, variants
-from tfe_bench.benchmarks.exp_study.levels import LEVELS, modelled_seconds
-from tfe_bench.cluster.client import JobResult, PrivateInput
-from tfe_bench.protocols.fixedpoint import FixedPoint
+from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELLED, NetLevel
+from tfe_bench.benchmarks.exp_study.measurement import Measurement, Runner, accuracy, measure
+from tfe_bench.benchmarks.exp_study.shaped import (
+    LEVEL_PLANS,
+    AtLevel,
+    LevelPlan,
+    Opener,
+    at_level,
+)
 
-Triple = tuple[int, int, int]
 Tell = Callable[[float, str], None]
-
-
-class Runner(Protocol):
-    """A cluster."""
-
-    def run(self, program: str, parameters: Any, inputs: Any) -> JobResult:
-        """Runs a program."""
-        ...
-
-
-Opener = Callable[[], contextlib.AbstractContextManager[Runner]]
+LOCAL = "local"
 
 
 @dataclass(frozen=True)
@@ -45,6 +37,7 @@ class Plan:
         fresh: whether each main form gets workers of its own, so that no form's memory is
             counted as another's idle memory.
         float32: whether x is rounded to float32 first.
+        levels: what is measured at each network level; one that is not there is modelled alone.
     """
 
     sizes: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
@@ -56,48 +49,38 @@ class Plan:
     fresh: bool = True
     quick: bool = False
     float32: bool = False
+    levels: Mapping[str, LevelPlan] = field(default_factory=lambda: LEVEL_PLANS)
 
 
-QUICK = Plan(sizes=(100, 1_000, 10_000), job_seconds=5.0, fresh=False, quick=True)
+QUICK = Plan(
+    sizes=(100, 1_000, 10_000),
+    job_seconds=5.0,
+    fresh=False,
+    quick=True,
+    levels={name: LevelPlan((1_000, 10_000), 3.0) for name in ("net1", "net2")},
+)
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """One form at one n, all of it measured.
+class Timed:
+    """The time of a form at one n and network level.
 
     Attributes:
-        sent: payload bytes that each party sent in one run.
-        rounds: messages on the critical path from a cold start; rounds_ahead with the dealer's
-            material already there.
-        peak_rss: resident bytes of each worker at the highest point.
-        growth: the part of that above the idle worker.
-        seconds: of each run, of the slowest party.
+        seconds: measured where `source` says so, else the model's.
+        modelled: by the model, from the local measurement.
+        repeat: timed runs, of a modelled time the local ones.
     """
 
-    form: Form
     n: int
-    sent: Triple
-    rounds: int
-    rounds_ahead: int
-    peak_rss: Triple
-    growth: Triple
-    seconds: tuple[float, ...]
+    seconds: float
+    source: str
+    modelled: float
+    repeat: int
 
     @property
-    def median(self) -> float:
-        """Of the seconds."""
-        return statistics.median(self.seconds)
-
-    def modelled(self, level: int) -> float:
-        """Seconds at a network level, modelled."""
-        return modelled_seconds(LEVELS[level], self.median, self.rounds, self.sent)
-
-    @property
-    def as_declared(self) -> bool:
-        """Whether bytes and rounds are what the closed form says."""
-        cost = self.form.cost(self.n)
-        declared = (cost.by_party(0), cost.rounds, cost.cold)
-        return (tuple(8 * b for b in self.sent), self.rounds_ahead, self.rounds) == declared
+    def ratio(self) -> float:
+        """Predicted over measured; NaN where nothing was measured."""
+        return self.modelled / self.seconds if self.source == MEASURED else math.nan
 
 
 @dataclass
@@ -105,13 +88,15 @@ class Study:
     """What was measured.
 
     Attributes:
-        measurements: by form, ascending n.
+        measurements: without shaped links, by form, ascending n.
+        levels: at the network levels, by name.
         accuracy: by form.
         cut: sizes that were left out, with the reason.
     """
 
     plan: Plan
     measurements: dict[Form, list[Measurement]] = field(default_factory=dict)
+    levels: dict[str, AtLevel] = field(default_factory=dict)
     accuracy: dict[Form, grid.Accuracy] = field(default_factory=dict)
     cut: list[str] = field(default_factory=list)
 
@@ -133,11 +118,49 @@ class Study:
             a, b, c = (sent / rows[0].n for sent in rows[0].sent)
         return a, b, c
 
+    def times(self, form: Form, level: NetLevel) -> list[Timed]:
+        """At a network level, for each n that was measured locally: measured there, or modelled."""
+        at = self.levels.get(level.name)
+        there = {m.n: m for m in at.measurements.get(form, ())} if at else {}
+        found = []
+        for m in self.measurements[form]:
+            modelled, own = m.modelled(level), there.get(m.n)
+            if own is None:
+                found.append(Timed(m.n, modelled, MODELLED, modelled, len(m.seconds)))
+            else:
+                found.append(Timed(m.n, own.median, MEASURED, modelled, len(own.seconds)))
+        return found
+
+    def fitted_times(self, form: Form, level: NetLevel) -> list[Timed]:
+        """What the line of a level goes through: measured times if there are two, else modelled."""
+        rows = self.times(form, level)
+        measured = [t for t in rows if t.source == MEASURED]
+        if len(measured) > 1:
+            return measured
+        return [replace(t, seconds=t.modelled, source=MODELLED) for t in rows]
+
+    def source(self, form: Form, quantity: str) -> str:
+        """Whether what a line goes through was measured, or modelled."""
+        level = _LEVEL_OF.get(quantity)
+        return MEASURED if level is None else self.fitted_times(form, level)[0].source
+
     def fit(self, form: Form, quantity: str) -> Fit:
         """The line of one of QUANTITIES over the sizes of a main form."""
-        value = QUANTITIES[quantity]
+        level = _LEVEL_OF.get(quantity)
+        if level is not None:
+            times = self.fitted_times(form, level)
+            return line([t.n for t in times], [t.seconds for t in times])
+        value = _MEASURED[quantity]
         rows = self.measurements[form]
         return line([m.n for m in rows], [value(m) for m in rows])
+
+    def model_fit(self, form: Form, quantity: str) -> Fit | None:
+        """The model's line over the same sizes as `fit`; None for what is no time at a level."""
+        level = _LEVEL_OF.get(quantity)
+        if level is None:
+            return None
+        times = self.fitted_times(form, level)
+        return line([t.n for t in times], [t.modelled for t in times])
 
 
 def _sent(party: int) -> Callable[[Measurement], float]:
@@ -148,25 +171,23 @@ def _peak_kb(party: int) -> Callable[[Measurement], float]:
     return lambda m: m.peak_rss[party] / 1024
 
 
-def _modelled(level: int) -> Callable[[Measurement], float]:
-    return lambda m: m.modelled(level)
-
-
-QUANTITIES: dict[str, Callable[[Measurement], float]] = {
+_MEASURED: dict[str, Callable[[Measurement], float]] = {
     **{f"bytes_P{p}": _sent(p) for p in range(3)},
     "bytes_total": lambda m: sum(m.sent),
     **{f"peak_rss_kb_P{p}": _peak_kb(p) for p in range(3)},
     "seconds_local": lambda m: m.median,
-    **{f"seconds_{v.name}": _modelled(i) for i, v in enumerate(LEVELS)},
 }
+_LEVEL_OF = {f"seconds_{level.name}": level for level in LEVELS}
+QUANTITIES = (*_MEASURED, *_LEVEL_OF)
 """What lines are fitted to."""
 
 
 def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: None) -> Study:
-    """Measures every form.
+    """Measures every form: without shaped links, then at each network level of the plan.
 
     Args:
-        open_cluster: gives the workers, one time or (`plan.fresh`) once for each main form.
+        open_cluster: gives the workers of a profile; LOCAL one time or (`plan.fresh`) once for each
+            main form, each level one time.
         tell: hears how far it is.
 
     Raises:
@@ -174,7 +195,9 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
     """
     study = Study(plan)
     main, others = main_forms(), variants(plan.quick)
-    work = len(main) * (len(plan.sizes) + 1) + 2 * len(others)
+    levels = [level for level in LEVELS if level.name in plan.levels]
+    at_levels = {level.name: len(main) * len(plan.levels[level.name].sizes) for level in levels}
+    work = len(main) * (len(plan.sizes) + 1) + 2 * len(others) + sum(at_levels.values())
     done = 0
 
     def step(form: Form, what: str) -> None:
@@ -192,18 +215,31 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
                 done += done_too
                 break
             step(form, f"n = {n:,}")
-            rows.append(_measure(cluster, form, n, plan.repeat))
+            rows.append(measure(cluster, form, n, plan.repeat))
         step(form, f"accuracy on {grid.POINTS:,} points")
-        study.accuracy[form] = _accuracy(cluster, form, plan.float32)
+        study.accuracy[form] = accuracy(cluster, form, plan.float32)
 
     with contextlib.ExitStack() as stack:
-        shared = None if plan.fresh else stack.enter_context(open_cluster())
+        shared = None if plan.fresh else stack.enter_context(open_cluster(LOCAL))
         for form in main:
-            with _kept(shared) if shared is not None else open_cluster() as cluster:
+            with _kept(shared) if shared is not None else open_cluster(LOCAL) as cluster:
                 one(cluster, form, plan.sizes)
-        shared = shared or stack.enter_context(open_cluster())
+        shared = shared or stack.enter_context(open_cluster(LOCAL))
         for form in others:
             one(shared, form, (plan.variant_size,))
+    local = {form: study.measurements[form] for form in main}
+    for level in levels:
+        after = done + at_levels[level.name]
+        study.levels[level.name] = at_level(
+            open_cluster,
+            level,
+            plan.levels[level.name],
+            local,
+            plan.repeat,
+            step,
+            study.cut.append,
+        )
+        done = after
     tell(1.0, "writing")
     return study
 
@@ -225,51 +261,3 @@ def _too_large(plan: Plan, before: Measurement, n: int) -> str:
     if before.n >= 100_000 and growth > plan.job_bytes:
         return f"about {growth / 1e9:.1f} GB a worker (limit {plan.job_bytes / 1e9:.1f} GB)"
     return ""
-
-
-def inputs(form: Form, x: Any) -> dict[str, PrivateInput]:
-    """x, encoded for the program "exp"."""
-    point = FixedPoint(form.fxp, form.ring_bits)
-    return {"x": PrivateInput(point.encode(x), form.fxp, point.limbs)}
-
-
-def decoded(form: Form, result: JobResult) -> Any:
-    """exp(x) as float64."""
-    bits = result.fractional_bits["y"]
-    return FixedPoint(bits, 64 * result.limbs["y"]).decode(result.outputs["y"])
-
-
-def usual_range(form: Form) -> tuple[float, float]:
-    """The declared range within that of the accuracy points: where x is drawn from."""
-    low, high = form.valid_range()
-    return max(grid.RANGE[0], low), min(grid.RANGE[1], high)
-
-
-def _measure(cluster: Runner, form: Form, n: int, repeat: int) -> Measurement:
-    x = np.linspace(*usual_range(form), n)
-    result = cluster.run("exp", {**form.parameters, "repeat": repeat}, inputs(form, x))
-    measured = result.measured
-    steps = list(zip(*(m["rounds"] for m in measured), strict=True))
-    a, b, c = measured
-    return Measurement(
-        form=form,
-        n=n,
-        sent=(sum(a["payload"]), sum(b["payload"]), sum(c["payload"])),
-        rounds=sum(max(s[0] for s in step) for step in steps),
-        rounds_ahead=sum(max(s[1] for s in step) for step in steps),
-        peak_rss=(_peak(a), _peak(b), _peak(c)),
-        growth=(a["peak_memory"], b["peak_memory"], c["peak_memory"]),
-        seconds=tuple(max(turn) for turn in zip(*(m["seconds"] for m in measured), strict=True)),
-    )
-
-
-def _peak(measured: dict[str, Any]) -> int:
-    return int(measured["idle_memory"]) + int(measured["peak_memory"])
-
-
-def _accuracy(cluster: Runner, form: Form, float32: bool) -> grid.Accuracy:
-    x = grid.points(float32)
-    parameters = {**form.parameters, "repeat": 1, "warm_up": 0}
-    y = decoded(form, cluster.run("exp", parameters, inputs(form, x)))
-    # Against the points that were meant, as in the published benchmark: an input's rounding counts.
-    return grid.measure(grid.points(), y, form.valid_range())

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
 import math
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +22,27 @@ from tfe_bench.benchmarks.exp_study import (
     fits,
     grid,
     levels,
+    notes,
     plots,
     published,
     report,
+    shaped,
     study,
 )
 from tfe_bench.benchmarks.exp_study.forms import METHODS, Form, main_forms, variants
+from tfe_bench.benchmarks.realised import Realised
 from tfe_bench.benchmarks.workloads.exp import check
 from tfe_bench.cluster.client import JobResult, PrivateInput
 from tfe_bench.cluster.jobs import InputSpec
-from tfe_bench.errors import ConfigError, DataError, PeerLost, UsageError
+from tfe_bench.errors import (
+    ConfigError,
+    DataError,
+    PeerLost,
+    PolicyError,
+    ProfileError,
+    TfeBenchError,
+    UsageError,
+)
 from tfe_bench.protocols.fixedpoint import FixedPoint
 
 # ---- figures
@@ -137,11 +150,29 @@ def test_published_tables_are_shipped() -> None:
 
 
 class Plain:
-    """A cluster that does what is declared: results of numpy, bytes and rounds of the cost."""
+    """A cluster that does what is declared: results of numpy, bytes and rounds of the cost.
+
+    At a network level it takes NETWORK times what the model gives.
+    """
+
+    NETWORK = 1.25
 
     def __init__(self, slow: float = 1e-6, extra_bytes: int = 0) -> None:
         self.slow, self.extra_bytes = slow, extra_bytes
-        self.jobs: list[tuple[Form, int]] = []
+        self.jobs: list[tuple[str, Form, int]] = []
+        self.emulation: str | None = None
+        self.realised: Realised | None = None
+        self.level: levels.NetLevel | None = None
+
+    def at(self, profile: str) -> None:
+        """Takes another network."""
+        self.level = next((v for v in levels.LEVELS if v.name == profile), None)
+        self.emulation = self.realised = None
+        if self.level is not None:
+            limited = ", host-limited" if profile in ("net0", "net1") else ""
+            self.emulation = f"netns+tun{limited}"
+            delay, rate = self.level.latency, self.level.bits_per_second
+            self.realised = Realised((delay,) * 3, (rate, rate / 2, rate), 1.0, 0)
 
     def run(self, program: str, parameters: Any, inputs: Any) -> JobResult:
         assert program == "exp"
@@ -151,13 +182,17 @@ class Plain:
         check(parameters, [InputSpec("x", given.shape, given.fractional_bits, given.limbs)])
         point = FixedPoint(given.fractional_bits, form.ring_bits)
         x = point.decode(given.ring)
-        self.jobs.append((form, x.size))
+        self.jobs.append((self.level.name if self.level else study.LOCAL, form, x.size))
         with np.errstate(over="ignore"):
             y = (1 + x / 2**form.iterations) ** 2**form.iterations
         exact = np.exp(x) if form.method != "taylor" else y
         exact = np.clip(exact, -point.limit / 2, point.limit / 2)
         cost = form.cost(x.size)
         sent = [bits // 8 + self.extra_bytes for bits in cost.by_party(0)]
+        seconds = 0.01 + self.slow * x.size
+        if self.level is not None:
+            modelled = levels.modelled_seconds(self.level, seconds, cost.cold, tuple(sent))
+            seconds = self.NETWORK * modelled
         return JobResult(
             outputs={"y": point.encode(exact)},
             fractional_bits={"y": given.fractional_bits},
@@ -166,7 +201,7 @@ class Plain:
                 {
                     "payload": [0, sent[p], 0],
                     "rounds": [[cost.cold, cost.rounds]],
-                    "seconds": [0.01 + self.slow * x.size] * parameters["repeat"],
+                    "seconds": [seconds] * parameters["repeat"],
                     "idle_memory": 500 << 20,
                     "peak_memory": 100 * 1024 + 200 * x.size,
                 }
@@ -175,11 +210,18 @@ class Plain:
         )
 
 
-def _run(plan: study.Plan, cluster: Plain | None = None) -> study.Study:
+def _run(
+    plan: study.Plan,
+    cluster: Plain | None = None,
+    refused: Mapping[str, TfeBenchError] | None = None,
+) -> study.Study:
     cluster = cluster or Plain()
 
     @contextlib.contextmanager
-    def opened() -> Iterator[Plain]:
+    def opened(profile: str) -> Iterator[Plain]:
+        if refused and profile in refused:
+            raise refused[profile]
+        cluster.at(profile)
         yield cluster
 
     return study.run(opened, plan)
@@ -213,9 +255,18 @@ def test_fits_over_the_measurements_are_the_lines_behind_them(found: study.Study
     memory = found.fit(form, "peak_rss_kb_P0")
     assert (memory.a, memory.b) == pytest.approx((200 / 1024, 500 * 1024 + 100))
     assert found.fit(form, "seconds_local").a == pytest.approx(1e-6)
-    slope = 1e-6 + max(cost.by_party(0)) / 100e6
-    assert found.fit(form, "seconds_net2").a == pytest.approx(slope)
-    assert found.fit(form, "seconds_net2").b == pytest.approx(0.01 + 0.01 * cost.cold)
+    for name, rate, latency, source, times in (
+        ("net2", 100e6, 0.01, levels.MEASURED, Plain.NETWORK),
+        ("net3", 10e6, 0.1, levels.MODELLED, 1),
+    ):
+        slope, fixed = 1e-6 + max(cost.by_party(0)) / rate, 0.01 + latency * cost.cold
+        fit, model = found.fit(form, f"seconds_{name}"), found.model_fit(form, f"seconds_{name}")
+        assert found.source(form, f"seconds_{name}") == source
+        assert model is not None and fit.points == model.points == (2 if times > 1 else 3)
+        assert (fit.a, fit.b) == pytest.approx((times * slope, times * fixed))
+        assert (model.a, model.b) == pytest.approx((slope, fixed))
+    assert found.source(form, "bytes_P0") == found.source(form, "seconds_local") == levels.MEASURED
+    assert found.model_fit(form, "seconds_local") is None
 
 
 def test_the_report_has_every_file_and_labels_what_is_modelled(
@@ -237,10 +288,24 @@ def test_the_report_has_every_file_and_labels_what_is_modelled(
         *("bytes_source", "rounds", "rounds_ahead"),
         *("peak_rss_kb_P0", "peak_rss_kb_P1", "peak_rss_kb_P2"),
         *("elapsed_s", "elapsed_source", "repeat"),
+        *("modelled_s", "predicted_over_measured", "links"),
     ]
+    mains = {(f.name, str(f.ring_bits)) for f in found.main}
     for row in rows:
-        expected = {"local": "measured", "": ""}.get(row["net_level"], "modelled")
+        plan = study.QUICK.levels.get(row["net_level"])
+        main = (row["params"], row["ring_bits"]) in mains
+        there = main and plan is not None and int(row["n"]) in plan.sizes
+        known = {"local": "measured", "": ""}
+        expected = known.get(row["net_level"], "measured" if there else "modelled")
         assert row["elapsed_source"] == expected
+        assert row["links"].startswith("netns+tun" if there else "") and bool(row["links"]) == there
+        if there:
+            assert float(row["predicted_over_measured"]) == pytest.approx(1 / Plain.NETWORK)
+            assert float(row["elapsed_s"]) > float(row["modelled_s"])
+        else:
+            assert row["predicted_over_measured"] == ""
+        if expected == "modelled":
+            assert row["elapsed_s"] == row["modelled_s"]
         assert row["bytes_source"] == ("measured" if row["net_level"] else "closed form")
         assert int(row["bytes_total"]) == sum(int(row[f"bytes_sent_P{p}"]) for p in range(3))
     assert {int(r["n"]) for r in rows if not r["net_level"]} == {10**6, 10**7}
@@ -253,18 +318,41 @@ def test_the_report_has_every_file_and_labels_what_is_modelled(
     fit_rows = _read(folder / "exp_fits.csv")
     assert len(fit_rows) == 8 * len(study.QUANTITIES)
     for row in fit_rows:
-        assert row["source"] == ("modelled" if "seconds_net" in row["quantity"] else "measured")
+        level = row["quantity"].removeprefix("seconds_")
+        modelled = level in ("net0", "net3")
+        assert row["source"] == ("modelled" if modelled else "measured")
+        assert bool(row["modelled_a"]) == level.startswith("net")
+        if level in study.QUICK.levels:
+            ratio = float(row["predicted_over_measured_a"])
+            assert ratio == pytest.approx(1 / Plain.NETWORK, rel=1e-5)
+        else:
+            assert row["predicted_over_measured_a"] == ""
     rows = _read(folder / "exp_compare.csv")
     assert {r["published_method"] for r in rows} == set(published.METHODS)
-    assert all(
-        r["ours_source"] == ("modelled" if r["metric"].startswith("seconds") else "measured")
-        for r in rows
-    )
+    for row in rows:
+        modelled = row["metric"].endswith(("net0", "net3"))
+        assert row["ours_source"] == ("modelled" if modelled else "measured")
+        assert ("MODELLED" in row["note"]) == modelled
+    level_rows = {r["net_level"]: r for r in _read(folder / "exp_levels.csv")}
+    assert list(level_rows) == ["net0", "net1", "net2", "net3"]
+    sources = {name: r["source"] for name, r in level_rows.items()}
+    assert sources == dict(net0="modelled", net1="measured", net2="measured", net3="modelled")
+    assert level_rows["net1"]["host_limited"] == "true"
+    assert level_rows["net2"]["host_limited"] == "false"
+    assert float(level_rows["net2"]["realised_egress_mbit_P1"]) == 50
+    assert level_rows["net3"]["why_not_measured"] == "not asked for"
     rounds = next(r for r in rows if r["metric"] == "rounds")
     assert float(rounds["times_better"]) == pytest.approx(12 / float(rounds["ours"]))
 
     text = (folder / "report.md").read_text()
-    for word in ("modelled", published.SOURCE, published.CAVEAT, *published.contradictions()):
+    for word in (
+        "~ MODELLED",
+        "host-limited",
+        "50 .. 100 Mbit/s",
+        published.SOURCE,
+        published.CAVEAT,
+        *published.contradictions(),
+    ):
         assert word in text
     assert all(f"({name})" in text for name in pictures)
 
@@ -301,25 +389,77 @@ def test_matplotlib_is_missed_before_the_study_and_needed_by_pictures_alone(
 
 def test_sizes_that_would_take_too_long_are_left_out_and_named() -> None:
     plan = study.Plan(sizes=(10, 1_000, 10_000, 100_000), quick=True, job_seconds=0.5)
+    plan = replace(plan, levels={})
     cut = _run(plan, Plain(slow=1e-4))
     assert all([m.n for m in cut.measurements[f]] == [10, 1_000] for f in cut.main)
     assert len(cut.cut) == 8 and "n = 10,000 left out" in cut.cut[0]
-    assert any("Sizes left out" in note for note in compare.notes(cut))
+    assert any("Sizes left out" in note for note in notes.notes(cut))
+    assert any("Times at net0 to net3 are MODELLED" in note for note in notes.notes(cut))
     rows = compare.exp_rows(cut)
     assert {r["n"] for r in rows if r["bytes_source"] == "measured"} == {10, 1_000, 10_000}
 
 
+def test_each_level_is_measured_by_one_cluster_at_the_sizes_that_fit_its_limit() -> None:
+    cluster = Plain()
+    plan = study.Plan(sizes=(100, 1_000, 10_000), fresh=False)
+    every = _run(plan, cluster)
+    assert list(every.levels) == [level.name for level in levels.LEVELS]
+    seen = [profile for profile, *_ in cluster.jobs]
+    assert [p for p, _ in itertools.groupby(seen)] == [study.LOCAL, *every.levels]
+    for name, at in every.levels.items():
+        sizes = [n for n in plan.levels[name].sizes if n in plan.sizes]
+        for form in every.main:
+            assert [m.n for m in at.measurements[form]] == sizes
+            assert every.source(form, f"seconds_{name}") == levels.MEASURED
+        assert at.host_limited == (name in ("net0", "net1"))
+    assert every.cut == []
+    assert not any("~" in cell for row in report.times(every)[1] for cell in row)
+    assert "MODELLED" not in report.key(every)
+    assert [row[4] for row in report.links(every)[1]] == ["16 measured"] * 3 + ["24 measured"]
+    head, rows = report.model_check(every)
+    assert head[1:] == tuple(f"net{level} n = 10,000" for level in range(4)) and all(
+        cell.endswith(" s / 0.80") for row in rows for cell in row[1:]
+    )
+
+    tight = {"net3": shaped.LevelPlan((100, 1_000, 10_000), 4.0)}
+    cut = _run(replace(plan, levels=tight))
+    form = Form("pade", 128)  # 10 rounds of 0.1 s and 0.36 s of bytes for 1000 elements, 4 runs
+    assert form in cut.main and form not in cut.levels["net3"].measurements
+    assert cut.source(form, "seconds_net3") == levels.MODELLED
+    assert cut.source(Form("one-round", 128), "seconds_net3") == levels.MEASURED
+    assert any(text.startswith("pade / 128 at net3: n = 100 left out, about") for text in cut.cut)
+
+
+def test_links_that_fail_leave_their_level_modelled_and_the_reason_in_the_report() -> None:
+    refused = {
+        "net1": PolicyError("no shaping here"),
+        "net2": ProfileError("one-way delay 0-1 15 ms instead of 10 ms"),
+    }
+    found = _run(study.QUICK, refused=refused)
+    for form in found.main:
+        assert found.source(form, "seconds_net1") == levels.MODELLED
+        assert found.source(form, "seconds_net2") == levels.MODELLED
+    for name, error in refused.items():
+        assert any(f"at {name}" in note and str(error) in note for note in notes.notes(found))
+    rows = {r["net_level"]: r for r in compare.level_rows(found)}
+    assert rows["net2"]["source"] == "modelled" and "15 ms" in rows["net2"]["why_not_measured"]
+    with pytest.raises(PeerLost):
+        _run(study.QUICK, refused={"net2": PeerLost(1, "gone")})
+
+
 def test_bytes_other_than_declared_are_told() -> None:
     other = _run(study.QUICK, Plain(extra_bytes=8))
-    assert any("NOT every measurement" in note for note in compare.notes(other))
+    assert any("NOT every measurement" in note for note in notes.notes(other))
 
 
 def test_progress_grows_to_the_end_and_a_lost_worker_ends_the_study() -> None:
     told: list[float] = []
 
     @contextlib.contextmanager
-    def opened() -> Iterator[Plain]:
-        yield Plain(slow=1e-4)
+    def opened(profile: str) -> Iterator[Plain]:
+        cluster = Plain(slow=1e-4)
+        cluster.at(profile)
+        yield cluster
 
     study.run(opened, study.QUICK, lambda fraction, text: told.append(fraction))
     assert told == sorted(told) and told[0] == 0 and told[-1] == 1

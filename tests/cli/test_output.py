@@ -205,13 +205,16 @@ def test_advice_on_a_range_needs_no_worker(command: Command, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_quick_study_writes_its_report(command: Command, tmp_path: Path) -> None:
-    done = command("exp", "--study", "--quick", "--report", "study")
+    options = ("--quick", "--levels", "net1", "--emulate", "channel")
+    done = command("exp", "--study", *options, "--report", "study")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "MODELLED" in done.stdout and "offline not counted" in done.stdout
+    assert "16 measured" in done.stdout and "channel" in done.stdout
     assert [p.name for p in tmp_path.iterdir()] == ["study"]
     names = {p.name for p in (tmp_path / "study").iterdir()}
     assert {"exp.csv", "exp_accuracy.csv", "exp_fits.csv", "exp_compare.csv"} <= names
+    assert "exp_levels.csv" in names
     assert {"report.md", "exp_radar.png", "exp_error.png", "exp_range.png"} <= names
 
 

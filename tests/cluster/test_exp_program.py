@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tfe_bench.benchmarks.exp_study import study
+from tfe_bench.benchmarks.exp_study import measurement
 from tfe_bench.benchmarks.exp_study.forms import Form
 from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.errors import UsageError
@@ -32,10 +32,12 @@ def test_a_form_is_within_its_tolerance_and_costs_what_it_declares(
     shared_cluster: LocalCluster, form: Form, rng: np.random.Generator
 ) -> None:
     point = FixedPoint(form.fxp, form.ring_bits)
-    low, high = study.usual_range(form)
+    low, high = measurement.usual_range(form)
     x = point.decode(point.encode(rng.uniform(low, high, (40, 25))))
-    result = shared_cluster.run("exp", {**form.parameters, "repeat": 2}, study.inputs(form, x))
-    y = study.decoded(form, result)
+    result = shared_cluster.run(
+        "exp", {**form.parameters, "repeat": 2}, measurement.inputs(form, x)
+    )
+    y = measurement.decoded(form, result)
     assert y.shape == x.shape and result.fractional_bits["y"] == form.fxp
     assert np.all(np.abs(y - np.exp(x)) <= form.tolerance(x))
     assert [len(m["seconds"]) for m in result.measured] == [2, 2, 2]
@@ -45,10 +47,10 @@ def test_a_form_is_within_its_tolerance_and_costs_what_it_declares(
 
 
 def test_a_study_of_real_workers_measures_what_is_declared(shared_cluster: LocalCluster) -> None:
-    found = study._measure(shared_cluster, Form("one-round", 128), 100, repeat=3)
+    found = measurement.measure(shared_cluster, Form("one-round", 128), 100, repeat=3)
     assert found.as_declared and len(found.seconds) == 3
     assert min(found.peak_rss) > max(found.growth) > 0
-    accuracy = study._accuracy(shared_cluster, Form("one-round", 128), float32=False)
+    accuracy = measurement.accuracy(shared_cluster, Form("one-round", 128), float32=False)
     assert accuracy.mean6 > 0.8 and accuracy.mape < 1e-5
     assert accuracy.last == 40 and accuracy.first < -24
 

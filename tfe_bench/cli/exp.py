@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from tfe_bench.errors import UsageError, did_you_mean
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.exp_study.forms import Form
     from tfe_bench.benchmarks.exp_study.report import Table
+    from tfe_bench.benchmarks.exp_study.shaped import LevelPlan
     from tfe_bench.benchmarks.exp_study.study import Study
 
 METHODS = ("one-round", "taylor", "prime", "pade")
@@ -65,7 +66,17 @@ def add_parser(commands: Any) -> None:
     p.add_argument(
         "--report", type=Path, metavar="DIR", help=f"new folder of the report (default {_REPORT})"
     )
-    p.add_argument("--quick", action="store_true", help="a study of small sizes, within a minute")
+    p.add_argument(
+        "--quick",
+        action="store_true",
+        help="a study of small sizes; of the network levels it measures net1 and net2",
+    )
+    p.add_argument(
+        "--levels",
+        metavar="NAMES",
+        help="in a study, the network levels to measure: all (default), none, or some of net0, "
+        "net1, net2 and net3, as in net1,net2; the others are modelled",
+    )
     p.add_argument(
         "--float32",
         action="store_true",
@@ -79,8 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     if arguments.repeat is None:
         arguments.repeat = 3 if arguments.study else 5
-    for option in ("report", "quick", "float32"):
-        if getattr(arguments, option) and not arguments.study:
+    for option in ("report", "quick", "float32", "levels"):
+        if getattr(arguments, option) not in (None, False) and not arguments.study:
             raise UsageError(f"--{option} goes with --study. Received: no --study.")
     if arguments.study:
         return _study(arguments)
@@ -122,7 +133,7 @@ def _form(arguments: argparse.Namespace) -> Form:
 def _measure(arguments: argparse.Namespace) -> int:
     import numpy as np
 
-    from tfe_bench.benchmarks.exp_study.study import decoded, inputs, usual_range
+    from tfe_bench.benchmarks.exp_study.measurement import decoded, inputs, usual_range
     from tfe_bench.protocols.fixedpoint import FixedPoint
 
     form = _form(arguments)
@@ -224,6 +235,7 @@ def _study(arguments: argparse.Namespace) -> int:
 
     from tfe_bench.benchmarks.exp_study import plots, study
     from tfe_bench.benchmarks.exp_study import report as folder
+    from tfe_bench.cluster.links import CHANNEL
 
     for option in (
         *("n", "method", "clamp", "ring", "iterations", "softmax", "fractional_bits"),
@@ -234,7 +246,7 @@ def _study(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--{name} goes with a single measurement. Received: --study.")
     if arguments.profile != "local":
         raise UsageError(
-            "A study models the networks net0 to net3 from what it measures unshaped. Received: "
+            "A study measures at network levels of its own, which --levels chooses. Received: "
             f"--profile {arguments.profile}, which goes with a single measurement."
         )
     where = arguments.report or _REPORT
@@ -242,19 +254,40 @@ def _study(arguments: argparse.Namespace) -> int:
     plots.require()
     plan = study.QUICK if arguments.quick else study.Plan()
     plan = replace(plan, float32=arguments.float32, repeat=arguments.repeat)
+    plan = replace(plan, levels=_levels(arguments, plan.levels))
     if arguments.cluster is not None:
         plan = replace(plan, fresh=False)  # these workers are there to stay
     with progress_bar(arguments) as bar:
-        found = study.run(lambda: open_cluster(arguments, bar), plan, bar.update)
+
+        def opened(profile: str) -> Any:
+            if profile != study.LOCAL:
+                bar.say(f"{profile}: starting the workers")
+            cluster = open_cluster(
+                argparse.Namespace(**{**vars(arguments), "profile": profile}), bar
+            )
+            if cluster.emulation is not None and cluster.emulation.startswith(CHANNEL):
+                arguments.emulate = CHANNEL  # what cannot be is said once
+            return cluster
+
+        found = study.run(opened, plan, bar.update)
         files = folder.write(found, where)
     if arguments.json:
         print(json.dumps(_plain(found, where, files), allow_nan=False))
         return 0
     print("Measured: bytes (by party), rounds, accuracy on 10,000 points\n")
     _print_table(folder.summary(found))
-    print("\nPer element, slopes: memory and local time measured, net0 to net3 MODELLED")
-    print("(* published, measured on shaped links)\n")
+    print("\nPer element, slopes: memory, local time, and time at the network levels")
+    print(f"({folder.key(found)})\n")
     _print_table(folder.times(found))
+    print("\nNetwork levels, as the links were found to be; the model against what was measured\n")
+    _print_table(folder.links(found))
+    for name, level in found.levels.items():
+        if level.refused:
+            print(f"Nothing is measured at {name}: {level.refused}")
+    checked = folder.model_check(found)
+    if len(checked[0]) > 1:
+        print("\nSeconds measured / predicted over measured, at the largest n of all forms\n")
+        _print_table(checked)
     print("\nTimes better than the published figures (2 parties + dealer, offline not counted)\n")
     _print_table(folder.comparison(found))
     print("\nWhich form to take (cheapest at net2 that covers the range)\n")
@@ -264,9 +297,34 @@ def _study(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _levels(
+    arguments: argparse.Namespace, planned: Mapping[str, LevelPlan]
+) -> dict[str, LevelPlan]:
+    """What is measured at the levels that --levels names."""
+    from tfe_bench.benchmarks.exp_study.levels import LEVELS
+    from tfe_bench.benchmarks.exp_study.shaped import LEVEL_PLANS
+
+    known = [level.name for level in LEVELS]
+    if arguments.levels is None:
+        return dict(planned)
+    names = [name.strip() for name in arguments.levels.split(",")]
+    if names in (["all"], ["none"]):
+        names = known if names == ["all"] else []
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"Unknown network level in --levels.{did_you_mean(name, known)} Received: "
+                f"{name!r}. Known: {', '.join(known)}; all; none."
+            )
+    few = next(iter(planned.values()))  # of a quick study: the same at each level
+    plans = {name: few for name in known} if arguments.quick else LEVEL_PLANS
+    return {name: plans[name] for name in known if name in names}
+
+
 def _plain(found: Study, where: Path, files: Sequence[str]) -> dict[str, Any]:
     from tfe_bench.benchmarks.exp_study import compare
     from tfe_bench.benchmarks.exp_study import report as folder
+    from tfe_bench.benchmarks.exp_study.notes import notes
 
     def rows(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [
@@ -280,9 +338,10 @@ def _plain(found: Study, where: Path, files: Sequence[str]) -> dict[str, Any]:
         "exp": rows(compare.exp_rows(found)),
         "accuracy": rows(compare.accuracy_rows(found)),
         "fits": rows(compare.fit_rows(found)),
+        "levels": rows(compare.level_rows(found)),
         "compare": rows(compare.compare_rows(found)),
         "advice": folder.advice(found),
-        "notes": compare.notes(found),
+        "notes": notes(found),
     }
 
 

@@ -1,0 +1,125 @@
+"""One form at one size on workers: what it sent, how long it took, how exact it was."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from tfe_bench.benchmarks.exp_study import grid
+from tfe_bench.benchmarks.exp_study.forms import Form
+from tfe_bench.benchmarks.exp_study.levels import NetLevel, modelled_seconds
+from tfe_bench.benchmarks.realised import Realised
+from tfe_bench.cluster.client import JobResult, PrivateInput
+from tfe_bench.protocols.fixedpoint import FixedPoint
+
+Triple = tuple[int, int, int]
+
+
+class Runner(Protocol):
+    """A cluster whose links were looked at."""
+
+    @property
+    def emulation(self) -> str | None:
+        """How its links were made, with ", host-limited" where they miss their figures."""
+        ...
+
+    @property
+    def realised(self) -> Realised | None:
+        """What the links were found to hold; None where nothing is shaped."""
+        ...
+
+    def run(self, program: str, parameters: Any, inputs: Any) -> JobResult:
+        """Runs a program."""
+        ...
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One form at one n, all of it measured.
+
+    Attributes:
+        sent: payload bytes that each party sent in one run.
+        rounds: messages on the critical path from a cold start; rounds_ahead with the dealer's
+            material already there.
+        peak_rss: resident bytes of each worker at the highest point.
+        growth: the part of that above the idle worker.
+        seconds: of each run, of the slowest party.
+    """
+
+    form: Form
+    n: int
+    sent: Triple
+    rounds: int
+    rounds_ahead: int
+    peak_rss: Triple
+    growth: Triple
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Of the seconds."""
+        return statistics.median(self.seconds)
+
+    def modelled(self, level: NetLevel) -> float:
+        """Seconds at a network level, modelled; of a local measurement."""
+        return modelled_seconds(level, self.median, self.rounds, self.sent)
+
+    @property
+    def as_declared(self) -> bool:
+        """Whether bytes and rounds are what the closed form says."""
+        cost = self.form.cost(self.n)
+        declared = (cost.by_party(0), cost.rounds, cost.cold)
+        return (tuple(8 * b for b in self.sent), self.rounds_ahead, self.rounds) == declared
+
+
+def inputs(form: Form, x: Any) -> dict[str, PrivateInput]:
+    """x, encoded for the program "exp"."""
+    point = FixedPoint(form.fxp, form.ring_bits)
+    return {"x": PrivateInput(point.encode(x), form.fxp, point.limbs)}
+
+
+def decoded(form: Form, result: JobResult) -> Any:
+    """exp(x) as float64."""
+    bits = result.fractional_bits["y"]
+    return FixedPoint(bits, 64 * result.limbs["y"]).decode(result.outputs["y"])
+
+
+def usual_range(form: Form) -> tuple[float, float]:
+    """The declared range within that of the accuracy points: where x is drawn from."""
+    low, high = form.valid_range()
+    return max(grid.RANGE[0], low), min(grid.RANGE[1], high)
+
+
+def measure(cluster: Runner, form: Form, n: int, repeat: int) -> Measurement:
+    """Runs a form on n points of its range, `repeat` times."""
+    x = np.linspace(*usual_range(form), n)
+    result = cluster.run("exp", {**form.parameters, "repeat": repeat}, inputs(form, x))
+    measured = result.measured
+    steps = list(zip(*(m["rounds"] for m in measured), strict=True))
+    a, b, c = measured
+    return Measurement(
+        form=form,
+        n=n,
+        sent=(sum(a["payload"]), sum(b["payload"]), sum(c["payload"])),
+        rounds=sum(max(s[0] for s in step) for step in steps),
+        rounds_ahead=sum(max(s[1] for s in step) for step in steps),
+        peak_rss=(_peak(a), _peak(b), _peak(c)),
+        growth=(a["peak_memory"], b["peak_memory"], c["peak_memory"]),
+        seconds=tuple(max(turn) for turn in zip(*(m["seconds"] for m in measured), strict=True)),
+    )
+
+
+def _peak(measured: dict[str, Any]) -> int:
+    return int(measured["idle_memory"]) + int(measured["peak_memory"])
+
+
+def accuracy(cluster: Runner, form: Form, float32: bool) -> grid.Accuracy:
+    """Runs a form on the points of `grid`."""
+    x = grid.points(float32)
+    parameters = {**form.parameters, "repeat": 1, "warm_up": 0}
+    y = decoded(form, cluster.run("exp", parameters, inputs(form, x)))
+    # Against the points that were meant, as in the published benchmark: an input's rounding counts.
+    return grid.measure(grid.points(), y, form.valid_range())

@@ -1,0 +1,75 @@
+"""What a reader of the study must know: what is measured, what is not, and the holes."""
+
+from __future__ import annotations
+
+from tfe_bench.benchmarks.exp_study import published
+from tfe_bench.benchmarks.exp_study.compare import level_ratios
+from tfe_bench.benchmarks.exp_study.levels import LEVELS
+from tfe_bench.benchmarks.exp_study.study import Study
+
+
+def notes(study: Study) -> list[str]:
+    """What a reader must know, contradictions of the published figures included."""
+    every = [study.measurements, *(at.measurements for at in study.levels.values())]
+    declared = all(m.as_declared for forms in every for rows in forms.values() for m in rows)
+    found = [
+        published.CAVEAT,
+        *_notes_on_times(study),
+        "Rounds and bytes are measured at the channel"
+        + (
+            " and equal the declared closed form in every measurement."
+            if declared
+            else "; NOT every measurement equals the declared closed form."
+        ),
+        f"Beyond the measured sizes (to n = {max(study.plan.closed_form):,}) bytes and rounds are "
+        "that closed form, marked as such.",
+        "Shares of points and MAPE are over ranges that reach beyond what some forms declare (the "
+        "softmax ones above all): see their declared range. Towards its lower end e^x is below the "
+        "last place, 2^-16 or 2^-40, and comes out as 0 or one unit: a large relative error.",
+        "Memory is the peak resident size of each worker, TensorFlow included; the published one "
+        "is of their process.",
+    ]
+    if study.cut:
+        found.append("Sizes left out: " + "; ".join(study.cut) + ".")
+    return found + published.contradictions()
+
+
+def _notes_on_times(study: Study) -> list[str]:
+    """Which times are measured, how far the model is off them, and which are the model's."""
+    found = []
+    for name, at in study.levels.items():
+        ratios = level_ratios(study, name)
+        if ratios:
+            text = (
+                f"Times at {name} ({at.level.text}) are measured on links made so ({at.emulation})"
+                f"; the model gives {min(ratios):.2f} to {max(ratios):.2f} of what was measured."
+            )
+            if at.host_limited:
+                text += (
+                    " Host-limited: this machine does not hold the level's figures, see the "
+                    "realised ones."
+                )
+            found.append(text)
+        elif at.refused:
+            found.append(f"Nothing is measured at {name}: {at.refused}")
+    left = [v.name for v in LEVELS if not level_ratios(study, v.name)]
+    where = "sizes that were not measured at a level"
+    if len(left) == len(LEVELS):
+        where = "Times at net0 to net3"
+    elif left:
+        where = f"Times at {' and '.join(left)}, and of {where},"
+    else:
+        where = f"Times of {where}"
+    found.append(
+        f"{where} are MODELLED: local measured time + rounds x latency + bytes of the busiest "
+        "party x 8 / rate, rounds from a cold start. It leaves out the evaluators' own bytes where "
+        "they wait for the dealer's first (one-round, prime), and that sending overlaps with "
+        "computing. Published times were measured on shaped links: they took "
+        + ", ".join(
+            f"{low:.1f} to {high:.1f} times ({level})"
+            for level in ("net1", "net2", "net3")
+            for low, high in [published.slower_than_modelled(level)]
+        )
+        + " what the formula gives for their network alone."
+    )
+    return found
