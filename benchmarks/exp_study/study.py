@@ -187,7 +187,7 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
 
     Args:
         open_cluster: gives the workers of a profile; LOCAL one time or (`plan.fresh`) once for each
-            main form, each level one time.
+            main form, each level one time, or once more after the others if it refuses.
         tell: hears how far it is.
 
     Raises:
@@ -228,9 +228,12 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
         for form in others:
             one(shared, form, (plan.variant_size,))
     local = {form: study.measurements[form] for form in main}
-    for level in levels:
+    tried: set[str] = set()
+    waiting = list(levels)
+    while waiting:
+        level = waiting.pop(0)
         after = done + at_levels[level.name]
-        study.levels[level.name] = at_level(
+        found = study.levels[level.name] = at_level(
             open_cluster,
             level,
             plan.levels[level.name],
@@ -239,6 +242,10 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
             step,
             study.cut.append,
         )
+        if found.refused and level.name not in tried:
+            tried.add(level.name)
+            waiting.append(level)  # once more after the others: a busy moment may be over
+            continue
         done = after
     tell(1.0, "writing")
     return study

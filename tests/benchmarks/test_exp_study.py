@@ -447,6 +447,26 @@ def test_links_that_fail_leave_their_level_modelled_and_the_reason_in_the_report
         _run(study.QUICK, refused={"net2": PeerLost(1, "gone")})
 
 
+def test_links_that_fail_once_are_tried_again_after_the_other_levels() -> None:
+    opened: list[str] = []
+    told: list[float] = []
+
+    @contextlib.contextmanager
+    def busy_at_first(profile: str) -> Iterator[Plain]:
+        opened.append(profile)
+        if profile == "net1" and opened.count("net1") == 1:
+            raise ProfileError("busy")
+        cluster = Plain()
+        cluster.at(profile)
+        yield cluster
+
+    found = study.run(busy_at_first, study.QUICK, lambda fraction, text: told.append(fraction))
+    assert opened == ["local", "net1", "net2", "net1"] and list(found.levels) == ["net1", "net2"]
+    assert told == sorted(told) and told[-1] == 1
+    for name in found.levels:
+        assert found.source(Form("prime", 128), f"seconds_{name}") == levels.MEASURED
+
+
 def test_bytes_other_than_declared_are_told() -> None:
     other = _run(study.QUICK, Plain(extra_bytes=8))
     assert any("NOT every measurement" in note for note in notes.notes(other))
