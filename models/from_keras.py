@@ -6,6 +6,7 @@ counts by its exact class: one that inherits from Dense may compute something el
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,10 +50,9 @@ class _Unfit(Exception):
 
 def _keras() -> Any:
     try:
-        import keras
+        return importlib.import_module("keras")
     except ImportError as error:
         raise OpsMissing(f"Models are converted with Keras 3, which is missing: {error}.") from None
-    return keras
 
 
 def load(path: str | Path) -> Any:
@@ -146,14 +146,10 @@ class _Reader:
                     f"The model {model.name!r} is not built. Begin it with keras.Input(shape)."
                 )
             return model._functional
-        # A model made from inputs and outputs; a subclass with its own `call` is none.
-        own = type(model).call is not getattr(models.Model, "call", None)
-        if hasattr(model, "_nodes_by_depth") and hasattr(model, "operations"):
-            functional = next(
-                (c for c in type(model).__mro__ if c.__name__ == "Functional"), type(model)
-            )
-            if not own or type(model).call is functional.call:
-                return model
+        kind: Any = type(model)
+        functional = next((c for c in kind.__mro__ if c.__name__ == "Functional"), None)
+        if functional is not None and kind.call is functional.call:
+            return model
         raise UsageError(
             "convert wants a Sequential or functional model; one with its own call() is code. "
             f"Received: {type(model).__name__} {model.name!r}."
