@@ -105,9 +105,10 @@ def from_keras(model: Any) -> Graph:
                 f"The model's input {tensor.name!r} wants known sizes. Received: "
                 f"{list(tensor.shape)}. Build the model with keras.Input(shape)."
             )
-        reader.taken.add(tensor.name)
-        inputs[tensor.name] = tuple(int(n) for n in shape)
-        values.append(tensor.name)
+        layer = tensor._keras_history.operation
+        name = reader.unique(tensor.name if layer is None else layer.name)
+        inputs[name] = tuple(int(n) for n in shape)
+        values.append(name)
     outputs = reader.read(function, values, "")
     if reader.unfit:
         raise UsageError(
@@ -238,7 +239,7 @@ class _Reader:
 
 
 def _array(layer: str, name: str, value: Any) -> Array:
-    array = np.array(value)
+    array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         raise _Unfit(f"its weights are {array.dtype}")
     array = array.astype(np.float64 if array.dtype == np.float64 else np.float32)
