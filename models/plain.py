@@ -164,7 +164,9 @@ def _pooled(kind: str) -> Callable[..., Any]:
         if kind == "SUM":
             kernel = np.ones((*o["ksize"], 1, 1))
             return linear_channels(x, kernel, o)
-        return tf.nn.pool(x, o["ksize"], kind, o["strides"], o["padding"])
+        # (tf.nn.pool refuses strides larger than the window)
+        function = tf.nn.max_pool2d if kind == "MAX" else tf.nn.avg_pool2d
+        return function(x, o["ksize"], o["strides"], o["padding"])
 
     return pool
 
