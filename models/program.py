@@ -85,7 +85,7 @@ def run(context: Context) -> dict[str, Shared]:
     count, most = int(inputs[0].shape[0]), int(parameters.get("batch", BATCH))
 
     def graph(own: Mapping[str, Shared], given: list[Shared]) -> list[Shared]:
-        setting = execute.Setting(plan, profile, int(given[0].shape[0]))
+        setting = execute.tuned(plan, profile, int(given[0].shape[0]))
         return execute.run(party, setting, own, given)
 
     function = party.function(graph)
