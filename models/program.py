@@ -18,7 +18,6 @@ from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols import shapes
 from tfe_bench.protocols.sharing import Shared
 
-WEIGHTS = "weights"
 # Samples of one graph, unless the client says otherwise: no more than this, and no more than keep
 # the largest value of all to so many ring elements (3 images of ResNet50).
 MOST_SAMPLES = 128
@@ -55,17 +54,21 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         raise UsageError(f"batch is 1 to 65536 samples. Received: {batch!r}.")
     plan = Plan.of(parameters.get("plan"))
     execute.check_executable(plan)
-    given = {i.name: i for i in inputs}
     names = input_names(plan)
-    if [i.name for i in inputs] != [WEIGHTS, *names]:
+    owned = list(weights.parts(plan))
+    wanted = [*(weights.input_name(i) for i in range(len(owned))), *names]
+    given = {i.name: i for i in inputs}
+    if [i.name for i in inputs] != wanted:
         raise UsageError(
-            f"This model wants the inputs {[WEIGHTS, *names]}. Received: {list(given)}."
+            f"This model wants {len(owned)} weights and the inputs {names}. Received: "
+            f"{list(given)[:8]}, {len(inputs)} in all."
         )
-    length = weights.count(plan)
-    if given[WEIGHTS].shape != (length,):
-        raise UsageError(
-            f"This model has {length} weights. Received: shape {list(given[WEIGHTS].shape)}."
-        )
+    for part, spec in zip(owned, inputs, strict=False):
+        if spec.shape != part.shape or spec.fractional_bits != part.fractional_bits:
+            raise UsageError(
+                f"The weights {part.key!r} are {list(part.shape)} with {part.fractional_bits} "
+                f"fractional bits. Received: {list(spec.shape)} with {spec.fractional_bits}."
+            )
     counts = set()
     for name, (own, shape) in zip(names, plan.graph.inputs.items(), strict=True):
         spec = given[name]
@@ -89,7 +92,7 @@ def run(context: Context) -> dict[str, Shared]:
     party, parameters = context.party, context.parameters
     plan = Plan.of(parameters["plan"])
     profile = profiles.get(str(parameters.get("profile", "local"))).plan
-    own = weights.split(plan, context.inputs[WEIGHTS])
+    own = weights.by_key(plan, context.inputs)
     inputs = [context.inputs[name] for name in input_names(plan)]
     count, most = int(inputs[0].shape[0]), int(parameters.get("batch", default_batch(plan)))
 
