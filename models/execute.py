@@ -399,7 +399,7 @@ _MANY: dict[str, tuple[Callable[..., Shared], Callable[[Setting, Layer], Cost]]]
 
 
 def check_executable(plan: Plan) -> None:
-    """Refuses layers that are not run as they are.
+    """Refuses layers that are not run as they are, and numbers that cannot be.
 
     Raises:
         UsageError: naming the first one.
@@ -409,6 +409,37 @@ def check_executable(plan: Plan) -> None:
             raise UsageError(
                 f"Layer {x.name!r} ({x.op}) is not run as it is. Optimise the graph first."
             )
+        numbers = plan.numbers[x.name]
+        try:
+            if x.op == "sum":
+                _check_sum(plan, x, numbers)
+            elif x.op in ("add", "subtract", "concat"):
+                _check_at_least(numbers.fraction, plan, x)
+            elif x.op in ("softmax", "sigmoid", "tanh"):
+                _check_at_least(numbers.fraction, plan, x)
+                if not 8 <= numbers.fraction <= 20:
+                    raise UsageError(f"has {numbers.fraction} fractional bits, not 8 to 20.")
+            elif numbers.fraction != plan.fraction_of(x.inputs[0]) and x.op != "multiply":
+                raise UsageError("has other fractional bits than its input.")
+            layer_cost(Setting(plan), x)
+        except (UsageError, ValueError, OverflowError) as error:
+            raise UsageError(f"Layer {x.name!r} of the plan does not fit: {error}") from None
+
+
+def _check_at_least(fraction: int, plan: Plan, x: Layer) -> None:
+    if any(plan.fraction_of(name) > fraction for name in x.inputs):
+        raise UsageError("has fewer fractional bits than an input.")
+
+
+def _check_sum(plan: Plan, x: Layer, numbers: Numbers) -> None:
+    _check_at_least(numbers.scale, plan, x)
+    drop = numbers.scale - numbers.fraction
+    fused = x.options["activation"] != "none"
+    fits = 0 <= drop <= 48 if not fused else drop >= 1 and drop + numbers.bits <= 64
+    if not fits:
+        raise UsageError(
+            f"drops {drop} of {numbers.scale} fractional bits and compares {numbers.bits}."
+        )
 
 
 def _run(
