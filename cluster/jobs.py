@@ -119,6 +119,7 @@ _BUILT_IN = {
     "matmul": "tfe_bench.benchmarks.workloads.matmul:PROGRAM",
     "operation": "tfe_bench.benchmarks.workloads.operation:PROGRAM",
     "exp": "tfe_bench.benchmarks.workloads.exp:PROGRAM",
+    "predict": "tfe_bench.models.program:PROGRAM",
 }
 
 

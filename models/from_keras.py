@@ -1,0 +1,207 @@
+"""Keras 3 models (Sequential, functional, nested, or a .keras file) as a Graph.
+
+The layer graph is read as Keras holds it, layer by layer; nothing is traced or exported.  A layer
+counts by its exact class: one that inherits from Dense may compute something else.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from tfe_bench.errors import DataError, OpsMissing, UsageError
+from tfe_bench.models import keras_layers
+from tfe_bench.models.graph import Graph, Layer
+
+
+def _keras() -> Any:
+    try:
+        return importlib.import_module("keras")
+    except ImportError as error:
+        raise OpsMissing(f"Models are converted with Keras 3, which is missing: {error}.") from None
+
+
+def load(path: str | Path) -> Any:
+    """The Keras model of a .keras file; code in it (Lambda layers, own classes) is refused.
+
+    Raises:
+        DataError: there is no such file, it is damaged, or it holds code.
+    """
+    keras = _keras()
+    path = Path(path)
+    if path.suffix != ".keras":
+        raise DataError(
+            f"A model's file ends in .keras. Received: {str(path)!r}. "
+            'Save it with model.save("model.keras").'
+        )
+    if not path.is_file():
+        raise DataError(f"There is no such file. Received: {str(path)!r}.")
+    try:
+        return keras.models.load_model(path, compile=False, safe_mode=True)
+    except Exception as error:  # whatever a damaged or hostile file makes Keras raise
+        raise DataError(
+            f"The model in {str(path)!r} cannot be loaded. Received: {type(error).__name__}: "
+            f"{str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+        ) from None
+
+
+def from_keras(model: Any) -> Graph:
+    """The graph of a Keras model or of a .keras file.
+
+    Raises:
+        UsageError: no such model, or layers that are not supported, all of them listed.
+        DataError: the file cannot be read.
+        RangeError: weights that are NaN or infinite; the layer is named.
+    """
+    keras = _keras()
+    if isinstance(model, (str, Path)):
+        model = load(model)
+    if not isinstance(model, keras.Model):
+        raise UsageError(
+            f"convert wants a Keras 3 model or a .keras file. Received: {type(model).__name__}."
+        )
+    reader = _Reader(keras)
+    function = reader.function_of(model)
+    inputs: dict[str, tuple[int, ...]] = {}
+    values: list[str] = []
+    for tensor in function.inputs:
+        shape = tuple(tensor.shape[1:])
+        if None in shape or not shape:
+            raise UsageError(
+                f"The model's input {tensor.name!r} wants known sizes. Received: "
+                f"{list(tensor.shape)}. Build the model with keras.Input(shape)."
+            )
+        layer = tensor._keras_history.operation
+        name = reader.unique(tensor.name if layer is None else layer.name)
+        inputs[name] = tuple(int(n) for n in shape)
+        values.append(name)
+    outputs = reader.read(function, values, "")
+    if reader.unfit:
+        raise UsageError(
+            f"Unsupported layers in {model.name!r}: {'; '.join(reader.unfit)}. "
+            f"Supported: {', '.join(keras_layers.SUPPORTED)}."
+        )
+    layers = reader.layers
+    if not layers:  # every one was dropped
+        layers = [Layer("identity", "identity", (outputs[0],))]
+        outputs = ["identity"]
+    return Graph(model.name, inputs, tuple(layers), tuple(outputs))
+
+
+class _Reader:
+    """Walks a model and the models in it."""
+
+    def __init__(self, keras: Any) -> None:
+        self.keras = keras
+        self.layers: list[Layer] = []
+        self.unfit: list[str] = []
+        self.taken: set[str] = set()
+        self.rank = 0  # with the batch, of the value of the layer that is read
+        self.table = keras_layers.table(keras)
+        self.activations = keras_layers.activations(keras)
+
+    def function_of(self, model: Any) -> Any:
+        """The functional graph behind a model.
+
+        Raises:
+            UsageError: it has none (a subclass with its own `call`), or was not built.
+        """
+        models = self.keras.models
+        if type(model) is models.Sequential:
+            if getattr(model, "_functional", None) is None:
+                raise UsageError(
+                    f"The model {model.name!r} is not built. Begin it with keras.Input(shape)."
+                )
+            return model._functional
+        kind: Any = type(model)
+        functional = next((c for c in kind.__mro__ if c.__name__ == "Functional"), None)
+        if functional is not None and kind.call is functional.call:
+            return model
+        raise UsageError(
+            "convert wants a Sequential or functional model; one with its own call() is code. "
+            f"Received: {type(model).__name__} {model.name!r}."
+        )
+
+    def read(self, function: Any, inputs: list[str], prefix: str) -> list[str]:
+        """Reads a functional graph; returns the names of its outputs."""
+        values = {id(t): name for t, name in zip(function.inputs, inputs, strict=True)}
+        for depth in sorted(function._nodes_by_depth, reverse=True):
+            for node in function._nodes_by_depth[depth]:
+                if node.is_input or any(id(t) not in values for t in node.input_tensors):
+                    continue
+                given = [values[id(t)] for t in node.input_tensors]
+                found = self._call(node, given, prefix)
+                for tensor, name in zip(node.outputs, found, strict=False):
+                    values[id(tensor)] = name
+        return [values[id(t)] for t in function.outputs]
+
+    def _call(self, node: Any, given: list[str], prefix: str) -> list[str]:
+        layer = node.operation
+        if isinstance(layer, self.keras.Model):
+            try:
+                return self.read(self.function_of(layer), given, f"{prefix}{layer.name}/")
+            except UsageError as error:
+                self._refuse(layer, prefix, str(error))
+                return [given[0]] * len(node.outputs)
+        name = self.unique(prefix + layer.name)
+        convert = self.table.get(type(layer))
+        if convert is None:
+            self._refuse(layer, prefix)
+            return [given[0]] * len(node.outputs)
+        try:
+            shapes = [tuple(t.shape[1:]) for t in node.input_tensors]
+            self.rank = len(node.outputs[0].shape)
+            return [convert(self, layer, name, given, shapes, tuple(node.outputs[0].shape[1:]))]
+        except keras_layers.Unfit as error:
+            self._refuse(layer, prefix, str(error))
+            return [given[0]]
+
+    def _refuse(self, layer: Any, prefix: str, why: str = "") -> None:
+        if not isinstance(layer, self.keras.layers.Layer):  # x + y, keras.ops.relu(x), ...
+            why = "an operation; use the layer for it"
+        what = f"{type(layer).__name__} {prefix + layer.name!r}{f' ({why})' if why else ''}"
+        if what not in self.unfit:
+            self.unfit.append(what)
+
+    def unique(self, name: str) -> str:
+        """The name, with a number where a layer is called again."""
+        found, number = name, 2
+        while found in self.taken:
+            found, number = f"{name}#{number}", number + 1
+        self.taken.add(found)
+        return found
+
+    def emit(
+        self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
+    ) -> str:
+        """Adds a layer; returns its name."""
+        arrays = {k: keras_layers.array_of(name, k, w) for k, w in (weights or {}).items()}
+        self.layers.append(Layer(name, op, tuple(given), o, arrays))
+        return name
+
+    def activated(self, layer: Any, name: str) -> str:
+        """Adds the activation that a layer has as an argument."""
+        function = getattr(layer, "activation", None)
+        return self.activate(function, name, name)
+
+    def activate(self, function: Any, given: str, name: str) -> str:
+        """Adds an activation function behind a value."""
+        if function is None:
+            return given
+        if isinstance(function, self.keras.layers.Layer):
+            convert = self.table.get(type(function))
+            if convert is None:
+                raise keras_layers.Unfit(f"its activation is a {type(function).__name__}")
+            found: str = convert(self, function, self.unique(f"{name}/act"), [given], [()], ())
+            return found
+        known = self.activations.get(function)
+        if known is None:
+            text = getattr(function, "__name__", type(function).__name__)
+            raise keras_layers.Unfit(f"its activation is {text!r}")
+        op, options = known
+        if op == "identity":
+            return given
+        if op == "softmax":
+            options = {"axis": self.rank - 1}
+        return self.emit(self.unique(f"{name}/{op}"), op, [given], None, **options)

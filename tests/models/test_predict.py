@@ -1,0 +1,110 @@
+"""Keras in, private predictions out: on three real workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfe_bench as tfe
+from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.errors import DataError, TfeBenchError, UsageError
+from tfe_bench.models import program
+from tfe_bench.models.agreement import agreement
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+
+
+def net() -> Any:
+    x, side = keras.Input((8, 8, 1), name="image"), keras.Input((2,), name="side")
+    y = L.Rescaling(1 / 255)(x)
+    y = L.Conv2D(3, 3, activation="relu")(y)
+    y = L.MaxPooling2D(2)(y)
+    z = L.Dense(6)(L.Concatenate()([L.Flatten()(y), side]))
+    return keras.Model([x, side], [z, L.Softmax()(z)])
+
+
+def test_predictions_on_a_cluster_agree_with_keras(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    model = net()
+    model.save(tmp_path / "net.keras")
+    images = rng.integers(0, 256, (5, 8, 8, 1))
+    both = [images, rng.normal(size=(5, 2))]
+    private = tfe.convert(tmp_path / "net.keras", samples=both)
+    other = tfe.convert(model, fractional_bits=12)
+    with tfe.LocalCluster() as cluster:
+        # 2 + 2 + 1 samples
+        logits, classes = cluster.predict(private, both, batch=2)
+        with pytest.raises(UsageError, match="fractional_bits=16"):
+            cluster.predict(other, both)
+        with pytest.raises(UsageError, match="Add the batch"):
+            cluster.predict(private, [images[0], both[1]])
+        with pytest.raises(TfeBenchError, match="plan"):
+            cluster.run("predict", {"plan": {}}, {})
+        (again, _) = cluster.predict(private, {"image": images[:1], "side": both[1][:1]})
+    expected = model.predict(both, verbose=0)
+    told = agreement(expected[0], logits)
+    assert told.relative_error < 1e-3 and told.top1 == told.top5 == 1.0
+    assert np.abs(classes - expected[1]).max() < 1e-3
+    assert np.abs(again - expected[0][:1]).max() < 1e-3
+
+
+def test_requests_that_do_not_fit_the_plan_are_refused() -> None:
+    private = tfe.convert(net())
+    parameters = private.parameters("wan", 4)
+    shared = private.shared_weights().items()
+    owned = [InputSpec(name, value.shape, value.fractional_bits) for name, value in shared]
+    image, side = InputSpec("input0", (3, 8, 8, 1), 16), InputSpec("input1", (3, 2), 16)
+    good = [*owned, image, side]
+    program.PROGRAM.admit(parameters, good)
+    other = InputSpec("weights0", (*owned[0].shape, 1), owned[0].fractional_bits)
+    coarse = InputSpec("weights0", owned[0].shape, 3)
+    for changed, inputs, text in (
+        ({"batch": 0}, good, "batch"),
+        ({"batches": 3}, good, "Did you mean"),
+        ({"profile": "moon"}, good, "moon"),
+        ({"repeat": 0}, good, "repeat"),
+        ({}, good[:-1], "input0"),
+        ({}, good[::-1], "input0"),
+        ({}, [*good, side], "input0"),
+        ({}, [*owned, image, InputSpec("input1", (2, 2), 16)], "one batch"),
+        ({}, [other, *good[1:]], "conv2d.*/bias"),
+        ({}, [coarse, *good[1:]], "conv2d.*/bias"),
+        ({}, [*owned, InputSpec("input0", (3, 1, 8, 8), 16), side], "'image'"),
+        ({}, [*owned, InputSpec("input0", (8, 8, 1), 16), side], "'image'"),
+        ({}, [*owned, InputSpec("input0", (3, 8, 8, 1), 20), side], "16 fractional"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            program.PROGRAM.admit({**parameters, **changed}, inputs)
+    plan = parameters["plan"]
+    for layer, numbers in (
+        ("conv2d", [16, 15, 31]),
+        ("conv2d", [16, 17, 0]),
+        ("max_pooling2d", [16, 0, 1]),
+        ("max_pooling2d", [12, 0, 31]),
+        ("softmax", [16, 0, 0]),
+        ("softmax", [12, 0, 31]),
+        ("dense", [30, 31, 0]),
+    ):
+        name = next(n for n in plan["numbers"] if n.startswith(layer))
+        unfit = {**plan, "numbers": {**plan["numbers"], name: numbers}}
+        with pytest.raises(UsageError):
+            program.PROGRAM.admit({**parameters, "plan": unfit}, good)
+    with pytest.raises(DataError):
+        program.PROGRAM.admit({**parameters, "plan": None}, good)
+
+
+def test_agreement_counts_the_largest_outputs() -> None:
+    plain = np.array([[0.0, 1, 2, 3, 4, 5, 6], [6.0, 5, 4, 3, 2, 1, 0]])
+    private = np.array([[0.0, 1, 2, 3, 4, 6, 5], [0.0, 5, 4, 3, 2, 1, 0.5]])
+    told = agreement(plain, private)
+    assert (told.largest_error, told.relative_error) == (6.0, 1.0)
+    assert (told.top1, told.top5, told.samples) == (0.0, 0.5, 2)
+    assert "top-5 50.0 %" in str(told)
+    for bad in (private[:1], private[0], np.zeros((0, 3))):
+        with pytest.raises(UsageError):
+            agreement(plain, bad)
