@@ -274,7 +274,7 @@ class Client:
         """One question to one worker, and its answer.
 
         Args:
-            method: wire.HELLO, wire.STATUS or wire.CANCEL.
+            method: wire.HELLO, wire.STATUS, wire.CANCEL or wire.MODELS.
 
         Raises:
             ClusterError: it does not answer.
@@ -317,6 +317,27 @@ class Client:
         told = self._ask_all(wire.CANCEL, job=name)
         if not any(isinstance(a, dict) and a["found"] for a in told):
             raise UsageError(f"Job {name[:12]} has just ended.")
+
+    def models(self) -> list[dict[str, Any]]:
+        """The deployed models that this client may use: name, owner, clients (to the owner) and
+        `about`, which says its layers; "complete" is False where the three workers differ.
+
+        Raises:
+            ClusterError: a worker does not answer.
+        """
+        answers = self._ask_all(wire.MODELS)
+        found: list[dict[str, dict[str, Any]]] = []
+        for answer in answers:
+            if isinstance(answer, TfeBenchError):
+                raise answer
+            found.append({str(row["name"]): row for row in answer["models"]})
+        rows = []
+        for name in sorted(set().union(*found)):
+            each = [models.get(name, {}) for models in found]
+            first = next(row for row in each if row)
+            same = all(row.get("deployment") == first["deployment"] for row in each)
+            rows.append({**first, "complete": same})
+        return rows
 
     def _ask_all(self, method: str, **fields: Any) -> list[dict[str, Any] | TfeBenchError]:
         def one(party: int) -> dict[str, Any] | TfeBenchError:

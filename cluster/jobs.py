@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.errors import ConfigError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
+    from tfe_bench.cluster.store import Store
     from tfe_bench.protocols.party import Party
     from tfe_bench.protocols.sharing import Shared
 
@@ -61,6 +62,8 @@ class Context:
         inputs: private tensors by name, shared by the client.
         progress: tells the client how far the program is (a fraction and a word; public).
         measurements: public figures that go into the record.
+        client: who ordered the job.
+        store: what this worker keeps between jobs; None outside of a worker.
     """
 
     party: Party
@@ -68,6 +71,8 @@ class Context:
     inputs: Mapping[str, Shared]
     progress: Callable[[float, str], None]
     measurements: dict[str, Any] = field(default_factory=dict)
+    client: str = ""
+    store: Store | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,8 @@ class Program:
         check: refuses unfit parameters or inputs before anything runs (raises UsageError).
         about: one line that says what it does.
         wide: whether it takes inputs over Z_2^128; others are refused before `check`.
+        permit: refuses a client for what the store holds, before anything runs (raises UsageError
+            or PolicyError). The store may change before the job's turn: `run` asks again.
     """
 
     name: str
@@ -87,6 +94,7 @@ class Program:
     check: Callable[[Mapping[str, Any], Sequence[InputSpec]], None] = lambda p, i: None
     about: str = ""
     wide: bool = False
+    permit: Callable[[str, Store, Mapping[str, Any], Sequence[InputSpec]], None] | None = None
 
     def admit(self, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         """Refuses unfit parameters or inputs before anything runs.

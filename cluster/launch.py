@@ -57,6 +57,8 @@ class LocalCluster(_Runner):
         profile: of the network between them; see docs/networks.md.
         emulate: "netns" (hosts in network namespaces, takes root), "channel" (imposed on the
             workers' messages), or "auto": the first where it can be, else the second.
+        models: a folder where the workers keep deployed models; without it they die with the
+            cluster. (All three parties' shares then lie with one user: that is for trying out.)
 
     Attributes:
         start_seconds: from the start of the processes until all three answered.
@@ -76,8 +78,10 @@ class LocalCluster(_Runner):
         tls_on: bool = True,
         profile: str = "local",
         emulate: str = "auto",
+        models: str | Path | None = None,
     ) -> None:
         self.name = "local"
+        self._models = models
         self._tls = tls_on
         self.profile = profiles.get(profile)
         self._emulate = links.check_emulation(emulate)
@@ -121,6 +125,8 @@ class LocalCluster(_Runner):
             tls.write_private(self._folder / f"party{p}.key", keys[p])
             command = [sys.executable, "-m", "tfe_bench", "worker", "--party", str(p)]
             command += ["--cluster", str(self._folder / "cluster.toml"), "--local"]
+            models = Path(self._models or self._folder / "models").absolute()
+            command += ["--models", str(models / f"party{p}")]
             if self._threads:
                 command += ["--threads", str(self._threads)]
             inside = [self._links.namespaces[p]] if self._links else []
