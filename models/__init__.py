@@ -1,1 +1,1 @@
-"""Private models: nothing is here yet (see CHANGELOG.md)."""
+"""Keras models as data, and their private execution."""

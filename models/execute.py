@@ -1,0 +1,486 @@
+"""A planned model on private inputs and private weights, and what it costs.
+
+Each kind of layer has a function that runs it and one that declares its cost, side by side; the
+graph of a whole model is one graph call.  Values between layers are over Z_2^64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.models import linear
+from tfe_bench.models.graph import Layer
+from tfe_bench.models.kinds import windows_of
+from tfe_bench.models.ranges import Numbers, Plan
+from tfe_bench.protocols import (
+    activations,
+    arithmetic,
+    compare,
+    conv,
+    extremes,
+    pool,
+    reductions,
+    relu,
+    rotation,
+    shapes,
+    truncation,
+)
+from tfe_bench.protocols.cost import Cost
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+
+NOTHING = Cost(0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What a layer's protocols depend on besides its inputs.
+
+    Attributes:
+        plan: of the model.
+        profile: which network they plan for: "local", "lan" or "wan".
+        batch: number of samples.
+    """
+
+    plan: Plan
+    profile: str = "local"
+    batch: int = 1
+
+    def numbers(self, x: Layer) -> Numbers:
+        """Of a layer."""
+        return self.plan.numbers[x.name]
+
+    def elements(self, name: str) -> int:
+        """Of a value, with the batch."""
+        return self.batch * math.prod(self.plan.graph.shapes[name])
+
+    def openings(self, n: int, bits: int) -> int:
+        """Of n comparisons: more take fewer bits and more rounds."""
+
+        def price(count: int) -> float:
+            bits_sent = compare.msb_cost(n, bits, count).total
+            return bits_sent + count * extremes.ROUND_BITS[self.profile]
+
+        return min((1, 2, 3), key=price)
+
+
+# ---- shapes and scales
+
+
+def shifted(x: Shared, fraction: int) -> Shared:
+    """x with more fractional bits.  Local."""
+    import tensorflow as tf
+
+    more = fraction - x.fractional_bits
+    if more < 0:
+        raise UsageError(f"A value has {x.fractional_bits} fractional bits, not {fraction}.")
+    if more == 0:
+        return x
+    bits = tf.constant(more, tf.int64)
+    return replace(x.map(lambda a: tf.bitwise.left_shift(a, bits)), fractional_bits=fraction)
+
+
+def _reshaped(x: Shared, shape: Sequence[int]) -> Shared:
+    import tensorflow as tf
+
+    return x.map(lambda a: tf.reshape(a, list(shape)))
+
+
+# ---- sums of products
+
+
+def _map_of(term: Mapping[str, Any]) -> linear.Two:
+    if term["op"] == "dense":
+        return arithmetic.matrix_product
+    if term["op"] == "affine":
+        return linear.elementwise
+    windows, depthwise = windows_of(term), term["op"] == "depthwise_conv2d"
+    return lambda a, b: conv.convolve(a, b, windows, depthwise)
+
+
+def _sum(
+    party: Party, s: Setting, x: Layer, inputs: list[Shared], weights: Mapping[str, Shared]
+) -> Shared:
+    import tensorflow as tf
+
+    numbers, shape = s.numbers(x), s.plan.graph.shapes[x.name]
+    products: list[linear.Product] = []
+    addend: Shared | None = None
+    flat = any(t["op"] == "dense" for t in x.options["terms"]) and len(shape) > 1
+    for i, (value, term) in enumerate(zip(inputs, x.options["terms"], strict=True)):
+        if flat:  # matrix products are of rank 2
+            value = value.map(lambda a: tf.reshape(a, [-1, a.shape[-1]]))
+        if term["op"] == "skip":
+            part = shifted(value, numbers.scale)
+            part = part if term["sign"] > 0 else arithmetic.neg(part)
+            addend = part if addend is None else arithmetic.add(addend, part)
+        else:
+            products.append(linear.Product(value, weights[f"kernel{i}"], _map_of(term)))
+    if "bias" in weights:
+        bias = weights["bias"]
+        addend = bias if addend is None else arithmetic.add(addend, bias)
+    drop = numbers.scale - numbers.fraction
+    if x.options["activation"] == "none":
+        y = linear.product_sum(party, products, addend)
+        y = truncation.truncate(party, y, drop) if drop else y
+    else:
+        small = linear.truncated_sum(party, products, addend, drop, numbers.bits)
+        y = _rectified(party, s, x, small)
+    return _reshaped(y, [-1, *shape]) if flat else y
+
+
+def _rectified(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
+    bits, most = s.numbers(x).bits, x.options["max_value"]
+    n = s.elements(x.name)
+    if most is None:
+        return relu.relu(party, value, bits, s.openings(n, bits))
+    units = round(most * 2**value.fractional_bits)
+    return linear.capped_relu(party, value, units, bits, s.openings(2 * n, bits))
+
+
+def _rectified_cost(s: Setting, x: Layer, ring_bits: int) -> Cost:
+    bits, n = s.numbers(x).bits, s.elements(x.name)
+    if x.options["max_value"] is None:
+        return relu.relu_cost(n, bits, s.openings(n, bits), ring_bits)
+    return linear.capped_relu_cost(n, bits, s.openings(2 * n, bits), ring_bits)
+
+
+def _sum_cost(s: Setting, x: Layer) -> Cost:
+    numbers, n = s.numbers(x), s.elements(x.name)
+    drop = numbers.scale - numbers.fraction
+    if x.options["activation"] == "none":
+        product = arithmetic.mul_cost(n)
+        return product.then(truncation.truncate_cost(n, drop)) if drop else product
+    opened = relu.truncated_product_cost(n, drop, numbers.bits)
+    return opened.then(_rectified_cost(s, x, numbers.bits))
+
+
+# ---- activations
+
+
+def _relu(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
+    return _rectified(party, s, x, value)
+
+
+def _leaky(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
+    import tensorflow as tf
+
+    numbers, n = s.numbers(x), s.elements(x.name)
+    positive = relu.relu(party, value, numbers.bits, s.openings(n, numbers.bits))
+    alpha = tf.constant(round(x.options["alpha"] * 2**numbers.scale), tf.int64)
+    low = arithmetic.mul_public(arithmetic.sub(value, positive), alpha, numbers.scale)
+    return arithmetic.add(positive, truncation.truncate(party, low, numbers.scale))
+
+
+def _leaky_cost(s: Setting, x: Layer) -> Cost:
+    numbers, n = s.numbers(x), s.elements(x.name)
+    first = relu.relu_cost(n, numbers.bits, s.openings(n, numbers.bits))
+    return first.then(truncation.truncate_cost(n, numbers.scale))
+
+
+def _sigmoid(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
+    numbers = s.numbers(x)
+    return activations.sigmoid(party, shifted(value, numbers.fraction), numbers.bits)
+
+
+def _sigmoid_cost(s: Setting, x: Layer) -> Cost:
+    numbers = s.numbers(x)
+    return activations.sigmoid_cost(s.elements(x.name), numbers.fraction, numbers.bits)
+
+
+def _tanh(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
+    numbers = s.numbers(x)
+    return activations.tanh(party, shifted(value, numbers.fraction), numbers.bits)
+
+
+def _tanh_cost(s: Setting, x: Layer) -> Cost:
+    numbers = s.numbers(x)
+    return activations.tanh_cost(s.elements(x.name), numbers.fraction, numbers.bits)
+
+
+def _softmax(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
+    numbers = s.numbers(x)
+    value = shifted(value, numbers.fraction)
+    axis = x.options["axis"]
+    return activations.softmax(party, value, axis, bits=numbers.bits, profile=s.profile)
+
+
+def _softmax_cost(s: Setting, x: Layer) -> Cost:
+    numbers = s.numbers(x)
+    classes = s.plan.graph.shapes[x.name][x.options["axis"] - 1]
+    rows = s.elements(x.name) // classes
+    return activations.softmax_cost(
+        rows, classes, numbers.bits, profile=s.profile, f=numbers.fraction
+    )
+
+
+# ---- windows
+
+
+def _max_pool(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
+    o, bits = x.options, s.numbers(x).bits
+    ksize, strides = tuple(o["ksize"]), tuple(o["strides"])
+    return pool.max_pool2d(party, value, ksize, strides, o["padding"], bits=bits, profile=s.profile)
+
+
+def _max_pool_cost(s: Setting, x: Layer) -> Cost:
+    o, bits = x.options, s.numbers(x).bits
+    shape = (s.batch, *s.plan.graph.shapes[x.inputs[0]])
+    ksize, strides = tuple(o["ksize"]), tuple(o["strides"])
+    return pool.max_pool2d_cost(shape, ksize, strides, o["padding"], bits, s.profile)
+
+
+def _global_max(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
+    import tensorflow as tf
+
+    batch, height, width, channels = value.shape.as_list()
+    rows = value.map(
+        lambda a: tf.reshape(
+            tf.transpose(tf.reshape(a, [batch, height * width, channels]), [1, 0, 2]),
+            [height * width, batch * channels],
+        )
+    )
+    bits = s.numbers(x).bits
+    best = extremes.reduce_max(party, rows, 0, bits=bits, profile=s.profile)
+    return _reshaped(best, [batch, *s.plan.graph.shapes[x.name]])
+
+
+def _global_max_cost(s: Setting, x: Layer) -> Cost:
+    height, width, channels = s.plan.graph.shapes[x.inputs[0]]
+    bits = s.numbers(x).bits
+    return extremes.reduce_max_cost(s.batch * channels, height * width, bits, profile=s.profile)
+
+
+def _average(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
+    o = x.options
+    return reductions.avg_pool(
+        party, value, o["ksize"], o["strides"], o["padding"], s.numbers(x).scale
+    )
+
+
+def _average_cost(s: Setting, x: Layer) -> Cost:
+    o = x.options
+    shape = (s.batch, *s.plan.graph.shapes[x.inputs[0]])
+    return reductions.avg_pool_cost(
+        shape, o["ksize"], o["strides"], o["padding"], s.numbers(x).scale
+    )
+
+
+def _global_average(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
+    keep = x.options["keepdims"]
+    return reductions.global_avg_pool(party, value, keep, s.numbers(x).scale)
+
+
+def _global_average_cost(s: Setting, x: Layer) -> Cost:
+    height, width, channels = s.plan.graph.shapes[x.inputs[0]]
+    return reductions.reduce_mean_cost(s.batch * channels, height * width, s.numbers(x).scale)
+
+
+def _sum_pool(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
+    o = x.options
+    return reductions.sum_pool(value, o["ksize"], o["strides"], o["padding"])
+
+
+def _global_sum(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
+    return reductions.reduce_sum(value, (1, 2), x.options["keepdims"])
+
+
+def _zero_pad(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
+    return shapes.pad(value, np.array([(0, 0), *x.options["pads"], (0, 0)], np.int64))
+
+
+def _reshape(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
+    return _reshaped(value, [-1, *s.plan.graph.shapes[x.name]])
+
+
+def _identity(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
+    return value
+
+
+# ---- several inputs
+
+
+def _add(party: Party, s: Setting, x: Layer, inputs: list[Shared]) -> Shared:
+    f = s.numbers(x).fraction
+    total = shifted(inputs[0], f)
+    for value in inputs[1:]:
+        total = arithmetic.add(total, shifted(value, f))
+    return total
+
+
+def _subtract(party: Party, s: Setting, x: Layer, inputs: list[Shared]) -> Shared:
+    left, right = (shifted(value, s.numbers(x).fraction) for value in inputs)
+    return arithmetic.sub(left, right)
+
+
+def _concat(party: Party, s: Setting, x: Layer, inputs: list[Shared]) -> Shared:
+    f = s.numbers(x).fraction
+    return shapes.concat([shifted(value, f) for value in inputs], x.options["axis"])
+
+
+def _multiply(party: Party, s: Setting, x: Layer, inputs: list[Shared]) -> Shared:
+    f = s.numbers(x).fraction
+    total = inputs[0]
+    for value in inputs[1:]:
+        product = arithmetic.mul(party, total, value)
+        drop = product.fractional_bits - f
+        total = truncation.truncate(party, product, drop) if drop else product
+    return total
+
+
+def _multiply_cost(s: Setting, x: Layer) -> Cost:
+    f, found = s.numbers(x).fraction, NOTHING
+    shape: tuple[int, ...] = s.plan.graph.shapes[x.inputs[0]]
+    scale = s.plan.fraction_of(x.inputs[0])
+    for name in x.inputs[1:]:
+        other = s.plan.graph.shapes[name]
+        shape = tuple(max(a, b) for a, b in zip(shape, other, strict=True))
+        n, drop = s.batch * math.prod(shape), scale + s.plan.fraction_of(name) - f
+        found = found.then(arithmetic.mul_cost(n))
+        found = found.then(truncation.truncate_cost(n, drop)) if drop else found
+        scale = f
+    return found
+
+
+def _free(s: Setting, x: Layer) -> Cost:
+    return NOTHING
+
+
+def _plain_relu_cost(s: Setting, x: Layer) -> Cost:
+    return _rectified_cost(s, x, 64)
+
+
+_ONE: dict[str, tuple[Callable[..., Shared], Callable[[Setting, Layer], Cost]]] = {
+    "relu": (_relu, _plain_relu_cost),
+    "leaky_relu": (_leaky, _leaky_cost),
+    "sigmoid": (_sigmoid, _sigmoid_cost),
+    "tanh": (_tanh, _tanh_cost),
+    "softmax": (_softmax, _softmax_cost),
+    "max_pool2d": (_max_pool, _max_pool_cost),
+    "global_max_pool2d": (_global_max, _global_max_cost),
+    "avg_pool2d": (_average, _average_cost),
+    "global_avg_pool2d": (_global_average, _global_average_cost),
+    "sum_pool2d": (_sum_pool, _free),
+    "global_sum_pool2d": (_global_sum, _free),
+    "zero_pad2d": (_zero_pad, _free),
+    "flatten": (_reshape, _free),
+    "reshape": (_reshape, _free),
+    "identity": (_identity, _free),
+}
+_MANY: dict[str, tuple[Callable[..., Shared], Callable[[Setting, Layer], Cost]]] = {
+    "add": (_add, _free),
+    "subtract": (_subtract, _free),
+    "concat": (_concat, _free),
+    "multiply": (_multiply, _multiply_cost),
+}
+
+
+def check_executable(plan: Plan) -> None:
+    """Refuses layers that are not run as they are.
+
+    Raises:
+        UsageError: naming the first one.
+    """
+    for x in plan.graph.layers:
+        if x.op != "sum" and x.op not in _ONE and x.op not in _MANY:
+            raise UsageError(
+                f"Layer {x.name!r} ({x.op}) is not run as it is. Optimise the graph first."
+            )
+
+
+def _run(
+    party: Party, s: Setting, weights: Mapping[str, Shared], inputs: Sequence[Shared]
+) -> list[Shared]:
+    graph = s.plan.graph
+    values = dict(zip(graph.inputs, inputs, strict=True))
+    for x in graph.layers:
+        given = [values[i] for i in x.inputs]
+        if x.op == "sum":
+            own = {name: weights[f"{x.name}/{name}"] for name in x.weights}
+            values[x.name] = _sum(party, s, x, given, own)
+        elif x.op in _MANY:
+            values[x.name] = _MANY[x.op][0](party, s, x, given)
+        else:
+            values[x.name] = _ONE[x.op][0](party, s, x, given[0])
+    return [values[o] for o in graph.outputs]
+
+
+def layer_cost(s: Setting, x: Layer) -> Cost:
+    """What one layer costs."""
+    if x.op == "sum":
+        return _sum_cost(s, x)
+    return (_MANY if x.op in _MANY else _ONE)[x.op][1](s, x)
+
+
+def _whole_cost(s: Setting) -> Cost:
+    """All layers together; those that do not wait for each other share rounds."""
+    graph = s.plan.graph
+    reached = {name: (0, 0) for name in graph.inputs}
+    sent = [0, 0, 0]
+    for x in graph.layers:
+        cost = layer_cost(s, x)
+        for i, bits in enumerate((cost.dealer, cost.e1, cost.e2)):
+            sent[i] += bits
+        before = Cost(0, 0, 0, *(max(reached[i][k] for i in x.inputs) for k in (0, 1)))
+        after = before.then(cost)
+        reached[x.name] = (after.rounds, after.cold)
+    rounds, cold = (max(r[k] for r in reached.values()) for k in (0, 1))
+    return Cost(sent[0], sent[1], sent[2], rounds, cold)
+
+
+def rotated(s: Setting) -> bool:
+    """Whether each party deals for a third of the batch: where the line is what is waited for."""
+    if s.profile != "wan" or s.batch < 3:
+        return False
+    return rotation.worthwhile(_whole_cost(s), extremes.ROUND_BITS[s.profile])
+
+
+def model_cost(s: Setting) -> Cost:
+    """Cost of `run` for a batch."""
+    if rotated(s):
+        return rotation.by_thirds_cost(lambda n: _whole_cost(replace(s, batch=n)), s.batch)
+    return _whole_cost(s)
+
+
+def run(
+    party: Party, s: Setting, weights: Mapping[str, Shared], inputs: Sequence[Shared]
+) -> list[Shared]:
+    """The model's outputs for a batch, inside party.function.
+
+    Args:
+        weights: as weights.split gives them, over Z_2^64.
+        inputs: in the order of the graph's, [batch, ...] at plan.fraction.
+
+    The outputs have the scales of plan.fraction_of.  Rounds and bits: `model_cost`.
+    """
+    if not rotated(s):
+        return _run(party, s, weights, inputs)
+
+    def third(*cut: Shared) -> list[Shared]:
+        dealer, batch = cut[0].dealer, int(cut[0].shape[0])
+        own = {name: rotation.named(party, w, dealer) for name, w in weights.items()}
+        return _run(party, replace(s, batch=batch), own, cut)
+
+    return rotation.by_thirds(party, third, inputs)
+
+
+def macs(plan: Plan, x: Layer) -> int:
+    """Multiplications of a layer for one sample."""
+    if x.op != "sum":
+        return 0
+    out, total = plan.graph.shapes[x.name], 0
+    for i, term in enumerate(x.options["terms"]):
+        if term["op"] == "skip":
+            continue
+        kernel = x.weights[f"kernel{i}"].shape
+        if term["op"] in ("affine", "depthwise_conv2d"):
+            total += math.prod(out) * math.prod(kernel[:2] if len(kernel) == 4 else ())
+        else:
+            total += math.prod(out) * math.prod(kernel[:-1])
+    return total

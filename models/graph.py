@@ -1,0 +1,265 @@
+"""A model as data: named layers in order, each of a known kind, with checked options and weights.
+
+Nothing in it is code.  The header is JSON, the weights are named arrays, so that a model from a
+stranger can be read, checked and drawn without running anything of theirs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import DataError, RangeError, UsageError
+from tfe_bench.models import kinds
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+FORMAT = 1
+# More than any network of keras.applications has; bounds what a stranger's header may ask for.
+MOST_LAYERS = 4096
+MOST_ELEMENTS = 1 << 31
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One step of a model.
+
+    Attributes:
+        name: unique in its graph.
+        op: one of kinds.KINDS.
+        inputs: names of layers before it, or of the graph's inputs.
+        options: public settings, as JSON holds them.
+        weights: arrays of reals by name.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    weights: Mapping[str, Array] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        shapes = {name: list(w.shape) for name, w in self.weights.items()}
+        return f"Layer({self.name!r}, {self.op}, inputs={list(self.inputs)}, weights={shapes})"
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Layers in an order in which each comes after its inputs.
+
+    Attributes:
+        name: of the model.
+        inputs: shapes without the batch, by name.
+        layers: at least one.
+        outputs: names of the values that leave.
+        scaling: (factor, offset) by name of an input: what the owner of the data computes,
+            x * factor + offset, before sharing it.
+
+    Raises:
+        UsageError: the layers do not fit each other, or are not of a known kind.
+        RangeError: a weight is NaN or infinite; the layer is named.
+    """
+
+    name: str
+    inputs: Mapping[str, Shape]
+    layers: tuple[Layer, ...]
+    outputs: tuple[str, ...]
+    scaling: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    shapes: Mapping[str, Shape] = field(init=False)
+
+    def __post_init__(self) -> None:
+        shapes: dict[str, Shape] = {}
+        for name, shape in self.inputs.items():
+            if not name or not shape or not all(_size(n) for n in shape):
+                raise UsageError(
+                    "A model's inputs have known sizes, the batch left out. Received: "
+                    f"{name!r} of shape {list(shape)}."
+                )
+            shapes[name] = tuple(int(n) for n in shape)
+        if not self.inputs or not self.layers or len(self.layers) > MOST_LAYERS:
+            raise UsageError(
+                f"A model has an input and 1 to {MOST_LAYERS} layers. Received: "
+                f"{len(self.inputs)} inputs and {len(self.layers)} layers."
+            )
+        for layer in self.layers:
+            if not layer.name or layer.name in shapes:
+                raise UsageError(f"Names of layers are unique. Received: {layer.name!r} again.")
+            missing = [i for i in layer.inputs if i not in shapes]
+            if missing:
+                raise UsageError(
+                    f"Layer {layer.name!r} wants inputs that come before it. Received: {missing}."
+                )
+            _check_weights(layer)
+            shape = kinds.infer(
+                layer.name,
+                layer.op,
+                [shapes[i] for i in layer.inputs],
+                layer.options,
+                {name: w.shape for name, w in layer.weights.items()},
+            )
+            if math.prod(shape) > MOST_ELEMENTS:
+                raise UsageError(f"Layer {layer.name!r} is too large. Received: {list(shape)}.")
+            shapes[layer.name] = shape
+        unknown = [o for o in self.outputs if o not in shapes]
+        if unknown or not self.outputs:
+            raise UsageError(f"A model's outputs are its layers. Received: {list(self.outputs)}.")
+        if any(name not in self.inputs for name in self.scaling):
+            raise UsageError(f"Only inputs are scaled. Received: {sorted(self.scaling)}.")
+        object.__setattr__(self, "shapes", shapes)
+
+    def uses(self) -> dict[str, list[str]]:
+        """Who takes each value: names of layers, and "" for an output of the graph."""
+        found: dict[str, list[str]] = {name: [] for name in self.shapes}
+        for layer in self.layers:
+            for name in layer.inputs:
+                found[name].append(layer.name)
+        for name in self.outputs:
+            found[name].append("")
+        return found
+
+    @property
+    def by_name(self) -> dict[str, Layer]:
+        """The layers by name."""
+        return {layer.name: layer for layer in self.layers}
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights."""
+        return sum(w.size for layer in self.layers for w in layer.weights.values())
+
+    # ---- as data
+
+    def header(self) -> dict[str, Any]:
+        """All but the weights' values, as JSON holds it."""
+        return {
+            "format": FORMAT,
+            "name": self.name,
+            "inputs": {name: list(shape) for name, shape in self.inputs.items()},
+            "outputs": list(self.outputs),
+            "scaling": {name: list(pair) for name, pair in self.scaling.items()},
+            "layers": [
+                {
+                    "name": layer.name,
+                    "op": layer.op,
+                    "inputs": list(layer.inputs),
+                    "options": dict(layer.options),
+                    "weights": {
+                        name: [str(w.dtype), list(w.shape)] for name, w in layer.weights.items()
+                    },
+                }
+                for layer in self.layers
+            ],
+        }
+
+    def arrays(self) -> dict[str, Array]:
+        """The weights, by "layer/weight"."""
+        return {
+            f"{layer.name}/{name}": w for layer in self.layers for name, w in layer.weights.items()
+        }
+
+    def digest(self) -> str:
+        """SHA-256 over header and weights, in hexadecimal."""
+        found = hashlib.sha256(json.dumps(self.header(), sort_keys=True).encode())
+        for layer in self.layers:
+            for name in sorted(layer.weights):
+                found.update(np.ascontiguousarray(layer.weights[name]).tobytes())
+        return found.hexdigest()
+
+    @classmethod
+    def of(cls, header: Any, arrays: Mapping[str, Array] | None = None) -> Graph:
+        """The graph of a header; without arrays its weights are zeros that take no memory.
+
+        Raises:
+            DataError: this is no header of a model, or the arrays are not those it names.
+            UsageError, RangeError: as of the class.
+        """
+        try:
+            if header["format"] != FORMAT:
+                raise DataError(
+                    f"This model is of format {header['format']!r}; this version reads {FORMAT}."
+                )
+            layers = tuple(_layer(row, arrays) for row in header["layers"])
+            inputs = {str(k): tuple(v) for k, v in header["inputs"].items()}
+            scaling = {str(k): (v[0], v[1]) for k, v in header.get("scaling", {}).items()}
+            outputs = tuple(str(o) for o in header["outputs"])
+            return cls(str(header["name"]), inputs, layers, outputs, scaling)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise DataError(
+                f"This is no model's header. Received: {type(error).__name__}: {error}."
+            ) from None
+
+
+def _layer(row: Any, arrays: Mapping[str, Array] | None) -> Layer:
+    weights: dict[str, Array] = {}
+    for name, (dtype, shape) in row["weights"].items():
+        if dtype not in ("float32", "float64") or not all(_size(n) for n in shape):
+            raise DataError(
+                f"Weights are float32 or float64 of known sizes. Received: {dtype!r}, {shape!r}."
+            )
+        if arrays is None:
+            weights[name] = np.broadcast_to(np.zeros((), dtype), tuple(shape))
+            continue
+        found = arrays.get(f"{row['name']}/{name}")
+        if found is None or str(found.dtype) != dtype or list(found.shape) != list(shape):
+            raise DataError(
+                f"The weights {name!r} of layer {row['name']!r} are not those of the header."
+            )
+        weights[name] = found
+    return Layer(row["name"], row["op"], tuple(row["inputs"]), dict(row["options"]), weights)
+
+
+def _size(n: Any) -> bool:
+    return isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n > 0
+
+
+def _check_weights(layer: Layer) -> None:
+    for name, w in layer.weights.items():
+        if not isinstance(w, np.ndarray) or w.dtype.kind != "f":
+            raise UsageError(
+                f"The weights {name!r} of layer {layer.name!r} are floating-point arrays. "
+                f"Received: {getattr(w, 'dtype', type(w).__name__)}."
+            )
+        # (those without strides stand for weights that are not here)
+        if any(w.strides) and not np.isfinite(w).all():
+            bad = int((~np.isfinite(w)).sum())
+            raise RangeError(
+                f"Layer {layer.name!r} has weights {name!r} that are NaN or infinite. Received: "
+                f"{bad} of {w.size}. Train it again, or load other weights."
+            )
+
+
+def replaced(graph: Graph, layers: Sequence[Layer], **changed: Any) -> Graph:
+    """The graph with other layers, and what else is given."""
+    fields = {
+        "name": graph.name,
+        "inputs": graph.inputs,
+        "outputs": graph.outputs,
+        "scaling": graph.scaling,
+        **changed,
+    }
+    return Graph(layers=ordered(layers, fields["inputs"]), **fields)
+
+
+def ordered(layers: Sequence[Layer], inputs: Iterable[str]) -> tuple[Layer, ...]:
+    """The layers, moved so that each comes after its inputs."""
+    done, result, left = set(inputs), [], list(layers)
+    while left:
+        later = []
+        for layer in left:
+            if all(i in done for i in layer.inputs):
+                result.append(layer)
+                done.add(layer.name)
+            else:
+                later.append(layer)
+        if len(later) == len(left):
+            raise UsageError(
+                f"The model's layers form a circle. Received: {[x.name for x in left][:8]}."
+            )
+        left = later
+    return tuple(result)

@@ -1,0 +1,399 @@
+"""What a compiler would do before a model is shared: passes from Graph to Graph, all exact.
+
+Every pass is a function of its own and leaves the model's function as it is, up to the rounding of
+floating-point weights.  `optimise` applies all of them, in the order that makes them meet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.models import kinds
+from tfe_bench.models.graph import Array, Graph, Layer, replaced
+
+Pass = Callable[[Graph], Graph]
+_SHAPED = ("flatten", "reshape")
+
+
+def _renamed(graph: Graph, layers: Sequence[Layer], names: Mapping[str, str]) -> Graph:
+    """The graph of some layers, with the value of one name taken from another."""
+
+    def final(name: str) -> str:
+        while name in names:
+            name = names[name]
+        return name
+
+    kept = [replace(x, inputs=tuple(final(i) for i in x.inputs)) for x in layers]
+    return replaced(graph, kept, outputs=tuple(final(o) for o in graph.outputs))
+
+
+def _only_use(graph: Graph, name: str) -> Layer | None:
+    """The one layer that takes a value, None if there are several or it leaves the graph."""
+    takers = graph.uses()[name]
+    return graph.by_name[takers[0]] if len(takers) == 1 and takers[0] else None
+
+
+def _until_done(graph: Graph, step: Callable[[Graph], Graph | None]) -> Graph:
+    """Applies a step until it finds nothing more to do."""
+    while True:
+        found = step(graph)
+        if found is None:
+            return graph
+        graph = found
+
+
+def _wide(a: Any) -> Array:
+    return np.asarray(a, np.float64)
+
+
+def _bias(layer: Layer, count: int) -> Array:
+    return _wide(layer.weights["bias"]) if "bias" in layer.weights else np.zeros(count)
+
+
+# ---- dropping and moving out
+
+
+def drop_identities(graph: Graph) -> Graph:
+    """Drops layers that do nothing; one that is all of the model stays."""
+    names = {x.name: x.inputs[0] for x in graph.layers if x.op == "identity"}
+    kept = [x for x in graph.layers if x.name not in names]
+    return _renamed(graph, kept, names) if kept and names else graph
+
+
+def scale_inputs(graph: Graph) -> Graph:
+    """A Rescaling of an input is for the owner of the data to do: its numbers are public."""
+
+    def step(graph: Graph) -> Graph | None:
+        for x in graph.layers:
+            given = x.inputs[0]
+            if x.op != "rescale" or given not in graph.inputs or len(graph.layers) == 1:
+                continue
+            if len(graph.uses()[given]) != 1:
+                continue
+            factor, offset = (_wide(v) for v in graph.scaling.get(given, (1.0, 0.0)))
+            scale, more = _wide(x.options["scale"]), _wide(x.options["offset"])
+            pair = ((factor * scale).tolist(), (offset * scale + more).tolist())
+            kept = [y for y in graph.layers if y is not x]
+            scaled = replaced(
+                graph,
+                [replace(y, inputs=_swap(y.inputs, x.name, given)) for y in kept],
+                outputs=_swap(graph.outputs, x.name, given),
+            )
+            return replaced(scaled, scaled.layers, scaling={**graph.scaling, given: pair})
+        return None
+
+    return _until_done(graph, step)
+
+
+def _swap(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
+    return tuple(new if n == old else n for n in names)
+
+
+def affine_rescaling(graph: Graph) -> Graph:
+    """Any other Rescaling becomes the per-channel factor and shift that batch norm is, too."""
+
+    def of(x: Layer) -> Layer:
+        channels = graph.shapes[x.name][-1]
+        weights = {
+            "kernel": np.broadcast_to(_wide(x.options["scale"]), (channels,)).copy(),
+            "bias": np.broadcast_to(_wide(x.options["offset"]), (channels,)).copy(),
+        }
+        return replace(x, op="affine", options={}, weights=weights)
+
+    return replaced(graph, [of(x) if x.op == "rescale" else x for x in graph.layers])
+
+
+# ---- batch normalisation
+
+
+def _scaled_outputs(layer: Layer, factor: Array) -> Array:
+    kernel = _wide(layer.weights["kernel"])
+    if layer.op == "depthwise_conv2d":
+        return kernel * factor.reshape(kernel.shape[2:])
+    return kernel * factor
+
+
+def fold_back(graph: Graph) -> Graph:
+    """Batch norm behind a convolution or dense layer goes into its weights."""
+
+    def step(graph: Graph) -> Graph | None:
+        for x in graph.layers:
+            before = graph.by_name.get(x.inputs[0])
+            if x.op != "affine" or before is None or before.op not in kinds.LINEAR:
+                continue
+            if _only_use(graph, before.name) is not x:
+                continue
+            factor, shift = _wide(x.weights["kernel"]), _bias(x, graph.shapes[x.name][-1])
+            weights = {
+                "kernel": _scaled_outputs(before, factor),
+                "bias": _bias(before, len(factor)) * factor + shift,
+            }
+            merged = replace(before, weights=weights)
+            kept = [merged if y is before else y for y in graph.layers if y is not x]
+            return _renamed(graph, kept, {x.name: before.name})
+        return None
+
+    return _until_done(graph, step)
+
+
+def _pads_nothing(layer: Layer) -> bool:
+    if layer.op == "dense":
+        return True
+    padding = layer.options["padding"]
+    ones = layer.weights["kernel"].shape[:2] == (1, 1)
+    return padding == "VALID" or (padding == "SAME" and ones)
+
+
+def fold_forward(graph: Graph) -> Graph:
+    """Batch norm right before a convolution that pads nothing, or a dense layer, goes into it."""
+
+    def step(graph: Graph) -> Graph | None:
+        for x in graph.layers:
+            after = _only_use(graph, x.name) if x.op == "affine" else None
+            if after is None or after.op not in ("conv2d", "dense") or not _pads_nothing(after):
+                continue
+            kernel = _wide(after.weights["kernel"])
+            factor, shift = _wide(x.weights["kernel"]), _bias(x, kernel.shape[-2])
+            over = tuple(range(kernel.ndim - 1))
+            weights = {
+                "kernel": kernel * factor[:, None],
+                "bias": _bias(after, kernel.shape[-1]) + (kernel * shift[:, None]).sum(over),
+            }
+            merged = replace(after, inputs=x.inputs, weights=weights)
+            kept = [merged if y is after else y for y in graph.layers if y is not x]
+            return replaced(graph, kept)
+        return None
+
+    return _until_done(graph, step)
+
+
+# ---- windows
+
+
+def pad_in_windows(graph: Graph) -> Graph:
+    """Zeros around an image become the padding of the convolution that follows."""
+
+    def step(graph: Graph) -> Graph | None:
+        for x in graph.layers:
+            after = _only_use(graph, x.name) if x.op == "zero_pad2d" else None
+            if after is None or after.op not in ("conv2d", "depthwise_conv2d"):
+                continue
+            padding = after.options["padding"]
+            if padding == "SAME":
+                continue
+            own = [[0, 0], [0, 0]] if padding == "VALID" else padding
+            both = [
+                [a + b for a, b in zip(p, q, strict=True)]
+                for p, q in zip(own, x.options["pads"], strict=True)
+            ]
+            merged = replace(after, inputs=x.inputs, options={**after.options, "padding": both})
+            kept = [merged if y is after else y for y in graph.layers if y is not x]
+            return replaced(graph, kept)
+        return None
+
+    return _until_done(graph, step)
+
+
+def relu_after_pool(graph: Graph) -> Graph:
+    """max(relu(x)) = relu(max(x)): fewer values are left to compare with 0.
+
+    Zeros that pad the image in between are not below any relu(x), nor above it.
+    """
+
+    def step(graph: Graph) -> Graph | None:
+        for x in graph.layers:
+            if x.op != "relu":
+                continue
+            last = x
+            while (after := _only_use(graph, last.name)) and after.op == "zero_pad2d":
+                last = after
+            if after is None or after.op not in ("max_pool2d", "global_max_pool2d"):
+                continue
+            moved = replace(x, name=f"{x.name}@", inputs=(after.name,))
+            kept = [
+                replace(y, inputs=_swap(y.inputs, after.name, moved.name))
+                for y in graph.layers
+                if y is not x
+            ]
+            kept = [replace(y, inputs=_swap(y.inputs, x.name, x.inputs[0])) for y in kept]
+            outputs = _swap(graph.outputs, after.name, moved.name)
+            return replaced(graph, [*kept, moved], outputs=outputs)
+        return None
+
+    return _until_done(graph, step)
+
+
+def pool_before_pointwise(graph: Graph) -> Graph:
+    """The mean of a pointwise convolution is that convolution of the mean: fewer windows."""
+
+    def step(graph: Graph) -> Graph | None:
+        for x in graph.layers:
+            if x.op not in ("avg_pool2d", "global_avg_pool2d"):
+                continue
+            before = graph.by_name.get(x.inputs[0])
+            if before is None or before.op != "conv2d" or _only_use(graph, before.name) is not x:
+                continue
+            pointwise = before.weights["kernel"].shape[:2] == (1, 1) and _pads_nothing(before)
+            if not pointwise or list(before.options["strides"]) != [1, 1]:
+                continue
+            if x.op == "global_avg_pool2d" and not x.options["keepdims"]:
+                continue
+            pool = replace(x, inputs=before.inputs)
+            after = replace(before, inputs=(x.name,))
+            kept = [y for y in graph.layers if y is not x and y is not before]
+            kept = [replace(y, inputs=_swap(y.inputs, x.name, after.name)) for y in kept]
+            outputs = _swap(graph.outputs, x.name, after.name)
+            return replaced(graph, [*kept, pool, after], outputs=outputs)
+        return None
+
+    return _until_done(graph, step)
+
+
+def _count(graph: Graph, x: Layer) -> int | None:
+    """How many cells each window of an average has, None if that differs."""
+    if x.op == "global_avg_pool2d":
+        return math.prod(graph.shapes[x.inputs[0]][:2])
+    if x.options["padding"] == "VALID":
+        return math.prod(x.options["ksize"])
+    return None
+
+
+def fold_averages(graph: Graph) -> Graph:
+    """An average before a product becomes a sum, and the product's kernel takes the division."""
+
+    def step(graph: Graph) -> Graph | None:
+        for x in graph.layers:
+            if x.op not in ("avg_pool2d", "global_avg_pool2d"):
+                continue
+            count, after = _count(graph, x), _only_use(graph, x.name)
+            while after is not None and after.op in _SHAPED:
+                after = _only_use(graph, after.name)
+            if count is None or after is None or after.op not in kinds.LINEAR:
+                continue
+            kernel = _wide(after.weights["kernel"]) / count
+            divided = replace(after, weights={**after.weights, "kernel": kernel})
+            total = replace(x, op=x.op.replace("avg", "sum"))
+            swap = {x.name: total, after.name: divided}
+            return replaced(graph, [swap.get(y.name, y) for y in graph.layers])
+        return None
+
+    return _until_done(graph, step)
+
+
+# ---- fusion
+
+
+def fuse_products(graph: Graph) -> Graph:
+    """Each product becomes a `sum` of one term."""
+
+    def of(x: Layer) -> Layer:
+        if x.op not in kinds.LINEAR:
+            return x
+        weights = {"kernel0": x.weights["kernel"]}
+        if "bias" in x.weights:
+            weights["bias"] = x.weights["bias"]
+        term = {"op": x.op, "sign": 1, **x.options}
+        options = {"terms": [term], "activation": "none", "max_value": None}
+        return replace(x, op="sum", options=options, weights=weights)
+
+    return replaced(graph, [of(x) for x in graph.layers])
+
+
+def fuse_additions(graph: Graph) -> Graph:
+    """A residual is added to a product before that is truncated; two products are added so too."""
+
+    def step(graph: Graph) -> Graph | None:
+        for x in graph.layers:
+            if x.op not in ("add", "subtract"):
+                continue
+            if len({graph.shapes[i] for i in x.inputs}) != 1 or len(set(x.inputs)) < len(x.inputs):
+                continue
+            parts = [graph.by_name.get(i) for i in x.inputs]
+            joined = [p if p and _open_sum(graph, p, x) else None for p in parts]
+            if not any(joined):
+                continue
+            merged = _joined(x, joined)
+            gone = {p.name for p in joined if p is not None}
+            kept = [merged if y is x else y for y in graph.layers if y.name not in gone]
+            return replaced(graph, kept)
+        return None
+
+    return _until_done(graph, step)
+
+
+def _open_sum(graph: Graph, part: Layer, taker: Layer) -> bool:
+    return (
+        part.op == "sum"
+        and part.options["activation"] == "none"
+        and _only_use(graph, part.name) is taker
+    )
+
+
+def _joined(x: Layer, parts: list[Layer | None]) -> Layer:
+    terms: list[dict[str, Any]] = []
+    inputs: list[str] = []
+    weights: dict[str, Array] = {}
+    bias: Any = None
+    for i, (name, part) in enumerate(zip(x.inputs, parts, strict=True)):
+        sign = -1 if x.op == "subtract" and i == 1 else 1
+        if part is None:
+            terms.append({"op": "skip", "sign": sign})
+            inputs.append(name)
+            continue
+        for j, (given, term) in enumerate(zip(part.inputs, part.options["terms"], strict=True)):
+            if f"kernel{j}" in part.weights:
+                weights[f"kernel{len(terms)}"] = part.weights[f"kernel{j}"]
+            terms.append({**term, "sign": sign * term["sign"]})
+            inputs.append(given)
+        if "bias" in part.weights:
+            more = sign * _wide(part.weights["bias"])
+            bias = more if bias is None else bias + more
+    if bias is not None:
+        weights["bias"] = bias
+    options = {"terms": terms, "activation": "none", "max_value": None}
+    return Layer(x.name, "sum", tuple(inputs), options, weights)
+
+
+def fuse_activations(graph: Graph) -> Graph:
+    """A ReLU right behind a product is taken of the product before it is truncated."""
+
+    def step(graph: Graph) -> Graph | None:
+        for x in graph.layers:
+            before = graph.by_name.get(x.inputs[0]) if x.op == "relu" else None
+            if before is None or not _open_sum(graph, before, x):
+                continue
+            options = {**before.options, "activation": "relu", **x.options}
+            merged = replace(before, options=options)
+            kept = [merged if y is before else y for y in graph.layers if y is not x]
+            return _renamed(graph, kept, {x.name: before.name})
+        return None
+
+    return _until_done(graph, step)
+
+
+PASSES: tuple[Pass, ...] = (
+    drop_identities,
+    scale_inputs,
+    affine_rescaling,
+    fold_back,
+    fold_forward,
+    pad_in_windows,
+    relu_after_pool,
+    pool_before_pointwise,
+    fold_averages,
+    fuse_products,
+    fuse_additions,
+    fuse_activations,
+)
+
+
+def optimise(graph: Graph) -> Graph:
+    """All passes, in order."""
+    for each in PASSES:
+        graph = each(graph)
+    return graph
