@@ -127,6 +127,9 @@ _BUILT_IN = {
     "matmul": "tfe_bench.benchmarks.workloads.matmul:PROGRAM",
     "operation": "tfe_bench.benchmarks.workloads.operation:PROGRAM",
     "exp": "tfe_bench.benchmarks.workloads.exp:PROGRAM",
+    "deploy": "tfe_bench.models.service:DEPLOY_PROGRAM",
+    "undeploy": "tfe_bench.models.service:REMOVE_PROGRAM",
+    "serve": "tfe_bench.models.service:SERVE_PROGRAM",
 }
 
 

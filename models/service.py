@@ -1,0 +1,448 @@
+"""The prediction service: a model that workers hold, and who asks them for predictions.
+
+Three roles, each with its own certificate: the model's owner deploys it (program "deploy"), clients
+whom the owner and all three operators let in send inputs and get results (program "serve"), and
+the workers hold shares of both and learn neither.
+
+What is public: the model's layers, shapes and fixed point, its owner, who may use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.cluster.store import ANY, Facts, Store, Tensor, check_name
+from tfe_bench.errors import ProtocolError, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.client import Client, JobResult
+    from tfe_bench.models.ranges import Plan
+    from tfe_bench.protocols.sharing import Shared
+
+DEPLOY, REMOVE, SERVE = "deploy", "undeploy", "serve"
+_WEIGHTS = "weights"
+_PROFILES = ("local", "lan", "wan")
+_CLIENT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+_DEPLOYMENT = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_MOST_CLIENTS = 1000
+_MOST_BATCH = 4096
+
+
+# ---- deploy
+
+
+def check_deploy(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+    """Refuses what is no deployment.
+
+    Raises:
+        UsageError, DataError: naming what does not fit.
+    """
+    from tfe_bench.models import execute, images, weights
+
+    _check_known(DEPLOY, parameters, ("name", "clients", "replace", "deployment", "about"))
+    check_name(parameters.get("name"))
+    check_clients(parameters.get("clients"))
+    if type(parameters.get("replace")) is not bool:
+        raise UsageError(f"replace is true or false. Received: {parameters.get('replace')!r}.")
+    _check_deployment(parameters.get("deployment"))
+    about = parameters.get("about")
+    if not isinstance(about, Mapping) or set(about) != {"plan", "preprocessing"}:
+        raise UsageError('"about" holds a plan and a preprocessing.')
+    way = about["preprocessing"]
+    if way is not None and way not in images.WAYS:
+        raise UsageError(f"There is no such preprocessing. Known: {', '.join(images.WAYS)}.")
+    plan = _plan(about)
+    execute.check_executable(plan)
+    count = weights.count(plan)
+    if [(i.name, i.shape, i.fractional_bits) for i in inputs] != [(_WEIGHTS, (count,), 0)]:
+        raise UsageError(
+            f"The input of a deployment is {_WEIGHTS!r}, {count} integers. Received: "
+            f"{[(i.name, list(i.shape)) for i in inputs][:4]}."
+        )
+
+
+def _permit_deploy(
+    client: str, store: Store, parameters: Mapping[str, Any], _: Sequence[InputSpec]
+) -> None:
+    store.permit_writing(parameters["name"], client, parameters["replace"])
+
+
+def deploy(context: Context) -> dict[str, Shared]:
+    """Keeps the shares of a model's weights: written at all three workers, or at none."""
+    parameters, store, party = context.parameters, _store(context), context.party
+    _permit_deploy(context.client, store, parameters, ())
+    facts = Facts(
+        parameters["name"],
+        context.client,
+        tuple(parameters["clients"]),
+        parameters["deployment"],
+        parameters["about"],
+    )
+    shared = context.inputs[_WEIGHTS]
+    fields = {"m": shared.m, "l1": shared.l1, "l2": shared.l2}
+    parts = {k: np.asarray(v, np.int64) for k, v in fields.items() if v is not None}
+    context.progress(0.0, "writing")
+    prepared = store.prepare(facts, {_WEIGHTS: Tensor(parts, shared.dealer, 0)})
+    try:
+        # All three have it before one of them puts it in place. Should one be lost between the two
+        # steps, the deployments differ, and `serve` says so.
+        party.exchange(b"written")
+        prepared.commit()
+    finally:
+        prepared.discard()
+    context.measurements["elements"] = int(shared.shape[0])
+    return {}
+
+
+# ---- undeploy
+
+
+def _check_remove(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+    _check_known(REMOVE, parameters, ("name",))
+    check_name(parameters.get("name"))
+    if inputs:
+        raise UsageError(f"{REMOVE} has no inputs. Received: {[i.name for i in inputs][:4]}.")
+
+
+def remove(context: Context) -> dict[str, Shared]:
+    """Removes a model of the asking client at all three workers, also where one has it no more."""
+    store, name = _store(context), context.parameters["name"]
+    there = name in store.names()
+    if there:
+        store.permit_removing(name, context.client)
+    if not any(found == b"1" for found in context.party.exchange(b"1" if there else b"0")):
+        raise UsageError(f"No worker has a model {name!r}.")
+    if there:
+        store.remove(name)
+    return {}
+
+
+# ---- serve
+
+
+def _check_serve(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+    _check_known(SERVE, parameters, ("name", "deployment", "profile"))
+    check_name(parameters.get("name"))
+    _check_deployment(parameters.get("deployment"))
+    if parameters.get("profile") not in _PROFILES:
+        raise UsageError(f"profile is {', '.join(_PROFILES)}.")
+    if not inputs:
+        raise UsageError("A prediction has an input at least. Received: none.")
+
+
+def _permit_serve(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> None:
+    facts = store.facts(parameters["name"], client)
+    if facts.deployment != parameters["deployment"]:
+        raise UsageError(
+            f"Party {store.party} has another deployment of model {facts.name!r} than this client "
+            "asks for: it was replaced meanwhile, or not at all three. Ask again; if that does not "
+            "help, its owner deploys it again."
+        )
+    plan = _plan(facts.about)
+    wanted = list(plan.graph.inputs.items())
+    batch = inputs[0].shape[0] if inputs[0].shape else 0
+    given = [(i.name, i.shape, i.fractional_bits) for i in inputs]
+    if given != [(name, (batch, *shape), plan.fraction) for name, shape in wanted]:
+        raise UsageError(
+            f"Model {facts.name!r} wants {_listed(wanted)} with a batch before, and "
+            f"{plan.fraction} fractional bits. Received: "
+            f"{[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}."
+        )
+    if not 1 <= batch <= _MOST_BATCH:
+        raise UsageError(f"A batch has 1 to {_MOST_BATCH} samples. Received: {batch}.")
+
+
+def serve(context: Context) -> dict[str, Shared]:
+    """Predicts with a deployed model; the outputs go to the client whose inputs they are from."""
+    from tfe_bench.models import execute, weights
+    from tfe_bench.protocols import refresh
+
+    party, store, parameters = context.party, _store(context), context.parameters
+    given = [
+        InputSpec(name, tuple(x.shape.as_list()), x.fractional_bits)
+        for name, x in context.inputs.items()
+    ]
+    _permit_serve(context.client, store, parameters, given)
+    context.progress(0.0, "loading")
+    facts, tensors = store.load(parameters["name"], context.client)
+    _check_kept(context, facts)
+    plan = _plan(facts.about)
+    kept = _shared(tensors[_WEIGHTS])
+    inputs = list(context.inputs.values())
+    setting = execute.Setting(plan, parameters["profile"], given[0].shape[0])
+    context.progress(0.2, "predicting")
+
+    def graph(vector: Shared, *x: Shared) -> list[Shared]:
+        found = execute.run(party, setting, weights.split(plan, vector), x)
+        # What leaves has masks of its own, whatever the model does.
+        return [refresh.refresh(party, y) for y in found]
+
+    party.reset_counters()
+    started = time.perf_counter()
+    found = party.function(graph)(kept, *inputs)
+    context.measurements["seconds"] = time.perf_counter() - started
+    context.measurements["payload"] = party.counters()["payload"]
+    context.measurements["rounds"] = sum(s.cold for s in party.rounds())
+    return dict(zip(plan.graph.outputs, found, strict=True))
+
+
+def _check_kept(context: Context, facts: Facts) -> None:
+    """The three hold shares of one deployment: each field the same at both who hold it.
+
+    Only the two holders of a field compare its digest: the third could search a small model by it.
+
+    Raises:
+        ProtocolError: they do not.
+    """
+    party = context.party
+    role = (party.index - party.dealer) % 3
+    d, e1, e2 = ((party.dealer + i) % 3 for i in range(3))
+    fields = {0: {e1: "l1", e2: "l2"}, 1: {d: "l1", e2: "m"}, 2: {d: "l2", e1: "m"}}[role]
+    mine = {
+        peer: hashlib.sha256(
+            f"{facts.deployment} {facts.owner} {facts.digests.get(part)}".encode()
+        ).digest()
+        for peer, part in fields.items()
+    }
+    theirs = party.exchange_each(mine)
+    for peer, digest in mine.items():
+        if theirs[peer] != digest:
+            raise ProtocolError(
+                f"Parties {party.index} and {peer} hold shares of model {facts.name!r} that do "
+                "not fit each other. Have its owner deploy it again (--replace)."
+            )
+
+
+def _shared(tensor: Tensor) -> Shared:
+    import tensorflow as tf
+
+    from tfe_bench.protocols.sharing import Shared
+
+    parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
+    parts.update({k: tf.constant(words, tf.int64) for k, words in tensor.parts.items()})
+    return Shared(**parts, dealer=tensor.dealer, fractional_bits=tensor.fractional_bits)
+
+
+# ---- what the programs share
+
+
+def check_clients(clients: object) -> None:
+    """Refuses what are no names of clients.
+
+    Raises:
+        UsageError: naming the first one.
+    """
+    if not isinstance(clients, (list, tuple)) or len(clients) > _MOST_CLIENTS:
+        raise UsageError(f"clients is a list of at most {_MOST_CLIENTS} names.")
+    for name in clients:
+        if not isinstance(name, str) or not (name == ANY or _CLIENT.fullmatch(name)):
+            raise UsageError(
+                'A client is named as in cluster.toml, or "*" for all of them. Received: '
+                f"{str(name)[:80]!r}."
+            )
+
+
+def _check_known(program: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise UsageError(
+                f"{program} has no parameter {str(name)[:80]!r}.{did_you_mean(str(name), known)}"
+            )
+
+
+def _check_deployment(word: object) -> None:
+    if not isinstance(word, str) or not _DEPLOYMENT.fullmatch(word):
+        raise UsageError("A deployment is 32 hexadecimal digits.")
+
+
+def _store(context: Context) -> Store:
+    if context.store is None:
+        raise UsageError("Models are deployed to workers. Received: a simulation without a store.")
+    return context.store
+
+
+def _plan(about: Mapping[str, Any]) -> Plan:
+    from tfe_bench.models.ranges import Plan
+
+    return Plan.of(about["plan"])
+
+
+def _listed(inputs: Sequence[tuple[str, tuple[int, ...]]]) -> str:
+    return ", ".join(f"{name!r} {list(shape)}" for name, shape in inputs)
+
+
+DEPLOY_PROGRAM = Program(DEPLOY, deploy, check_deploy, "keeps a model", permit=_permit_deploy)
+REMOVE_PROGRAM = Program(REMOVE, remove, _check_remove, "removes a kept model")
+SERVE_PROGRAM = Program(
+    SERVE, serve, _check_serve, "predicts with a kept model", permit=_permit_serve
+)
+
+
+# ---- at the client
+
+
+@dataclass(frozen=True, eq=False)
+class Deployed:
+    """A model that workers hold, as its client knows it.
+
+    Attributes:
+        name: of the deployment.
+        owner: the client that deployed it.
+        clients: who else may use it; None to all but its owner.
+        deployment: changes whenever it is deployed again.
+        plan: its layers and fixed point, without weights.
+        preprocessing: the way of `tfe_bench.models.images` in which pictures are prepared for it;
+            None if its owner did not say.
+        complete: whether all three workers have this deployment.
+    """
+
+    name: str
+    owner: str
+    clients: tuple[str, ...] | None
+    deployment: str
+    plan: Plan
+    preprocessing: str | None
+    complete: bool
+
+
+def listed(client: Client) -> list[Deployed]:
+    """The deployed models that a client may use.
+
+    Raises:
+        ClusterError: a worker does not answer.
+        DataError, UsageError: it describes a model that is none.
+    """
+    return [
+        Deployed(
+            str(row["name"]),
+            str(row["owner"]),
+            None if row["clients"] is None else tuple(row["clients"]),
+            str(row["deployment"]),
+            _plan(row["about"]),
+            row["about"].get("preprocessing"),
+            bool(row["complete"]),
+        )
+        for row in client.models()
+    ]
+
+
+def found(client: Client, name: str) -> Deployed:
+    """The deployed model of a name.
+
+    Raises:
+        UsageError: there is none that this client may use, or the workers do not agree on it.
+    """
+    check_name(name)
+    models = {model.name: model for model in listed(client)}
+    if name not in models:
+        known = f"Known: {', '.join(models)}." if models else "None is known to it."
+        raise UsageError(
+            f"There is no model {name!r} that this client may use."
+            f"{did_you_mean(name, models)} {known}"
+        )
+    if not models[name].complete:
+        raise UsageError(
+            f"The workers hold different deployments of model {name!r}. Its owner deploys it again "
+            "(--replace)."
+        )
+    return models[name]
+
+
+def deploy_model(
+    client: Client,
+    plan: Plan,
+    name: str,
+    clients: Sequence[str] = (),
+    replace: bool = False,
+    preprocessing: str | None = None,
+    progress: Any = None,
+) -> JobResult:
+    """Shares a model's weights among the workers, which keep them under a name.
+
+    Args:
+        plan: of `tfe_bench.convert(...)`, with weights.
+        clients: who may use it besides this one; "*" for every client of the cluster.
+        replace: what this client deployed under the name before.
+        preprocessing: of pictures; see `tfe_bench.models.images.WAYS`.
+
+    Raises:
+        UsageError: the name is none or taken, or the plan's precision is not the cluster's.
+        PolicyError: an operator does not let this client deploy.
+    """
+    from tfe_bench.cluster.client import PrivateInput
+    from tfe_bench.models import weights
+
+    config = client.config
+    if plan.fraction != config.fractional_bits or config.ring != 64:
+        raise UsageError(
+            f"The model has {plan.fraction} fractional bits over Z_2^64 and the cluster "
+            f"{config.fractional_bits} over Z_2^{config.ring}. Convert it with fractional_bits="
+            f"{config.fractional_bits}, or use another cluster."
+        )
+    parameters = {
+        "name": name,
+        "clients": list(clients),
+        "replace": replace,
+        "deployment": uuid.uuid4().hex,
+        "about": {"plan": plan.header(), "preprocessing": preprocessing},
+    }
+    inputs = {_WEIGHTS: PrivateInput(weights.encode(plan))}
+    # Here too: a mistake costs nothing then.
+    check_deploy(parameters, [InputSpec(_WEIGHTS, inputs[_WEIGHTS].shape, 0)])
+    return client.run(DEPLOY, parameters, inputs, progress)
+
+
+def remove_model(client: Client, name: str) -> None:
+    """Removes a model of this client's from all workers.
+
+    Raises:
+        UsageError: there is none.
+        PolicyError: it is another client's.
+    """
+    client.run(REMOVE, {"name": check_name(name)}, {})
+
+
+def predict(
+    client: Client, name: str | Deployed, inputs: Any, profile: str = "local", progress: Any = None
+) -> tuple[dict[str, Any], JobResult]:
+    """Outputs of a deployed model by name, float64, reconstructed here; and what they cost.
+
+    Args:
+        name: of the model, or what `found` said of it.
+        inputs: prepared as the model wants them, with a batch; by name if it has several.
+        profile: for which network the protocols plan: "local", "lan" or "wan".
+
+    Raises:
+        UsageError: an unknown model, or inputs of another shape.
+        RangeError: values that no fixed point holds.
+        PolicyError: the owner or an operator does not let this client use it.
+    """
+    from tfe_bench.cluster.client import PrivateInput
+    from tfe_bench.models import plain
+    from tfe_bench.protocols.fixedpoint import FixedPoint
+
+    model = name if isinstance(name, Deployed) else found(client, name)
+    plan = model.plan
+    fixed = FixedPoint(plan.fraction)
+    shared = {
+        key: PrivateInput(fixed.encode(values), plan.fraction)
+        for key, values in plain.scaled(plan.graph, inputs).items()
+    }
+    parameters = {"name": model.name, "deployment": model.deployment, "profile": profile}
+    result = client.run(SERVE, parameters, shared, progress)
+    outputs = {
+        key: FixedPoint(result.fractional_bits[key]).decode(ring)
+        for key, ring in result.outputs.items()
+    }
+    return outputs, result
