@@ -130,6 +130,7 @@ _BUILT_IN = {
     "deploy": "tfe_bench.models.service:DEPLOY_PROGRAM",
     "undeploy": "tfe_bench.models.service:REMOVE_PROGRAM",
     "serve": "tfe_bench.models.service:SERVE_PROGRAM",
+    "predict": "tfe_bench.models.program:PROGRAM",
 }
 
 

@@ -11,13 +11,16 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster import links, profiles, tls
 from tfe_bench.cluster.client import Client, JobResult, PrivateInput, open_client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.profiles import Profile
-from tfe_bench.errors import ClusterError, PeerLost, TfeBenchError
+from tfe_bench.errors import ClusterError, PeerLost, TfeBenchError, UsageError
+
+if TYPE_CHECKING:
+    from tfe_bench.models.private import PrivateModel
 
 START_SECONDS = 60.0
 _CLIENT = "local"
@@ -44,6 +47,40 @@ class _Runner:
     ) -> JobResult:
         """Runs an installed program; see Client.run."""
         return self.client.run(program, parameters, inputs, progress)
+
+    def predict(
+        self,
+        private: PrivateModel,
+        images: Any,
+        *,
+        batch: int | None = None,
+        progress: Callable[[float, str], None] | None = None,
+    ) -> Any:
+        """A private model's outputs for private images, known to this client alone.
+
+        Args:
+            private: of `tfe_bench.convert`.
+            images: [batch, ...]; for several inputs by name or in order.
+            batch: samples that go through the model at once; None: 32.
+
+        Returns:
+            float64 outputs, a list of them if the model has several.
+
+        Raises:
+            UsageError: images that the model does not take, or another precision than the
+                cluster's.
+            RangeError: images outside of the model's range.
+        """
+        config = self.client.config
+        if config.fractional_bits != private.fractional_bits:
+            raise UsageError(
+                f"The cluster {self.name!r} has {config.fractional_bits} fractional bits. "
+                f"Received: a model with {private.fractional_bits}. Convert it with "
+                f"fractional_bits={config.fractional_bits}."
+            )
+        inputs = {"weights": private.shared_weights(), **private.shared_inputs(images)}
+        parameters = private.parameters(self.profile.name, batch)
+        return private.decode(self.run("predict", parameters, inputs, progress))
 
 
 class LocalCluster(_Runner):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.jobs import Context, InputSpec, Program
     from tfe_bench.cluster.launch import Cluster, LocalCluster
     from tfe_bench.cluster.simulate import Simulation, simulate
+    from tfe_bench.models.private import PrivateModel, convert
     from tfe_bench.protocols.fixedpoint import FixedPoint
     from tfe_bench.protocols.functional import (
         abs,
@@ -100,6 +101,7 @@ _WHERE = {
     "JobResult": "cluster.client",
     "LocalCluster": "cluster.launch",
     "Party": "protocols.party",
+    "PrivateModel": "models.private",
     "PrivateInput": "cluster.client",
     "Program": "cluster.jobs",
     "Shared": "protocols.sharing",
@@ -115,6 +117,7 @@ _WHERE = {
     "clip_by_value": "protocols.functional",
     "concat": "protocols.functional",
     "conv2d": "protocols.functional",
+    "convert": "models.private",
     "cumsum": "protocols.functional",
     "depthwise_conv2d": "protocols.functional",
     "divide": "protocols.functional",
@@ -185,6 +188,7 @@ __all__ = [
     "LocalCluster",
     "Party",
     "PrivateInput",
+    "PrivateModel",
     "Program",
     "Shared",
     "Simulation",
@@ -200,6 +204,7 @@ __all__ = [
     "clip_by_value",
     "concat",
     "conv2d",
+    "convert",
     "cumsum",
     "depthwise_conv2d",
     "divide",

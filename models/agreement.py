@@ -1,0 +1,63 @@
+"""How far private predictions are from public ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Plaintext against private.
+
+    Attributes:
+        samples: compared.
+        largest_error: of any output.
+        relative_error: the same, of the range of the plaintext outputs.
+        top1: part of the samples with the same largest output.
+        top5: part of the samples whose largest plaintext output is among the five largest private
+            ones (all of them, if there are fewer).
+    """
+
+    samples: int
+    largest_error: float
+    relative_error: float
+    top1: float
+    top5: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.samples} samples: largest error {self.largest_error:.3g} "
+            f"({self.relative_error:.2g} of the range), top-1 {100 * self.top1:.1f} %, "
+            f"top-5 {100 * self.top5:.1f} %"
+        )
+
+
+def agreement(plain: Any, private: Any) -> Agreement:
+    """Compares outputs [samples, classes].
+
+    Raises:
+        UsageError: shapes that differ, or no samples.
+    """
+    a, b = np.asarray(plain, np.float64), np.asarray(private, np.float64)
+    if a.shape != b.shape or a.ndim < 2 or a.size == 0:
+        raise UsageError(
+            "agreement wants two arrays [samples, classes] of one shape. Received: "
+            f"{list(a.shape)} and {list(b.shape)}."
+        )
+    a, b = a.reshape(len(a), -1), b.reshape(len(b), -1)
+    error = float(np.abs(a - b).max())
+    best = a.argmax(1)
+    five = np.argsort(-b, axis=1, kind="stable")[:, :5]
+    span = float(a.max() - a.min())
+    return Agreement(
+        len(a),
+        error,
+        error / span if span else float("inf") if error else 0.0,
+        float((b.argmax(1) == best).mean()),
+        float((five == best[:, None]).any(1).mean()),
+    )

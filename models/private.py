@@ -1,0 +1,194 @@
+"""From a Keras model to private predictions: `convert`, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.models import agreement, from_keras, optimise, plain, program, ranges, weights
+from tfe_bench.models.graph import Array, Graph
+from tfe_bench.models.summary import Summary, summarise
+from tfe_bench.protocols.fixedpoint import FixedPoint
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.client import JobResult, PrivateInput
+
+
+class PrivateModel:
+    """A model that is ready to be shared; nothing has left this process yet.
+
+    Attributes:
+        plan: the architecture and its fixed point: public.
+        graph: the optimised layers with their weights: the model owner's secret.
+        bounds: the largest magnitude that each input may have.
+        calibrated: whether ranges are known; else each layer takes |v| < 2^14 (at 16 bits).
+    """
+
+    def __init__(self, plan: ranges.Plan, bounds: Mapping[str, float], calibrated: bool) -> None:
+        self.plan = plan
+        self.graph = plan.graph
+        self.bounds = {name: float(bounds[name]) for name in plan.graph.inputs}
+        self.calibrated = calibrated
+
+    @property
+    def name(self) -> str:
+        """Of the model."""
+        return self.graph.name
+
+    @property
+    def fractional_bits(self) -> int:
+        """Of the inputs and, where they fit, of all values."""
+        return self.plan.fraction
+
+    @property
+    def rescaled(self) -> dict[str, int]:
+        """Layers with fewer fractional bits, because their values are large."""
+        return ranges.rescaled(self.plan)
+
+    def summary(self, profile: str = "local", batch: int = 1) -> Summary:
+        """The layers with their predicted bytes, rounds and seconds; print it for the table.
+
+        Raises:
+            UsageError: there is no such network profile.
+        """
+        if type(batch) is not int or batch < 1:
+            raise UsageError(f"batch is a positive integer. Received: {batch!r}.")
+        return summarise(self.plan, profile, batch)
+
+    def plain(self, images: Any) -> Any:
+        """The outputs on public images, in float64: what private ones are compared with.
+
+        Raises:
+            UsageError: images that the model does not take.
+        """
+        return _single(plain.evaluate(self.graph, images))
+
+    def agreement(self, images: Any, private: Any) -> agreement.Agreement:
+        """How far private outputs for some images are from the public ones."""
+        return agreement.agreement(self.plain(images), private)
+
+    # ---- what is shared
+
+    def shared_weights(self) -> PrivateInput:
+        """The model owner's input.
+
+        Raises:
+            RangeError: a weight that does not fit; the layer is named.
+        """
+        from tfe_bench.cluster.client import PrivateInput
+
+        return PrivateInput(weights.encode(self.plan))
+
+    def shared_inputs(self, images: Any) -> dict[str, PrivateInput]:
+        """The data owner's inputs.
+
+        Raises:
+            UsageError: images that the model does not take.
+            RangeError: values that are NaN or larger than the model's ranges allow.
+        """
+        from tfe_bench.cluster.client import PrivateInput
+
+        found = {}
+        arrays = plain.scaled(self.graph, images)
+        for own, name in zip(self.graph.inputs, program.input_names(self.plan), strict=True):
+            array = arrays[own]
+            # (not >, which NaN would pass)
+            if not np.abs(array).max() <= self.bounds[own]:
+                raise RangeError(
+                    f"The input {own!r} has values outside of the model's range, "
+                    f"|v| <= {self.bounds[own]:g}. Received: {np.abs(array).max():g}. Scale the "
+                    "images as the model was trained, or convert it with larger ranges."
+                )
+            encoded = FixedPoint(self.plan.fraction).encode(array)
+            found[name] = PrivateInput(encoded, self.plan.fraction)
+        return found
+
+    def parameters(self, profile: str = "local", batch: int | None = None) -> dict[str, Any]:
+        """Of the program "predict".
+
+        Args:
+            batch: samples of one graph; None: program.BATCH.
+        """
+        found: dict[str, Any] = {
+            "plan": self.plan.header(),
+            "profile": profile,
+            "repeat": 1,
+            "warm_up": 0,
+        }
+        return found if batch is None else {**found, "batch": batch}
+
+    def decode(self, result: JobResult) -> Any:
+        """The outputs of a job as reals: an array, or a list of them if there are several."""
+        found = [
+            FixedPoint(result.fractional_bits[name]).decode(result.outputs[name])
+            for name in program.output_names(self.plan)
+        ]
+        return _single(found)
+
+    def __repr__(self) -> str:
+        inputs = {name: list(shape) for name, shape in self.graph.inputs.items()}
+        return (
+            f"PrivateModel({self.name!r}, {len(self.graph.layers)} layers, inputs={inputs}, "
+            f"fractional_bits={self.fractional_bits}, calibrated={self.calibrated})"
+        )
+
+
+def _single(found: list[Array]) -> Any:
+    return found[0] if len(found) == 1 else found
+
+
+def plan_of(
+    graph: Graph,
+    samples: Any = None,
+    ranges_: Any = None,
+    fractional_bits: int = 16,
+    margin: float = ranges.MARGIN,
+) -> PrivateModel:
+    """`convert` for a Graph."""
+    if samples is not None and ranges_ is not None:
+        raise UsageError("convert takes samples or ranges, not both.")
+    if type(fractional_bits) is not int or not 8 <= fractional_bits <= 20:
+        raise UsageError(f"A model has 8 to 20 fractional bits. Received: {fractional_bits!r}.")
+    if not (isinstance(margin, (int, float)) and 1 <= margin <= 1024):
+        raise UsageError(f"margin is a number from 1 to 1024. Received: {margin!r}.")
+    optimised = optimise.optimise(graph)
+    if samples is not None:
+        bounds = ranges.calibrate(optimised, samples, margin)
+    else:
+        default = ranges.default_bound(fractional_bits)
+        bounds = ranges.declared(optimised, {} if ranges_ is None else ranges_, default)
+    made = ranges.plan(optimised, bounds, fractional_bits)
+    return PrivateModel(made, bounds, samples is not None or ranges_ is not None)
+
+
+def convert(
+    model: Any,
+    samples: Any = None,
+    ranges: Any = None,
+    fractional_bits: int = 16,
+    margin: float = ranges.MARGIN,
+) -> PrivateModel:
+    """A Keras model, ready for private predictions; nothing is sent yet.
+
+    Args:
+        model: a Keras 3 Sequential or functional model, or the path of a .keras file.
+        samples: a few public inputs, from which the range of every value is taken: comparisons
+            get as narrow as they may, and values that are too large for 16 fractional bits get
+            fewer.
+        ranges: instead of samples, the largest |v|: a number, or numbers by layer.  Without
+            either, each layer takes |v| < 2^14 (at 16 fractional bits); beyond, results are wrong.
+        fractional_bits: 8 to 20.
+        margin: private inputs may exceed the samples' ranges by this factor.
+
+    Error: each layer rounds its values by less than 2^-16 and its weights by 2^-17 or 2^-15 of the
+        largest, whichever is less; `PrivateModel.agreement` measures what becomes of that.
+    Raises:
+        UsageError: unsupported layers, all of them listed, or arguments that do not fit.
+        DataError: a file that is no Keras model.
+        RangeError: weights that are NaN, or layers whose values fit no fixed point.
+    """
+    graph = model if isinstance(model, Graph) else from_keras.from_keras(model)
+    return plan_of(graph, samples, ranges, fractional_bits, margin)

@@ -1,0 +1,131 @@
+"""What a prediction will take, layer by layer, before anything is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfe_bench.cluster import profiles
+from tfe_bench.models import execute
+from tfe_bench.models.ranges import Plan
+from tfe_bench.protocols.cost import Cost
+
+# Measured with three workers on two cores: 64-bit multiplications of one worker per second, and
+# bytes per second through comparisons and the channel.  Estimates; bytes and rounds are exact.
+MACS_PER_SECOND = 1.2e9
+BYTES_PER_SECOND = 120e6
+# Of the five products of masks and masked values, two at each evaluator.
+PRODUCTS = 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer.
+
+    Attributes:
+        name, kind: of the layer.
+        shape: of its value, with the batch.
+        fraction: fractional bits of its value.
+        cost: bits sent by role, and rounds.
+        seconds: rounds, bytes and computing under the profile, one after the other.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    fraction: int
+    cost: Cost
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A model's layers and their sum; printing it gives the table.
+
+    Attributes:
+        rows: in order.
+        cost: of all; layers that do not wait for each other share rounds.
+        seconds: of all.
+        rotated: whether each party deals for a third of the batch.
+    """
+
+    model: str
+    profile: str
+    batch: int
+    parameters: int
+    rows: tuple[Row, ...]
+    cost: Cost
+    seconds: float
+    rotated: bool
+
+    def __str__(self) -> str:
+        lines = [("layer", "kind", "shape", "bits", "kB sent", "rounds", "seconds")]
+        for row in self.rows:
+            lines.append(
+                (
+                    row.name,
+                    row.kind,
+                    "x".join(map(str, row.shape)),
+                    str(row.fraction),
+                    f"{row.cost.total / 8000:,.1f}",
+                    str(row.cost.rounds),
+                    f"{row.seconds:.3f}",
+                )
+            )
+        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+        text = [
+            "  ".join(
+                cell.ljust(w) if i < 3 else cell.rjust(w)
+                for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+            )
+            for line in lines
+        ]
+        text.insert(1, "-" * len(text[0]))
+        text += [
+            text[1],
+            f"{self.model}: {self.parameters:,} private weights, batch {self.batch}, profile "
+            f"{self.profile}{', each party deals for a third' if self.rotated else ''}",
+            f"predicted: {self.cost.total / 8e6:,.2f} MB sent in all, {self.cost.rounds} rounds, "
+            f"{self.seconds:.3f} s per batch (bytes and rounds exact, seconds estimated)",
+        ]
+        return "\n".join(text)
+
+
+def _seconds(cost: Cost, macs: int, profile: profiles.Profile) -> float:
+    busiest = max(cost.dealer, cost.e1, cost.e2) / 8
+    computing = PRODUCTS * macs / MACS_PER_SECOND + busiest / BYTES_PER_SECOND
+    line = busiest / profile.bytes_per_second if profile.shaped else 0.0
+    return computing + cost.rounds * profile.delay + line
+
+
+def _kind(op: str, options: object) -> str:
+    if op != "sum" or not isinstance(options, dict):
+        return op
+    terms = "+".join(dict.fromkeys(str(t["op"]) for t in options["terms"]))
+    return terms if options["activation"] == "none" else f"{terms}, {options['activation']}"
+
+
+def summarise(plan: Plan, profile: str = "local", batch: int = 1) -> Summary:
+    """The summary of a plan under a network profile.
+
+    Raises:
+        UsageError: there is no such profile.
+    """
+    network = profiles.get(profile)
+    s = execute.Setting(plan, network.plan, batch)
+    rotated = execute.rotated(s)
+    rows = []
+    for x in plan.graph.layers:
+        cost, macs = execute.layer_cost(s, x), batch * execute.macs(plan, x)
+        shape = (batch, *plan.graph.shapes[x.name])
+        seconds = _seconds(cost, macs, network)
+        kind, fraction = _kind(x.op, dict(x.options)), plan.fraction_of(x.name)
+        rows.append(Row(x.name, kind, shape, fraction, cost, seconds))
+    total = execute.model_cost(s)
+    macs = batch * sum(execute.macs(plan, x) for x in plan.graph.layers)
+    if rotated:  # every party then does a third of each role's work
+        macs = macs * 5 // 6
+    seconds = _seconds(total, macs, network)
+    graph = plan.graph
+    return Summary(
+        graph.name, profile, batch, graph.parameters, tuple(rows), total, seconds, rotated
+    )
