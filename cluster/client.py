@@ -318,9 +318,9 @@ class Client:
         if not any(isinstance(a, dict) and a["found"] for a in told):
             raise UsageError(f"Job {name[:12]} has just ended.")
 
-    def models(self) -> list[dict[str, Any]]:
-        """The deployed models that this client may use: name, owner, clients (to the owner) and
-        `about`, which says its layers; "complete" is False where the three workers differ.
+    def stored(self) -> list[dict[str, Any]]:
+        """What the workers keep that this client may use; `tfe_bench.models.service.listed` reads
+        it as models.  "complete" is False where the three workers differ.
 
         Raises:
             ClusterError: a worker does not answer.

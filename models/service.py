@@ -9,11 +9,12 @@ What is public: the model's layers, shapes and fixed point, its owner, who may u
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import math
 import re
-import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +26,16 @@ from tfe_bench.errors import ProtocolError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client, JobResult
+    from tfe_bench.models.private import PrivateModel
     from tfe_bench.models.ranges import Plan
     from tfe_bench.protocols.sharing import Shared
 
 DEPLOY, REMOVE, SERVE = "deploy", "undeploy", "serve"
 _WEIGHTS = "weights"
-_PROFILES = ("local", "lan", "wan")
 _CLIENT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _DEPLOYMENT = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MOST_CLIENTS = 1000
-_MOST_BATCH = 4096
+_MOST_SAMPLES = 4096
 
 
 # ---- deploy
@@ -55,13 +56,18 @@ def check_deploy(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> 
         raise UsageError(f"replace is true or false. Received: {parameters.get('replace')!r}.")
     _check_deployment(parameters.get("deployment"))
     about = parameters.get("about")
-    if not isinstance(about, Mapping) or set(about) != {"plan", "preprocessing"}:
-        raise UsageError('"about" holds a plan and a preprocessing.')
+    if not isinstance(about, Mapping) or set(about) != {"plan", "bounds", "preprocessing"}:
+        raise UsageError('"about" holds a plan, bounds of its inputs and a preprocessing.')
     way = about["preprocessing"]
     if way is not None and way not in images.WAYS:
         raise UsageError(f"There is no such preprocessing. Known: {', '.join(images.WAYS)}.")
     plan = _plan(about)
     execute.check_executable(plan)
+    bounds = about["bounds"]
+    if not isinstance(bounds, Mapping) or set(bounds) != set(plan.graph.inputs):
+        raise UsageError("bounds are those of the model's inputs.")
+    if not all(type(v) is float and 0 < v < math.inf for v in bounds.values()):
+        raise UsageError("bounds are positive numbers.")
     count = weights.count(plan)
     if [(i.name, i.shape, i.fractional_bits) for i in inputs] != [(_WEIGHTS, (count,), 0)]:
         raise UsageError(
@@ -130,18 +136,23 @@ def remove(context: Context) -> dict[str, Shared]:
 
 
 def _check_serve(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    _check_known(SERVE, parameters, ("name", "deployment", "profile"))
+    from tfe_bench.benchmarks.harness import PARAMETERS
+
+    _check_known(SERVE, parameters, ("name", "deployment", "batch", *PARAMETERS))
     check_name(parameters.get("name"))
     _check_deployment(parameters.get("deployment"))
-    if parameters.get("profile") not in _PROFILES:
-        raise UsageError(f"profile is {', '.join(_PROFILES)}.")
-    if not inputs:
-        raise UsageError("A prediction has an input at least. Received: none.")
+    if not inputs or not inputs[0].shape or inputs[0].shape[0] > _MOST_SAMPLES:
+        raise UsageError(
+            f"A prediction has inputs of 1 to {_MOST_SAMPLES} samples. Received: "
+            f"{[(i.name, list(i.shape)) for i in inputs][:4]}."
+        )
 
 
 def _permit_serve(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> None:
+    from tfe_bench.models import program, weights
+
     facts = store.facts(parameters["name"], client)
     if facts.deployment != parameters["deployment"]:
         raise UsageError(
@@ -149,52 +160,41 @@ def _permit_serve(
             "asks for: it was replaced meanwhile, or not at all three. Ask again; if that does not "
             "help, its owner deploys it again."
         )
-    plan = _plan(facts.about)
-    wanted = list(plan.graph.inputs.items())
-    batch = inputs[0].shape[0] if inputs[0].shape else 0
-    given = [(i.name, i.shape, i.fractional_bits) for i in inputs]
-    if given != [(name, (batch, *shape), plan.fraction) for name, shape in wanted]:
-        raise UsageError(
-            f"Model {facts.name!r} wants {_listed(wanted)} with a batch before, and "
-            f"{plan.fraction} fractional bits. Received: "
-            f"{[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}."
-        )
-    if not 1 <= batch <= _MOST_BATCH:
-        raise UsageError(f"A batch has 1 to {_MOST_BATCH} samples. Received: {batch}.")
+    kept = InputSpec(_WEIGHTS, (weights.count(_plan(facts.about)),), 0)
+    program.check(_as_predict(parameters, facts), [kept, *inputs])
+
+
+def _as_predict(parameters: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
+    """The parameters of the program "predict", which is what is run once the weights are there."""
+    own = {k: v for k, v in parameters.items() if k not in ("name", "deployment")}
+    return {**own, "plan": facts.about["plan"]}
 
 
 def serve(context: Context) -> dict[str, Shared]:
     """Predicts with a deployed model; the outputs go to the client whose inputs they are from."""
-    from tfe_bench.models import execute, weights
+    from tfe_bench.models import program
     from tfe_bench.protocols import refresh
 
     party, store, parameters = context.party, _store(context), context.parameters
     given = [
-        InputSpec(name, tuple(x.shape.as_list()), x.fractional_bits)
+        InputSpec(name, tuple(x.shape.as_list()), x.fractional_bits, x.limbs)
         for name, x in context.inputs.items()
     ]
     _permit_serve(context.client, store, parameters, given)
     context.progress(0.0, "loading")
     facts, tensors = store.load(parameters["name"], context.client)
     _check_kept(context, facts)
-    plan = _plan(facts.about)
-    kept = _shared(tensors[_WEIGHTS])
-    inputs = list(context.inputs.values())
-    setting = execute.Setting(plan, parameters["profile"], given[0].shape[0])
-    context.progress(0.2, "predicting")
+    inputs = {_WEIGHTS: _shared(tensors.pop(_WEIGHTS)), **context.inputs}
+    outputs = program.run(
+        dataclasses.replace(context, parameters=_as_predict(parameters, facts), inputs=inputs)
+    )
 
-    def graph(vector: Shared, *x: Shared) -> list[Shared]:
-        found = execute.run(party, setting, weights.split(plan, vector), x)
-        # What leaves has masks of its own, whatever the model does.
-        return [refresh.refresh(party, y) for y in found]
+    def leave(*values: Shared) -> list[Shared]:
+        return [refresh.refresh(party, y) for y in values]
 
-    party.reset_counters()
-    started = time.perf_counter()
-    found = party.function(graph)(kept, *inputs)
-    context.measurements["seconds"] = time.perf_counter() - started
-    context.measurements["payload"] = party.counters()["payload"]
-    context.measurements["rounds"] = sum(s.cold for s in party.rounds())
-    return dict(zip(plan.graph.outputs, found, strict=True))
+    # What leaves has masks of its own, whatever the model does.
+    refreshed = party.function(leave)(*outputs.values())
+    return dict(zip(outputs, refreshed, strict=True))
 
 
 def _check_kept(context: Context, facts: Facts) -> None:
@@ -278,10 +278,6 @@ def _plan(about: Mapping[str, Any]) -> Plan:
     return Plan.of(about["plan"])
 
 
-def _listed(inputs: Sequence[tuple[str, tuple[int, ...]]]) -> str:
-    return ", ".join(f"{name!r} {list(shape)}" for name, shape in inputs)
-
-
 DEPLOY_PROGRAM = Program(DEPLOY, deploy, check_deploy, "keeps a model", permit=_permit_deploy)
 REMOVE_PROGRAM = Program(REMOVE, remove, _check_remove, "removes a kept model")
 SERVE_PROGRAM = Program(
@@ -301,7 +297,7 @@ class Deployed:
         owner: the client that deployed it.
         clients: who else may use it; None to all but its owner.
         deployment: changes whenever it is deployed again.
-        plan: its layers and fixed point, without weights.
+        private: its layers, fixed point and ranges; without its weights.
         preprocessing: the way of `tfe_bench.models.images` in which pictures are prepared for it;
             None if its owner did not say.
         complete: whether all three workers have this deployment.
@@ -311,7 +307,7 @@ class Deployed:
     owner: str
     clients: tuple[str, ...] | None
     deployment: str
-    plan: Plan
+    private: PrivateModel
     preprocessing: str | None
     complete: bool
 
@@ -323,21 +319,23 @@ def listed(client: Client) -> list[Deployed]:
         ClusterError: a worker does not answer.
         DataError, UsageError: it describes a model that is none.
     """
+    from tfe_bench.models.private import PrivateModel
+
     return [
         Deployed(
             str(row["name"]),
             str(row["owner"]),
             None if row["clients"] is None else tuple(row["clients"]),
             str(row["deployment"]),
-            _plan(row["about"]),
-            row["about"].get("preprocessing"),
+            PrivateModel(_plan(row["about"]), row["about"]["bounds"], True),
+            row["about"]["preprocessing"],
             bool(row["complete"]),
         )
-        for row in client.models()
+        for row in client.stored()
     ]
 
 
-def found(client: Client, name: str) -> Deployed:
+def find(client: Client, name: str) -> Deployed:
     """The deployed model of a name.
 
     Raises:
@@ -346,7 +344,7 @@ def found(client: Client, name: str) -> Deployed:
     check_name(name)
     models = {model.name: model for model in listed(client)}
     if name not in models:
-        known = f"Known: {', '.join(models)}." if models else "None is known to it."
+        known = f"Known: {', '.join(models)}." if models else "It may use none."
         raise UsageError(
             f"There is no model {name!r} that this client may use."
             f"{did_you_mean(name, models)} {known}"
@@ -361,32 +359,29 @@ def found(client: Client, name: str) -> Deployed:
 
 def deploy_model(
     client: Client,
-    plan: Plan,
+    private: PrivateModel,
     name: str,
     clients: Sequence[str] = (),
     replace: bool = False,
     preprocessing: str | None = None,
-    progress: Any = None,
+    progress: Callable[[float, str], None] | None = None,
 ) -> JobResult:
     """Shares a model's weights among the workers, which keep them under a name.
 
     Args:
-        plan: of `tfe_bench.convert(...)`, with weights.
+        private: of `tfe_bench.convert`.
         clients: who may use it besides this one; "*" for every client of the cluster.
         replace: what this client deployed under the name before.
         preprocessing: of pictures; see `tfe_bench.models.images.WAYS`.
 
     Raises:
-        UsageError: the name is none or taken, or the plan's precision is not the cluster's.
+        UsageError: the name is none or taken, or the model's precision is not the cluster's.
         PolicyError: an operator does not let this client deploy.
     """
-    from tfe_bench.cluster.client import PrivateInput
-    from tfe_bench.models import weights
-
     config = client.config
-    if plan.fraction != config.fractional_bits or config.ring != 64:
+    if private.fractional_bits != config.fractional_bits or config.ring != 64:
         raise UsageError(
-            f"The model has {plan.fraction} fractional bits over Z_2^64 and the cluster "
+            f"The model has {private.fractional_bits} fractional bits over Z_2^64 and the cluster "
             f"{config.fractional_bits} over Z_2^{config.ring}. Convert it with fractional_bits="
             f"{config.fractional_bits}, or use another cluster."
         )
@@ -395,12 +390,16 @@ def deploy_model(
         "clients": list(clients),
         "replace": replace,
         "deployment": uuid.uuid4().hex,
-        "about": {"plan": plan.header(), "preprocessing": preprocessing},
+        "about": {
+            "plan": private.plan.header(),
+            "bounds": private.bounds,
+            "preprocessing": preprocessing,
+        },
     }
-    inputs = {_WEIGHTS: PrivateInput(weights.encode(plan))}
+    vector = private.shared_weights()
     # Here too: a mistake costs nothing then.
-    check_deploy(parameters, [InputSpec(_WEIGHTS, inputs[_WEIGHTS].shape, 0)])
-    return client.run(DEPLOY, parameters, inputs, progress)
+    check_deploy(parameters, [InputSpec(_WEIGHTS, vector.shape, 0)])
+    return client.run(DEPLOY, parameters, {_WEIGHTS: vector}, progress)
 
 
 def remove_model(client: Client, name: str) -> None:
@@ -414,35 +413,37 @@ def remove_model(client: Client, name: str) -> None:
 
 
 def predict(
-    client: Client, name: str | Deployed, inputs: Any, profile: str = "local", progress: Any = None
-) -> tuple[dict[str, Any], JobResult]:
-    """Outputs of a deployed model by name, float64, reconstructed here; and what they cost.
+    client: Client,
+    name: str | Deployed,
+    images: Any,
+    profile: str = "local",
+    batch: int | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> tuple[Any, JobResult]:
+    """Outputs of a deployed model by name, reconstructed here alone, and what they cost.
 
     Args:
-        name: of the model, or what `found` said of it.
-        inputs: prepared as the model wants them, with a batch; by name if it has several.
-        profile: for which network the protocols plan: "local", "lan" or "wan".
+        name: of the model, or what `find` said of it.
+        images: prepared as the model wants them, [batch, ...]; several inputs by name or in order.
+        profile: for which network the protocols plan.
+        batch: samples that go through the model at once; None: 32.
+
+    Returns:
+        float64 outputs (a list of them if the model has several), and the job's result.
 
     Raises:
-        UsageError: an unknown model, or inputs of another shape.
-        RangeError: values that no fixed point holds.
+        UsageError: an unknown model, or images that it does not take.
+        RangeError: images outside of the model's range.
         PolicyError: the owner or an operator does not let this client use it.
     """
-    from tfe_bench.cluster.client import PrivateInput
-    from tfe_bench.models import plain
-    from tfe_bench.protocols.fixedpoint import FixedPoint
-
-    model = name if isinstance(name, Deployed) else found(client, name)
-    plan = model.plan
-    fixed = FixedPoint(plan.fraction)
-    shared = {
-        key: PrivateInput(fixed.encode(values), plan.fraction)
-        for key, values in plain.scaled(plan.graph, inputs).items()
+    model = name if isinstance(name, Deployed) else find(client, name)
+    parameters = {
+        "name": model.name,
+        "deployment": model.deployment,
+        "profile": profile,
+        "repeat": 1,
+        "warm_up": 0,
+        **({} if batch is None else {"batch": batch}),
     }
-    parameters = {"name": model.name, "deployment": model.deployment, "profile": profile}
-    result = client.run(SERVE, parameters, shared, progress)
-    outputs = {
-        key: FixedPoint(result.fractional_bits[key]).decode(ring)
-        for key, ring in result.outputs.items()
-    }
-    return outputs, result
+    result = client.run(SERVE, parameters, model.private.shared_inputs(images), progress)
+    return model.private.decode(result), result
