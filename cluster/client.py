@@ -12,11 +12,11 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -34,6 +34,10 @@ from tfe_bench.errors import (
     TfeBenchError,
     UsageError,
 )
+
+if TYPE_CHECKING:
+    from tfe_bench.models.private import PrivateModel
+    from tfe_bench.models.service import Deployed
 
 CONNECT_SECONDS = 12.0
 SILENCE_SECONDS = 9.5
@@ -317,6 +321,67 @@ class Client:
         told = self._ask_all(wire.CANCEL, job=name)
         if not any(isinstance(a, dict) and a["found"] for a in told):
             raise UsageError(f"Job {name[:12]} has just ended.")
+
+    # ---- deployed models
+
+    def deploy(
+        self,
+        private: PrivateModel,
+        name: str,
+        clients: Sequence[str] = (),
+        replace: bool = False,
+        preprocessing: str | None = None,
+    ) -> None:
+        """Has the workers keep a model: for this client and others, until it is removed.
+
+        Args:
+            private: of `tfe_bench.convert`.
+            name: lower-case letters, digits, - and _.
+            clients: of the cluster, who may use it besides this one; "*" for all of them.
+            replace: what this client deployed under the name before.
+            preprocessing: how pictures are prepared for it; see tfe_bench.models.images.WAYS.
+
+        Raises:
+            UsageError: the name is none or taken, or the model's precision is not the cluster's.
+            PolicyError: an operator does not let this client deploy.
+        """
+        from tfe_bench.models import service
+
+        service.deploy_model(self, private, name, clients, replace, preprocessing)
+
+    def predict(self, name: str, images: Any, batch: int | None = None) -> Any:
+        """Outputs of a deployed model for private images, known to this client alone.
+
+        Args:
+            name: of the model.
+            images: [batch, ...], prepared as the model wants them.
+            batch: samples that go through the model at once; None: 32.
+
+        Raises:
+            UsageError: an unknown model, or images that it does not take.
+            RangeError: images outside of the model's range.
+            PolicyError: its owner or an operator does not let this client use it.
+        """
+        from tfe_bench.models import service
+
+        return service.predict(self, name, images, batch=batch)[0]
+
+    def models(self) -> list[Deployed]:
+        """The deployed models that this client may use."""
+        from tfe_bench.models import service
+
+        return service.listed(self)
+
+    def undeploy(self, name: str) -> None:
+        """Has the workers remove a model of this client's.
+
+        Raises:
+            UsageError: there is none.
+            PolicyError: it is another client's.
+        """
+        from tfe_bench.models import service
+
+        service.remove_model(self, name)
 
     def stored(self) -> list[dict[str, Any]]:
         """What the workers keep that this client may use; `tfe_bench.models.service.listed` reads

@@ -50,7 +50,7 @@ class _Runner:
 
     def predict(
         self,
-        private: PrivateModel,
+        private: PrivateModel | str,
         images: Any,
         *,
         batch: int | None = None,
@@ -59,7 +59,7 @@ class _Runner:
         """A private model's outputs for private images, known to this client alone.
 
         Args:
-            private: of `tfe_bench.convert`.
+            private: of `tfe_bench.convert`, or the name of a model that was deployed.
             images: [batch, ...]; for several inputs by name or in order.
             batch: samples that go through the model at once; None: 32.
 
@@ -67,10 +67,16 @@ class _Runner:
             float64 outputs, a list of them if the model has several.
 
         Raises:
-            UsageError: images that the model does not take, or another precision than the
-                cluster's.
+            UsageError: images that the model does not take, another precision than the
+                cluster's, or an unknown model.
             RangeError: images outside of the model's range.
         """
+        if isinstance(private, str):
+            from tfe_bench.models import service
+
+            return service.predict(
+                self.client, private, images, self.profile.name, batch, progress
+            )[0]
         config = self.client.config
         if config.fractional_bits != private.fractional_bits:
             raise UsageError(
@@ -81,6 +87,10 @@ class _Runner:
         inputs = {"weights": private.shared_weights(), **private.shared_inputs(images)}
         parameters = private.parameters(self.profile.name, batch)
         return private.decode(self.run("predict", parameters, inputs, progress))
+
+    def deploy(self, private: PrivateModel, name: str, **options: Any) -> None:
+        """Has the workers keep a private model under a name; see Client.deploy."""
+        self.client.deploy(private, name, **options)
 
 
 class LocalCluster(_Runner):

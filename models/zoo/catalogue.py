@@ -127,11 +127,15 @@ def build(name: str, weights: str | os.PathLike[str] = SEEDED, seed: int = 1) ->
         _load(entry, model, Path(weights))
         said = Path(weights).name
     elif entry.name in _APPLICATIONS:
-        from tfe_bench.models import images
-
-        shown = seeded.images(entry.input_shape, seed)
-        seeded.fill(model, images.prepare(shown, entry.preprocessing), seed)
+        seeded.fill(model, samples(entry, seed), seed)
     return Model(entry, model, said)
+
+
+def samples(entry: Entry, seed: int = 1, count: int = 4) -> Any:
+    """Made-up public pictures, prepared for a model, from which ranges can be taken."""
+    from tfe_bench.models import images
+
+    return images.prepare(seeded.images(entry.input_shape, seed, count), entry.preprocessing)
 
 
 def _application(name: str, weights: str | None) -> Any:
