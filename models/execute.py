@@ -6,6 +6,7 @@ graph of a whole model is one graph call.  Values between layers are over Z_2^64
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,11 +47,18 @@ class Setting:
         plan: of the model.
         profile: which network they plan for: "local", "lan" or "wan".
         batch: number of samples.
+        turn: whether this is one third of a batch, with a dealer of its own.
     """
 
     plan: Plan
     profile: str = "local"
     batch: int = 1
+    turn: bool = False
+
+    @property
+    def pooling(self) -> str:
+        """The profile for maxima, which would otherwise cut a third in three again on a wan."""
+        return "lan" if self.turn and self.profile == "wan" else self.profile
 
     def numbers(self, x: Layer) -> Numbers:
         """Of a layer."""
@@ -226,14 +234,14 @@ def _softmax_cost(s: Setting, x: Layer) -> Cost:
 def _max_pool(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
     o, bits = x.options, s.numbers(x).bits
     ksize, strides = tuple(o["ksize"]), tuple(o["strides"])
-    return pool.max_pool2d(party, value, ksize, strides, o["padding"], bits=bits, profile=s.profile)
+    return pool.max_pool2d(party, value, ksize, strides, o["padding"], bits=bits, profile=s.pooling)
 
 
 def _max_pool_cost(s: Setting, x: Layer) -> Cost:
     o, bits = x.options, s.numbers(x).bits
     shape = (s.batch, *s.plan.graph.shapes[x.inputs[0]])
     ksize, strides = tuple(o["ksize"]), tuple(o["strides"])
-    return pool.max_pool2d_cost(shape, ksize, strides, o["padding"], bits, s.profile)
+    return pool.max_pool2d_cost(shape, ksize, strides, o["padding"], bits, s.pooling)
 
 
 def _global_max(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
@@ -247,7 +255,7 @@ def _global_max(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
         )
     )
     bits = s.numbers(x).bits
-    best = extremes.reduce_max(party, rows, 0, bits=bits, profile=s.profile)
+    best = extremes.reduce_max(party, rows, 0, bits=bits, profile=s.pooling)
     return _reshaped(best, [batch, *s.plan.graph.shapes[x.name]])
 
 
@@ -334,18 +342,25 @@ def _multiply(party: Party, s: Setting, x: Layer, inputs: list[Shared]) -> Share
     return total
 
 
-def _multiply_cost(s: Setting, x: Layer) -> Cost:
-    f, found = s.numbers(x).fraction, NOTHING
+def _multiply_stages(s: Setting, x: Layer) -> list[tuple[list[str], Cost]]:
+    """Each further factor waits for the product of those before it."""
+    f, found = s.numbers(x).fraction, []
     shape: tuple[int, ...] = s.plan.graph.shapes[x.inputs[0]]
     scale = s.plan.fraction_of(x.inputs[0])
+    waits = [x.inputs[0]]
     for name in x.inputs[1:]:
         other = s.plan.graph.shapes[name]
         shape = tuple(max(a, b) for a, b in zip(shape, other, strict=True))
         n, drop = s.batch * math.prod(shape), scale + s.plan.fraction_of(name) - f
-        found = found.then(arithmetic.mul_cost(n))
-        found = found.then(truncation.truncate_cost(n, drop)) if drop else found
-        scale = f
+        cost = arithmetic.mul_cost(n)
+        cost = cost.then(truncation.truncate_cost(n, drop)) if drop else cost
+        found.append(([*waits, name], cost))
+        scale, waits = f, []
     return found
+
+
+def _multiply_cost(s: Setting, x: Layer) -> Cost:
+    return functools.reduce(Cost.then, (cost for _, cost in _multiply_stages(s, x)), NOTHING)
 
 
 def _free(s: Setting, x: Layer) -> Cost:
@@ -418,18 +433,40 @@ def layer_cost(s: Setting, x: Layer) -> Cost:
     return (_MANY if x.op in _MANY else _ONE)[x.op][1](s, x)
 
 
+def _stages(s: Setting, x: Layer) -> list[tuple[list[str], Cost]]:
+    """A layer's cost in parts, each with the inputs that it waits for besides the part before."""
+    if x.op == "multiply":
+        return _multiply_stages(s, x)
+    if x.op != "sum" or x.options["activation"] != "none":
+        return [(list(x.inputs), layer_cost(s, x))]
+    numbers, n = s.numbers(x), s.elements(x.name)
+    skips: list[str] = []
+    factors: list[str] = []
+    for name, term in zip(x.inputs, x.options["terms"], strict=True):
+        (skips if term["op"] == "skip" else factors).append(name)
+    drop = numbers.scale - numbers.fraction
+    # what is added joins when the products are open already
+    return [
+        (factors, arithmetic.mul_cost(n)),
+        (skips, truncation.truncate_cost(n, drop) if drop else NOTHING),
+    ]
+
+
 def _whole_cost(s: Setting) -> Cost:
     """All layers together; those that do not wait for each other share rounds."""
     graph = s.plan.graph
     reached = {name: (0, 0) for name in graph.inputs}
     sent = [0, 0, 0]
     for x in graph.layers:
-        cost = layer_cost(s, x)
-        for i, bits in enumerate((cost.dealer, cost.e1, cost.e2)):
-            sent[i] += bits
-        before = Cost(0, 0, 0, *(max(reached[i][k] for i in x.inputs) for k in (0, 1)))
-        after = before.then(cost)
-        reached[x.name] = (after.rounds, after.cold)
+        now = (0, 0)
+        for inputs, cost in _stages(s, x):
+            for i, bits in enumerate((cost.dealer, cost.e1, cost.e2)):
+                sent[i] += bits
+            waited = [now, *(reached[i] for i in inputs)]
+            rounds, cold = (max(w[k] for w in waited) for k in (0, 1))
+            after = Cost(0, 0, 0, rounds, cold).then(cost)
+            now = (after.rounds, after.cold)
+        reached[x.name] = now
     rounds, cold = (max(r[k] for r in reached.values()) for k in (0, 1))
     return Cost(sent[0], sent[1], sent[2], rounds, cold)
 
@@ -444,7 +481,9 @@ def rotated(s: Setting) -> bool:
 def model_cost(s: Setting) -> Cost:
     """Cost of `run` for a batch."""
     if rotated(s):
-        return rotation.by_thirds_cost(lambda n: _whole_cost(replace(s, batch=n)), s.batch)
+        return rotation.by_thirds_cost(
+            lambda n: _whole_cost(replace(s, batch=n, turn=True)), s.batch
+        )
     return _whole_cost(s)
 
 
@@ -465,7 +504,7 @@ def run(
     def third(*cut: Shared) -> list[Shared]:
         dealer, batch = cut[0].dealer, int(cut[0].shape[0])
         own = {name: rotation.named(party, w, dealer) for name, w in weights.items()}
-        return _run(party, replace(s, batch=batch), own, cut)
+        return _run(party, replace(s, batch=batch, turn=True), own, cut)
 
     return rotation.by_thirds(party, third, inputs)
 

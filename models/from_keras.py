@@ -6,6 +6,7 @@ counts by its exact class: one that inherits from Dense may compute something el
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,10 +50,9 @@ class _Unfit(Exception):
 
 def _keras() -> Any:
     try:
-        import keras
+        return importlib.import_module("keras")
     except ImportError as error:
         raise OpsMissing(f"Models are converted with Keras 3, which is missing: {error}.") from None
-    return keras
 
 
 def load(path: str | Path) -> Any:
@@ -105,9 +105,10 @@ def from_keras(model: Any) -> Graph:
                 f"The model's input {tensor.name!r} wants known sizes. Received: "
                 f"{list(tensor.shape)}. Build the model with keras.Input(shape)."
             )
-        reader.taken.add(tensor.name)
-        inputs[tensor.name] = tuple(int(n) for n in shape)
-        values.append(tensor.name)
+        layer = tensor._keras_history.operation
+        name = reader.unique(tensor.name if layer is None else layer.name)
+        inputs[name] = tuple(int(n) for n in shape)
+        values.append(name)
     outputs = reader.read(function, values, "")
     if reader.unfit:
         raise UsageError(
@@ -146,14 +147,10 @@ class _Reader:
                     f"The model {model.name!r} is not built. Begin it with keras.Input(shape)."
                 )
             return model._functional
-        # A model made from inputs and outputs; a subclass with its own `call` is none.
-        own = type(model).call is not getattr(models.Model, "call", None)
-        if hasattr(model, "_nodes_by_depth") and hasattr(model, "operations"):
-            functional = next(
-                (c for c in type(model).__mro__ if c.__name__ == "Functional"), type(model)
-            )
-            if not own or type(model).call is functional.call:
-                return model
+        kind: Any = type(model)
+        functional = next((c for c in kind.__mro__ if c.__name__ == "Functional"), None)
+        if functional is not None and kind.call is functional.call:
+            return model
         raise UsageError(
             "convert wants a Sequential or functional model; one with its own call() is code. "
             f"Received: {type(model).__name__} {model.name!r}."
@@ -242,7 +239,7 @@ class _Reader:
 
 
 def _array(layer: str, name: str, value: Any) -> Array:
-    array = np.array(value)
+    array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         raise _Unfit(f"its weights are {array.dtype}")
     array = array.astype(np.float64 if array.dtype == np.float64 else np.float32)

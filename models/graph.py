@@ -215,7 +215,7 @@ def _layer(row: Any, arrays: Mapping[str, Array] | None) -> Layer:
 
 
 def _size(n: Any) -> bool:
-    return isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n > 0
+    return isinstance(n, (int, np.integer)) and not isinstance(n, bool) and int(n) > 0
 
 
 def _check_weights(layer: Layer) -> None:

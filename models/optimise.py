@@ -146,7 +146,7 @@ def _pads_nothing(layer: Layer) -> bool:
         return True
     padding = layer.options["padding"]
     ones = layer.weights["kernel"].shape[:2] == (1, 1)
-    return padding == "VALID" or (padding == "SAME" and ones)
+    return bool(padding == "VALID" or (padding == "SAME" and ones))
 
 
 def fold_forward(graph: Graph) -> Graph:
@@ -259,7 +259,7 @@ def _count(graph: Graph, x: Layer) -> int | None:
     if x.op == "global_avg_pool2d":
         return math.prod(graph.shapes[x.inputs[0]][:2])
     if x.options["padding"] == "VALID":
-        return math.prod(x.options["ksize"])
+        return int(math.prod(x.options["ksize"]))
     return None
 
 

@@ -104,19 +104,25 @@ def linear(op: str, x: Any, kernel: Array, options: Mapping[str, Any]) -> Array:
     if op == "conv2d":
         y = tf.nn.conv2d(x, w, step, _window(options), dilations=options["dilations"])
     else:
-        # TensorFlow's depthwise convolution has neither explicit pads nor unequal strides.
-        groups = [
-            tf.nn.conv2d(
-                x[..., i : i + 1],
-                w[:, :, i : i + 1],
-                step,
-                _window(options),
-                dilations=options["dilations"],
-            )
-            for i in range(w.shape[2])
-        ]
-        y = tf.concat(groups, -1)
+        y = _depthwise(x, w, options)
     return np.asarray(y)
+
+
+def _depthwise(x: Any, w: Array, options: Mapping[str, Any]) -> Any:
+    import tensorflow as tf
+
+    padding, strides, dilations = (options[n] for n in ("padding", "strides", "dilations"))
+    if not isinstance(padding, str):
+        x, padding = np.pad(x, [(0, 0), *padding, (0, 0)]), "VALID"
+    step = [1, *strides, 1]
+    if strides[0] == strides[1] and 1 in (strides[0], max(dilations)):
+        return tf.nn.depthwise_conv2d(x, w, step, padding, dilations=dilations)
+    # TensorFlow has no other strides for all channels at once
+    channels = [
+        tf.nn.conv2d(x[..., i : i + 1], w[:, :, i : i + 1], step, padding, dilations=dilations)
+        for i in range(w.shape[2])
+    ]
+    return tf.concat(channels, -1)
 
 
 def _biased(y: Array, weights: Mapping[str, Array]) -> Array:

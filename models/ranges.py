@@ -27,7 +27,7 @@ FEWEST_BITS = 6
 FEWEST_WEIGHT_BITS = 8
 # The largest weight of a layer keeps about as many significant bits.
 SIGNIFICANT_BITS = 14
-MOST_WEIGHT_BITS = 30
+MOST_WEIGHT_BITS = 44
 # Products stay below 2^62 before they are truncated (T3).
 PRODUCT_BITS = 61
 # An alpha of LeakyReLU, and the reciprocal of an average's count.

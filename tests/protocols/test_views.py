@@ -21,6 +21,7 @@ from scipy import stats
 
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.errors import TfeBenchError
+from tfe_bench.models import linear
 from tfe_bench.protocols import (
     arithmetic,
     compare,
@@ -98,6 +99,15 @@ def truncated(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     return relu.truncated_product(party, x, y, 16, LOOSE, arithmetic._elementwise, bias)
 
 
+def summed(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """Two products and an addend, opened as one: in the ring, and truncated to 24 bits."""
+    products = [linear.Product(x, y, linear.elementwise), linear.Product(y, y, linear.elementwise)]
+    addend = arithmetic.add(x, y)
+    return linear.product_sum(party, products, addend), linear.truncated_sum(
+        party, products, addend, 16, LOOSE
+    )
+
+
 def renamed(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Shares as another dealer sees them: its lambda is what was masked, and the reverse."""
     return [relu.relu(party, rotation.named(party, x, (x.dealer + turn) % 3)) for turn in (1, 2)]
@@ -148,6 +158,7 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
     "extended": extended,
     "all_of": conjunction,
     "truncated_product": truncated,
+    "product_sum": summed,
     "relu": lambda p, x, y, _: relu.relu(p, x),
     "renamed": renamed,
     "small_relu": lambda p, x, y, _: relu.relu(p, truncation.truncate_reduce(p, x, 16, LOOSE)),
@@ -620,6 +631,7 @@ STRIPPED = (
     "extended",
     "all_of",
     "truncated_product",
+    "product_sum",
     "small_relu",
     "all_pairs",
     "tree",

@@ -1,0 +1,325 @@
+"""Private layers compute what Keras computes, and cost what is declared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, simulate
+from tfe_bench.errors import DataError, RangeError, UsageError
+from tfe_bench.models import execute, linear, plain, ranges, weights
+from tfe_bench.models.graph import Graph, Layer
+from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.protocols import rotation
+from tfe_bench.protocols.cost import Cost
+from tfe_bench.protocols.fixedpoint import FixedPoint
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+Array = np.ndarray[Any, Any]
+ULP = 2.0**-16
+
+
+def of(*layers: Any, shape: tuple[int, ...] = (5, 5, 2)) -> Any:
+    return keras.Sequential([L.Input(shape), *layers])
+
+
+def joined(layer: Any, *branches: Any) -> Any:
+    x = keras.Input((4, 4, 2))
+    return keras.Model(x, layer([b(x) for b in branches]))
+
+
+def cases() -> dict[str, Any]:
+    """Models of one kind of layer each, with what makes it run as it does in larger ones."""
+    flat = (6,)
+    same = {"padding": "same"}
+    return {
+        "dense": of(L.Dense(4), shape=flat),
+        "dense then more": of(L.Dense(4), L.Dense(3, use_bias=False), shape=flat),
+        "dense of rows": of(L.Dense(3, activation="relu"), shape=(4, 6)),
+        "conv2d": of(L.Conv2D(3, 3, strides=2, **same), L.Conv2D(2, 2, dilation_rate=2)),
+        "depthwise": of(L.DepthwiseConv2D(3, depth_multiplier=2), L.ReLU()),
+        "separable": of(L.SeparableConv2D(3, 3, **same)),
+        "padded": of(L.ZeroPadding2D(((1, 0), (2, 1))), L.Conv2D(2, 3, activation="relu")),
+        "zero padding": of(L.ZeroPadding2D(1)),
+        "batch norm": of(L.Conv2D(3, 2, use_bias=False), L.BatchNormalization(), L.ReLU()),
+        "batch norm first": of(L.BatchNormalization(), L.ReLU(), L.Conv2D(2, 3, **same)),
+        "relu": of(L.ReLU()),
+        "relu6": of(L.Rescaling(5.0), L.Conv2D(3, 2), L.ReLU(6.0)),
+        "relu6 alone": of(L.Rescaling(5.0), L.ReLU(6.0)),
+        "leaky relu": of(L.LeakyReLU(0.2)),
+        "sigmoid": of(L.Dense(4, activation="sigmoid"), shape=flat),
+        "tanh": of(L.Activation("tanh"), shape=flat),
+        "softmax": of(L.Dense(5, activation="softmax"), shape=flat),
+        "softmax of rows": of(L.Softmax(axis=1), shape=(3, 4)),
+        "max pool": of(L.MaxPooling2D(2)),
+        "conv, relu, max pool": of(L.Conv2D(2, 2, activation="relu"), L.MaxPooling2D(3, 1, "same")),
+        "average pool": of(L.AveragePooling2D(3, 2, "same")),
+        "average, dense": of(L.AveragePooling2D(2), L.Flatten(), L.Dense(3)),
+        "global max": of(L.GlobalMaxPooling2D()),
+        "global average": of(L.GlobalAveragePooling2D(keepdims=True)),
+        "global average, dense": of(L.GlobalAveragePooling2D(), L.Dense(3)),
+        "reshape": of(L.Reshape((10, 5)), L.Dropout(0.3), L.Flatten()),
+        "add": joined(L.Add(), L.Activation("linear"), L.Conv2D(2, 3, padding="same")),
+        "add and relu": keras.Sequential(
+            [
+                L.Input((4, 4, 2)),
+                joined(L.Add(), L.Conv2D(2, 1), L.Conv2D(2, 3, padding="same"), L.ReLU()),
+                L.ReLU(),
+                L.GlobalMaxPooling2D(),
+            ]
+        ),
+        "subtract": joined(L.Subtract(), L.ReLU(), L.Conv2D(2, 1)),
+        "subtract others": joined(L.Subtract(), L.ReLU(), L.MaxPooling2D(1)),
+        "multiply": joined(
+            L.Multiply(), L.Conv2D(2, 1), L.GlobalAveragePooling2D(keepdims=True), L.ReLU()
+        ),
+        "concatenate": joined(L.Concatenate(), L.ReLU(), L.Conv2D(3, 1), L.Activation("linear")),
+        "rescaling": of(L.ReLU(), L.Rescaling(0.3, offset=-0.5)),
+    }
+
+
+def shaken(model: Any, rng: np.random.Generator) -> Any:
+    for variable in model.weights:
+        if "variance" in variable.path or "gamma" in variable.path:
+            variable.assign(rng.uniform(0.5, 2, variable.shape))
+        elif "kernel" not in variable.path:
+            variable.assign(rng.normal(0, 0.3, variable.shape))
+    return model
+
+
+Case = tuple[execute.Setting, Array, Array]
+
+
+def case(private: PrivateModel, images: Array, profile: str = "local") -> Case:
+    """A setting with the encoded weights and images."""
+    plan = private.plan
+    (name,) = plan.graph.inputs
+    x = FixedPoint(plan.fraction).encode(plain.scaled(plan.graph, images)[name])
+    return execute.Setting(plan, profile, len(images)), weights.encode(plan), x
+
+
+def run_all(some: list[Case], dealer: int, again: bool = True) -> list[tuple[Array, Any]]:
+    """Of each case the first output, and what the second call cost at the three parties."""
+    flat = [a for _, w, x in some for a in (w, x)]
+
+    def program(party: Party, *given: Shared) -> Any:
+        found = []
+        for i, (s, _, _) in enumerate(some):
+            own = weights.split(s.plan, given[2 * i])
+            x = replace(given[2 * i + 1], fractional_bits=s.plan.fraction)
+
+            def model(own: Any, x: Shared, s: execute.Setting = s) -> Any:
+                return execute.run(party, s, own, [x])
+
+            f = party.function(model)
+            found.append((f(own, x)[0], measured(party, f, own, x) if again else None))
+        return found
+
+    sim = simulate(program, *flat, dealer=dealer)
+    results = []
+    for i, (s, _, _) in enumerate(some):
+        ring = reconstruct([out[i][0] for out in sim.outputs])
+        fraction = s.plan.fraction_of(s.plan.graph.outputs[0])
+        results.append((ring * 2.0**-fraction, [out[i][1] for out in sim.outputs]))
+    return results
+
+
+@pytest.mark.parametrize("calibrated", [True, False])
+def test_every_layer_agrees_with_keras_and_costs_what_is_declared(
+    calibrated: bool, rng: np.random.Generator
+) -> None:
+    """Within 32 ulp of 2^-16: values and weights below 8, sums of up to 18 products."""
+    keras.utils.set_random_seed(int(rng.integers(1 << 31)))
+    dealer = int(rng.integers(3))
+    names, some, expected = [], [], []
+    for name, model in cases().items():
+        shaken(model, rng)
+        images = rng.normal(0, 1, (3, *model.input_shape[1:])).clip(-3, 3).astype(np.float32)
+        private = convert(model, samples=images if calibrated else None)
+        names.append(name)
+        some.append(case(private, images))
+        expected.append(model.predict(images, verbose=0))
+    for name, (s, _, _), want, (got, calls) in zip(
+        names, some, expected, run_all(some, dealer), strict=True
+    ):
+        assert got.shape == want.shape, name
+        assert np.abs(got - want).max() < 32 * ULP, name
+        try:
+            assert_costs(calls, execute.model_cost(s), dealer)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from None
+
+
+def small_net() -> Any:
+    """A convolutional net with a residual block."""
+    x = keras.Input((8, 8, 1))
+    y = L.Conv2D(4, 3, padding="same", activation="relu")(x)
+    z = L.Conv2D(4, 3, padding="same")(y)
+    z = L.BatchNormalization()(z)
+    y = L.ReLU()(L.Add()([y, z]))
+    y = L.MaxPooling2D(2)(y)
+    y = L.Flatten()(y)
+    return keras.Model(x, L.Dense(10, activation="softmax")(y))
+
+
+def test_the_summary_of_a_net_is_what_is_on_the_wire_also_rotated(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = rng.uniform(0, 1, (3, 8, 8, 1)).astype(np.float32)
+    model = shaken(small_net(), rng)
+    private = convert(model, samples=images)
+    expected = model.predict(images, verbose=0)
+    for profile, turned in (("local", False), ("wan", False), ("wan", True)):
+        with monkeypatch.context() as patched:
+            if turned:
+                patched.setattr(rotation, "worthwhile", lambda cost, bits: True)
+            told = private.summary(profile, len(images))
+            ((got, calls),) = run_all([case(private, images, profile)], 0)
+        assert told.rotated == turned
+        assert np.abs(got - expected).max() < 32 * ULP
+        assert_costs(calls, told.cost)
+        rows = [(r.cost.dealer, r.cost.e1, r.cost.e2) for r in told.rows]
+        if not turned:
+            sums = tuple(np.sum(rows, 0))
+            assert sums == (told.cost.dealer, told.cost.e1, told.cost.e2)
+        assert told.seconds > 0 and f"{told.cost.rounds} rounds" in str(told)
+    balanced, whole = (told.cost, private.summary("wan", 1).cost)
+    assert max(balanced.by_party(0)) < 1.1 * min(balanced.by_party(0))
+    assert whole.dealer > 1.5 * whole.e1
+
+
+def net(*layers: Layer, outputs: tuple[str, ...] = ()) -> Graph:
+    return Graph("m", {"x": (2,)}, layers, outputs or (layers[-1].name,))
+
+
+def dense(name: str, given: str, kernel: Any) -> Layer:
+    return Layer(name, "dense", (given,), {}, {"kernel": np.asarray(kernel, np.float64)})
+
+
+def relu_of(name: str, given: str) -> Layer:
+    return Layer(name, "relu", (given,), {"max_value": None})
+
+
+def test_large_values_are_rescaled_and_small_weights_keep_their_digits(
+    rng: np.random.Generator,
+) -> None:
+    """Relative error below 2^-12: 14 bits of the weights, 35 of the values."""
+    up = rng.uniform(0.5, 1, (2, 3)) * 2e5
+    down = rng.uniform(0.5, 1, (3, 2)) / 1e8
+    graph = net(
+        dense("large", "x", up),
+        relu_of("r", "large"),
+        dense("small", "r", down),
+        relu_of("s", "small"),
+        dense("last", "s", rng.uniform(0.5, 1, (2, 2)) * 1000),
+    )
+    images = rng.uniform(1, 4, (50, 2))
+    private = convert(graph, samples=images)
+    assert private.rescaled.keys() == {"large"} and 6 <= private.rescaled["large"] < 16
+    ((got, _),) = run_all([case(private, images)], 0, again=False)
+    want = private.plain(images)
+    scale = np.abs(want).max()
+    # (the small layer's values, about 0.01, have 16 fractional bits)
+    assert np.abs(got - want).max() / scale < 2**-7
+    assert private.plan.numbers["small"].scale > 32
+
+
+def test_layers_that_fit_no_fixed_point_are_named() -> None:
+    graph = net(
+        dense("a", "x", np.eye(2) * 1e4), dense("far", "a", np.eye(2) * 1e9), relu_of("r", "far")
+    )
+    with pytest.raises(RangeError, match="'far' reaches"):
+        convert(graph, samples=np.ones((1, 2)))
+    with pytest.raises(RangeError, match="'far' reaches"):
+        convert(graph, ranges={"far": 1e13})
+    with pytest.raises(RangeError, match="input 'x' reaches"):
+        convert(graph, ranges={"x": 1e13})
+    with pytest.raises(RangeError, match="NaN"):
+        convert(graph, samples=np.full((1, 2), np.inf))
+
+
+def test_bad_arguments_are_refused() -> None:
+    graph = net(dense("a", "x", np.eye(2)))
+    for arguments, text in (
+        ({"samples": np.ones((1, 2)), "ranges": 3.0}, "not both"),
+        ({"ranges": {"b": 1.0}}, "no layer 'b'"),
+        ({"ranges": {"a": -1.0}}, "positive"),
+        ({"ranges": "wide"}, "positive"),
+        ({"samples": np.ones((1, 3))}, "Received"),
+        ({"fractional_bits": 24}, "8 to 20"),
+        ({"margin": 0.5}, "margin"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            convert(graph, **arguments)
+    private = convert(graph)
+    with pytest.raises(UsageError, match="profile"):
+        private.summary("wlan")
+    with pytest.raises(UsageError, match="batch"):
+        private.summary(batch=0)
+    with pytest.raises(RangeError, match="outside"):
+        private.shared_inputs(np.full((1, 2), 1e6))
+    with pytest.raises(RangeError, match="outside"):
+        private.shared_inputs(np.full((1, 2), np.nan))
+    with pytest.raises(UsageError, match="Optimise"):
+        execute.check_executable(replace(private.plan, graph=graph))
+
+
+def test_plans_of_strangers_are_checked() -> None:
+    plan = convert(net(dense("a", "x", np.eye(2)))).plan
+    header = plan.header()
+    assert ranges.Plan.of(header).header() == header
+    for bad in (None, {}, {**header, "fraction": "16"}, {**header, "numbers": {}}):
+        with pytest.raises(DataError):
+            ranges.Plan.of(bad)
+    with pytest.raises(DataError):
+        ranges.Plan.of({**header, "numbers": {"a": [16, 64, 0]}})
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    """product_sum is exact; truncated_sum errs by less than 1 unit for |sum| <= 2^39 - 2^16."""
+    n, top = 10_000, 1 << 18
+    edges = np.array([0, 1, -1, top, -top, top - 1, 1 - top])
+    x = np.stack([np.concatenate([edges, rng.integers(-top, top, n - 7)]) for _ in range(2)])
+    w = np.stack([np.concatenate([edges[::-1], rng.integers(-top, top, n - 7)]) for _ in range(2)])
+    bound = (1 << 39) - (1 << 16)
+    products = (x * w).sum(0)
+    targets = np.concatenate([[bound, -bound, 0, 1, -1], rng.integers(-bound, bound, n - 5)])
+    addend = targets - products
+    drop, bits = 16, 24
+
+    def program(party: Party, x: Shared, w: Shared, addend: Shared) -> Any:
+        addend = replace(addend, fractional_bits=2 * x.fractional_bits)
+
+        def terms(x: Shared, w: Shared) -> list[linear.Product]:
+            cut = [(x.map(lambda a, i=i: a[i]), w.map(lambda a, i=i: a[i])) for i in (0, 1)]
+            return [linear.Product(a, b, linear.elementwise) for a, b in cut]
+
+        def exact(x: Shared, w: Shared, c: Shared) -> Any:
+            return linear.product_sum(party, terms(x, w), c)
+
+        def short(x: Shared, w: Shared, c: Shared) -> Any:
+            return linear.truncated_sum(party, terms(x, w), c, drop, bits)
+
+        functions = [party.function(f) for f in (exact, short)]
+        values = [f(x, w, addend) for f in functions]
+        with pytest.raises(UsageError, match="scale"):
+            functions[0](x, w, replace(addend, fractional_bits=3))
+        return values, [measured(party, f, x, w, addend) for f in functions]
+
+    sim = simulate(program, x, w, addend, dealer=dealer, fractional_bits=8)
+    assert (sim.value(lambda out: out[0][0]) == targets).all()
+    small = sim.value(lambda out: out[0][1])
+    signed = np.array([int(v) - (int(v) >> (bits - 1) << bits) for v in small])
+    assert (np.abs(signed * 2.0**drop - targets) < 2**drop).all()
+    costs = (Cost(64 * n, 64 * n, 64 * n, 1, 2), Cost(40 * n, 24 * n, 24 * n, 1, 2))
+    for i, cost in enumerate(costs):
+        assert_costs([out[1][i] for out in sim.outputs], cost, dealer)

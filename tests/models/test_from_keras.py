@@ -1,0 +1,209 @@
+"""What is read from Keras computes what Keras computes, before and after each optimisation."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.errors import DataError, RangeError, UsageError
+from tfe_bench.models import optimise
+from tfe_bench.models.from_keras import from_keras
+from tfe_bench.models.graph import Graph
+from tfe_bench.models.plain import evaluate
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+# Keras computes in float32.
+FLOAT32 = 2e-5
+
+
+def shaken(model: Any, rng: np.random.Generator) -> Any:
+    """The model with random weights everywhere, the statistics of batch norm too."""
+    for variable in model.weights:
+        shape = variable.shape
+        if "variance" in variable.path or "gamma" in variable.path:
+            variable.assign(rng.uniform(0.5, 2, shape))
+        elif "kernel" not in variable.path:
+            variable.assign(rng.normal(0, 0.3, shape))
+    return model
+
+
+def residual() -> Any:
+    """A block that is used twice."""
+    x = keras.Input((6, 6, 4))
+    y = L.Conv2D(4, 3, padding="same", use_bias=False)(x)
+    y = L.BatchNormalization()(y)
+    y = L.Activation("relu")(y)
+    y = L.Conv2D(4, 1)(y)
+    y = L.BatchNormalization(scale=False)(y)
+    return keras.Model(x, L.ReLU()(L.Add()([x, y])), name="residual")
+
+
+def everything() -> Any:
+    """A model with every layer that is supported."""
+    x = keras.Input((13, 13, 3))
+    y = L.Rescaling(1 / 127.5, offset=-1)(x)
+    y = L.ZeroPadding2D(((1, 2), (2, 1)))(y)
+    y = L.Conv2D(4, 3, strides=2, activation="relu6")(y)
+    y = L.ZeroPadding2D(1)(y)
+    y = L.MaxPooling2D(3, 1)(y)
+    y = L.BatchNormalization(center=False)(y)
+    y = L.Conv2D(4, 1)(y)
+    y = L.AveragePooling2D(2, 1)(y)
+    block = residual()
+    y = block(block(y))
+    y = L.Subtract()([y, L.Conv2D(4, 3, padding="same", dilation_rate=2)(y)])
+    y = L.SeparableConv2D(5, 3, padding="same", activation=L.LeakyReLU(0.1))(y)
+    y = L.Rescaling([1.0, 2.0, 0.5, -1.0, 3.0], offset=0.25)(y)
+    y = L.DepthwiseConv2D(3, depth_multiplier=2, activation="tanh")(y)
+    y = L.AveragePooling2D(3, 2, padding="same")(y)
+    means, largest = L.GlobalAveragePooling2D()(y), L.GlobalMaxPooling2D()(y)
+    y = L.Concatenate()([means, largest])
+    y = L.Dropout(0.5)(y)
+    y = L.Reshape((4, -1))(y)
+    y = L.Dense(3)(y)
+    y = L.Multiply()([L.Softmax()(y), L.Activation("sigmoid")(y)])
+    y = L.Flatten()(y)
+    head = keras.Sequential([L.Input((12,)), L.Dense(5, activation="leaky_relu"), L.Dense(3)])
+    z = head(y)
+    return keras.Model(x, [z, L.Activation("softmax")(z)])
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return shaken(everything(), np.random.default_rng(5))
+
+
+def largest_difference(graph: Graph, images: Any, expected: Any) -> float:
+    found = evaluate(graph, images)
+    return max(float(np.abs(a - b).max()) for a, b in zip(found, expected, strict=True))
+
+
+def test_every_layer_computes_what_keras_computes(model: Any, rng: np.random.Generator) -> None:
+    images = rng.uniform(0, 255, (4, 13, 13, 3)).astype(np.float32)
+    expected = model.predict(images, verbose=0)
+    assert largest_difference(from_keras(model), images, expected) < FLOAT32
+
+
+def test_no_pass_changes_what_a_model_computes(model: Any, rng: np.random.Generator) -> None:
+    images = rng.uniform(0, 255, (3, 13, 13, 3))
+    graph = from_keras(model)
+    expected = evaluate(graph, images)
+    for each in optimise.PASSES:
+        before, graph = graph, each(graph)
+        assert largest_difference(graph, images, expected) < 1e-12, each.__name__
+        assert each(graph).header() == graph.header(), f"{each.__name__} is not done after one turn"
+        changed = before.header() != graph.header()
+        assert changed or each in (optimise.drop_identities,), f"{each.__name__} did nothing"
+    ops = [x.op for x in graph.layers]
+    assert not {"affine", "rescale", "identity", "conv2d", "dense"} & set(ops)
+    blocks = [x for x in graph.layers if any(t["op"] == "skip" for t in x.options.get("terms", []))]
+    assert [x.options["activation"] for x in blocks] == ["relu", "relu", "none"]
+    assert [t["sign"] for t in blocks[-1].options["terms"]] == [1, -1]
+    assert list(graph.scaling) == list(graph.inputs)
+
+
+def test_relu_moves_behind_max_pooling_and_averages_into_dense_layers(
+    rng: np.random.Generator,
+) -> None:
+    model = keras.Sequential(
+        [
+            L.Input((8, 8, 2)),
+            L.Conv2D(3, 3, activation="relu"),
+            L.MaxPooling2D(2),
+            L.GlobalAveragePooling2D(keepdims=True),
+            L.Conv2D(2, 1, use_bias=False),
+            L.Flatten(),
+            L.Dense(2),
+        ]
+    )
+    graph = optimise.optimise(from_keras(model))
+    ops = [x.op for x in graph.layers]
+    assert ops == ["sum", "max_pool2d", "relu", "global_sum_pool2d", "sum", "flatten", "sum"]
+    images = rng.normal(size=(3, 8, 8, 2)).astype(np.float32)
+    assert largest_difference(graph, images, [model.predict(images, verbose=0)]) < FLOAT32
+
+
+def test_a_saved_model_is_read_like_the_model(model: Any, tmp_path: Path) -> None:
+    model.save(tmp_path / "m.keras")
+    assert from_keras(str(tmp_path / "m.keras")).digest() == from_keras(model).digest()
+
+
+def test_all_unsupported_layers_are_listed() -> None:
+    inner = keras.Sequential([L.Input((4, 4, 1)), L.UpSampling2D(name="up")], name="inner")
+
+    class Own(L.Dense):  # type: ignore[misc]
+        """May compute anything."""
+
+    model = keras.Sequential(
+        [
+            L.Input((4, 4, 2)),
+            L.Conv2D(2, 2, groups=2, name="grouped"),
+            L.Conv2D(1, 1, activation="gelu", padding="same", name="curved"),
+            L.ZeroPadding2D((1, 0), name="fine"),
+            L.MaxPooling2D(1, data_format="channels_first", name="turned"),
+            L.Conv2D(1, 2, name="here"),
+            L.Lambda(lambda x: x, name="code"),
+            Own(3, name="own"),
+            L.ReLU(threshold=1.0, name="raised"),
+        ]
+    )
+    with pytest.raises(UsageError) as caught:
+        from_keras(model)
+    text = str(caught.value)
+    for part in (
+        "Conv2D 'grouped' (groups=2",
+        "Conv2D 'curved' (its activation is 'gelu')",
+        "MaxPooling2D 'turned' (data_format 'channels_first'",
+        "Lambda 'code'",
+        "Own 'own'",
+        "ReLU 'raised' (threshold=1.0",
+        "Supported: ",
+        "SeparableConv2D",
+    ):
+        assert part in text, part
+    assert "'fine'" not in text and "'here'" not in text
+    outer = keras.Sequential([L.Input((4, 4, 1)), inner], name="outer")
+    with pytest.raises(UsageError, match="UpSampling2D 'inner/up'"):
+        from_keras(outer)
+
+
+def test_refuses_what_is_no_model(tmp_path: Path) -> None:
+    class Subclass(keras.Model):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            return x
+
+    x = keras.Input((None, 4, 1))
+    for bad, text in (
+        (3, "Keras 3 model"),
+        (Subclass(), "own call"),
+        (keras.Sequential([L.Dense(2)]), "not built"),
+        (keras.Model(x, L.Conv2D(1, 1)(x)), "known sizes"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            from_keras(bad)
+
+
+def test_refuses_files_that_are_no_models_or_hold_code(tmp_path: Path) -> None:
+    (tmp_path / "damaged.keras").write_bytes(b"PK\x03\x04 no zip")
+    (tmp_path / "model.h5").write_bytes(b"")
+    code = keras.Sequential([L.Input((3,)), L.Lambda(lambda x: x + 1)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        code.save(tmp_path / "code.keras")
+    for name in ("damaged.keras", "model.h5", "missing.keras", "code.keras"):
+        with pytest.raises(DataError, match=name.split(".")[0]):
+            from_keras(tmp_path / name)
+
+
+def test_weights_that_are_no_numbers_name_their_layer() -> None:
+    model = keras.Sequential([L.Input((3,)), L.Dense(2), L.Dense(2, name="broken")])
+    kernel, bias = model.get_layer("broken").get_weights()
+    kernel[0, 1] = np.inf
+    model.get_layer("broken").set_weights([kernel, bias])
+    with pytest.raises(RangeError, match=r"'broken'.*1 of 4"):
+        from_keras(model)

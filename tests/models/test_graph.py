@@ -1,0 +1,144 @@
+"""A model as data survives its header, and nothing unfit becomes one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.errors import DataError, RangeError, UsageError
+from tfe_bench.models.graph import Graph, Layer
+from tfe_bench.models.plain import check_images
+
+DENSE = {"kernel": np.ones((4, 3), np.float32), "bias": np.zeros(3, np.float32)}
+CONV = {"strides": [1, 1], "padding": "VALID", "dilations": [1, 1]}
+SUM = {"terms": [{"op": "dense", "sign": 1}], "activation": "none", "max_value": None}
+
+
+def graph(*layers: Layer, inputs: Any = None, outputs: Any = None) -> Graph:
+    return Graph("m", inputs or {"x": (4,)}, layers, outputs or (layers[-1].name,))
+
+
+def test_a_graph_survives_its_header_with_and_without_weights() -> None:
+    made = graph(
+        Layer("a", "dense", ("x",), {}, DENSE),
+        Layer("b", "relu", ("a",), {"max_value": 6.0}),
+        Layer("c", "softmax", ("b",), {"axis": 1}),
+    )
+    header = json.loads(json.dumps(made.header()))
+    again = Graph.of(header, made.arrays())
+    assert again.digest() == made.digest() and again.shapes["c"] == (3,)
+    bare = Graph.of(header)
+    assert bare.header() == made.header() and not any(bare.arrays()["a/kernel"].strides)
+    other = made.arrays()
+    other["a/kernel"] = other["a/kernel"] + 1
+    assert Graph.of(header, other).digest() != made.digest()
+    assert made.uses() == {"x": ["a"], "a": ["b"], "b": ["c"], "c": [""]}
+    assert made.parameters == 15
+
+
+@pytest.mark.parametrize(
+    ("layer", "text"),
+    [
+        (Layer("a", "densse", ("x",), {}, DENSE), 'Did you mean "dense"'),
+        (Layer("a", "dense", ("y",), {}, DENSE), "come before it"),
+        (Layer("x", "dense", ("x",), {}, DENSE), "unique"),
+        (Layer("a", "dense", ("x",), {}, {"kernel": np.ones((5, 3))}), "kernel"),
+        (Layer("a", "dense", ("x",), {}, {**DENSE, "bias": np.ones(4)}), "bias"),
+        (Layer("a", "dense", ("x",), {}, {**DENSE, "more": np.ones(4)}), "weights"),
+        (Layer("a", "dense", ("x",), {}, {"kernel": np.ones((4, 3), int)}), "floating-point"),
+        (Layer("a", "dense", ("x",), {"lambda": "1"}, DENSE), "options"),
+        (Layer("a", "dense", ("x", "x"), {}, DENSE), "one input"),
+        (Layer("a", "conv2d", ("x",), CONV, {"kernel": np.ones((1, 1, 4, 2))}), "images"),
+        (Layer("a", "relu", ("x",), {"max_value": -1}), "max_value"),
+        (Layer("a", "relu", ("x",), {}), "max_value"),
+        (Layer("a", "relu", ("x",), {"max_value": None}, DENSE), "weights"),
+        (Layer("a", "leaky_relu", ("x",), {"alpha": float("nan")}), "alpha"),
+        (Layer("a", "softmax", ("x",), {"axis": 0}), "axis"),
+        (Layer("a", "softmax", ("x",), {"axis": True}), "axis"),
+        (Layer("a", "reshape", ("x",), {"shape": [3]}), "4 elements"),
+        (Layer("a", "reshape", ("x",), {"shape": [-2, -2]}), "4 elements"),
+        (Layer("a", "concat", ("x", "x"), {"axis": 2}), "axis"),
+        (Layer("a", "subtract", ("x", "x", "x")), "2 to 2 inputs"),
+        (Layer("a", "rescale", ("x",), {"scale": [1.0, 2.0], "offset": 0.0}), "numbers"),
+        (Layer("a", "sum", ("x",), {**SUM, "activation": "exec"}, {}), "activation"),
+        (Layer("a", "sum", ("x",), {**SUM, "terms": [{"op": "skip", "sign": 1}]}, {}), "product"),
+        (Layer("a", "sum", ("x",), {**SUM, "terms": [{"op": "dense", "sign": 2}]}, {}), "sign"),
+        (Layer("a", "sum", ("x",), SUM, {"kernel1": np.ones((4, 3))}), "weights"),
+    ],
+)
+def test_refuses_what_is_no_layer(layer: Layer, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        graph(layer)
+
+
+@pytest.mark.parametrize("options", [{"padding": "FULL"}, {"strides": [0, 1]}, {"dilations": 1}])
+def test_refuses_windows_that_are_none(options: Any) -> None:
+    kernel = {"kernel": np.ones((1, 1, 4, 2))}
+    with pytest.raises(UsageError, match=next(iter(options))):
+        graph(Layer("a", "conv2d", ("x",), {**CONV, **options}, kernel), inputs={"x": (3, 3, 4)})
+
+
+def test_refuses_weights_that_are_no_numbers() -> None:
+    bad = {**DENSE, "bias": np.array([0, np.nan, 1])}
+    with pytest.raises(RangeError, match=r"'a'.*1 of 3"):
+        graph(Layer("a", "dense", ("x",), {}, bad))
+
+
+def test_refuses_graphs_without_inputs_layers_or_outputs() -> None:
+    layer = Layer("a", "dense", ("x",), {}, DENSE)
+    for inputs, layers, outputs in (
+        ({}, (layer,), ("a",)),
+        ({"x": (4,)}, (), ("x",)),
+        ({"x": (4,)}, (layer,), ()),
+        ({"x": (4,)}, (layer,), ("b",)),
+        ({"x": (0,)}, (layer,), ("a",)),
+        ({"x": (None,)}, (layer,), ("a",)),
+    ):
+        with pytest.raises(UsageError):
+            Graph("m", inputs, layers, outputs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        [],
+        {},
+        {"format": 2},
+        {"format": 1, "name": "m", "inputs": [], "outputs": [], "layers": []},
+        {"format": 1, "name": "m", "inputs": {"x": [4]}, "outputs": ["a"], "layers": [1]},
+    ],
+)
+def test_refuses_headers_that_are_none(header: Any) -> None:
+    with pytest.raises(DataError):
+        Graph.of(header)
+
+
+def test_refuses_arrays_that_are_not_those_of_the_header() -> None:
+    made = graph(Layer("a", "dense", ("x",), {}, DENSE))
+    double: dict[str, Any] = {"a/kernel": np.ones((4, 3)), "a/bias": DENSE["bias"]}
+    for arrays in ({}, double):
+        with pytest.raises(DataError, match=r"'kernel'|'bias'"):
+            Graph.of(made.header(), arrays)
+    header = made.header()
+    header["layers"][0]["weights"]["kernel"][0] = "object"
+    with pytest.raises(DataError, match="object"):
+        Graph.of(header)
+
+
+def test_refuses_images_that_the_model_does_not_take() -> None:
+    pointwise = {"kernel": np.ones((1, 1, 3, 2))}
+    made = graph(Layer("a", "conv2d", ("x",), CONV, pointwise), inputs={"x": (5, 6, 3)})
+    assert check_images(made, np.zeros((2, 5, 6, 3), np.uint8))["x"].dtype == np.float64
+    for images, text in (
+        (np.zeros((5, 6, 3)), "Add the batch"),
+        (np.zeros((2, 3, 5, 6)), "channels first"),
+        (np.zeros((0, 5, 6, 3)), "Received"),
+        (np.array("cat"), "numbers"),
+        ({"y": np.zeros((2, 5, 6, 3))}, "inputs"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            check_images(made, images)

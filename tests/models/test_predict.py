@@ -1,0 +1,88 @@
+"""Keras in, private predictions out: on three real workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfe_bench as tfe
+from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.errors import DataError, TfeBenchError, UsageError
+from tfe_bench.models import program
+from tfe_bench.models.agreement import agreement
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+
+
+def net() -> Any:
+    x = keras.Input((8, 8, 1), name="image")
+    y = L.Rescaling(1 / 255)(x)
+    y = L.Conv2D(3, 3, activation="relu")(y)
+    y = L.MaxPooling2D(2)(y)
+    z = L.Dense(6)(L.Flatten()(y))
+    return keras.Model(x, [z, L.Softmax()(z)])
+
+
+def test_predictions_on_a_cluster_agree_with_keras(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    model = net()
+    model.save(tmp_path / "net.keras")
+    images = rng.integers(0, 256, (5, 8, 8, 1))
+    private = tfe.convert(tmp_path / "net.keras", samples=images)
+    other = tfe.convert(model, fractional_bits=12)
+    with tfe.LocalCluster() as cluster:
+        # 2 + 2 + 1 samples
+        logits, classes = cluster.predict(private, images, batch=2)
+        with pytest.raises(UsageError, match="fractional_bits=16"):
+            cluster.predict(other, images)
+        with pytest.raises(UsageError, match="Add the batch"):
+            cluster.predict(private, images[0])
+        with pytest.raises(TfeBenchError, match="plan"):
+            cluster.run("predict", {"plan": {}}, {})
+        (again, _) = cluster.predict(private, {"image": images[:1]})
+    expected = model.predict(images, verbose=0)
+    told = agreement(expected[0], logits)
+    assert told.relative_error < 1e-3 and told.top1 == told.top5 == 1.0
+    assert np.abs(classes - expected[1]).max() < 1e-3
+    assert np.abs(again - expected[0][:1]).max() < 1e-3
+
+
+def test_requests_that_do_not_fit_the_plan_are_refused() -> None:
+    private = tfe.convert(net())
+    parameters = private.parameters("wan", 4)
+    count = private.graph.parameters
+    good = [InputSpec("weights", (count,), 0), InputSpec("input0", (3, 8, 8, 1), 16)]
+    program.PROGRAM.admit(parameters, good)
+    for changed, inputs, text in (
+        ({"batch": 0}, good, "batch"),
+        ({"batches": 3}, good, "Did you mean"),
+        ({"profile": "moon"}, good, "moon"),
+        ({"repeat": 0}, good, "repeat"),
+        ({}, good[:1], "input0"),
+        ({}, good[::-1], "input0"),
+        ({}, [InputSpec("weights", (count - 1,), 0), good[1]], "weights"),
+        ({}, [good[0], InputSpec("input0", (3, 1, 8, 8), 16)], "'image'"),
+        ({}, [good[0], InputSpec("input0", (8, 8, 1), 16)], "'image'"),
+        ({}, [good[0], InputSpec("input0", (3, 8, 8, 1), 20)], "16 fractional"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            program.PROGRAM.admit({**parameters, **changed}, inputs)
+    with pytest.raises(DataError):
+        program.PROGRAM.admit({**parameters, "plan": None}, good)
+
+
+def test_agreement_counts_the_largest_outputs() -> None:
+    plain = np.array([[0.0, 1, 2, 3, 4, 5, 6], [6.0, 5, 4, 3, 2, 1, 0]])
+    private = np.array([[0.0, 1, 2, 3, 4, 6, 5], [0.0, 5, 4, 3, 2, 1, 0.5]])
+    told = agreement(plain, private)
+    assert (told.largest_error, told.relative_error) == (6.0, 1.0)
+    assert (told.top1, told.top5, told.samples) == (0.0, 0.5, 2)
+    assert "top-5 50.0 %" in str(told)
+    for bad in (private[:1], private[0], np.zeros((0, 3))):
+        with pytest.raises(UsageError):
+            agreement(plain, bad)
