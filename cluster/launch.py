@@ -11,16 +11,13 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfe_bench.cluster import links, profiles, tls
 from tfe_bench.cluster.client import Client, JobResult, PrivateInput, open_client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.profiles import Profile
 from tfe_bench.errors import ClusterError, PeerLost, TfeBenchError, UsageError
-
-if TYPE_CHECKING:
-    from tfe_bench.models.private import PrivateModel
 
 START_SECONDS = 60.0
 _CLIENT = "local"
@@ -50,7 +47,7 @@ class _Runner:
 
     def predict(
         self,
-        private: PrivateModel | str,
+        private: Any,
         images: Any,
         *,
         batch: int | None = None,
@@ -72,11 +69,7 @@ class _Runner:
             RangeError: images outside of the model's range.
         """
         if isinstance(private, str):
-            from tfe_bench.models import service
-
-            return service.predict(
-                self.client, private, images, self.profile.name, batch, progress
-            )[0]
+            return self.client.predict(private, images, batch, self.profile.name, progress)
         config = self.client.config
         if config.fractional_bits != private.fractional_bits:
             raise UsageError(
@@ -88,7 +81,7 @@ class _Runner:
         parameters = private.parameters(self.profile.name, batch)
         return private.decode(self.run("predict", parameters, inputs, progress))
 
-    def deploy(self, private: PrivateModel, name: str, **options: Any) -> None:
+    def deploy(self, private: Any, name: str, **options: Any) -> None:
         """Has the workers keep a private model under a name; see Client.deploy."""
         self.client.deploy(private, name, **options)
 

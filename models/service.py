@@ -1,16 +1,14 @@
 """The prediction service: a model that workers hold, and who asks them for predictions.
 
 Three roles, each with its own certificate: the model's owner deploys it (program "deploy"), clients
-whom the owner and all three operators let in send inputs and get results (program "serve"), and
-the workers hold shares of both and learn neither.
+whom the owner and all three operators let in send inputs and get results (program "serve", in
+benchmarks/workloads, as it is measured), and the workers hold shares of both and learn neither.
 
 What is public: the model's layers, shapes and fixed point, its owner, who may use it.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import math
 import re
 import uuid
@@ -22,7 +20,7 @@ import numpy as np
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.cluster.store import ANY, Facts, Store, Tensor, check_name
-from tfe_bench.errors import ProtocolError, UsageError, did_you_mean
+from tfe_bench.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client, JobResult
@@ -31,11 +29,10 @@ if TYPE_CHECKING:
     from tfe_bench.protocols.sharing import Shared
 
 DEPLOY, REMOVE, SERVE = "deploy", "undeploy", "serve"
-_WEIGHTS = "weights"
+WEIGHTS = "weights"
 _CLIENT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _DEPLOYMENT = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MOST_CLIENTS = 1000
-_MOST_SAMPLES = 4096
 
 
 # ---- deploy
@@ -49,19 +46,19 @@ def check_deploy(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> 
     """
     from tfe_bench.models import execute, images, weights
 
-    _check_known(DEPLOY, parameters, ("name", "clients", "replace", "deployment", "about"))
+    check_known(DEPLOY, parameters, ("name", "clients", "replace", "deployment", "about"))
     check_name(parameters.get("name"))
     check_clients(parameters.get("clients"))
     if type(parameters.get("replace")) is not bool:
         raise UsageError(f"replace is true or false. Received: {parameters.get('replace')!r}.")
-    _check_deployment(parameters.get("deployment"))
+    check_deployment(parameters.get("deployment"))
     about = parameters.get("about")
     if not isinstance(about, Mapping) or set(about) != {"plan", "bounds", "preprocessing"}:
         raise UsageError('"about" holds a plan, bounds of its inputs and a preprocessing.')
     way = about["preprocessing"]
     if way is not None and way not in images.WAYS:
         raise UsageError(f"There is no such preprocessing. Known: {', '.join(images.WAYS)}.")
-    plan = _plan(about)
+    plan = plan_of(about)
     execute.check_executable(plan)
     bounds = about["bounds"]
     if not isinstance(bounds, Mapping) or set(bounds) != set(plan.graph.inputs):
@@ -69,9 +66,9 @@ def check_deploy(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> 
     if not all(type(v) is float and 0 < v < math.inf for v in bounds.values()):
         raise UsageError("bounds are positive numbers.")
     count = weights.count(plan)
-    if [(i.name, i.shape, i.fractional_bits) for i in inputs] != [(_WEIGHTS, (count,), 0)]:
+    if [(i.name, i.shape, i.fractional_bits) for i in inputs] != [(WEIGHTS, (count,), 0)]:
         raise UsageError(
-            f"The input of a deployment is {_WEIGHTS!r}, {count} integers. Received: "
+            f"The input of a deployment is {WEIGHTS!r}, {count} integers. Received: "
             f"{[(i.name, list(i.shape)) for i in inputs][:4]}."
         )
 
@@ -84,7 +81,7 @@ def _permit_deploy(
 
 def deploy(context: Context) -> dict[str, Shared]:
     """Keeps the shares of a model's weights: written at all three workers, or at none."""
-    parameters, store, party = context.parameters, _store(context), context.party
+    parameters, store, party = context.parameters, store_of(context), context.party
     _permit_deploy(context.client, store, parameters, ())
     facts = Facts(
         parameters["name"],
@@ -93,11 +90,11 @@ def deploy(context: Context) -> dict[str, Shared]:
         parameters["deployment"],
         parameters["about"],
     )
-    shared = context.inputs[_WEIGHTS]
+    shared = context.inputs[WEIGHTS]
     fields = {"m": shared.m, "l1": shared.l1, "l2": shared.l2}
     parts = {k: np.asarray(v, np.int64) for k, v in fields.items() if v is not None}
     context.progress(0.0, "writing")
-    prepared = store.prepare(facts, {_WEIGHTS: Tensor(parts, shared.dealer, 0)})
+    prepared = store.prepare(facts, {WEIGHTS: Tensor(parts, shared.dealer, 0)})
     try:
         # All three have it before one of them puts it in place. Should one be lost between the two
         # steps, the deployments differ, and `serve` says so.
@@ -113,7 +110,7 @@ def deploy(context: Context) -> dict[str, Shared]:
 
 
 def _check_remove(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    _check_known(REMOVE, parameters, ("name",))
+    check_known(REMOVE, parameters, ("name",))
     check_name(parameters.get("name"))
     if inputs:
         raise UsageError(f"{REMOVE} has no inputs. Received: {[i.name for i in inputs][:4]}.")
@@ -121,7 +118,7 @@ def _check_remove(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
 
 def remove(context: Context) -> dict[str, Shared]:
     """Removes a model of the asking client at all three workers, also where one has it no more."""
-    store, name = _store(context), context.parameters["name"]
+    store, name = store_of(context), context.parameters["name"]
     there = name in store.names()
     if there:
         store.permit_removing(name, context.client)
@@ -130,108 +127,6 @@ def remove(context: Context) -> dict[str, Shared]:
     if there:
         store.remove(name)
     return {}
-
-
-# ---- serve
-
-
-def _check_serve(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-    from tfe_bench.benchmarks.harness import PARAMETERS
-
-    _check_known(SERVE, parameters, ("name", "deployment", "batch", *PARAMETERS))
-    check_name(parameters.get("name"))
-    _check_deployment(parameters.get("deployment"))
-    if not inputs or not inputs[0].shape or inputs[0].shape[0] > _MOST_SAMPLES:
-        raise UsageError(
-            f"A prediction has inputs of 1 to {_MOST_SAMPLES} samples. Received: "
-            f"{[(i.name, list(i.shape)) for i in inputs][:4]}."
-        )
-
-
-def _permit_serve(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
-) -> None:
-    from tfe_bench.models import program, weights
-
-    facts = store.facts(parameters["name"], client)
-    if facts.deployment != parameters["deployment"]:
-        raise UsageError(
-            f"Party {store.party} has another deployment of model {facts.name!r} than this client "
-            "asks for: it was replaced meanwhile, or not at all three. Ask again; if that does not "
-            "help, its owner deploys it again."
-        )
-    kept = InputSpec(_WEIGHTS, (weights.count(_plan(facts.about)),), 0)
-    program.check(_as_predict(parameters, facts), [kept, *inputs])
-
-
-def _as_predict(parameters: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
-    """The parameters of the program "predict", which is what is run once the weights are there."""
-    own = {k: v for k, v in parameters.items() if k not in ("name", "deployment")}
-    return {**own, "plan": facts.about["plan"]}
-
-
-def serve(context: Context) -> dict[str, Shared]:
-    """Predicts with a deployed model; the outputs go to the client whose inputs they are from."""
-    from tfe_bench.models import program
-    from tfe_bench.protocols import refresh
-
-    party, store, parameters = context.party, _store(context), context.parameters
-    given = [
-        InputSpec(name, tuple(x.shape.as_list()), x.fractional_bits, x.limbs)
-        for name, x in context.inputs.items()
-    ]
-    _permit_serve(context.client, store, parameters, given)
-    context.progress(0.0, "loading")
-    facts, tensors = store.load(parameters["name"], context.client)
-    _check_kept(context, facts)
-    inputs = {_WEIGHTS: _shared(tensors.pop(_WEIGHTS)), **context.inputs}
-    outputs = program.run(
-        dataclasses.replace(context, parameters=_as_predict(parameters, facts), inputs=inputs)
-    )
-
-    def leave(*values: Shared) -> list[Shared]:
-        return [refresh.refresh(party, y) for y in values]
-
-    # What leaves has masks of its own, whatever the model does.
-    refreshed = party.function(leave)(*outputs.values())
-    return dict(zip(outputs, refreshed, strict=True))
-
-
-def _check_kept(context: Context, facts: Facts) -> None:
-    """The three hold shares of one deployment: each field the same at both who hold it.
-
-    Only the two holders of a field compare its digest: the third could search a small model by it.
-
-    Raises:
-        ProtocolError: they do not.
-    """
-    party = context.party
-    role = (party.index - party.dealer) % 3
-    d, e1, e2 = ((party.dealer + i) % 3 for i in range(3))
-    fields = {0: {e1: "l1", e2: "l2"}, 1: {d: "l1", e2: "m"}, 2: {d: "l2", e1: "m"}}[role]
-    mine = {
-        peer: hashlib.sha256(
-            f"{facts.deployment} {facts.owner} {facts.digests.get(part)}".encode()
-        ).digest()
-        for peer, part in fields.items()
-    }
-    theirs = party.exchange_each(mine)
-    for peer, digest in mine.items():
-        if theirs[peer] != digest:
-            raise ProtocolError(
-                f"Parties {party.index} and {peer} hold shares of model {facts.name!r} that do "
-                "not fit each other. Have its owner deploy it again (--replace)."
-            )
-
-
-def _shared(tensor: Tensor) -> Shared:
-    import tensorflow as tf
-
-    from tfe_bench.protocols.sharing import Shared
-
-    parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
-    parts.update({k: tf.constant(words, tf.int64) for k, words in tensor.parts.items()})
-    return Shared(**parts, dealer=tensor.dealer, fractional_bits=tensor.fractional_bits)
 
 
 # ---- what the programs share
@@ -253,7 +148,12 @@ def check_clients(clients: object) -> None:
             )
 
 
-def _check_known(program: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+def check_known(program: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuses parameters that a program does not have.
+
+    Raises:
+        UsageError: naming the first one.
+    """
     for name in given:
         if name not in known:
             raise UsageError(
@@ -261,18 +161,33 @@ def _check_known(program: str, given: Mapping[str, Any], known: Sequence[str]) -
             )
 
 
-def _check_deployment(word: object) -> None:
+def check_deployment(word: object) -> None:
+    """Refuses what is no number of a deployment.
+
+    Raises:
+        UsageError: it is none.
+    """
     if not isinstance(word, str) or not _DEPLOYMENT.fullmatch(word):
         raise UsageError("A deployment is 32 hexadecimal digits.")
 
 
-def _store(context: Context) -> Store:
+def store_of(context: Context) -> Store:
+    """What the worker of a job keeps.
+
+    Raises:
+        UsageError: the job runs in no worker.
+    """
     if context.store is None:
         raise UsageError("Models are deployed to workers. Received: a simulation without a store.")
     return context.store
 
 
-def _plan(about: Mapping[str, Any]) -> Plan:
+def plan_of(about: Mapping[str, Any]) -> Plan:
+    """The plan of a model's public facts.
+
+    Raises:
+        DataError, UsageError: there is none.
+    """
     from tfe_bench.models.ranges import Plan
 
     return Plan.of(about["plan"])
@@ -280,9 +195,6 @@ def _plan(about: Mapping[str, Any]) -> Plan:
 
 DEPLOY_PROGRAM = Program(DEPLOY, deploy, check_deploy, "keeps a model", permit=_permit_deploy)
 REMOVE_PROGRAM = Program(REMOVE, remove, _check_remove, "removes a kept model")
-SERVE_PROGRAM = Program(
-    SERVE, serve, _check_serve, "predicts with a kept model", permit=_permit_serve
-)
 
 
 # ---- at the client
@@ -327,7 +239,7 @@ def listed(client: Client) -> list[Deployed]:
             str(row["owner"]),
             None if row["clients"] is None else tuple(row["clients"]),
             str(row["deployment"]),
-            PrivateModel(_plan(row["about"]), row["about"]["bounds"], True),
+            PrivateModel(plan_of(row["about"]), row["about"]["bounds"], True),
             row["about"]["preprocessing"],
             bool(row["complete"]),
         )
@@ -398,8 +310,8 @@ def deploy_model(
     }
     vector = private.shared_weights()
     # Here too: a mistake costs nothing then.
-    check_deploy(parameters, [InputSpec(_WEIGHTS, vector.shape, 0)])
-    return client.run(DEPLOY, parameters, {_WEIGHTS: vector}, progress)
+    check_deploy(parameters, [InputSpec(WEIGHTS, vector.shape, 0)])
+    return client.run(DEPLOY, parameters, {WEIGHTS: vector}, progress)
 
 
 def remove_model(client: Client, name: str) -> None:
