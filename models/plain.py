@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kinds
 from tfe_bench.models.graph import Array, Graph, Layer
+from tfe_bench.models.kinds import windows_of
 
 
 def check_images(graph: Graph, images: Any) -> dict[str, Array]:
@@ -86,43 +88,46 @@ def evaluate(
     return [values[o] for o in graph.outputs]
 
 
-def _window(options: Mapping[str, Any]) -> Any:
-    padding = options["padding"]
-    return padding if isinstance(padding, str) else [[0, 0], *padding, [0, 0]]
+def _cells(
+    x: Array, kernel: Sequence[int], options: Mapping[str, Any], outside: float = 0.0
+) -> Iterator[tuple[int, int, Array]]:
+    """For each cell of a window, its values under all windows, [batch, height, width, channels].
+
+    (In NumPy, one shift after the other: TensorFlow's convolutions of float64 differ by host.)
+    """
+    windows = windows_of(options)
+    pads, sizes = [], []
+    for axis in (0, 1):
+        image, size = x.shape[1 + axis], kernel[axis]
+        count = int(windows.size(axis, image, size))
+        before = int(windows.before(axis, image, size))
+        reach = (count - 1) * windows.strides[axis] + (size - 1) * windows.dilations[axis] + 1
+        pads.append((before, max(0, reach - before - image)))
+        sizes.append(count)
+    padded = np.pad(x, [(0, 0), *pads, (0, 0)], constant_values=outside)
+    (high, wide), (down, right) = windows.strides, windows.dilations
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            top, left = i * down, j * right
+            rows = slice(top, top + (sizes[0] - 1) * high + 1, high)
+            yield i, j, padded[:, rows, left : left + (sizes[1] - 1) * wide + 1 : wide]
 
 
 def linear(op: str, x: Any, kernel: Array, options: Mapping[str, Any]) -> Array:
     """One product of a sum."""
-    import tensorflow as tf
-
     w = np.asarray(kernel, np.float64)
     if op == "dense":
         return np.asarray(x @ w)
     if op == "affine":
         return np.asarray(x * w)
-    step = [1, *options["strides"], 1]
-    if op == "conv2d":
-        y = tf.nn.conv2d(x, w, step, _window(options), dilations=options["dilations"])
-    else:
-        y = _depthwise(x, w, options)
-    return np.asarray(y)
-
-
-def _depthwise(x: Any, w: Array, options: Mapping[str, Any]) -> Any:
-    import tensorflow as tf
-
-    padding, strides, dilations = (options[n] for n in ("padding", "strides", "dilations"))
-    if not isinstance(padding, str):
-        x, padding = np.pad(x, [(0, 0), *padding, (0, 0)]), "VALID"
-    step = [1, *strides, 1]
-    if strides[0] == strides[1] and 1 in (strides[0], max(dilations)):
-        return tf.nn.depthwise_conv2d(x, w, step, padding, dilations=dilations)
-    # TensorFlow has no other strides for all channels at once
-    channels = [
-        tf.nn.conv2d(x[..., i : i + 1], w[:, :, i : i + 1], step, padding, dilations=dilations)
-        for i in range(w.shape[2])
-    ]
-    return tf.concat(channels, -1)
+    total: Any = 0.0
+    for i, j, cell in _cells(x, w.shape[:2], options):
+        if op == "conv2d":
+            total = total + cell @ w[i, j]
+        else:
+            each = cell[..., None] * w[i, j]
+            total = total + each.reshape(*each.shape[:3], -1)
+    return np.asarray(total)
 
 
 def _biased(y: Array, weights: Mapping[str, Array]) -> Array:
@@ -157,22 +162,17 @@ def _layer(layer: Layer, xs: list[Any], seen: Callable[[str, Array], None]) -> A
     return np.asarray(_FUNCTIONS[op](o, *xs))
 
 
-def _pooled(kind: str) -> Callable[..., Any]:
-    def pool(o: Mapping[str, Any], x: Array) -> Any:
-        import tensorflow as tf
-
-        if kind == "SUM":
-            kernel = np.ones((*o["ksize"], 1, 1))
-            return linear_channels(x, kernel, o)
-        return tf.nn.pool(x, o["ksize"], kind, o["strides"], o["padding"])
-
-    return pool
+def _max_pool(o: Mapping[str, Any], x: Array) -> Any:
+    cells = (cell for _, _, cell in _cells(x, o["ksize"], o, -np.inf))
+    return functools.reduce(np.maximum, cells)
 
 
-def linear_channels(x: Array, kernel: Array, o: Mapping[str, Any]) -> Array:
-    """Every channel with one kernel."""
-    same = np.repeat(kernel, x.shape[-1], 2)
-    return linear("depthwise_conv2d", x, same, {**o, "dilations": [1, 1]})
+def _sum_pool(o: Mapping[str, Any], x: Array) -> Any:
+    return sum(cell for _, _, cell in _cells(x, o["ksize"], o))
+
+
+def _average_pool(o: Mapping[str, Any], x: Array) -> Any:
+    return _sum_pool(o, x) / _sum_pool(o, np.ones_like(x[:1, ..., :1]))
 
 
 def _multiply(o: Mapping[str, Any], *xs: Array) -> Any:
@@ -189,9 +189,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sigmoid": lambda o, x: np.exp(-np.logaddexp(0, -x)),
     "tanh": lambda o, x: np.tanh(x),
     "softmax": lambda o, x: _softmax(x, o["axis"]),
-    "max_pool2d": _pooled("MAX"),
-    "avg_pool2d": _pooled("AVG"),
-    "sum_pool2d": _pooled("SUM"),
+    "max_pool2d": _max_pool,
+    "avg_pool2d": _average_pool,
+    "sum_pool2d": _sum_pool,
     "global_max_pool2d": lambda o, x: x.max((1, 2), keepdims=o["keepdims"]),
     "global_avg_pool2d": lambda o, x: x.mean((1, 2), keepdims=o["keepdims"]),
     "global_sum_pool2d": lambda o, x: x.sum((1, 2), keepdims=o["keepdims"]),

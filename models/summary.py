@@ -9,9 +9,9 @@ from tfe_bench.models import execute
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.cost import Cost
 
-# Measured for ResNet50 with three workers on two cores: 64-bit multiplications per second, bytes per
-# second through comparisons and the channel, and a round's own cost.  Estimates; what is sent and
-# in how many rounds is exact.
+# Measured for ResNet50 with three workers on two cores: 64-bit multiplications per second, bytes
+# per second through comparisons and the channel, and a round's own cost.  Estimates; what is sent
+# and in how many rounds is exact.
 MACS_PER_SECOND = 6e9
 BYTES_PER_SECOND = 600e6
 ROUND_SECONDS = 0.2e-3

@@ -58,6 +58,7 @@ def cases() -> dict[str, Any]:
         "softmax": of(L.Dense(5, activation="softmax"), shape=flat),
         "softmax of rows": of(L.Softmax(axis=1), shape=(3, 4)),
         "max pool": of(L.MaxPooling2D(2)),
+        "subsampled": of(L.MaxPooling2D(1, 2), L.ReLU()),
         "conv, relu, max pool": of(L.Conv2D(2, 2, activation="relu"), L.MaxPooling2D(3, 1, "same")),
         "average pool": of(L.AveragePooling2D(3, 2, "same")),
         "average, dense": of(L.AveragePooling2D(2), L.Flatten(), L.Dense(3)),
