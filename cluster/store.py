@@ -138,7 +138,7 @@ class Store:
             except OSError as error:
                 raise ConfigError(
                     f"The folder for models cannot be used: {folder}. Received: {error.strerror}. "
-                    "Correct the line models = ... in worker.toml."
+                    "Correct the line models = ... in worker.toml, or leave it out."
                 ) from None
 
     @property

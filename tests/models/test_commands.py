@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -81,17 +80,6 @@ def test_bad_deployments_and_questions_are_refused(
     ):
         _fails(capsys, code, word, *arguments, *where)
     assert not (tmp_path / "kept").exists()
-
-
-@pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Three workers with a model's owner and somebody who asks."""
-    three = Hosts(tmp_path_factory.mktemp("commands") / "trial", ("owner", "hospital"))
-    try:
-        three.ensure()
-        yield three
-    finally:
-        three.close()
 
 
 def test_owners_deploy_and_clients_ask_by_commands(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import Hosts
+from tests.models.conftest import CLIENTS
 from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.cluster.launch import Cluster
 from tfe_bench.cluster.store import SUFFIX
@@ -26,7 +27,6 @@ from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.models.ranges import Plan
 
 _WEIGHT = 0.123456  # in every model of these tests
-_CLIENTS = ("owner", "hospital", "guest")
 
 
 def _model(seed: int = 1, scale: float = 1.0) -> PrivateModel:
@@ -51,27 +51,9 @@ def _images(rng: np.random.Generator, batch: int = 2) -> Any:
 
 
 @pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Three workers; party 2's operator lets the guest deploy nothing."""
-    three = Hosts(tmp_path_factory.mktemp("service") / "trial", _CLIENTS)
-    try:
-        (three.folder / "worker2.toml").write_text(
-            'party = 2\nkey = "party2.key"\nmodels = "kept"\n'
-            'allow_programs = ["deploy", "undeploy", "serve"]\n'
-            '[[reveal]]\nprogram = "serve"\nto = ["hospital", "owner", "guest"]\n'
-            '[[reveal]]\nprogram = "deploy"\nto = ["owner", "hospital"]\n'
-            '[[reveal]]\nprogram = "undeploy"\nto = ["*"]\n'
-        )
-        three.ensure()
-        yield three
-    finally:
-        three.close()
-
-
-@pytest.fixture(scope="module")
 def clients(hosts: Hosts) -> Iterator[dict[str, Any]]:
     """The clients of the three roles."""
-    opened = {name: Cluster(hosts.cluster, name) for name in _CLIENTS}
+    opened = {name: Cluster(hosts.cluster, name) for name in CLIENTS}
     yield {name: cluster.client for name, cluster in opened.items()}
     for cluster in opened.values():
         cluster.close()
@@ -114,7 +96,7 @@ def test_owners_deploy_others_predict_and_workers_restart(
     service.deploy_model(clients["owner"], other, "tiny", ["*"], replace=True)
     with pytest.raises(UsageError, match="another deployment"):
         service.predict(clients["hospital"], model, _images(rng))
-    for name in _CLIENTS:
+    for name in CLIENTS:
         _check(clients[name], "tiny", other, rng)
 
     for party in range(3):
@@ -131,7 +113,7 @@ def test_what_is_not_permitted_is_refused_and_the_service_stays_up(
     hosts: Hosts, clients: dict[str, Any], rng: np.random.Generator
 ) -> None:
     private = _model()
-    owner, hospital, guest = (clients[name] for name in _CLIENTS)
+    owner, hospital, guest = (clients[name] for name in CLIENTS)
     service.deploy_model(owner, private, "tiny", ["hospital"], replace=True)
     with pytest.raises(PolicyError, match='program "deploy", to client "guest"'):
         service.deploy_model(guest, private, "mine")
@@ -267,7 +249,7 @@ def test_several_clients_at_once_get_their_own(
     seeds = rng.integers(0, 2**31, 3)
 
     def ask(turn: int) -> None:
-        _check(clients[_CLIENTS[turn]], "tiny", private, np.random.default_rng(seeds[turn]))
+        _check(clients[CLIENTS[turn]], "tiny", private, np.random.default_rng(seeds[turn]))
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(ask, range(3)))

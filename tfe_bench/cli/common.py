@@ -161,10 +161,12 @@ def progress_bar(arguments: argparse.Namespace) -> Any:
     return _Bar(sys.stderr.isatty() and not arguments.json)
 
 
-def open_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
-    """The cluster of --cluster, or three local workers."""
-    from tfe_bench.benchmarks import realised
+def check_run_options(arguments: argparse.Namespace) -> None:
+    """Refuses what a run could not do, before it is prepared; `open_cluster` asks again.
 
+    Raises:
+        UsageError, DataError: naming what does not fit.
+    """
     check_network_options(arguments)
     if not 1 <= arguments.repeat <= 1000:
         raise UsageError(f"--repeat is 1 to 1000. Received: {arguments.repeat}.")
@@ -174,6 +176,13 @@ def open_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
         _check_path(arguments.trace, "--trace", "The trace")
         if arguments.record is not None and arguments.trace.resolve() == arguments.record.resolve():
             raise UsageError("--trace and --record are two files. Received: the same one.")
+
+
+def open_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
+    """The cluster of --cluster, or three local workers."""
+    from tfe_bench.benchmarks import realised
+
+    check_run_options(arguments)
     cluster = start_cluster(arguments, bar)
     try:
         if cluster.profile.shaped:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli.common import (
     add_run_options,
+    check_run_options,
     harness_parameters,
     open_cluster,
     progress_bar,
@@ -93,6 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.seed < 0:
         raise UsageError(f"--seed is 0 or more. Received: {arguments.seed}.")
+    check_run_options(arguments)
     given, shown = _pictures(arguments, entry, batch)
     with progress_bar(arguments) as bar:
         bar.say("building the model")
