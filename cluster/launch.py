@@ -58,7 +58,7 @@ class _Runner:
         Args:
             private: of `tfe_bench.convert`, or the name of a model that was deployed.
             images: [batch, ...]; for several inputs by name or in order.
-            batch: samples that go through the model at once; None: 32.
+            batch: samples that go through the model at once; None: up to 128, by their size.
 
         Returns:
             float64 outputs, a list of them if the model has several.

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.cluster import profiles
 from tfe_bench.errors import UsageError
 from tfe_bench.models import linear
 from tfe_bench.models.graph import Layer
@@ -48,12 +49,14 @@ class Setting:
         profile: which network they plan for: "local", "lan" or "wan".
         batch: number of samples.
         turn: whether this is one third of a batch, with a dealer of its own.
+        round_bits: sent by all three, that take as long as one more round; see `tuned`.
     """
 
     plan: Plan
     profile: str = "local"
     batch: int = 1
     turn: bool = False
+    round_bits: int = 3_000_000
 
     @property
     def pooling(self) -> str:
@@ -71,9 +74,8 @@ class Setting:
     def openings(self, n: int, bits: int) -> int:
         """Of n comparisons: more take fewer bits and more rounds."""
 
-        def price(count: int) -> float:
-            bits_sent = compare.msb_cost(n, bits, count).total
-            return bits_sent + count * extremes.ROUND_BITS[self.profile]
+        def price(count: int) -> int:
+            return compare.msb_cost(n, bits, count).total + count * self.round_bits
 
         return min((1, 2, 3), key=price)
 
@@ -469,6 +471,31 @@ def _whole_cost(s: Setting) -> Cost:
         reached[x.name] = now
     rounds, cold = (max(r[k] for r in reached.values()) for k in (0, 1))
     return Cost(sent[0], sent[1], sent[2], rounds, cold)
+
+
+# What a round may be worth: from nothing (the lines are full) to all (nothing but rounds count).
+_ROUND_BITS = (0, 1_000_000, 3_000_000, 7_000_000, 21_000_000, 10**12)
+
+
+def tuned(plan: Plan, profile: str = "local", batch: int = 1) -> Setting:
+    """The setting for which a batch is over soonest, by what is sent and by the rounds.
+
+    Args:
+        profile: "local", "lan" or "wan"; only on a wan there is a choice that matters.
+    """
+    plain = Setting(plan, profile, batch)
+    if profile != "wan":
+        return plain
+    network = profiles.get(profile)
+
+    def microseconds(s: Setting) -> int:
+        cost = model_cost(s)
+        line = [bits // 8 * 1_000_000 // network.bytes_per_second for bits in cost.by_party(0)]
+        waits = cost.rounds * network.delay_us
+        # a dealer's material leaves while the evaluators wait for each other
+        return max(line) + waits if rotated(s) else max(line[0], max(line[1:]) + waits)
+
+    return min((replace(plain, round_bits=b) for b in _ROUND_BITS), key=microseconds)
 
 
 def rotated(s: Setting) -> bool:

@@ -191,6 +191,8 @@ class _Reader:
             return [given[0]]
 
     def _refuse(self, layer: Any, prefix: str, why: str = "") -> None:
+        if not isinstance(layer, self.keras.layers.Layer):  # x + y, keras.ops.relu(x), ...
+            why = "an operation; use the layer for it"
         what = f"{type(layer).__name__} {prefix + layer.name!r}{f' ({why})' if why else ''}"
         if what not in self.unfit:
             self.unfit.append(what)

@@ -110,7 +110,7 @@ class PrivateModel:
         """Of the program "predict".
 
         Args:
-            batch: samples of one graph; None: program.BATCH.
+            batch: samples of one graph; None: as many as program.default_batch says.
         """
         found: dict[str, Any] = {
             "plan": self.plan.header(),

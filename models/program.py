@@ -5,6 +5,7 @@ The client sends the plan, which is public, with the job: an architecture of kno
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,8 +19,16 @@ from tfe_bench.protocols import shapes
 from tfe_bench.protocols.sharing import Shared
 
 WEIGHTS = "weights"
-# Samples of one graph, unless the client says otherwise.
-BATCH = 32
+# Samples of one graph, unless the client says otherwise: no more than this, and no more than keep
+# the largest value of all to so many ring elements (3 images of ResNet50).
+MOST_SAMPLES = 128
+MOST_ELEMENTS = 2_600_000
+
+
+def default_batch(plan: Plan) -> int:
+    """How many samples go through the model at once."""
+    largest = max(math.prod(shape) for shape in plan.graph.shapes.values())
+    return max(1, min(MOST_SAMPLES, MOST_ELEMENTS // largest))
 
 
 def input_names(plan: Plan) -> list[str]:
@@ -41,7 +50,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     check_parameters("predict", parameters, ("plan", "batch"))
     check_repeat(parameters.get("repeat", 1))
     profiles.get(str(parameters.get("profile", "local")))
-    batch = parameters.get("batch", BATCH)
+    batch = parameters.get("batch", 1)
     if type(batch) is not int or not 1 <= batch <= 1 << 16:
         raise UsageError(f"batch is 1 to 65536 samples. Received: {batch!r}.")
     plan = Plan.of(parameters.get("plan"))
@@ -82,10 +91,10 @@ def run(context: Context) -> dict[str, Shared]:
     profile = profiles.get(str(parameters.get("profile", "local"))).plan
     own = weights.split(plan, context.inputs[WEIGHTS])
     inputs = [context.inputs[name] for name in input_names(plan)]
-    count, most = int(inputs[0].shape[0]), int(parameters.get("batch", BATCH))
+    count, most = int(inputs[0].shape[0]), int(parameters.get("batch", default_batch(plan)))
 
     def graph(own: Mapping[str, Shared], given: list[Shared]) -> list[Shared]:
-        setting = execute.Setting(plan, profile, int(given[0].shape[0]))
+        setting = execute.tuned(plan, profile, int(given[0].shape[0]))
         return execute.run(party, setting, own, given)
 
     function = party.function(graph)

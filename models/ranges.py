@@ -53,6 +53,10 @@ class Numbers:
 class Plan:
     """A model with its fixed point: what the three workers are told.
 
+    It is public: the layers, and for each how many bits its values, its comparisons and its
+    products take.  That tells, as powers of two, the ranges of the values on the samples and of
+    weights below 1/4 in magnitude.
+
     Attributes:
         graph: optimised.
         fraction: fractional bits of the inputs.

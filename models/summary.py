@@ -118,7 +118,7 @@ def summarise(plan: Plan, profile: str = "local", batch: int = 1) -> Summary:
         UsageError: there is no such profile.
     """
     network = profiles.get(profile)
-    s = execute.Setting(plan, network.plan, batch)
+    s = execute.tuned(plan, network.plan, batch)
     rotated = execute.rotated(s)
     rows = []
     for x in plan.graph.layers:

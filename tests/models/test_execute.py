@@ -102,7 +102,7 @@ def case(private: PrivateModel, images: Array, profile: str = "local") -> Case:
     plan = private.plan
     (name,) = plan.graph.inputs
     x = FixedPoint(plan.fraction).encode(plain.scaled(plan.graph, images)[name])
-    return execute.Setting(plan, profile, len(images)), weights.encode(plan), x
+    return execute.tuned(plan, profile, len(images)), weights.encode(plan), x
 
 
 def run_all(some: list[Case], dealer: int, again: bool = True) -> list[tuple[Array, Any]]:

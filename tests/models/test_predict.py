@@ -19,12 +19,12 @@ L: Any = keras.layers
 
 
 def net() -> Any:
-    x = keras.Input((8, 8, 1), name="image")
+    x, side = keras.Input((8, 8, 1), name="image"), keras.Input((2,), name="side")
     y = L.Rescaling(1 / 255)(x)
     y = L.Conv2D(3, 3, activation="relu")(y)
     y = L.MaxPooling2D(2)(y)
-    z = L.Dense(6)(L.Flatten()(y))
-    return keras.Model(x, [z, L.Softmax()(z)])
+    z = L.Dense(6)(L.Concatenate()([L.Flatten()(y), side]))
+    return keras.Model([x, side], [z, L.Softmax()(z)])
 
 
 def test_predictions_on_a_cluster_agree_with_keras(
@@ -33,19 +33,20 @@ def test_predictions_on_a_cluster_agree_with_keras(
     model = net()
     model.save(tmp_path / "net.keras")
     images = rng.integers(0, 256, (5, 8, 8, 1))
-    private = tfe.convert(tmp_path / "net.keras", samples=images)
+    both = [images, rng.normal(size=(5, 2))]
+    private = tfe.convert(tmp_path / "net.keras", samples=both)
     other = tfe.convert(model, fractional_bits=12)
     with tfe.LocalCluster() as cluster:
         # 2 + 2 + 1 samples
-        logits, classes = cluster.predict(private, images, batch=2)
+        logits, classes = cluster.predict(private, both, batch=2)
         with pytest.raises(UsageError, match="fractional_bits=16"):
-            cluster.predict(other, images)
+            cluster.predict(other, both)
         with pytest.raises(UsageError, match="Add the batch"):
-            cluster.predict(private, images[0])
+            cluster.predict(private, [images[0], both[1]])
         with pytest.raises(TfeBenchError, match="plan"):
             cluster.run("predict", {"plan": {}}, {})
-        (again, _) = cluster.predict(private, {"image": images[:1]})
-    expected = model.predict(images, verbose=0)
+        (again, _) = cluster.predict(private, {"image": images[:1], "side": both[1][:1]})
+    expected = model.predict(both, verbose=0)
     told = agreement(expected[0], logits)
     assert told.relative_error < 1e-3 and told.top1 == told.top5 == 1.0
     assert np.abs(classes - expected[1]).max() < 1e-3
@@ -57,6 +58,7 @@ def test_requests_that_do_not_fit_the_plan_are_refused() -> None:
     parameters = private.parameters("wan", 4)
     count = private.graph.parameters
     good = [InputSpec("weights", (count,), 0), InputSpec("input0", (3, 8, 8, 1), 16)]
+    good.append(InputSpec("input1", (3, 2), 16))
     program.PROGRAM.admit(parameters, good)
     for changed, inputs, text in (
         ({"batch": 0}, good, "batch"),
@@ -65,10 +67,11 @@ def test_requests_that_do_not_fit_the_plan_are_refused() -> None:
         ({"repeat": 0}, good, "repeat"),
         ({}, good[:1], "input0"),
         ({}, good[::-1], "input0"),
-        ({}, [InputSpec("weights", (count - 1,), 0), good[1]], "weights"),
-        ({}, [good[0], InputSpec("input0", (3, 1, 8, 8), 16)], "'image'"),
-        ({}, [good[0], InputSpec("input0", (8, 8, 1), 16)], "'image'"),
-        ({}, [good[0], InputSpec("input0", (3, 8, 8, 1), 20)], "16 fractional"),
+        ({}, [*good[:2], InputSpec("input1", (2, 2), 16)], "one batch"),
+        ({}, [InputSpec("weights", (count - 1,), 0), good[1], good[2]], "weights"),
+        ({}, [good[0], InputSpec("input0", (3, 1, 8, 8), 16), good[2]], "'image'"),
+        ({}, [good[0], InputSpec("input0", (8, 8, 1), 16), good[2]], "'image'"),
+        ({}, [good[0], InputSpec("input0", (3, 8, 8, 1), 20), good[2]], "16 fractional"),
     ):
         with pytest.raises(UsageError, match=text):
             program.PROGRAM.admit({**parameters, **changed}, inputs)
