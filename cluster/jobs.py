@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +59,8 @@ class Context:
     Attributes:
         party: this worker's party.
         parameters: public, as submitted, equal at all three workers.
-        inputs: private tensors by name, shared by the client.
+        inputs: private tensors by name, shared by the client; a program may take out what it needs
+            no more.
         progress: tells the client how far the program is (a fraction and a word; public).
         measurements: public figures that go into the record.
         client: who ordered the job.
@@ -68,7 +69,7 @@ class Context:
 
     party: Party
     parameters: Mapping[str, Any]
-    inputs: Mapping[str, Shared]
+    inputs: MutableMapping[str, Shared]
     progress: Callable[[float, str], None]
     measurements: dict[str, Any] = field(default_factory=dict)
     client: str = ""
@@ -130,7 +131,7 @@ _BUILT_IN = {
     "deploy": "tfe_bench.models.service:DEPLOY_PROGRAM",
     "undeploy": "tfe_bench.models.service:REMOVE_PROGRAM",
     "serve": "tfe_bench.benchmarks.workloads.serve:PROGRAM",
-    "predict": "tfe_bench.models.program:PROGRAM",
+    "predict": "tfe_bench.benchmarks.workloads.predict:PROGRAM",
 }
 
 

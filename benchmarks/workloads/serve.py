@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.benchmarks.harness import PARAMETERS
+from tfe_bench.benchmarks.workloads import predict
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.cluster.store import Facts, Store, Tensor, check_name
 from tfe_bench.errors import ProtocolError, UsageError
@@ -48,7 +49,7 @@ def permit(
     Raises:
         UsageError, PolicyError: as Store.facts, or the inputs do not fit.
     """
-    from tfe_bench.models import program, weights
+    from tfe_bench.models import weights
 
     facts = store.facts(parameters["name"], client)
     if facts.deployment != parameters["deployment"]:
@@ -58,7 +59,7 @@ def permit(
             "help, its owner deploys it again."
         )
     kept = InputSpec(WEIGHTS, (weights.count(plan_of(facts.about)),), 0)
-    program.check(_as_predict(parameters, facts), [kept, *inputs])
+    predict.check(_as_predict(parameters, facts), [kept, *inputs])
 
 
 def _as_predict(parameters: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
@@ -69,7 +70,6 @@ def _as_predict(parameters: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
 
 def run(context: Context) -> dict[str, Shared]:
     """Predicts with a deployed model; the outputs go to the client whose inputs they are from."""
-    from tfe_bench.models import program
     from tfe_bench.protocols import refresh
 
     party, store, parameters = context.party, store_of(context), context.parameters
@@ -82,7 +82,7 @@ def run(context: Context) -> dict[str, Shared]:
     facts, tensors = store.load(parameters["name"], context.client)
     _check_kept(context, facts)
     inputs = {WEIGHTS: _shared(tensors.pop(WEIGHTS)), **context.inputs}
-    outputs = program.run(
+    outputs = predict.run(
         dataclasses.replace(context, parameters=_as_predict(parameters, facts), inputs=inputs)
     )
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import tfe_bench as tfe
+from tfe_bench.benchmarks.workloads import predict
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import DataError, TfeBenchError, UsageError
-from tfe_bench.models import program
 from tfe_bench.models.agreement import agreement
 
 keras: Any = pytest.importorskip("keras")
@@ -59,7 +59,7 @@ def test_requests_that_do_not_fit_the_plan_are_refused() -> None:
     count = private.graph.parameters
     good = [InputSpec("weights", (count,), 0), InputSpec("input0", (3, 8, 8, 1), 16)]
     good.append(InputSpec("input1", (3, 2), 16))
-    program.PROGRAM.admit(parameters, good)
+    predict.PROGRAM.admit(parameters, good)
     for changed, inputs, text in (
         ({"batch": 0}, good, "batch"),
         ({"batches": 3}, good, "Did you mean"),
@@ -74,9 +74,9 @@ def test_requests_that_do_not_fit_the_plan_are_refused() -> None:
         ({}, [good[0], InputSpec("input0", (3, 8, 8, 1), 20), good[2]], "16 fractional"),
     ):
         with pytest.raises(UsageError, match=text):
-            program.PROGRAM.admit({**parameters, **changed}, inputs)
+            predict.PROGRAM.admit({**parameters, **changed}, inputs)
     with pytest.raises(DataError):
-        program.PROGRAM.admit({**parameters, "plan": None}, good)
+        predict.PROGRAM.admit({**parameters, "plan": None}, good)
 
 
 def test_agreement_counts_the_largest_outputs() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols import extremes, relu, rotation, sort
 from tfe_bench.protocols.party import Party
