@@ -169,10 +169,16 @@ def _correct(record: Record, styled: bool) -> Text:
 def _agreement(found: Mapping[str, Any]) -> str:
     """With plaintext outputs; a record from elsewhere may hold others."""
     try:
-        return (
+        text = (
             f"top-1 {100 * found['top1']:.1f} %, top-5 {100 * found['top5']:.1f} %, largest error "
             f"{found['relative_error']:.2g} of the range ({found['samples']:d} samples)"
         )
+        if "accuracy" in found:
+            text += (
+                f"; accuracy {100 * found['accuracy']:.2f} % private, "
+                f"{100 * found['plain_accuracy']:.2f} % plaintext"
+            )
+        return text
     except (KeyError, TypeError, ValueError):
         return _ABSENT
 

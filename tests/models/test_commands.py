@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -33,10 +34,11 @@ def test_networks_of_the_zoo_are_refused_with_bad_options(
     (tmp_path / "broken.h5").write_bytes(b"no weights")
     picture = str(_picture(tmp_path / "cat.png"))
     for code, word, arguments in (
-        (2, "--batch is 1 to 1024", ("resnet50", "--batch", "0")),
+        (2, "--batch is 1 to 10000", ("resnet50", "--batch", "0")),
         (2, "no less than", ("resnet50", "--batch", "1", "--image", picture, "--image", picture)),
         (2, 'Did you mean "vgg19"', ("infer", "vgg18")),
         (2, "--seed", ("resnet50", "--seed", "-1")),
+        (2, "no --data-dir", ("infer", "network-a", "--train", "1")),
         (2, "for MNIST", ("infer", "network-a", "--weights", "imagenet")),
         (2, "MNIST network", ("infer", "vgg19", "--data-dir", str(tmp_path))),
         (10, "has neither", ("infer", "network-a", "--data-dir", str(tmp_path))),
@@ -189,3 +191,19 @@ def test_a_prediction_is_measured_and_recorded(
     assert found["workload"] == "network-d" and found["correct"] is True
     assert found["parameters"]["weights"].startswith("seeded")
     assert found["agreement"]["top1"] == 1.0 and found["agreement"]["samples"] == 2
+
+
+_MNIST = Path(os.environ.get("TFE_BENCH_MNIST", "../shared/data/mnist"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not _MNIST.is_dir(), reason="set TFE_BENCH_MNIST to a folder of MNIST")
+@pytest.mark.parametrize("name", ["network-a", "network-d"])
+def test_a_trained_network_is_as_accurate_as_in_plaintext(name: str, tmp_path: Path) -> None:
+    record = tmp_path / "r.jsonl"
+    arguments = ("--data-dir", str(_MNIST), "--train", "1", "--batch", "10000", "--repeat", "1")
+    assert main(["infer", name, *arguments, "--record", str(record)]) == 0
+    found = json.loads(record.read_text())["agreement"]
+    print(found)
+    assert found["samples"] == 10_000 and found["plain_accuracy"] > 0.93
+    assert abs(found["accuracy"] - found["plain_accuracy"]) <= 0.002
