@@ -751,15 +751,19 @@ class Worker:
         idle = self._memory.start()
         role = (self.party - _DEALER) % 3
         inputs: dict[str, Shared] = {}
-        for spec, seed, masked in zip(job.inputs, job.seeds, job.masked, strict=True):
+        for i, (spec, seed) in enumerate(zip(job.inputs, job.seeds, strict=True)):
+            # Every buffer goes as soon as it is a tensor: inputs may be large models.
+            masked, job.masked[i] = job.masked[i], bytearray()
             _check_copies(party, spec.name, seed, masked)
             parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
             for name, value in seed.items():
                 words = seeds.expand(value, spec.words)
                 parts[name] = tf.constant(words.reshape(spec.word_shape), tf.int64)
+                del words
             if role != 0:
                 words = np.frombuffer(masked, np.int64)
                 parts["m"] = tf.constant(words.reshape(spec.word_shape), tf.int64)
+                del words, masked
             inputs[spec.name] = Shared(
                 **parts,
                 dealer=_DEALER,
