@@ -77,7 +77,7 @@ class _Runner:
                 f"Received: a model with {private.fractional_bits}. Convert it with "
                 f"fractional_bits={config.fractional_bits}."
             )
-        inputs = {"weights": private.shared_weights(), **private.shared_inputs(images)}
+        inputs = {**private.shared_weights(), **private.shared_inputs(images)}
         parameters = private.parameters(self.profile.name, batch)
         return private.decode(self.run("predict", parameters, inputs, progress))
 

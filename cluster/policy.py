@@ -18,8 +18,8 @@ from tfe_bench.errors import ConfigError, PolicyError
 ANY = "*"
 DEFAULT_MAX_ELEMENTS = 1 << 26
 DEFAULT_JOB_SECONDS = 3600.0
-# VGG19 has 137 * 2^20 weights.
-MOST_ELEMENTS_LOCAL = 1 << 28
+# VGG19's first dense layer has 98 * 2^20 weights.
+MOST_ELEMENTS_LOCAL = 1 << 27
 DEFAULT_MAX_JOBS = 16
 DEFAULT_MAX_JOBS_PER_CLIENT = 8
 DEFAULT_MAX_MODELS = 64

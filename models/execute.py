@@ -520,7 +520,7 @@ def run(
     """The model's outputs for a batch, inside party.function.
 
     Args:
-        weights: as weights.split gives them, over Z_2^64.
+        weights: as weights.by_key gives them, over Z_2^64.
         inputs: in the order of the graph's, [batch, ...] at plan.fraction.
 
     The outputs have the scales of plan.fraction_of.  Rounds and bits: `model_cost`.

@@ -9,8 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,7 @@ from tfe_bench.models import kinds
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 FORMAT = 1
+_PRIVATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 # More than any network of keras.applications has; bounds what a stranger's header may ask for.
 MOST_LAYERS = 4096
 MOST_ELEMENTS = 1 << 31
@@ -193,6 +197,40 @@ class Graph:
             raise DataError(
                 f"This is no model's header. Received: {type(error).__name__}: {error}."
             ) from None
+
+    # ---- as a file
+
+    def save(self, path: str | Path) -> None:
+        """Writes the graph to an .npz file that holds numbers only, replacing it at once."""
+        held: dict[str, Any] = {f"w/{name}": w for name, w in self.arrays().items()}
+        held["header"] = np.frombuffer(json.dumps(self.header()).encode(), np.uint8)
+        path = Path(path)
+        unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            # the weights are somebody's secret
+            with os.fdopen(os.open(unfinished, _PRIVATE, 0o600), "wb") as file:
+                np.savez(file, **held)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Graph:
+        """Reads what `save` wrote; nothing in the file is run.
+
+        Raises:
+            DataError: there is no such file, or it holds no graph.
+            UsageError, RangeError: as of the class.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                header = json.loads(bytes(file["header"]).decode())
+                arrays = {k[2:]: file[k] for k in file.files if k.startswith("w/")}
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise DataError(
+                f"There is no model in {str(path)!r}. Received: {type(error).__name__}: {error}."
+            ) from None
+        return cls.of(header, arrays)
 
 
 def _layer(row: Any, arrays: Mapping[str, Array] | None) -> Layer:

@@ -22,7 +22,7 @@ class PrivateModel:
 
     Attributes:
         plan: the architecture and its fixed point: public.
-        graph: the optimised layers with their weights: the model owner's secret.
+        graph: the optimised layers, whose weights are the model owner's secret.
         bounds: the largest magnitude that each input may have.
         calibrated: whether ranges are known; else each layer takes |v| < 2^14 (at 16 bits).
     """
@@ -72,15 +72,19 @@ class PrivateModel:
 
     # ---- what is shared
 
-    def shared_weights(self) -> PrivateInput:
-        """The model owner's input.
+    def shared_weights(self) -> dict[str, PrivateInput]:
+        """The model owner's inputs.
 
         Raises:
             RangeError: a weight that does not fit; the layer is named.
         """
         from tfe_bench.cluster.client import PrivateInput
 
-        return PrivateInput(weights.encode(self.plan))
+        found = {}
+        rings = zip(weights.parts(self.plan), weights.encode(self.plan), strict=True)
+        for i, (part, ring) in enumerate(rings):
+            found[weights.input_name(i)] = PrivateInput(ring, part.fractional_bits)
+        return found
 
     def shared_inputs(self, images: Any) -> dict[str, PrivateInput]:
         """The data owner's inputs.

@@ -6,7 +6,6 @@ import math
 
 from tfe_bench.models.ranges import Plan
 
-WEIGHTS = "weights"
 # Samples of one graph, unless the client says otherwise: no more than this, and no more than keep
 # the largest value of all to so many ring elements (3 images of ResNet50).
 MOST_SAMPLES = 128

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tfe_bench.protocols.sharing import Shared
 
 DEPLOY, REMOVE, SERVE = "deploy", "undeploy", "serve"
-WEIGHTS = "weights"
 _CLIENT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _DEPLOYMENT = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MOST_CLIENTS = 1000
@@ -44,7 +43,7 @@ def check_deploy(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> 
     Raises:
         UsageError, DataError: naming what does not fit.
     """
-    from tfe_bench.models import execute, images, weights
+    from tfe_bench.models import execute, images
 
     check_known(DEPLOY, parameters, ("name", "clients", "replace", "deployment", "about"))
     check_name(parameters.get("name"))
@@ -65,11 +64,12 @@ def check_deploy(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> 
         raise UsageError("bounds are those of the model's inputs.")
     if not all(type(v) is float and 0 < v < math.inf for v in bounds.values()):
         raise UsageError("bounds are positive numbers.")
-    count = weights.count(plan)
-    if [(i.name, i.shape, i.fractional_bits) for i in inputs] != [(WEIGHTS, (count,), 0)]:
+    wanted = weight_specs(plan)
+    if list(inputs) != wanted:
         raise UsageError(
-            f"The input of a deployment is {WEIGHTS!r}, {count} integers. Received: "
-            f"{[(i.name, list(i.shape)) for i in inputs][:4]}."
+            f"The inputs of a deployment are the {len(wanted)} arrays of the plan's weights. "
+            f"Received: {[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}, "
+            f"{len(inputs)} in all."
         )
 
 
@@ -90,11 +90,8 @@ def deploy(context: Context) -> dict[str, Shared]:
         parameters["deployment"],
         parameters["about"],
     )
-    shared = context.inputs[WEIGHTS]
-    fields = {"m": shared.m, "l1": shared.l1, "l2": shared.l2}
-    parts = {k: np.asarray(v, np.int64) for k, v in fields.items() if v is not None}
     context.progress(0.0, "writing")
-    prepared = store.prepare(facts, {WEIGHTS: Tensor(parts, shared.dealer, 0)})
+    prepared = store.prepare(facts, {k: _kept(x) for k, x in context.inputs.items()})
     try:
         # All three have it before one of them puts it in place. Should one be lost between the two
         # steps, the deployments differ, and `serve` says so.
@@ -102,8 +99,13 @@ def deploy(context: Context) -> dict[str, Shared]:
         prepared.commit()
     finally:
         prepared.discard()
-    context.measurements["elements"] = int(shared.shape[0])
     return {}
+
+
+def _kept(x: Shared) -> Tensor:
+    fields = {"m": x.m, "l1": x.l1, "l2": x.l2}
+    parts = {k: np.asarray(v, np.int64) for k, v in fields.items() if v is not None}
+    return Tensor(parts, x.dealer, x.fractional_bits)
 
 
 # ---- undeploy
@@ -180,6 +182,16 @@ def store_of(context: Context) -> Store:
     if context.store is None:
         raise UsageError("Models are deployed to workers. Received: a simulation without a store.")
     return context.store
+
+
+def weight_specs(plan: Plan) -> list[InputSpec]:
+    """What a plan's weights are as inputs of a job."""
+    from tfe_bench.models import weights
+
+    return [
+        InputSpec(weights.input_name(i), part.shape, part.fractional_bits)
+        for i, part in enumerate(weights.parts(plan))
+    ]
 
 
 def plan_of(about: Mapping[str, Any]) -> Plan:
@@ -308,10 +320,9 @@ def deploy_model(
             "preprocessing": preprocessing,
         },
     }
-    vector = private.shared_weights()
     # Here too: a mistake costs nothing then.
-    check_deploy(parameters, [InputSpec(WEIGHTS, vector.shape, 0)])
-    return client.run(DEPLOY, parameters, {WEIGHTS: vector}, progress)
+    check_deploy(parameters, weight_specs(private.plan))
+    return client.run(DEPLOY, parameters, private.shared_weights(), progress)
 
 
 def remove_model(client: Client, name: str) -> None:

@@ -1,11 +1,9 @@
-"""The weights of a plan as one vector of ring elements, and its parts again at the workers."""
+"""The weights of a plan as ring elements: the model owner's inputs, one for each array."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,57 +16,69 @@ from tfe_bench.protocols.sharing import Shared
 LARGEST = 2.0**62
 
 
-def parts(plan: Plan) -> Iterator[tuple[Layer, str, tuple[int, ...], int]]:
-    """(layer, name, shape, fractional bits) of every weight, in the order of the vector."""
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One array of weights.
+
+    Attributes:
+        layer: that has it.
+        name: "bias", or "kernel" with the number of its term.
+        shape, fractional_bits: public.
+    """
+
+    layer: Layer
+    name: str
+    shape: tuple[int, ...]
+    fractional_bits: int
+
+    @property
+    def key(self) -> str:
+        """By which layers find it."""
+        return f"{self.layer.name}/{self.name}"
+
+    @property
+    def term(self) -> int | None:
+        """The number of a kernel's term."""
+        return None if self.name == "bias" else int(self.name.removeprefix("kernel"))
+
+
+def parts(plan: Plan) -> Iterator[Part]:
+    """The arrays of a plan, in their order."""
     for layer in plan.graph.layers:
         for name in sorted(layer.weights):
-            if name == "bias":
-                bits = plan.numbers[layer.name].scale
-            else:
+            shape = tuple(int(n) for n in layer.weights[name].shape)
+            bits = plan.numbers[layer.name].scale
+            if name != "bias":
                 bits = plan.weight_bits(layer, int(name.removeprefix("kernel")))
-            yield layer, name, tuple(int(n) for n in layer.weights[name].shape), bits
+            yield Part(layer, name, shape, bits)
 
 
-def count(plan: Plan) -> int:
-    """Length of the vector."""
-    return sum(math.prod(shape) for _, _, shape, _ in parts(plan))
-
-
-def encode(plan: Plan) -> Array:
-    """The vector, int64; kernels of subtracted terms are negated.
+def encode(plan: Plan) -> list[Array]:
+    """The arrays as ring elements, int64; kernels of subtracted terms are negated.
 
     Raises:
         RangeError: a weight is too large for its scale; the layer is named.
     """
-    found = np.zeros(count(plan), np.int64)
-    begin = 0
-    for layer, name, shape, bits in parts(plan):
-        values = np.asarray(layer.weights[name], np.float64) * 2.0**bits
+    found = []
+    for part in parts(plan):
+        weights = np.asarray(part.layer.weights[part.name], np.float64)
+        values = weights * 2.0**part.fractional_bits
         if np.abs(values).max(initial=0.0) >= LARGEST:
             raise RangeError(
-                f"Layer {layer.name!r} has weights {name!r} up to "
-                f"{np.abs(layer.weights[name]).max():g}, too large for {bits} fractional bits."
+                f"Layer {part.layer.name!r} has weights {part.name!r} up to "
+                f"{np.abs(weights).max():g}, too large for {part.fractional_bits} fractional bits."
             )
-        if name != "bias" and layer.options["terms"][int(name.removeprefix("kernel"))]["sign"] < 0:
+        if part.term is not None and part.layer.options["terms"][part.term]["sign"] < 0:
             values = -values
-        size = math.prod(shape)
-        found[begin : begin + size] = np.rint(values).astype(np.int64).reshape(-1)
-        begin += size
+        found.append(np.rint(values).astype(np.int64))
     return found
 
 
-def split(plan: Plan, vector: Shared) -> dict[str, Shared]:
-    """The weights by "layer/name", with their shapes and scales.  Local."""
-    import tensorflow as tf
+def by_key(plan: Plan, given: Mapping[str, Shared]) -> dict[str, Shared]:
+    """The private arrays as layers find them, from those by `input_name`."""
+    return {part.key: given[input_name(i)] for i, part in enumerate(parts(plan))}
 
-    found: dict[str, Shared] = {}
-    begin = 0
-    for layer, name, shape, bits in parts(plan):
-        size = math.prod(shape)
 
-        def cut(a: Any, begin: int = begin, size: int = size, shape: Any = shape) -> Any:
-            return tf.reshape(a[begin : begin + size], shape)
-
-        found[f"{layer.name}/{name}"] = replace(vector.map(cut), fractional_bits=bits)
-        begin += size
-    return found
+def input_name(number: int) -> str:
+    """Of an array as an input of a job."""
+    return f"weights{number}"

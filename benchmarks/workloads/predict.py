@@ -13,7 +13,7 @@ from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.models import execute, weights
-from tfe_bench.models.program import WEIGHTS, default_batch, input_names, output_names
+from tfe_bench.models.program import default_batch, input_names, output_names
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols import shapes
 from tfe_bench.protocols.sharing import Shared
@@ -33,17 +33,21 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         raise UsageError(f"batch is 1 to 65536 samples. Received: {batch!r}.")
     plan = Plan.of(parameters.get("plan"))
     execute.check_executable(plan)
-    given = {i.name: i for i in inputs}
     names = input_names(plan)
-    if [i.name for i in inputs] != [WEIGHTS, *names]:
+    owned = list(weights.parts(plan))
+    wanted = [*(weights.input_name(i) for i in range(len(owned))), *names]
+    given = {i.name: i for i in inputs}
+    if [i.name for i in inputs] != wanted:
         raise UsageError(
-            f"This model wants the inputs {[WEIGHTS, *names]}. Received: {list(given)}."
+            f"This model wants {len(owned)} weights and the inputs {names}. Received: "
+            f"{list(given)[:8]}, {len(inputs)} in all."
         )
-    length = weights.count(plan)
-    if given[WEIGHTS].shape != (length,):
-        raise UsageError(
-            f"This model has {length} weights. Received: shape {list(given[WEIGHTS].shape)}."
-        )
+    for part, spec in zip(owned, inputs, strict=False):
+        if spec.shape != part.shape or spec.fractional_bits != part.fractional_bits:
+            raise UsageError(
+                f"The weights {part.key!r} are {list(part.shape)} with {part.fractional_bits} "
+                f"fractional bits. Received: {list(spec.shape)} with {spec.fractional_bits}."
+            )
     counts = set()
     for name, (own, shape) in zip(names, plan.graph.inputs.items(), strict=True):
         spec = given[name]
@@ -67,8 +71,7 @@ def run(context: Context) -> dict[str, Shared]:
     party, parameters = context.party, context.parameters
     plan = Plan.of(parameters["plan"])
     profile = profiles.get(str(parameters.get("profile", "local"))).plan
-    # Out of the inputs: a large model's weights are there once then, not twice.
-    own = weights.split(plan, context.inputs.pop(WEIGHTS))
+    own = weights.by_key(plan, context.inputs)
     inputs = [context.inputs[name] for name in input_names(plan)]
     count, most = int(inputs[0].shape[0]), int(parameters.get("batch", default_batch(plan)))
 

@@ -14,11 +14,11 @@ from tfe_bench.cluster.store import Facts, Store, Tensor, check_name
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.models.service import (
     SERVE,
-    WEIGHTS,
     check_deployment,
     check_known,
     plan_of,
     store_of,
+    weight_specs,
 )
 from tfe_bench.protocols.sharing import Shared
 
@@ -49,8 +49,6 @@ def permit(
     Raises:
         UsageError, PolicyError: as Store.facts, or the inputs do not fit.
     """
-    from tfe_bench.models import weights
-
     facts = store.facts(parameters["name"], client)
     if facts.deployment != parameters["deployment"]:
         raise UsageError(
@@ -58,8 +56,8 @@ def permit(
             "asks for: it was replaced meanwhile, or not at all three. Ask again; if that does not "
             "help, its owner deploys it again."
         )
-    kept = InputSpec(WEIGHTS, (weights.count(plan_of(facts.about)),), 0)
-    predict.check(_as_predict(parameters, facts), [kept, *inputs])
+    kept = weight_specs(plan_of(facts.about))
+    predict.check(_as_predict(parameters, facts), [*kept, *inputs])
 
 
 def _as_predict(parameters: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
@@ -81,7 +79,9 @@ def run(context: Context) -> dict[str, Shared]:
     context.progress(0.0, "loading")
     facts, tensors = store.load(parameters["name"], context.client)
     _check_kept(context, facts)
-    inputs = {WEIGHTS: _shared(tensors.pop(WEIGHTS)), **context.inputs}
+    inputs = dict(context.inputs)
+    for name in list(tensors):  # taken out, so that they are there once
+        inputs[name] = _shared(tensors.pop(name))
     outputs = predict.run(
         dataclasses.replace(context, parameters=_as_predict(parameters, facts), inputs=inputs)
     )

@@ -94,7 +94,7 @@ def shaken(model: Any, rng: np.random.Generator) -> Any:
     return model
 
 
-Case = tuple[execute.Setting, Array, Array]
+Case = tuple[execute.Setting, list[Array], Array]
 
 
 def case(private: PrivateModel, images: Array, profile: str = "local") -> Case:
@@ -107,13 +107,15 @@ def case(private: PrivateModel, images: Array, profile: str = "local") -> Case:
 
 def run_all(some: list[Case], dealer: int, again: bool = True) -> list[tuple[Array, Any]]:
     """Of each case the first output, and what the second call cost at the three parties."""
-    flat = [a for _, w, x in some for a in (w, x)]
+    flat = [a for _, own, x in some for a in (*own, x)]
 
     def program(party: Party, *given: Shared) -> Any:
         found = []
-        for i, (s, _, _) in enumerate(some):
-            own = weights.split(s.plan, given[2 * i])
-            x = replace(given[2 * i + 1], fractional_bits=s.plan.fraction)
+        left = iter(given)
+        for s, _, _ in some:
+            parts = weights.parts(s.plan)
+            own = {p.key: replace(next(left), fractional_bits=p.fractional_bits) for p in parts}
+            x = replace(next(left), fractional_bits=s.plan.fraction)
 
             def model(own: Any, x: Shared, s: execute.Setting = s) -> Any:
                 return execute.run(party, s, own, [x])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,23 @@ def test_a_graph_survives_its_header_with_and_without_weights() -> None:
     assert Graph.of(header, other).digest() != made.digest()
     assert made.uses() == {"x": ["a"], "a": ["b"], "b": ["c"], "c": [""]}
     assert made.parameters == 15
+
+
+def test_a_file_holds_a_graph_and_is_private(tmp_path: Path) -> None:
+    made = graph(Layer("a/b", "dense", ("x",), {}, DENSE))
+    for _ in range(2):
+        made.save(tmp_path / "m.npz")
+    assert Graph.load(tmp_path / "m.npz").digest() == made.digest()
+    assert (tmp_path / "m.npz").stat().st_mode & 0o777 == 0o600
+    assert [p.name for p in tmp_path.iterdir()] == ["m.npz"]
+    whole = (tmp_path / "m.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty.npz").write_bytes(b"")
+    np.savez(tmp_path / "other.npz", x=np.ones(3))
+    np.savez(tmp_path / "pickled.npz", header=np.array([object()]), allow_pickle=True)
+    for name in ("cut", "empty", "other", "pickled", "missing"):
+        with pytest.raises(DataError, match=name):
+            Graph.load(tmp_path / f"{name}.npz")
 
 
 @pytest.mark.parametrize(

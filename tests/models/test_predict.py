@@ -56,22 +56,27 @@ def test_predictions_on_a_cluster_agree_with_keras(
 def test_requests_that_do_not_fit_the_plan_are_refused() -> None:
     private = tfe.convert(net())
     parameters = private.parameters("wan", 4)
-    count = private.graph.parameters
-    good = [InputSpec("weights", (count,), 0), InputSpec("input0", (3, 8, 8, 1), 16)]
-    good.append(InputSpec("input1", (3, 2), 16))
+    shared = private.shared_weights().items()
+    owned = [InputSpec(name, value.shape, value.fractional_bits) for name, value in shared]
+    image, side = InputSpec("input0", (3, 8, 8, 1), 16), InputSpec("input1", (3, 2), 16)
+    good = [*owned, image, side]
     predict.PROGRAM.admit(parameters, good)
+    other = InputSpec("weights0", (*owned[0].shape, 1), owned[0].fractional_bits)
+    coarse = InputSpec("weights0", owned[0].shape, 3)
     for changed, inputs, text in (
         ({"batch": 0}, good, "batch"),
         ({"batches": 3}, good, "Did you mean"),
         ({"profile": "moon"}, good, "moon"),
         ({"repeat": 0}, good, "repeat"),
-        ({}, good[:1], "input0"),
+        ({}, good[:-1], "input0"),
         ({}, good[::-1], "input0"),
-        ({}, [*good[:2], InputSpec("input1", (2, 2), 16)], "one batch"),
-        ({}, [InputSpec("weights", (count - 1,), 0), good[1], good[2]], "weights"),
-        ({}, [good[0], InputSpec("input0", (3, 1, 8, 8), 16), good[2]], "'image'"),
-        ({}, [good[0], InputSpec("input0", (8, 8, 1), 16), good[2]], "'image'"),
-        ({}, [good[0], InputSpec("input0", (3, 8, 8, 1), 20), good[2]], "16 fractional"),
+        ({}, [*good, side], "input0"),
+        ({}, [*owned, image, InputSpec("input1", (2, 2), 16)], "one batch"),
+        ({}, [other, *good[1:]], "conv2d.*/bias"),
+        ({}, [coarse, *good[1:]], "conv2d.*/bias"),
+        ({}, [*owned, InputSpec("input0", (3, 1, 8, 8), 16), side], "'image'"),
+        ({}, [*owned, InputSpec("input0", (8, 8, 1), 16), side], "'image'"),
+        ({}, [*owned, InputSpec("input0", (3, 8, 8, 1), 20), side], "16 fractional"),
     ):
         with pytest.raises(UsageError, match=text):
             predict.PROGRAM.admit({**parameters, **changed}, inputs)

@@ -174,7 +174,7 @@ def test_bad_deployments_are_refused_before_anything_is_kept(
         "deployment": "0" * 32,
         "about": about,
     }
-    vector = {"weights": PrivateInput(np.zeros(3, np.int64))}
+    vector = private.shared_weights()
     for changed in (
         {"name": "Bad"},
         {"clients": "hospital"},
@@ -187,10 +187,11 @@ def test_bad_deployments_are_refused_before_anything_is_kept(
         {"about": {**about, "preprocessing": "magic"}},
         {"about": {**about, "code": "x"}},
         {"else": 1},
-        {},  # a vector of another length
     ):
         with pytest.raises((UsageError, DataError)):
             owner.run("deploy", {**good, **changed}, vector)
+    with pytest.raises(UsageError, match="arrays of the plan's weights"):
+        owner.run("deploy", good, {**vector, "weights0": PrivateInput(np.zeros(3, np.int64))})
     with pytest.raises(UsageError, match="fractional_bits=16"):
         service.deploy_model(
             owner,

@@ -134,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
         private = convert(built.keras, samples)
         at_once = batch if batch <= _AT_ONCE else None
         parameters = {**private.parameters(arguments.profile, at_once), **_harness(arguments)}
-        inputs = {"weights": private.shared_weights(), **private.shared_inputs(given)}
+        inputs = {**private.shared_weights(), **private.shared_inputs(given)}
         bar.say("starting the workers")
         with open_cluster(arguments, bar) as cluster:
             result = cluster.run("predict", parameters, inputs, bar.update)
