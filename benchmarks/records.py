@@ -33,7 +33,7 @@ PerParty = tuple[int, int, int]
 # Fields that the first records lack.
 _LATER: Final = (
     *("cpu_seconds", "messages", "bytes_by_link", "breakdown", "prediction"),
-    "links",
+    *("links", "agreement"),
 )
 
 _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
@@ -190,8 +190,10 @@ class Record:
         bytes_by_link: payload bytes by sender and receiver.
         breakdown: where each worker's last run went, in seconds (docs/performance.md).
         prediction: as from `prediction.forecast`.
+        agreement: of a model's private outputs with plaintext ones: "samples", "top1" and "top5"
+            as parts of 1, "largest_error", and "relative_error" of the plaintext's range.
 
-    Records of before these last five are read as if nobody had measured them.
+    Records of before these last fields are read as if nobody had measured them.
 
     Raises:
         UsageError: a field has another type, or figures that cannot be.
@@ -229,6 +231,7 @@ class Record:
     breakdown: tuple[Mapping[str, Any], ...] | None = None
     prediction: Mapping[str, Any] | None = None
     links: Mapping[str, Any] | None = None
+    agreement: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -264,6 +267,8 @@ class Record:
                 put(name, _three(name, getattr(self, name), check))
         if self.prediction is not None:
             put("prediction", _json_object("prediction", self.prediction))
+        if self.agreement is not None:
+            put("agreement", _json_object("agreement", self.agreement))
         if self.max_error is not None:
             put("max_error", _number("max_error", self.max_error, finite=False))
         if self.correct is not None:

@@ -78,6 +78,8 @@ def render(record: Record, console: Console) -> None:
     for label, value in _figures(record):
         figures.add_row(label, value)
     figures.add_row("correct", _correct(record, styled))
+    if record.agreement:
+        figures.add_row("agreement", _agreement(record.agreement))
     for label, words in _circumstances(record):
         figures.add_row(label, words)
     show(figures)
@@ -162,6 +164,23 @@ def _correct(record: Record, styled: bool) -> Text:
     if record.max_error is not None:
         text.append(f", max error {record.max_error:.3g}", style="default" if styled else "")
     return text
+
+
+def _agreement(found: Mapping[str, Any]) -> str:
+    """With plaintext outputs; a record from elsewhere may hold others."""
+    try:
+        text = (
+            f"top-1 {100 * found['top1']:.1f} %, top-5 {100 * found['top5']:.1f} %, largest error "
+            f"{found['relative_error']:.2g} of the range ({found['samples']:d} samples)"
+        )
+        if "accuracy" in found:
+            text += (
+                f"; accuracy {100 * found['accuracy']:.2f} % private, "
+                f"{100 * found['plain_accuracy']:.2f} % plaintext"
+            )
+        return text
+    except (KeyError, TypeError, ValueError):
+        return _ABSENT
 
 
 def _parties(record: Record, strong: str, faint: str) -> Table:

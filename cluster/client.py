@@ -6,13 +6,14 @@ Needs no TensorFlow.  Only clients reconstruct results.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import math
 import queue
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -274,7 +275,7 @@ class Client:
         """One question to one worker, and its answer.
 
         Args:
-            method: wire.HELLO, wire.STATUS or wire.CANCEL.
+            method: wire.HELLO, wire.STATUS, wire.CANCEL or wire.MODELS.
 
         Raises:
             ClusterError: it does not answer.
@@ -318,6 +319,90 @@ class Client:
         if not any(isinstance(a, dict) and a["found"] for a in told):
             raise UsageError(f"Job {name[:12]} has just ended.")
 
+    # ---- deployed models
+
+    def deploy(
+        self,
+        private: Any,
+        name: str,
+        clients: Sequence[str] = (),
+        replace: bool = False,
+        preprocessing: str | None = None,
+    ) -> None:
+        """Has the workers keep a model: for this client and others, until it is removed.
+
+        Args:
+            private: of `tfe_bench.convert`.
+            name: lower-case letters, digits, - and _.
+            clients: of the cluster, who may use it besides this one; "*" for all of them.
+            replace: what this client deployed under the name before.
+            preprocessing: how pictures are prepared for it; see tfe_bench.models.images.WAYS.
+
+        Raises:
+            UsageError: the name is none or taken, or the model's precision is not the cluster's.
+            PolicyError: an operator does not let this client deploy.
+        """
+        _service().deploy_model(self, private, name, clients, replace, preprocessing)
+
+    def predict(
+        self,
+        name: str,
+        images: Any,
+        batch: int | None = None,
+        profile: str = "local",
+        progress: Callable[[float, str], None] | None = None,
+    ) -> Any:
+        """Outputs of a deployed model for private images, known to this client alone.
+
+        Args:
+            name: of the model.
+            images: [batch, ...], prepared as the model wants them.
+            batch: samples that go through the model at once; None: 32.
+            profile: the network for which the protocols plan.
+            progress: as for `run`.
+
+        Raises:
+            UsageError: an unknown model, or images that it does not take.
+            RangeError: images outside of the model's range.
+            PolicyError: its owner or an operator does not let this client use it.
+        """
+        return _service().predict(self, name, images, profile, batch, progress)[0]
+
+    def models(self) -> list[Any]:
+        """The deployed models that this client may use (tfe_bench.models.service.Deployed)."""
+        found: list[Any] = _service().listed(self)
+        return found
+
+    def undeploy(self, name: str) -> None:
+        """Has the workers remove a model of this client's.
+
+        Raises:
+            UsageError: there is none.
+            PolicyError: it is another client's.
+        """
+        _service().remove_model(self, name)
+
+    def stored(self) -> list[dict[str, Any]]:
+        """What the workers keep that this client may use; `tfe_bench.models.service.listed` reads
+        it as models.  "complete" is False where the three workers differ.
+
+        Raises:
+            ClusterError: a worker does not answer.
+        """
+        answers = self._ask_all(wire.MODELS)
+        found: list[dict[str, dict[str, Any]]] = []
+        for answer in answers:
+            if isinstance(answer, TfeBenchError):
+                raise answer
+            found.append({str(row["name"]): row for row in answer["models"]})
+        rows = []
+        for name in sorted(set().union(*found)):
+            each = [models.get(name, {}) for models in found]
+            first = next(row for row in each if row)
+            same = all(row.get("deployment") == first["deployment"] for row in each)
+            rows.append({**first, "complete": same})
+        return rows
+
     def _ask_all(self, method: str, **fields: Any) -> list[dict[str, Any] | TfeBenchError]:
         def one(party: int) -> dict[str, Any] | TfeBenchError:
             try:
@@ -327,6 +412,11 @@ class Client:
 
         with ThreadPoolExecutor(3) as pool:
             return list(pool.map(one, range(3)))
+
+
+def _service() -> Any:
+    """Models lie above this layer; it only offers their users the way there."""
+    return importlib.import_module("tfe_bench.models.service")
 
 
 def new_job() -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import ConfigError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
+    from tfe_bench.cluster.store import Store
     from tfe_bench.protocols.party import Party
     from tfe_bench.protocols.sharing import Shared
 
@@ -58,16 +59,21 @@ class Context:
     Attributes:
         party: this worker's party.
         parameters: public, as submitted, equal at all three workers.
-        inputs: private tensors by name, shared by the client.
+        inputs: private tensors by name, shared by the client; a program may take out what it needs
+            no more.
         progress: tells the client how far the program is (a fraction and a word; public).
         measurements: public figures that go into the record.
+        client: who ordered the job.
+        store: what this worker keeps between jobs; None outside of a worker.
     """
 
     party: Party
     parameters: Mapping[str, Any]
-    inputs: Mapping[str, Shared]
+    inputs: MutableMapping[str, Shared]
     progress: Callable[[float, str], None]
     measurements: dict[str, Any] = field(default_factory=dict)
+    client: str = ""
+    store: Store | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,8 @@ class Program:
         check: refuses unfit parameters or inputs before anything runs (raises UsageError).
         about: one line that says what it does.
         wide: whether it takes inputs over Z_2^128; others are refused before `check`.
+        permit: refuses a client for what the store holds, before anything runs (raises UsageError
+            or PolicyError). The store may change before the job's turn: `run` asks again.
     """
 
     name: str
@@ -87,6 +95,7 @@ class Program:
     check: Callable[[Mapping[str, Any], Sequence[InputSpec]], None] = lambda p, i: None
     about: str = ""
     wide: bool = False
+    permit: Callable[[str, Store, Mapping[str, Any], Sequence[InputSpec]], None] | None = None
 
     def admit(self, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         """Refuses unfit parameters or inputs before anything runs.
@@ -119,7 +128,10 @@ _BUILT_IN = {
     "matmul": "tfe_bench.benchmarks.workloads.matmul:PROGRAM",
     "operation": "tfe_bench.benchmarks.workloads.operation:PROGRAM",
     "exp": "tfe_bench.benchmarks.workloads.exp:PROGRAM",
-    "predict": "tfe_bench.models.program:PROGRAM",
+    "deploy": "tfe_bench.models.service:DEPLOY_PROGRAM",
+    "undeploy": "tfe_bench.models.service:REMOVE_PROGRAM",
+    "serve": "tfe_bench.benchmarks.workloads.serve:PROGRAM",
+    "predict": "tfe_bench.benchmarks.workloads.predict:PROGRAM",
 }
 
 

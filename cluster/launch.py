@@ -11,16 +11,13 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfe_bench.cluster import links, profiles, tls
 from tfe_bench.cluster.client import Client, JobResult, PrivateInput, open_client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.profiles import Profile
 from tfe_bench.errors import ClusterError, PeerLost, TfeBenchError, UsageError
-
-if TYPE_CHECKING:
-    from tfe_bench.models.private import PrivateModel
 
 START_SECONDS = 60.0
 _CLIENT = "local"
@@ -50,7 +47,7 @@ class _Runner:
 
     def predict(
         self,
-        private: PrivateModel,
+        private: Any,
         images: Any,
         *,
         batch: int | None = None,
@@ -59,7 +56,7 @@ class _Runner:
         """A private model's outputs for private images, known to this client alone.
 
         Args:
-            private: of `tfe_bench.convert`.
+            private: of `tfe_bench.convert`, or the name of a model that was deployed.
             images: [batch, ...]; for several inputs by name or in order.
             batch: samples that go through the model at once; None: up to 128, by their size.
 
@@ -67,10 +64,12 @@ class _Runner:
             float64 outputs, a list of them if the model has several.
 
         Raises:
-            UsageError: images that the model does not take, or another precision than the
-                cluster's.
+            UsageError: images that the model does not take, another precision than the
+                cluster's, or an unknown model.
             RangeError: images outside of the model's range.
         """
+        if isinstance(private, str):
+            return self.client.predict(private, images, batch, self.profile.name, progress)
         config = self.client.config
         if config.fractional_bits != private.fractional_bits:
             raise UsageError(
@@ -81,6 +80,10 @@ class _Runner:
         inputs = {**private.shared_weights(), **private.shared_inputs(images)}
         parameters = private.parameters(self.profile.name, batch)
         return private.decode(self.run("predict", parameters, inputs, progress))
+
+    def deploy(self, private: Any, name: str, **options: Any) -> None:
+        """Has the workers keep a private model under a name; see Client.deploy."""
+        self.client.deploy(private, name, **options)
 
 
 class LocalCluster(_Runner):
@@ -94,6 +97,8 @@ class LocalCluster(_Runner):
         profile: of the network between them; see docs/networks.md.
         emulate: "netns" (hosts in network namespaces, takes root), "channel" (imposed on the
             workers' messages), or "auto": the first where it can be, else the second.
+        models: a folder where the workers keep deployed models; without it they die with the
+            cluster. (All three parties' shares then lie with one user: that is for trying out.)
 
     Attributes:
         start_seconds: from the start of the processes until all three answered.
@@ -113,8 +118,10 @@ class LocalCluster(_Runner):
         tls_on: bool = True,
         profile: str = "local",
         emulate: str = "auto",
+        models: str | Path | None = None,
     ) -> None:
         self.name = "local"
+        self._models = models
         self._tls = tls_on
         self.profile = profiles.get(profile)
         self._emulate = links.check_emulation(emulate)
@@ -158,6 +165,8 @@ class LocalCluster(_Runner):
             tls.write_private(self._folder / f"party{p}.key", keys[p])
             command = [sys.executable, "-m", "tfe_bench", "worker", "--party", str(p)]
             command += ["--cluster", str(self._folder / "cluster.toml"), "--local"]
+            models = Path(self._models or self._folder / "models").absolute()
+            command += ["--models", str(models / f"party{p}")]
             if self._threads:
                 command += ["--threads", str(self._threads)]
             inside = [self._links.namespaces[p]] if self._links else []

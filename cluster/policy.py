@@ -18,8 +18,11 @@ from tfe_bench.errors import ConfigError, PolicyError
 ANY = "*"
 DEFAULT_MAX_ELEMENTS = 1 << 26
 DEFAULT_JOB_SECONDS = 3600.0
+# VGG19's first dense layer has 98 * 2^20 weights.
+MOST_ELEMENTS_LOCAL = 1 << 27
 DEFAULT_MAX_JOBS = 16
 DEFAULT_MAX_JOBS_PER_CLIENT = 8
+DEFAULT_MAX_MODELS = 64
 # Each waiting job takes a thread and holds its inputs in memory.
 MOST_JOBS = 40
 
@@ -51,6 +54,8 @@ class WorkerPolicy:
         allow_shaping: whether a client may have delay and rate imposed on this worker's messages.
         max_jobs: that run, wait or are being sent, of all clients together.
         max_jobs_per_client: the same of one client.
+        models: the folder where deployed models' shares are kept; None keeps none.
+        max_models: how many of them.
 
     Raises:
         ConfigError: ``party`` or a limit is out of range.
@@ -65,6 +70,8 @@ class WorkerPolicy:
     allow_shaping: bool = False
     max_jobs: int = DEFAULT_MAX_JOBS
     max_jobs_per_client: int = DEFAULT_MAX_JOBS_PER_CLIENT
+    models: Path | None = None
+    max_models: int = DEFAULT_MAX_MODELS
 
     def __post_init__(self) -> None:
         if self.party not in (0, 1, 2):
@@ -78,6 +85,11 @@ class WorkerPolicy:
             raise ConfigError(
                 f'[limits]: "job_seconds" is above 0. Received: {self.job_seconds}. '
                 f"The default is {DEFAULT_JOB_SECONDS:g}."
+            )
+        if self.max_models < 1:
+            raise ConfigError(
+                f'[limits]: "max_models" is at least 1. Received: {self.max_models}. '
+                f"The default is {DEFAULT_MAX_MODELS}."
             )
         for name, default in (
             ("max_jobs", DEFAULT_MAX_JOBS),
@@ -100,13 +112,22 @@ class WorkerPolicy:
         """
         path = Path(path)
         with naming_file(path):
-            known = ("party", "key", "allow_programs", "allow_shaping", "reveal", "limits")
+            known = (
+                "party",
+                "key",
+                "allow_programs",
+                "allow_shaping",
+                "reveal",
+                "limits",
+                "models",
+            )
             top = Table(load_toml(path), "the file", known)
             rules = top.tables("reveal", ("program", "to"))
             limits = top.table(
-                "limits", ("max_elements", "job_seconds", "max_jobs", "max_jobs_per_client")
+                "limits",
+                ("max_elements", "job_seconds", "max_jobs", "max_jobs_per_client", "max_models"),
             )
-            key = top.text("key", "")
+            key, models = top.text("key", ""), top.text("models", "")
             policy = cls(
                 party=top.integer("party"),
                 key=path.parent / key if key else None,
@@ -119,18 +140,23 @@ class WorkerPolicy:
                 max_jobs_per_client=limits.integer(
                     "max_jobs_per_client", DEFAULT_MAX_JOBS_PER_CLIENT
                 ),
+                models=path.parent / models if models else None,
+                max_models=limits.integer("max_models", DEFAULT_MAX_MODELS),
             )
             if policy.key is not None:
                 policy.load_key()
             return policy
 
     @classmethod
-    def for_local(cls, party: int, key_path: str | os.PathLike[str] | None) -> WorkerPolicy:
+    def for_local(
+        cls, party: int, key_path: str | os.PathLike[str] | None, models: Path | None = None
+    ) -> WorkerPolicy:
         """Permits everything: for a throw-away cluster whose three workers one user owns.
 
         Args:
             party: 0, 1 or 2.
             key_path: the private key's file; None without TLS.
+            models: where deployed models are kept; None keeps none.
         """
         return cls(
             party=party,
@@ -138,6 +164,8 @@ class WorkerPolicy:
             allow_programs=(ANY,),
             reveal=(RevealRule(ANY, (ANY,)),),
             allow_shaping=True,
+            max_elements=MOST_ELEMENTS_LOCAL,
+            models=models,
         )
 
     def load_key(self) -> bytes:

@@ -16,6 +16,7 @@ from tfe_bench.protocols import words
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
 SEED_BYTES = 16
+_BLOCK = 1 << 20
 
 
 def expand(seed: bytes, count: int) -> Ring:
@@ -24,9 +25,14 @@ def expand(seed: bytes, count: int) -> Ring:
     Two of them make an element of Z_2^128.
     """
     encryptor = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
-    out = bytearray(count * 8 + 16)
-    written = encryptor.update_into(bytes(count * 8), out)
-    return np.frombuffer(out, np.int64, count=written // 8)
+    # In blocks: as many zeros as words would double the memory of a large model.
+    size, zeros = count * 8, bytes(min(count * 8, _BLOCK))
+    out = bytearray(size + 16)
+    view = memoryview(out)
+    for start in range(0, size, _BLOCK):
+        part = min(_BLOCK, size - start)
+        encryptor.update_into(zeros[:part] if part < len(zeros) else zeros, view[start:])
+    return np.frombuffer(out, np.int64, count=count)
 
 
 def share(values: Ring, limbs: int = 1) -> tuple[bytes, bytes, Ring]:
@@ -37,6 +43,11 @@ def share(values: Ring, limbs: int = 1) -> tuple[bytes, bytes, Ring]:
     """
     seed1, seed2 = os.urandom(SEED_BYTES), os.urandom(SEED_BYTES)
     flat = np.ascontiguousarray(values, np.int64).reshape(-1)
+    if limbs == 1:  # in place, one mask at a time: inputs may be large models
+        m = expand(seed1, flat.size)
+        m += flat
+        m += expand(seed2, flat.size)
+        return seed1, seed2, m
     l1, l2 = (expand(seed, flat.size) for seed in (seed1, seed2))
     return seed1, seed2, masked(flat, l1, l2, limbs)
 

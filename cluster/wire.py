@@ -17,6 +17,7 @@ JOB = "Job"  # between a client and a worker
 HELLO = "Hello"  # who are you, what do you run
 STATUS = "Status"  # a client's own jobs
 CANCEL = "Cancel"  # one of them
+MODELS = "Models"  # the deployed models that a client may use
 
 CHUNK_BYTES = 1 << 20
 _EVENT, _DATA = b"E", b"D"

@@ -31,6 +31,7 @@ from tfe_bench.cluster.pending import Job
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.queueing import JobQueue, Place
 from tfe_bench.cluster.seeds import SEED_BYTES
+from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS, SessionLink
 from tfe_bench.errors import (
     ClusterError,
@@ -96,6 +97,9 @@ class Worker:
         self.party = policy.party
         self._me = config.parties[self.party]
         self._key = policy.load_key() if config.tls else b""
+        self._store = Store(
+            policy.models, self.party, config.ring, config.fractional_bits, policy.max_models
+        )
         self._jobs: dict[str, Job] = {}
         self._arrived = threading.Condition()
         self._turn = threading.Lock()
@@ -126,6 +130,7 @@ class Worker:
                 (wire.HELLO, self._serve_hello),
                 (wire.STATUS, self._serve_status),
                 (wire.CANCEL, self._serve_cancel),
+                (wire.MODELS, self._serve_models),
             )
         }
         server.add_generic_rpc_handlers(
@@ -263,6 +268,21 @@ class Worker:
         except TfeBenchError as error:
             yield wire.failure(error)
 
+    async def _serve_models(
+        self, requests: Any, context: grpc.aio.ServicerContext[bytes, bytes]
+    ) -> AsyncIterator[bytes]:
+        """The deployed models that the asking client may use; others are as unknown as none."""
+        del requests
+        try:
+            client = self._client(context).name
+            rows = await self._loop.run_in_executor(None, self._store.visible, client)
+            yield wire.event("models", party=self.party, models=rows)
+        except TfeBenchError as error:
+            yield wire.failure(error)
+        except Exception as error:
+            log.error("listing the models failed: %s", _where(error))
+            yield wire.failure(error)
+
     def _facts(self) -> dict[str, Any]:
         from tfe_bench.protocols import ops
 
@@ -390,7 +410,10 @@ class Worker:
             self.policy.permit_shaping()
         self.policy.permit_program(program_name)
         self.policy.permit_reveal(program_name, client)
-        jobs.load(program_name).admit(header["parameters"], job.inputs)
+        program = jobs.load(program_name)
+        program.admit(header["parameters"], job.inputs)
+        if program.permit is not None:
+            program.permit(client, self._store, header["parameters"], job.inputs)
         held = {0: {"l1", "l2"}, 1: {"l1"}, 2: {"l2"}}[(self.party - _DEALER) % 3]
         for spec, given in zip(job.inputs, header["inputs"], strict=True):
             # In words: the limit is about memory.
@@ -728,15 +751,19 @@ class Worker:
         idle = self._memory.start()
         role = (self.party - _DEALER) % 3
         inputs: dict[str, Shared] = {}
-        for spec, seed, masked in zip(job.inputs, job.seeds, job.masked, strict=True):
+        for i, (spec, seed) in enumerate(zip(job.inputs, job.seeds, strict=True)):
+            # Every buffer goes as soon as it is a tensor: inputs may be large models.
+            masked, job.masked[i] = job.masked[i], bytearray()
             _check_copies(party, spec.name, seed, masked)
             parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
             for name, value in seed.items():
                 words = seeds.expand(value, spec.words)
                 parts[name] = tf.constant(words.reshape(spec.word_shape), tf.int64)
+                del words
             if role != 0:
                 words = np.frombuffer(masked, np.int64)
                 parts["m"] = tf.constant(words.reshape(spec.word_shape), tf.int64)
+                del words, masked
             inputs[spec.name] = Shared(
                 **parts,
                 dealer=_DEALER,
@@ -756,7 +783,14 @@ class Worker:
                 shown = now
                 job.events.put(wire.event("progress", fraction=fraction, text=text))
 
-        context = Context(party, job.header["parameters"], inputs, progress)
+        context = Context(
+            party,
+            job.header["parameters"],
+            inputs,
+            progress,
+            client=job.client,
+            store=self._store,
+        )
         program = jobs.load(job.header["program"])
         with party.active():
             outputs = program.run(context)

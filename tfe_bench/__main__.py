@@ -27,6 +27,8 @@ def make_parser() -> Any:
         peers,
         relu,
         report,
+        resnet50,
+        service,
         softmax,
         sort,
         suite,
@@ -43,6 +45,7 @@ def make_parser() -> Any:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (
         *(sort, extremes, compare, relu, softmax, exp, matmul),
+        *(resnet50, service),
         *(ops, suite, report, peers, channel, links, jobs, worker, certs, doctor),
     ):
         module.add_parser(commands)

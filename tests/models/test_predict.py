@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import tfe_bench as tfe
+from tfe_bench.benchmarks.workloads import predict
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import DataError, TfeBenchError, UsageError
-from tfe_bench.models import program
 from tfe_bench.models.agreement import agreement
 
 keras: Any = pytest.importorskip("keras")
@@ -60,7 +60,7 @@ def test_requests_that_do_not_fit_the_plan_are_refused() -> None:
     owned = [InputSpec(name, value.shape, value.fractional_bits) for name, value in shared]
     image, side = InputSpec("input0", (3, 8, 8, 1), 16), InputSpec("input1", (3, 2), 16)
     good = [*owned, image, side]
-    program.PROGRAM.admit(parameters, good)
+    predict.PROGRAM.admit(parameters, good)
     other = InputSpec("weights0", (*owned[0].shape, 1), owned[0].fractional_bits)
     coarse = InputSpec("weights0", owned[0].shape, 3)
     for changed, inputs, text in (
@@ -79,7 +79,7 @@ def test_requests_that_do_not_fit_the_plan_are_refused() -> None:
         ({}, [*owned, InputSpec("input0", (3, 8, 8, 1), 20), side], "16 fractional"),
     ):
         with pytest.raises(UsageError, match=text):
-            program.PROGRAM.admit({**parameters, **changed}, inputs)
+            predict.PROGRAM.admit({**parameters, **changed}, inputs)
     plan = parameters["plan"]
     for layer, numbers in (
         ("conv2d", [16, 15, 31]),
@@ -93,9 +93,9 @@ def test_requests_that_do_not_fit_the_plan_are_refused() -> None:
         name = next(n for n in plan["numbers"] if n.startswith(layer))
         unfit = {**plan, "numbers": {**plan["numbers"], name: numbers}}
         with pytest.raises(UsageError):
-            program.PROGRAM.admit({**parameters, "plan": unfit}, good)
+            predict.PROGRAM.admit({**parameters, "plan": unfit}, good)
     with pytest.raises(DataError):
-        program.PROGRAM.admit({**parameters, "plan": None}, good)
+        predict.PROGRAM.admit({**parameters, "plan": None}, good)
 
 
 def test_agreement_counts_the_largest_outputs() -> None:

@@ -25,6 +25,7 @@ _WORKER_TOML = """\
 party = {party}
 key = "party{party}.key"
 allow_programs = ["*"]
+models = "models{party}"   # the folder where deployed models' shares are kept
 
 [[reveal]]
 program = "*"

@@ -40,6 +40,15 @@ def add_run_options(p: argparse.ArgumentParser, repeat: int = 5) -> None:
     )
 
 
+def quiet_tensorflow() -> None:
+    """To be called before a command imports TensorFlow: its notes are no results of ours.
+
+    Models are converted on the processor, whatever else the machine has.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+
 def harness_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the timing loop of a job is told."""
     traced = {"trace": True} if arguments.trace is not None else {}
@@ -152,10 +161,12 @@ def progress_bar(arguments: argparse.Namespace) -> Any:
     return _Bar(sys.stderr.isatty() and not arguments.json)
 
 
-def open_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
-    """The cluster of --cluster, or three local workers."""
-    from tfe_bench.benchmarks import realised
+def check_run_options(arguments: argparse.Namespace) -> None:
+    """Refuses what a run could not do, before it is prepared; `open_cluster` asks again.
 
+    Raises:
+        UsageError, DataError: naming what does not fit.
+    """
     check_network_options(arguments)
     if not 1 <= arguments.repeat <= 1000:
         raise UsageError(f"--repeat is 1 to 1000. Received: {arguments.repeat}.")
@@ -165,6 +176,13 @@ def open_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
         _check_path(arguments.trace, "--trace", "The trace")
         if arguments.record is not None and arguments.trace.resolve() == arguments.record.resolve():
             raise UsageError("--trace and --record are two files. Received: the same one.")
+
+
+def open_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
+    """The cluster of --cluster, or three local workers."""
+    from tfe_bench.benchmarks import realised
+
+    check_run_options(arguments)
     cluster = start_cluster(arguments, bar)
     try:
         if cluster.profile.shaped:
@@ -226,6 +244,7 @@ def report(
     max_error: float,
     fractional_bits: int,
     ring: int | None = None,
+    agreement: Mapping[str, Any] | None = None,
 ) -> None:
     """Makes the record of a run, and prints and appends it; `ring` if not the cluster's."""
     from rich.console import Console
@@ -242,6 +261,7 @@ def report(
         max_error,
         fractional_bits,
         ring,
+        agreement,
     )
     if arguments.trace is not None:
         from tfe_bench.benchmarks import trace_file
@@ -272,6 +292,7 @@ def make_record(
     max_error: float,
     fractional_bits: int,
     ring: int | None = None,
+    agreement: Mapping[str, Any] | None = None,
 ) -> Record:
     """The record of a run; `ring` if not the cluster's."""
     from tfe_bench.benchmarks import prediction, records
@@ -310,6 +331,7 @@ def make_record(
         bytes_by_link=_links([m["payload"] for m in measured]),
         breakdown=tuple(_breakdown(m) for m in measured),
         prediction=prediction.forecast(measured, arguments.profile, seconds.median),
+        agreement=agreement,
     )
 
 

@@ -32,6 +32,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--bind", metavar="HOST", help="listen here instead of cluster.toml's host")
     p.add_argument("--threads", type=int, metavar="N", help="threads for kernels (default: cores)")
     p.add_argument("--local", action="store_true", help=argparse.SUPPRESS)
+    p.add_argument("--models", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     p.add_argument("--namespace", type=int, metavar="FD", help=argparse.SUPPRESS)
     p.set_defaults(run=run)
 
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = arguments.cluster.parent
     config = ClusterConfig.load(arguments.cluster)
     if arguments.local:
-        policy = WorkerPolicy.for_local(party, folder / f"party{party}.key")
+        policy = WorkerPolicy.for_local(party, folder / f"party{party}.key", arguments.models)
     else:
         policy = WorkerPolicy.load(arguments.config or folder / f"worker{party}.toml")
     if policy.party != party:

@@ -1,0 +1,97 @@
+"""The program "predict": a model's outputs for private inputs and private weights.
+
+The client sends the plan, which is public, with the job: an architecture of known layers, no code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tfe_bench.benchmarks.harness import check_parameters, check_repeat, measure
+from tfe_bench.cluster import profiles
+from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.errors import UsageError
+from tfe_bench.models import execute, layers, weights
+from tfe_bench.models.program import default_batch, input_names, output_names
+from tfe_bench.models.ranges import Plan
+from tfe_bench.protocols import shapes
+from tfe_bench.protocols.sharing import Shared
+
+
+def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+    """Refuses plans that are none, and inputs that do not fit them.
+
+    Raises:
+        UsageError, DataError: naming what does not fit.
+    """
+    check_parameters("predict", parameters, ("plan", "batch"))
+    check_repeat(parameters.get("repeat", 1))
+    profiles.get(str(parameters.get("profile", "local")))
+    batch = parameters.get("batch", 1)
+    if type(batch) is not int or not 1 <= batch <= 1 << 16:
+        raise UsageError(f"batch is 1 to 65536 samples. Received: {batch!r}.")
+    plan = Plan.of(parameters.get("plan"))
+    layers.check_executable(plan)
+    names = input_names(plan)
+    owned = list(weights.parts(plan))
+    wanted = [*(weights.input_name(i) for i in range(len(owned))), *names]
+    given = {i.name: i for i in inputs}
+    if [i.name for i in inputs] != wanted:
+        raise UsageError(
+            f"This model wants {len(owned)} weights and the inputs {names}. Received: "
+            f"{list(given)[:8]}, {len(inputs)} in all."
+        )
+    for part, spec in zip(owned, inputs, strict=False):
+        if spec.shape != part.shape or spec.fractional_bits != part.fractional_bits:
+            raise UsageError(
+                f"The weights {part.key!r} are {list(part.shape)} with {part.fractional_bits} "
+                f"fractional bits. Received: {list(spec.shape)} with {spec.fractional_bits}."
+            )
+    counts = set()
+    for name, (own, shape) in zip(names, plan.graph.inputs.items(), strict=True):
+        spec = given[name]
+        if spec.shape[1:] != shape or not spec.shape or spec.shape[0] < 1:
+            raise UsageError(
+                f"The model's input {own!r} wants [batch, {', '.join(map(str, shape))}]. "
+                f"Received: {list(spec.shape)}."
+            )
+        if spec.fractional_bits != plan.fraction:
+            raise UsageError(
+                f"The model's input {own!r} wants {plan.fraction} fractional bits. Received: "
+                f"{spec.fractional_bits}."
+            )
+        counts.add(spec.shape[0])
+    if len(counts) != 1:
+        raise UsageError(f"All inputs have one batch. Received: {sorted(counts)}.")
+
+
+def run(context: Context) -> dict[str, Shared]:
+    """Predicts for all samples, `batch` at a time."""
+    party, parameters = context.party, context.parameters
+    plan = Plan.of(parameters["plan"])
+    profile = profiles.get(str(parameters.get("profile", "local"))).plan
+    own = weights.by_key(plan, context.inputs)
+    inputs = [context.inputs[name] for name in input_names(plan)]
+    count, most = int(inputs[0].shape[0]), int(parameters.get("batch", default_batch(plan)))
+
+    def graph(own: Mapping[str, Shared], given: list[Shared]) -> list[Shared]:
+        setting = execute.tuned(plan, profile, int(given[0].shape[0]))
+        return execute.run(party, setting, own, given)
+
+    function = party.function(graph)
+
+    def once(progress: Callable[[float], None]) -> list[Shared]:
+        found: list[list[Shared]] = []
+        for begin in range(0, count, most):
+            progress(begin / count)
+            end = min(begin + most, count)
+            cut = [x.map(lambda a, b=begin, e=end: a[b:e]) for x in inputs]
+            found.append(function(own, cut))
+        return [shapes.concat(list(column), 0) for column in zip(*found, strict=True)]
+
+    results = measure(context, f"planned for {profile}", once)
+    return dict(zip(output_names(plan), results, strict=True))
+
+
+PROGRAM = Program("predict", run, check, "predicts with a private model on private inputs")

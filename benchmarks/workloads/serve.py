@@ -1,0 +1,132 @@
+"""Predictions of deployed models (tfe_bench.models.service): the program that workers run."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfe_bench.benchmarks.harness import PARAMETERS
+from tfe_bench.benchmarks.workloads import predict
+from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.cluster.store import Facts, Store, Tensor, check_name
+from tfe_bench.errors import ProtocolError, UsageError
+from tfe_bench.models.service import (
+    SERVE,
+    check_deployment,
+    check_known,
+    plan_of,
+    store_of,
+    weight_specs,
+)
+from tfe_bench.protocols.sharing import Shared
+
+_MOST_SAMPLES = 4096
+
+
+def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+    """Refuses what is no question to a model.
+
+    Raises:
+        UsageError: naming what does not fit.
+    """
+    check_known(SERVE, parameters, ("name", "deployment", "batch", *PARAMETERS))
+    check_name(parameters.get("name"))
+    check_deployment(parameters.get("deployment"))
+    if not inputs or not inputs[0].shape or inputs[0].shape[0] > _MOST_SAMPLES:
+        raise UsageError(
+            f"A prediction has inputs of 1 to {_MOST_SAMPLES} samples. Received: "
+            f"{[(i.name, list(i.shape)) for i in inputs][:4]}."
+        )
+
+
+def permit(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> None:
+    """Refuses a client that may not ask, and inputs that the model does not take.
+
+    Raises:
+        UsageError, PolicyError: as Store.facts, or the inputs do not fit.
+    """
+    facts = store.facts(parameters["name"], client)
+    if facts.deployment != parameters["deployment"]:
+        raise UsageError(
+            f"Party {store.party} has another deployment of model {facts.name!r} than this client "
+            "asks for: it was replaced meanwhile, or not at all three. Ask again; if that does not "
+            "help, its owner deploys it again."
+        )
+    kept = weight_specs(plan_of(facts.about))
+    predict.check(_as_predict(parameters, facts), [*kept, *inputs])
+
+
+def _as_predict(parameters: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
+    """The parameters of the program "predict", which is what is run once the weights are there."""
+    own = {k: v for k, v in parameters.items() if k not in ("name", "deployment")}
+    return {**own, "plan": facts.about["plan"]}
+
+
+def run(context: Context) -> dict[str, Shared]:
+    """Predicts with a deployed model; the outputs go to the client whose inputs they are from."""
+    from tfe_bench.protocols import refresh
+
+    party, store, parameters = context.party, store_of(context), context.parameters
+    given = [
+        InputSpec(name, tuple(x.shape.as_list()), x.fractional_bits, x.limbs)
+        for name, x in context.inputs.items()
+    ]
+    permit(context.client, store, parameters, given)
+    context.progress(0.0, "loading")
+    facts, tensors = store.load(parameters["name"], context.client)
+    _check_kept(context, facts)
+    inputs = dict(context.inputs)
+    for name in list(tensors):  # taken out, so that they are there once
+        inputs[name] = _shared(tensors.pop(name))
+    outputs = predict.run(
+        dataclasses.replace(context, parameters=_as_predict(parameters, facts), inputs=inputs)
+    )
+
+    def leave(*values: Shared) -> list[Shared]:
+        return [refresh.refresh(party, y) for y in values]
+
+    # What leaves has masks of its own, whatever the model does.
+    refreshed = party.function(leave)(*outputs.values())
+    return dict(zip(outputs, refreshed, strict=True))
+
+
+def _check_kept(context: Context, facts: Facts) -> None:
+    """The three hold shares of one deployment: each field the same at both who hold it.
+
+    Only the two holders of a field compare its digest: the third could search a small model by it.
+
+    Raises:
+        ProtocolError: they do not.
+    """
+    party = context.party
+    role = (party.index - party.dealer) % 3
+    d, e1, e2 = ((party.dealer + i) % 3 for i in range(3))
+    fields = {0: {e1: "l1", e2: "l2"}, 1: {d: "l1", e2: "m"}, 2: {d: "l2", e1: "m"}}[role]
+    mine = {
+        peer: hashlib.sha256(
+            f"{facts.deployment} {facts.owner} {facts.digests.get(part)}".encode()
+        ).digest()
+        for peer, part in fields.items()
+    }
+    theirs = party.exchange_each(mine)
+    for peer, digest in mine.items():
+        if theirs[peer] != digest:
+            raise ProtocolError(
+                f"Parties {party.index} and {peer} hold shares of model {facts.name!r} that do "
+                "not fit each other. Have its owner deploy it again (--replace)."
+            )
+
+
+def _shared(tensor: Tensor) -> Shared:
+    import tensorflow as tf
+
+    parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
+    parts.update({k: tf.constant(words, tf.int64) for k, words in tensor.parts.items()})
+    return Shared(**parts, dealer=tensor.dealer, fractional_bits=tensor.fractional_bits)
+
+
+PROGRAM = Program(SERVE, run, check, "predicts with a kept model", permit=permit)

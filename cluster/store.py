@@ -1,0 +1,489 @@
+"""What a worker keeps between jobs: its parts of named shared values, such as a model's weights.
+
+One file for each name, in the layout of safetensors (a length, a JSON header, the numbers): no
+pickle that could run code, no zip whose parts are copied twice, numbers that are read straight
+into place, and a format that other tools can check. No package is needed for it: it is written
+here in a few lines.
+
+Why the parts may lie there and be used again. A stored value is the RSS sharing that its owner
+made from fresh seeds, x = m - (l1 + l2). Every party keeps the two fields of its role, which are
+uniform to it, and nothing that depends on a session: session keys, masks and dealt material are
+made afresh for every job, and no message is ever masked by l1 or l2 themselves. So a second job
+on the same sharing is what a second use of one input within a job is: each message hides behind a
+pad of its own, and nothing that a party sees twice depends on more than its two fields. A fresh
+sharing of zero added at each load would therefore hide nothing more from the one corrupted worker
+of the threat model; it would cost 8 bytes per weight each way between the evaluators (2 x 205 MB
+for ResNet50). A result goes out under masks of its own job (every layer that multiplies ends in a
+truncation under a fresh mask), so that clients learn nothing of the stored masks either.  An owner
+who wants new shares deploys again.
+
+No share is ever in a text of this module: errors name files and what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+import secrets
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from tfe_bench.errors import (
+    ConfigError,
+    PolicyError,
+    SecurityError,
+    UsageError,
+    VersionMismatch,
+    did_you_mean,
+)
+
+FORMAT = 1
+SUFFIX = ".safetensors"
+ANY = "*"
+PARTS = ("m", "l1", "l2")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
+_MOST_HEADER = 64 << 20
+_AGAIN = "Have its owner deploy it again (python -m tfe_bench deploy ... --replace)."
+
+Ring = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tensor:
+    """This party's fields of one shared value.
+
+    Attributes:
+        parts: int64 words by field: "m", "l1", "l2", those that its role holds.
+        dealer: the party that deals for it.
+        fractional_bits: its scale.
+        limbs: words per element.
+    """
+
+    parts: Mapping[str, Ring]
+    dealer: int
+    fractional_bits: int
+    limbs: int = 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Facts:
+    """The public facts about what is kept under a name.
+
+    Attributes:
+        name: lower-case letters, digits, - and _, at most 63.
+        owner: the client that deployed it.
+        clients: who else may use it; "*" for every client of the cluster.
+        deployment: the same word at all three workers, another for every deployment.
+        about: JSON; for a model its layers.
+        digests: SHA-256 of all of a field, by field.  Only those who hold the field may see it.
+    """
+
+    name: str
+    owner: str
+    clients: tuple[str, ...]
+    deployment: str
+    about: Mapping[str, Any]
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+    def permits(self, client: str) -> bool:
+        """Whether a client may use it."""
+        return client == self.owner or client in self.clients or ANY in self.clients
+
+
+def check_name(name: object) -> str:
+    """A name that may become a file's.
+
+    Raises:
+        UsageError: it may not.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UsageError(
+            "A deployed model's name is 1 to 63 lower-case letters, digits, - and _, a letter or "
+            f"digit first. Received: {json.dumps(str(name)[:80])}."
+        )
+    return name
+
+
+class Store:
+    """A worker's folder of shared values.
+
+    Args:
+        folder: made (0700) if it does not exist; None if the operator keeps nothing.
+        party: which party's parts.
+        ring, fractional_bits: of the cluster; a value of another one is refused.
+        most: how many names there may be.
+    """
+
+    def __init__(
+        self, folder: Path | None, party: int, ring: int, fractional_bits: int, most: int
+    ) -> None:
+        self.party = party
+        self._folder = folder
+        self._of_cluster = {"ring": ring, "fractional_bits": fractional_bits}
+        self._most = most
+        if folder is not None:
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                for left in folder.glob(".*.tmp"):  # of a worker that was killed while writing
+                    left.unlink()
+            except OSError as error:
+                raise ConfigError(
+                    f"The folder for models cannot be used: {folder}. Received: {error.strerror}. "
+                    "Correct the line models = ... in worker.toml, or leave it out."
+                ) from None
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are.
+
+        Raises:
+            PolicyError: this worker keeps none.
+        """
+        if self._folder is None:
+            raise PolicyError(
+                f"Party {self.party} keeps no models. Its operator would by adding the line "
+                'models = "models" (a folder) to worker.toml.'
+            )
+        return self._folder
+
+    def names(self) -> list[str]:
+        """Under which something is kept."""
+        found = (path.name.removesuffix(SUFFIX) for path in self.folder.glob(f"*{SUFFIX}"))
+        return sorted(name for name in found if _NAME.fullmatch(name))
+
+    def facts(self, name: str, client: str) -> Facts:
+        """What is kept under a name, if the client may use it.
+
+        Raises:
+            UsageError: nothing is.
+            PolicyError: the client may not, or nothing is kept at all.
+            ConfigError, SecurityError, VersionMismatch: the file is damaged or not of here.
+        """
+        path = self._path(name)
+        if not path.exists():
+            near = [n for n in self.names() if self._visible(n, client)]
+            raise UsageError(
+                f"Party {self.party} has no model {name!r}.{did_you_mean(name, near)} "
+                "See `python -m tfe_bench models`."
+            )
+        with self._open(path) as stream:
+            facts, _ = self._header(path, stream)
+        if not facts.permits(client):
+            raise PolicyError(
+                f"The owner of model {name!r} does not let this client use it. Received: client "
+                f"{json.dumps(client)[:80]}. The owner deploys it again with --allow and its name."
+            )
+        return facts
+
+    def visible(self, client: str) -> list[dict[str, Any]]:
+        """What a client may use, as public facts; a damaged file is one with an "error"."""
+        if self._folder is None:
+            return []
+        rows: list[dict[str, Any]] = []
+        for name in self.names():
+            path = self._path(name)
+            try:
+                with self._open(path) as stream:
+                    facts, _ = self._header(path, stream)
+            except (ConfigError, SecurityError):
+                continue  # whose it is cannot be known
+            if facts.permits(client):
+                rows.append(
+                    {
+                        "name": name,
+                        "owner": facts.owner,
+                        "deployment": facts.deployment,
+                        "clients": list(facts.clients) if client == facts.owner else None,
+                        "about": dict(facts.about),
+                    }
+                )
+        return rows
+
+    def permit_writing(self, name: str, client: str, replace: bool) -> None:
+        """Permits a client to deploy under a name.
+
+        Raises:
+            UsageError: the name is none, or is taken and may be replaced.
+            PolicyError: it is somebody else's, or there are too many.
+        """
+        path = self._path(name)
+        if not path.exists():
+            if len(self.names()) >= self._most:
+                raise PolicyError(
+                    f"Party {self.party} keeps {self._most} models. Received: one more. Remove one "
+                    "(python -m tfe_bench models --remove NAME), or its operator raises "
+                    "max_models under [limits] in worker.toml."
+                )
+            return
+        self._permit_owner(path, name, client)
+        if not replace:
+            raise UsageError(
+                f"Party {self.party} has a model {name!r} already. Choose another name, or replace "
+                "it (--replace)."
+            )
+
+    def permit_removing(self, name: str, client: str) -> None:
+        """Permits a client to remove what is kept under a name.
+
+        Raises:
+            UsageError: nothing is.
+            PolicyError: it is somebody else's.
+        """
+        path = self._path(name)
+        if not path.exists():
+            raise UsageError(f"Party {self.party} has no model {name!r}.")
+        self._permit_owner(path, name, client)
+
+    # ---- writing
+
+    def prepare(self, facts: Facts, tensors: Mapping[str, Tensor]) -> Prepared:
+        """Writes values aside; they are kept once the result is committed.
+
+        Raises:
+            ConfigError: they cannot be written.
+        """
+        path = self._path(facts.name)
+        rows: list[memoryview] = []
+        layout: dict[str, Any] = {}
+        described: dict[str, Any] = {}
+        offset = 0
+        digests = {part: hashlib.sha256() for part in PARTS}
+        for name, tensor in tensors.items():
+            for part, words in tensor.parts.items():
+                if part not in PARTS or words.dtype != np.int64:
+                    raise AssertionError("a stored value has fields of int64 words")
+                blob = np.ascontiguousarray(words).reshape(-1).view(np.uint8).data
+                digests[part].update(blob)
+                end = offset + blob.nbytes
+                layout[f"{name}/{part}"] = {
+                    "dtype": "I64",
+                    "shape": list(words.shape),
+                    "data_offsets": [offset, end],
+                }
+                rows.append(blob)
+                offset = end
+            described[name] = {
+                "dealer": tensor.dealer,
+                "fractional_bits": tensor.fractional_bits,
+                "limbs": tensor.limbs,
+            }
+        held = {part for tensor in tensors.values() for part in tensor.parts}
+        ours = {
+            "format": FORMAT,
+            "party": self.party,
+            **self._of_cluster,
+            "name": facts.name,
+            "owner": facts.owner,
+            "clients": list(facts.clients),
+            "deployment": facts.deployment,
+            "about": dict(facts.about),
+            "digests": {part: digests[part].hexdigest() for part in PARTS if part in held},
+            "tensors": described,
+        }
+        # safetensors: metadata are texts
+        header = json.dumps({"__metadata__": {"tfe_bench": json.dumps(ours)}, **layout}).encode()
+        header += b" " * (-len(header) % 8)
+        temporary = path.with_name(f".{facts.name}.{secrets.token_hex(8)}.tmp")
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as stream:
+                os.fchmod(stream.fileno(), 0o600)
+                stream.write(len(header).to_bytes(8, "little") + header)
+                for blob in rows:
+                    stream.write(blob)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            if isinstance(error, OSError):
+                raise ConfigError(
+                    f"Party {self.party} cannot keep model {facts.name!r}. Received: "
+                    f"{error.strerror} in its folder for models. Its operator makes room there."
+                ) from None
+            raise
+        return Prepared(path, temporary)
+
+    def remove(self, name: str) -> None:
+        """Removes what is kept under a name, if anything is."""
+        with contextlib.suppress(FileNotFoundError):
+            self._path(name).unlink()
+            _sync(self.folder)
+
+    # ---- reading
+
+    def load(self, name: str, client: str) -> tuple[Facts, dict[str, Tensor]]:
+        """This party's parts of what is kept under a name, checked against their digests.
+
+        Raises:
+            UsageError, PolicyError, ConfigError, SecurityError, VersionMismatch: as `facts`.
+        """
+        facts = self.facts(name, client)
+        path = self._path(name)
+        digests = {part: hashlib.sha256() for part in PARTS}
+        tensors: dict[str, Tensor] = {}
+        with self._open(path) as stream:
+            again, layout = self._header(path, stream)
+            if again.deployment != facts.deployment:
+                raise UsageError(f"Model {name!r} was just replaced. Ask again.")
+            start = stream.tell()
+            for key, row in layout["tensors"].items():
+                parts: dict[str, Ring] = {}
+                for part in PARTS:
+                    place = layout["places"].get(f"{key}/{part}")
+                    if place is None:
+                        continue
+                    shape, (begin, _) = place
+                    stream.seek(start + begin)
+                    words = np.empty(shape, np.int64)
+                    blob = words.reshape(-1).view(np.uint8).data
+                    if stream.readinto(blob) != blob.nbytes:  # type: ignore[attr-defined]
+                        raise self._damaged(path)
+                    digests[part].update(blob)
+                    parts[part] = words
+                tensors[key] = Tensor(parts, row["dealer"], row["fractional_bits"], row["limbs"])
+        if any(digests[part].hexdigest() != wanted for part, wanted in facts.digests.items()):
+            raise self._damaged(path)
+        return facts, tensors
+
+    # ---- files
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{check_name(name)}{SUFFIX}"
+
+    def _visible(self, name: str, client: str) -> bool:
+        return any(row["name"] == name for row in self.visible(client))
+
+    def _permit_owner(self, path: Path, name: str, client: str) -> None:
+        with self._open(path) as stream:
+            facts, _ = self._header(path, stream)
+        if facts.owner != client:
+            raise PolicyError(
+                f"Model {name!r} is another client's. Received: client {json.dumps(client)[:80]}. "
+                "Only its owner replaces or removes it; choose another name."
+            )
+
+    def _damaged(self, path: Path) -> ConfigError:
+        return ConfigError(
+            f"The model file {path.name} of party {self.party} is damaged. Its operator removes "
+            f"it from the folder for models. {_AGAIN}"
+        )
+
+    def _open(self, path: Path) -> IO[bytes]:
+        try:
+            # The descriptor is asked, not the name, so that the file checked is the file read.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                os.close(descriptor)
+                raise self._damaged(path)
+            if stat.S_IMODE(status.st_mode) & 0o077:
+                os.close(descriptor)
+                raise SecurityError(
+                    f"The model file {path.name} of party {self.party} is open to other users of "
+                    f"its machine. Received: mode {stat.S_IMODE(status.st_mode):04o}. Its operator "
+                    f"runs chmod 600 on it; if others may have read it, {_AGAIN[0].lower()}"
+                    f"{_AGAIN[1:]}"
+                )
+            return os.fdopen(descriptor, "rb")
+        except OSError as error:
+            raise ConfigError(
+                f"The model file {path.name} of party {self.party} cannot be read. Received: "
+                f"{error.strerror}. {_AGAIN}"
+            ) from None
+
+    def _header(self, path: Path, stream: IO[bytes]) -> tuple[Facts, dict[str, Any]]:
+        """The facts, and where each part lies; leaves the stream where the numbers begin."""
+        size = os.fstat(stream.fileno()).st_size
+        try:
+            length = int.from_bytes(stream.read(8), "little")
+            if not 2 <= length <= min(_MOST_HEADER, size - 8):
+                raise ValueError("a header of another length")
+            whole = json.loads(stream.read(length))
+            ours = json.loads(whole.pop("__metadata__")["tfe_bench"])
+            if ours["format"] != FORMAT:
+                raise VersionMismatch(
+                    f"The model file {path.name} of party {self.party} is of another version. "
+                    f"Received: format {str(ours['format'])[:20]}, this one reads {FORMAT}. "
+                    f"{_AGAIN}"
+                )
+            places = {key: (tuple(row["shape"]), row["data_offsets"]) for key, row in whole.items()}
+            for (shape, (begin, end)), row in zip(places.values(), whole.values(), strict=True):
+                if row["dtype"] != "I64" or not _fits(shape, begin, end, size - 8 - length):
+                    raise ValueError("a part that lies elsewhere")
+            facts = Facts(
+                str(ours["name"]),
+                str(ours["owner"]),
+                tuple(str(c) for c in ours["clients"]),
+                str(ours["deployment"]),
+                dict(ours["about"]),
+                {str(k): str(v) for k, v in ours["digests"].items()},
+            )
+            tensors = {str(k): _described(row) for k, row in ours["tensors"].items()}
+            here = (facts.name, ours["party"])
+            of_cluster = {key: ours[key] for key in self._of_cluster}
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+            raise self._damaged(path) from None
+        if here != (path.name.removesuffix(SUFFIX), self.party):
+            raise SecurityError(
+                f"The model file {path.name} of party {self.party} was made for another name or "
+                "party. Its operator puts every party's own files back: shares that lie together "
+                f"are no secret. {_AGAIN}"
+            )
+        if of_cluster != self._of_cluster:
+            raise VersionMismatch(
+                f"Model {facts.name!r} was deployed with another precision than the cluster has. "
+                f"Received: ring {of_cluster['ring']} with {of_cluster['fractional_bits']} "
+                f"fractional bits, the cluster has {self._of_cluster['ring']} with "
+                f"{self._of_cluster['fractional_bits']}. {_AGAIN}"
+            )
+        return facts, {"tensors": tensors, "places": places}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A file that is whole but not yet in its place."""
+
+    path: Path
+    temporary: Path
+
+    def commit(self) -> None:
+        """Puts it there, in place of what was."""
+        os.replace(self.temporary, self.path)
+        _sync(self.path.parent)
+
+    def discard(self) -> None:
+        """Removes it, if it was not committed."""
+        with contextlib.suppress(FileNotFoundError):
+            self.temporary.unlink()
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fits(shape: Sequence[int], begin: int, end: int, size: int) -> bool:
+    if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
+        return False
+    return end - begin == 8 * math.prod(shape) and end <= size
+
+
+def _described(row: Mapping[str, Any]) -> dict[str, int]:
+    found = {key: row[key] for key in ("dealer", "fractional_bits", "limbs")}
+    fits = all(type(v) is int for v in found.values())
+    if not fits or found["dealer"] not in (0, 1, 2) or found["limbs"] not in (1, 2):
+        raise ValueError("a value of another kind")
+    return found

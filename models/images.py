@@ -1,0 +1,129 @@
+"""Pictures from files, prepared as a family of models wants them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import DataError, UsageError, did_you_mean
+
+# caffe: BGR, centred (ResNet50, VGG19). tf: -1 to 1 (ResNet50V2, MobileNetV2). torch: 0 to 1, then
+# standardised (DenseNet121). unit: 0 to 1 (MNIST). none: 0 to 255, for a model that rescales.
+WAYS = ("caffe", "tf", "torch", "unit", "none")
+_BGR_MEANS = (103.939, 116.779, 123.68)
+_RGB_MEANS, _RGB_DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_MOST_FILE_BYTES = 64 << 20
+_MOST_PIXELS = 100_000_000
+_KINDS = "JPEG, PNG, GIF or BMP"
+
+
+def load(path: str | os.PathLike[str], shape: Sequence[int], way: str) -> Any:
+    """A picture as a batch of one, float32 [1, height, width, channels].
+
+    It is scaled to the wanted size as a whole (bilinear, with smoothing when it shrinks). A grey
+    one becomes RGB where three channels are wanted, a coloured one grey where one is; an alpha
+    channel is dropped. Of an animation the first picture is taken.
+
+    Args:
+        shape: (height, width, channels) or, of one channel, (height, width) or (pixels,) of a
+            square; the result has it after the batch.
+        way: one of `WAYS`.
+
+    Raises:
+        DataError: the file is missing, damaged, too large, or no picture.
+        UsageError: the shape is none of a picture, or there is no such way.
+    """
+    height, width, channels = picture_shape(shape)
+    check_way(way, channels)
+    pixels = _decode(Path(path), channels)
+    return prepare(_resize(pixels, height, width), way).reshape((1, *shape))
+
+
+def picture_shape(shape: Sequence[int]) -> tuple[int, int, int]:
+    """(height, width, channels) of a model's input.
+
+    Raises:
+        UsageError: it is none of a picture; where channels come first, it says so.
+    """
+    sizes = tuple(int(n) for n in shape)
+    if len(sizes) == 1 and (side := round(sizes[0] ** 0.5)) ** 2 == sizes[0] and side > 1:
+        return side, side, 1
+    if len(sizes) == 2:
+        return sizes[0], sizes[1], 1
+    if len(sizes) == 3 and sizes[2] in (1, 3):
+        return sizes[0], sizes[1], sizes[2]
+    if len(sizes) == 3 and sizes[0] in (1, 3):
+        raise UsageError(
+            f"A picture is [height, width, channels]. Received: {list(sizes)}, channels first. "
+            "Build the model with data_format='channels_last'."
+        )
+    raise UsageError(
+        f"A picture is [height, width, 1 or 3]. Received: {list(sizes)}. Give the model's input "
+        "as a .npy file instead (--input)."
+    )
+
+
+def check_way(way: str, channels: int) -> None:
+    """Refuses an unknown way, or one for other channels.
+
+    Raises:
+        UsageError: it does not fit.
+    """
+    if way not in WAYS:
+        raise UsageError(
+            f"There is no preprocessing {way!r}.{did_you_mean(way, WAYS)} Known: {', '.join(WAYS)}."
+        )
+    if way in ("caffe", "torch") and channels != 3:
+        raise UsageError(f"{way!r} is for three channels, red, green, blue. Received: {channels}.")
+
+
+def prepare(pixels: Any, way: str) -> Any:
+    """What `keras.applications` does to RGB values of 0 to 255, as float32; see `WAYS`."""
+    x = np.asarray(pixels, np.float32)
+    check_way(way, x.shape[-1])
+    if way == "caffe":
+        return x[..., ::-1] - np.array(_BGR_MEANS, np.float32)
+    if way == "tf":
+        return x / np.float32(127.5) - np.float32(1)
+    if way == "torch":
+        return (x / np.float32(255) - np.array(_RGB_MEANS, np.float32)) / np.array(
+            _RGB_DEVIATIONS, np.float32
+        )
+    return x / np.float32(255) if way == "unit" else x
+
+
+def _decode(path: Path, channels: int) -> Any:
+    import tensorflow as tf
+
+    try:
+        if path.stat().st_size > _MOST_FILE_BYTES:
+            raise DataError(
+                f"{str(path)!r} is too large. Received: more than {_MOST_FILE_BYTES >> 20} MiB."
+            )
+        blob = path.read_bytes()
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise DataError(f"Cannot read the picture {str(path)!r}: {reason}.") from error
+    try:
+        pixels = tf.io.decode_image(blob, channels=3, expand_animations=False).numpy()
+    except tf.errors.OpError as error:
+        raise DataError(
+            f"{str(path)!r} is no picture, or a damaged one. Received: {len(blob)} bytes that "
+            f"do not decode. Give a {_KINDS} file."
+        ) from error
+    if pixels.ndim != 3 or not 0 < pixels.size <= 3 * _MOST_PIXELS:
+        raise DataError(f"{str(path)!r} has {list(pixels.shape)} pixels, which is no picture.")
+    # One's own grey: TensorFlow's decoders make it of some formats and not of others.
+    return pixels if channels == 3 else pixels @ np.array([[0.299], [0.587], [0.114]], np.float32)
+
+
+def _resize(pixels: Any, height: int, width: int) -> Any:
+    import tensorflow as tf
+
+    if pixels.shape[:2] == (height, width):
+        return pixels.astype(np.float32)
+    return tf.image.resize(pixels, (height, width), "bilinear", antialias=True).numpy()

@@ -1,0 +1,372 @@
+"""The prediction service: a model that workers hold, and who asks them for predictions.
+
+Three roles, each with its own certificate: the model's owner deploys it (program "deploy"), clients
+whom the owner and all three operators let in send inputs and get results (program "serve", in
+benchmarks/workloads, as it is measured), and the workers hold shares of both and learn neither.
+
+What is public: the model's layers, shapes and fixed point, its owner, who may use it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.cluster.store import ANY, Facts, Store, Tensor, check_name
+from tfe_bench.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.client import Client, JobResult
+    from tfe_bench.models.private import PrivateModel
+    from tfe_bench.models.ranges import Plan
+    from tfe_bench.protocols.sharing import Shared
+
+DEPLOY, REMOVE, SERVE = "deploy", "undeploy", "serve"
+_CLIENT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+_DEPLOYMENT = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_MOST_CLIENTS = 1000
+
+
+# ---- deploy
+
+
+def check_deploy(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+    """Refuses what is no deployment.
+
+    Raises:
+        UsageError, DataError: naming what does not fit.
+    """
+    from tfe_bench.models import images, layers
+
+    check_known(DEPLOY, parameters, ("name", "clients", "replace", "deployment", "about"))
+    check_name(parameters.get("name"))
+    check_clients(parameters.get("clients"))
+    if type(parameters.get("replace")) is not bool:
+        raise UsageError(f"replace is true or false. Received: {parameters.get('replace')!r}.")
+    check_deployment(parameters.get("deployment"))
+    about = parameters.get("about")
+    if not isinstance(about, Mapping) or set(about) != {"plan", "bounds", "preprocessing"}:
+        raise UsageError('"about" holds a plan, bounds of its inputs and a preprocessing.')
+    way = about["preprocessing"]
+    if way is not None and way not in images.WAYS:
+        raise UsageError(f"There is no such preprocessing. Known: {', '.join(images.WAYS)}.")
+    plan = plan_of(about)
+    layers.check_executable(plan)
+    bounds = about["bounds"]
+    if not isinstance(bounds, Mapping) or set(bounds) != set(plan.graph.inputs):
+        raise UsageError("bounds are those of the model's inputs.")
+    if not all(type(v) is float and 0 < v < math.inf for v in bounds.values()):
+        raise UsageError("bounds are positive numbers.")
+    wanted = weight_specs(plan)
+    if list(inputs) != wanted:
+        raise UsageError(
+            f"The inputs of a deployment are the {len(wanted)} arrays of the plan's weights. "
+            f"Received: {[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}, "
+            f"{len(inputs)} in all."
+        )
+
+
+def _permit_deploy(
+    client: str, store: Store, parameters: Mapping[str, Any], _: Sequence[InputSpec]
+) -> None:
+    store.permit_writing(parameters["name"], client, parameters["replace"])
+
+
+def deploy(context: Context) -> dict[str, Shared]:
+    """Keeps the shares of a model's weights: written at all three workers, or at none."""
+    parameters, store, party = context.parameters, store_of(context), context.party
+    _permit_deploy(context.client, store, parameters, ())
+    facts = Facts(
+        parameters["name"],
+        context.client,
+        tuple(parameters["clients"]),
+        parameters["deployment"],
+        parameters["about"],
+    )
+    context.progress(0.0, "writing")
+    prepared = store.prepare(facts, {k: _kept(x) for k, x in context.inputs.items()})
+    try:
+        # All three have it before one of them puts it in place. Should one be lost between the two
+        # steps, the deployments differ, and `serve` says so.
+        party.exchange(b"written")
+        prepared.commit()
+    finally:
+        prepared.discard()
+    return {}
+
+
+def _kept(x: Shared) -> Tensor:
+    fields = {"m": x.m, "l1": x.l1, "l2": x.l2}
+    parts = {k: np.asarray(v, np.int64) for k, v in fields.items() if v is not None}
+    return Tensor(parts, x.dealer, x.fractional_bits)
+
+
+# ---- undeploy
+
+
+def _check_remove(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+    check_known(REMOVE, parameters, ("name",))
+    check_name(parameters.get("name"))
+    if inputs:
+        raise UsageError(f"{REMOVE} has no inputs. Received: {[i.name for i in inputs][:4]}.")
+
+
+def remove(context: Context) -> dict[str, Shared]:
+    """Removes a model of the asking client at all three workers, also where one has it no more."""
+    store, name = store_of(context), context.parameters["name"]
+    there = name in store.names()
+    if there:
+        store.permit_removing(name, context.client)
+    if not any(found == b"1" for found in context.party.exchange(b"1" if there else b"0")):
+        raise UsageError(f"No worker has a model {name!r}.")
+    if there:
+        store.remove(name)
+    return {}
+
+
+# ---- what the programs share
+
+
+def check_clients(clients: object) -> None:
+    """Refuses what are no names of clients.
+
+    Raises:
+        UsageError: naming the first one.
+    """
+    if not isinstance(clients, (list, tuple)) or len(clients) > _MOST_CLIENTS:
+        raise UsageError(f"clients is a list of at most {_MOST_CLIENTS} names.")
+    for name in clients:
+        if not isinstance(name, str) or not (name == ANY or _CLIENT.fullmatch(name)):
+            raise UsageError(
+                'A client is named as in cluster.toml, or "*" for all of them. Received: '
+                f"{str(name)[:80]!r}."
+            )
+
+
+def check_known(program: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuses parameters that a program does not have.
+
+    Raises:
+        UsageError: naming the first one.
+    """
+    for name in given:
+        if name not in known:
+            raise UsageError(
+                f"{program} has no parameter {str(name)[:80]!r}.{did_you_mean(str(name), known)}"
+            )
+
+
+def check_deployment(word: object) -> None:
+    """Refuses what is no number of a deployment.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not isinstance(word, str) or not _DEPLOYMENT.fullmatch(word):
+        raise UsageError("A deployment is 32 hexadecimal digits.")
+
+
+def store_of(context: Context) -> Store:
+    """What the worker of a job keeps.
+
+    Raises:
+        UsageError: the job runs in no worker.
+    """
+    if context.store is None:
+        raise UsageError("Models are deployed to workers. Received: a simulation without a store.")
+    return context.store
+
+
+def weight_specs(plan: Plan) -> list[InputSpec]:
+    """What a plan's weights are as inputs of a job."""
+    from tfe_bench.models import weights
+
+    return [
+        InputSpec(weights.input_name(i), part.shape, part.fractional_bits)
+        for i, part in enumerate(weights.parts(plan))
+    ]
+
+
+def plan_of(about: Mapping[str, Any]) -> Plan:
+    """The plan of a model's public facts.
+
+    Raises:
+        DataError, UsageError: there is none.
+    """
+    from tfe_bench.models.ranges import Plan
+
+    return Plan.of(about["plan"])
+
+
+DEPLOY_PROGRAM = Program(DEPLOY, deploy, check_deploy, "keeps a model", permit=_permit_deploy)
+REMOVE_PROGRAM = Program(REMOVE, remove, _check_remove, "removes a kept model")
+
+
+# ---- at the client
+
+
+@dataclass(frozen=True, eq=False)
+class Deployed:
+    """A model that workers hold, as its client knows it.
+
+    Attributes:
+        name: of the deployment.
+        owner: the client that deployed it.
+        clients: who else may use it; None to all but its owner.
+        deployment: changes whenever it is deployed again.
+        private: its layers, fixed point and ranges; without its weights.
+        preprocessing: the way of `tfe_bench.models.images` in which pictures are prepared for it;
+            None if its owner did not say.
+        complete: whether all three workers have this deployment.
+    """
+
+    name: str
+    owner: str
+    clients: tuple[str, ...] | None
+    deployment: str
+    private: PrivateModel
+    preprocessing: str | None
+    complete: bool
+
+
+def listed(client: Client) -> list[Deployed]:
+    """The deployed models that a client may use.
+
+    Raises:
+        ClusterError: a worker does not answer.
+        DataError, UsageError: it describes a model that is none.
+    """
+    from tfe_bench.models.private import PrivateModel
+
+    return [
+        Deployed(
+            str(row["name"]),
+            str(row["owner"]),
+            None if row["clients"] is None else tuple(row["clients"]),
+            str(row["deployment"]),
+            PrivateModel(plan_of(row["about"]), row["about"]["bounds"], True),
+            row["about"]["preprocessing"],
+            bool(row["complete"]),
+        )
+        for row in client.stored()
+    ]
+
+
+def find(client: Client, name: str) -> Deployed:
+    """The deployed model of a name.
+
+    Raises:
+        UsageError: there is none that this client may use, or the workers do not agree on it.
+    """
+    check_name(name)
+    models = {model.name: model for model in listed(client)}
+    if name not in models:
+        known = f"Known: {', '.join(models)}." if models else "It may use none."
+        raise UsageError(
+            f"There is no model {name!r} that this client may use."
+            f"{did_you_mean(name, models)} {known}"
+        )
+    if not models[name].complete:
+        raise UsageError(
+            f"The workers hold different deployments of model {name!r}. Its owner deploys it again "
+            "(--replace)."
+        )
+    return models[name]
+
+
+def deploy_model(
+    client: Client,
+    private: PrivateModel,
+    name: str,
+    clients: Sequence[str] = (),
+    replace: bool = False,
+    preprocessing: str | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> JobResult:
+    """Shares a model's weights among the workers, which keep them under a name.
+
+    Args:
+        private: of `tfe_bench.convert`.
+        clients: who may use it besides this one; "*" for every client of the cluster.
+        replace: what this client deployed under the name before.
+        preprocessing: of pictures; see `tfe_bench.models.images.WAYS`.
+
+    Raises:
+        UsageError: the name is none or taken, or the model's precision is not the cluster's.
+        PolicyError: an operator does not let this client deploy.
+    """
+    config = client.config
+    if private.fractional_bits != config.fractional_bits or config.ring != 64:
+        raise UsageError(
+            f"The model has {private.fractional_bits} fractional bits over Z_2^64 and the cluster "
+            f"{config.fractional_bits} over Z_2^{config.ring}. Convert it with fractional_bits="
+            f"{config.fractional_bits}, or use another cluster."
+        )
+    parameters = {
+        "name": name,
+        "clients": list(clients),
+        "replace": replace,
+        "deployment": uuid.uuid4().hex,
+        "about": {
+            "plan": private.plan.header(),
+            "bounds": private.bounds,
+            "preprocessing": preprocessing,
+        },
+    }
+    # Here too: a mistake costs nothing then.
+    check_deploy(parameters, weight_specs(private.plan))
+    return client.run(DEPLOY, parameters, private.shared_weights(), progress)
+
+
+def remove_model(client: Client, name: str) -> None:
+    """Removes a model of this client's from all workers.
+
+    Raises:
+        UsageError: there is none.
+        PolicyError: it is another client's.
+    """
+    client.run(REMOVE, {"name": check_name(name)}, {})
+
+
+def predict(
+    client: Client,
+    name: str | Deployed,
+    images: Any,
+    profile: str = "local",
+    batch: int | None = None,
+    progress: Callable[[float, str], None] | None = None,
+) -> tuple[Any, JobResult]:
+    """Outputs of a deployed model by name, reconstructed here alone, and what they cost.
+
+    Args:
+        name: of the model, or what `find` said of it.
+        images: prepared as the model wants them, [batch, ...]; several inputs by name or in order.
+        profile: for which network the protocols plan.
+        batch: samples that go through the model at once; None: 32.
+
+    Returns:
+        float64 outputs (a list of them if the model has several), and the job's result.
+
+    Raises:
+        UsageError: an unknown model, or images that it does not take.
+        RangeError: images outside of the model's range.
+        PolicyError: the owner or an operator does not let this client use it.
+    """
+    model = name if isinstance(name, Deployed) else find(client, name)
+    parameters = {
+        "name": model.name,
+        "deployment": model.deployment,
+        "profile": profile,
+        "repeat": 1,
+        "warm_up": 0,
+        **({} if batch is None else {"batch": batch}),
+    }
+    result = client.run(SERVE, parameters, model.private.shared_inputs(images), progress)
+    return model.private.decode(result), result

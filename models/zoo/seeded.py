@@ -1,0 +1,119 @@
+"""Weights for where no trained ones can be had: seeded, and calibrated to sane ranges.
+
+What a private prediction costs does not depend on the weights; its error does, through the
+ranges of the activations. Untrained networks blow these up or let them vanish, and give every
+image nearly the same logits. So batch normalisation takes its statistics from a few images, a
+network without it is scaled layer by layer to activations of about 1 (Mishkin and Matas, "All you
+need is a good init", ICLR 2016), and the last layer is centred on these images.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_IMAGES = 4
+_LOGIT_SPREAD = 3.0  # about that of a trained ResNet50's logits
+
+
+def images(shape: tuple[int, ...], seed: int = 1, count: int = _IMAGES) -> Any:
+    """Made-up photographs: smooth patches of colour with some noise, 0 to 255, float32.
+
+    Noise alone would look the same to a network after a few layers, whatever the seed.
+    """
+    rng = np.random.default_rng([seed, 20])
+    height, width, channels = shape
+    coarse = rng.uniform(0, 255, (count, 7, 7, channels))
+    rows, columns = (np.linspace(0, 6, n) for n in (height, width))
+    smooth = _between(_between(coarse, rows, 1), columns, 2)
+    return np.clip(smooth + rng.normal(0, 12, smooth.shape), 0, 255).astype(np.float32)
+
+
+def _between(values: Any, places: Any, axis: int) -> Any:
+    """Linear interpolation along one axis."""
+    low = np.minimum(places.astype(int), values.shape[axis] - 2)
+    weight = (places - low).reshape([-1 if i == axis else 1 for i in range(values.ndim)])
+    return np.take(values, low, axis) * (1 - weight) + np.take(values, low + 1, axis) * weight
+
+
+def fill(model: Any, inputs: Any, seed: int = 1) -> None:
+    """Gives a model that ends in one Dense layer seeded weights, calibrated on `inputs`.
+
+    Args:
+        model: a Keras model; it must not share layers with another.
+        inputs: preprocessed, [n, ...] with n >= 2.
+    """
+    import keras
+
+    rng = np.random.default_rng([seed, 21])
+    normalised = False
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            normalised = True
+            continue
+        weights = layer.get_weights()
+        if weights:
+            layer.set_weights([_he(w.shape, layer, rng) for w in weights])
+    if normalised:
+        _calibrate(model, inputs)
+    else:
+        _scale(model, inputs)
+    _centre(model, inputs)
+
+
+def _he(shape: tuple[int, ...], layer: Any, rng: np.random.Generator) -> Any:
+    """He's normal distribution for kernels (depthwise ones see one channel); zero biases."""
+    import keras
+
+    if len(shape) == 1:
+        return np.zeros(shape, np.float32)
+    deep = isinstance(layer, keras.layers.DepthwiseConv2D)
+    inputs = int(np.prod(shape[:2] if deep else shape[:-1]))
+    return (rng.standard_normal(shape, np.float32) * np.sqrt(2 / inputs)).astype(np.float32)
+
+
+def _calibrate(model: Any, inputs: Any) -> None:
+    """Sets every batch normalisation's moving statistics to those of its inputs.
+
+    Without momentum one pass in training mode does that layer by layer: each normalises by the
+    batch's own statistics, keeps these, and hands on what it will hand on in a prediction.
+    """
+    import keras
+
+    found = [x for x in model.layers if isinstance(x, keras.layers.BatchNormalization)]
+    momenta = [layer.momentum for layer in found]
+    try:
+        for layer in found:
+            layer.momentum = 0.0
+        model(inputs, training=True)
+    finally:
+        for layer, momentum in zip(found, momenta, strict=True):
+            layer.momentum = momentum
+
+
+def _scale(model: Any, inputs: Any) -> None:
+    """Scales the kernels of a chain so that all activations have a mean square of 1.
+
+    With zero biases and ReLU a network is homogeneous: one pass tells every layer's factor.
+    """
+    import keras
+
+    chain = [layer for layer in model.layers if layer.get_weights()]
+    probe = keras.Model(model.inputs[0], [layer.output for layer in chain])
+    before = 1.0
+    for layer, output in zip(chain, probe(inputs, training=False), strict=True):
+        size = float(np.sqrt(np.mean(np.square(output, dtype=np.float64)))) or 1.0
+        kernel, *rest = layer.get_weights()
+        layer.set_weights([kernel * np.float32(before / size), *rest])
+        before = size
+
+
+def _centre(model: Any, inputs: Any) -> None:
+    """Centres the last layer on `inputs`, so that different images get different classes."""
+    last = model.layers[-1]
+    logits = np.asarray(model(inputs, training=False), np.float64)
+    kernel, bias = last.get_weights()
+    spread = float(np.std(logits - logits.mean(0))) or 1.0
+    factor = _LOGIT_SPREAD / spread
+    last.set_weights([kernel * np.float32(factor), ((bias - logits.mean(0)) * factor)])

@@ -1,0 +1,274 @@
+"""What a worker keeps between jobs: whole, private, its own, and refused otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.store import SUFFIX, Facts, Store, Tensor, check_name
+from tfe_bench.errors import (
+    ConfigError,
+    PolicyError,
+    SecurityError,
+    TfeBenchError,
+    UsageError,
+    VersionMismatch,
+)
+
+_SECRET = 0x5EC12E7  # in every share of these tests
+
+
+def _store(folder: Path, party: int = 1, fractional_bits: int = 16, most: int = 3) -> Store:
+    return Store(folder, party, 64, fractional_bits, most)
+
+
+def _facts(name: str = "mnist", *clients: str, deployment: str = "d1") -> Facts:
+    return Facts(name, "owner", clients, deployment, {"layers": ["dense"]})
+
+
+def _tensors(rng: np.random.Generator) -> dict[str, Tensor]:
+    def words(*shape: int) -> Any:
+        return rng.integers(-(2**63), 2**63, shape, np.int64)
+
+    return {
+        "dense/kernel": Tensor({"m": words(7, 3), "l1": words(7, 3)}, 0, 16),
+        "dense/bias": Tensor({"m": words(3), "l1": words(3)}, 0, 32),
+        "wide": Tensor({"m": words(2, 2), "l1": words(2, 2)}, 2, 40, limbs=2),
+        "none": Tensor({"m": words(0, 4), "l1": words(0, 4)}, 0, 16),
+        "scalar": Tensor({"m": words(), "l1": words()}, 0, 16),
+    }
+
+
+def test_what_is_kept_comes_back_also_after_a_restart(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    kept = _tensors(rng)
+    folder = tmp_path / "models"
+    store = _store(folder)
+    prepared = store.prepare(_facts("mnist", "hospital"), kept)
+    assert store.names() == []  # not before it is committed
+    prepared.commit()
+    (folder / f".mnist.{'0' * 16}.tmp").write_bytes(b"left by a worker that was killed")
+
+    store = _store(folder)
+    assert store.names() == ["mnist"]
+    [path] = list(folder.iterdir())
+    assert path.stat().st_mode & 0o777 == 0o600 and folder.stat().st_mode & 0o777 == 0o700
+    for client in ("owner", "hospital"):
+        facts, found = store.load("mnist", client)
+        assert facts.owner == "owner" and facts.about == {"layers": ["dense"]}
+        assert list(found) == list(kept)
+        for name, tensor in kept.items():
+            again = found[name]
+            assert (again.dealer, again.fractional_bits, again.limbs) == (
+                tensor.dealer,
+                tensor.fractional_bits,
+                tensor.limbs,
+            )
+            assert set(again.parts) == {"m", "l1"}
+            for part, words in tensor.parts.items():
+                np.testing.assert_array_equal(again.parts[part], words)
+    assert "mnist" not in repr(facts) and "1" not in repr(found["scalar"]).split(" object")[0]
+
+
+def test_files_have_the_layout_of_safetensors(tmp_path: Path, rng: np.random.Generator) -> None:
+    kept = _tensors(rng)
+    _store(tmp_path).prepare(_facts(), kept).commit()
+    blob = (tmp_path / f"mnist{SUFFIX}").read_bytes()
+    length = int.from_bytes(blob[:8], "little")
+    header = json.loads(blob[8 : 8 + length])
+    assert set(header.pop("__metadata__")) == {"tfe_bench"}
+    ends = [0]
+    for name, row in header.items():
+        begin, end = row["data_offsets"]
+        assert begin == ends[-1] and row["dtype"] == "I64"
+        ends.append(end)
+        key, _, part = name.rpartition("/")
+        words = np.frombuffer(blob[8 + length :][begin:end], np.int64).reshape(row["shape"])
+        np.testing.assert_array_equal(words, kept[key].parts[part])
+    assert 8 + length + ends[-1] == len(blob) and (8 + length) % 8 == 0
+
+
+def test_only_permitted_clients_see_and_use_it(tmp_path: Path, rng: np.random.Generator) -> None:
+    store = _store(tmp_path)
+    for name, clients in (("one", ()), ("two", ("hospital",)), ("all", ("*",))):
+        store.prepare(_facts(name, *clients), _tensors(rng)).commit()
+    seen = {c: [row["name"] for row in store.visible(c)] for c in ("owner", "hospital", "guest")}
+    assert seen == {"owner": ["all", "one", "two"], "hospital": ["all", "two"], "guest": ["all"]}
+    assert store.visible("guest")[0]["clients"] is None
+    assert store.visible("owner")[2]["clients"] == ["hospital"]
+    with pytest.raises(PolicyError, match="--allow"):
+        store.load("two", "guest")
+    with pytest.raises(UsageError, match="no model 'tvo'") as raised:
+        store.load("tvo", "hospital")
+    assert 'Did you mean "two"' in str(raised.value)
+    with pytest.raises(UsageError) as raised:
+        store.load("tvo", "guest")
+    assert "two" not in str(raised.value)  # nor are names of others suggested
+
+
+def test_only_owners_replace_and_remove(tmp_path: Path, rng: np.random.Generator) -> None:
+    store = _store(tmp_path, most=2)
+    store.permit_writing("one", "owner", False)
+    store.prepare(_facts("one"), _tensors(rng)).commit()
+    with pytest.raises(UsageError, match="--replace"):
+        store.permit_writing("one", "owner", False)
+    store.permit_writing("one", "owner", True)
+    refused: tuple[Callable[[], None], ...] = (
+        lambda: store.permit_writing("one", "guest", True),
+        lambda: store.permit_removing("one", "guest"),
+    )
+    for action in refused:
+        with pytest.raises(PolicyError, match="another client's"):
+            action()
+    store.prepare(_facts("one", deployment="d2"), _tensors(rng)).commit()
+    assert store.facts("one", "owner").deployment == "d2"
+    store.prepare(_facts("two"), _tensors(rng)).discard()
+    assert store.names() == ["one"] and len(list(tmp_path.iterdir())) == 1
+    store.prepare(_facts("two"), _tensors(rng)).commit()
+    with pytest.raises(PolicyError, match="max_models"):
+        store.permit_writing("three", "owner", False)
+    store.permit_removing("one", "owner")
+    store.remove("one")
+    store.remove("one")
+    assert store.names() == ["two"]
+    with pytest.raises(UsageError, match="no model"):
+        store.permit_removing("one", "owner")
+
+
+def test_names_are_no_paths() -> None:
+    for name in ("a", "mnist-3_b", "0" * 63):
+        assert check_name(name) == name
+    for bad in ("", "../x", "a/b", "A", "-a", "_a", "a.b", "a b", "0" * 64, "é", "a\n", None, 3):
+        with pytest.raises(UsageError, match="1 to 63"):
+            check_name(bad)
+
+
+def test_a_worker_without_a_folder_keeps_nothing() -> None:
+    store = Store(None, 2, 64, 16, 3)
+    assert store.visible("owner") == []
+    refused: tuple[Callable[[], object], ...] = (
+        lambda: store.load("mnist", "owner"),
+        lambda: store.permit_writing("mnist", "owner", False),
+    )
+    for action in refused:
+        with pytest.raises(PolicyError, match=r"worker\.toml"):
+            action()
+
+
+def _change(change: Callable[[dict[str, Any], dict[str, Any]], None]) -> Callable[[bytes], bytes]:
+    """What changes a file's header and its metadata."""
+
+    def spoil(blob: bytes) -> bytes:
+        length = int.from_bytes(blob[:8], "little")
+        header = json.loads(blob[8 : 8 + length])
+        ours = json.loads(header["__metadata__"]["tfe_bench"])
+        change(header, ours)
+        header["__metadata__"]["tfe_bench"] = json.dumps(ours)
+        fresh = json.dumps(header).encode()
+        return len(fresh).to_bytes(8, "little") + fresh + blob[8 + length :]
+
+    return spoil
+
+
+def _set(key: str, value: Any) -> Callable[[bytes], bytes]:
+    return _change(lambda header, ours: ours.update({key: value}))
+
+
+_SPOILT: dict[str, tuple[Callable[[bytes], bytes], type[TfeBenchError]]] = {
+    "empty": (lambda b: b"", ConfigError),
+    "short": (lambda b: b[:5], ConfigError),
+    "cut in its header": (lambda b: b[:40], ConfigError),
+    "cut in its numbers": (lambda b: b[:-8], ConfigError),
+    "one bit": (lambda b: b[:-3] + bytes([b[-3] ^ 4]) + b[-2:], ConfigError),
+    "noise": (lambda b: bytes(range(256)) * 20, ConfigError),
+    "a long header": (lambda b: b"\xff" * 8 + b[8:], ConfigError),
+    "JSON of another kind": (lambda b: (4).to_bytes(8, "little") + b"[12]" + b, ConfigError),
+    "without metadata": (_change(lambda h, o: o.clear()), ConfigError),
+    "offsets": (
+        _change(lambda h, o: h["dense/bias/m"].update(data_offsets=[0, 1 << 40])),
+        ConfigError,
+    ),
+    "negative sizes": (_change(lambda h, o: h["dense/bias/m"].update(shape=[-3])), ConfigError),
+    "another type": (_change(lambda h, o: h["dense/bias/m"].update(dtype="F64")), ConfigError),
+    "a part missing": (_change(lambda h, o: h.pop("dense/bias/m")), ConfigError),
+    "another dealer": (
+        _change(lambda h, o: o["tensors"]["wide"].update(dealer=7)),
+        ConfigError,
+    ),
+    "another party": (_set("party", 2), SecurityError),
+    "another name": (_set("name", "cifar"), SecurityError),
+    "another format": (_set("format", 9), VersionMismatch),
+    "another precision": (_set("fractional_bits", 20), VersionMismatch),
+    "another ring": (_set("ring", 128), VersionMismatch),
+}
+
+
+@pytest.mark.parametrize("case", _SPOILT)
+def test_damaged_and_foreign_files_are_named_with_a_remedy(
+    case: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    spoil, kind = _SPOILT[case]
+    store = _store(tmp_path)
+    kept = _tensors(rng)
+    kept["dense/bias"].parts["m"][:] = _SECRET
+    store.prepare(_facts(), kept).commit()
+    store.prepare(_facts("other"), kept).commit()
+    path = tmp_path / f"mnist{SUFFIX}"
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(kind) as raised:
+        store.load("mnist", "owner")
+    text = str(raised.value)
+    assert "mnist" in text and "deploy" in text, text
+    assert str(_SECRET) not in text and raised.value.__cause__ is None
+    assert "other" in [row["name"] for row in store.visible("owner")]
+    store.load("other", "owner")
+
+
+def test_files_that_others_can_read_and_links_are_refused(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    store = _store(tmp_path)
+    store.prepare(_facts(), _tensors(rng)).commit()
+    path = tmp_path / f"mnist{SUFFIX}"
+    path.chmod(0o640)
+    with pytest.raises(SecurityError, match="chmod 600"):
+        store.load("mnist", "owner")
+    path.chmod(0o600)
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        store.load("mnist", "owner")
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    with pytest.raises(ConfigError, match="damaged"):
+        store.load("mnist", "owner")
+
+
+def test_a_full_disk_leaves_what_was(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = _store(tmp_path)
+    store.prepare(_facts(), _tensors(rng)).commit()
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        store.prepare(_facts(deployment="d2"), _tensors(rng))
+    monkeypatch.undo()
+    assert len(list(tmp_path.iterdir())) == 1
+    assert store.load("mnist", "owner")[0].deployment == "d1"
+
+
+def test_an_unusable_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError, match="models = "):
+        _store(tmp_path / "file")

@@ -1,0 +1,29 @@
+"""Three workers with three clients, for the tests of the prediction service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.conftest import Hosts
+
+CLIENTS = ("owner", "hospital", "guest")
+
+
+@pytest.fixture(scope="session")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Party 2's operator lets the guest deploy nothing."""
+    three = Hosts(tmp_path_factory.mktemp("service") / "trial", CLIENTS)
+    try:
+        (three.folder / "worker2.toml").write_text(
+            'party = 2\nkey = "party2.key"\nmodels = "kept"\n'
+            'allow_programs = ["deploy", "undeploy", "serve"]\n'
+            '[[reveal]]\nprogram = "serve"\nto = ["hospital", "owner", "guest"]\n'
+            '[[reveal]]\nprogram = "deploy"\nto = ["owner", "hospital"]\n'
+            '[[reveal]]\nprogram = "undeploy"\nto = ["*"]\n'
+        )
+        three.ensure()
+        yield three
+    finally:
+        three.close()

@@ -1,0 +1,209 @@
+"""The commands of models: what they refuse before any worker starts, and one whole round."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cluster.conftest import Hosts
+from tfe_bench.__main__ import main
+
+
+def _picture(path: Path, shape: tuple[int, ...] = (40, 30, 3)) -> Path:
+    import tensorflow as tf
+
+    pixels = np.random.default_rng(3).integers(0, 256, shape, np.uint8)
+    path.write_bytes(tf.io.encode_png(pixels).numpy())
+    return path
+
+
+def _fails(capsys: pytest.CaptureFixture[str], code: int, word: str, *arguments: str) -> None:
+    assert main(list(arguments)) == code, arguments
+    out, err = capsys.readouterr()
+    assert out == "" and word in err and "Traceback" not in err, err
+
+
+def test_networks_of_the_zoo_are_refused_with_bad_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    (tmp_path / "broken.h5").write_bytes(b"no weights")
+    picture = str(_picture(tmp_path / "cat.png"))
+    for code, word, arguments in (
+        (2, "--batch is 1 to 10000", ("resnet50", "--batch", "0")),
+        (2, "no less than", ("resnet50", "--batch", "1", "--image", picture, "--image", picture)),
+        (2, 'Did you mean "vgg19"', ("infer", "vgg18")),
+        (2, "--seed", ("resnet50", "--seed", "-1")),
+        (2, "no --data-dir", ("infer", "network-a", "--train", "1")),
+        (2, "for MNIST", ("infer", "network-a", "--weights", "imagenet")),
+        (2, "MNIST network", ("infer", "vgg19", "--data-dir", str(tmp_path))),
+        (10, "has neither", ("infer", "network-a", "--data-dir", str(tmp_path))),
+        (10, "broken.jpg", ("resnet50", "--image", str(tmp_path / "broken.jpg"))),
+        (10, "none.jpg", ("resnet50", "--image", str(tmp_path / "none.jpg"))),
+        (10, "broken.h5", ("infer", "network-b", "--weights", str(tmp_path / "broken.h5"))),
+        (10, "none.h5", ("infer", "network-b", "--weights", str(tmp_path / "none.h5"))),
+        (2, "--repeat", ("infer", "network-b", "--repeat", "0")),
+        (2, "profile", ("infer", "network-b", "--profile", "moon")),
+    ):
+        _fails(capsys, code, word, *arguments)
+
+
+def test_bad_deployments_and_questions_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import keras
+
+    odd = keras.Sequential([keras.Input((8, 4)), keras.layers.LSTM(3)])
+    odd.save(tmp_path / "odd.keras")
+    (tmp_path / "broken.keras").write_bytes(b"no model")
+    (tmp_path / "text.npy").write_bytes(b"no numbers")
+    where = ("--models", str(tmp_path / "kept"))
+    for code, word, arguments in (
+        (2, "1 to 63", ("deploy", "network-a", "--name", "A/b")),
+        (2, "cluster.toml", ("deploy", "network-a", "--name", "a", "--allow", "x y")),
+        (2, 'Did you mean "network-a"', ("deploy", "network_a", "--name", "a")),
+        (2, "lstm", ("deploy", str(tmp_path / "odd.keras"), "--name", "a")),
+        (10, "broken.keras", ("deploy", str(tmp_path / "broken.keras"), "--name", "a")),
+        (10, "none.keras", ("deploy", str(tmp_path / "none.keras"), "--name", "a")),
+        (
+            10,
+            "text.npy",
+            ("deploy", "network-a", "--name", "a", "--samples", f"{tmp_path}/text.npy"),
+        ),
+        (2, "three channels", ("deploy", "network-a", "--name", "a", "--preprocessing", "caffe")),
+        (2, "neither", ("predict", "a")),
+        (2, "both", ("predict", "a", "--image", "x", "--input", "y")),
+        (2, ".npy", ("predict", "a", "--image", "x", "--output", "x.csv")),
+        (2, "--client goes with", ("models", "--client", "owner")),
+    ):
+        _fails(capsys, code, word, *arguments, *where)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_owners_deploy_and_clients_ask_by_commands(
+    hosts: Hosts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--cluster", str(hosts.cluster), "--json", "--client")
+
+    def run(client: str, *arguments: str) -> object:
+        code = main([*arguments, *where, client])
+        out, err = capsys.readouterr()
+        assert code == 0, err
+        return json.loads(out)
+
+    told = run("owner", "deploy", "network-a", "--name", "digits", "--allow", "hospital")
+    assert isinstance(told, dict) and told["parameters"] == 118_282 and "seeded" in told["weights"]
+    seen = run("hospital", "models")
+    assert isinstance(seen, list)
+    [row] = seen
+    assert (row["name"], row["owner"], row["clients"]) == ("digits", "owner", None)
+    assert row["inputs"] and row["preprocessing"] == "unit" and row["complete"] is True
+
+    picture = _picture(tmp_path / "seven.png", (28, 28, 1))
+    told = run("hospital", "predict", "digits", "--image", str(picture), "--image", str(picture))
+    assert isinstance(told, dict) and told["images"] == ["seven.png"] * 2
+    [outputs] = told["outputs"]
+
+    from tfe_bench.models import images, zoo
+
+    given = images.load(picture, (28, 28, 1), "unit")
+    wanted = np.asarray(zoo.build("network-a").keras(given))
+    np.testing.assert_allclose(outputs, np.repeat(wanted, 2, 0), rtol=0, atol=2e-3)
+
+    np.save(tmp_path / "x.npy", given)
+    file = tmp_path / "y.npy"
+    run("owner", "predict", "digits", "--input", str(tmp_path / "x.npy"), "--output", str(file))
+    np.testing.assert_allclose(np.load(file), wanted, rtol=0, atol=2e-3)
+    assert file.stat().st_mode & 0o777 == 0o600
+
+    there = ("--cluster", str(hosts.cluster), "--client")
+    _fails(
+        capsys,
+        2,
+        'Did you mean "digits"',
+        "predict",
+        "digit",
+        "--image",
+        str(picture),
+        *there,
+        "owner",
+    )
+    _fails(capsys, 30, "another client's", "models", "--remove", "digits", *there, "hospital")
+    _fails(capsys, 10, "none.png", "predict", "digits", "--image", "none.png", *there, "owner")
+    (tmp_path / "bad.npy").write_bytes(b"x")
+    _fails(
+        capsys,
+        10,
+        "bad.npy",
+        "predict",
+        "digits",
+        "--input",
+        f"{tmp_path}/bad.npy",
+        *there,
+        "owner",
+    )
+    np.save(tmp_path / "first.npy", given.transpose(0, 3, 1, 2))
+    _fails(
+        capsys,
+        2,
+        "channels first",
+        "predict",
+        "digits",
+        "--input",
+        f"{tmp_path}/first.npy",
+        *there,
+        "owner",
+    )
+    assert main(["predict", "digits", "--image", str(picture), *there, "hospital"]) == 0
+    assert "seven.png: " in capsys.readouterr().out
+    assert main(["models", *there, "owner"]) == 0
+    assert "118,282" in capsys.readouterr().out
+    assert run("owner", "models", "--remove", "digits") == {"removed": "digits"}
+    assert run("owner", "models") == []
+
+
+@pytest.mark.slow
+def test_local_workers_keep_models_in_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("--models", str(tmp_path / "kept"))
+    assert main(["deploy", "network-d", "--name", "d", *where]) == 0
+    files = sorted(p.relative_to(tmp_path / "kept").parts for p in tmp_path.glob("kept/*/*"))
+    assert files == [(f"party{p}", "d.safetensors") for p in range(3)]
+    picture = _picture(tmp_path / "x.png")
+    assert main(["predict", "d", "--image", str(picture), *where]) == 0
+    assert "x.png: " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_prediction_is_measured_and_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = tmp_path / "r.jsonl"
+    arguments = ("--batch", "2", "--repeat", "2", "--record", str(record))
+    assert main(["infer", "network-d", *arguments]) == 0
+    assert "agreement" in capsys.readouterr().out
+    found = json.loads(record.read_text())
+    assert found["workload"] == "network-d" and found["correct"] is True
+    assert found["parameters"]["weights"].startswith("seeded")
+    assert found["agreement"]["top1"] == 1.0 and found["agreement"]["samples"] == 2
+
+
+_MNIST = Path(os.environ.get("TFE_BENCH_MNIST", "../shared/data/mnist"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not _MNIST.is_dir(), reason="set TFE_BENCH_MNIST to a folder of MNIST")
+@pytest.mark.parametrize("name", ["network-a", "network-d"])
+def test_a_trained_network_is_as_accurate_as_in_plaintext(name: str, tmp_path: Path) -> None:
+    record = tmp_path / "r.jsonl"
+    arguments = ("--data-dir", str(_MNIST), "--train", "1", "--batch", "10000", "--repeat", "1")
+    assert main(["infer", name, *arguments, "--record", str(record)]) == 0
+    found = json.loads(record.read_text())["agreement"]
+    print(found)
+    assert found["samples"] == 10_000 and found["plain_accuracy"] > 0.93
+    assert abs(found["accuracy"] - found["plain_accuracy"]) <= 0.002

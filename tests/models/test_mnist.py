@@ -1,0 +1,119 @@
+"""MNIST's files: what is read, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tfe_bench.errors import DataError
+from tfe_bench.models import mnist
+
+_REAL = Path(os.environ.get("TFE_BENCH_MNIST", "../shared/data/mnist"))
+
+
+def _idx(values: npt.NDArray[np.uint8]) -> bytes:
+    sizes = np.array(values.shape, ">u4").tobytes()
+    return bytes([0, 0, 8, values.ndim]) + sizes + values.tobytes()
+
+
+def _write(folder: Path, name: str, blob: bytes, packed: bool) -> None:
+    if packed:
+        (folder / f"{name}.gz").write_bytes(gzip.compress(blob))
+    else:
+        (folder / name).write_bytes(blob)
+
+
+def _tiny(folder: Path, rng: np.random.Generator, packed: bool = True) -> dict[str, Path]:
+    for part, n in (("train", 7), ("t10k", 3)):
+        images = rng.integers(0, 256, (n, 28, 28), np.uint8)
+        labels = rng.integers(0, 10, n, np.uint8)
+        _write(folder, f"{part}-images-idx3-ubyte", _idx(images), packed)
+        _write(folder, f"{part}-labels-idx1-ubyte", _idx(labels), not packed)
+    return {path.name: path for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_reads_its_four_files_packed_or_not(
+    tmp_path: Path, rng: np.random.Generator, packed: bool
+) -> None:
+    _tiny(tmp_path, rng, packed)
+    found = mnist.load(tmp_path)
+    assert found.train_images.shape == (7, 28, 28) and found.test_images.shape == (3, 28, 28)
+    assert found.train_labels.shape == (7,) and found.test_labels.max() < 10
+    assert found.source == str(tmp_path) and "7 training and 3 test" in repr(found)
+
+
+def test_reads_arrays_of_any_axes(tmp_path: Path, rng: np.random.Generator) -> None:
+    for shape in ((5,), (2, 3), (1, 2, 3, 4), (0, 28, 28)):
+        values = rng.integers(0, 256, shape, np.uint8)
+        (tmp_path / "x").write_bytes(_idx(values))
+        np.testing.assert_array_equal(mnist.read_idx(tmp_path / "x"), values)
+
+
+_IMAGES = "train-images-idx3-ubyte.gz"
+_LABELS = "train-labels-idx1-ubyte"
+
+
+@pytest.mark.parametrize(
+    "file, spoil, word",
+    [
+        (_IMAGES, lambda b: b[:-20], "damaged or cut short"),
+        (_IMAGES, lambda b: b"no gzip", "Cannot read"),
+        (_IMAGES, lambda b: b[:40] + b"\xff" * 40 + b[80:], "Cannot read"),
+        (_IMAGES, lambda b: gzip.compress(gzip.decompress(b)[:-1]), "it holds 5487"),
+        (_IMAGES, lambda b: gzip.compress(gzip.decompress(b) + b"x"), "it holds more"),
+        (_IMAGES, lambda b: gzip.compress(b""), "begins with nothing"),
+        (_IMAGES, lambda b: gzip.compress(b"\0\0\x0d\x03" + bytes(12)), "0000080[13]|0000080"),
+        (_IMAGES, lambda b: gzip.compress(b"\0\0\x08\x03" + bytes(3)), "cut short"),
+        (_IMAGES, lambda b: gzip.compress(b"\0\0\x08\x03" + b"\xff" * 12), "cut short or says"),
+        (_IMAGES, lambda b: gzip.compress(b"\0\0\x08\x01\0\0\0\x02ab"), r"\[n, 28, 28\]"),
+        (_IMAGES, lambda b: gzip.compress(b"\0\0\x08\x03" + bytes(12)), r"\[n, 28, 28\]"),
+        (_LABELS, lambda b: b"\0\0\x08\x01\0\0\0\x02ab", "Every image has a label"),
+        (_LABELS, lambda b: b"\0\0\x08\x01\0\0\0\x07" + bytes([0, 1, 2, 3, 4, 5, 10]), "0 to 9"),
+        (_LABELS, None, "has neither"),
+    ],
+    ids=str,
+)
+def test_names_the_file_that_is_missing_or_damaged(
+    tmp_path: Path,
+    rng: np.random.Generator,
+    file: str,
+    spoil: Callable[[bytes], bytes] | None,
+    word: str,
+) -> None:
+    path = _tiny(tmp_path, rng)[file]
+    if spoil is None:
+        path.unlink()
+    else:
+        path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(DataError, match=word) as raised:
+        mnist.load(tmp_path)
+    assert str(tmp_path) in str(raised.value)
+
+
+def test_a_missing_folder_or_network_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DataError, match="train-images-idx3-ubyte"):
+        mnist.load(tmp_path / "none")
+    import keras
+
+    def refuse() -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(keras.datasets.mnist, "load_data", refuse)
+    with pytest.raises(DataError, match="--data-dir"):
+        mnist.load()
+
+
+@pytest.mark.skipif(not _REAL.is_dir(), reason="set TFE_BENCH_MNIST to a folder of MNIST")
+def test_reads_the_real_one() -> None:
+    found = mnist.load(_REAL)
+    assert len(found.train_images) == 60_000 and len(found.test_images) == 10_000
+    assert np.bincount(found.test_labels).tolist()[:3] == [980, 1135, 1032]

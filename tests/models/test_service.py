@@ -1,0 +1,257 @@
+"""The prediction service on three hosts: roles, permissions, restarts, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cluster.conftest import Hosts
+from tests.models.conftest import CLIENTS
+from tfe_bench.cluster.client import PrivateInput
+from tfe_bench.cluster.launch import Cluster
+from tfe_bench.cluster.store import SUFFIX
+from tfe_bench.errors import (
+    ConfigError,
+    DataError,
+    PolicyError,
+    ProtocolError,
+    SecurityError,
+    TfeBenchError,
+    UsageError,
+)
+from tfe_bench.models import service
+from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.ranges import Plan
+
+_WEIGHT = 0.123456  # in every model of these tests
+
+
+def _model(seed: int = 1, scale: float = 1.0) -> PrivateModel:
+    import keras
+
+    rng = np.random.default_rng(seed)
+    layers = [
+        keras.Input((6, 6, 1)),
+        keras.layers.Conv2D(2, 3, activation="relu"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(3),
+    ]
+    model = keras.Sequential(layers, name="tiny")
+    weights = [scale * rng.uniform(-1, 1, w.shape) for w in model.get_weights()]
+    weights[0].reshape(-1)[0] = _WEIGHT
+    model.set_weights(weights)
+    return convert(model, np.random.default_rng(2).uniform(0, 1, (8, 6, 6, 1)))
+
+
+def _images(rng: np.random.Generator, batch: int = 2) -> Any:
+    return rng.uniform(0, 1, (batch, 6, 6, 1))
+
+
+@pytest.fixture(scope="module")
+def clients(hosts: Hosts) -> Iterator[dict[str, Any]]:
+    """The clients of the three roles."""
+    opened = {name: Cluster(hosts.cluster, name) for name in CLIENTS}
+    yield {name: cluster.client for name, cluster in opened.items()}
+    for cluster in opened.values():
+        cluster.close()
+
+
+def _check(client: Any, name: str, private: PrivateModel, rng: np.random.Generator) -> None:
+    images = _images(rng)
+    got, _ = service.predict(client, name, images)
+    np.testing.assert_allclose(got, private.plain(images), rtol=0, atol=2e-3)
+
+
+def test_owners_deploy_others_predict_and_workers_restart(
+    hosts: Hosts, clients: dict[str, Any], rng: np.random.Generator
+) -> None:
+    private = _model()
+    service.deploy_model(clients["owner"], private, "tiny", ["hospital"], preprocessing="unit")
+    _check(clients["hospital"], "tiny", private, rng)
+    files = [*hosts.folder.glob(f"models[01]/tiny{SUFFIX}"), hosts.folder / f"kept/tiny{SUFFIX}"]
+    assert len(files) == 3
+    for file in files:
+        assert file.stat().st_mode & 0o777 == 0o600
+
+    # They survive a restart, also of all three.
+    for party in range(3):
+        assert hosts.stop(party) == 0
+    hosts.ensure()
+    _check(clients["owner"], "tiny", private, rng)
+
+    seen = {name: service.listed(client) for name, client in clients.items()}
+    assert [m.name for m in seen["owner"]] == ["tiny"] == [m.name for m in seen["hospital"]]
+    assert seen["guest"] == []
+    model = seen["owner"][0]
+    assert (model.owner, model.clients, model.complete) == ("owner", ("hospital",), True)
+    assert seen["hospital"][0].clients is None and model.preprocessing == "unit"
+
+    # Another model under the name; who asks for the old one is told.
+    other = _model(5)
+    with pytest.raises(UsageError, match="--replace"):
+        service.deploy_model(clients["owner"], other, "tiny")
+    service.deploy_model(clients["owner"], other, "tiny", ["*"], replace=True)
+    with pytest.raises(UsageError, match="another deployment"):
+        service.predict(clients["hospital"], model, _images(rng))
+    for name in CLIENTS:
+        _check(clients[name], "tiny", other, rng)
+
+    for party in range(3):
+        log = hosts.log(party)
+        assert "0.1234" not in log and "Traceback" not in log
+    with pytest.raises(PolicyError, match="another client's"):
+        service.remove_model(clients["hospital"], "tiny")
+    service.remove_model(clients["owner"], "tiny")
+    assert service.listed(clients["owner"]) == []
+    assert not any(file.exists() for file in files)
+
+
+def test_what_is_not_permitted_is_refused_and_the_service_stays_up(
+    hosts: Hosts, clients: dict[str, Any], rng: np.random.Generator
+) -> None:
+    private = _model()
+    owner, hospital, guest = (clients[name] for name in CLIENTS)
+    service.deploy_model(owner, private, "tiny", ["hospital"], replace=True)
+    with pytest.raises(PolicyError, match='program "deploy", to client "guest"'):
+        service.deploy_model(guest, private, "mine")
+    with pytest.raises(PolicyError, match="another client's"):
+        service.deploy_model(hospital, private, "tiny", replace=True)
+    with pytest.raises(UsageError, match="no model 'tiny'"):
+        service.predict(guest, "tiny", _images(rng))
+    with pytest.raises(UsageError, match='Did you mean "tiny"'):
+        service.predict(hospital, "tinny", _images(rng))
+    # A client that does not ask first is refused by the workers themselves.
+    model = service.find(owner, "tiny")
+    with pytest.raises(PolicyError, match="--allow"):
+        service.predict(guest, model, _images(rng))
+    with pytest.raises(UsageError, match="channels first"):
+        service.predict(hospital, "tiny", rng.uniform(0, 1, (2, 1, 6, 6)))
+    with pytest.raises(TfeBenchError, match="outside of the model's range"):
+        service.predict(hospital, "tiny", np.full((1, 6, 6, 1), np.nan))
+    image = PrivateInput(np.zeros((1, 6, 6, 1), np.int64), 16)
+    parameters = {"name": "tiny", "deployment": model.deployment, "profile": "local"}
+    bad: list[tuple[dict[str, Any], dict[str, PrivateInput], str]] = [
+        ({"name": "../tiny"}, {"x": image}, "1 to 63"),
+        ({"name": "none"}, {"x": image}, "no model 'none'"),
+        ({"profile": "moon"}, {"x": image}, "profile"),
+        ({"more": 1}, {"x": image}, "no parameter"),
+        ({"deployment": "0" * 32}, {"x": image}, "another deployment"),
+        ({}, {}, "1 to 4096"),
+        ({}, {"x": image}, "wants"),
+    ]
+    for changed, inputs, word in bad:
+        with pytest.raises(UsageError, match=word):
+            hospital.run("serve", {**parameters, **changed}, inputs)
+    [name] = ["input0"]
+    for unfit in (
+        PrivateInput(np.zeros((1, 6, 5, 1), np.int64), 16),
+        PrivateInput(np.zeros((1, 6, 6, 1), np.int64), 12),
+        PrivateInput(np.zeros((0, 6, 6, 1), np.int64), 16),
+    ):
+        with pytest.raises(UsageError, match=r"wants|1 to 4096"):
+            hospital.run("serve", parameters, {name: unfit})
+    _check(hospital, "tiny", private, rng)
+    service.remove_model(owner, "tiny")
+
+
+def test_bad_deployments_are_refused_before_anything_is_kept(
+    hosts: Hosts, clients: dict[str, Any]
+) -> None:
+    private = _model()
+    owner = clients["owner"]
+    about = {
+        "plan": private.plan.header(),
+        "bounds": private.bounds,
+        "preprocessing": None,
+    }
+    good: dict[str, Any] = {
+        "name": "bad",
+        "clients": [],
+        "replace": False,
+        "deployment": "0" * 32,
+        "about": about,
+    }
+    vector = private.shared_weights()
+    for changed in (
+        {"name": "Bad"},
+        {"clients": "hospital"},
+        {"clients": ["a b"]},
+        {"replace": 1},
+        {"deployment": "x"},
+        {"about": {"plan": {}, "bounds": private.bounds, "preprocessing": None}},
+        {"about": {**about, "bounds": {}}},
+        {"about": {**about, "bounds": dict.fromkeys(private.bounds, -1.0)}},
+        {"about": {**about, "preprocessing": "magic"}},
+        {"about": {**about, "code": "x"}},
+        {"else": 1},
+    ):
+        with pytest.raises((UsageError, DataError)):
+            owner.run("deploy", {**good, **changed}, vector)
+    with pytest.raises(UsageError, match="arrays of the plan's weights"):
+        owner.run("deploy", good, {**vector, "weights0": PrivateInput(np.zeros(3, np.int64))})
+    with pytest.raises(UsageError, match="fractional_bits=16"):
+        service.deploy_model(
+            owner,
+            PrivateModel(Plan(private.plan.graph, 12, private.plan.numbers), private.bounds, True),
+            "bad",
+        )
+    assert "bad" not in [m.name for m in service.listed(owner)]
+
+
+def test_damaged_and_foreign_files_are_told_and_others_still_served(
+    hosts: Hosts, clients: dict[str, Any], rng: np.random.Generator
+) -> None:
+    owner = clients["owner"]
+    private, other = _model(), _model(5)
+    service.deploy_model(owner, private, "tiny", replace=True)
+    service.deploy_model(owner, other, "other", replace=True)
+    path, backup = (hosts.folder / f"models1/{n}{SUFFIX}" for n in ("tiny", "other"))
+    whole = path.read_bytes()
+
+    path.write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
+    with pytest.raises(ConfigError, match=r"tiny\.safetensors of party 1 is damaged"):
+        service.predict(owner, "tiny", _images(rng))
+    path.write_bytes(backup.read_bytes())
+    with pytest.raises((SecurityError, UsageError)):
+        service.predict(owner, "tiny", _images(rng))
+    path.unlink()
+    with pytest.raises(UsageError, match="different deployments"):
+        service.predict(owner, "tiny", _images(rng))
+
+    # Shares of a whole file of this name, but of other masks.
+    model = service.find(owner, "other")
+    path.write_bytes(whole)
+    path.chmod(0o600)
+    spoilt = backup.read_bytes()
+    service.deploy_model(owner, other, "other", replace=True)
+    fresh = service.find(owner, "other").deployment
+    backup.write_bytes(spoilt.replace(model.deployment.encode(), fresh.encode()))
+    backup.chmod(0o600)
+    with pytest.raises(ProtocolError, match="not fit each other"):
+        service.predict(owner, "other", _images(rng))
+
+    _check(owner, "tiny", private, rng)
+    service.deploy_model(owner, other, "other", replace=True)
+    _check(owner, "other", other, rng)
+    for name in ("tiny", "other"):
+        service.remove_model(owner, name)
+
+
+def test_several_clients_at_once_get_their_own(
+    hosts: Hosts, clients: dict[str, Any], rng: np.random.Generator
+) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    private = _model()
+    service.deploy_model(clients["owner"], private, "tiny", ["*"], replace=True)
+    seeds = rng.integers(0, 2**31, 3)
+
+    def ask(turn: int) -> None:
+        _check(clients[CLIENTS[turn]], "tiny", private, np.random.default_rng(seeds[turn]))
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(ask, range(3)))
+    service.remove_model(clients["owner"], "tiny")

@@ -1,0 +1,127 @@
+"""The zoo: its shapes, its seeded weights, and files that are none of its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfe_bench.errors import DataError, UsageError
+from tfe_bench.models import images, zoo
+from tfe_bench.models.zoo import networks, seeded
+
+# PROTOCOLS.md 5.2: products per image
+_PRODUCTS = {
+    "network-a": 118_016,
+    "network-b": 666_600,
+    "network-c": 2_293_000,
+    "network-d": 123_500,
+}
+
+
+@pytest.mark.parametrize("name", sorted(networks.PARAMETERS))
+def test_networks_have_the_published_parameters_and_products(name: str) -> None:
+    import keras
+
+    model = zoo.build(name).keras
+    assert model.count_params() == networks.PARAMETERS[name]
+    products = 0
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.Dense):
+            products += int(np.prod(layer.kernel.shape))
+        elif isinstance(layer, keras.layers.Conv2D):
+            products += int(np.prod(layer.kernel.shape) * np.prod(layer.output.shape[1:3]))
+    assert products == _PRODUCTS[name]
+    assert model.output_shape == (None, 10) and model.input_shape == (None, 28, 28, 1)
+
+
+def test_networks_start_from_their_seed() -> None:
+    first, again, other = (zoo.build("network-a", seed=s).keras for s in (3, 3, 4))
+    for a, b in zip(first.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert not np.array_equal(first.get_weights()[0], other.get_weights()[0])
+
+
+def _check_seeded(name: str) -> None:
+    import keras
+
+    model = zoo.build(name, "seeded")
+    entry, network = model.entry, model.keras
+    assert network.count_params() == entry.parameters and "seeded" in model.weights
+    shown = images.prepare(seeded.images(entry.input_shape, 7, 3), entry.preprocessing)
+    inner = [layer.output for layer in network.layers[1:]]
+    *activations, logits = keras.Model(network.inputs[0], inner)(shown, training=False)
+    logits = np.asarray(logits)
+    assert logits.shape == (3, entry.classes) and len(set(logits.argmax(1).tolist())) > 1
+    assert logits.std(0).mean() > 0.1
+    for layer, values in zip(network.layers[1:], activations, strict=False):
+        largest = float(np.abs(values).max())
+        assert 1e-3 < largest < 2**11, (layer.name, largest)
+
+
+def test_seeded_batch_normalisation_keeps_ranges_and_tells_images_apart() -> None:
+    _check_seeded("mobilenetv2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet50", "resnet50v2", "vgg19", "densenet121"])
+def test_seeded_weights_of_the_larger_models(name: str) -> None:
+    _check_seeded(name)
+
+
+def test_a_network_without_normalisation_is_scaled() -> None:
+    import keras
+
+    layers = [keras.Input((16, 16, 3))]
+    for _ in range(6):
+        layers += [keras.layers.Conv2D(8, 3, padding="same", activation="relu")]
+    network = keras.Sequential([*layers, keras.layers.Flatten(), keras.layers.Dense(10)])
+    shown = seeded.images((16, 16, 3)) - 128
+    seeded.fill(network, shown)
+    probe = keras.Model(network.inputs[0], network.layers[5].output)
+    assert np.mean(np.square(probe(shown))) == pytest.approx(1, rel=1e-3)
+    assert np.std(network(shown)) == pytest.approx(3, rel=0.2)
+
+
+def test_weights_come_from_files_and_damaged_ones_are_named(tmp_path: Path) -> None:
+    model = zoo.build("network-a", seed=5).keras
+    path = tmp_path / "a.weights.h5"
+    model.save_weights(path)
+    loaded = zoo.build("network-a", path)
+    assert loaded.weights == "a.weights.h5"
+    np.testing.assert_array_equal(loaded.keras.get_weights()[2], model.get_weights()[2])
+
+    with pytest.raises(DataError, match="network D"):
+        zoo.build("network-d", path)
+    (tmp_path / "cut.h5").write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(DataError, match="damaged"):
+        zoo.build("network-a", tmp_path / "cut.h5")
+    with pytest.raises(DataError, match="no weights file"):
+        zoo.build("network-a", tmp_path / "none.h5")
+    (tmp_path / "x.keras").write_bytes(b"")
+    with pytest.raises(DataError, match=r"tfe_bench\.convert"):
+        zoo.build("network-a", tmp_path / "x.keras")
+    weights = model.get_weights()
+    weights[0][3, 3] = np.nan
+    model.set_weights(weights)
+    model.save_weights(path)
+    with pytest.raises(DataError, match="NaN"):
+        zoo.build("network-a", path)
+
+
+def test_unknown_models_and_missing_downloads_say_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(UsageError, match='Did you mean "resnet50"'):
+        zoo.build("resnet5O")
+    with pytest.raises(UsageError, match="for MNIST"):
+        zoo.build("network-a", "imagenet")
+    import keras
+
+    def refuse(**_: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(keras.applications, "ResNet50", refuse)
+    with pytest.raises(DataError, match="--weights seeded"):
+        zoo.build("resnet50", "imagenet")

@@ -1,0 +1,55 @@
+"""A refreshed value is the same value, under masks that say nothing of the old ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols import refresh
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+
+EDGES = np.array([0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63)], np.int64)
+
+
+@pytest.mark.parametrize("dealer", range(3))
+@pytest.mark.parametrize("limbs", (1, 2))
+def test_the_value_stays_and_every_part_is_new(
+    dealer: int, limbs: int, rng: np.random.Generator
+) -> None:
+    values = np.concatenate([EDGES, rng.integers(-(2**63), 2**63, 10_001)])
+    if limbs == 2:
+        values = values.reshape(-1, 2)
+
+    def program(p: Party, x: Shared) -> Any:
+        graph = p.function(lambda y: refresh.refresh(p, y))
+        return graph(x), graph(x), x, measured(p, graph, x)
+
+    sim = simulate(program, values, dealer=dealer, limbs=limbs, fractional_bits=7)
+    given = sim.value(lambda out: out[2])
+    if limbs == 1:
+        np.testing.assert_array_equal(given, values)
+    for i in range(2):
+        np.testing.assert_array_equal(sim.value(lambda out, i=i: out[i]), given)
+    for first, second, x, _ in sim.outputs:
+        assert (first.fractional_bits, first.limbs) == (7, limbs)
+        for part in ("m", "l1", "l2"):
+            one, two, old = (getattr(y, part) for y in (first, second, x))
+            assert (one is None) == (old is None)
+            if one is not None:
+                assert not np.any(one == two) and not np.any(one == old)
+    cost = refresh.refresh_cost(values.size // limbs, limbs)
+    assert_costs([out[3] for out in sim.outputs], cost, dealer)
+
+
+def test_a_smaller_ring_is_refused() -> None:
+    def program(p: Party, x: Shared) -> Any:
+        small = Shared(x.m, x.l1, x.l2, x.dealer, 0, 1, 31)
+        return p.function(lambda y: refresh.refresh(p, y))(small)
+
+    with pytest.raises(UsageError, match="refresh wants"):
+        simulate(program, np.arange(3))

@@ -1,0 +1,207 @@
+"""`python -m tfe_bench resnet50|infer`: private predictions of a known network, and their cost."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.cli.common import (
+    add_run_options,
+    check_run_options,
+    harness_parameters,
+    open_cluster,
+    progress_bar,
+    quiet_tensorflow,
+    report,
+)
+from tfe_bench.errors import UsageError
+
+if TYPE_CHECKING:
+    from tfe_bench.models.mnist import Mnist
+    from tfe_bench.models.zoo import Entry
+
+# Of the plaintext outputs' range.
+_TOLERANCE = 1e-2
+_SAME = 0.998
+_MOST_BATCH = 10_000
+# Larger batches go through the model in parts.
+_AT_ONCE = 1024
+# Pictures that are measured are not those from which ranges and seeded weights are taken.
+_SEED = 1000
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the two commands."""
+    p = commands.add_parser(
+        "resnet50",
+        help="predict privately with ResNet50",
+        description="Shares ResNet50's weights and a picture among three workers, predicts "
+        "without any worker seeing either, compares with plaintext Keras and prints what it cost.",
+    )
+    _add_options(p)
+    p.set_defaults(run=run, model="resnet50")
+
+    p = commands.add_parser(
+        "infer",
+        help="predict privately with another network of the zoo",
+        description="As resnet50, for resnet50v2, vgg19, densenet121, mobilenetv2, or one of the "
+        "MNIST networks network-a, network-b, network-c, network-d.",
+    )
+    p.add_argument("model", metavar="MODEL", help="a name of the zoo")
+    p.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="FOLDER",
+        help="test images of MNIST (IDX files) for an MNIST network, instead of made-up ones",
+    )
+    p.add_argument(
+        "--train",
+        type=int,
+        default=0,
+        metavar="EPOCHS",
+        help="train the network on the images of --data-dir first, in plaintext",
+    )
+    _add_options(p)
+    p.set_defaults(run=run)
+
+
+def _add_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--image",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a picture (JPEG, PNG, GIF, BMP), may be repeated; without one they are made up",
+    )
+    p.add_argument(
+        "--weights",
+        default="seeded",
+        metavar="W",
+        help="imagenet (downloaded once), the path of a weights file (.h5), or seeded: made up, "
+        "calibrated, of the same cost (default)",
+    )
+    p.add_argument("--batch", type=int, metavar="N", help="pictures in one prediction (default 1)")
+    p.add_argument("--seed", type=int, default=1, help="of what is made up (default 1)")
+    add_run_options(p, 3)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs a command."""
+    import numpy as np
+
+    from tfe_bench.models import images, zoo
+    from tfe_bench.models.agreement import agreement
+    from tfe_bench.models.private import convert
+    from tfe_bench.models.zoo import training
+
+    quiet_tensorflow()
+    entry = zoo.find(arguments.model)
+    batch = max(1, len(arguments.image)) if arguments.batch is None else arguments.batch
+    if not max(1, len(arguments.image)) <= batch <= _MOST_BATCH:
+        raise UsageError(
+            f"--batch is 1 to {_MOST_BATCH} and no less than the pictures. Received: {batch} and "
+            f"{len(arguments.image)} pictures."
+        )
+    epochs, folder = getattr(arguments, "train", 0), getattr(arguments, "data_dir", None)
+    if not 0 <= epochs <= 1000 or (epochs and folder is None):
+        raise UsageError(
+            f"--train is 0 to 1000 and goes with --data-dir. Received: {epochs}"
+            f"{'' if folder is not None else ' and no --data-dir'}."
+        )
+    if arguments.seed < 0:
+        raise UsageError(f"--seed is 0 or more. Received: {arguments.seed}.")
+    check_run_options(arguments)
+    digits = None if folder is None else _digits(folder, arguments, entry, batch)
+    if digits is None:
+        given, shown = _pictures(arguments, entry, batch)
+    else:
+        test = digits.test_images[:batch, :, :, None]
+        given, shown = images.prepare(test, entry.preprocessing), "MNIST test"
+    with progress_bar(arguments) as bar:
+        bar.say("building the model")
+        built = zoo.build(arguments.model, arguments.weights, arguments.seed)
+        samples = zoo.samples(entry, arguments.seed)
+        if digits is not None:
+            public = digits.train_images[:64, :, :, None]
+            samples = images.prepare(public, entry.preprocessing)
+        if digits is not None and epochs:
+            bar.say("training")
+            built = training.train(built, digits, epochs, arguments.seed)
+        bar.say("converting the model")
+        plain = np.asarray(built.keras(given, training=False), np.float64)
+        private = convert(built.keras, samples)
+        at_once = batch if batch <= _AT_ONCE else None
+        parameters = {**private.parameters(arguments.profile, at_once), **_harness(arguments)}
+        inputs = {**private.shared_weights(), **private.shared_inputs(given)}
+        bar.say("starting the workers")
+        with open_cluster(arguments, bar) as cluster:
+            result = cluster.run("predict", parameters, inputs, bar.update)
+    outputs = private.decode(result)
+    found = agreement(plain, outputs)
+    # Where thousands are compared, two logits of some may be equal but for rounding.
+    least = 1.0 if batch < _AT_ONCE else _SAME
+    correct = found.top1 >= least and found.relative_error <= _TOLERANCE
+    labelled = {}
+    if digits is not None:
+        labels = digits.test_labels[:batch]
+        labelled = {
+            "accuracy": training.accuracy(outputs, labels),
+            "plain_accuracy": training.accuracy(plain, labels),
+        }
+    report(
+        entry.name,
+        arguments,
+        cluster,
+        result,
+        {
+            "model": entry.title,
+            "weights": built.weights,
+            "parameters": entry.parameters,
+            "batch": batch,
+            "images": shown,
+        },
+        correct,
+        found.largest_error,
+        private.fractional_bits,
+        agreement={
+            "top1": found.top1,
+            "top5": found.top5,
+            "largest_error": found.largest_error,
+            "relative_error": found.relative_error,
+            "samples": found.samples,
+            **labelled,
+        },
+    )
+    return 0 if correct else 1
+
+
+def _harness(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {**harness_parameters(arguments), "warm_up": 1}
+
+
+def _digits(folder: Path, arguments: argparse.Namespace, entry: Entry, batch: int) -> Mnist:
+    """MNIST, if that is what the network takes."""
+    from tfe_bench.models import mnist
+
+    if entry.classes != 10 or arguments.image:
+        raise UsageError("--data-dir goes with an MNIST network, without --image.")
+    found = mnist.load(folder)
+    if len(found.test_labels) < batch:
+        raise UsageError(f"--batch is at most {len(found.test_labels)} here. Received: {batch}.")
+    return found
+
+
+def _pictures(arguments: argparse.Namespace, entry: Entry, batch: int) -> tuple[Any, str]:
+    """The prepared inputs, and what the record says of them."""
+    import numpy as np
+
+    from tfe_bench.models import images, zoo
+
+    rows = [images.load(path, entry.input_shape, entry.preprocessing) for path in arguments.image]
+    words = [path.name for path in arguments.image]
+    if made_up := batch - len(rows):
+        rows.append(zoo.samples(entry, arguments.seed + _SEED, made_up))
+        words.append(f"{made_up} made up (seed {arguments.seed + _SEED})")
+    return np.concatenate(rows), ", ".join(words)

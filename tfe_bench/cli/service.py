@@ -1,0 +1,386 @@
+"""`python -m tfe_bench deploy|predict|models`: the prediction service, seen from its clients."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from tfe_bench.models.private import PrivateModel
+    from tfe_bench.models.service import Deployed
+
+_SHOWN = 5
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the three commands."""
+    p = commands.add_parser(
+        "deploy",
+        help="have three workers keep a Keras model's shares",
+        description="Converts a Keras model, shares its weights among three workers and has them "
+        "keep these under a name. No worker sees a weight. Without --cluster three local workers "
+        "keep them in one folder, for trying out.",
+    )
+    p.add_argument(
+        "model", metavar="MODEL", help="a .keras file, or a name of the zoo, as resnet50"
+    )
+    p.add_argument("--name", required=True, metavar="NAME", help="letters, digits, - and _")
+    p.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="CLIENT",
+        help="a client that may use it besides its owner, * for all; may be repeated",
+    )
+    p.add_argument("--replace", action="store_true", help="replace what has this name")
+    p.add_argument(
+        "--samples",
+        type=Path,
+        metavar="FILE",
+        help="a few public inputs (.npy, [n, ...]) from which ranges are taken",
+    )
+    p.add_argument(
+        "--preprocessing",
+        metavar="WAY",
+        help="how pictures are prepared for it: caffe (ResNet50, VGG19), tf (ResNet50V2, "
+        "MobileNetV2), torch (DenseNet121), unit (0 to 1) or none",
+    )
+    p.add_argument(
+        "--weights",
+        default="seeded",
+        metavar="W",
+        help="of a model of the zoo: imagenet, a path, or seeded (default)",
+    )
+    _add_cluster(p)
+    p.set_defaults(run=deploy)
+
+    p = commands.add_parser(
+        "predict",
+        help="ask three workers for a private prediction",
+        description="Shares a picture or numbers among three workers that keep a model, and puts "
+        "the result together here. No worker sees either.",
+    )
+    p.add_argument("name", metavar="NAME", help="of a deployed model; see `models`")
+    p.add_argument(
+        "--image",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a picture (JPEG, PNG, GIF, BMP); may be repeated",
+    )
+    p.add_argument("--input", type=Path, metavar="FILE", help="numbers instead (.npy, [n, ...])")
+    p.add_argument(
+        "--preprocessing", metavar="WAY", help="of pictures, if the model's owner did not say"
+    )
+    p.add_argument("--batch", type=int, metavar="N", help="samples at a time (default 32)")
+    p.add_argument("--output", type=Path, metavar="FILE", help="write the outputs (.npy)")
+    _add_cluster(p)
+    p.set_defaults(run=predict)
+
+    p = commands.add_parser(
+        "models",
+        help="the deployed models that this client may use",
+        description="Lists the models that three workers keep, as far as this client may use them.",
+    )
+    p.add_argument("--remove", metavar="NAME", help="remove one of this client's instead")
+    _add_cluster(p)
+    p.set_defaults(run=models)
+
+
+def _add_cluster(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml of three hosts")
+    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
+    p.add_argument(
+        "--models",
+        type=Path,
+        metavar="FOLDER",
+        help="where three local workers keep models (default ~/.local/share/tfe_bench/models)",
+    )
+    p.add_argument("--json", action="store_true", help="print JSON, nothing else")
+
+
+# ---- deploy
+
+
+def deploy(arguments: argparse.Namespace) -> int:
+    """Deploys a model."""
+    from tfe_bench.cli.common import progress_bar, quiet_tensorflow
+    from tfe_bench.cluster.store import check_name
+    from tfe_bench.models import service
+
+    quiet_tensorflow()
+    check_name(arguments.name)
+    service.check_clients(arguments.allow)
+    with progress_bar(arguments) as bar:
+        bar.say("converting the model")
+        private, way, source = _converted(arguments)
+        with _cluster(arguments, bar) as cluster:
+            started = time.perf_counter()
+            service.deploy_model(
+                cluster.client,
+                private,
+                arguments.name,
+                arguments.allow,
+                arguments.replace,
+                way,
+                bar.update,
+            )
+            seconds = time.perf_counter() - started
+    told = {
+        "name": arguments.name,
+        "model": private.name,
+        "weights": source,
+        "parameters": private.graph.parameters,
+        "calibrated": private.calibrated,
+        "rescaled": private.rescaled,
+        "clients": arguments.allow,
+        "preprocessing": way,
+        "seconds": seconds,
+    }
+    if arguments.json:
+        print(json.dumps(told))
+        return 0
+    print(f"{arguments.name}: {private.graph.parameters:,} weights shared in {seconds:.1f} s")
+    who = "every client" if "*" in arguments.allow else ", ".join(["its owner", *arguments.allow])
+    print(f"may be used by {who}")
+    if not private.calibrated:
+        print("ranges: assumed, |v| < 2^14 in every layer; --samples FILE takes them from inputs")
+    if private.rescaled:
+        print(f"fewer fractional bits for the range in: {', '.join(private.rescaled)}")
+    return 0
+
+
+def _converted(arguments: argparse.Namespace) -> tuple[PrivateModel, str | None, str]:
+    """The model of the command line, its preprocessing, and where its weights come from."""
+    from tfe_bench.models import images, zoo
+    from tfe_bench.models.private import convert
+
+    way = arguments.preprocessing
+    samples = None if arguments.samples is None else _numbers(arguments.samples)
+    if arguments.model in zoo.names():
+        built = zoo.build(arguments.model, arguments.weights)
+        way = way or built.entry.preprocessing
+        shown = zoo.samples(built.entry) if samples is None else samples
+        private, source = convert(built.keras, shown), built.weights
+    elif Path(arguments.model).suffix != ".keras" and not Path(arguments.model).exists():
+        zoo.find(arguments.model)  # says which there are
+        raise AssertionError("unreachable")
+    else:
+        private, source = convert(arguments.model, samples), Path(arguments.model).name
+    if way is not None:
+        shapes = list(private.graph.inputs.values())
+        images.check_way(way, images.picture_shape(shapes[0])[2])
+    return private, way, source
+
+
+def _numbers(path: Path) -> Any:
+    """An array of reals with a batch.
+
+    Raises:
+        DataError: the file is missing, damaged, or holds something else.
+    """
+    import numpy as np
+
+    try:
+        values = np.load(path, allow_pickle=False)
+    except Exception as error:  # NumPy's header parser raises many kinds on random bytes
+        raise DataError(
+            f"{str(path)!r} is not a .npy file that can be read, or a damaged one. "
+            f"Received: {type(error).__name__}."
+        ) from error
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf" or not values.size:
+        raise DataError(f"{str(path)!r} holds no array of numbers. Give a .npy file of reals.")
+    return values
+
+
+# ---- predict
+
+
+def predict(arguments: argparse.Namespace) -> int:
+    """Asks for a prediction; prints or writes it."""
+    from tfe_bench.cli.common import progress_bar, quiet_tensorflow, total_rounds
+    from tfe_bench.models import service
+
+    quiet_tensorflow()
+    if bool(arguments.image) == (arguments.input is not None):
+        raise UsageError(
+            "predict takes pictures (--image FILE) or numbers (--input FILE). Received: "
+            f"{'both' if arguments.image else 'neither'}."
+        )
+    if arguments.output is not None:
+        _check_output(arguments.output)
+    with progress_bar(arguments) as bar, _cluster(arguments, bar) as cluster:
+        model = service.find(cluster.client, arguments.name)
+        if arguments.output is not None and len(model.private.graph.outputs) > 1:
+            raise UsageError("--output takes a model of one output; this has more. Use --json.")
+        bar.say("preparing the inputs")
+        inputs = _inputs(arguments, model)
+        started = time.perf_counter()
+        outputs, result = service.predict(
+            cluster.client, model, inputs, cluster.profile.name, arguments.batch, bar.update
+        )
+        seconds = time.perf_counter() - started
+    names = [path.name for path in arguments.image]
+    measured = result.measured
+    told = {
+        "model": model.name,
+        "seconds": seconds,
+        "run_seconds": max(m["seconds"][0] for m in measured),
+        "bytes_sent": [sum(m["payload"]) for m in measured],
+        "rounds": total_rounds(measured)[0],
+    }
+    several = outputs if isinstance(outputs, list) else [outputs]
+    if arguments.output is not None:
+        _write(arguments.output, several)
+    if arguments.json:
+        shown = None if arguments.output is not None else [y.tolist() for y in several]
+        print(json.dumps({**told, "images": names, "outputs": shown}))
+        return 0
+    for i, row in enumerate(several[0]):
+        print(f"{names[i] if names else f'sample {i}'}: {_best(row)}")
+        if i + 1 == 20 and len(several[0]) > 20:
+            print(f"... and {len(several[0]) - 20} more (--output FILE takes all)")
+            break
+    if arguments.output is not None:
+        print(f"written to {arguments.output}")
+    print(
+        f"{seconds:.2f} s, {told['run_seconds']:.2f} s of it at the workers; "
+        f"{sum(told['bytes_sent']) / 1e6:.3g} MB sent in {told['rounds']} rounds"
+    )
+    return 0
+
+
+def _inputs(arguments: argparse.Namespace, model: Deployed) -> Any:
+    import numpy as np
+
+    from tfe_bench.models import images
+
+    if arguments.input is not None:
+        return _numbers(arguments.input)
+    way = arguments.preprocessing or model.preprocessing
+    shapes = list(model.private.graph.inputs.values())
+    if len(shapes) != 1:
+        raise UsageError(f"{model.name!r} has {len(shapes)} inputs. Use the Python client.")
+    if way is None:
+        raise UsageError(
+            f"The owner of {model.name!r} does not say how pictures are prepared for it. Add "
+            f"--preprocessing ({', '.join(images.WAYS)})."
+        )
+    return np.concatenate([images.load(path, shapes[0], way) for path in arguments.image])
+
+
+def _best(row: Any) -> str:
+    """The largest outputs by their index."""
+    flat = row.reshape(-1)
+    order = sorted(range(flat.size), key=lambda i: -flat[i])[:_SHOWN]
+    return "  ".join(f"{i} ({flat[i]:.4g})" for i in order)
+
+
+def _check_output(path: Path) -> None:
+    """Refuses before the job what could not be written after it."""
+    if path.suffix.lower() != ".npy":
+        raise UsageError(f"--output is a .npy file. Received: {str(path)!r}.")
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise DataError(
+            f"The outputs cannot be written to {str(path)!r}. Received: a folder, or a missing or "
+            "read-only one. Choose another --output."
+        )
+
+
+def _write(path: Path, outputs: list[Any]) -> None:
+    import io
+
+    import numpy as np
+
+    from tfe_bench.cluster import tls
+
+    buffer = io.BytesIO()
+    np.save(buffer, outputs[0])
+    tls.write_private(path, buffer.getvalue(), overwrite=True)
+
+
+# ---- models
+
+
+def models(arguments: argparse.Namespace) -> int:
+    """Lists the models, or removes one."""
+    from tfe_bench.cli.common import progress_bar
+
+    with progress_bar(arguments) as bar, _cluster(arguments, bar) as cluster:
+        if arguments.remove is not None:
+            cluster.client.undeploy(arguments.remove)
+            rows = None
+        else:
+            rows = cluster.client.models()
+    if rows is None:
+        removed = {"removed": arguments.remove}
+        print(json.dumps(removed) if arguments.json else f"{arguments.remove} is removed")
+        return 0
+    told = [_facts(model) for model in rows]
+    if arguments.json:
+        print(json.dumps(told))
+        return 0
+    if not told:
+        print("no model that this client may use")
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", "owner", "inputs", "weights", "pictures", "used by")
+    for row in told:
+        shapes = ", ".join("x".join(map(str, shape)) for shape in row["inputs"].values())
+        clients = "" if row["clients"] is None else ", ".join(row["clients"]) or "its owner"
+        name = row["name"] if row["complete"] else f"{row['name']} (not at all three workers)"
+        weights, way = f"{row['parameters']:,}", row["preprocessing"] or ""
+        table.add_row(name, row["owner"], shapes, weights, way, clients)
+    Console().print(table)
+    return 0
+
+
+def _facts(model: Deployed) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "owner": model.owner,
+        "clients": None if model.clients is None else list(model.clients),
+        "inputs": {name: list(s) for name, s in model.private.graph.inputs.items()},
+        "parameters": model.private.graph.parameters,
+        "preprocessing": model.preprocessing,
+        "complete": model.complete,
+    }
+
+
+@contextmanager
+def _cluster(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
+    """The hosts of --cluster, or three local workers that keep their models in a folder."""
+    from tfe_bench.cluster.launch import Cluster, LocalCluster
+
+    if arguments.cluster is None:
+        if arguments.client is not None:
+            raise UsageError("--client goes with --cluster. Received: no --cluster.")
+        bar.say("starting the workers")
+        with LocalCluster(models=arguments.models or _local_folder()) as local:
+            yield local
+        return
+    if arguments.models is not None:
+        raise UsageError(
+            "--models is for three local workers. Received: --cluster, whose operators choose "
+            "their own folders (models = ... in worker.toml)."
+        )
+    bar.say("connecting to the workers")
+    with Cluster(arguments.cluster, arguments.client) as cluster:
+        yield cluster
+
+
+def _local_folder() -> Path:
+    data = os.environ.get("XDG_DATA_HOME")
+    base = Path(data) if data else Path.home() / ".local" / "share"
+    return base / "tfe_bench" / "models"
