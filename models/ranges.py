@@ -22,6 +22,8 @@ from tfe_bench.protocols import compare
 MARGIN = 4.0
 # Comparisons take no more bits than this; larger values get fewer fractional bits.
 MOST_BITS = 36
+# Values that come without a product may take so many: what one opening compares, less 4.
+MOST_COMPARED = 44
 # Fewer fractional bits than these are worth nothing.
 FEWEST_BITS = 6
 FEWEST_WEIGHT_BITS = 8
@@ -207,9 +209,9 @@ class _Planner:
     def width(self, x: Layer, f: int, m: int) -> int:
         """Bits of a comparison of values below 2^m with f fractional bits."""
         bits = max(f + 1 + m, 6)
-        if bits > 48:
+        if bits > MOST_COMPARED:
             self.lost(x, f"compares values up to {2.0**m:g}")
-        return min(bits, 48)
+        return min(bits, MOST_COMPARED)
 
     def sum(self, x: Layer) -> Numbers:
         fused = x.options["activation"] != "none"

@@ -43,7 +43,7 @@ def check_deploy(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> 
     Raises:
         UsageError, DataError: naming what does not fit.
     """
-    from tfe_bench.models import execute, images
+    from tfe_bench.models import images, layers
 
     check_known(DEPLOY, parameters, ("name", "clients", "replace", "deployment", "about"))
     check_name(parameters.get("name"))
@@ -58,7 +58,7 @@ def check_deploy(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> 
     if way is not None and way not in images.WAYS:
         raise UsageError(f"There is no such preprocessing. Known: {', '.join(images.WAYS)}.")
     plan = plan_of(about)
-    execute.check_executable(plan)
+    layers.check_executable(plan)
     bounds = about["bounds"]
     if not isinstance(bounds, Mapping) or set(bounds) != set(plan.graph.inputs):
         raise UsageError("bounds are those of the model's inputs.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfe_bench.cluster import profiles
-from tfe_bench.models import execute
+from tfe_bench.models import execute, layers
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.cost import Cost
 
@@ -122,7 +122,7 @@ def summarise(plan: Plan, profile: str = "local", batch: int = 1) -> Summary:
     rotated = execute.rotated(s)
     rows = []
     for x in plan.graph.layers:
-        cost, macs = execute.layer_cost(s, x), batch * execute.macs(plan, x)
+        cost, macs = layers.layer_cost(s, x), batch * execute.macs(plan, x)
         shape = (batch, *plan.graph.shapes[x.name])
         seconds = _seconds(cost, macs, network)
         kind, fraction = _kind(x.op, dict(x.options)), plan.fraction_of(x.name)

@@ -12,7 +12,7 @@ from tfe_bench.benchmarks.harness import check_parameters, check_repeat, measure
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
-from tfe_bench.models import execute, weights
+from tfe_bench.models import execute, layers, weights
 from tfe_bench.models.program import default_batch, input_names, output_names
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols import shapes
@@ -32,7 +32,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     if type(batch) is not int or not 1 <= batch <= 1 << 16:
         raise UsageError(f"batch is 1 to 65536 samples. Received: {batch!r}.")
     plan = Plan.of(parameters.get("plan"))
-    execute.check_executable(plan)
+    layers.check_executable(plan)
     names = input_names(plan)
     owned = list(weights.parts(plan))
     wanted = [*(weights.input_name(i) for i in range(len(owned))), *names]

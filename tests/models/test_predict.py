@@ -80,6 +80,20 @@ def test_requests_that_do_not_fit_the_plan_are_refused() -> None:
     ):
         with pytest.raises(UsageError, match=text):
             predict.PROGRAM.admit({**parameters, **changed}, inputs)
+    plan = parameters["plan"]
+    for layer, numbers in (
+        ("conv2d", [16, 15, 31]),
+        ("conv2d", [16, 17, 0]),
+        ("max_pooling2d", [16, 0, 1]),
+        ("max_pooling2d", [12, 0, 31]),
+        ("softmax", [16, 0, 0]),
+        ("softmax", [12, 0, 31]),
+        ("dense", [30, 31, 0]),
+    ):
+        name = next(n for n in plan["numbers"] if n.startswith(layer))
+        unfit = {**plan, "numbers": {**plan["numbers"], name: numbers}}
+        with pytest.raises(UsageError):
+            predict.PROGRAM.admit({**parameters, "plan": unfit}, good)
     with pytest.raises(DataError):
         predict.PROGRAM.admit({**parameters, "plan": None}, good)
 
