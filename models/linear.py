@@ -91,7 +91,8 @@ def _crossed(s: Site, products: Sequence[Product]) -> Any:
         if s.is_e1:
             part = p.two([x.m, x.l1], [w.l1, w.m])
         else:
-            part = p.two([x.m, x.l2], [w.m - w.l2, -w.m])
+            # (x, not w, is negated: the weights of all layers would be negated at once)
+            part = p.two([x.m, -x.l2], [w.m - w.l2, w.m])
         total = part if total is None else total + part
     return total
 

@@ -148,8 +148,8 @@ def test_other_seeds_of_a_wide_input_are_refused(doubling: LocalCluster) -> None
 
 
 def test_a_wide_element_counts_as_two_against_the_limit(doubling: LocalCluster) -> None:
-    lies = dict.fromkeys(range(3), lambda row: row.update(shape=[1 << 25, 2]))
-    _refused(doubling, lies, PolicyError, str(1 << 27))
+    lies = dict.fromkeys(range(3), lambda row: row.update(shape=[1 << 26, 2]))
+    _refused(doubling, lies, PolicyError, str(1 << 28))
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,8 @@ def run(arguments: argparse.Namespace) -> int:
         bar.say("converting the model")
         plain = np.asarray(built.keras(given, training=False), np.float64)
         private = convert(built.keras, samples)
+        weights = built.weights
+        del built  # a large model need not be there twice
         at_once = batch if batch <= _AT_ONCE else None
         parameters = {**private.parameters(arguments.profile, at_once), **_harness(arguments)}
         inputs = {**private.shared_weights(), **private.shared_inputs(given)}
@@ -157,7 +159,7 @@ def run(arguments: argparse.Namespace) -> int:
         result,
         {
             "model": entry.title,
-            "weights": built.weights,
+            "weights": weights,
             "parameters": entry.parameters,
             "batch": batch,
             "images": shown,
