@@ -386,14 +386,17 @@ class Client:
         """
         _service().remove_model(self, name)
 
-    def stored(self) -> list[dict[str, Any]]:
+    def stored(self, kind: str = "") -> list[dict[str, Any]]:
         """What the workers keep that this client may use; `tfe_bench.models.service.listed` reads
         it as models.  "complete" is False where the three workers differ.
+
+        Args:
+            kind: the infix of a store.Kind: "" for models, ".data" for data sets.
 
         Raises:
             ClusterError: a worker does not answer.
         """
-        answers = self._ask_all(wire.MODELS)
+        answers = self._ask_all(wire.MODELS, kind=kind)
         found: list[dict[str, dict[str, Any]]] = []
         for answer in answers:
             if isinstance(answer, TfeBenchError):

@@ -1,5 +1,8 @@
 """What a worker keeps between jobs: its parts of named shared values, such as a model's weights.
 
+A `Kind` is what a name stands for: a model, a data set, a checkpoint of a training. The kinds share
+a folder and a layout, not their names.
+
 One file for each name, in the layout of safetensors (a length, a JSON header, the numbers): no
 pickle that could run code, no zip whose parts are copied twice, numbers that are read straight
 into place, and a format that other tools can check. No package is needed for it: it is written
@@ -23,6 +26,7 @@ No share is ever in a text of this module: errors name files and what to do.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import math
@@ -52,9 +56,55 @@ ANY = "*"
 PARTS = ("m", "l1", "l2")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
 _MOST_HEADER = 64 << 20
-_AGAIN = "Have its owner deploy it again (python -m tfe_bench deploy ... --replace)."
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is kept under a name.
+
+    Attributes:
+        noun: in texts.
+        infix: in its files' names.
+        again: what to do about a file that cannot be used.
+        listed: how a client sees what there is.
+        others: how its owner lets other clients use it.
+    """
+
+    noun: str
+    infix: str
+    again: str
+    listed: str
+    others: str
+
+
+MODEL = Kind(
+    "model",
+    "",
+    "Have its owner deploy it again (python -m tfe_bench deploy ... --replace).",
+    "See `python -m tfe_bench models`.",
+    "The owner deploys it again with --allow and its name.",
+)
+DATA = Kind(
+    "data set",
+    ".data",
+    "Have its owner provide it again (python -m tfe_bench provide ... --replace).",
+    "See `python -m tfe_bench provide --list`.",
+    "The owner provides it again with --for and its name.",
+)
+# Two of each name: should the workers stop while they write one, they still share the other.
+CHECKPOINTS = tuple(
+    Kind(
+        "checkpoint",
+        f".checkpoint{i}",
+        "Training starts anew with --restart.",
+        "",
+        "Only the client that ordered a training goes on with it.",
+    )
+    for i in range(2)
+)
+KINDS = {kind.infix: kind for kind in (MODEL, DATA, *CHECKPOINTS)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,7 +149,7 @@ class Facts:
         return client == self.owner or client in self.clients or ANY in self.clients
 
 
-def check_name(name: object) -> str:
+def check_name(name: object, what: str = "A deployed model's name") -> str:
     """A name that may become a file's.
 
     Raises:
@@ -107,7 +157,7 @@ def check_name(name: object) -> str:
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError(
-            "A deployed model's name is 1 to 63 lower-case letters, digits, - and _, a letter or "
+            f"{what} is 1 to 63 lower-case letters, digits, - and _, a letter or "
             f"digit first. Received: {json.dumps(str(name)[:80])}."
         )
     return name
@@ -120,13 +170,21 @@ class Store:
         folder: made (0700) if it does not exist; None if the operator keeps nothing.
         party: which party's parts.
         ring, fractional_bits: of the cluster; a value of another one is refused.
-        most: how many names there may be.
+        most: how many names of each kind there may be.
+        kind: what the names stand for; `of` gives the others.
     """
 
     def __init__(
-        self, folder: Path | None, party: int, ring: int, fractional_bits: int, most: int
+        self,
+        folder: Path | None,
+        party: int,
+        ring: int,
+        fractional_bits: int,
+        most: int,
+        kind: Kind = MODEL,
     ) -> None:
         self.party = party
+        self.kind = kind
         self._folder = folder
         self._of_cluster = {"ring": ring, "fractional_bits": fractional_bits}
         self._most = most
@@ -141,6 +199,12 @@ class Store:
                     "Correct the line models = ... in worker.toml, or leave it out."
                 ) from None
 
+    def of(self, kind: Kind) -> Store:
+        """The same folder for another kind."""
+        other = copy.copy(self)
+        other.kind = kind
+        return other
+
     @property
     def folder(self) -> Path:
         """Where the files are.
@@ -150,14 +214,15 @@ class Store:
         """
         if self._folder is None:
             raise PolicyError(
-                f"Party {self.party} keeps no models. Its operator would by adding the line "
-                'models = "models" (a folder) to worker.toml.'
+                f"Party {self.party} keeps no {self.kind.noun}s. Its operator would by adding the "
+                'line models = "models" (a folder) to worker.toml.'
             )
         return self._folder
 
     def names(self) -> list[str]:
         """Under which something is kept."""
-        found = (path.name.removesuffix(SUFFIX) for path in self.folder.glob(f"*{SUFFIX}"))
+        end = f"{self.kind.infix}{SUFFIX}"
+        found = (path.name.removesuffix(end) for path in self.folder.glob(f"*{end}"))
         return sorted(name for name in found if _NAME.fullmatch(name))
 
     def facts(self, name: str, client: str) -> Facts:
@@ -172,15 +237,15 @@ class Store:
         if not path.exists():
             near = [n for n in self.names() if self._visible(n, client)]
             raise UsageError(
-                f"Party {self.party} has no model {name!r}.{did_you_mean(name, near)} "
-                "See `python -m tfe_bench models`."
+                f"Party {self.party} has no {self.kind.noun} {name!r}.{did_you_mean(name, near)} "
+                f"{self.kind.listed}".rstrip()
             )
         with self._open(path) as stream:
             facts, _ = self._header(path, stream)
         if not facts.permits(client):
             raise PolicyError(
-                f"The owner of model {name!r} does not let this client use it. Received: client "
-                f"{json.dumps(client)[:80]}. The owner deploys it again with --allow and its name."
+                f"The owner of {self.kind.noun} {name!r} does not let this client use it. "
+                f"Received: client {json.dumps(client)[:80]}. {self.kind.others}"
             )
         return facts
 
@@ -219,16 +284,16 @@ class Store:
         if not path.exists():
             if len(self.names()) >= self._most:
                 raise PolicyError(
-                    f"Party {self.party} keeps {self._most} models. Received: one more. Remove one "
-                    "(python -m tfe_bench models --remove NAME), or its operator raises "
+                    f"Party {self.party} keeps {self._most} {self.kind.noun}s. Received: one more. "
+                    "Remove one (--remove NAME, where they are listed), or its operator raises "
                     "max_models under [limits] in worker.toml."
                 )
             return
         self._permit_owner(path, name, client)
         if not replace:
             raise UsageError(
-                f"Party {self.party} has a model {name!r} already. Choose another name, or replace "
-                "it (--replace)."
+                f"Party {self.party} has a {self.kind.noun} {name!r} already. Choose another "
+                "name, or replace it (--replace)."
             )
 
     def permit_removing(self, name: str, client: str) -> None:
@@ -240,7 +305,7 @@ class Store:
         """
         path = self._path(name)
         if not path.exists():
-            raise UsageError(f"Party {self.party} has no model {name!r}.")
+            raise UsageError(f"Party {self.party} has no {self.kind.noun} {name!r}.")
         self._permit_owner(path, name, client)
 
     # ---- writing
@@ -280,6 +345,7 @@ class Store:
         ours = {
             "format": FORMAT,
             "party": self.party,
+            "kind": self.kind.infix,
             **self._of_cluster,
             "name": facts.name,
             "owner": facts.owner,
@@ -307,7 +373,7 @@ class Store:
                 temporary.unlink()
             if isinstance(error, OSError):
                 raise ConfigError(
-                    f"Party {self.party} cannot keep model {facts.name!r}. Received: "
+                    f"Party {self.party} cannot keep {self.kind.noun} {facts.name!r}. Received: "
                     f"{error.strerror} in its folder for models. Its operator makes room there."
                 ) from None
             raise
@@ -334,7 +400,7 @@ class Store:
         with self._open(path) as stream:
             again, layout = self._header(path, stream)
             if again.deployment != facts.deployment:
-                raise UsageError(f"Model {name!r} was just replaced. Ask again.")
+                raise UsageError(f"The {self.kind.noun} {name!r} was just replaced. Ask again.")
             start = stream.tell()
             for key, row in layout["tensors"].items():
                 parts: dict[str, Ring] = {}
@@ -358,7 +424,7 @@ class Store:
     # ---- files
 
     def _path(self, name: str) -> Path:
-        return self.folder / f"{check_name(name)}{SUFFIX}"
+        return self.folder / f"{check_name(name)}{self.kind.infix}{SUFFIX}"
 
     def _visible(self, name: str, client: str) -> bool:
         return any(row["name"] == name for row in self.visible(client))
@@ -368,14 +434,18 @@ class Store:
             facts, _ = self._header(path, stream)
         if facts.owner != client:
             raise PolicyError(
-                f"Model {name!r} is another client's. Received: client {json.dumps(client)[:80]}. "
+                f"The {self.kind.noun} {name!r} is another client's. Received: client "
+                f"{json.dumps(client)[:80]}. "
                 "Only its owner replaces or removes it; choose another name."
             )
 
+    def _file(self, path: Path) -> str:
+        return f"The {self.kind.noun} file {path.name} of party {self.party}"
+
     def _damaged(self, path: Path) -> ConfigError:
         return ConfigError(
-            f"The model file {path.name} of party {self.party} is damaged. Its operator removes "
-            f"it from the folder for models. {_AGAIN}"
+            f"{self._file(path)} is damaged. Its operator removes "
+            f"it from the folder for models. {self.kind.again}"
         )
 
     def _open(self, path: Path) -> IO[bytes]:
@@ -389,16 +459,15 @@ class Store:
             if stat.S_IMODE(status.st_mode) & 0o077:
                 os.close(descriptor)
                 raise SecurityError(
-                    f"The model file {path.name} of party {self.party} is open to other users of "
+                    f"{self._file(path)} is open to other users of "
                     f"its machine. Received: mode {stat.S_IMODE(status.st_mode):04o}. Its operator "
-                    f"runs chmod 600 on it; if others may have read it, {_AGAIN[0].lower()}"
-                    f"{_AGAIN[1:]}"
+                    f"runs chmod 600 on it; if others may have read it, "
+                    f"{self.kind.again[0].lower()}{self.kind.again[1:]}"
                 )
             return os.fdopen(descriptor, "rb")
         except OSError as error:
             raise ConfigError(
-                f"The model file {path.name} of party {self.party} cannot be read. Received: "
-                f"{error.strerror}. {_AGAIN}"
+                f"{self._file(path)} cannot be read. Received: {error.strerror}. {self.kind.again}"
             ) from None
 
     def _header(self, path: Path, stream: IO[bytes]) -> tuple[Facts, dict[str, Any]]:
@@ -412,9 +481,9 @@ class Store:
             ours = json.loads(whole.pop("__metadata__")["tfe_bench"])
             if ours["format"] != FORMAT:
                 raise VersionMismatch(
-                    f"The model file {path.name} of party {self.party} is of another version. "
+                    f"{self._file(path)} is of another version. "
                     f"Received: format {str(ours['format'])[:20]}, this one reads {FORMAT}. "
-                    f"{_AGAIN}"
+                    f"{self.kind.again}"
                 )
             places = {key: (tuple(row["shape"]), row["data_offsets"]) for key, row in whole.items()}
             for (shape, (begin, end)), row in zip(places.values(), whole.values(), strict=True):
@@ -429,22 +498,23 @@ class Store:
                 {str(k): str(v) for k, v in ours["digests"].items()},
             )
             tensors = {str(k): _described(row) for k, row in ours["tensors"].items()}
-            here = (facts.name, ours["party"])
+            here = (facts.name, str(ours.get("kind", "")), ours["party"])
             of_cluster = {key: ours[key] for key in self._of_cluster}
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
             raise self._damaged(path) from None
-        if here != (path.name.removesuffix(SUFFIX), self.party):
+        due = path.name.removesuffix(f"{self.kind.infix}{SUFFIX}")
+        if here != (due, self.kind.infix, self.party):
             raise SecurityError(
-                f"The model file {path.name} of party {self.party} was made for another name or "
+                f"{self._file(path)} was made for another name or "
                 "party. Its operator puts every party's own files back: shares that lie together "
-                f"are no secret. {_AGAIN}"
+                f"are no secret. {self.kind.again}"
             )
         if of_cluster != self._of_cluster:
             raise VersionMismatch(
-                f"Model {facts.name!r} was deployed with another precision than the cluster has. "
+                f"The {self.kind.noun} {facts.name!r} has another precision than the cluster. "
                 f"Received: ring {of_cluster['ring']} with {of_cluster['fractional_bits']} "
                 f"fractional bits, the cluster has {self._of_cluster['ring']} with "
-                f"{self._of_cluster['fractional_bits']}. {_AGAIN}"
+                f"{self._of_cluster['fractional_bits']}. {self.kind.again}"
             )
         return facts, {"tensors": tensors, "places": places}
 

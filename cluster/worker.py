@@ -31,7 +31,7 @@ from tfe_bench.cluster.pending import Job
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.queueing import JobQueue, Place
 from tfe_bench.cluster.seeds import SEED_BYTES
-from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.store import KINDS, Store
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS, SessionLink
 from tfe_bench.errors import (
     ClusterError,
@@ -271,11 +271,15 @@ class Worker:
     async def _serve_models(
         self, requests: Any, context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> AsyncIterator[bytes]:
-        """The deployed models that the asking client may use; others are as unknown as none."""
+        """The models or data sets that the asking client may use; others are as unknown as none."""
         del requests
         try:
             client = self._client(context).name
-            rows = await self._loop.run_in_executor(None, self._store.visible, client)
+            asked = wire.Reader(iter([await self._first(context)])).next_event() or {}
+            kind = KINDS.get(str(asked.get("kind", "")))
+            if kind is None:
+                raise ProtocolError("Nothing of this kind is kept.")
+            rows = await self._loop.run_in_executor(None, self._store.of(kind).visible, client)
             yield wire.event("models", party=self.party, models=rows)
         except TfeBenchError as error:
             yield wire.failure(error)

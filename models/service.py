@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
-from tfe_bench.cluster.store import ANY, Facts, Store, Tensor, check_name
+from tfe_bench.cluster.store import ANY, Facts, Store, check_name
 from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.models import kept
+from tfe_bench.models.kept import store_of
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client, JobResult
@@ -91,21 +91,8 @@ def deploy(context: Context) -> dict[str, Shared]:
         parameters["about"],
     )
     context.progress(0.0, "writing")
-    prepared = store.prepare(facts, {k: _kept(x) for k, x in context.inputs.items()})
-    try:
-        # All three have it before one of them puts it in place. Should one be lost between the two
-        # steps, the deployments differ, and `serve` says so.
-        party.exchange(b"written")
-        prepared.commit()
-    finally:
-        prepared.discard()
+    kept.write(party, store, facts, context.inputs)
     return {}
-
-
-def _kept(x: Shared) -> Tensor:
-    fields = {"m": x.m, "l1": x.l1, "l2": x.l2}
-    parts = {k: np.asarray(v, np.int64) for k, v in fields.items() if v is not None}
-    return Tensor(parts, x.dealer, x.fractional_bits)
 
 
 # ---- undeploy
@@ -171,17 +158,6 @@ def check_deployment(word: object) -> None:
     """
     if not isinstance(word, str) or not _DEPLOYMENT.fullmatch(word):
         raise UsageError("A deployment is 32 hexadecimal digits.")
-
-
-def store_of(context: Context) -> Store:
-    """What the worker of a job keeps.
-
-    Raises:
-        UsageError: the job runs in no worker.
-    """
-    if context.store is None:
-        raise UsageError("Models are deployed to workers. Received: a simulation without a store.")
-    return context.store
 
 
 def weight_specs(plan: Plan) -> list[InputSpec]:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.benchmarks.harness import PARAMETERS
 from tfe_bench.benchmarks.workloads import predict
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
-from tfe_bench.cluster.store import Facts, Store, Tensor, check_name
-from tfe_bench.errors import ProtocolError, UsageError
+from tfe_bench.cluster.store import Facts, Store, check_name
+from tfe_bench.errors import UsageError
+from tfe_bench.models import kept
+from tfe_bench.models.kept import store_of
 from tfe_bench.models.service import (
     SERVE,
     check_deployment,
     check_known,
     plan_of,
-    store_of,
     weight_specs,
 )
 from tfe_bench.protocols.sharing import Shared
@@ -78,10 +78,10 @@ def run(context: Context) -> dict[str, Shared]:
     permit(context.client, store, parameters, given)
     context.progress(0.0, "loading")
     facts, tensors = store.load(parameters["name"], context.client)
-    _check_kept(context, facts)
+    kept.check_same(party, store, facts)
     inputs = dict(context.inputs)
     for name in list(tensors):  # taken out, so that they are there once
-        inputs[name] = _shared(tensors.pop(name))
+        inputs[name] = kept.shared_of(tensors.pop(name))
     outputs = predict.run(
         dataclasses.replace(context, parameters=_as_predict(parameters, facts), inputs=inputs)
     )
@@ -92,41 +92,6 @@ def run(context: Context) -> dict[str, Shared]:
     # What leaves has masks of its own, whatever the model does.
     refreshed = party.function(leave)(*outputs.values())
     return dict(zip(outputs, refreshed, strict=True))
-
-
-def _check_kept(context: Context, facts: Facts) -> None:
-    """The three hold shares of one deployment: each field the same at both who hold it.
-
-    Only the two holders of a field compare its digest: the third could search a small model by it.
-
-    Raises:
-        ProtocolError: they do not.
-    """
-    party = context.party
-    role = (party.index - party.dealer) % 3
-    d, e1, e2 = ((party.dealer + i) % 3 for i in range(3))
-    fields = {0: {e1: "l1", e2: "l2"}, 1: {d: "l1", e2: "m"}, 2: {d: "l2", e1: "m"}}[role]
-    mine = {
-        peer: hashlib.sha256(
-            f"{facts.deployment} {facts.owner} {facts.digests.get(part)}".encode()
-        ).digest()
-        for peer, part in fields.items()
-    }
-    theirs = party.exchange_each(mine)
-    for peer, digest in mine.items():
-        if theirs[peer] != digest:
-            raise ProtocolError(
-                f"Parties {party.index} and {peer} hold shares of model {facts.name!r} that do "
-                "not fit each other. Have its owner deploy it again (--replace)."
-            )
-
-
-def _shared(tensor: Tensor) -> Shared:
-    import tensorflow as tf
-
-    parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
-    parts.update({k: tf.constant(words, tf.int64) for k, words in tensor.parts.items()})
-    return Shared(**parts, dealer=tensor.dealer, fractional_bits=tensor.fractional_bits)
 
 
 PROGRAM = Program(SERVE, run, check, "predicts with a kept model", permit=permit)

@@ -1,0 +1,90 @@
+"""Shares that workers keep between jobs: written at all three or at none, checked when read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.cluster.jobs import Context
+from tfe_bench.cluster.store import Facts, Store, Tensor
+from tfe_bench.errors import ProtocolError, UsageError
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+
+
+def store_of(context: Context) -> Store:
+    """What the worker of a job keeps.
+
+    Raises:
+        UsageError: the job runs in no worker.
+    """
+    if context.store is None:
+        raise UsageError("Only workers keep values. Received: a simulation without a store.")
+    return context.store
+
+
+def tensor_of(x: Shared) -> Tensor:
+    """A shared value as a store keeps it."""
+    fields = {"m": x.m, "l1": x.l1, "l2": x.l2}
+    parts = {k: np.asarray(v, np.int64) for k, v in fields.items() if v is not None}
+    return Tensor(parts, x.dealer, x.fractional_bits, x.limbs)
+
+
+def shared_of(tensor: Tensor) -> Shared:
+    """What a store kept, as a shared value."""
+    import tensorflow as tf
+
+    parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
+    parts.update({k: tf.constant(words, tf.int64) for k, words in tensor.parts.items()})
+    return Shared(
+        **parts,
+        dealer=tensor.dealer,
+        fractional_bits=tensor.fractional_bits,
+        limbs=tensor.limbs,
+    )
+
+
+def write(party: Party, store: Store, facts: Facts, values: Mapping[str, Shared]) -> None:
+    """Keeps values under a name: in place at all three workers, or at none.
+
+    All three have written them before one of them puts them in place.  Should one be lost between
+    the two steps, the deployments differ, and whoever reads them next says so.
+
+    Raises:
+        ConfigError: they cannot be written.
+    """
+    prepared = store.prepare(facts, {k: tensor_of(x) for k, x in values.items()})
+    try:
+        party.exchange(b"written")
+        prepared.commit()
+    finally:
+        prepared.discard()
+
+
+def check_same(party: Party, store: Store, facts: Facts) -> None:
+    """The three hold shares of one deployment: each field the same at both who hold it.
+
+    Only the two holders of a field compare its digest: the third could search a small value by it.
+
+    Raises:
+        ProtocolError: they do not.
+    """
+    role = (party.index - party.dealer) % 3
+    d, e1, e2 = ((party.dealer + i) % 3 for i in range(3))
+    fields = {0: {e1: "l1", e2: "l2"}, 1: {d: "l1", e2: "m"}, 2: {d: "l2", e1: "m"}}[role]
+    mine = {
+        peer: hashlib.sha256(
+            f"{facts.deployment} {facts.owner} {facts.digests.get(part)}".encode()
+        ).digest()
+        for peer, part in fields.items()
+    }
+    theirs = party.exchange_each(mine)
+    for peer, digest in mine.items():
+        if theirs[peer] != digest:
+            raise ProtocolError(
+                f"Parties {party.index} and {peer} hold shares of {store.kind.noun} "
+                f"{facts.name!r} that do not fit each other. {store.kind.again}"
+            )
