@@ -127,6 +127,33 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
     return result
 
 
+def metered(party: Party, once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
+    """Runs once, begun together; returns the result, and what was sent, in which rounds and when.
+
+    For a workload whose runs follow from each other, so that `measure` cannot repeat them.
+    """
+    from tfe_bench.protocols import timeline
+
+    before = processor.usage()
+    begin_together(party)
+    party.reset_counters()
+    timeline.observe(party, timeline.TOTALS)
+    started = time.perf_counter()
+    result = once()
+    breakdown = _breakdown(time.perf_counter() - started, timeline.observed(party), before)
+    timeline.observe(party, timeline.OFF)
+    rounds = [[s.cold, s.ahead] for s in party.rounds()]
+    begin_together(party)  # as in `measure`: the dealer's messages have left then
+    counters = party.counters()
+    return result, {
+        "payload": counters["payload"],
+        "frames": counters["frames"],
+        "messages": counters["messages"],
+        "rounds": rounds,
+        "breakdown": breakdown,
+    }
+
+
 def _breakdown(run: float, seen: Any, before: processor.Usage | None) -> dict[str, Any]:
     """Where this worker's last run went, in seconds; None for what the system does not tell."""
     after = processor.usage() if before is not None else None

@@ -396,7 +396,7 @@ class Client:
         Raises:
             ClusterError: a worker does not answer.
         """
-        answers = self._ask_all(wire.MODELS, kind=kind)
+        answers = self._ask_all(wire.MODELS, of=kind)
         found: list[dict[str, dict[str, Any]]] = []
         for answer in answers:
             if isinstance(answer, TfeBenchError):

@@ -132,6 +132,9 @@ _BUILT_IN = {
     "undeploy": "tfe_bench.models.service:REMOVE_PROGRAM",
     "serve": "tfe_bench.benchmarks.workloads.serve:PROGRAM",
     "predict": "tfe_bench.benchmarks.workloads.predict:PROGRAM",
+    "train": "tfe_bench.benchmarks.workloads.train:PROGRAM",
+    "provide": "tfe_bench.models.owners:PROVIDE_PROGRAM",
+    "withdraw": "tfe_bench.models.owners:WITHDRAW_PROGRAM",
 }
 
 

@@ -276,7 +276,7 @@ class Worker:
         try:
             client = self._client(context).name
             asked = wire.Reader(iter([await self._first(context)])).next_event() or {}
-            kind = KINDS.get(str(asked.get("kind", "")))
+            kind = KINDS.get(str(asked.get("of", "")))
             if kind is None:
                 raise ProtocolError("Nothing of this kind is kept.")
             rows = await self._loop.run_in_executor(None, self._store.of(kind).visible, client)

@@ -1,0 +1,367 @@
+"""The program "train": steps of private training, on a client's rows or on those of data owners.
+
+What the workers see: the recipe, the order of the rows (by number), the step they are at.  Scores
+and weights leave for the client that ordered the job, or stay here as a deployed model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfe_bench.benchmarks import tracing
+from tfe_bench.benchmarks.harness import begin_together, metered
+from tfe_bench.cluster import profiles
+from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.cluster.store import Store
+from tfe_bench.errors import RangeError
+from tfe_bench.models import kept, owners, scores
+from tfe_bench.models.checkpoint import Checkpoints
+from tfe_bench.models.order import Order, state_name
+from tfe_bench.protocols import arithmetic, refresh, shapes
+from tfe_bench.protocols.sharing import Shared
+
+# Rows that are evaluated at once: no more, and no more than keep the largest value to so many.
+_MOST_TESTED, _MOST_ELEMENTS = 1000, 6_000_000
+_SCORE = "score/"
+
+
+def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+    """Refuses what is no training.
+
+    Raises:
+        UsageError, DataError: naming what does not fit.
+    """
+    order = Order.of(parameters)
+    order.check_inputs(inputs)
+    if order.deploy is not None:
+        from tfe_bench.models import deploying
+
+        deploying.check(order.recipe, order.deploy)
+
+
+def permit(
+    client: str, store: Store, parameters: Mapping[str, Any], _: Sequence[InputSpec]
+) -> None:
+    """Refuses a client that may not use the data, or not keep what it wants to be kept.
+
+    Raises:
+        UsageError, PolicyError: as Store.facts and Store.permit_writing; data that does not fit.
+    """
+    order = Order.of(parameters)
+    if order.source is not None:
+        order.check_joined(owners.permitted(order.source, store, client))
+    if order.deploy is not None:
+        store.permit_writing(order.deploy["name"], client, order.deploy["replace"])
+    if order.saving is not None:
+        assert store.folder  # PolicyError where the operator keeps nothing
+
+
+def run(context: Context) -> dict[str, Shared]:
+    """Trains, evaluates after each epoch, and hands over scores and weights."""
+    return _Training(context).run()
+
+
+class _Training:
+    """One job at one worker."""
+
+    def __init__(self, context: Context) -> None:
+        from tfe_bench.models.training.operations import Setting
+
+        self._context, self._party = context, context.party
+        self._order = Order.of(context.parameters)
+        self._recipe = self._order.recipe
+        self._setting = Setting(profiles.get(self._order.profile).plan)
+        self._checkpoints: Checkpoints | None = None
+        self._scores: dict[int, Shared] = {}
+        self._losses: list[float] = []
+        self._loss: Shared | None = None
+        self._times: list[float] = []
+        self._cpu: list[float] = []
+        self._metered: dict[str, Any] = {}
+        self._other = {"evaluate_seconds": 0.0, "checkpoint_seconds": 0.0}
+
+    def run(self) -> dict[str, Shared]:
+        """The whole job."""
+        from tfe_bench.models.training import state
+
+        context, order, party = self._context, self._order, self._party
+        specs = state.specs(self._recipe)
+        begun = 0
+        self._state = {s.key: context.inputs.pop(state_name(i)) for i, s in enumerate(specs)}
+        if order.saving is not None:
+            begun = self._resume()
+        self._load()
+        self._function = party.function(self._graph)
+        done = begun
+        while done < order.total:
+            self._step(done)
+            done += 1
+            if done % order.steps_per_epoch == 0 or done == order.total:
+                self._end_epoch(done)
+            saves = self._checkpoints is not None and (
+                done % (order.saving.every if order.saving else 1) == 0 or done == order.total
+            )
+            looks = order.guard and (done % order.guard == 0 or saves or done == order.total)
+            if looks:
+                self._look(done)
+            if saves:
+                self._save(done)
+        if not order.total and order.test:
+            self._evaluate(0)
+        self._measure(begun, done)
+        return self._outputs([s.key for s in specs])
+
+    # ---- what it starts from
+
+    def _resume(self) -> int:
+        order, saving = self._order, self._order.saving
+        assert saving is not None
+        store = kept.store_of(self._context)
+        found = Checkpoints(
+            self._party, store, saving.name, self._context.client, order.run, order.what()
+        )
+        self._checkpoints = found
+        if saving.restart:
+            found.forget()
+        latest = found.latest()
+        if latest is None:
+            self._save(0)
+            return 0
+        step, values = latest
+        keys = list(values)
+
+        def anew(*given: Shared) -> list[Shared]:
+            return [refresh.refresh(self._party, x) for x in given]
+
+        # Masks of its own for what goes on in this session.
+        fresh = self._party.function(anew)(*values.values())
+        for key, value in zip(keys, fresh, strict=True):
+            if key.startswith(_SCORE):
+                self._scores[int(key.removeprefix(_SCORE))] = value
+            else:
+                self._state[key] = value
+        self._context.progress(0.0, f"going on from step {step}")
+        return step
+
+    def _load(self) -> None:
+        """The rows: of the client, or of owners."""
+        context, order = self._context, self._order
+        self._x = self._y = self._test = None
+        if order.source is None:
+            if order.rows:
+                self._x, self._y = context.inputs.pop("x"), context.inputs.pop("y")
+        else:
+            context.progress(0.0, "loading the owners' rows")
+            store = kept.store_of(context)
+            permit(context.client, store, context.parameters, ())
+            x, y = owners.loaded(order.source, self._party, store, context.client)
+            order.check_scales(x.fractional_bits, y.fractional_bits)
+            learnt, held_out = order.split()
+            if order.holdout:
+                self._test = (_rows(x, held_out), _rows(y, held_out))
+                x, y = _rows(x, learnt), _rows(y, learnt)
+            self._x, self._y = x, y
+        if order.test:
+            self._test = (context.inputs.pop("test_x"), context.inputs.pop("test_y"))
+
+    # ---- steps
+
+    def _graph(
+        self,
+        state: dict[str, Shared],
+        x: Shared,
+        y: Shared,
+        rows: Any,
+        public: dict[str, Any],
+    ) -> tuple[dict[str, Shared], Shared | None]:
+        from tfe_bench.models.training.step import step
+
+        return step(
+            self._party, self._recipe, self._setting, state, _rows(x, rows), _rows(y, rows), public
+        )
+
+    def _step(self, number: int) -> None:
+        from tfe_bench.models.training.step import public_values
+
+        order, party = self._order, self._party
+        rows = order.batch_rows(number)
+        if number % order.steps_per_epoch == 0:
+            # NumPy's permutations are the same everywhere; workers whose are not would train on.
+            party.agree("The order of the rows", order.epoch_bytes(number))
+        public = public_values(self._recipe, number)
+
+        def once() -> Any:
+            return self._function(self._state, self._x, self._y, rows, public)
+
+        cpu, started = time.process_time(), time.perf_counter()
+        # The first is traced; what one sends is counted at the next.
+        if self._metered or (not self._times and number + 1 < order.total):
+            self._state, loss = once()
+            took = time.perf_counter() - started
+        else:
+            (self._state, loss), self._metered = metered(party, once)
+            took = self._metered["breakdown"]["run"]
+        self._times.append(took)
+        self._cpu.append(time.process_time() - cpu)
+        if loss is not None:
+            self._loss = loss if self._loss is None else arithmetic.add(self._loss, loss)
+        self._tell(number + 1)
+
+    def _tell(self, done: int) -> None:
+        order = self._order
+        per = order.steps_per_epoch
+        epoch, step = divmod(done - 1, per)
+        recent = sorted(self._times[-25:])
+        seconds = recent[len(recent) // 2]
+        text = f"epoch {epoch + 1} of {order.epochs}, step {step + 1} of {per}, "
+        text += f"{1000 * seconds:.3g} ms per batch"
+        if self._losses:
+            text += f", loss {self._losses[-1]:.4f}"
+        self._context.progress(done / order.total, text)
+
+    def _end_epoch(self, done: int) -> None:
+        order = self._order
+        if order.reveal_loss and self._loss is not None:
+            self._losses.append(self._revealed(self._loss, done))
+        self._loss = None
+        if self._test is not None:
+            self._evaluate(done)
+
+    def _revealed(self, total: Shared, done: int) -> float:
+        """The mean loss of an epoch, which its client wants to be public."""
+        import numpy as np
+
+        from tfe_bench.protocols import io
+
+        within = done % self._order.steps_per_epoch or self._order.steps_per_epoch
+        value = self._party.function(lambda v: io.reveal(self._party, v))(total)
+        samples = within * self._recipe.batch
+        return float(np.asarray(value)) / 2.0**total.fractional_bits / samples
+
+    def _evaluate(self, done: int) -> None:
+        """The score on the test rows; it stays private."""
+        assert self._test is not None
+        started = time.perf_counter()
+        x, y = self._test
+        count = int(x.shape[0])
+        largest = max((_size(s) for s in self._recipe.graph.shapes.values()), default=1)
+        size = max(1, min(_MOST_TESTED, _MOST_ELEMENTS // largest))
+        if not hasattr(self, "_scoring"):
+            party, recipe, setting = self._party, self._recipe, self._setting
+            self._scoring = party.function(
+                lambda held, a, b: scores.score(party, recipe, setting, held, a, b)
+            )
+        total: Shared | None = None
+        for begin in range(0, count, size):
+            cut = [v.map(lambda a, b=begin: a[b : b + size]) for v in (x, y)]
+            part = self._scoring(self._state, *cut)
+            total = part if total is None else arithmetic.add(total, part)
+        assert total is not None
+        self._scores[done] = total
+        self._other["evaluate_seconds"] += time.perf_counter() - started
+
+    # ---- what is kept, and looked at
+
+    def _save(self, done: int) -> None:
+        assert self._checkpoints is not None
+        started = time.perf_counter()
+        marked = {f"{_SCORE}{step}": value for step, value in self._scores.items()}
+        self._checkpoints.save(done, {**self._state, **marked})
+        self._other["checkpoint_seconds"] += time.perf_counter() - started
+
+    def _look(self, done: int) -> None:
+        """Ends a training whose weights have left their range; publishes that bit alone."""
+        import numpy as np
+
+        keys = self._recipe.order
+        if not hasattr(self, "_looking"):
+            party = self._party
+            self._looking = party.function(lambda held: scores.weights_left(party, held))
+        if not int(np.asarray(self._looking([self._state[k] for k in keys]))):
+            return
+        last = self._checkpoints.last if self._checkpoints is not None else None
+        saving = self._order.saving
+        back = (
+            f"The last good checkpoint is {saving.name!r}, step {last}: go on from it with a lower "
+            "learning rate."
+            if saving is not None and last is not None
+            else "Train anew with a lower learning rate, and with checkpoints to go back to."
+        )
+        raise RangeError(
+            f"The training diverges: at step {done} weights have left |w| < "
+            f"{scores.LARGEST_WEIGHT:g}, which fixed point holds. {back}"
+        )
+
+    # ---- what leaves
+
+    def _outputs(self, keys: list[str]) -> dict[str, Shared]:
+        order, party = self._order, self._party
+        leaving = {}
+        if order.deploy is not None:
+            from tfe_bench.models import deploying
+
+            deploying.deploy(self._context, order.recipe, order.deploy, self._state)
+        elif order.total:
+            numbered = {key: i for i, key in enumerate(keys)}
+            leaving = {state_name(numbered[k]): self._state[k] for k in order.recipe.order}
+        if self._scores:
+            several = [self._scores[step] for step in sorted(self._scores)]
+            leaving["scores"] = shapes.stack(several, 0)
+        if not leaving:
+            return {}
+
+        def leave(*values: Shared) -> list[Shared]:
+            return [refresh.refresh(party, v) for v in values]
+
+        fresh = party.function(leave)(*leaving.values())
+        return dict(zip(leaving, fresh, strict=True))
+
+    def _measure(self, begun: int, done: int) -> None:
+        party, context, order = self._party, self._context, self._order
+        measured = self._metered
+        # The first step is traced as well.
+        timed = self._times[1:] if len(self._times) > 1 else self._times
+        context.measurements.update(
+            measured,
+            seconds=[round(t, 6) for t in timed],
+            cpu_seconds=[sum(self._cpu[-len(timed) :]) / len(timed)] if timed else [],
+            build_seconds=party.build_seconds,
+            trace_seconds=party.build_seconds,
+            variant=f"planned for {self._setting.profile}",
+            first_step=begun,
+            steps=done,
+            scored=sorted(self._scores),
+            losses=self._losses,
+            **self._other,
+        )
+        if order.trace and measured:
+            number = min(done, order.total) - 1
+
+            def once() -> Any:
+                from tfe_bench.models.training.step import public_values
+
+                public = public_values(self._recipe, number)
+                rows = order.batch_rows(number)
+                return self._function(self._state, self._x, self._y, rows, public)
+
+            context.progress(1.0, "tracing")
+            _, context.measurements["trace"] = tracing.watched(party, once)
+        begin_together(party)
+
+
+def _rows(x: Shared, rows: Any) -> Shared:
+    import tensorflow as tf
+
+    return x.map(lambda a: tf.gather(a, rows))
+
+
+def _size(shape: Sequence[int]) -> int:
+    found = 1
+    for n in shape:
+        found *= n
+    return found
+
+
+PROGRAM = Program("train", run, check, "trains a private model on private data", permit=permit)

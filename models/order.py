@@ -1,0 +1,304 @@
+"""What is public about one training job, as its client orders it and the workers check it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfe_bench.cluster import profiles
+from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.store import check_name
+from tfe_bench.errors import UsageError
+from tfe_bench.models import owners
+from tfe_bench.models.datasets import Array
+from tfe_bench.models.owners import Source
+
+if TYPE_CHECKING:
+    from tfe_bench.models.training.recipe import Recipe
+
+MOST_EPOCHS, MOST_STEPS, MOST_ROWS = 100_000, 10**9, 10**8
+_RUN = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_CHECKPOINT = "A checkpoint's name"
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Checkpoints of a training.
+
+    Attributes:
+        name: at the workers.
+        every: steps from one to the next.
+        restart: whether to forget those that there are.
+    """
+
+    name: str
+    every: int = 100
+    restart: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """One training job.
+
+    Attributes:
+        recipe: model, loss, optimizer, batch.
+        epochs: through all rows; 0 evaluates alone.
+        rows: to train on.
+        seed: of the order of the rows, the same as in plaintext: public.
+        run: 32 hexadecimal digits, others for every job.
+        profile: the network that protocols plan for.
+        steps: at which training ends before its epochs do; None for no such end.
+        test: rows to evaluate on, sent by the client; 0 for none.
+        source: data that owners have provided; None where the client sends it.
+        holdout: rows of the source that are kept for evaluation.
+        saving: checkpoints; None for none.
+        deploy: parameters of the program "deploy" for the trained model: it stays at the workers.
+            None: its weights go to the client.
+        guard: steps from one look whether weights left their range to the next; 0 never looks.
+            Each look tells the workers one bit.
+        reveal_loss: whether the mean loss of each epoch becomes public.
+        trace: whether one more step is watched closely.
+    """
+
+    recipe: Recipe
+    epochs: int
+    rows: int
+    seed: int
+    run: str
+    profile: str = "local"
+    steps: int | None = None
+    test: int = 0
+    source: Source | None = None
+    holdout: int = 0
+    saving: Saving | None = None
+    deploy: Mapping[str, Any] | None = None
+    guard: int = 0
+    reveal_loss: bool = False
+    trace: bool = False
+    _orders: dict[int, Array] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        for name, low, high in (
+            ("epochs", 0, MOST_EPOCHS),
+            ("rows", 0 if self.epochs == 0 else 1, MOST_ROWS),
+            ("seed", 0, (1 << 63) - 1),
+            ("test", 0, MOST_ROWS),
+            ("holdout", 0, MOST_ROWS),
+            ("guard", 0, MOST_STEPS),
+        ):
+            _whole(name, getattr(self, name), low, high)
+        if self.steps is not None:
+            _whole("steps", self.steps, 1, MOST_STEPS)
+        for name in ("reveal_loss", "trace"):
+            if type(getattr(self, name)) is not bool:
+                raise UsageError(f"{name} is true or false. Received: {getattr(self, name)!r}.")
+        if not isinstance(self.run, str) or not _RUN.fullmatch(self.run):
+            raise UsageError("A run is 32 hexadecimal digits.")
+        profiles.get(self.profile)
+        if self.epochs and self.rows < self.recipe.batch:
+            raise UsageError(
+                f"There are fewer rows than one batch. Received: {self.rows} rows and batches of "
+                f"{self.recipe.batch}."
+            )
+        if self.holdout and self.source is None:
+            raise UsageError("Rows are held out of what owners provide. Send test rows instead.")
+        if self.saving is not None:
+            check_name(self.saving.name, _CHECKPOINT)
+            _whole("every", self.saving.every, 1, MOST_STEPS)
+            if type(self.saving.restart) is not bool:
+                raise UsageError("restart is true or false.")
+
+    # ---- steps
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Full batches of an epoch; the rows that are left over come in the next one's order."""
+        return self.rows // self.recipe.batch
+
+    @property
+    def total(self) -> int:
+        """Steps of the training."""
+        whole = self.epochs * self.steps_per_epoch
+        return whole if self.steps is None else min(whole, self.steps)
+
+    def batch_rows(self, step: int) -> Array:
+        """Indices of the rows of a step (from 0): public, the same at all workers."""
+        epoch, within = divmod(step, self.steps_per_epoch)
+        if epoch not in self._orders:
+            self._orders.clear()
+            self._orders[epoch] = epoch_order(self.seed, epoch, self.rows)
+        size = self.recipe.batch
+        return self._orders[epoch][within * size : (within + 1) * size]
+
+    def epoch_bytes(self, step: int) -> bytes:
+        """The order of the rows in a step's epoch, for the workers to compare."""
+        self.batch_rows(step)
+        return self._orders[step // self.steps_per_epoch].astype("<i8").tobytes()
+
+    def split(self) -> tuple[Array, Array]:
+        """Indices (to train on, to test) of a source's rows: public."""
+        order = np.random.default_rng([self.seed, 37]).permutation(self.rows + self.holdout)
+        return np.sort(order[self.holdout :]), np.sort(order[: self.holdout])
+
+    # ---- as data
+
+    def header(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        saving = self.saving
+        return {
+            "recipe": self.recipe.header(),
+            "epochs": self.epochs,
+            "rows": self.rows,
+            "seed": self.seed,
+            "run": self.run,
+            "profile": self.profile,
+            "steps": self.steps,
+            "test": self.test,
+            "source": None if self.source is None else self.source.header(),
+            "holdout": self.holdout,
+            "saving": None
+            if saving is None
+            else {"name": saving.name, "every": saving.every, "restart": saving.restart},
+            "deploy": None if self.deploy is None else dict(self.deploy),
+            "guard": self.guard,
+            "reveal_loss": self.reveal_loss,
+            "trace": self.trace,
+        }
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any]) -> Order:
+        """The order of a header, which may come from a stranger.
+
+        Raises:
+            UsageError, DataError: it is none.
+        """
+        from tfe_bench.models.service import check_known
+        from tfe_bench.models.training.recipe import Recipe
+
+        known = [name for name in cls.__dataclass_fields__ if not name.startswith("_")]
+        check_known("train", header, known)
+        for name in ("recipe", "epochs", "rows", "seed", "run"):
+            if name not in header:
+                raise UsageError(f"train wants {name!r}.")
+        given = dict(header)
+        recipe = Recipe.of(given.pop("recipe"))
+        source, saving = given.pop("source", None), given.pop("saving", None)
+        if saving is not None:
+            if not isinstance(saving, Mapping) or set(saving) != {"name", "every", "restart"}:
+                raise UsageError('Checkpoints have "name", "every" and "restart".')
+            saving = Saving(**saving)
+        deploy = given.get("deploy")
+        if deploy is not None and not isinstance(deploy, Mapping):
+            raise UsageError("deploy holds the parameters of the program deploy.")
+        return cls(
+            recipe,
+            source=None if source is None else Source.of(source),
+            saving=saving,
+            **given,
+        )
+
+    def what(self) -> dict[str, Any]:
+        """Facts that a checkpoint and the training that goes on from it have in common.
+
+        The learning rates are not among them: who has diverged goes on with lower ones.
+        """
+        recipe = self.recipe.header()
+        optimizer = {k: v for k, v in recipe["optimizer"].items() if k != "schedule"}
+        return {
+            "recipe": {**recipe, "optimizer": optimizer},
+            "rows": self.rows,
+            "seed": self.seed,
+            "test": self.test,
+            "holdout": self.holdout,
+            "source": None if self.source is None else self.source.header(),
+        }
+
+    def wanted(self) -> list[InputSpec]:
+        """The inputs of the job."""
+        from tfe_bench.models.training.state import specs
+
+        recipe, numbers = self.recipe, self.recipe.numbers
+        found = [
+            InputSpec(state_name(i), spec.shape, spec.fractional_bits)
+            for i, spec in enumerate(specs(recipe))
+        ]
+
+        def rows(count: int, x: str, y: str) -> None:
+            found.append(InputSpec(x, (count, *recipe.input_shape), numbers.activation))
+            found.append(InputSpec(y, (count, *recipe.output_shape), numbers.gradient))
+
+        if self.source is None and self.rows:
+            rows(self.rows, "x", "y")
+        if self.test:
+            rows(self.test, "test_x", "test_y")
+        return found
+
+    def check_inputs(self, inputs: Sequence[InputSpec]) -> None:
+        """Refuses inputs that are not those of the job.
+
+        Raises:
+            UsageError: naming the first one.
+        """
+        wanted = self.wanted()
+        for given, due in zip(inputs, wanted, strict=False):
+            if given != due:
+                raise UsageError(
+                    f"The input {due.name!r} is {list(due.shape)} with {due.fractional_bits} "
+                    f"fractional bits. Received: {given.name!r}, {list(given.shape)} with "
+                    f"{given.fractional_bits}."
+                )
+        if len(inputs) != len(wanted):
+            raise UsageError(f"This job has {len(wanted)} inputs. Received: {len(inputs)}.")
+
+    def check_joined(self, joined: owners.Joined) -> None:
+        """Refuses owners' data that the model does not take.
+
+        Raises:
+            UsageError: naming what does not fit.
+        """
+        if joined.rows != self.rows + self.holdout:
+            raise UsageError(
+                f"The owners have provided {joined.rows} rows. Received: an order for {self.rows} "
+                f"and {self.holdout} to test. Ask again."
+            )
+        if (joined.x, joined.y) != (self.recipe.input_shape, self.recipe.output_shape):
+            raise UsageError(
+                f"The model takes features {list(self.recipe.input_shape)} and labels "
+                f"{list(self.recipe.output_shape)} of each row. Received: owners' data with "
+                f"{list(joined.x)} and {list(joined.y)}."
+            )
+
+    def check_scales(self, x: int, y: int) -> None:
+        """Refuses owners' data at another scale.
+
+        Raises:
+            UsageError: its fractional bits are not the recipe's.
+        """
+        numbers = self.recipe.numbers
+        if (x, y) != (numbers.activation, numbers.gradient):
+            raise UsageError(
+                f"Features have {numbers.activation} and labels {numbers.gradient} fractional "
+                f"bits. Received: owners' data with {x} and {y}. They provide it again (--replace)."
+            )
+
+
+def epoch_order(seed: int, epoch: int, rows: int) -> Array:
+    """The order of the rows in one epoch, from a public seed."""
+    return np.random.default_rng([seed, epoch, 41]).permutation(rows)
+
+
+def state_name(number: int) -> str:
+    """Of an array of the state, as an input and an output of the job."""
+    return f"state{number}"
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    if type(value) is not int or not low <= value <= high:
+        raise UsageError(f"{name} is an integer from {low} to {high}. Received: {value!r}.")

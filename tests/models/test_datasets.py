@@ -1,0 +1,116 @@
+"""Rows to train on: what is read, how it is scaled, and what is refused without showing a value."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfe_bench.errors import DataError, RangeError, TfeBenchError, UsageError
+from tfe_bench.models import datasets, owners
+
+
+def _idx(path: Path, array: np.ndarray) -> None:  # type: ignore[type-arg]
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+    path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))
+
+
+def _pictures(folder: Path, rng: np.random.Generator) -> None:
+    folder.mkdir()
+    for part, count in (("train", 20), ("t10k", 10)):
+        _idx(folder / f"{part}-images-idx3-ubyte.gz", rng.integers(0, 256, (count, 28, 28)))
+        _idx(folder / f"{part}-labels-idx1-ubyte.gz", np.arange(count) % 10)
+
+
+def test_pictures_are_scaled_and_halves_are_told_apart(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    _pictures(tmp_path / "f", rng)
+    train, test = datasets.digits("fashion-mnist", tmp_path / "f")
+    assert (len(train), len(test), train.classes, train.source) == (20, 10, 10, "fashion-mnist")
+    assert train.x is not None and train.x.shape == (20, 28, 28, 1) and train.x.max() <= 1.0
+    halves, _ = datasets.digits("mnist", tmp_path / "f", "binary")
+    assert halves.y is not None and halves.classes == 2
+    np.testing.assert_array_equal(halves.y, np.arange(20) % 10 >= 5)
+    assert owners.encoded_labels(halves).shape == (20, 1)
+    np.testing.assert_array_equal(owners.encoded_labels(train).argmax(1), train.y)
+    with pytest.raises(UsageError, match='Did you mean "mnist"'):
+        datasets.digits("mnits")
+    if not datasets.FASHION.is_dir():
+        with pytest.raises(DataError, match="dataset-fashion-mnist"):
+            datasets.digits("fashion-mnist")
+
+
+def test_tables_are_read_and_standardised(tmp_path: Path, rng: np.random.Generator) -> None:
+    values = rng.normal(5, 3, (50, 3))
+    lines = [f"{a},{b},{c},{int(a > 5)},7" for a, b, c in values]
+    file = tmp_path / "t.csv"
+    file.write_text("\n".join(["a,b, c,label,same", *lines]) + "\n")
+    rows = datasets.table(file, "label")
+    assert rows.columns == ("a", "b", "c", "same") and rows.classes == 2
+    assert rows.x is not None and rows.y is not None
+    np.testing.assert_allclose(rows.x.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(rows.x.std(0), [1, 1, 1, 0], atol=1e-6)
+    np.testing.assert_array_equal(rows.y, values[:, 0] > 5)
+    plain = datasets.table(file, "label", standardise=False)
+    assert plain.x is not None
+    np.testing.assert_allclose(plain.x[:, :3], values, rtol=1e-6)
+    number = datasets.table(file, "b", "number")
+    assert number.y is not None and abs(number.y.mean()) < 1e-9 and number.classes == 1
+    labels = datasets.table(file, "label", features=False)
+    assert labels.x is None and len(labels) == 50
+    features = datasets.table(file, None)
+    assert features.y is None and features.x is not None and features.x.shape == (50, 5)
+    assert datasets.table(file, "same", "classes").classes == 8
+    train, test = datasets.parted(rows, 1)
+    assert (len(train), len(test)) == (40, 10)
+
+
+def test_bad_tables_are_refused_by_row_and_column_alone(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    for text, word in (
+        ("a,b\n1,2\n3,\n", "row 2, column 'b': a number is due. Received: nothing"),
+        ("a,b\n1,2\nsecret,4\n", "row 2, column 'a': a number is due. Received: no number"),
+        ("a,b\n1,nan\n3,4\n", "row 1, column 'b'"),
+        ("a,b\n1,inf\n3,4\n", "row 1, column 'b'"),
+        ("a,b\n1,2,3\n", "3 values for 2 columns"),
+        ("a,a\n1,2\n", "by another name"),
+        ("a,b\n", "no rows"),
+        ("", "no rows"),
+        ('a,b\n"1,2\n', "no CSV"),
+    ):
+        file.write_text(text)
+        with pytest.raises(DataError, match=word) as refused:
+            datasets.table(file, None)
+        assert "secret" not in str(refused.value)
+    file.write_text("a,y\n1,yes\n2,no\n3,perhaps\n")
+    with pytest.raises(DataError, match="two values"):
+        datasets.table(file, "y")
+    file.write_text("a,y\n1,0\n2,\n")
+    with pytest.raises(DataError, match="row 2, column 'y'"):
+        datasets.table(file, "y")
+    file.write_text("a,y\n1,0\n2,3\n")
+    with pytest.raises(DataError, match="row 2, column 'y': a class"):
+        datasets.table(file, "y", "classes", 3)
+    with pytest.raises(UsageError, match='Did you mean "y"'):
+        datasets.table(file, "Y")
+    with pytest.raises(DataError, match=r"none\.csv"):
+        datasets.table(tmp_path / "none.csv", "y")
+    file.write_bytes(b"a,b\n\xff\xfe,2\n")
+    with pytest.raises(DataError, match="UTF-8"):
+        datasets.table(file, None)
+
+
+def test_features_that_fit_no_fixed_point_are_refused_by_their_row() -> None:
+    x = np.zeros((5000, 2))
+    for bad in (np.nan, np.inf, 5000.0):
+        x[4999, 1] = bad
+        with pytest.raises(RangeError, match="row 4999") as refused:
+            owners.shared_features(x, 16)
+        assert "5000" not in str(refused.value)
+    with pytest.raises(TfeBenchError, match="numbers"):
+        owners.shared_features(np.array([["a"]]), 16)
+    found = owners.shared_features(np.array([[0.5, -1.0]]), 16)
+    assert found.ring.tolist() == [[1 << 15, -(1 << 16)]] and found.fractional_bits == 16
