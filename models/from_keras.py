@@ -7,6 +7,7 @@ counts by its exact class: one that inherits from Dense may compute something el
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,11 @@ def load(path: str | Path) -> Any:
         ) from None
 
 
-def from_keras(model: Any) -> Graph:
+def from_keras(model: Any, make: Callable[[Any], Reader] | None = None) -> Graph:
     """The graph of a Keras model or of a .keras file.
+
+    Args:
+        make: the reader, from the module keras.
 
     Raises:
         UsageError: no such model, or layers that are not supported, all of them listed.
@@ -61,7 +65,7 @@ def from_keras(model: Any) -> Graph:
         raise UsageError(
             f"convert wants a Keras 3 model or a .keras file. Received: {type(model).__name__}."
         )
-    reader = _Reader(keras)
+    reader = (make or Reader)(keras)
     function = reader.function_of(model)
     inputs: dict[str, tuple[int, ...]] = {}
     values: list[str] = []
@@ -89,7 +93,7 @@ def from_keras(model: Any) -> Graph:
     return Graph(model.name, inputs, tuple(layers), tuple(outputs))
 
 
-class _Reader:
+class Reader:
     """Walks a model and the models in it."""
 
     def __init__(self, keras: Any) -> None:
@@ -152,10 +156,14 @@ class _Reader:
         try:
             shapes = [tuple(t.shape[1:]) for t in node.input_tensors]
             self.rank = len(node.outputs[0].shape)
+            self.check(layer)
             return [convert(self, layer, name, given, shapes, tuple(node.outputs[0].shape[1:]))]
         except keras_layers.Unfit as error:
             self._refuse(layer, prefix, str(error))
             return [given[0]]
+
+    def check(self, layer: Any) -> None:
+        """Raises Unfit for a layer that is converted otherwise, but not here."""
 
     def _refuse(self, layer: Any, prefix: str, why: str = "") -> None:
         if not isinstance(layer, self.keras.layers.Layer):  # x + y, keras.ops.relu(x), ...

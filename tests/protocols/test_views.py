@@ -24,6 +24,7 @@ from tfe_bench.errors import TfeBenchError
 from tfe_bench.models import linear
 from tfe_bench.protocols import (
     arithmetic,
+    backward,
     compare,
     convert,
     extremes,
@@ -86,6 +87,12 @@ def extended(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     return convert.inject(party, bits, small, extend_ring=True), convert.inject(
         party, bits, small, negated=True, extend_ring=True
     )
+
+
+def reduced(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """A value times a bit, less what leaves LOOSE bits: the same message as above."""
+    bits = convert.open_bits(party, compare.msb(party, x))
+    return backward.inject_truncated(party, bits, y, 64 - LOOSE)
 
 
 def conjunction(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
@@ -156,6 +163,7 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
     "msb_31": lambda p, x, y, _: compare.msb(p, x, 31, 2),
     "shuffle": secretly_shuffled,
     "extended": extended,
+    "inject_truncated": reduced,
     "all_of": conjunction,
     "truncated_product": truncated,
     "product_sum": summed,
@@ -172,7 +180,7 @@ PLANES = ("msb", "open_bits", "extend", "reveal_bits", "all_of")
 COMPARED = {picked: WIDTH * (WIDTH - 1) // 2 * WORDS // WIDTH, halved: WORDS // WIDTH}
 COMPARED[both_ways] = 2 * WORDS
 # Sites where D deals two words and, to values of LOOSE bits, three packed wraps per element.
-INJECTED = ("inject", "pick")
+INJECTED = ("inject", "inject_truncated", "pick")
 WRAP = (64 - LOOSE) // 8
 # Bytes per element below which words repeat by chance: too short to be told from uncovered ones.
 TELLING = 5
@@ -629,6 +637,7 @@ STRIPPED = (
     "from_bits",
     "shuffle",
     "extended",
+    "inject_truncated",
     "all_of",
     "truncated_product",
     "product_sum",
@@ -659,6 +668,7 @@ def test_no_pads_that_a_receiver_can_make_uncover_a_message(
         ("from_bits", "b2a to 1"),
         ("from_bits", "inject to 2"),
         ("extended", "inject to 2"),
+        ("inject_truncated", "inject_truncated to 2"),
         ("all_of", "all_of to 2"),
         ("truncated_product", "truncated_product to 2"),
         ("all_pairs", "pick to 2"),

@@ -1,11 +1,9 @@
 // Convolutions over Z_2^64: windows by TensorFlow's rules (SAME, VALID, explicit padding).
-#include <algorithm>
-#include <string>
 #include <vector>
 
 #include "protocols/kernels/core/conv.h"
 #include "protocols/kernels/ops/session_op.h"
-#include "tensorflow/core/framework/op.h"
+#include "protocols/kernels/ops/windows.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace tfe_bench {
@@ -20,43 +18,6 @@ using tensorflow::TensorShape;
 using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
-
-// The attributes that say where a kernel meets an image, [height, width] each.
-struct Windows {
-  std::vector<int64_t> strides, dilations, pads;  // pads: top, bottom, left, right
-  std::string padding;
-
-  template <typename Context>
-  absl::Status Read(Context* c) {
-    TF_RETURN_IF_ERROR(c->GetAttr("strides", &strides));
-    TF_RETURN_IF_ERROR(c->GetAttr("dilations", &dilations));
-    TF_RETURN_IF_ERROR(c->GetAttr("pads", &pads));
-    TF_RETURN_IF_ERROR(c->GetAttr("padding", &padding));
-    const auto below = [](const std::vector<int64_t>& v, int64_t least) {
-      return std::any_of(v.begin(), v.end(), [least](int64_t i) { return i < least; });
-    };
-    if (strides.size() != 2 || dilations.size() != 2 || pads.size() != 4 || below(strides, 1) ||
-        below(dilations, 1) || below(pads, 0)) {
-      return absl::InvalidArgumentError(
-          "RingConv2D wants 2 strides and 2 dilations of at least 1, and 4 pads of at least 0");
-    }
-    return absl::OkStatus();
-  }
-
-  // Output size and padding before the first element along axis 0 or 1.
-  void Along(int axis, int64_t in, int64_t kernel, int64_t* out, int64_t* before) const {
-    const int64_t stride = strides[axis], reach = (kernel - 1) * dilations[axis] + 1;
-    if (padding == "SAME") {
-      *out = (in + stride - 1) / stride;
-      *before = std::max<int64_t>((*out - 1) * stride + reach - in, 0) / 2;
-      return;
-    }
-    *before = padding == "EXPLICIT" ? pads[2 * axis] : 0;
-    const int64_t after = padding == "EXPLICIT" ? pads[2 * axis + 1] : 0;
-    const int64_t room = in + *before + after - reach;
-    *out = room < 0 ? 0 : room / stride + 1;
-  }
-};
 
 absl::Status InferShape(InferenceContext* c, bool depthwise) {
   Windows windows;
@@ -106,10 +67,7 @@ class RingConv2DOp : public OpKernel {
     s.images = x[0].dim_size(0), s.h = x[0].dim_size(1), s.w = x[0].dim_size(2);
     s.channels = x[0].dim_size(3);
     s.kernel_h = w[0].dim_size(0), s.kernel_w = w[0].dim_size(1), s.filters = w[0].dim_size(3);
-    s.stride_h = windows_.strides[0], s.stride_w = windows_.strides[1];
-    s.dilation_h = windows_.dilations[0], s.dilation_w = windows_.dilations[1];
-    windows_.Along(0, s.h, s.kernel_h, &s.out_h, &s.pad_top);
-    windows_.Along(1, s.w, s.kernel_w, &s.out_w, &s.pad_left);
+    windows_.Complete(&s);
     Tensor* y;
     const int64_t outputs = kDepthwise ? s.channels * s.filters : s.filters;
     OP_REQUIRES_OK(context, context->allocate_output(
@@ -130,17 +88,14 @@ class RingConv2DOp : public OpKernel {
   Windows windows_;
 };
 
-// Sum over i of conv(a_i, b_i) over Z_2^64.  pads (EXPLICIT only): top, bottom, left, right.
+// Sum over i of conv(a_i, b_i) over Z_2^64.
 #define CONV_OP(name, depthwise)                         \
   REGISTER_OP(name)                                      \
       .Input("a: N * int64")                             \
       .Input("b: N * int64")                             \
       .Output("c: int64")                                \
       .Attr("N: int >= 1")                               \
-      .Attr("strides: list(int)")                        \
-      .Attr("dilations: list(int)")                      \
-      .Attr("padding: {'SAME', 'VALID', 'EXPLICIT'}")    \
-      .Attr("pads: list(int)")                           \
+      .WINDOWS_ATTRS                                     \
       .SetShapeFn([](InferenceContext* c) { return InferShape(c, depthwise); })
 
 CONV_OP("TfeBench>RingConv2D", false);

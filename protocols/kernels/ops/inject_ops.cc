@@ -9,6 +9,11 @@
 // The dealer's message, n elements: beta [8n bytes], beta lam [8n], and for k < 64 om, msb(lam),
 // beta msb(lam) packed with 64-k bits each.
 //
+// With drop = f > 0 x is of Z_2^64, |x| < 2^62 - 2^(f+1), and b x / 2^f is wanted: then all parts
+// lose their f low bits first, which leaves (x + 2^62) / 2^f >= 0 (rounded) modulo 2^k, k = 64 - f, as
+// above; the evaluators subtract b 2^(62-f).  They also subtract half a unit of the result before
+// they drop bits, so that the rounding is 0 in the mean (protocols/backward.py).
+//
 // n is the number of bits: one per element, or the bits were made for another shape.
 #include <algorithm>
 #include <cstring>
@@ -35,7 +40,8 @@ using tensorflow::TensorShape;
   Attr("site: int")           \
       .Attr("tensor: int")    \
       .Attr("dealer: int")    \
-      .Attr("bits: int")
+      .Attr("bits: int")      \
+      .Attr("drop: int = 0")
 
 REGISTER_OP("TfeBench>InjectDeal")
     .Input("call: int64")
@@ -76,6 +82,9 @@ class InjectOp : public OpKernel {
     OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer_));
     OP_REQUIRES_OK(c, c->GetAttr("bits", &bits_));
     OP_REQUIRES(c, bits_ >= 2 && bits_ <= 64, absl::InvalidArgumentError("bits must be 2..64"));
+    OP_REQUIRES_OK(c, c->GetAttr("drop", &drop_));
+    OP_REQUIRES(c, drop_ == 0 || (drop_ > 0 && bits_ == 64 - drop_),
+                absl::InvalidArgumentError("what is dropped must leave `bits` bits"));
   }
 
  protected:
@@ -113,7 +122,7 @@ class InjectOp : public OpKernel {
     });
   }
 
-  int site_, tensor_, dealer_, bits_;
+  int site_, tensor_, dealer_, bits_, drop_;
 };
 
 class InjectDealOp : public InjectOp {
@@ -141,7 +150,7 @@ class InjectDealOp : public InjectOp {
       alignas(64) uint64_t mask[kChunk], bit[kChunk], lam[kChunk], value[kChunk];
       for (int64_t i = 0; i < count; ++i) {
         bit[i] = 0 - (b[(first + i) / 64] >> ((first + i) % 64) & 1);
-        lam[i] = (x[first + i] + y[first + i]) & ring;
+        lam[i] = ((x[first + i] >> drop_) + (y[first + i] >> drop_)) & ring;
       }
       for (int p = 0; p < parts(); ++p) {
         Fill(call, streams[p], first, count, mask);
@@ -152,7 +161,8 @@ class InjectDealOp : public InjectOp {
             case 1: value[i] = (bit[i] & lam[i]) - mask[i]; break;
             case 2: {
               // (l1 mod 2^k) + (l2 mod 2^k) = lam + 2^k om
-              const uint64_t om = ((x[first + i] & ring) + (y[first + i] & ring)) >> bits_;
+              const uint64_t om =
+                  ((x[first + i] >> drop_ & ring) + (y[first + i] >> drop_ & ring)) >> bits_;
               value[i] = om - mask[i];
               break;
             }
@@ -206,6 +216,8 @@ class InjectShareOp : public InjectOp {
     const uint64_t ring = bits_ == 64 ? ~uint64_t{0} : (uint64_t{1} << bits_) - 1;
     const uint64_t flip = negate_ ? ~uint64_t{0} : 0;
     const uint64_t second = role == kE2 ? ~uint64_t{0} : 0;
+    const uint64_t lift = drop_ ? (uint64_t{1} << 62) - (uint64_t{1} << (drop_ - 1)) : 0;
+    const uint64_t lowered = drop_ ? uint64_t{1} << (62 - drop_) : 0;
     Chunks(context, n, [&](int64_t first, int64_t count) {
       alignas(64) uint64_t given[kParts][kChunk], mask[kChunk];
       for (int p = 0; p < parts(); ++p) {
@@ -218,11 +230,12 @@ class InjectShareOp : public InjectOp {
       }
       for (int64_t i = 0; i < count; ++i) {
         const uint64_t o = 0 - ((bits[(first + i) / 64] ^ flip) >> ((first + i) % 64) & 1);
-        const uint64_t v = masked[first + i] & ring;
-        uint64_t lam = own[first + i] & ring;
+        const uint64_t taken = (masked[first + i] + lift) >> drop_ & ring;
+        const uint64_t v = taken - lowered;
+        uint64_t lam = own[first + i] >> drop_ & ring;
         uint64_t product = v * given[0][i] - given[1][i];  // share of beta (m - Lam)
         if (bits_ < 64) {
-          const uint64_t low = 1 - (v >> (bits_ - 1));
+          const uint64_t low = 1 - (taken >> (bits_ - 1));
           lam -= (given[2][i] + low * given[3][i]) << bits_;
           product += (low * given[4][i]) << bits_;
         }

@@ -1,0 +1,202 @@
+"""What layers, losses and optimizers are written in: private operations that run, or are priced.
+
+The same code goes over a step twice: with `Running` it computes, with pricing.Pricing it adds up
+bits and rounds.  So what a step is said to cost cannot drift from what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tfe_bench.errors import UsageError
+from tfe_bench.models import linear
+from tfe_bench.models.layers import shifted as more_bits
+from tfe_bench.protocols import activations, arithmetic, compare, convert, relu, truncation
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import MaskedBits, Shared
+
+Shape = tuple[int, ...]
+# A value that is private (Shared) or priced; bits of comparisons alike.
+Value = Any
+Bits = Any
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a step's protocols depend on besides the recipe.
+
+    Attributes:
+        profile: which network they plan for: "local", "lan" or "wan".
+        round_bits: sent by all three, that take as long as one more round.
+    """
+
+    profile: str = "local"
+    round_bits: int = 3_000_000
+
+    def __post_init__(self) -> None:
+        if self.profile not in ("local", "lan", "wan"):
+            raise UsageError(f"Profiles are local, lan and wan. Received: {self.profile!r}.")
+
+    def openings(self, n: int, bits: int) -> int:
+        """Of n comparisons: more take fewer bits and more rounds."""
+
+        def price(count: int) -> int:
+            return compare.msb_cost(n, bits, count).total + count * self.round_bits
+
+        return min((1, 2, 3), key=price)
+
+
+@dataclass(frozen=True, eq=False)
+class Bilinear:
+    """A bilinear map of two private values.
+
+    Attributes:
+        two: the sum of the map over paired operands (linear.Product).
+        shape: of the result, from those of the operands.
+    """
+
+    two: linear.Two
+    shape: Callable[[Shape, Shape], Shape]
+
+
+MATRICES = Bilinear(arithmetic.matrix_product, lambda a, b: (*a[:-1], b[-1]))
+
+
+class Operations(Protocol):
+    """Values have `fractional_bits`; scales add up in products, and truncations take from them."""
+
+    setting: Setting
+
+    def shape(self, x: Value) -> Shape:
+        """Static, with the batch."""
+
+    def local(self, x: Value, function: Callable[[Any], Any], shape: Shape) -> Value:
+        """A linear map of ring elements on each part of a value, to a known shape."""
+
+    def add(self, x: Value, y: Value) -> Value:
+        """x + y of one scale, broadcast."""
+
+    def sub(self, x: Value, y: Value) -> Value:
+        """x - y of one scale, broadcast."""
+
+    def neg(self, x: Value) -> Value:
+        """-x."""
+
+    def add_public(self, x: Value, ring: int) -> Value:
+        """x + c at x's scale."""
+
+    def times(self, x: Value, factor: Any, fraction: int = 0) -> Value:
+        """x times public ring elements: an integer, or an int64 tensor that broadcasts to x."""
+
+    def concat(self, xs: Sequence[Value], axis: int) -> Value:
+        """Values of one scale behind each other."""
+
+    def shifted(self, x: Value, fraction: int) -> Value:
+        """x with more fractional bits."""
+
+    def product(self, x: Value, w: Value, two: Bilinear) -> Value:
+        """x . w over Z_2^64.  1 round."""
+
+    def truncated_product(
+        self, x: Value, w: Value, two: Bilinear, addend: Value | None, drop: int, bits: int
+    ) -> Value:
+        """(x . w + addend) / 2^drop in Z_2^bits.  1 round."""
+
+    def truncate(self, x: Value, drop: int) -> Value:
+        """x / 2^drop.  1 round."""
+
+    def mul(self, x: Value, y: Value) -> Value:
+        """x * y elementwise.  1 round."""
+
+    def relu(self, x: Value) -> tuple[Value, Bits]:
+        """max(x, 0) over Z_2^64 of a small ring's x, and [x < 0]."""
+
+    def inject_truncated(self, bits: Bits, x: Value, drop: int, negated: bool = False) -> Value:
+        """b x / 2^drop, or (1 - b) x / 2^drop."""
+
+    def softmax(self, logits: Value, fraction: int) -> Value:
+        """Probabilities along the last axis, of logits at any scale up to 40."""
+
+    def sigmoid(self, x: Value, fraction: int) -> Value:
+        """1 / (1 + e^-x) of x at any scale."""
+
+
+class Running:
+    """The operations at one party, inside party.function."""
+
+    def __init__(self, party: Party, setting: Setting) -> None:
+        self.party = party
+        self.setting = setting
+
+    def shape(self, x: Shared) -> Shape:
+        return tuple(int(n) for n in x.shape)
+
+    def local(self, x: Shared, function: Callable[[Any], Any], shape: Shape) -> Shared:
+        import tensorflow as tf
+
+        return x.map(lambda a: tf.ensure_shape(function(a), shape))
+
+    def add(self, x: Shared, y: Shared) -> Shared:
+        return arithmetic.add(x, y)
+
+    def sub(self, x: Shared, y: Shared) -> Shared:
+        return arithmetic.sub(x, y)
+
+    def neg(self, x: Shared) -> Shared:
+        return arithmetic.neg(x)
+
+    def add_public(self, x: Shared, ring: int) -> Shared:
+        import tensorflow as tf
+
+        return arithmetic.add_public(x, tf.constant(ring, tf.int64))
+
+    def times(self, x: Shared, factor: Any, fraction: int = 0) -> Shared:
+        import tensorflow as tf
+
+        if isinstance(factor, int):
+            factor = tf.constant(factor, tf.int64)
+        return arithmetic.mul_public(x, factor, fraction)
+
+    def concat(self, xs: Sequence[Shared], axis: int) -> Shared:
+        from tfe_bench.protocols import shapes
+
+        return shapes.concat(list(xs), axis)
+
+    def shifted(self, x: Shared, fraction: int) -> Shared:
+        return more_bits(x, fraction)
+
+    def product(self, x: Shared, w: Shared, two: Bilinear) -> Shared:
+        return linear.product_sum(self.party, [linear.Product(x, w, two.two)])
+
+    def truncated_product(
+        self, x: Shared, w: Shared, two: Bilinear, addend: Shared | None, drop: int, bits: int
+    ) -> Shared:
+        products = [linear.Product(x, w, two.two)]
+        return linear.truncated_sum(self.party, products, addend, drop, bits)
+
+    def truncate(self, x: Shared, drop: int) -> Shared:
+        return truncation.truncate(self.party, x, drop)
+
+    def mul(self, x: Shared, y: Shared) -> Shared:
+        return arithmetic.mul(self.party, x, y)
+
+    def relu(self, x: Shared) -> tuple[Shared, MaskedBits]:
+        count = self.setting.openings(x.shape.num_elements(), x.ring_bits)
+        return relu.relu_with_derivative(self.party, x, x.ring_bits, count)
+
+    def inject_truncated(
+        self, bits: MaskedBits, x: Shared, drop: int, negated: bool = False
+    ) -> Shared:
+        y = convert.inject(self.party, bits, x, negated=negated)
+        return truncation.truncate(self.party, y, drop) if drop else y
+
+    def softmax(self, logits: Shared, fraction: int) -> Shared:
+        x = truncation.truncate(self.party, logits, logits.fractional_bits - 16)
+        y = activations.softmax(self.party, x, profile=self.setting.profile)
+        return more_bits(y, fraction)
+
+    def sigmoid(self, x: Shared, fraction: int) -> Shared:
+        x = truncation.truncate(self.party, x, x.fractional_bits - 16)
+        return more_bits(activations.sigmoid(self.party, x), fraction)

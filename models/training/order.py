@@ -1,0 +1,39 @@
+"""Public randomness: the order of samples, and which values Dropout keeps.
+
+From a public seed by SHAKE-256, so that the three workers, whatever their NumPy, and a plaintext
+run that they are compared with draw alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from tfe_bench.models.graph import Array
+
+
+def _words(about: str, count: int, kind: str) -> Array:
+    size = np.dtype(kind).itemsize
+    return np.frombuffer(hashlib.shake_256(about.encode()).digest(size * count), kind)
+
+
+def permutation(seed: int, epoch: int, count: int) -> Array:
+    """The order in which an epoch (counted from 0) takes `count` samples, int64."""
+    words = _words(f"order {seed} {epoch} {count}", count, "<u8")
+    return np.argsort(words, kind="stable").astype(np.int64)
+
+
+def batches(seed: int, epoch: int, count: int, batch: int) -> Array:
+    """Samples of each step of an epoch, [steps, batch]; what is left over waits for another epoch.
+
+    An epoch with fewer samples than a batch has no step.
+    """
+    steps = count // batch
+    return permutation(seed, epoch, count)[: steps * batch].reshape(steps, batch)
+
+
+def kept(seed: int, step: int, layer: str, count: int, rate: float) -> Array:
+    """Which of `count` values a Dropout layer keeps in a step, bool; each with 1 - rate."""
+    words = _words(f"dropout {seed} {step} {layer}", count, "<u4")
+    return words >= np.uint32(round(rate * 2**32))

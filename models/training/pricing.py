@@ -1,0 +1,150 @@
+"""The operations of a step, added up instead of run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.models.training.operations import Bilinear, Setting, Shape
+from tfe_bench.protocols import activations, arithmetic, convert, relu, truncation
+from tfe_bench.protocols.cost import Cost
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A value that is not there: its shape, scale and ring, and when it would be known.
+
+    Attributes:
+        rounds, cold: messages on the longest chain that leads to it.
+    """
+
+    shape: Shape
+    fractional_bits: int
+    rounds: int = 0
+    cold: int = 0
+    ring_bits: int = 64
+
+    @property
+    def n(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+class Pricing:
+    """Collects what the operations send."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.sent = [0, 0, 0]
+        self.rounds = self.cold = 0
+
+    @property
+    def total(self) -> Cost:
+        """Of all that was asked for so far."""
+        return Cost(self.sent[0], self.sent[1], self.sent[2], self.rounds, self.cold)
+
+    def _after(self, cost: Cost, *given: Priced | None) -> tuple[int, int]:
+        """Adds a protocol that waits for some values; returns when its result is known."""
+        for i, bits in enumerate((cost.dealer, cost.e1, cost.e2)):
+            self.sent[i] += bits
+        rounds = max((v.rounds for v in given if v is not None), default=0)
+        cold = max((v.cold for v in given if v is not None), default=0)
+        reached = Cost(0, 0, 0, rounds, cold).then(cost)
+        self.rounds, self.cold = max(self.rounds, reached.rounds), max(self.cold, reached.cold)
+        return reached.rounds, reached.cold
+
+    def _new(
+        self, shape: Shape, fraction: int, cost: Cost, *given: Priced | None, ring: int = 64
+    ) -> Priced:
+        rounds, cold = self._after(cost, *given)
+        return Priced(shape, fraction, rounds, cold, ring)
+
+    def shape(self, x: Priced) -> Shape:
+        return x.shape
+
+    def local(self, x: Priced, function: Callable[[Any], Any], shape: Shape) -> Priced:
+        return replace(x, shape=tuple(shape))
+
+    def _joined(self, x: Priced, y: Priced) -> Priced:
+        assert x.fractional_bits == y.fractional_bits, (x, y)
+        shape = tuple(int(n) for n in np.broadcast_shapes(x.shape, y.shape))
+        return replace(x, shape=shape, rounds=max(x.rounds, y.rounds), cold=max(x.cold, y.cold))
+
+    def add(self, x: Priced, y: Priced) -> Priced:
+        return self._joined(x, y)
+
+    def sub(self, x: Priced, y: Priced) -> Priced:
+        return self._joined(x, y)
+
+    def neg(self, x: Priced) -> Priced:
+        return x
+
+    def add_public(self, x: Priced, ring: int) -> Priced:
+        return x
+
+    def times(self, x: Priced, factor: Any, fraction: int = 0) -> Priced:
+        return replace(x, fractional_bits=x.fractional_bits + fraction)
+
+    def concat(self, xs: Sequence[Priced], axis: int) -> Priced:
+        first = xs[0]
+        axis %= len(first.shape)
+        size = sum(x.shape[axis] for x in xs)
+        shape = (*first.shape[:axis], size, *first.shape[axis + 1 :])
+        rounds, cold = max(x.rounds for x in xs), max(x.cold for x in xs)
+        return replace(first, shape=shape, rounds=rounds, cold=cold)
+
+    def shifted(self, x: Priced, fraction: int) -> Priced:
+        assert fraction >= x.fractional_bits
+        return replace(x, fractional_bits=fraction)
+
+    def product(self, x: Priced, w: Priced, two: Bilinear) -> Priced:
+        shape = two.shape(x.shape, w.shape)
+        cost = arithmetic.mul_cost(math.prod(shape))
+        return self._new(shape, x.fractional_bits + w.fractional_bits, cost, x, w)
+
+    def truncated_product(
+        self, x: Priced, w: Priced, two: Bilinear, addend: Priced | None, drop: int, bits: int
+    ) -> Priced:
+        shape = two.shape(x.shape, w.shape)
+        cost = relu.truncated_product_cost(math.prod(shape), drop, bits)
+        fraction = x.fractional_bits + w.fractional_bits - drop
+        return self._new(shape, fraction, cost, x, w, addend, ring=bits)
+
+    def truncate(self, x: Priced, drop: int) -> Priced:
+        cost = truncation.truncate_cost(x.n, drop)
+        return self._new(x.shape, x.fractional_bits - drop, cost, x)
+
+    def mul(self, x: Priced, y: Priced) -> Priced:
+        shape = tuple(int(n) for n in np.broadcast_shapes(x.shape, y.shape))
+        cost = arithmetic.mul_cost(math.prod(shape))
+        return self._new(shape, x.fractional_bits + y.fractional_bits, cost, x, y)
+
+    def relu(self, x: Priced) -> tuple[Priced, Priced]:
+        k = x.ring_bits
+        count = self.setting.openings(x.n, k)
+        cost = relu.relu_cost(x.n, k, count, k)
+        y = self._new(x.shape, x.fractional_bits, cost, x)
+        # the bits are there a round before the value
+        injected = convert.inject_cost(x.n, ring_bits=k).rounds
+        return y, replace(y, rounds=y.rounds - injected, cold=y.cold - injected)
+
+    def inject_truncated(self, bits: Priced, x: Priced, drop: int, negated: bool = False) -> Priced:
+        cost = convert.inject_cost(x.n)
+        if drop:
+            cost = cost.then(truncation.truncate_cost(x.n, drop))
+        return self._new(x.shape, x.fractional_bits - drop, cost, bits, x)
+
+    def softmax(self, logits: Priced, fraction: int) -> Priced:
+        rows, classes = math.prod(logits.shape[:-1]), logits.shape[-1]
+        cost = truncation.truncate_cost(logits.n, logits.fractional_bits - 16)
+        cost = cost.then(activations.softmax_cost(rows, classes, profile=self.setting.profile))
+        return self._new(logits.shape, fraction, cost, logits)
+
+    def sigmoid(self, x: Priced, fraction: int) -> Priced:
+        cost = truncation.truncate_cost(x.n, x.fractional_bits - 16)
+        cost = cost.then(activations.sigmoid_cost(x.n))
+        return self._new(x.shape, fraction, cost, x)

@@ -1,0 +1,77 @@
+"""A Keras model as it is trained: its layers, and which variable is which array of weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfe_bench.models import from_keras, keras_layers
+from tfe_bench.models.graph import Graph
+
+# What changes a layer's gradient or its weights behind the optimizer's back.
+_PARTS = ("kernel", "bias", "activity", "depthwise", "pointwise", "gamma", "beta")
+_EXTRAS = tuple(f"{part}_{what}" for part in _PARTS for what in ("regularizer", "constraint"))
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """A model in training form.
+
+    Attributes:
+        graph: with the model's weights.
+        order: keys in the order of model.weights.
+        frozen: keys of weights that are not trained.
+    """
+
+    graph: Graph
+    order: tuple[str, ...] = ()
+    frozen: frozenset[str] = frozenset()
+
+
+class TrainingReader(from_keras.Reader):
+    """Reads layers that behave differently in training as what they are, and notes variables."""
+
+    def __init__(self, keras: Any) -> None:
+        super().__init__(keras)
+        self.keys: dict[int, str] = {}
+        self.untrained: set[str] = set()
+
+    def check(self, layer: Any) -> None:
+        """Refuses what would change the layer's gradient."""
+        used = [name for name in _EXTRAS if getattr(layer, name, None) is not None]
+        if used:
+            raise keras_layers.Unfit(f"it has {', '.join(used)}, which training does not support")
+
+    def emit(
+        self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
+    ) -> str:
+        for own, variable in (weights or {}).items():
+            if id(variable) in self.keys:
+                raise keras_layers.Unfit("it is used twice, which training does not support")
+            self.keys[id(variable)] = f"{name}/{own}"
+            if not variable.trainable:
+                self.untrained.add(f"{name}/{own}")
+        return super().emit(name, op, given, weights, **o)
+
+
+def read(model: Any) -> Read:
+    """A Keras model, a .keras file or a Graph in training form.
+
+    Raises:
+        UsageError: layers that are not supported, all of them listed.
+    """
+    if isinstance(model, Graph):
+        return Read(model)
+    if isinstance(model, (str, Path)):
+        model = from_keras.load(model)
+    found: list[TrainingReader] = []
+
+    def make(keras: Any) -> TrainingReader:
+        found.append(TrainingReader(keras))
+        return found[-1]
+
+    graph = from_keras.from_keras(model, make)
+    (reader,) = found
+    order = tuple(reader.keys[id(v)] for v in model.weights)
+    return Read(graph, order, frozenset(reader.untrained))

@@ -1,0 +1,282 @@
+"""A recipe: all that is public about a training, in a header that the three workers are sent.
+
+The layers with their shapes, the loss, the optimizer with its learning rates, the batch and the
+fixed point.  No weight, no feature and no label is in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import DataError, UsageError
+from tfe_bench.models import graph as graphs
+from tfe_bench.models import plain
+from tfe_bench.models.graph import Array, Graph, Layer
+from tfe_bench.models.training import losses, optimizers, reader
+from tfe_bench.models.training.losses import Loss
+from tfe_bench.models.training.nodes import Node, check_trainable, nodes_of
+from tfe_bench.models.training.optimizers import Optimizer
+
+FORMAT = 1
+MOST_BATCH = 1 << 14
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The fixed point of a training, over Z_2^64.
+
+    Attributes:
+        activation: fractional bits of features and of values between layers.
+        weight: of weights, and of SGD's velocities.
+        gradient: of labels, probabilities and gradients of values.
+        ring: bits of what a ReLU compares: |z| < 2^(ring - 1 - activation).
+    """
+
+    activation: int = 16
+    weight: int = 24
+    gradient: int = 20
+    ring: int = 30
+
+    @property
+    def product(self) -> int:
+        """Fractional bits of a value times a weight."""
+        return self.activation + self.weight
+
+    def header(self) -> list[int]:
+        """As JSON holds it."""
+        return [self.activation, self.weight, self.gradient, self.ring]
+
+
+DEFAULT = Numbers()
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """How a model is trained.
+
+    Attributes:
+        graph: of one input and one output, in training form: without the softmax or sigmoid that
+            the loss takes in.  Its weights are the initial ones where they are known.
+        loss, optimizer: public.
+        batch: samples of a step.
+        order: keys ("layer/weight") in the order of Keras' model.weights.
+        frozen: keys that do not change.
+        seed: of Dropout's masks: public.
+        numbers: the fixed point.
+
+    Raises:
+        UsageError: layers that cannot be trained, all of them listed, or settings that do not fit.
+    """
+
+    graph: Graph
+    loss: Loss
+    optimizer: Optimizer
+    batch: int = 128
+    order: tuple[str, ...] = ()
+    frozen: frozenset[str] = frozenset()
+    seed: int = 0
+    numbers: Numbers = DEFAULT
+    nodes: tuple[Node, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if len(self.graph.inputs) != 1 or len(self.graph.outputs) != 1:
+            raise UsageError(
+                "A model that is trained has one input and one output. Received: "
+                f"{len(self.graph.inputs)} and {len(self.graph.outputs)}."
+            )
+        if type(self.batch) is not int or not 1 <= self.batch <= MOST_BATCH:
+            raise UsageError(f"A batch is 1 to {MOST_BATCH} samples. Received: {self.batch!r}.")
+        if type(self.seed) is not int or not 0 <= self.seed < 1 << 63:
+            raise UsageError(f"A seed is an integer from 0 to 2^63 - 1. Received: {self.seed!r}.")
+        if self.numbers != DEFAULT:
+            raise UsageError(
+                f"This version trains with the fixed point {DEFAULT.header()}. Received: "
+                f"{self.numbers.header()}."
+            )
+        check_trainable(self.graph)
+        keys = set(self.graph.arrays())
+        order = self.order or tuple(self.graph.arrays())
+        if set(order) != keys or len(order) != len(keys):
+            raise UsageError("A recipe's order names each array of weights once.")
+        if not self.frozen <= keys:
+            raise UsageError(f"There are no weights {sorted(self.frozen - keys)} to freeze.")
+        object.__setattr__(self, "order", order)
+        object.__setattr__(self, "nodes", nodes_of(self.graph))
+        if self.loss.categorical and self.output_shape[-1] < 2:
+            raise UsageError(
+                f"{self.loss.name} wants two classes at least. Received: an output of "
+                f"{list(self.output_shape)}. One output goes with binary_crossentropy."
+            )
+
+    @classmethod
+    def build(
+        cls, model: Any, optimizer: Any = "sgd", loss: Any = None, batch: int = 128, seed: int = 0
+    ) -> Recipe:
+        """The recipe for a Keras model (or a .keras file, or a Graph with training's layers).
+
+        Args:
+            optimizer: keras.optimizers.SGD or Adam, or "sgd", "adam", "amsgrad".
+            loss: a Keras loss or its name.  As in Keras, a name means that the model ends in the
+                loss's softmax or sigmoid; from_logits=True means that it does not.
+            seed: of Dropout's masks: public.
+
+        Raises:
+            UsageError: what is not supported, by name.
+        """
+        found = reader.read(model)
+        chosen, logits = losses.of_keras(loss)
+        graph = _from_logits(_scaled(found.graph), chosen, logits)
+        return cls(
+            graph, chosen, optimizers.of_keras(optimizer), batch, found.order, found.frozen, seed
+        )
+
+    # ---- what it says
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of a sample's features."""
+        return next(iter(self.graph.inputs.values()))
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Of a sample's logits and of its target."""
+        return self.graph.shapes[self.graph.outputs[0]]
+
+    def features(self, x: Any) -> Array:
+        """Features as their owner shares them, float64 with a batch, at numbers.activation.
+
+        Raises:
+            UsageError: another shape than the model's.
+        """
+        (array,) = plain.scaled(self.graph, x).values()
+        return array
+
+    def targets(self, y: Any, what: str = "labels") -> Array:
+        """Labels as their owner shares them, float64 with a batch, at numbers.gradient.
+
+        Raises:
+            UsageError, RangeError: as losses.targets.
+        """
+        return losses.targets(self.loss, self.output_shape, y, what)
+
+    def resized(self, batch: int) -> Recipe:
+        """The recipe for another batch."""
+        return replace(self, batch=batch)
+
+    # ---- as data
+
+    def header(self) -> dict[str, Any]:
+        """As JSON holds it, without the weights' values."""
+        return {
+            "format": FORMAT,
+            "graph": self.graph.header(),
+            "loss": self.loss.name,
+            "optimizer": self.optimizer.header(),
+            "batch": self.batch,
+            "order": list(self.order),
+            "frozen": sorted(self.frozen),
+            "seed": self.seed,
+            "numbers": self.numbers.header(),
+        }
+
+    def digest(self) -> str:
+        """SHA-256 of the header, in hexadecimal."""
+        return hashlib.sha256(json.dumps(self.header(), sort_keys=True).encode()).hexdigest()
+
+    @classmethod
+    def of(cls, header: Any) -> Recipe:
+        """The recipe of a header, which may come from a stranger; its weights are zeros.
+
+        Raises:
+            DataError: this is no recipe.
+            UsageError: as of the class.
+        """
+        try:
+            if header["format"] != FORMAT:
+                raise DataError(
+                    f"This recipe is of format {header['format']!r}; this version reads {FORMAT}."
+                )
+            numbers = header["numbers"]
+            if len(numbers) != 4 or not all(type(n) is int for n in numbers):
+                raise DataError("A recipe's fixed point is four integers.")
+            return cls(
+                Graph.of(header["graph"]),
+                Loss(header["loss"]),
+                Optimizer.of(header["optimizer"]),
+                header["batch"],
+                tuple(str(k) for k in header["order"]),
+                frozenset(str(k) for k in header["frozen"]),
+                header["seed"],
+                Numbers(*numbers),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise DataError(
+                f"This is no recipe. Received: {type(error).__name__}: {error}."
+            ) from None
+
+    def __repr__(self) -> str:
+        return (
+            f"Recipe({self.graph.name!r}, {self.loss.name}, {self.optimizer.name}, "
+            f"batch={self.batch}, {self.graph.parameters} parameters)"
+        )
+
+
+def _scaled(graph: Graph) -> Graph:
+    """Rescaling right behind the input is left to the owner of the features."""
+    (name,) = graph.inputs
+    uses = graph.uses()[name]
+    first = graph.layers[0]
+    if uses != [first.name] or first.op != "rescale" or graph.outputs == (first.name,):
+        return graph
+    factor, offset = (np.asarray(first.options[k], np.float64) for k in ("scale", "offset"))
+    old, more = graph.scaling.get(name, (1.0, 0.0))
+    pair = (np.asarray(old) * factor, np.asarray(more) * factor + offset)
+    layers = [_renamed(x, first.name, name) for x in graph.layers[1:]]
+    scaling = {name: tuple(a.tolist() for a in pair)}
+    return graphs.replaced(graph, layers, scaling=scaling)
+
+
+def _renamed(layer: Layer, old: str, new: str) -> Layer:
+    return replace(layer, inputs=tuple(new if i == old else i for i in layer.inputs))
+
+
+def _from_logits(graph: Graph, loss: Loss, logits: bool) -> Graph:
+    """The graph without the last softmax or sigmoid, if the loss wants it there.
+
+    Raises:
+        UsageError: it is there with from_logits=True, or missing without.
+    """
+    wanted = losses.FOLDED.get(loss.name)
+    last = graph.by_name.get(graph.outputs[0])
+    if wanted is None or last is None:
+        return graph
+    ends = last.op == wanted and graph.uses()[last.name] == [""]
+    if last.op == "softmax" and last.options["axis"] != len(graph.shapes[last.name]):
+        ends = False
+    if not ends and not logits:
+        raise UsageError(
+            f"{loss.name} wants a model that ends in {wanted}, or from_logits=True. Received: a "
+            f"last layer {last.name!r} ({last.op})."
+        )
+    if ends and logits:
+        raise UsageError(
+            f"{loss.name} with from_logits=True wants a model without {wanted} at its end. "
+            f"Received: the last layer {last.name!r}. Leave out one of both."
+        )
+    if not ends:
+        return graph
+    layers = [x for x in graph.layers if x is not last]
+    if not layers:
+        raise UsageError("The model has nothing to train.")
+    return graphs.replaced(graph, layers, outputs=(last.inputs[0],))
+
+
+def weights_in_order(recipe: Recipe, arrays: Mapping[str, Array]) -> list[Array]:
+    """Arrays by key, as Keras' model.set_weights takes them."""
+    return [np.asarray(arrays[key], np.float32) for key in recipe.order]

@@ -1,0 +1,82 @@
+"""What is shared between steps: the weights, and what the optimizer remembers of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.models.graph import Array
+from tfe_bench.models.training.recipe import Recipe, weights_in_order
+
+# Adam's means: of the gradients, and of their squares.
+MOMENT_BITS, SQUARE_BITS = 26, 40
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """One array of the state.
+
+    Attributes:
+        key: "layer/weight", or "layer/weight:slot" for what an optimizer remembers.
+        shape, fractional_bits: public.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    fractional_bits: int
+
+
+def slots(recipe: Recipe) -> list[tuple[str, int]]:
+    """What the optimizer remembers of an array of weights: names, and fractional bits."""
+    optimizer = recipe.optimizer
+    if optimizer.adaptive:
+        found = [("m", MOMENT_BITS), ("v", SQUARE_BITS)]
+        return [*found, ("v_hat", SQUARE_BITS)] if optimizer.name == "amsgrad" else found
+    return [("velocity", recipe.numbers.weight)] if optimizer.momentum else []
+
+
+def specs(recipe: Recipe) -> list[StateSpec]:
+    """The arrays of a recipe's state, in their order: weights first."""
+    shapes = {k: tuple(int(n) for n in a.shape) for k, a in recipe.graph.arrays().items()}
+    found = [StateSpec(key, shapes[key], recipe.numbers.weight) for key in recipe.order]
+    for key in learned(recipe):
+        found += [StateSpec(f"{key}:{name}", shapes[key], bits) for name, bits in slots(recipe)]
+    return found
+
+
+def learned(recipe: Recipe) -> list[str]:
+    """Keys of the weights that the optimizer changes."""
+    return [key for key in recipe.order if key not in recipe.frozen]
+
+
+def initial(recipe: Recipe, arrays: Mapping[str, Array] | None = None) -> dict[str, Array]:
+    """The state before the first step, float64 by key.
+
+    Args:
+        arrays: weights by key; None: those of the recipe's graph.
+
+    Raises:
+        UsageError: arrays are missing or of other shapes.
+    """
+    given = recipe.graph.arrays() if arrays is None else arrays
+    found = {}
+    for spec in specs(recipe):
+        if ":" in spec.key:
+            found[spec.key] = np.zeros(spec.shape)
+            continue
+        array = given.get(spec.key)
+        if array is None or tuple(array.shape) != spec.shape:
+            raise UsageError(
+                f"The weights {spec.key!r} are {list(spec.shape)}. Received: "
+                f"{None if array is None else list(array.shape)}."
+            )
+        found[spec.key] = np.asarray(array, np.float64)
+    return found
+
+
+def trained(recipe: Recipe, arrays: Mapping[str, Array]) -> list[Array]:
+    """The weights of a state as the Keras model's set_weights takes them, float32."""
+    return weights_in_order(recipe, arrays)
