@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST_EPOCHS, MOST_STEPS, MOST_ROWS = 100_000, 10**9, 10**8
 _RUN = re.compile(r"[0-9a-f]{32}", re.ASCII)
+# In place of an epoch, for the draw of rows that none trains on.
+_HELD_OUT = -1
 _CHECKPOINT = "A checkpoint's name"
 
 
@@ -130,21 +132,19 @@ class Order:
 
     def batch_rows(self, step: int) -> Array:
         """Indices of the rows of a step (from 0): public, the same at all workers."""
+        from tfe_bench.models.training.order import batches
+
         epoch, within = divmod(step, self.steps_per_epoch)
         if epoch not in self._orders:
             self._orders.clear()
-            self._orders[epoch] = epoch_order(self.seed, epoch, self.rows)
-        size = self.recipe.batch
-        return self._orders[epoch][within * size : (within + 1) * size]
-
-    def epoch_bytes(self, step: int) -> bytes:
-        """The order of the rows in a step's epoch, for the workers to compare."""
-        self.batch_rows(step)
-        return self._orders[step // self.steps_per_epoch].astype("<i8").tobytes()
+            self._orders[epoch] = batches(self.seed, epoch, self.rows, self.recipe.batch)
+        return np.asarray(self._orders[epoch][within])
 
     def split(self) -> tuple[Array, Array]:
         """Indices (to train on, to test) of a source's rows: public."""
-        order = np.random.default_rng([self.seed, 37]).permutation(self.rows + self.holdout)
+        from tfe_bench.models.training.order import permutation
+
+        order = permutation(self.seed, _HELD_OUT, self.rows + self.holdout)
         return np.sort(order[self.holdout :]), np.sort(order[: self.holdout])
 
     # ---- as data
@@ -287,11 +287,6 @@ class Order:
                 f"Features have {numbers.activation} and labels {numbers.gradient} fractional "
                 f"bits. Received: owners' data with {x} and {y}. They provide it again (--replace)."
             )
-
-
-def epoch_order(seed: int, epoch: int, rows: int) -> Array:
-    """The order of the rows in one epoch, from a public seed."""
-    return np.random.default_rng([seed, epoch, 41]).permutation(rows)
 
 
 def state_name(number: int) -> str:

@@ -187,9 +187,6 @@ class _Training:
 
         order, party = self._order, self._party
         rows = order.batch_rows(number)
-        if number % order.steps_per_epoch == 0:
-            # NumPy's permutations are the same everywhere; workers whose are not would train on.
-            party.agree("The order of the rows", order.epoch_bytes(number))
         public = public_values(self._recipe, number)
 
         def once() -> Any:
