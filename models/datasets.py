@@ -161,7 +161,7 @@ def table(
 def standard(x: Array) -> Array:
     """Columns with mean 0 and deviation 1; constant ones become 0."""
     spread = x.std(0)
-    return (x - x.mean(0)) / np.where(spread > 0, spread, 1.0)
+    return np.asarray((x - x.mean(0)) / np.where(spread > 0, spread, 1.0))
 
 
 def parted(rows: Rows, seed: int) -> tuple[Rows, Rows]:
@@ -182,7 +182,7 @@ def _read(file: Path) -> tuple[list[str], list[list[str]]]:
         with file.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.reader(stream, strict=True)
             names = [name.strip() for name in next(reader, [])]
-            lines = []
+            lines: list[list[str]] = []
             for line in reader:
                 if not line:
                     continue

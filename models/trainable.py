@@ -165,13 +165,13 @@ class Trainable:
             rows = joined.rows - holdout
         elif x is None or y is None:
             raise UsageError("fit takes x and y, or rows_of, or columns_of with labels_of.")
-        inputs = self._state(recipe)
+        inputs = self.state_inputs(recipe)
         if source is None:
-            more = _shared(recipe, x, y, "")
+            more = shared_rows(recipe, x, y)
             rows = more["x"].shape[0]
             inputs.update(more)
         if validation_data is not None:
-            inputs.update(_shared(recipe, *validation_data, "test_"))
+            inputs.update(shared_rows(recipe, *validation_data, prefix="test_"))
         order = Order(
             recipe,
             epochs,
@@ -184,7 +184,7 @@ class Trainable:
             source,
             holdout,
             None if checkpoint is None else Saving(checkpoint, checkpoint_every, restart),
-            None if deploy is None else self._deployment(recipe, client, deploy, deploy_for),
+            None if deploy is None else self._deployment(deploy, deploy_for),
             guard_every,
             reveal_loss,
         )
@@ -205,7 +205,7 @@ class Trainable:
             UsageError, RangeError: as `fit`.
         """
         recipe = self.recipe()
-        inputs = {**self._state(recipe), **_shared(recipe, x, y, "test_")}
+        inputs = {**self.state_inputs(recipe), **shared_rows(recipe, x, y, "test_")}
         rows = inputs["test_x"].shape[0]
         name = profile or _profile(cluster)
         order = Order(recipe, 0, 0, 0, uuid.uuid4().hex, name, test=rows)
@@ -232,14 +232,10 @@ class Trainable:
         result = cluster.run(TRAIN, order.header(), inputs, progress)
         return self._history(order, result)
 
-    def inputs(self, recipe: Recipe, x: Any, y: Any, test: Any = None) -> dict[str, PrivateInput]:
-        """All inputs of a job on this client's own rows."""
-        found = {**self._state(recipe), **_shared(recipe, x, y, "")}
-        return found if test is None else {**found, **_shared(recipe, *test, "test_")}
-
     # ---- inside
 
-    def _state(self, recipe: Recipe) -> dict[str, PrivateInput]:
+    def state_inputs(self, recipe: Recipe) -> dict[str, PrivateInput]:
+        """What training begins with, as inputs of the job."""
         from tfe_bench.cluster.client import PrivateInput
         from tfe_bench.models.training import state
 
@@ -256,12 +252,10 @@ class Trainable:
             )
         return found
 
-    def _deployment(
-        self, recipe: Recipe, client: Any, name: str, clients: Sequence[str]
-    ) -> dict[str, Any]:
+    def _deployment(self, name: str, clients: Sequence[str]) -> dict[str, Any]:
         from tfe_bench.models import deploying
 
-        return deploying.parameters(recipe, check_name(name), clients)
+        return deploying.parameters(self.keras, check_name(name), clients)
 
     def _history(self, order: Order, result: JobResult) -> History:
         measured = result.measured[0]
@@ -334,7 +328,7 @@ def _spec(name: str, value: PrivateInput) -> Any:
     return InputSpec(name, value.shape, value.fractional_bits, value.limbs)
 
 
-def _shared(recipe: Recipe, x: Any, y: Any, prefix: str) -> dict[str, PrivateInput]:
+def shared_rows(recipe: Recipe, x: Any, y: Any, prefix: str = "") -> dict[str, PrivateInput]:
     """Features and labels of one client as its inputs.
 
     Raises:

@@ -1,0 +1,114 @@
+"""A trained model that stays at the workers: its state becomes the weights of a deployed model.
+
+Its owner is the client that ordered the training; neither it nor anybody else sees the weights.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.cluster.jobs import Context
+from tfe_bench.cluster.store import Facts
+from tfe_bench.errors import UsageError
+from tfe_bench.models import kept, service, weights
+from tfe_bench.protocols.sharing import Shared
+
+if TYPE_CHECKING:
+    from tfe_bench.models.ranges import Plan
+    from tfe_bench.models.training.recipe import Recipe
+
+
+def parameters(
+    model: Any, name: str, clients: Sequence[str] = (), replace: bool = True
+) -> dict[str, Any]:
+    """Of the program "deploy", for a model whose weights are yet to be trained.
+
+    Its ranges are not known before: each layer takes |v| < 2^14.
+
+    Raises:
+        UsageError: a name or clients that do not fit, or layers that prediction lacks.
+    """
+    from tfe_bench.models.private import convert
+
+    private = convert(model)
+    return {
+        "name": name,
+        "clients": list(clients),
+        "replace": replace,
+        "deployment": uuid.uuid4().hex,
+        "about": {
+            "plan": private.plan.header(),
+            "bounds": private.bounds,
+            "preprocessing": None,
+        },
+    }
+
+
+def check(recipe: Recipe, given: Mapping[str, Any]) -> None:
+    """Refuses a deployment that is none, or is of another model than the one that is trained.
+
+    Raises:
+        UsageError, DataError: naming what does not fit.
+    """
+    about = given.get("about")
+    if not isinstance(about, Mapping) or "plan" not in about:
+        raise UsageError('"about" holds a plan, bounds of its inputs and a preprocessing.')
+    plan = service.plan_of(about)
+    service.check_deploy(given, service.weight_specs(plan))
+    _keys(recipe, plan)
+
+
+def _keys(recipe: Recipe, plan: Plan) -> list[str]:
+    """The key in the training's state of each array of a plan.
+
+    Raises:
+        UsageError: an array of the plan is none of them.
+    """
+    shapes = {key: tuple(a.shape) for key, a in recipe.graph.arrays().items()}
+    found = []
+    for part in weights.parts(plan):
+        key = f"{part.layer.name}/{part.name.removesuffix('0')}"
+        if shapes.get(key) != part.shape:
+            raise UsageError(
+                "This model cannot stay at the workers when it is trained: prediction computes "
+                f"with the weights {part.key!r} {list(part.shape)}, which are none of the "
+                "training's (as where a BatchNormalization is merged into a layer before it). "
+                "Take the weights, and deploy the model then."
+            )
+        found.append(key)
+    return found
+
+
+def deploy(
+    context: Context, recipe: Recipe, given: Mapping[str, Any], state: Mapping[str, Shared]
+) -> None:
+    """Keeps the trained weights at all three workers, or at none."""
+    from tfe_bench.models.layers import shifted
+    from tfe_bench.protocols import refresh, truncation
+
+    party, store = context.party, kept.store_of(context)
+    store.permit_writing(given["name"], context.client, given["replace"])
+    plan = service.plan_of(given["about"])
+    parts = list(weights.parts(plan))
+
+    def scaled(*values: Shared) -> list[Shared]:
+        found = []
+        for part, x in zip(parts, values, strict=True):
+            fewer = x.fractional_bits - part.fractional_bits
+            if part.term is not None and part.layer.options["terms"][part.term]["sign"] < 0:
+                x = x.map(lambda a: -a)
+            if fewer > 0:
+                x = truncation.truncate(party, x, fewer)
+            else:
+                x = refresh.refresh(party, shifted(x, part.fractional_bits))
+            found.append(x)
+        return found
+
+    values = party.function(scaled)(*(state[key] for key in _keys(recipe, plan)))
+    facts = Facts(
+        given["name"], context.client, tuple(given["clients"]), given["deployment"], given["about"]
+    )
+    named = {weights.input_name(i): x for i, x in enumerate(values)}
+    kept.write(party, store, facts, named)
