@@ -244,7 +244,14 @@ def _reshape(x: Shape, options: Options) -> Shape:
     return tuple(shape)
 
 
+def _dropout(x: Shape, options: Options) -> Shape:
+    _only(options, "rate")
+    _need(_real(options["rate"]) and 0 <= options["rate"] < 1, "a rate below 1", options["rate"])
+    return x
+
+
 _ONE: dict[str, Callable[[Shape, Options], Shape]] = {
+    "dropout": _dropout,
     "rescale": _rescale,
     "relu": _relu,
     "leaky_relu": _leaky,

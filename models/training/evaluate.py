@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from tfe_bench.errors import UsageError
 from tfe_bench.models.layers import shifted
 from tfe_bench.models.training import gradients, losses
-from tfe_bench.models.training.gradients import Pass
 from tfe_bench.models.training.operations import Running, Setting
+from tfe_bench.models.training.passes import Pass
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols import arithmetic, compare, convert, extremes, logic, truncation
 from tfe_bench.protocols.party import Party

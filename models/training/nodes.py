@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Graph, Layer
 
-LINEAR = ("dense",)
-LOCAL = ("flatten", "reshape", "identity")
-OTHERS = ("relu",)
-TRAINABLE = (*LINEAR, *LOCAL, *OTHERS)
+LINEAR = ("dense", "conv2d", "depthwise_conv2d")
+TRAINABLE = (
+    *LINEAR,
+    *("relu", "leaky_relu", "sigmoid", "tanh"),
+    *("avg_pool2d", "global_avg_pool2d", "zero_pad2d", "dropout"),
+    *("flatten", "reshape", "identity", "rescale", "add", "subtract", "concat"),
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,13 +7,21 @@ bits and rounds.  So what a step is said to cost cannot drift from what it does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models import linear
 from tfe_bench.models.layers import shifted as more_bits
-from tfe_bench.protocols import activations, arithmetic, compare, convert, relu, truncation
+from tfe_bench.protocols import (
+    activations,
+    arithmetic,
+    backward,
+    compare,
+    convert,
+    relu,
+    truncation,
+)
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import MaskedBits, Shared
 
@@ -61,7 +69,9 @@ class Bilinear:
     shape: Callable[[Shape, Shape], Shape]
 
 
-MATRICES = Bilinear(arithmetic.matrix_product, lambda a, b: (*a[:-1], b[-1]))
+def compared(ring_bits: int) -> int:
+    """Bits of a ReLU's comparison: all of a small ring, those of layers over Z_2^64."""
+    return ring_bits if ring_bits < 64 else compare.LAYER_BITS
 
 
 class Operations(Protocol):
@@ -84,11 +94,11 @@ class Operations(Protocol):
     def neg(self, x: Value) -> Value:
         """-x."""
 
-    def add_public(self, x: Value, ring: int) -> Value:
-        """x + c at x's scale."""
+    def add_public(self, x: Value, ring: Any) -> Value:
+        """x + c at x's scale, for public ring elements that broadcast to x."""
 
     def times(self, x: Value, factor: Any, fraction: int = 0) -> Value:
-        """x times public ring elements: an integer, or an int64 tensor that broadcasts to x."""
+        """x times public ring elements: an integer, or int64 that broadcast to x."""
 
     def concat(self, xs: Sequence[Value], axis: int) -> Value:
         """Values of one scale behind each other."""
@@ -111,7 +121,7 @@ class Operations(Protocol):
         """x * y elementwise.  1 round."""
 
     def relu(self, x: Value) -> tuple[Value, Bits]:
-        """max(x, 0) over Z_2^64 of a small ring's x, and [x < 0]."""
+        """max(x, 0) over Z_2^64 of an x there or of a small ring, and [x < 0]."""
 
     def inject_truncated(self, bits: Bits, x: Value, drop: int, negated: bool = False) -> Value:
         """b x / 2^drop, or (1 - b) x / 2^drop."""
@@ -121,6 +131,9 @@ class Operations(Protocol):
 
     def sigmoid(self, x: Value, fraction: int) -> Value:
         """1 / (1 + e^-x) of x at any scale."""
+
+    def tanh(self, x: Value) -> Value:
+        """tanh(x) at x's scale."""
 
 
 class Running:
@@ -147,7 +160,7 @@ class Running:
     def neg(self, x: Shared) -> Shared:
         return arithmetic.neg(x)
 
-    def add_public(self, x: Shared, ring: int) -> Shared:
+    def add_public(self, x: Shared, ring: Any) -> Shared:
         import tensorflow as tf
 
         return arithmetic.add_public(x, tf.constant(ring, tf.int64))
@@ -155,7 +168,9 @@ class Running:
     def times(self, x: Shared, factor: Any, fraction: int = 0) -> Shared:
         import tensorflow as tf
 
-        if isinstance(factor, int):
+        if isinstance(factor, int) and factor == 1:
+            return replace(x, fractional_bits=x.fractional_bits + fraction)
+        if not tf.is_tensor(factor):
             factor = tf.constant(factor, tf.int64)
         return arithmetic.mul_public(x, factor, fraction)
 
@@ -183,14 +198,16 @@ class Running:
         return arithmetic.mul(self.party, x, y)
 
     def relu(self, x: Shared) -> tuple[Shared, MaskedBits]:
-        count = self.setting.openings(x.shape.num_elements(), x.ring_bits)
-        return relu.relu_with_derivative(self.party, x, x.ring_bits, count)
+        bits = compared(x.ring_bits)
+        count = self.setting.openings(x.shape.num_elements(), bits)
+        return relu.relu_with_derivative(self.party, x, bits, count)
 
     def inject_truncated(
         self, bits: MaskedBits, x: Shared, drop: int, negated: bool = False
     ) -> Shared:
-        y = convert.inject(self.party, bits, x, negated=negated)
-        return truncation.truncate(self.party, y, drop) if drop else y
+        if not drop:
+            return convert.inject(self.party, bits, x, negated=negated)
+        return backward.inject_truncated(self.party, bits, x, drop, negated=negated)
 
     def softmax(self, logits: Shared, fraction: int) -> Shared:
         x = truncation.truncate(self.party, logits, logits.fractional_bits - 16)
@@ -198,5 +215,9 @@ class Running:
         return more_bits(y, fraction)
 
     def sigmoid(self, x: Shared, fraction: int) -> Shared:
-        x = truncation.truncate(self.party, x, x.fractional_bits - 16)
+        drop = x.fractional_bits - 16
+        x = truncation.truncate(self.party, x, drop) if drop else x
         return more_bits(activations.sigmoid(self.party, x), fraction)
+
+    def tanh(self, x: Shared) -> Shared:
+        return activations.tanh(self.party, x)

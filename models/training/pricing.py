@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.training.operations import Bilinear, Setting, Shape
-from tfe_bench.protocols import activations, arithmetic, convert, relu, truncation
+from tfe_bench.models.training.operations import Bilinear, Setting, Shape, compared
+from tfe_bench.protocols import activations, arithmetic, backward, convert, relu, truncation
 from tfe_bench.protocols.cost import Cost
 
 
@@ -83,7 +83,7 @@ class Pricing:
     def neg(self, x: Priced) -> Priced:
         return x
 
-    def add_public(self, x: Priced, ring: int) -> Priced:
+    def add_public(self, x: Priced, ring: Any) -> Priced:
         return x
 
     def times(self, x: Priced, factor: Any, fraction: int = 0) -> Priced:
@@ -125,17 +125,17 @@ class Pricing:
 
     def relu(self, x: Priced) -> tuple[Priced, Priced]:
         k = x.ring_bits
-        count = self.setting.openings(x.n, k)
-        cost = relu.relu_cost(x.n, k, count, k)
+        bits = compared(k)
+        count = self.setting.openings(x.n, bits)
+        cost = relu.relu_cost(x.n, bits, count, k)
         y = self._new(x.shape, x.fractional_bits, cost, x)
         # the bits are there a round before the value
         injected = convert.inject_cost(x.n, ring_bits=k).rounds
+        y = replace(y, ring_bits=64)
         return y, replace(y, rounds=y.rounds - injected, cold=y.cold - injected)
 
     def inject_truncated(self, bits: Priced, x: Priced, drop: int, negated: bool = False) -> Priced:
-        cost = convert.inject_cost(x.n)
-        if drop:
-            cost = cost.then(truncation.truncate_cost(x.n, drop))
+        cost = backward.inject_truncated_cost(x.n, drop) if drop else convert.inject_cost(x.n)
         return self._new(x.shape, x.fractional_bits - drop, cost, bits, x)
 
     def softmax(self, logits: Priced, fraction: int) -> Priced:
@@ -145,6 +145,10 @@ class Pricing:
         return self._new(logits.shape, fraction, cost, logits)
 
     def sigmoid(self, x: Priced, fraction: int) -> Priced:
-        cost = truncation.truncate_cost(x.n, x.fractional_bits - 16)
-        cost = cost.then(activations.sigmoid_cost(x.n))
+        drop = x.fractional_bits - 16
+        cost = activations.sigmoid_cost(x.n)
+        cost = truncation.truncate_cost(x.n, drop).then(cost) if drop else cost
         return self._new(x.shape, fraction, cost, x)
+
+    def tanh(self, x: Priced) -> Priced:
+        return self._new(x.shape, x.fractional_bits, activations.tanh_cost(x.n), x)

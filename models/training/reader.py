@@ -34,6 +34,7 @@ class TrainingReader(from_keras.Reader):
 
     def __init__(self, keras: Any) -> None:
         super().__init__(keras)
+        self.table[keras.layers.Dropout] = _dropout
         self.keys: dict[int, str] = {}
         self.untrained: set[str] = set()
 
@@ -53,6 +54,13 @@ class TrainingReader(from_keras.Reader):
             if not variable.trainable:
                 self.untrained.add(f"{name}/{own}")
         return super().emit(name, op, given, weights, **o)
+
+
+def _dropout(r: Any, layer: Any, name: str, x: list[str], *_: Any) -> str:
+    if getattr(layer, "noise_shape", None) is not None:
+        raise keras_layers.Unfit("noise_shape; only masks of the input's shape are supported")
+    found: str = r.emit(name, "dropout", x, None, rate=float(layer.rate))
+    return found
 
 
 def read(model: Any) -> Read:

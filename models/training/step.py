@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from tfe_bench.models.training import gradients, nodes, state, updates
-from tfe_bench.models.training.gradients import Pass
+import numpy as np
+
+from tfe_bench.models.training import gradients, moves, nodes, order, state, updates
 from tfe_bench.models.training.operations import Operations, Running, Setting, Value
+from tfe_bench.models.training.passes import Pass
 from tfe_bench.models.training.pricing import Priced, Pricing
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.cost import Cost
@@ -74,10 +77,16 @@ def public_values(recipe: Recipe, number: int) -> dict[str, Any]:
     Args:
         number: of the step, counted from 0 over all epochs.
     """
-    import numpy as np
-
     rates = updates.public_rates(recipe, number)
-    return {name: np.asarray(rate, np.int64) for name, rate in rates.items()}
+    found: dict[str, Any] = {name: np.asarray(rate, np.int64) for name, rate in rates.items()}
+    for layer in recipe.graph.layers:
+        if layer.op == "dropout":
+            shape = (recipe.batch, *recipe.graph.shapes[layer.name])
+            kept = order.kept(
+                recipe.seed, number, layer.name, math.prod(shape), layer.options["rate"]
+            )
+            found[moves.dropout_name(layer.name)] = kept.reshape(shape).astype(np.int64)
+    return found
 
 
 def step_cost(recipe: Recipe, setting: Setting) -> Cost:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from tfe_bench.protocols import (
     backward,
     compare,
     convert,
+    exp_select,
     extremes,
     io,
     logic,
@@ -93,6 +94,12 @@ def reduced(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """A value times a bit, less what leaves LOOSE bits: the same message as above."""
     bits = convert.open_bits(party, compare.msb(party, x))
     return backward.inject_truncated(party, bits, y, 64 - LOOSE)
+
+
+def selected(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """Exponentials times bits, inside and outside of the range."""
+    bits = convert.open_bits(party, compare.msb(party, x))
+    return exp_select.select_exp(party, bits, replace(y, fractional_bits=16))
 
 
 def conjunction(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
@@ -164,6 +171,7 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
     "shuffle": secretly_shuffled,
     "extended": extended,
     "inject_truncated": reduced,
+    "select_exp": selected,
     "all_of": conjunction,
     "truncated_product": truncated,
     "product_sum": summed,
@@ -638,6 +646,7 @@ STRIPPED = (
     "shuffle",
     "extended",
     "inject_truncated",
+    "select_exp",
     "all_of",
     "truncated_product",
     "product_sum",
