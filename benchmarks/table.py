@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tfe_bench.benchmarks import published
 from tfe_bench.benchmarks.records import Record
 
 _ABSENT = "-"
@@ -78,7 +79,7 @@ def render(record: Record, console: Console) -> None:
     for label, value in _figures(record):
         figures.add_row(label, value)
     figures.add_row("correct", _correct(record, styled))
-    if record.agreement:
+    if record.agreement and "private" not in record.agreement:  # a training's: render_learning
         figures.add_row("agreement", _agreement(record.agreement))
     for label, words in _circumstances(record):
         figures.add_row(label, words)
@@ -88,6 +89,77 @@ def render(record: Record, console: Console) -> None:
     show(Text())
     for line in _packed(_versions(record), width):
         show(Text(line, style=faint))
+
+
+def render_learning(record: Record, console: Console) -> None:
+    """Prints what a training has learnt by its epochs, beside plaintext and published figures."""
+    styled = is_styled(console)
+    strong, faint = ("bold", "dim") if styled else ("", "")
+    width = min(console.width, _WIDEST)
+    put(console, Text(), width)
+    found = record.agreement or {}
+    rows = _scores(found)
+    if rows:
+        table = Table(box=None, header_style=strong, padding=(0, 2, 0, 0), pad_edge=False)
+        table.add_column("epochs", style=faint, min_width=_LABELS, no_wrap=True)
+        for name in ("private", "plaintext", "difference"):
+            table.add_column(name, justify="right", min_width=10, no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        put(console, table, width)
+        words = "mean squared error" if found.get("score") == "mse" else "right answers"
+        samples = found.get("samples")
+        put(console, Text(f"{words} on {samples} test rows", style=faint), width)
+        put(console, Text(), width)
+    theirs = _published_training(record)
+    if theirs:
+        table = Table(box=None, header_style=strong, padding=(0, 2, 0, 0), pad_edge=False)
+        table.add_column("published", style=faint, min_width=_LABELS)
+        for name in ("network", "per batch", "theirs / ours", "5 epochs"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in theirs:
+            table.add_row(*row)
+        put(console, table, width)
+
+
+def _scores(found: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Lines of a training's scores; a record from elsewhere may hold others."""
+    try:
+        squared = found["score"] == "mse"
+        plain = found["plain"] or [None] * len(found["private"])
+        rows = []
+        for epoch, own, other in zip(found["epochs"], found["private"], plain, strict=True):
+            shown = [_ABSENT if v is None else _score(v, squared) for v in (own, other)]
+            gap = _ABSENT
+            if other is not None:
+                gap = f"{own - other:+.4f}" if squared else f"{100 * (own - other):+.2f}"
+            rows.append((f"{epoch:.3g}", shown[0], shown[1], gap))
+        return rows
+    except (KeyError, TypeError, ValueError):
+        return []
+
+
+def _score(value: float, squared: bool) -> str:
+    return f"{value:.4f}" if squared else f"{100 * value:.2f} %"
+
+
+def _published_training(record: Record) -> list[tuple[str, str, str, str, str]]:
+    """Figures of others for this model and optimizer, at batches of 128."""
+    given = record.parameters
+    if given.get("batch") != 128 or given.get("dataset") not in ("mnist", None):
+        return []
+    rows = []
+    for figure in published.published():
+        if figure.workload != "train" or figure.size != given.get("model"):
+            continue
+        if figure.optimizer != given.get("optimizer"):
+            continue
+        ours = record.seconds.median
+        near = figure.profile == {"local": "lan"}.get(record.profile, record.profile)
+        ratio = f"{three_digits(figure.seconds / ours)}x" if near and ours else ""
+        accuracy = "" if figure.accuracy is None else f"{figure.accuracy:.1f} %"
+        rows.append((figure.system, figure.profile, human_seconds(figure.seconds), ratio, accuracy))
+    return rows
 
 
 def _figures(record: Record) -> list[tuple[str, str]]:

@@ -372,6 +372,14 @@ class Client:
         """
         return _service().predict(self, name, images, profile, batch, progress)[0]
 
+    def fit(self, private: Any, x: Any = None, y: Any = None, **options: Any) -> Any:
+        """Trains a `tfe_bench.trainable` model on private rows; see Trainable.fit."""
+        return private.fit(self, x, y, **options)
+
+    def evaluate(self, private: Any, x: Any, y: Any, **options: Any) -> Any:
+        """How right a `tfe_bench.trainable` model is on private rows; see Trainable.evaluate."""
+        return private.evaluate(self, x, y, **options)
+
     def models(self) -> list[Any]:
         """The deployed models that this client may use (tfe_bench.models.service.Deployed)."""
         found: list[Any] = _service().listed(self)

@@ -81,6 +81,14 @@ class _Runner:
         parameters = private.parameters(self.profile.name, batch)
         return private.decode(self.run("predict", parameters, inputs, progress))
 
+    def fit(self, private: Any, x: Any = None, y: Any = None, **options: Any) -> Any:
+        """Trains a `tfe_bench.trainable` model on private rows; see Trainable.fit."""
+        return private.fit(self, x, y, **options)
+
+    def evaluate(self, private: Any, x: Any, y: Any, **options: Any) -> Any:
+        """How right a `tfe_bench.trainable` model is on private rows; see Trainable.evaluate."""
+        return private.evaluate(self, x, y, **options)
+
     def deploy(self, private: Any, name: str, **options: Any) -> None:
         """Has the workers keep a private model under a name; see Client.deploy."""
         self.client.deploy(private, name, **options)
@@ -97,8 +105,9 @@ class LocalCluster(_Runner):
         profile: of the network between them; see docs/networks.md.
         emulate: "netns" (hosts in network namespaces, takes root), "channel" (imposed on the
             workers' messages), or "auto": the first where it can be, else the second.
-        models: a folder where the workers keep deployed models; without it they die with the
-            cluster. (All three parties' shares then lie with one user: that is for trying out.)
+        models: a folder where the workers keep deployed models, owners' data and checkpoints
+            (0700); without it they die with the cluster. (All three parties' shares then lie with
+            one user: that is for trying out.)
 
     Attributes:
         start_seconds: from the start of the processes until all three answered.
@@ -127,6 +136,8 @@ class LocalCluster(_Runner):
         self._emulate = links.check_emulation(emulate)
         self._links: links.Links | None = None
         self.start_seconds = 0.0
+        if models is not None:
+            Path(models).mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix="tfe_bench-"))
         self._workers: list[subprocess.Popen[bytes]] = []
         self._threads = threads

@@ -20,6 +20,8 @@ DEFAULT_MAX_ELEMENTS = 1 << 26
 DEFAULT_JOB_SECONDS = 3600.0
 # VGG19's first dense layer has 98 * 2^20 weights.
 MOST_ELEMENTS_LOCAL = 1 << 27
+# Five epochs of a convolutional network over an emulated wan.
+JOB_SECONDS_LOCAL = 86400.0
 DEFAULT_MAX_JOBS = 16
 DEFAULT_MAX_JOBS_PER_CLIENT = 8
 DEFAULT_MAX_MODELS = 64
@@ -165,6 +167,7 @@ class WorkerPolicy:
             reveal=(RevealRule(ANY, (ANY,)),),
             allow_shaping=True,
             max_elements=MOST_ELEMENTS_LOCAL,
+            job_seconds=JOB_SECONDS_LOCAL,
             models=models,
         )
 

@@ -59,6 +59,7 @@ class Trainable:
 
     def __init__(self, model: Any) -> None:
         self.keras = model
+        self._start: Any = None
         self._compiled: tuple[Any, Any, int] | None = None
 
     def compile(self, optimizer: Any = "sgd", loss: Any = None, *, seed: int = 0) -> None:
@@ -79,6 +80,16 @@ class Trainable:
 
         Recipe.build(self.keras, optimizer, loss, seed=seed)
         self._compiled = (optimizer, loss, seed)
+
+    def initial_model(self) -> Any:
+        """The Keras model with the weights that the last training began with."""
+        import keras
+
+        if isinstance(self.keras, str) or not hasattr(self.keras, "set_weights"):
+            self.keras = keras.saving.load_model(self.keras, compile=False)
+        found = keras.models.clone_model(self.keras)
+        found.set_weights(self.keras.get_weights() if self._start is None else self._start)
+        return found
 
     def recipe(self, batch_size: int = 128) -> Recipe:
         """What is public about the training.
@@ -299,6 +310,7 @@ class Trainable:
             import keras
 
             self.keras = keras.saving.load_model(self.keras, compile=False)
+        self._start = self.keras.get_weights()
         self.keras.set_weights(weights)
         return self.keras
 

@@ -32,6 +32,7 @@ def make_parser() -> Any:
         softmax,
         sort,
         suite,
+        train,
         worker,
     )
 
@@ -45,7 +46,7 @@ def make_parser() -> Any:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (
         *(sort, extremes, compare, relu, softmax, exp, matmul),
-        *(resnet50, service),
+        *(resnet50, service, train),
         *(ops, suite, report, peers, channel, links, jobs, worker, certs, doctor),
     ):
         module.add_parser(commands)

@@ -200,7 +200,11 @@ def start_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
     from tfe_bench.cluster.launch import Cluster, LocalCluster
 
     if arguments.cluster is None:
-        cluster = LocalCluster(profile=arguments.profile, emulate=arguments.emulate)
+        cluster = LocalCluster(
+            profile=arguments.profile,
+            emulate=arguments.emulate,
+            models=getattr(arguments, "keep", None),
+        )
         if cluster.fallback is not None:
             print(
                 f"tfe_bench: {cluster.fallback} Delay and rate are imposed in the workers' "
@@ -288,8 +292,8 @@ def make_record(
     cluster: Any,
     result: JobResult,
     parameters: Mapping[str, Any],
-    correct: bool,
-    max_error: float,
+    correct: bool | None,
+    max_error: float | None,
     fractional_bits: int,
     ring: int | None = None,
     agreement: Mapping[str, Any] | None = None,

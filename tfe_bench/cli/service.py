@@ -367,7 +367,7 @@ def _cluster(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
         if arguments.client is not None:
             raise UsageError("--client goes with --cluster. Received: no --cluster.")
         bar.say("starting the workers")
-        with LocalCluster(models=arguments.models or _local_folder()) as local:
+        with LocalCluster(models=arguments.models or local_folder()) as local:
             yield local
         return
     if arguments.models is not None:
@@ -380,7 +380,8 @@ def _cluster(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
         yield cluster
 
 
-def _local_folder() -> Path:
+def local_folder() -> Path:
+    """Where three local workers keep what outlives them."""
     data = os.environ.get("XDG_DATA_HOME")
     base = Path(data) if data else Path.home() / ".local" / "share"
     return base / "tfe_bench" / "models"
