@@ -166,10 +166,11 @@ def _figures(record: Record) -> list[tuple[str, str]]:
     seconds = record.seconds
     spread = f"{human_seconds(seconds.min)} .. {human_seconds(seconds.max)}"
     run = human_seconds(seconds.median)
+    trains = record.workload == "train"
     if record.repeats > 1:
-        run += f"  ({spread}, {record.repeats} runs)"
+        run += f"  ({spread}, {record.repeats} {'batches' if trains else 'runs'})"
     return [
-        ("run time", run),
+        ("per batch" if trains else "run time", run),
         ("build graph", _seconds(record.build_seconds)),
         ("start workers", _seconds(record.start_seconds)),
         ("share inputs", _seconds(record.share_seconds)),

@@ -71,5 +71,5 @@ def weights_left(party: Party, weights: Sequence[Shared], bound: float = LARGEST
     inside = convert.b2a(party, convert.open_bits(party, compare.msb(party, sides)))
     missing = inside.map(lambda a: tf.reshape(tf.reduce_sum(a), [1]))
     missing = replace(missing, m=None if missing.m is None else missing.m - count)
-    bit = io.reveal_bits(party, compare.msb(party, missing, absorb=False))
+    bit = io.reveal_bits(party, compare.msb(party, missing))
     return tf.bitwise.bitwise_and(tf.reshape(bit, [-1])[0], tf.constant(1, tf.int64))
