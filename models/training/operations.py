@@ -19,6 +19,7 @@ from tfe_bench.protocols import (
     backward,
     compare,
     convert,
+    cross_entropy,
     relu,
     truncation,
 )
@@ -126,8 +127,8 @@ class Operations(Protocol):
     def inject_truncated(self, bits: Bits, x: Value, drop: int, negated: bool = False) -> Value:
         """b x / 2^drop, or (1 - b) x / 2^drop."""
 
-    def softmax(self, logits: Value, fraction: int) -> Value:
-        """Probabilities along the last axis, of logits at any scale up to 40."""
+    def softmax(self, logits: Value) -> Value:
+        """Probabilities along the last axis with 20 bits, of logits with 16 to 40."""
 
     def sigmoid(self, x: Value, fraction: int) -> Value:
         """1 / (1 + e^-x) of x at any scale."""
@@ -209,10 +210,8 @@ class Running:
             return convert.inject(self.party, bits, x, negated=negated)
         return backward.inject_truncated(self.party, bits, x, drop, negated=negated)
 
-    def softmax(self, logits: Shared, fraction: int) -> Shared:
-        x = truncation.truncate(self.party, logits, logits.fractional_bits - 16)
-        y = activations.softmax(self.party, x, profile=self.setting.profile)
-        return more_bits(y, fraction)
+    def softmax(self, logits: Shared) -> Shared:
+        return cross_entropy.softmax_for_gradient(self.party, logits, profile=self.setting.profile)
 
     def sigmoid(self, x: Shared, fraction: int) -> Shared:
         drop = x.fractional_bits - 16

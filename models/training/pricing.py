@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.models.training.operations import Bilinear, Setting, Shape, compared
-from tfe_bench.protocols import activations, arithmetic, backward, convert, relu, truncation
+from tfe_bench.protocols import (
+    activations,
+    arithmetic,
+    backward,
+    convert,
+    cross_entropy,
+    relu,
+    truncation,
+)
 from tfe_bench.protocols.cost import Cost
 
 
@@ -138,11 +146,12 @@ class Pricing:
         cost = backward.inject_truncated_cost(x.n, drop) if drop else convert.inject_cost(x.n)
         return self._new(x.shape, x.fractional_bits - drop, cost, bits, x)
 
-    def softmax(self, logits: Priced, fraction: int) -> Priced:
+    def softmax(self, logits: Priced) -> Priced:
         rows, classes = math.prod(logits.shape[:-1]), logits.shape[-1]
-        cost = truncation.truncate_cost(logits.n, logits.fractional_bits - 16)
-        cost = cost.then(activations.softmax_cost(rows, classes, profile=self.setting.profile))
-        return self._new(logits.shape, fraction, cost, logits)
+        cost = cross_entropy.softmax_for_gradient_cost(
+            rows, classes, logits.fractional_bits, profile=self.setting.profile
+        )
+        return self._new(logits.shape, cross_entropy.RESULT_BITS, cost, logits)
 
     def sigmoid(self, x: Priced, fraction: int) -> Priced:
         drop = x.fractional_bits - 16

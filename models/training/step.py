@@ -22,7 +22,7 @@ def _slope(ops: Operations, recipe: Recipe, output: Value, y: Value) -> Value:
     """The loss's gradient of one sample by the model's output, without its public factor."""
     f = recipe.numbers.gradient
     if recipe.loss.categorical:
-        return ops.sub(ops.softmax(output, f), y)
+        return ops.sub(ops.softmax(output), y)
     if recipe.loss.name == "binary_crossentropy":
         return ops.sub(ops.sigmoid(output, f), y)
     # (what comes from a ReLU has fewer bits than the target)

@@ -15,18 +15,20 @@ void PackRange(const uint64_t* x, int64_t n, int width, uint8_t* out, int64_t be
     return;
   }
   const uint64_t mask = (uint64_t{1} << width) - 1;
-  unsigned __int128 pending = 0;
-  int held = 0;
+  uint64_t pending = 0;
+  int held = 0;  // fewer than 64
   for (int64_t i = begin; i < end; ++i) {
-    pending |= static_cast<unsigned __int128>(x[i] & mask) << held;
+    const uint64_t value = x[i] & mask;
+    pending |= value << held;
     held += width;
-    while (held >= 8) {
-      *to++ = static_cast<uint8_t>(pending);
-      pending >>= 8;
-      held -= 8;
-    }
+    if (held < 64) continue;
+    std::memcpy(to, &pending, 8);
+    to += 8;
+    held -= 64;
+    // (of the value's bits, width - held have gone; the width is no multiple of 8, so below 64)
+    pending = value >> (width - held);
   }
-  if (held > 0) *to = static_cast<uint8_t>(pending);
+  std::memcpy(to, &pending, static_cast<size_t>((held + 7) / 8));
 }
 
 void UnpackRange(const uint8_t* packed, int64_t n, int width, uint64_t* out, int64_t begin,
@@ -43,16 +45,25 @@ void UnpackRange(const uint8_t* packed, int64_t n, int width, uint64_t* out, int
     return;
   }
   const uint64_t mask = (uint64_t{1} << width) - 1;
-  unsigned __int128 pending = 0;
-  int held = 0;
-  for (int64_t i = begin; i < end; ++i) {
-    while (held < width) {
-      pending |= static_cast<unsigned __int128>(*from++) << held;
-      held += 8;
+  const uint8_t* const last = packed + PackedBytes(n, width);
+  // A word that starts within a byte has its first 57 bits within eight bytes.
+  const int64_t bit = begin * width % 8;
+  int64_t i = begin;
+  if (width <= 57) {
+    for (; i < end; ++i) {
+      const int64_t at = bit + (i - begin) * width;
+      if (from + at / 8 + 8 > last) break;
+      uint64_t word;
+      std::memcpy(&word, from + at / 8, 8);
+      out[i] = word >> (at % 8) & mask;
     }
-    out[i] = static_cast<uint64_t>(pending) & mask;
-    pending >>= width;
-    held -= width;
+  }
+  for (; i < end; ++i) {
+    const int64_t at = bit + (i - begin) * width;
+    unsigned __int128 word = 0;
+    const int64_t bytes = (at % 8 + width + 7) / 8;
+    std::memcpy(&word, from + at / 8, static_cast<size_t>(bytes));
+    out[i] = static_cast<uint64_t>(word >> (at % 8)) & mask;
   }
 }
 

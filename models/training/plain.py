@@ -1,0 +1,183 @@
+"""The same training in the open, by Keras itself: the plaintext twin that accuracy is held against.
+
+It takes the same batches in the same order, and Dropout keeps the same values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.models.graph import Array
+from tfe_bench.models.training import losses, moves, order, reader
+from tfe_bench.models.training.optimizers import Optimizer
+from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.models.training.schedules import Schedule
+from tfe_bench.models.training.step import public_values
+
+
+def _rate(schedule: Schedule) -> Any:
+    import keras
+
+    o = dict(schedule.options)
+    kinds = {
+        "exponential": keras.optimizers.schedules.ExponentialDecay,
+        "piecewise": keras.optimizers.schedules.PiecewiseConstantDecay,
+        "cosine": keras.optimizers.schedules.CosineDecay,
+    }
+    return o["rate"] if schedule.kind == "constant" else kinds[schedule.kind](**o)
+
+
+def keras_optimizer(optimizer: Optimizer) -> Any:
+    """Keras' own optimizer of the same settings."""
+    import keras
+
+    rate = _rate(optimizer.schedule)
+    if not optimizer.adaptive:
+        return keras.optimizers.SGD(rate, optimizer.momentum, optimizer.nesterov)
+    return keras.optimizers.Adam(
+        rate,
+        optimizer.beta_1,
+        optimizer.beta_2,
+        optimizer.epsilon,
+        amsgrad=optimizer.name == "amsgrad",
+    )
+
+
+def keras_loss(recipe: Recipe, logits: bool) -> Any:
+    """Keras' own loss, of logits or of probabilities."""
+    import keras
+
+    name = recipe.loss.name
+    if name == losses.SQUARED:
+        return keras.losses.MeanSquaredError()
+    kind = (
+        keras.losses.CategoricalCrossentropy
+        if recipe.loss.categorical
+        else keras.losses.BinaryCrossentropy
+    )
+    return kind(from_logits=logits)
+
+
+def _with_masks(model: Any) -> tuple[Any, dict[str, Any]]:
+    """A copy of a model whose Dropout layers multiply by masks that are set; those by name."""
+    import keras
+    import tensorflow as tf
+
+    masks: dict[str, Any] = {}
+
+    class PublicDropout(keras.layers.Layer):
+        """Dropout with a given mask."""
+
+        def __init__(self, rate: float, name: str) -> None:
+            super().__init__(name=name)
+            self.rate = rate
+            # (not a weight of the model)
+            masks[name] = tf.Variable(0.0, shape=tf.TensorShape(None), trainable=False)
+
+        def call(self, x: Any, training: Any = None) -> Any:
+            return x * masks[self.name] / (1 - self.rate) if training else x
+
+        def compute_output_shape(self, shape: Any) -> Any:
+            return shape
+
+    def copied(layer: Any) -> Any:
+        if type(layer) is keras.layers.Dropout:
+            return PublicDropout(layer.rate, layer.name)
+        return layer.__class__.from_config(layer.get_config())
+
+    found = keras.models.clone_model(model, clone_function=copied)
+    found.set_weights(model.get_weights())
+    for own, layer in zip(found.layers, model.layers, strict=True):
+        own.trainable = layer.trainable
+    return found, masks
+
+
+class Twin:
+    """A Keras model that learns in the open what a recipe says.
+
+    Args:
+        model: the Keras model of the recipe; it is copied and stays as it is.
+
+    Raises:
+        UsageError: Dropout inside of a model within the model, whose masks cannot be set.
+    """
+
+    def __init__(self, model: Any, recipe: Recipe) -> None:
+        graph = reader.read(model).graph
+        self.recipe = recipe
+        self.model, self._masks = _with_masks(model)
+        dropped = {layer.name for layer in graph.layers if layer.op == "dropout"}
+        if dropped != set(self._masks):
+            raise UsageError(
+                "A plaintext run sets the masks of Dropout layers of the model itself. Received: "
+                f"{sorted(dropped ^ set(self._masks))} within others."
+            )
+        last = graph.by_name[graph.outputs[0]]
+        self._logits = last.op != losses.FOLDED.get(recipe.loss.name)
+        self.model.compile(keras_optimizer(recipe.optimizer), keras_loss(recipe, self._logits))
+        self._steps = 0
+
+    def step(self, x: Any, y: Any) -> float:
+        """One step on a batch: features as the model takes them, targets as recipe.targets gives.
+
+        Returns the loss.
+        """
+        public = public_values(self.recipe, self._steps)
+        for name, mask in self._masks.items():
+            mask.assign(public[moves.dropout_name(name)].astype(np.float32))
+        self._steps += 1
+        return float(self.model.train_on_batch(x, y))
+
+    def correct(self, x: Any, targets: Array) -> int:
+        """The number of right answers, as evaluate.correct counts them."""
+        found = np.asarray(self.model.predict(x, batch_size=1024, verbose=0))
+        if self.recipe.loss.categorical:
+            return int((found.argmax(-1) == targets.argmax(-1)).sum())
+        edge = 0.0 if self._logits else 0.5
+        return int(((found > edge) == (targets > 0.5)).sum())
+
+
+def answers(recipe: Recipe, rows: int) -> int:
+    """How many answers there are to be right or wrong in so many rows."""
+    shape = recipe.output_shape
+    return rows * math.prod(shape[:-1] if recipe.loss.categorical else shape)
+
+
+def train(
+    model: Any,
+    recipe: Recipe,
+    x: Any,
+    y: Any,
+    epochs: int,
+    seed: int,
+    test: tuple[Any, Any] | None = None,
+    heard: Callable[[int, float], None] | None = None,
+) -> tuple[list[float], list[Array]]:
+    """Trains in the open.
+
+    Args:
+        x, y: features and labels as the recipe takes them.
+        seed: of the order of samples (order.batches).
+        test: features and labels of which the share of right answers is counted.
+        heard: is told of each epoch's number, from 0, and share.
+
+    Returns:
+        The shares of right answers after each epoch (none without test), and the weights.
+    """
+    twin = Twin(model, recipe)
+    targets = recipe.targets(y)
+    found = []
+    for epoch in range(epochs):
+        for rows in order.batches(seed, epoch, len(x), recipe.batch):
+            twin.step(x[rows], targets[rows])
+        if test is not None:
+            right = recipe.targets(test[1])
+            found.append(twin.correct(test[0], right) / answers(recipe, len(right)))
+            if heard is not None:
+                heard(epoch, found[-1])
+    return found, twin.model.get_weights()

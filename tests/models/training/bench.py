@@ -1,0 +1,102 @@
+"""Trains recipes in the simulator, several in one run, and keeps what each step cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.cluster.simulate import measured, reconstruct, simulate
+from tfe_bench.models.training import evaluate, state, step
+from tfe_bench.models.training.operations import Setting
+from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.protocols.fixedpoint import FixedPoint
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One training: batches follow each other in x and y, and begin again behind the last."""
+
+    recipe: Recipe
+    x: Array
+    y: Array
+    steps: int
+    setting: Setting = Setting()
+    evaluated: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The state after the steps by key, the cost of one more, and how many answers are right."""
+
+    state: dict[str, Array]
+    calls: list[Any]
+    right: int | None
+
+
+def rows(case: Case, number: int) -> slice:
+    """Of a step's batch."""
+    start = number * case.recipe.batch % len(case.x)
+    return slice(start, start + case.recipe.batch)
+
+
+def train(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
+    """All cases in one simulation."""
+    flat, specs = [], [state.specs(c.recipe) for c in cases]
+    for case, own in zip(cases, specs, strict=True):
+        first = state.initial(case.recipe)
+        flat += [FixedPoint(s.fractional_bits).encode(first[s.key]) for s in own]
+        flat.append(FixedPoint(16).encode(case.recipe.features(case.x)))
+        flat.append(FixedPoint(20).encode(case.recipe.targets(case.y)))
+
+    def one(party: Party, case: Case, held: dict[str, Shared], x: Shared, y: Shared) -> Any:
+        import tensorflow as tf
+
+        recipe, setting = case.recipe, case.setting
+
+        def next_state(held: Any, x: Shared, y: Shared, public: Any) -> Any:
+            return step.step(party, recipe, setting, held, x, y, public)[0]
+
+        function = party.function(next_state)
+        given: Any = ()
+        for number in range(case.steps):
+            values = step.public_values(recipe, number)
+            public = {k: tf.constant(v, tf.int64) for k, v in values.items()}
+            cut = rows(case, number)
+            a, b = (v.map(lambda t, cut=cut: t[cut]) for v in (x, y))
+            given = (held, a, b, public)
+            held = function(*given)
+        calls = measured(party, function, *given)
+        right = None
+        if case.evaluated:
+            right = party.function(
+                lambda held, x, y: evaluate.correct(party, recipe, setting, held, x, y)
+            )(held, x, y)
+        return held, calls, right
+
+    def program(party: Party, *given: Shared) -> Any:
+        left, found = iter(given), []
+        for case, own in zip(cases, specs, strict=True):
+            held = {s.key: replace(next(left), fractional_bits=s.fractional_bits) for s in own}
+            x = replace(next(left), fractional_bits=16)
+            y = replace(next(left), fractional_bits=20)
+            found.append(one(party, case, held, x, y))
+        return found
+
+    sim = simulate(program, *flat, dealer=dealer)
+    results = []
+    for i, (case, own) in enumerate(zip(cases, specs, strict=True)):
+        outs = [out[i] for out in sim.outputs]
+        held = {
+            s.key: FixedPoint(s.fractional_bits).decode(reconstruct([o[0][s.key] for o in outs]))
+            for s in own
+        }
+        right = int(reconstruct([o[2] for o in outs])) if case.evaluated else None
+        results.append(Result(held, [o[1] for o in outs], right))
+    return results
