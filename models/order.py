@@ -62,7 +62,7 @@ class Order:
             None: its weights go to the client.
         guard: steps from one look whether weights left their range to the next; 0 never looks.
             Each look tells the workers one bit.
-        reveal_loss: whether the mean loss of each epoch becomes public.
+        reveal_loss: whether the mean loss of each epoch's last batch becomes public.
         trace: whether one more step is watched closely.
     """
 
@@ -209,7 +209,11 @@ class Order:
 
         The learning rates are not among them: who has diverged goes on with lower ones.
         """
-        recipe = self.recipe.header()
+        graph = self.recipe.graph
+        # Keras numbers the names of layers anew for every model that is built.
+        names = {n: f"#{i}" for i, n in enumerate([*graph.inputs, *graph.by_name])}
+        recipe = _renamed(self.recipe.header(), names)
+        recipe["graph"].pop("name", None)
         optimizer = {k: v for k, v in recipe["optimizer"].items() if k != "schedule"}
         return {
             "recipe": {**recipe, "optimizer": optimizer},
@@ -287,6 +291,18 @@ class Order:
                 f"Features have {numbers.activation} and labels {numbers.gradient} fractional "
                 f"bits. Received: owners' data with {x} and {y}. They provide it again (--replace)."
             )
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """Data with other names for layers, also in "layer/weight"."""
+    if isinstance(value, Mapping):
+        return {_renamed(k, names): _renamed(v, names) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_renamed(v, names) for v in value]
+    if not isinstance(value, str):
+        return value
+    layer, slash, weight = value.partition("/")
+    return names.get(layer, layer) + slash + weight
 
 
 def state_name(number: int) -> str:

@@ -76,7 +76,6 @@ class _Training:
         self._checkpoints: Checkpoints | None = None
         self._scores: dict[int, Shared] = {}
         self._losses: list[float] = []
-        self._loss: Shared | None = None
         self._times: list[float] = []
         self._cpu: list[float] = []
         self._metered: dict[str, Any] = {}
@@ -87,9 +86,9 @@ class _Training:
         from tfe_bench.models.training import state
 
         context, order, party = self._context, self._order, self._party
-        specs = state.specs(self._recipe)
+        self._keys = [spec.key for spec in state.specs(self._recipe)]
         begun = 0
-        self._state = {s.key: context.inputs.pop(state_name(i)) for i, s in enumerate(specs)}
+        self._state = {key: context.inputs.pop(state_name(i)) for i, key in enumerate(self._keys)}
         if order.saving is not None:
             begun = self._resume()
         self._load()
@@ -111,7 +110,7 @@ class _Training:
         if not order.total and order.test:
             self._evaluate(0)
         self._measure(begun, done)
-        return self._outputs([s.key for s in specs])
+        return self._outputs()
 
     # ---- what it starts from
 
@@ -136,12 +135,11 @@ class _Training:
             return [refresh.refresh(self._party, x) for x in given]
 
         # Masks of its own for what goes on in this session.
-        fresh = self._party.function(anew)(*values.values())
-        for key, value in zip(keys, fresh, strict=True):
+        fresh = dict(zip(keys, self._party.function(anew)(*values.values()), strict=True))
+        self._state = {key: fresh[state_name(i)] for i, key in enumerate(self._keys)}
+        for key, value in fresh.items():
             if key.startswith(_SCORE):
                 self._scores[int(key.removeprefix(_SCORE))] = value
-            else:
-                self._state[key] = value
         self._context.progress(0.0, f"going on from step {step}")
         return step
 
@@ -195,15 +193,13 @@ class _Training:
         cpu, started = time.process_time(), time.perf_counter()
         # The first is traced; what one sends is counted at the next.
         if self._metered or (not self._times and number + 1 < order.total):
-            self._state, loss = once()
+            self._state, _ = once()
             took = time.perf_counter() - started
         else:
-            (self._state, loss), self._metered = metered(party, once)
+            (self._state, _), self._metered = metered(party, once)
             took = self._metered["breakdown"]["run"]
         self._times.append(took)
         self._cpu.append(time.process_time() - cpu)
-        if loss is not None:
-            self._loss = loss if self._loss is None else arithmetic.add(self._loss, loss)
         self._tell(number + 1)
 
     def _tell(self, done: int) -> None:
@@ -220,22 +216,30 @@ class _Training:
 
     def _end_epoch(self, done: int) -> None:
         order = self._order
-        if order.reveal_loss and self._loss is not None:
-            self._losses.append(self._revealed(self._loss, done))
-        self._loss = None
+        if order.reveal_loss:
+            self._losses.append(self._revealed_loss(done))
         if self._test is not None:
             self._evaluate(done)
 
-    def _revealed(self, total: Shared, done: int) -> float:
-        """The mean loss of an epoch, which its client wants to be public."""
+    def _revealed_loss(self, done: int) -> float:
+        """The mean loss of an epoch's last batch, which its client wants to be public."""
         import numpy as np
 
         from tfe_bench.protocols import io
 
-        within = done % self._order.steps_per_epoch or self._order.steps_per_epoch
-        value = self._party.function(lambda v: io.reveal(self._party, v))(total)
-        samples = within * self._recipe.batch
-        return float(np.asarray(value)) / 2.0**total.fractional_bits / samples
+        party, recipe, setting = self._party, self._recipe, self._setting
+        if not hasattr(self, "_telling"):
+
+            def published(held: dict[str, Shared], x: Shared, y: Shared, rows: Any) -> Any:
+                cut = _rows(x, rows), _rows(y, rows)
+                return io.reveal(party, scores.loss(party, recipe, setting, held, *cut))
+
+            self._telling = party.function(published)
+        rows = self._order.batch_rows(done - 1)
+        total = np.asarray(self._telling(self._state, self._x, self._y, rows))
+        return (
+            float(total) / 2.0**scores.ERROR_BITS / (recipe.batch * _size(recipe.output_shape[:-1]))
+        )
 
     def _evaluate(self, done: int) -> None:
         """The score on the test rows; it stays private."""
@@ -264,8 +268,9 @@ class _Training:
     def _save(self, done: int) -> None:
         assert self._checkpoints is not None
         started = time.perf_counter()
-        marked = {f"{_SCORE}{step}": value for step, value in self._scores.items()}
-        self._checkpoints.save(done, {**self._state, **marked})
+        values = {state_name(i): self._state[key] for i, key in enumerate(self._keys)}
+        values.update({f"{_SCORE}{step}": value for step, value in self._scores.items()})
+        self._checkpoints.save(done, values)
         self._other["checkpoint_seconds"] += time.perf_counter() - started
 
     def _look(self, done: int) -> None:
@@ -293,7 +298,7 @@ class _Training:
 
     # ---- what leaves
 
-    def _outputs(self, keys: list[str]) -> dict[str, Shared]:
+    def _outputs(self) -> dict[str, Shared]:
         order, party = self._order, self._party
         leaving = {}
         if order.deploy is not None:
@@ -301,7 +306,7 @@ class _Training:
 
             deploying.deploy(self._context, order.recipe, order.deploy, self._state)
         elif order.total:
-            numbered = {key: i for i, key in enumerate(keys)}
+            numbered = {key: i for i, key in enumerate(self._keys)}
             leaving = {state_name(numbered[k]): self._state[k] for k in order.recipe.order}
         if self._scores:
             several = [self._scores[step] for step in sorted(self._scores)]

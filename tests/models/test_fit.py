@@ -17,6 +17,7 @@ from tfe_bench.errors import (
     UsageError,
 )
 from tfe_bench.models.trainable import Trainable, trainable
+from tfe_bench.models.training import order
 from tfe_bench.models.training.plain import Twin
 from tfe_bench.models.training.recipe import Recipe
 
@@ -66,8 +67,6 @@ def _private(rate: float = 0.1, loss: Any = "binary_crossentropy", **options: An
 
 def _twin(private: Trainable, x: Any, y: Any, steps: int, seed: int = 1) -> Twin:
     """The same training in plaintext."""
-    from tfe_bench.models.training import order
-
     recipe = private.recipe(_BATCH)
     twin = Twin(private.initial_model(), recipe)
     targets = recipe.targets(y)
@@ -138,9 +137,31 @@ def test_regressions_and_classes_are_learnt(cluster: LocalCluster) -> None:
         keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     )
     classes = y + (x[:, 0] > 1)
-    history = private.fit(cluster, x, classes, batch_size=_BATCH, seed=7)
-    assert history.history == {} and history.steps == 6
-    _close(history.model, _twin(private, x, classes, 6, seed=7))
+    heard: list[str] = []
+    history = private.fit(
+        cluster,
+        x,
+        classes,
+        epochs=2,
+        batch_size=_BATCH,
+        seed=7,
+        reveal_loss=True,
+        progress=lambda fraction, text: heard.append(text),
+    )
+    assert set(history.history) == {"loss"} and history.steps == 12
+    twin = _twin(private, x, classes, 12, seed=7)
+    _close(history.model, twin)
+    rows = order.batches(7, 1, _ROWS, _BATCH)[-1]
+    targets = private.recipe(_BATCH).targets(classes)
+    loss = float(twin.model.test_on_batch(x[rows], targets[rows]))
+    assert abs(history.history["loss"][-1] - loss) < 2e-3
+    # the same for two classes
+    private = _private()
+    told = private.fit(cluster, x, y, batch_size=_BATCH, reveal_loss=True).history["loss"]
+    twin = _twin(private, x, y, 6)
+    rows = order.batches(1, 0, _ROWS, _BATCH)[-1]
+    targets = private.recipe(_BATCH).targets(y)
+    assert abs(told[-1] - float(twin.model.test_on_batch(x[rows], targets[rows]))) < 2e-3
 
 
 def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: Path) -> None:

@@ -88,7 +88,8 @@ def check(name: str, case: Case, result: Any, model: Any, tolerance: float) -> N
     for key, got, want, old in zip(
         case.recipe.order, found, twin.model.get_weights(), before, strict=True
     ):
-        moved = np.abs(want - old).max(); print(name,key,np.abs(got-want).max()/moved, moved)
+        moved = np.abs(want - old).max()
+        print(name, key, np.abs(got - want).max() / moved, moved)
         assert moved > 0 or key in case.recipe.frozen, (name, key)
         assert np.abs(got - want).max() < tolerance * (moved + 2.0**-6), (name, key)
 
@@ -105,9 +106,7 @@ def test_every_layer_learns_as_keras_does_and_costs_what_is_declared(
         y = rng.normal(0, 1, (2 * BATCH, *model.output_shape[1:]))
         recipe = Recipe.build(model, keras.optimizers.SGD(RATE), "mse", BATCH, seed=3)
         some.append(Case(recipe, x, y, 2))
-    for (name, model), case, result in zip(
-        models.items(), some, train(some, dealer), strict=True
-    ):
+    for (name, model), case, result in zip(models.items(), some, train(some, dealer), strict=True):
         check(name, case, result, model, 2.0**-8)
         try:
             assert_costs(result.calls, step.step_cost(case.recipe, case.setting), dealer)
