@@ -237,9 +237,8 @@ class _Training:
             self._telling = party.function(published)
         rows = self._order.batch_rows(done - 1)
         total = np.asarray(self._telling(self._state, self._x, self._y, rows))
-        return (
-            float(total) / 2.0**scores.ERROR_BITS / (recipe.batch * _size(recipe.output_shape[:-1]))
-        )
+        shape = recipe.output_shape[:-1] if recipe.loss.categorical else recipe.output_shape
+        return float(total) / 2.0**scores.ERROR_BITS / (recipe.batch * _size(shape))
 
     def _evaluate(self, done: int) -> None:
         """The score on the test rows; it stays private."""

@@ -1,0 +1,241 @@
+"""Data of several owners on three hosts: who may train on what, and a worker that is killed."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cluster.conftest import Hosts
+from tests.models.test_fit import _BATCH, _close, _data, _private, _twin
+from tfe_bench.cluster.client import PrivateInput
+from tfe_bench.cluster.launch import Cluster
+from tfe_bench.errors import ClusterError, PolicyError, TfeBenchError, UsageError
+from tfe_bench.models import owners
+from tfe_bench.models.datasets import Rows
+
+_CLIENTS = ("alice", "bob", "bank")
+_PROGRAMS = ("train", "provide", "withdraw")
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Workers of three operators, with two data owners and a bank that trains."""
+    made = Hosts(tmp_path_factory.mktemp("owners") / "trial", _CLIENTS)
+    names = ", ".join(f'"{name}"' for name in _PROGRAMS)
+    rules = "".join(
+        f'[[reveal]]\nprogram = "{name}"\nto = ["alice", "bob", "bank"]\n' for name in _PROGRAMS
+    )
+    try:
+        for party in range(3):
+            (made.folder / f"worker{party}.toml").write_text(
+                f'party = {party}\nkey = "party{party}.key"\nmodels = "models{party}"\n'
+                f"allow_programs = [{names}]\n{rules}"
+            )
+        made.ensure()
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def clients(three: Hosts) -> Iterator[dict[str, Any]]:
+    """A cluster as each client sees it."""
+    opened = {name: Cluster(three.cluster, name) for name in _CLIENTS}
+    yield opened
+    for cluster in opened.values():
+        cluster.close()
+
+
+def _rows(x: Any, y: Any, *columns: str) -> Rows:
+    return Rows(x, y, "binary", 2, columns, "test")
+
+
+def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
+    three: Hosts, clients: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    x, y = _data()
+    alice, bob, bank = (clients[name].client for name in _CLIENTS)
+    owners.provide(alice, "rows-a", _rows(x[:80], y[:80], *"abcde"), ["bank"])
+    owners.provide(bob, "rows-b", _rows(x[80:], y[80:], *"abcde"), ["bank"])
+    assert set(owners.listed(bank)) == {"rows-a", "rows-b"}
+    assert set(owners.listed(alice)) == {"rows-a"}
+    assert owners.listed(bank)["rows-a"].clients is None
+    private = _private()
+    history = private.fit(clients["bank"], rows_of=["rows-a", "rows-b"], batch_size=_BATCH)
+    twin = _twin(private, x, y, 6)
+    _close(history.model, twin)
+    # some are kept for evaluation
+    private = _private()
+    history = private.fit(
+        clients["bank"], rows_of=["rows-a", "rows-b"], batch_size=_BATCH, holdout=40
+    )
+    assert history.steps == 5
+    assert 0.5 < history.history["val_accuracy"][0] <= 1.0
+
+    # bob may not use alice's rows, nor replace or withdraw them
+    with pytest.raises(UsageError, match="no data set 'rows-a' that this client may use"):
+        private.fit(clients["bob"], rows_of=["rows-a"], batch_size=_BATCH)
+    source, _ = owners.source_of(bank, ["rows-a"])
+    header = {
+        "recipe": private.recipe(_BATCH).header(),
+        "epochs": 1,
+        "rows": 80,
+        "seed": 1,
+        "run": "0" * 32,
+        "source": source.header(),
+    }
+    inputs = private.state_inputs(private.recipe(_BATCH))
+    with pytest.raises(PolicyError, match="does not let this client use it"):
+        bob.run("train", header, inputs)
+    with pytest.raises(PolicyError, match="another client's"):
+        owners.provide(bob, "rows-a", _rows(x, y, *"abcde"), replace=True)
+    with pytest.raises(PolicyError, match="another client's"):
+        owners.withdraw(bob, "rows-a")
+    with pytest.raises(UsageError, match="--replace"):
+        owners.provide(alice, "rows-a", _rows(x, y, *"abcde"))
+    # replaced after the bank has asked
+    owners.provide(alice, "rows-a", _rows(x[:90], y[:90], *"abcde"), ["bank"], replace=True)
+    with pytest.raises(UsageError, match="another deployment"):
+        bank.run("train", header, inputs)
+    for file in three.folder.glob("models?/*.data.safetensors"):
+        assert file.stat().st_mode & 0o777 == 0o600
+    owners.withdraw(alice, "rows-a")
+    owners.withdraw(bob, "rows-b")
+    assert owners.listed(bank) == {} and not list(three.folder.glob("models?/*.safetensors"))
+    with pytest.raises(UsageError, match="has a data set 'rows-b'"):
+        owners.withdraw(bob, "rows-b")
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_columns_of_two_owners_and_the_labels_of_one_are_trained_on(
+    clients: dict[str, Any],
+) -> None:
+    x, y = _data()
+    alice, bob = (clients[name].client for name in ("alice", "bob"))
+    owners.provide(alice, "left", _rows(x[:, :2], None, "a", "b"), ["bank"])
+    owners.provide(bob, "right", _rows(x[:, 2:], None, "c", "d", "e"), ["bank"])
+    owners.provide(bob, "answers", _rows(None, y), ["bank"])
+    private = _private()
+    asked: dict[str, Any] = {"columns_of": ["left", "right"], "batch_size": _BATCH}
+    history = private.fit(clients["bank"], labels_of="answers", **asked)
+    _close(history.model, _twin(private, x, y, 6))
+    # what does not fit names both owners
+    owners.provide(bob, "right", _rows(x[:-1, 2:], None, *"cde"), ["bank"], replace=True)
+    with pytest.raises(
+        UsageError, match=r"200 rows in 'left' of 'alice' and 199 in 'right' of 'bob'"
+    ):
+        private.fit(clients["bank"], labels_of="answers", **asked)
+    with pytest.raises(UsageError, match="'left' of 'alice' has no labels"):
+        private.fit(clients["bank"], labels_of="left", columns_of=["left"], batch_size=_BATCH)
+    with pytest.raises(UsageError, match=r"takes features \[5\]"):
+        private.fit(clients["bank"], labels_of="answers", columns_of=["left"], batch_size=_BATCH)
+    with pytest.raises(UsageError, match="has no labels"):
+        private.fit(clients["bank"], rows_of=["left"], batch_size=_BATCH)
+    owners.provide(alice, "odd", _rows(x[:, :4], y, *"abcd"), ["bank"])
+    owners.provide(bob, "even", _rows(x, y, *"abcde"), ["bank"])
+    with pytest.raises(UsageError, match=r"same features.*'odd' of 'alice' and .*'even' of 'bob'"):
+        private.fit(clients["bank"], rows_of=["odd", "even"], batch_size=_BATCH)
+    for client, names in ((alice, ("left", "odd")), (bob, ("right", "answers", "even"))):
+        for name in names:
+            owners.withdraw(client, name)
+
+
+def test_what_is_no_data_set_is_refused(clients: dict[str, Any]) -> None:
+    alice = clients["alice"].client
+    about = {
+        "rows": 3,
+        "x": [2],
+        "y": None,
+        "target": "binary",
+        "classes": 2,
+        "columns": ["a", "b"],
+    }
+    good: dict[str, Any] = {
+        "name": "bad",
+        "clients": [],
+        "replace": False,
+        "deployment": "0" * 32,
+        "about": about,
+    }
+    x = {"x": PrivateInput(np.zeros((3, 2), np.int64), 16)}
+    for changed, inputs in (
+        ({"name": "Bad"}, x),
+        ({"about": {}}, x),
+        ({"about": {**about, "rows": 4}}, x),
+        ({"about": {**about, "x": [-2]}}, x),
+        ({"about": {**about, "y": [1]}}, x),
+        ({"about": {**about, "columns": "ab"}}, x),
+        ({"about": {**about, "target": "magic"}}, x),
+        ({"deployment": "x"}, x),
+        ({"more": 1}, x),
+        ({}, {}),
+        ({}, {"z": x["x"]}),
+    ):
+        with pytest.raises(UsageError):
+            alice.run("provide", {**good, **changed}, inputs)
+    assert owners.listed(alice) == {}
+
+
+@pytest.mark.parametrize("victim", [1])
+def test_a_killed_worker_costs_no_more_than_the_steps_since_the_checkpoint(
+    three: Hosts, clients: dict[str, Any], victim: int
+) -> None:
+    x, y = _data()
+    private = _private()
+    begun = private.keras.get_weights()
+    asked: dict[str, Any] = {
+        "epochs": 60,
+        "batch_size": _BATCH,
+        "checkpoint": "bank-model",
+        "checkpoint_every": 10,
+    }
+    reached = threading.Event()
+
+    def progress(fraction: float, text: str) -> None:
+        if fraction > 0.2:
+            reached.set()
+
+    failures: list[BaseException] = []
+
+    def train() -> None:
+        try:
+            private.fit(clients["bank"], x, y, progress=progress, **asked)
+        except TfeBenchError as error:
+            failures.append(error)
+
+    running = threading.Thread(target=train)
+    running.start()
+    assert reached.wait(60)
+    three.workers[victim].send_signal(signal.SIGKILL)
+    running.join(60)
+    assert len(failures) == 1 and isinstance(failures[0], ClusterError), failures
+    three.workers.pop(victim).wait()
+    three.ensure()
+    files = list(Path(three.folder).glob("models?/bank-model.checkpoint?.safetensors"))
+    assert len(files) >= 5
+    private.keras.set_weights(begun)
+    deadline = time.monotonic() + 30
+    while True:  # the others may still be noticing
+        try:
+            history = private.fit(clients["bank"], x, y, **asked)
+            break
+        except ClusterError:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+    assert history.first_step >= 60 and history.first_step % 10 == 0
+    assert history.steps == 360
+    _close(history.model, _twin(private, x, y, 360))
+    # another client does not go on with it
+    with pytest.raises(PolicyError, match="another client's"):
+        private.fit(clients["alice"], x, y, **asked)
+    with pytest.raises(PolicyError, match="another client's"):
+        private.fit(clients["alice"], x, y, restart=True, **asked)
+    for party in range(3):
+        assert "Traceback" not in three.log(party)
