@@ -1,4 +1,4 @@
-"""Activations on their own: ReLU, LeakyReLU, sigmoid and tanh."""
+"""Activations and max pooling on their own."""
 
 from __future__ import annotations
 
@@ -32,6 +32,19 @@ def _bent(p: Pass, node: Node, whole: Value, positive: Value) -> Value:
     return joined(p.ops, low, p.ops.times(positive, (1 << SLOPE_BITS) - slope, SLOPE_BITS))
 
 
+def max_pool(p: Pass, node: Node, x: Value) -> Value:
+    """MaxPooling2D, and a ReLU behind it."""
+    y, p.kept[node.output] = p.ops.max_pool(x, node.layer.options, node.activation is not None)
+    return y
+
+
+def max_pool_back(p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    """Each window's gradient at the cell that won."""
+    f = p.recipe.numbers.gradient
+    g = p.ops.shifted(g, max(g.fractional_bits, f + 1))
+    return [p.ops.route(p.kept[node.output], g, f)]
+
+
 def leaky(p: Pass, node: Node, x: Value) -> Value:
     """LeakyReLU."""
     positive, p.kept[node.output] = p.ops.relu(x)
@@ -48,7 +61,7 @@ def leaky_back(p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
 def sigmoid(p: Pass, node: Node, x: Value) -> Value:
     """Sigmoid; its slope y - y^2 is ready when the backward pass asks for it."""
     ops, f = p.ops, p.recipe.numbers.activation
-    y = ops.sigmoid(x, f)
+    y = ops.sigmoid(x)
     if p.learning:
         slope = ops.sub(ops.shifted(y, 2 * f), ops.mul(y, y))
         p.kept[node.output] = ops.truncate(slope, f)

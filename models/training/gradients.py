@@ -14,6 +14,7 @@ Backward = Callable[[Pass, Node, Value, bool], list[Value | None]]
 KINDS: Mapping[str, tuple[Forward, Backward]] = {
     "linear": (products.forward, products.backward),
     "relu": (curves.relu, curves.relu_back),
+    "max_pool2d": (curves.max_pool, curves.max_pool_back),
     "leaky_relu": (curves.leaky, curves.leaky_back),
     "sigmoid": (curves.sigmoid, curves.smooth_back),
     "tanh": (curves.tanh, curves.smooth_back),

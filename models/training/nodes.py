@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Graph, Layer
+from tfe_bench.protocols import pool_gradient
 
 LINEAR = ("dense", "conv2d", "depthwise_conv2d")
 TRAINABLE = (
     *LINEAR,
     *("relu", "leaky_relu", "sigmoid", "tanh"),
-    *("avg_pool2d", "global_avg_pool2d", "zero_pad2d", "dropout"),
+    *("max_pool2d", "avg_pool2d", "global_avg_pool2d", "zero_pad2d", "dropout"),
     *("flatten", "reshape", "identity", "rescale", "add", "subtract", "concat"),
 )
 
@@ -23,7 +24,8 @@ class Node:
     Attributes:
         op: "linear" (a product with weights), or the kind of its first layer.
         layer: the first one.
-        activation: a ReLU behind it that is run with it, or None.
+        pool: a max pooling behind a product, or the first layer itself, or None.
+        activation: a ReLU behind them (or between: both orders are the same), or None.
         inputs: names of values.
         output: name of the value that it gives.
         last: whether that is the model's output.
@@ -31,6 +33,7 @@ class Node:
 
     op: str
     layer: Layer
+    pool: Layer | None
     activation: Layer | None
     inputs: tuple[str, ...]
     output: str
@@ -49,6 +52,9 @@ def check_trainable(graph: Graph) -> None:
             unfit.append(f"{layer.name!r} ({layer.op})")
         elif layer.op == "relu" and layer.options["max_value"] is not None:
             unfit.append(f"{layer.name!r} (relu with max_value)")
+        elif layer.op == "max_pool2d":
+            o, shape = layer.options, graph.shapes[layer.inputs[0]]
+            pool_gradient.geometry(layer.name, [1, *shape], o["ksize"], o["strides"], o["padding"])
     if unfit:
         raise UsageError(
             f"Layers that cannot be trained: {', '.join(unfit)}. Those that can: "
@@ -59,20 +65,30 @@ def check_trainable(graph: Graph) -> None:
 def nodes_of(graph: Graph) -> tuple[Node, ...]:
     """The nodes of a graph in an order in which they can run."""
     uses, by_name = graph.uses(), graph.by_name
-    found, fused = [], set()
+    found: list[Node] = []
+    fused: set[str] = set()
     for layer in graph.layers:
         if layer.name in fused:
             continue
-        activation = None
-        if layer.op in LINEAR and len(uses[layer.name]) == 1:
-            follower = by_name.get(uses[layer.name][0])
-            if follower is not None and follower.op == "relu":
+        linear = layer.op in LINEAR
+        pool = layer if layer.op == "max_pool2d" else None
+        activation, last = None, layer
+        while linear or pool is not None:
+            follower = by_name.get(uses[last.name][0]) if len(uses[last.name]) == 1 else None
+            if follower is None:
+                break
+            if follower.op == "relu" and activation is None:
                 activation = follower
-                fused.add(follower.name)
-        output = layer.name if activation is None else activation.name
-        op = "linear" if layer.op in LINEAR else layer.op
-        last = output in graph.outputs
-        found.append(Node(op, layer, activation, layer.inputs, output, last))
+            elif follower.op == "max_pool2d" and pool is None:
+                pool = follower
+            else:
+                break
+            fused.add(follower.name)
+            last = follower
+        op = "linear" if linear else layer.op
+        found.append(
+            Node(op, layer, pool, activation, layer.inputs, last.name, last.name in graph.outputs)
+        )
     return tuple(found)
 
 

@@ -6,7 +6,7 @@ bits and rounds.  So what a step is said to cost cannot drift from what it does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -20,6 +20,9 @@ from tfe_bench.protocols import (
     compare,
     convert,
     cross_entropy,
+    extremes,
+    piecewise,
+    pool_gradient,
     relu,
     truncation,
 )
@@ -30,6 +33,7 @@ Shape = tuple[int, ...]
 # A value that is private (Shared) or priced; bits of comparisons alike.
 Value = Any
 Bits = Any
+Choice = Any
 
 
 @dataclass(frozen=True)
@@ -38,15 +42,18 @@ class Setting:
 
     Attributes:
         profile: which network they plan for: "local", "lan" or "wan".
-        round_bits: sent by all three, that take as long as one more round.
+        round_bits: sent by all three, that take as long as one more round; 0: as the
+            profile has it.
     """
 
     profile: str = "local"
-    round_bits: int = 3_000_000
+    round_bits: int = 0
 
     def __post_init__(self) -> None:
         if self.profile not in ("local", "lan", "wan"):
             raise UsageError(f"Profiles are local, lan and wan. Received: {self.profile!r}.")
+        if not self.round_bits:
+            object.__setattr__(self, "round_bits", int(extremes.ROUND_BITS[self.profile]))
 
     def openings(self, n: int, bits: int) -> int:
         """Of n comparisons: more take fewer bits and more rounds."""
@@ -130,8 +137,17 @@ class Operations(Protocol):
     def softmax(self, logits: Value) -> Value:
         """Probabilities along the last axis with 20 bits, of logits with 16 to 40."""
 
-    def sigmoid(self, x: Value, fraction: int) -> Value:
-        """1 / (1 + e^-x) of x at any scale."""
+    def max_pool(self, x: Value, options: Mapping[str, Any], relu: bool) -> tuple[Value, Choice]:
+        """The largest of each window over Z_2^64 (and 0, with relu), and where it is."""
+
+    def route(self, choice: Choice, g: Value, fraction: int) -> Value:
+        """Each window's g at its largest cell, with fewer fractional bits."""
+
+    def logistic(self, z: Value) -> Value:
+        """1 / (1 + e^-z) with 20 bits, of logits over Z_2^64 or of a small ring."""
+
+    def sigmoid(self, x: Value) -> Value:
+        """1 / (1 + e^-x) at x's scale."""
 
     def tanh(self, x: Value) -> Value:
         """tanh(x) at x's scale."""
@@ -213,10 +229,30 @@ class Running:
     def softmax(self, logits: Shared) -> Shared:
         return cross_entropy.softmax_for_gradient(self.party, logits, profile=self.setting.profile)
 
-    def sigmoid(self, x: Shared, fraction: int) -> Shared:
-        drop = x.fractional_bits - 16
-        x = truncation.truncate(self.party, x, drop) if drop else x
-        return more_bits(activations.sigmoid(self.party, x), fraction)
+    def max_pool(
+        self, x: Shared, options: Mapping[str, Any], relu: bool
+    ) -> tuple[Shared, pool_gradient.Choice]:
+        windows = (options["ksize"], options["strides"], options["padding"])
+        bits = compared(x.ring_bits)
+        n = pool_gradient.geometry("max_pool2d", x.shape, *windows).windows
+        return pool_gradient.max_pool2d_with_choice(
+            self.party,
+            x,
+            *windows,
+            relu=relu,
+            bits=bits,
+            profile=self.setting.profile,
+            openings=self.setting.openings(n, bits),
+        )
+
+    def route(self, choice: pool_gradient.Choice, g: Shared, fraction: int) -> Shared:
+        return pool_gradient.route(self.party, choice, g, g.fractional_bits - fraction)
+
+    def logistic(self, z: Shared) -> Shared:
+        return piecewise.logistic(self.party, z)
+
+    def sigmoid(self, x: Shared) -> Shared:
+        return activations.sigmoid(self.party, x)
 
     def tanh(self, x: Shared) -> Shared:
         return activations.tanh(self.party, x)

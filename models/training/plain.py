@@ -63,7 +63,7 @@ def keras_loss(recipe: Recipe, logits: bool) -> Any:
     return kind(from_logits=logits)
 
 
-def _with_masks(model: Any) -> tuple[Any, dict[str, Any]]:
+def _with_masks(model: Any, batch: int) -> tuple[Any, dict[str, Any]]:
     """A copy of a model whose Dropout layers multiply by masks that are set; those by name."""
     import keras
     import tensorflow as tf
@@ -73,11 +73,11 @@ def _with_masks(model: Any) -> tuple[Any, dict[str, Any]]:
     class PublicDropout(keras.layers.Layer):
         """Dropout with a given mask."""
 
-        def __init__(self, rate: float, name: str) -> None:
+        def __init__(self, rate: float, name: str, shape: tuple[int, ...]) -> None:
             super().__init__(name=name)
             self.rate = rate
             # (not a weight of the model)
-            masks[name] = tf.Variable(0.0, shape=tf.TensorShape(None), trainable=False)
+            masks[name] = tf.Variable(tf.zeros((batch, *shape)), trainable=False)
 
         def call(self, x: Any, training: Any = None) -> Any:
             return x * masks[self.name] / (1 - self.rate) if training else x
@@ -87,7 +87,7 @@ def _with_masks(model: Any) -> tuple[Any, dict[str, Any]]:
 
     def copied(layer: Any) -> Any:
         if type(layer) is keras.layers.Dropout:
-            return PublicDropout(layer.rate, layer.name)
+            return PublicDropout(layer.rate, layer.name, tuple(layer.output.shape[1:]))
         return layer.__class__.from_config(layer.get_config())
 
     found = keras.models.clone_model(model, clone_function=copied)
@@ -110,7 +110,7 @@ class Twin:
     def __init__(self, model: Any, recipe: Recipe) -> None:
         graph = reader.read(model).graph
         self.recipe = recipe
-        self.model, self._masks = _with_masks(model)
+        self.model, self._masks = _with_masks(model, recipe.batch)
         dropped = {layer.name for layer in graph.layers if layer.op == "dropout"}
         if dropped != set(self._masks):
             raise UsageError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,8 @@ from tfe_bench.protocols import (
     backward,
     convert,
     cross_entropy,
+    piecewise,
+    pool_gradient,
     relu,
     truncation,
 )
@@ -40,6 +42,16 @@ class Priced:
     def n(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class PricedChoice:
+    """A max pooling's choice that is not there: of images of a shape, with windows."""
+
+    shape: Shape
+    windows: tuple[Any, Any, str]
+    rounds: int
+    cold: int
 
 
 class Pricing:
@@ -153,11 +165,31 @@ class Pricing:
         )
         return self._new(logits.shape, cross_entropy.RESULT_BITS, cost, logits)
 
-    def sigmoid(self, x: Priced, fraction: int) -> Priced:
-        drop = x.fractional_bits - 16
-        cost = activations.sigmoid_cost(x.n)
-        cost = truncation.truncate_cost(x.n, drop).then(cost) if drop else cost
-        return self._new(x.shape, fraction, cost, x)
+    def sigmoid(self, x: Priced) -> Priced:
+        return self._new(x.shape, x.fractional_bits, activations.sigmoid_cost(x.n), x)
+
+    def max_pool(
+        self, x: Priced, options: Mapping[str, Any], relu: bool
+    ) -> tuple[Priced, PricedChoice]:
+        windows = (options["ksize"], options["strides"], options["padding"])
+        k = compared(x.ring_bits)
+        geometry = pool_gradient.geometry("max_pool2d", x.shape, *windows)
+        openings = self.setting.openings(geometry.windows, k)
+        cost = pool_gradient.max_pool2d_with_choice_cost(
+            x.shape, *windows, relu=relu, bits=k, openings=openings
+        )
+        y = self._new(geometry.pooled, x.fractional_bits, cost, x)
+        return y, PricedChoice(x.shape, windows, y.rounds, y.cold)
+
+    def route(self, choice: PricedChoice, g: Priced, fraction: int) -> Priced:
+        drop = g.fractional_bits - fraction
+        cost = pool_gradient.route_cost(choice.shape, *choice.windows, drop=drop)
+        known = Priced(choice.shape, 0, choice.rounds, choice.cold)
+        return self._new(choice.shape, fraction, cost, known, g)
+
+    def logistic(self, z: Priced) -> Priced:
+        cost = piecewise.logistic_cost(z.n, z.fractional_bits, z.ring_bits)
+        return self._new(z.shape, piecewise.RESULT_BITS, cost, z)
 
     def tanh(self, x: Priced) -> Priced:
         return self._new(x.shape, x.fractional_bits, activations.tanh_cost(x.n), x)

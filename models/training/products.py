@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tfe_bench.models import linear
 from tfe_bench.models.kinds import windows_of
+from tfe_bench.models.training.losses import BINARY
 from tfe_bench.models.training.nodes import Node
 from tfe_bench.models.training.operations import Bilinear, Shape, Value
 from tfe_bench.models.training.passes import Pass, reshaped, summed
@@ -59,7 +60,7 @@ def maps_of(p: Pass, node: Node, x: Shape) -> Maps:
 
 
 def forward(p: Pass, node: Node, x: Value) -> Value:
-    """x . w + bias, and a ReLU behind it."""
+    """x . w + bias, and a max pooling and a ReLU behind it."""
     ops, numbers = p.ops, p.recipe.numbers
     w, bias = p.weight(node, "kernel"), p.weight(node, "bias")
     shape = ops.shape(x)
@@ -69,30 +70,38 @@ def forward(p: Pass, node: Node, x: Value) -> Value:
     maps = maps_of(p, node, ops.shape(flat))
     if bias is not None:
         bias = ops.shifted(bias, numbers.product)
-    if node.activation is not None:
-        small = ops.truncated_product(flat, w, maps.forward, bias, numbers.weight, numbers.ring)
-        y, negative = ops.relu(small)
+    chosen = None
+    # the logistic function, as comparisons, works on what is in a small ring
+    binary = node.last and p.recipe.loss.name == BINARY
+    if node.activation is not None or node.pool is not None or binary:
+        y = ops.truncated_product(flat, w, maps.forward, bias, numbers.weight, numbers.ring)
+        if node.pool is not None:
+            y, chosen = ops.max_pool(y, node.pool.options, node.activation is not None)
+        elif node.activation is not None:
+            y, chosen = ops.relu(y)
     else:
-        y, negative = ops.product(flat, w, maps.forward), None
+        y = ops.product(flat, w, maps.forward)
         y = y if bias is None else ops.add(y, bias)
         # (the loss takes the model's output as it is)
         y = y if node.last else ops.truncate(y, numbers.weight)
-    p.kept[node.output] = (flat, negative, maps)
+    p.kept[node.output] = (flat, chosen, maps)
     return y if flat is x else reshaped(ops, y, (*shape[:-1], ops.shape(y)[-1]))
 
 
 def backward(p: Pass, node: Node, g: Value, wanted: bool) -> list[Value | None]:
     """Gradients of the kernel, of the bias and, where wanted, of the input."""
     ops, f, name = p.ops, p.recipe.numbers.gradient, node.layer.name
-    x, negative, maps = p.kept[node.output]
+    x, chosen, maps = p.kept[node.output]
     shape = ops.shape(g)
     flat = node.layer.op == "dense" and len(shape) > 2
     if flat:
         g = reshaped(ops, g, (math.prod(shape[:-1]), shape[-1]))
-    if negative is None:
-        g = p.settled(g)
+    if node.pool is not None:
+        g = ops.route(chosen, ops.shifted(g, max(g.fractional_bits, f + 1)), f)
+    elif chosen is not None:
+        g = ops.inject_truncated(chosen, g, max(0, g.fractional_bits - f), negated=True)
     else:
-        g = ops.inject_truncated(negative, g, max(0, g.fractional_bits - f), negated=True)
+        g = p.settled(g)
     if p.learns(node, "kernel"):
         p.found[f"{name}/kernel"] = ops.product(x, g, maps.kernel)
     if p.learns(node, "bias"):

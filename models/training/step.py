@@ -24,7 +24,7 @@ def _slope(ops: Operations, recipe: Recipe, output: Value, y: Value) -> Value:
     if recipe.loss.categorical:
         return ops.sub(ops.softmax(output), y)
     if recipe.loss.name == "binary_crossentropy":
-        return ops.sub(ops.sigmoid(output, f), y)
+        return ops.sub(ops.logistic(output), y)
     # (what comes from a ReLU has fewer bits than the target)
     fraction = max(output.fractional_bits, f)
     d = ops.sub(ops.shifted(output, fraction), ops.shifted(y, fraction))

@@ -17,6 +17,7 @@ from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import Shared
 
 Array = np.ndarray[Any, Any]
+LOCAL = Setting()
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +28,7 @@ class Case:
     x: Array
     y: Array
     steps: int
-    setting: Setting = Setting()
+    setting: Setting = LOCAL
     evaluated: bool = False
 
 

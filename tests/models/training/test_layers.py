@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.training.bench import Case, rows, train
+from tests.models.training.bench import Case, Result, rows, train
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.models.training import plain, state, step
 from tfe_bench.models.training.recipe import Recipe
@@ -54,6 +54,10 @@ def cases() -> dict[str, Any]:
         "leaky relu": of(conv(), L.LeakyReLU(0.2), *ends()),
         "sigmoid": of(L.Dense(5, activation="sigmoid"), L.Dense(3), shape=flat),
         "tanh": of(L.Dense(5, activation="tanh"), L.Dense(3), shape=flat),
+        "max pool": of(conv(), L.MaxPooling2D(2), *ends()),
+        "max pool, relu": of(conv(), L.MaxPooling2D(2), L.ReLU(), *ends()),
+        "relu, max pool": of(conv(activation="relu"), L.MaxPooling2D(2), *ends()),
+        "max pool alone": of(conv(), L.AveragePooling2D(1), L.MaxPooling2D(3, 1), *ends()),
         "average pool": of(conv(), L.AveragePooling2D(2), *ends()),
         "average pool at edges": of(conv(), L.AveragePooling2D(3, 2, "same"), *ends()),
         "global average": of(conv(activation="relu"), L.GlobalAveragePooling2D(), L.Dense(3)),
@@ -81,34 +85,46 @@ def twin_of(case: Case, model: Any) -> Any:
     return twin
 
 
-def check(name: str, case: Case, result: Any, model: Any, tolerance: float) -> None:
-    before = model.get_weights()
-    twin = twin_of(case, model)
+def distance(case: Case, result: Result, model: Any) -> float:
+    """The largest error of a weight, by the largest move in its array (and 2^-6)."""
+    before, after = model.get_weights(), twin_of(case, model).model.get_weights()
     found = state.trained(case.recipe, result.state)
-    for key, got, want, old in zip(
-        case.recipe.order, found, twin.model.get_weights(), before, strict=True
-    ):
-        moved = np.abs(want - old).max()
-        print(name, key, np.abs(got - want).max() / moved, moved)
-        assert moved > 0 or key in case.recipe.frozen, (name, key)
-        assert np.abs(got - want).max() < tolerance * (moved + 2.0**-6), (name, key)
+    worst = 0.0
+    for key, got, want, old in zip(case.recipe.order, found, after, before, strict=True):
+        moved = float(np.abs(want - old).max())
+        assert moved > 0 or key in case.recipe.frozen, key
+        worst = max(worst, float(np.abs(got - want).max()) / (moved + 2.0**-6))
+    return worst
+
+
+def learned(model: Any, rng: np.random.Generator) -> Case:
+    """Two steps with mean squared error on random data."""
+    x = rng.normal(0, 1, (2 * BATCH, *model.input_shape[1:])).clip(-3, 3).astype(np.float32)
+    y = rng.normal(0, 1, (2 * BATCH, *model.output_shape[1:]))
+    return Case(Recipe.build(model, keras.optimizers.SGD(RATE), "mse", BATCH, seed=3), x, y, 2)
 
 
 def test_every_layer_learns_as_keras_does_and_costs_what_is_declared(
     rng: np.random.Generator,
 ) -> None:
-    """Two steps with mean squared error; weights agree within 2^-8 of the largest move."""
+    """Weights agree within 2^-9 of the largest move.
+
+    A value within rounding of a ReLU's edge, or of another in its window, takes the other branch,
+    which no tolerance covers: about one run of a case in fifty, so that it is given three.
+    """
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
-    dealer = int(rng.integers(3))
-    models, some = cases(), []
-    for model in models.values():
-        x = rng.normal(0, 1, (2 * BATCH, *model.input_shape[1:])).clip(-3, 3).astype(np.float32)
-        y = rng.normal(0, 1, (2 * BATCH, *model.output_shape[1:]))
-        recipe = Recipe.build(model, keras.optimizers.SGD(RATE), "mse", BATCH, seed=3)
-        some.append(Case(recipe, x, y, 2))
-    for (name, model), case, result in zip(models.items(), some, train(some, dealer), strict=True):
-        check(name, case, result, model, 2.0**-8)
-        try:
-            assert_costs(result.calls, step.step_cost(case.recipe, case.setting), dealer)
-        except AssertionError as error:
-            raise AssertionError(f"{name}: {error}") from None
+    dealer, models = int(rng.integers(3)), cases()
+    for _ in range(3):
+        some = {name: learned(model, rng) for name, model in models.items()}
+        results = dict(zip(some, train(list(some.values()), dealer), strict=True))
+        for name, case in some.items():
+            try:
+                cost = step.step_cost(case.recipe, case.setting)
+                assert_costs(results[name].calls, cost, dealer)
+            except AssertionError as error:
+                raise AssertionError(f"{name}: {error}") from None
+        far = {name: distance(some[name], results[name], model) for name, model in models.items()}
+        models = {name: model for name, model in models.items() if far[name] > 2.0**-9}
+        if not models:
+            return
+    raise AssertionError({name: far[name] for name in models})
