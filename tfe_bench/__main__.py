@@ -25,6 +25,7 @@ def make_parser() -> Any:
         matmul,
         ops,
         peers,
+        provide,
         relu,
         report,
         resnet50,
@@ -46,7 +47,7 @@ def make_parser() -> Any:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (
         *(sort, extremes, compare, relu, softmax, exp, matmul),
-        *(resnet50, service, train),
+        *(resnet50, service, train, provide),
         *(ops, suite, report, peers, channel, links, jobs, worker, certs, doctor),
     ):
         module.add_parser(commands)

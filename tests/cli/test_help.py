@@ -24,6 +24,8 @@ COMMANDS = [
     ["deploy"],
     ["predict"],
     ["models"],
+    ["train"],
+    ["provide"],
     ["ops"],
     ["links"],
     ["worker"],

@@ -123,7 +123,7 @@ def deploy(arguments: argparse.Namespace) -> int:
     with progress_bar(arguments) as bar:
         bar.say("converting the model")
         private, way, source = _converted(arguments)
-        with _cluster(arguments, bar) as cluster:
+        with open_service(arguments, bar) as cluster:
             started = time.perf_counter()
             service.deploy_model(
                 cluster.client,
@@ -218,7 +218,7 @@ def predict(arguments: argparse.Namespace) -> int:
         )
     if arguments.output is not None:
         _check_output(arguments.output)
-    with progress_bar(arguments) as bar, _cluster(arguments, bar) as cluster:
+    with progress_bar(arguments) as bar, open_service(arguments, bar) as cluster:
         model = service.find(cluster.client, arguments.name)
         if arguments.output is not None and len(model.private.graph.outputs) > 1:
             raise UsageError("--output takes a model of one output; this has more. Use --json.")
@@ -315,7 +315,7 @@ def models(arguments: argparse.Namespace) -> int:
     """Lists the models, or removes one."""
     from tfe_bench.cli.common import progress_bar
 
-    with progress_bar(arguments) as bar, _cluster(arguments, bar) as cluster:
+    with progress_bar(arguments) as bar, open_service(arguments, bar) as cluster:
         if arguments.remove is not None:
             cluster.client.undeploy(arguments.remove)
             rows = None
@@ -359,7 +359,7 @@ def _facts(model: Deployed) -> dict[str, Any]:
 
 
 @contextmanager
-def _cluster(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
+def open_service(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
     """The hosts of --cluster, or three local workers that keep their models in a folder."""
     from tfe_bench.cluster.launch import Cluster, LocalCluster
 

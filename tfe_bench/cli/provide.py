@@ -1,0 +1,192 @@
+"""`python -m tfe_bench provide`: an owner's rows, kept by three workers for others to train on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.errors import UsageError
+
+if TYPE_CHECKING:
+    from tfe_bench.models.datasets import Rows
+
+
+def add_parser(commands: Any) -> None:
+    """Adds the command."""
+    p = commands.add_parser(
+        "provide",
+        help="have three workers keep shares of rows, for others to train on",
+        description="Shares rows among three workers, which keep them under a name for the clients "
+        "that their owner lets train on them (`train --rows` and `--columns`). No worker and no "
+        "client sees a row; a trained model tells about its rows what it tells.",
+    )
+    p.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, - and _")
+    p.add_argument("--csv", type=Path, metavar="FILE", help="a table with a line of names")
+    p.add_argument("--label", metavar="COLUMN", help="what is to be learnt; without it features")
+    p.add_argument(
+        "--target",
+        metavar="T",
+        help="what the label is: binary (default), classes (integers from 0) or number",
+    )
+    p.add_argument("--classes", type=int, metavar="K", help="how many, with --target classes")
+    p.add_argument("--labels-only", action="store_true", help="the label without the features")
+    p.add_argument(
+        "--raw", action="store_true", help="columns as they are, not scaled to mean 0, deviation 1"
+    )
+    p.add_argument(
+        "--dataset", metavar="D", help="mnist or fashion-mnist instead of a table, for trying out"
+    )
+    p.add_argument("--data-dir", type=Path, metavar="FOLDER", help="its four IDX files")
+    p.add_argument("--part", metavar="I/K", help="of the pictures the I-th of K parts, from 1")
+    p.add_argument(
+        "--for",
+        dest="allow",
+        action="append",
+        default=[],
+        metavar="CLIENT",
+        help="a client that may train on them, * for all; may be repeated",
+    )
+    p.add_argument("--replace", action="store_true", help="replace what has this name")
+    p.add_argument("--list", action="store_true", help="list what this client may use")
+    p.add_argument("--remove", metavar="NAME", help="have the workers remove rows of this client")
+    p.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml of three hosts")
+    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
+    p.add_argument(
+        "--models",
+        type=Path,
+        metavar="FOLDER",
+        help="where three local workers keep them (default ~/.local/share/tfe_bench/models)",
+    )
+    p.add_argument("--json", action="store_true", help="print JSON, nothing else")
+    p.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Provides, lists or removes."""
+    from tfe_bench.cli.common import progress_bar, quiet_tensorflow
+    from tfe_bench.cli.service import open_service
+    from tfe_bench.cluster.store import check_name
+    from tfe_bench.models import owners, service
+
+    quiet_tensorflow()
+    asked = [arguments.name is not None, arguments.list, arguments.remove is not None]
+    if sum(asked) != 1:
+        raise UsageError("provide takes a NAME, or --list, or --remove NAME.")
+    rows = None
+    if arguments.name is not None:
+        check_name(arguments.name, "A data set's name")
+        service.check_clients(arguments.allow)
+        rows = _rows(arguments)
+    with progress_bar(arguments) as bar, open_service(arguments, bar) as cluster:
+        if arguments.list:
+            found = owners.listed(cluster.client)
+        elif rows is None:
+            owners.withdraw(cluster.client, arguments.remove)
+        else:
+            started = time.perf_counter()
+            bar.say("sharing")
+            owners.provide(
+                cluster.client,
+                arguments.name,
+                rows,
+                arguments.allow,
+                arguments.replace,
+                bar.update,
+            )
+            seconds = time.perf_counter() - started
+    if arguments.list:
+        return _list(arguments, found)
+    if rows is None:
+        told: dict[str, Any] = {"removed": arguments.remove}
+        print(json.dumps(told) if arguments.json else f"{arguments.remove} is removed")
+        return 0
+    told = {
+        "name": arguments.name,
+        "rows": len(rows),
+        "features": None if rows.x is None else list(rows.x.shape[1:]),
+        "labels": rows.y is not None,
+        "clients": arguments.allow,
+        "seconds": seconds,
+    }
+    if arguments.json:
+        print(json.dumps(told))
+        return 0
+    held = " and ".join(
+        word for word, part in (("features", rows.x), ("labels", rows.y)) if part is not None
+    )
+    print(f"{arguments.name}: {held} of {len(rows):,} rows shared in {seconds:.1f} s")
+    who = "every client" if "*" in arguments.allow else ", ".join(["its owner", *arguments.allow])
+    print(f"may be trained on by {who}")
+    return 0
+
+
+def _rows(arguments: argparse.Namespace) -> Rows:
+    """The rows of the command line."""
+    from tfe_bench.models import datasets
+
+    if (arguments.csv is None) == (arguments.dataset is None):
+        raise UsageError("Rows are of --csv FILE or of --dataset NAME. Received: both or none.")
+    if arguments.dataset is not None:
+        if arguments.label is not None or arguments.labels_only or arguments.raw:
+            raise UsageError("--label, --labels-only and --raw go with --csv.")
+        rows, _ = datasets.digits(
+            arguments.dataset, arguments.data_dir, arguments.target or "classes"
+        )
+        return rows.take(_part(arguments.part, len(rows)))
+    if arguments.part is not None or arguments.data_dir is not None:
+        raise UsageError("--part and --data-dir go with --dataset.")
+    if arguments.label is None and (arguments.labels_only or arguments.target is not None):
+        raise UsageError("--labels-only and --target go with --label COLUMN.")
+    return datasets.table(
+        arguments.csv,
+        arguments.label,
+        arguments.target or "binary",
+        arguments.classes,
+        features=not arguments.labels_only,
+        standardise=not arguments.raw,
+    )
+
+
+def _part(text: str | None, count: int) -> slice:
+    """Rows of "I/K"."""
+    if text is None:
+        return slice(0, count)
+    number, slash, parts = text.partition("/")
+    if not (slash and number.isdigit() and parts.isdigit() and 1 <= int(number) <= int(parts)):
+        raise UsageError(f"--part is I/K with I from 1 to K. Received: {text!r}.")
+    i, k = int(number), int(parts)
+    return slice(count * (i - 1) // k, count * i // k)
+
+
+def _list(arguments: argparse.Namespace, found: Any) -> int:
+    told = [
+        {
+            "name": each.name,
+            "owner": each.owner,
+            "clients": None if each.clients is None else list(each.clients),
+            "complete": each.complete,
+            **each.about,
+        }
+        for each in found.values()
+    ]
+    if arguments.json:
+        print(json.dumps(told))
+        return 0
+    if not told:
+        print("no data set that this client may use")
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", "owner", "rows", "features", "labels", "used by")
+    for row in told:
+        name = row["name"] if row["complete"] else f"{row['name']} (not at all three workers)"
+        features = "" if row["x"] is None else "x".join(map(str, row["x"]))
+        labels = "" if row["y"] is None else row["target"]
+        clients = "" if row["clients"] is None else ", ".join(row["clients"]) or "its owner"
+        table.add_row(name, row["owner"], f"{row['rows']:,}", features, labels, clients)
+    Console().print(table)
+    return 0
