@@ -16,6 +16,10 @@ from tfe_bench.benchmarks.records import Record
 from tfe_bench.errors import UsageError, did_you_mean
 
 SUITES: Final = ("paper", "ops")
+# Of the published table; those that five epochs of are run, which take minutes each.
+TRAINED: Final = ("logistic", "network-a", "network-b", "network-c", "network-d")
+LEARNT: Final = ("logistic", "network-a", "network-d")
+OPTIMIZERS: Final = ("sgd", "amsgrad", "adam")
 _QUICK_OPS: Final = 0.02
 
 
@@ -30,6 +34,9 @@ class Row:
         workload: of its record.
         parameters: that its record must have; it may have others.
         only: its word in the --only of a command that runs many rows on one cluster.
+        repeats: whether its command takes --repeat; a training's batches are its repeats.
+        pictures: whether its command takes --data-dir, the folder of MNIST.
+        profiles: where it runs, None for everywhere.
     """
 
     name: str
@@ -38,6 +45,9 @@ class Row:
     workload: str
     parameters: Mapping[str, Any] = field(hash=False)
     only: str | None = None
+    repeats: bool = True
+    pictures: bool = False
+    profiles: tuple[str, ...] | None = None
 
     @property
     def label(self) -> str:
@@ -68,10 +78,48 @@ def _max(n: int) -> Row:
     return Row("max", size, ("max", "--shape", size), "max", expected)
 
 
+def _resnet50() -> Row:
+    expected = {"model": "ResNet50", "batch": 1}
+    return Row("resnet50", "1 image", ("resnet50",), "resnet50", expected)
+
+
+def _batches(model: str, optimizer: str, steps: int, rows: int) -> Row:
+    """What a batch of 128 costs."""
+    words = ("train", model, "--optimizer", optimizer, "--steps", str(steps), "--limit", str(rows))
+    expected = {"model": model, "optimizer": optimizer, "batch": 128, "steps": steps, "rows": rows}
+    return Row(
+        "train", f"{model} {optimizer}", words, "train", expected, repeats=False, pictures=True
+    )
+
+
+def _learning(model: str, optimizer: str, epochs: int) -> Row:
+    """How right a model becomes; on a WAN, as right as here."""
+    words = ("train", model, "--optimizer", optimizer, "--epochs", str(epochs))
+    expected = {"model": model, "optimizer": optimizer, "batch": 128, "epochs": epochs}
+    expected = {**expected, "steps": None, "dataset": "mnist"}
+    return Row(
+        "learn",
+        f"{model} {optimizer}",
+        words,
+        "train",
+        expected,
+        repeats=False,
+        pictures=True,
+        profiles=("local", "lan"),
+    )
+
+
 def paper(quick: bool = False) -> list[Row]:
     """The published table, as far as there are commands for it; `quick`: small sizes."""
     sizes = (256, 1024) if quick else (1 << 10, 1 << 16, 1 << 20)
-    return [*(_sort(n) for n in sizes), *(_max(n) for n in sizes)]
+    found = [*(_sort(n) for n in sizes), *(_max(n) for n in sizes)]
+    models = ("logistic", "network-a") if quick else TRAINED
+    optimizers = ("sgd",) if quick else OPTIMIZERS
+    pairs = [(m, o) for m in models for o in optimizers]
+    found.append(_resnet50())
+    found += [_batches(m, o, *((4, 1024) if quick else (22, 4096))) for m, o in pairs]
+    whole = models[:1] if quick else LEARNT
+    return [*found, *(_learning(m, o, 1 if quick else 5) for m, o in pairs if m in whole)]
 
 
 def ops(quick: bool = False) -> list[Row]:
@@ -157,12 +205,18 @@ def batches(pending: Sequence[Task]) -> list[list[Task]]:
     return functools.reduce(joined, pending, [])
 
 
-def words(batch: Sequence[Task]) -> list[str]:
-    """The command line of a batch, without repeats and files; the profile enters here alone."""
+def words(batch: Sequence[Task], repeat: int = 1, pictures: str | None = None) -> list[str]:
+    """The command line of a batch, without files of ours; the profile enters here alone.
+
+    Args:
+        pictures: the folder of MNIST.
+    """
     first = batch[0]
     only = [task.row.only for task in batch if task.row.only is not None]
     return [
         *first.row.command,
         *(["--only", ",".join(only)] if only else []),
         *("--profile", first.profile),
+        *(["--repeat", str(repeat)] if first.row.repeats else []),
+        *(["--data-dir", pictures] if first.row.pictures and pictures is not None else []),
     ]

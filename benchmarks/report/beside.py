@@ -16,6 +16,7 @@ _NEAR: Final = 0.05
 # A loopback is nearest to a LAN.
 _COLUMN: Final = {"local": ("local", "lan"), "lan": ("lan",), "wan": ("wan",)}
 # in the order of the published table
+_NETWORKS: Final = ("resnet50", "resnet50v2", "vgg19", "densenet121", "mobilenetv2")
 _PUBLISHED: Final = ("sort", "max", "infer", "train")
 
 
@@ -43,6 +44,12 @@ class Pair:
 def size_of(record: Record) -> str:
     """The size as published figures are named, "" if the record's parameters say none."""
     given = record.parameters
+    if record.workload in _NETWORKS:
+        batch = given.get("batch", 1)
+        return record.workload if batch == 1 else f"{record.workload} x{batch}"
+    if record.workload == "train":
+        size = str(given.get("model", ""))
+        return size if given.get("batch") == 128 else f"{size} batch {given.get('batch')}"
     if "rows" in given:
         return ""  # a sort of rows is other work
     for name in ("shape", "n", "model", "network"):
@@ -52,6 +59,11 @@ def size_of(record: Record) -> str:
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
     return ""
+
+
+def workload_of(record: Record) -> str:
+    """As published figures name it: a network that predicts is "infer"."""
+    return "infer" if record.workload in _NETWORKS else record.workload
 
 
 def extents(record: Record) -> tuple[int, ...] | None:
@@ -70,7 +82,7 @@ def near(record: Record, figures: Iterable[Figure]) -> list[Figure]:
     optimizer = str(record.parameters.get("optimizer", ""))
     found = []
     for figure in figures:
-        if figure.workload != record.workload or figure.optimizer != optimizer:
+        if figure.workload != workload_of(record) or figure.optimizer != optimizer:
             continue
         theirs = figure.elements
         if mine is None or theirs is None:
@@ -126,5 +138,6 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 def order(record: Record) -> tuple[int, str, tuple[int, ...], str, str]:
     """To sort records by: published workloads first, then sizes, then networks."""
-    rank = _PUBLISHED.index(record.workload) if record.workload in _PUBLISHED else len(_PUBLISHED)
+    work = workload_of(record)
+    rank = _PUBLISHED.index(work) if work in _PUBLISHED else len(_PUBLISHED)
     return (rank, record.workload, extents(record) or (), record.profile, record.time)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tfe_bench.benchmarks import published
 from tfe_bench.benchmarks.published import Figure
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.benchmarks.report import network
+from tfe_bench.benchmarks.report import learning, network
 from tfe_bench.benchmarks.report.beside import extents, latest, profile_of, size_of
 from tfe_bench.benchmarks.table import clean, human_bytes
 from tfe_bench.errors import ConfigError
@@ -54,7 +54,7 @@ class Picture:
     """A picture as PNG files.
 
     Attributes:
-        name: "time", "network", "bytes" or "memory".
+        name: "time", "network", "bytes", "memory" or "learning".
         light: for a white page, and as a file of its own.
         dark: the same for a dark page.
         width: on the page, in CSS pixels.
@@ -85,6 +85,7 @@ def draw(records: Sequence[Record]) -> dict[str, Picture]:
         "network": _network,
         "bytes": _bytes,
         "memory": _memory,
+        "learning": _learning,
     }
     found = {}
     for name, make in makers.items():
@@ -332,6 +333,22 @@ def _network(records: list[Record], theme: Theme) -> Drawing | None:
         _plain_ticks(axis, lambda v: f"{v:,g}")
     axes.grid()
     axes.legend(loc="lower right")
+    return drawing
+
+
+# ---- what trainings have learnt
+
+
+def _learning(records: list[Record], theme: Theme) -> Drawing | None:
+    found = learning.curves(records)
+    panels = len({(c.model, c.dataset) for c in found})
+    if not panels:
+        return None
+    columns = min(panels, 3)
+    rows = math.ceil(panels / columns)
+    drawing = _drawing(max(5.6, 4.4 * columns), 3.9 * rows)
+    grid: Any = drawing.subplots(rows, columns, squeeze=False)
+    learning.draw(found, theme, list(grid.reshape(-1)))
     return drawing
 
 

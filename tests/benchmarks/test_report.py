@@ -9,13 +9,13 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tfe_bench.benchmarks import published
 from tfe_bench.benchmarks.records import append
-from tfe_bench.benchmarks.report import beside, files, network, page, reading
+from tfe_bench.benchmarks.report import beside, files, learning, network, page, plots, reading
 from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -226,6 +226,43 @@ def test_only_the_same_work_on_such_a_network_stands_beside_ours(make_record: Ma
     assert beside.best_pair(make_record(correct=False)) is None
     model = make_record("infer", parameters={"model": "resnet50"}, profile="wan")
     assert [p.figure.seconds for p in beside.pairs(model)] == [126.89, 84.29]
+    one = make_record("resnet50", parameters={"model": "ResNet50", "batch": 1}, profile="wan")
+    assert [p.figure.seconds for p in beside.pairs(one)] == [126.89, 84.29]
+    several = make_record("resnet50", parameters={"model": "ResNet50", "batch": 2}, profile="wan")
+    assert beside.pairs(several) == []
+    given = {"model": "network-a", "optimizer": "sgd", "batch": 128, "rows": 60000}
+    trained = beside.pairs(make_record("train", parameters=given, profile="wan"))
+    assert {p.figure.seconds for p in trained} == {5.075, 9.724, 4.51}
+    other = make_record("train", parameters={**given, "batch": 64}, profile="wan")
+    assert beside.pairs(other) == []
+
+
+def test_curves_are_of_whole_epochs_and_of_the_newest(make_record: Maker) -> None:
+    given = {"model": "network-a", "optimizer": "sgd", "batch": 128, "dataset": "mnist"}
+
+    def trained(after: list[float], private: list[float], **more: Any) -> Any:
+        plain = more.pop("plain", private)
+        scores = {"score": "accuracy", "epochs": after, "private": private, "plain": plain}
+        return make_record("train", parameters={**given, **more}, agreement=scores)
+
+    records = [
+        trained([0.2], [0.5], steps=5),
+        trained([1, 2], [0.9, 0.95], epochs=2, plain=[0.91, 0.96]),
+        trained([1], [0.9], epochs=1),
+        trained([1], [0.9], optimizer="adam", plain=None),
+        make_record("train", parameters=given, agreement={"top1": 1.0}),
+    ]
+    found = learning.curves(records)
+    assert [(c.optimizer, c.epochs, c.plain) for c in found] == [
+        ("sgd", (1.0, 2.0), (0.91, 0.96)),
+        ("adam", (1.0,), None),
+    ]
+    theirs = found[0].published()
+    assert theirs is not None and theirs.accuracy == 96.8
+    drawn = plots.draw(records)["learning"]
+    assert drawn.light.startswith(_PNG) and drawn.dark.startswith(_PNG)
+    text = page.render(reading.Reading(tuple(records), (), ()), {"learning": drawn})
+    assert "95.00" in text and "96.00" in text and "-1.00" in text and "96.80" in text
 
 
 def test_the_newest_right_record_counts(make_record: Maker) -> None:

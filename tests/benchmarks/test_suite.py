@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tfe_bench import __main__ as program
-from tfe_bench.benchmarks import records, suite
+from tfe_bench.benchmarks import published, records, suite
 from tfe_bench.cli import suite as command
 from tfe_bench.errors import ConfigError, DataError, PeerLost, TfeBenchError, UsageError
 
@@ -38,7 +38,7 @@ class _Commands:
         options = dict(itertools.pairwise(words))
         file, profile = Path(options["--record"]), options["--profile"]
         every = [*suite.paper(True), *suite.paper(False), *suite.ops(True)]
-        rows = list({row.label: row for row in every}.values())
+        rows = list({(row.command, row.only): row for row in every}.values())
         names = options.get("--only", "").split(",")
         print("a command's own words")
         for row in rows:
@@ -68,9 +68,10 @@ def _suite(folder: Path, **given: Any) -> int:
         "suite": "paper",
         "profiles": "local",
         "out": folder,
-        "only": None,
+        "only": "sort,max" if given.get("suite", "paper") == "paper" else None,
         "quick": True,
         "repeat": 2,
+        "data_dir": None,
         "cluster": None,
         "client": None,
         "json": False,
@@ -80,11 +81,16 @@ def _suite(folder: Path, **given: Any) -> int:
 
 def test_rows_are_the_published_sizes() -> None:
     rows = suite.rows("paper")
-    assert [r.label for r in rows] == [
+    assert [r.label for r in rows[:7]] == [
         *("sort 1024", "sort 65536", "sort 1048576"),
         *("max 1024x4", "max 65536x4", "max 1048576x4"),
+        "resnet50 1 image",
     ]
-    assert [r.label for r in suite.rows("paper", only="max")] == [r.label for r in rows[3:]]
+    assert [r.label for r in suite.rows("paper", only="max")] == [r.label for r in rows[3:6]]
+    trained = {(f.size, f.optimizer) for f in published.published() if f.workload == "train"}
+    asked = {(r.parameters["model"], r.parameters["optimizer"]) for r in rows if r.name == "train"}
+    assert asked == trained
+    assert {r.name for r in rows[7:]} == {"train", "learn"}
     with pytest.raises(UsageError, match='mean "paper"'):
         suite.rows("papr")
     with pytest.raises(UsageError, match="no rows 'sirt'"):
@@ -94,8 +100,22 @@ def test_rows_are_the_published_sizes() -> None:
 def test_every_row_is_a_command_that_exists(make_record: Maker) -> None:
     parser = program.make_parser()
     for row in [*suite.paper(), *suite.ops()]:
-        parsed = parser.parse_args(suite.words([suite.Task(row, "local")]))
+        words = suite.words([suite.Task(row, "local")], 2, "mnist")
+        parsed = parser.parse_args(words)
         assert parsed.profile == "local"
+        assert ("--repeat" in words) == row.repeats and ("--data-dir" in words) == row.pictures
+
+
+def test_trainings_are_run_once_and_learnt_from_on_fast_networks(
+    tmp_path: Path, commands: _Commands
+) -> None:
+    assert _suite(tmp_path, only="train,learn", profiles="lan,wan", data_dir=Path("mnist")) == 0
+    ran = [(words[1], words[words.index("--profile") + 1]) for words in commands.ran]
+    trained = [("logistic", "lan"), ("network-a", "lan"), ("logistic", "lan")]
+    assert ran == [*trained, ("logistic", "wan"), ("network-a", "wan")]
+    assert all("--repeat" not in words and "mnist" in words for words in commands.ran)
+    assert _suite(tmp_path, only="train,learn", profiles="lan,wan") == 0
+    assert len(commands.ran) == 5
 
 
 def test_a_finished_suite_runs_nothing_again(
@@ -119,7 +139,7 @@ def test_records_of_another_commit_do_not_count(
 ) -> None:
     assert _suite(tmp_path, only="max") == 0
     monkeypatch.setattr(records, "commit", lambda: "0" * 40)
-    assert suite.find(suite.Task(suite.paper(True)[-1], "local"), "local",
+    assert suite.find(suite.Task(suite.rows("paper", True, "max")[-1], "local"), "local",
                       records.read(tmp_path / "records.jsonl")) is None  # fmt: skip
 
 

@@ -51,6 +51,9 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--only", metavar="NAME,NAME", help="rows of these names, e.g. sort,max")
     p.add_argument("--quick", action="store_true", help="small sizes")
     p.add_argument("--repeat", type=int, default=3, metavar="R", help="timed runs (default 3)")
+    p.add_argument(
+        "--data-dir", type=Path, metavar="FOLDER", help="MNIST's four IDX files, for training"
+    )
     p.add_argument("--cluster", type=Path, metavar="FILE", help="run on these three hosts")
     p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
     p.add_argument("--json", action="store_true", help="print the records, one a line")
@@ -69,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
         suite.Task(row, profile)
         for profile in _profiles(arguments.profiles or usual)
         for row in suite.rows(arguments.suite, arguments.quick, arguments.only)
+        if row.profiles is None or profile in row.profiles
     ]
     runner = _Runner(arguments, arguments.out or Path(f"suite-{arguments.suite}"), tasks)
     try:
@@ -168,7 +172,11 @@ class _Runner:
             batch = suite.batches(pending)[0]
             done = len(self._tasks) - len(pending)
             try:
-                self._perform(suite.words(batch), _Part(bar, done, batch, len(self._tasks)))
+                folder = self._arguments.data_dir
+                line = suite.words(
+                    batch, self._arguments.repeat, None if folder is None else str(folder)
+                )
+                self._perform(line, _Part(bar, done, batch, len(self._tasks)))
                 attempted.update(batch)  # one whose result is wrong would run for ever
             except _FINAL:
                 raise
@@ -182,8 +190,7 @@ class _Runner:
     def _perform(self, words: list[str], part: _Part) -> None:
         from tfe_bench.__main__ import make_parser
 
-        words = [*words, "--repeat", str(self._arguments.repeat), "--json"]
-        words += ["--record", str(self._file)]
+        words = [*words, "--json", "--record", str(self._file)]
         for option in ("cluster", "client"):
             if getattr(self._arguments, option) is not None:
                 words += [f"--{option}", str(getattr(self._arguments, option))]

@@ -65,6 +65,9 @@ def add_parser(commands: Any) -> None:
     data.add_argument(
         "--data-dir", type=Path, metavar="FOLDER", help="the four IDX files of the pictures"
     )
+    data.add_argument(
+        "--limit", type=int, metavar="N", help="no more than the first N rows, and N to test"
+    )
     data.add_argument("--label", metavar="COLUMN", help="of a table: what is to be learnt")
     data.add_argument(
         "--rows", nargs="+", metavar="NAME", help="owners' data sets, one below other"
@@ -200,6 +203,8 @@ def _check(arguments: argparse.Namespace) -> None:
             raise UsageError(f"--{name} is {low} to {high}. Received: {getattr(arguments, name)}.")
     if arguments.steps is not None and arguments.steps < 1:
         raise UsageError(f"--steps is 1 or more. Received: {arguments.steps}.")
+    if arguments.limit is not None and arguments.limit < 1:
+        raise UsageError(f"--limit is 1 or more. Received: {arguments.limit}.")
     table = arguments.dataset.endswith(".csv")
     if not table and arguments.dataset not in _PICTURES:
         raise UsageError(
@@ -250,10 +255,15 @@ def _rows(arguments: argparse.Namespace) -> tuple[Rows | None, Rows | None]:
         return None, None
     if arguments.dataset in _PICTURES:
         target = "binary" if arguments.model == "logistic" else "classes"
-        return datasets.digits(arguments.dataset, arguments.data_dir, target)
+        pair = datasets.digits(arguments.dataset, arguments.data_dir, target)
+        return _limited(arguments.limit, *pair)
     target = {"logistic": "binary", "linear": "number"}.get(arguments.model, "classes")
     rows = datasets.table(arguments.dataset, arguments.label, target)
-    return datasets.parted(rows, arguments.seed)
+    return _limited(arguments.limit, *datasets.parted(rows, arguments.seed))
+
+
+def _limited(most: int | None, train: Rows, test: Rows) -> tuple[Rows, Rows]:
+    return (train, test) if most is None else (train.take(slice(most)), test.take(slice(most)))
 
 
 def _task(
