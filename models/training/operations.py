@@ -23,6 +23,7 @@ from tfe_bench.protocols import (
     extremes,
     piecewise,
     pool_gradient,
+    relational,
     relu,
     truncation,
 )
@@ -137,6 +138,9 @@ class Operations(Protocol):
     def softmax(self, logits: Value) -> Value:
         """Probabilities along the last axis with 20 bits, of logits with 16 to 40."""
 
+    def softmax_and_loss(self, logits: Value, y: Value) -> tuple[Value, Value]:
+        """`softmax`, and the sum of -ln p_label over all rows, []."""
+
     def max_pool(self, x: Value, options: Mapping[str, Any], relu: bool) -> tuple[Value, Choice]:
         """The largest of each window over Z_2^64 (and 0, with relu), and where it is."""
 
@@ -148,6 +152,12 @@ class Operations(Protocol):
 
     def sigmoid(self, x: Value) -> Value:
         """1 / (1 + e^-x) at x's scale."""
+
+    def maximum(self, x: Value, y: Value, bits: int) -> Value:
+        """max(x, y) for |x - y| < 2^(bits-1) ring units."""
+
+    def direction(self, m: Value, v: Value) -> Value:
+        """m / sqrt(v), 0 where v is 0."""
 
     def tanh(self, x: Value) -> Value:
         """tanh(x) at x's scale."""
@@ -229,6 +239,9 @@ class Running:
     def softmax(self, logits: Shared) -> Shared:
         return cross_entropy.softmax_for_gradient(self.party, logits, profile=self.setting.profile)
 
+    def softmax_and_loss(self, logits: Shared, y: Shared) -> tuple[Shared, Shared]:
+        return cross_entropy.softmax_and_loss(self.party, logits, y)
+
     def max_pool(
         self, x: Shared, options: Mapping[str, Any], relu: bool
     ) -> tuple[Shared, pool_gradient.Choice]:
@@ -253,6 +266,12 @@ class Running:
 
     def sigmoid(self, x: Shared) -> Shared:
         return activations.sigmoid(self.party, x)
+
+    def maximum(self, x: Shared, y: Shared, bits: int) -> Shared:
+        return relational.maximum(self.party, x, y, bits, 1)
+
+    def direction(self, m: Shared, v: Shared) -> Shared:
+        raise UsageError("Adam and AMSGrad are not there yet.")
 
     def tanh(self, x: Shared) -> Shared:
         return activations.tanh(self.party, x)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.errors import UsageError
 from tfe_bench.models.training.operations import Bilinear, Setting, Shape, compared
 from tfe_bench.protocols import (
     activations,
@@ -18,6 +19,7 @@ from tfe_bench.protocols import (
     cross_entropy,
     piecewise,
     pool_gradient,
+    relational,
     relu,
     truncation,
 )
@@ -168,6 +170,20 @@ class Pricing:
     def sigmoid(self, x: Priced) -> Priced:
         return self._new(x.shape, x.fractional_bits, activations.sigmoid_cost(x.n), x)
 
+    def softmax_and_loss(self, logits: Priced, y: Priced) -> tuple[Priced, Priced]:
+        rows, classes = math.prod(logits.shape[:-1]), logits.shape[-1]
+        f = logits.fractional_bits
+        cost = cross_entropy.softmax_and_loss_cost(rows, classes, f, y.fractional_bits)
+        loss = self._new((), cross_entropy.INNER, cost, logits, y)
+        # the logarithm is beside the last rounds of the probabilities
+        behind = cost.rounds - cross_entropy.softmax_for_gradient_cost(rows, classes, f).rounds
+        return (
+            Priced(
+                logits.shape, cross_entropy.RESULT_BITS, loss.rounds - behind, loss.cold - behind
+            ),
+            loss,
+        )
+
     def max_pool(
         self, x: Priced, options: Mapping[str, Any], relu: bool
     ) -> tuple[Priced, PricedChoice]:
@@ -190,6 +206,13 @@ class Pricing:
     def logistic(self, z: Priced) -> Priced:
         cost = piecewise.logistic_cost(z.n, z.fractional_bits, z.ring_bits)
         return self._new(z.shape, piecewise.RESULT_BITS, cost, z)
+
+    def maximum(self, x: Priced, y: Priced, bits: int) -> Priced:
+        cost = relational.maximum_cost(x.n, bits, 1)
+        return self._new(x.shape, x.fractional_bits, cost, x, y)
+
+    def direction(self, m: Priced, v: Priced) -> Priced:
+        raise UsageError("Adam and AMSGrad are not there yet.")
 
     def tanh(self, x: Priced) -> Priced:
         return self._new(x.shape, x.fractional_bits, activations.tanh_cost(x.n), x)

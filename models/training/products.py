@@ -72,7 +72,7 @@ def forward(p: Pass, node: Node, x: Value) -> Value:
         bias = ops.shifted(bias, numbers.product)
     chosen = None
     # the logistic function, as comparisons, works on what is in a small ring
-    binary = node.last and p.recipe.loss.name == BINARY
+    binary = node.last and p.small and p.recipe.loss.name == BINARY
     if node.activation is not None or node.pool is not None or binary:
         y = ops.truncated_product(flat, w, maps.forward, bias, numbers.weight, numbers.ring)
         if node.pool is not None:
