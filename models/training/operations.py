@@ -17,6 +17,7 @@ from tfe_bench.protocols import (
     activations,
     arithmetic,
     backward,
+    batch_norm,
     compare,
     convert,
     cross_entropy,
@@ -25,6 +26,7 @@ from tfe_bench.protocols import (
     pool_gradient,
     relational,
     relu,
+    roots,
     truncation,
 )
 from tfe_bench.protocols.party import Party
@@ -35,6 +37,7 @@ Shape = tuple[int, ...]
 Value = Any
 Bits = Any
 Choice = Any
+Normalised = Any
 
 
 @dataclass(frozen=True)
@@ -153,6 +156,23 @@ class Operations(Protocol):
     def sigmoid(self, x: Value) -> Value:
         """1 / (1 + e^-x) at x's scale."""
 
+    def rsqrt(self, x: Value, bits: int, precision: int) -> Value:
+        """1 / sqrt(x) for 0 < x < 2^bits ring units, at x's scale."""
+
+    def normalise(self, x: Value, gamma: Value, epsilon: float) -> Normalised:
+        """Statistics of a batch (protocols/batch_norm.py)."""
+
+    def centred(self, normalised: Normalised) -> tuple[Value, Value]:
+        """x - mean, and the factor for it."""
+
+    def normalise_back(self, normalised: Normalised, g: Value) -> tuple[Value, Value, Value]:
+        """Gradients of x, gamma and beta."""
+
+    def running(
+        self, normalised: Normalised, mean: Value, variance: Value, momentum: float
+    ) -> tuple[Value, Value]:
+        """The running statistics after a batch."""
+
     def maximum(self, x: Value, y: Value, bits: int) -> Value:
         """max(x, y) for |x - y| < 2^(bits-1) ring units."""
 
@@ -266,6 +286,26 @@ class Running:
 
     def sigmoid(self, x: Shared) -> Shared:
         return activations.sigmoid(self.party, x)
+
+    def rsqrt(self, x: Shared, bits: int, precision: int) -> Shared:
+        return roots.rsqrt(self.party, x, bits, precision)
+
+    def normalise(self, x: Shared, gamma: Shared, epsilon: float) -> batch_norm.Normalised:
+        return batch_norm.normalise(self.party, x, gamma, epsilon=epsilon)
+
+    def centred(self, normalised: batch_norm.Normalised) -> tuple[Shared, Shared]:
+        return normalised.centred, normalised.factor
+
+    def normalise_back(
+        self, normalised: batch_norm.Normalised, g: Shared
+    ) -> tuple[Shared, Shared, Shared]:
+        found = batch_norm.backward(self.party, normalised, g)
+        return found.x, found.gamma, found.beta
+
+    def running(
+        self, normalised: batch_norm.Normalised, mean: Shared, variance: Shared, momentum: float
+    ) -> tuple[Shared, Shared]:
+        return batch_norm.running(self.party, normalised, mean, variance, momentum)
 
     def maximum(self, x: Shared, y: Shared, bits: int) -> Shared:
         return relational.maximum(self.party, x, y, bits, 1)
