@@ -121,6 +121,20 @@ def _affine(x: Shape, options: Options, weights: Mapping[str, Shape]) -> Shape:
     return x
 
 
+_STATISTICS = ("moving_mean", "moving_variance")
+
+
+def _batch_norm(x: Shape, options: Options, weights: Mapping[str, Shape]) -> Shape:
+    _only(options, "momentum", "epsilon")
+    _held(weights, *_STATISTICS, optional=["gamma", "beta"])
+    for name, shape in weights.items():
+        _need(shape == (x[-1],), f"{name} [{x[-1]}]", list(shape))
+    momentum, epsilon = options["momentum"], options["epsilon"]
+    _need(_real(momentum) and 0 <= momentum <= 1, "a momentum from 0 to 1", momentum)
+    _need(_real(epsilon) and 1e-5 <= epsilon <= 1, "an epsilon from 1e-5 to 1", epsilon)
+    return x
+
+
 _LINEAR: dict[str, Callable[..., Shape]] = {
     "conv2d": _convolution(False),
     "depthwise_conv2d": _convolution(True),
@@ -270,7 +284,7 @@ _ONE: dict[str, Callable[[Shape, Options], Shape]] = {
     "identity": _plain,
 }
 _MANY = ("add", "subtract", "multiply", "concat")
-KINDS = (*_LINEAR, "sum", *_ONE, *_MANY)
+KINDS = (*_LINEAR, "sum", "batch_norm", *_ONE, *_MANY)
 
 
 def _broadcast(shapes: list[Shape]) -> Shape:
@@ -316,6 +330,8 @@ def infer(
             _need(len(shapes) > 0, "inputs", shapes)
             return _many(op, shapes, options)
         _need(len(shapes) == 1, "one input", len(shapes))
+        if op == "batch_norm":
+            return _batch_norm(shapes[0], options, weights)
         if op in _LINEAR:
             return _LINEAR[op](shapes[0], options, weights)
         _held(weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tfe_bench.models.training import curves, moves, products
+from tfe_bench.models.training import curves, moves, normalization, products
 from tfe_bench.models.training.nodes import Node
 from tfe_bench.models.training.operations import Value
 from tfe_bench.models.training.passes import Pass, joined
@@ -13,6 +13,7 @@ Forward = Callable[..., Value]
 Backward = Callable[[Pass, Node, Value, bool], list[Value | None]]
 KINDS: Mapping[str, tuple[Forward, Backward]] = {
     "linear": (products.forward, products.backward),
+    "batch_norm": (normalization.forward, normalization.backward),
     "relu": (curves.relu, curves.relu_back),
     "max_pool2d": (curves.max_pool, curves.max_pool_back),
     "leaky_relu": (curves.leaky, curves.leaky_back),

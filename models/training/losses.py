@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -55,15 +56,17 @@ class Loss:
         """Whether one class of several is right."""
         return self.name in (CATEGORICAL, SPARSE)
 
-    def factor(self, outputs: int) -> Fraction:
+    def answers(self, shape: tuple[int, ...]) -> int:
+        """How many answers a sample has, of an output of a shape: the loss is their mean."""
+        return math.prod(shape[:-1] if self.categorical else shape)
+
+    def factor(self, shape: tuple[int, ...]) -> Fraction:
         """What the gradient of one sample has before output - target: public.
 
         Args:
-            outputs: numbers that a sample has.
+            shape: of the output.
         """
-        if self.categorical:
-            return Fraction(1)
-        return Fraction(1 if self.name == BINARY else 2, outputs)
+        return Fraction(2 if self.name == SQUARED else 1, self.answers(shape))
 
 
 def of_keras(given: Any) -> tuple[Loss, bool]:

@@ -12,6 +12,7 @@ LINEAR = ("dense", "conv2d", "depthwise_conv2d")
 TRAINABLE = (
     *LINEAR,
     *("relu", "leaky_relu", "sigmoid", "tanh"),
+    "batch_norm",
     *("max_pool2d", "avg_pool2d", "global_avg_pool2d", "zero_pad2d", "dropout"),
     *("flatten", "reshape", "identity", "rescale", "add", "subtract", "concat"),
 )
@@ -52,6 +53,8 @@ def check_trainable(graph: Graph) -> None:
             unfit.append(f"{layer.name!r} ({layer.op})")
         elif layer.op == "relu" and layer.options["max_value"] is not None:
             unfit.append(f"{layer.name!r} (relu with max_value)")
+        elif layer.op == "batch_norm" and layer.inputs[0] in graph.inputs:
+            unfit.append(f"{layer.name!r} (batch_norm of the input: standardise it instead)")
         elif layer.op == "max_pool2d":
             o, shape = layer.options, graph.shapes[layer.inputs[0]]
             pool_gradient.geometry(layer.name, [1, *shape], o["ksize"], o["strides"], o["padding"])
@@ -70,10 +73,10 @@ def nodes_of(graph: Graph) -> tuple[Node, ...]:
     for layer in graph.layers:
         if layer.name in fused:
             continue
-        linear = layer.op in LINEAR
+        linear, head = layer.op in LINEAR, layer.op in (*LINEAR, "batch_norm")
         pool = layer if layer.op == "max_pool2d" else None
         activation, last = None, layer
-        while linear or pool is not None:
+        while head or pool is not None:
             follower = by_name.get(uses[last.name][0]) if len(uses[last.name]) == 1 else None
             if follower is None:
                 break

@@ -17,13 +17,16 @@ from tfe_bench.protocols import (
     activations,
     arithmetic,
     backward,
+    batch_norm,
     compare,
     convert,
     cross_entropy,
     extremes,
     piecewise,
     pool_gradient,
+    relational,
     relu,
+    roots,
     truncation,
 )
 from tfe_bench.protocols.party import Party
@@ -34,6 +37,7 @@ Shape = tuple[int, ...]
 Value = Any
 Bits = Any
 Choice = Any
+Normalised = Any
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,9 @@ class Operations(Protocol):
     def softmax(self, logits: Value) -> Value:
         """Probabilities along the last axis with 20 bits, of logits with 16 to 40."""
 
+    def softmax_and_loss(self, logits: Value, y: Value) -> tuple[Value, Value]:
+        """`softmax`, and the sum of -ln p_label over all rows, []."""
+
     def max_pool(self, x: Value, options: Mapping[str, Any], relu: bool) -> tuple[Value, Choice]:
         """The largest of each window over Z_2^64 (and 0, with relu), and where it is."""
 
@@ -148,6 +155,29 @@ class Operations(Protocol):
 
     def sigmoid(self, x: Value) -> Value:
         """1 / (1 + e^-x) at x's scale."""
+
+    def rsqrt(self, x: Value, bits: int, precision: int) -> Value:
+        """1 / sqrt(x) for 0 < x < 2^bits ring units, at x's scale."""
+
+    def normalise(self, x: Value, gamma: Value, epsilon: float) -> Normalised:
+        """Statistics of a batch (protocols/batch_norm.py)."""
+
+    def centred(self, normalised: Normalised) -> tuple[Value, Value]:
+        """x - mean, and the factor for it."""
+
+    def normalise_back(self, normalised: Normalised, g: Value) -> tuple[Value, Value, Value]:
+        """Gradients of x, gamma and beta."""
+
+    def running(
+        self, normalised: Normalised, mean: Value, variance: Value, momentum: float
+    ) -> tuple[Value, Value]:
+        """The running statistics after a batch."""
+
+    def maximum(self, x: Value, y: Value, bits: int) -> Value:
+        """max(x, y) for |x - y| < 2^(bits-1) ring units."""
+
+    def direction(self, m: Value, v: Value) -> Value:
+        """m / sqrt(v), 0 where v is 0."""
 
     def tanh(self, x: Value) -> Value:
         """tanh(x) at x's scale."""
@@ -229,6 +259,9 @@ class Running:
     def softmax(self, logits: Shared) -> Shared:
         return cross_entropy.softmax_for_gradient(self.party, logits, profile=self.setting.profile)
 
+    def softmax_and_loss(self, logits: Shared, y: Shared) -> tuple[Shared, Shared]:
+        return cross_entropy.softmax_and_loss(self.party, logits, y)
+
     def max_pool(
         self, x: Shared, options: Mapping[str, Any], relu: bool
     ) -> tuple[Shared, pool_gradient.Choice]:
@@ -253,6 +286,32 @@ class Running:
 
     def sigmoid(self, x: Shared) -> Shared:
         return activations.sigmoid(self.party, x)
+
+    def rsqrt(self, x: Shared, bits: int, precision: int) -> Shared:
+        return roots.rsqrt(self.party, x, bits, precision)
+
+    def normalise(self, x: Shared, gamma: Shared, epsilon: float) -> batch_norm.Normalised:
+        return batch_norm.normalise(self.party, x, gamma, epsilon=epsilon)
+
+    def centred(self, normalised: batch_norm.Normalised) -> tuple[Shared, Shared]:
+        return normalised.centred, normalised.factor
+
+    def normalise_back(
+        self, normalised: batch_norm.Normalised, g: Shared
+    ) -> tuple[Shared, Shared, Shared]:
+        found = batch_norm.backward(self.party, normalised, g)
+        return found.x, found.gamma, found.beta
+
+    def running(
+        self, normalised: batch_norm.Normalised, mean: Shared, variance: Shared, momentum: float
+    ) -> tuple[Shared, Shared]:
+        return batch_norm.running(self.party, normalised, mean, variance, momentum)
+
+    def maximum(self, x: Shared, y: Shared, bits: int) -> Shared:
+        return relational.maximum(self.party, x, y, bits, 1)
+
+    def direction(self, m: Shared, v: Shared) -> Shared:
+        raise UsageError("Adam and AMSGrad are not there yet.")
 
     def tanh(self, x: Shared) -> Shared:
         return activations.tanh(self.party, x)

@@ -33,6 +33,7 @@ class Pass:
         weights: by key.
         public: the step's public values, by name.
         learning: whether this is a training step, not an evaluation.
+        small: whether the logistic function's argument may be of a small ring.
         kept: by a node's output, what its backward pass wants.
         found: gradients of weights by key.
         renewed: new values by key of what is not trained but changes (running statistics).
@@ -43,6 +44,7 @@ class Pass:
     weights: Mapping[str, Value]
     public: Mapping[str, Any] = field(default_factory=dict)
     learning: bool = True
+    small: bool = True
     kept: dict[str, Any] = field(default_factory=dict)
     found: dict[str, Value] = field(default_factory=dict)
     renewed: dict[str, Value] = field(default_factory=dict)

@@ -5,7 +5,6 @@ It takes the same batches in the same order, and Dropout keeps the same values.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -144,8 +143,7 @@ class Twin:
 
 def answers(recipe: Recipe, rows: int) -> int:
     """How many answers there are to be right or wrong in so many rows."""
-    shape = recipe.output_shape
-    return rows * math.prod(shape[:-1] if recipe.loss.categorical else shape)
+    return rows * recipe.loss.answers(recipe.output_shape)
 
 
 def train(

@@ -9,16 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.errors import UsageError
 from tfe_bench.models.training.operations import Bilinear, Setting, Shape, compared
 from tfe_bench.protocols import (
     activations,
     arithmetic,
     backward,
+    batch_norm,
     convert,
     cross_entropy,
     piecewise,
     pool_gradient,
+    relational,
     relu,
+    roots,
     truncation,
 )
 from tfe_bench.protocols.cost import Cost
@@ -52,6 +56,17 @@ class PricedChoice:
     windows: tuple[Any, Any, str]
     rounds: int
     cold: int
+
+
+@dataclass(frozen=True)
+class PricedNormalised:
+    """A batch's statistics that are not there."""
+
+    numbers: batch_norm.Numbers
+    centred: Priced
+    factor: Priced
+    statistics: Priced
+    slope: Priced
 
 
 class Pricing:
@@ -168,6 +183,20 @@ class Pricing:
     def sigmoid(self, x: Priced) -> Priced:
         return self._new(x.shape, x.fractional_bits, activations.sigmoid_cost(x.n), x)
 
+    def softmax_and_loss(self, logits: Priced, y: Priced) -> tuple[Priced, Priced]:
+        rows, classes = math.prod(logits.shape[:-1]), logits.shape[-1]
+        f = logits.fractional_bits
+        cost = cross_entropy.softmax_and_loss_cost(rows, classes, f, y.fractional_bits)
+        loss = self._new((), cross_entropy.INNER, cost, logits, y)
+        # the logarithm is beside the last rounds of the probabilities
+        behind = cost.rounds - cross_entropy.softmax_for_gradient_cost(rows, classes, f).rounds
+        return (
+            Priced(
+                logits.shape, cross_entropy.RESULT_BITS, loss.rounds - behind, loss.cold - behind
+            ),
+            loss,
+        )
+
     def max_pool(
         self, x: Priced, options: Mapping[str, Any], relu: bool
     ) -> tuple[Priced, PricedChoice]:
@@ -190,6 +219,57 @@ class Pricing:
     def logistic(self, z: Priced) -> Priced:
         cost = piecewise.logistic_cost(z.n, z.fractional_bits, z.ring_bits)
         return self._new(z.shape, piecewise.RESULT_BITS, cost, z)
+
+    def rsqrt(self, x: Priced, bits: int, precision: int) -> Priced:
+        cost = roots.rsqrt_cost(x.n, x.fractional_bits, bits, precision)
+        return self._new(x.shape, x.fractional_bits, cost, x)
+
+    def normalise(self, x: Priced, gamma: Priced, epsilon: float) -> PricedNormalised:
+        channels = x.shape[-1]
+        numbers = batch_norm.numbers(x.n // channels, x.fractional_bits, epsilon)
+        cost = batch_norm.normalise_cost(x.n, channels, numbers)
+        slope = self._new((channels,), numbers.slope, cost, x, gamma)
+
+        def known(shape: Shape, fraction: int, behind: int) -> Priced:
+            """Rounds before the slope, which is the last to be known."""
+            return Priced(shape, fraction, slope.rounds - behind, slope.cold - behind)
+
+        mean = cost.rounds - 1
+        return PricedNormalised(
+            numbers,
+            known(x.shape, x.fractional_bits, mean),
+            known((channels,), batch_norm.FACTOR, 1),
+            known((channels,), batch_norm.FACTOR, mean - 2),
+            slope,
+        )
+
+    def centred(self, normalised: PricedNormalised) -> tuple[Priced, Priced]:
+        return normalised.centred, normalised.factor
+
+    def normalise_back(
+        self, normalised: PricedNormalised, g: Priced
+    ) -> tuple[Priced, Priced, Priced]:
+        numbers, channels = normalised.numbers, g.shape[-1]
+        cost = batch_norm.backward_cost(g.n, channels, numbers, g.fractional_bits)
+        dx = self._new(g.shape, g.fractional_bits + batch_norm.FACTOR, cost, g, normalised.slope)
+        gamma = Priced(
+            (channels,), g.fractional_bits + numbers.fraction, dx.rounds - 1, dx.cold - 1
+        )
+        return dx, gamma, replace(g, shape=(channels,))
+
+    def running(
+        self, normalised: PricedNormalised, mean: Priced, variance: Priced, momentum: float
+    ) -> tuple[Priced, Priced]:
+        cost = batch_norm.running_cost(mean.n)
+        new = self._new(mean.shape, mean.fractional_bits, cost, normalised.statistics)
+        return new, new
+
+    def maximum(self, x: Priced, y: Priced, bits: int) -> Priced:
+        cost = relational.maximum_cost(x.n, bits, 1)
+        return self._new(x.shape, x.fractional_bits, cost, x, y)
+
+    def direction(self, m: Priced, v: Priced) -> Priced:
+        raise UsageError("Adam and AMSGrad are not there yet.")
 
     def tanh(self, x: Priced) -> Priced:
         return self._new(x.shape, x.fractional_bits, activations.tanh_cost(x.n), x)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
-from tfe_bench.models import linear
 from tfe_bench.models.kinds import windows_of
 from tfe_bench.models.training.losses import BINARY
 from tfe_bench.models.training.nodes import Node
@@ -29,7 +29,7 @@ class Maps:
     image: Bilinear
 
 
-def _turned(a: list[linear.Any]) -> list[linear.Any]:
+def _turned(a: list[Any]) -> list[Any]:
     import tensorflow as tf
 
     return [tf.linalg.matrix_transpose(v) for v in a]
@@ -72,13 +72,11 @@ def forward(p: Pass, node: Node, x: Value) -> Value:
         bias = ops.shifted(bias, numbers.product)
     chosen = None
     # the logistic function, as comparisons, works on what is in a small ring
-    binary = node.last and p.recipe.loss.name == BINARY
+    binary = node.last and p.small and p.recipe.loss.name == BINARY
     if node.activation is not None or node.pool is not None or binary:
         y = ops.truncated_product(flat, w, maps.forward, bias, numbers.weight, numbers.ring)
-        if node.pool is not None:
-            y, chosen = ops.max_pool(y, node.pool.options, node.activation is not None)
-        elif node.activation is not None:
-            y, chosen = ops.relu(y)
+        if node.activation is not None or node.pool is not None:
+            y, chosen = bent(p, node, y)
     else:
         y = ops.product(flat, w, maps.forward)
         y = y if bias is None else ops.add(y, bias)
@@ -88,20 +86,35 @@ def forward(p: Pass, node: Node, x: Value) -> Value:
     return y if flat is x else reshaped(ops, y, (*shape[:-1], ops.shape(y)[-1]))
 
 
+def bent(p: Pass, node: Node, small: Value) -> tuple[Value, Any]:
+    """A small ring's value behind the node's max pooling and ReLU, and which way it went."""
+    if node.pool is not None:
+        found: tuple[Value, Any] = p.ops.max_pool(
+            small, node.pool.options, node.activation is not None
+        )
+        return found
+    return p.ops.relu(small)
+
+
+def unbent(p: Pass, node: Node, g: Value, chosen: Any) -> Value:
+    """The gradient before them, at the gradients' scale."""
+    f = p.recipe.numbers.gradient
+    if node.pool is not None:
+        return p.ops.route(chosen, p.ops.shifted(g, max(g.fractional_bits, f + 1)), f)
+    if node.activation is not None:
+        return p.ops.inject_truncated(chosen, g, max(0, g.fractional_bits - f), negated=True)
+    return p.settled(g)
+
+
 def backward(p: Pass, node: Node, g: Value, wanted: bool) -> list[Value | None]:
     """Gradients of the kernel, of the bias and, where wanted, of the input."""
-    ops, f, name = p.ops, p.recipe.numbers.gradient, node.layer.name
+    ops, name = p.ops, node.layer.name
     x, chosen, maps = p.kept[node.output]
     shape = ops.shape(g)
     flat = node.layer.op == "dense" and len(shape) > 2
     if flat:
         g = reshaped(ops, g, (math.prod(shape[:-1]), shape[-1]))
-    if node.pool is not None:
-        g = ops.route(chosen, ops.shifted(g, max(g.fractional_bits, f + 1)), f)
-    elif chosen is not None:
-        g = ops.inject_truncated(chosen, g, max(0, g.fractional_bits - f), negated=True)
-    else:
-        g = p.settled(g)
+    g = unbent(p, node, g, chosen)
     if p.learns(node, "kernel"):
         p.found[f"{name}/kernel"] = ops.product(x, g, maps.kernel)
     if p.learns(node, "bias"):

@@ -35,6 +35,7 @@ class TrainingReader(from_keras.Reader):
     def __init__(self, keras: Any) -> None:
         super().__init__(keras)
         self.table[keras.layers.Dropout] = _dropout
+        self.table[keras.layers.BatchNormalization] = _normalization
         self.keys: dict[int, str] = {}
         self.untrained: set[str] = set()
 
@@ -60,6 +61,22 @@ def _dropout(r: Any, layer: Any, name: str, x: list[str], *_: Any) -> str:
     if getattr(layer, "noise_shape", None) is not None:
         raise keras_layers.Unfit("noise_shape; only masks of the input's shape are supported")
     found: str = r.emit(name, "dropout", x, None, rate=float(layer.rate))
+    return found
+
+
+def _normalization(r: Any, layer: Any, name: str, x: list[str], shapes: list[Any], _: Any) -> str:
+    axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
+    if len(axes) != 1 or axes[0] not in (-1, len(shapes[0])):
+        raise keras_layers.Unfit(f"axis {layer.axis}; only the last is supported")
+    if not layer.trainable:
+        raise keras_layers.Unfit("it is frozen, which training does not support")
+    weights = {"moving_mean": layer.moving_mean, "moving_variance": layer.moving_variance}
+    if layer.scale:
+        weights["gamma"] = layer.gamma
+    if layer.center:
+        weights["beta"] = layer.beta
+    options = {"momentum": float(layer.momentum), "epsilon": float(layer.epsilon)}
+    found: str = r.emit(name, "batch_norm", x, weights, **options)
     return found
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.training import gradients, moves, nodes, order, state, updates
+from tfe_bench.models.training import gradients, losses, moves, nodes, order, state, updates
 from tfe_bench.models.training.operations import Operations, Running, Setting, Value
-from tfe_bench.models.training.passes import Pass
+from tfe_bench.models.training.passes import Pass, reshaped, summed
 from tfe_bench.models.training.pricing import Priced, Pricing
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.cost import Cost
@@ -18,17 +18,35 @@ from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import Shared
 
 
-def _slope(ops: Operations, recipe: Recipe, output: Value, y: Value) -> Value:
-    """The loss's gradient of one sample by the model's output, without its public factor."""
+def _slope(
+    ops: Operations, recipe: Recipe, output: Value, y: Value, loss: bool
+) -> tuple[Value, Value | None]:
+    """The loss's gradient by the model's output without its public factor, and the loss's sum."""
     f = recipe.numbers.gradient
     if recipe.loss.categorical:
-        return ops.sub(ops.softmax(output), y)
-    if recipe.loss.name == "binary_crossentropy":
-        return ops.sub(ops.logistic(output), y)
+        if not loss:
+            return ops.sub(ops.softmax(output), y), None
+        probabilities, total = ops.softmax_and_loss(output, y)
+        return ops.sub(probabilities, y), total
+    if recipe.loss.name == losses.BINARY:
+        return ops.sub(ops.logistic(output), y), _binary_loss(ops, output, y) if loss else None
     # (what comes from a ReLU has fewer bits than the target)
     fraction = max(output.fractional_bits, f)
     d = ops.sub(ops.shifted(output, fraction), ops.shifted(y, fraction))
-    return ops.truncate(d, fraction - f) if fraction > f else d
+    d = ops.truncate(d, fraction - f) if fraction > f else d
+    if not loss:
+        return d, None
+    flat = reshaped(ops, d, (math.prod(ops.shape(d)),))
+    return d, summed(ops, ops.mul(flat, flat), [0])
+
+
+def _binary_loss(ops: Operations, output: Value, y: Value) -> Value:
+    """That of two classes with logits z and 0."""
+    n = math.prod(ops.shape(output))
+    z, y = (reshaped(ops, v, (n, 1)) for v in (output, y))
+    one = 1 << y.fractional_bits
+    logits = ops.concat([z, ops.times(z, 0)], 1)
+    return ops.softmax_and_loss(logits, ops.concat([y, ops.add_public(ops.neg(y), one)], 1))[1]
 
 
 def _step(
@@ -38,12 +56,13 @@ def _step(
     x: Value,
     y: Value,
     public: Mapping[str, Any],
+    loss: bool,
 ) -> tuple[dict[str, Value], Value | None]:
-    p = Pass(ops, recipe, held, public)
+    p = Pass(ops, recipe, held, public, small=not loss)
     output = gradients.forward(p, x)
-    d = _slope(ops, recipe, output, y)
+    d, total = _slope(ops, recipe, output, y, loss)
     found = gradients.backward(p, d, nodes.differentiated(recipe.graph, recipe.frozen))
-    return updates.update(ops, recipe, held, found, public), None
+    return {**updates.update(ops, recipe, held, found, public), **p.renewed}, total
 
 
 def step(
@@ -54,6 +73,7 @@ def step(
     x: Shared,
     y: Shared,
     public: Mapping[str, Any],
+    loss: bool = False,
 ) -> tuple[dict[str, Shared], Shared | None]:
     """The next state, inside party.function.
 
@@ -62,13 +82,14 @@ def step(
         x: features [batch, ...] with numbers.activation fractional bits.
         y: targets [batch, ...] with numbers.gradient fractional bits.
         public: `public_values` of the step, as int64 tensors.
+        loss: compute it too; it stays private, and `mean_loss` says what its revealed sum means.
 
     Returns:
-        The state, and None.
+        The state, and the sum of the losses of all answers [] (None unless asked for).
 
     Rounds and bits: `step_cost`.
     """
-    return _step(Running(party, setting), recipe, held, x, y, public)
+    return _step(Running(party, setting), recipe, held, x, y, public, loss)
 
 
 def public_values(recipe: Recipe, number: int) -> dict[str, Any]:
@@ -89,11 +110,17 @@ def public_values(recipe: Recipe, number: int) -> dict[str, Any]:
     return found
 
 
-def step_cost(recipe: Recipe, setting: Setting) -> Cost:
+def mean_loss(recipe: Recipe, total: float, rows: int | None = None) -> float:
+    """The mean loss as Keras has it, from the revealed sum over a batch (or so many rows)."""
+    rows = recipe.batch if rows is None else rows
+    return total / (rows * recipe.loss.answers(recipe.output_shape))
+
+
+def step_cost(recipe: Recipe, setting: Setting, loss: bool = False) -> Cost:
     """Cost of `step`."""
     ops = Pricing(setting)
     held = {s.key: Priced(s.shape, s.fractional_bits) for s in state.specs(recipe)}
     x = Priced((recipe.batch, *recipe.input_shape), recipe.numbers.activation)
     y = Priced((recipe.batch, *recipe.output_shape), recipe.numbers.gradient)
-    _step(ops, recipe, held, x, y, dict.fromkeys(public_values(recipe, 0)))
+    _step(ops, recipe, held, x, y, dict.fromkeys(public_values(recipe, 0)), loss)
     return ops.total

@@ -8,14 +8,15 @@ that a schedule traces nothing anew.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.training import state
-from tfe_bench.models.training.operations import Operations, Value
+from tfe_bench.models.training.operations import Operations, Shape, Value
+from tfe_bench.models.training.passes import reshaped
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import DIGITS
 
@@ -24,6 +25,12 @@ from tfe_bench.models.training.schedules import DIGITS
 RATE_BITS = 11
 MOST_DROPPED = 48
 RATE, AHEAD = "rate", "ahead"
+# Adam: fractional bits of a mean gradient, below 4 in magnitude, so that its square takes twice as
+# many and, times what the mean of squares takes of it, stays below 2^62.
+MEAN_BITS = 22
+SQUARE_RANGE = 5
+SQUARE_DECAY_BITS, MEAN_DECAY_BITS = 12, 16
+DIRECTION_RATE_BITS = 24
 
 
 def _exponent(largest: Decimal, bits: int) -> int:
@@ -37,7 +44,7 @@ def _exponent(largest: Decimal, bits: int) -> int:
 
 def _share(recipe: Recipe) -> Fraction:
     """What a summed gradient is multiplied by besides the learning rate."""
-    return recipe.loss.factor(math.prod(recipe.output_shape)) / recipe.batch
+    return recipe.loss.factor(recipe.output_shape) / recipe.batch
 
 
 def _rounded(value: Fraction) -> int:
@@ -58,15 +65,137 @@ def _sgd_exponent(recipe: Recipe) -> int:
     return min(max(_exponent(top, RATE_BITS), low), high)
 
 
+# ---- Adam's numbers
+
+
+def _decay(beta: float, most: int) -> tuple[int, int]:
+    """(C, s): 1 - beta as C / 2^s with C < 2^most and s <= 20."""
+    part = Fraction(1) - Fraction(beta)
+    s = min(20, _exponent(Decimal(1 - Decimal(beta)), most))
+    return max(1, _rounded(part * 2**s)), s
+
+
+def squares_decay(recipe: Recipe) -> tuple[int, int]:
+    """(C, s): what the mean of squares takes of a new one is C / 2^s, which is 1 - beta_2."""
+    return _decay(recipe.optimizer.beta_2, SQUARE_DECAY_BITS)
+
+
+def _beta_2(recipe: Recipe) -> Decimal:
+    """As fixed point has it: the correction of the mean is then exact."""
+    part, s = squares_decay(recipe)
+    with localcontext(DIGITS):
+        return 1 - Decimal(part) / (1 << s)
+
+
+def _direction_exponent(recipe: Recipe) -> int:
+    with localcontext(DIGITS):
+        top = recipe.optimizer.largest(_beta_2(recipe))
+    if top <= 0:
+        raise UsageError("A learning rate is above 0 at some step.")
+    return min(max(_exponent(top, DIRECTION_RATE_BITS), 1), MOST_DROPPED)
+
+
 def public_rates(recipe: Recipe, step: int) -> dict[str, int]:
     """The public integers of a step, counted from 0, by name."""
     optimizer = recipe.optimizer
+    if optimizer.adaptive:
+        with localcontext(DIGITS):
+            rate = Fraction(optimizer.rate(step, _beta_2(recipe)))
+        return {RATE: _rounded(rate * Fraction(2) ** _direction_exponent(recipe))}
     with localcontext(DIGITS):
         rate = Fraction(optimizer.rate(step, Decimal(0)))
     scaled = rate * _share(recipe) * Fraction(2) ** _sgd_exponent(recipe)
     found = {RATE: _rounded(scaled)}
     if optimizer.nesterov:
         found[AHEAD] = _rounded(scaled * (1 + Fraction(optimizer.momentum)))
+    return found
+
+
+# ---- steps
+
+
+def brought(ops: Operations, x: Value, fraction: int) -> Value:
+    """x with so many fractional bits: shifted, or truncated."""
+    if x.fractional_bits <= fraction:
+        return ops.shifted(x, fraction)
+    return ops.truncate(x, x.fractional_bits - fraction)
+
+
+def _mean(ops: Operations, recipe: Recipe, g: Value) -> Value:
+    """The mean gradient of a summed one, with MEAN_BITS fractional bits."""
+    share = _share(recipe)
+    whole = share.numerator == 1 and share.denominator.bit_count() == 1
+    e = share.denominator.bit_length() - 1 if whole else _exponent(_decimal(share), 10)
+    return brought(ops, ops.times(g, _rounded(share * Fraction(2) ** e), e), MEAN_BITS)
+
+
+def _decimal(value: Fraction) -> Decimal:
+    with localcontext(DIGITS):
+        return Decimal(value.numerator) / value.denominator
+
+
+def _flat(ops: Operations, xs: Sequence[Value]) -> Value:
+    """All elements in one row."""
+    rows = [reshaped(ops, x, (math.prod(ops.shape(x)),)) for x in xs]
+    return rows[0] if len(rows) == 1 else ops.concat(rows, 0)
+
+
+def _parts(ops: Operations, x: Value, shapes: Sequence[Shape]) -> list[Value]:
+    """`_flat` undone."""
+    found, start = [], 0
+    for shape in shapes:
+        size = math.prod(shape)
+
+        def part(a: Any, start: int = start, size: int = size, shape: Shape = shape) -> Any:
+            import tensorflow as tf
+
+            return tf.reshape(a[start : start + size], shape)
+
+        found.append(ops.local(x, part, shape))
+        start += size
+    return found
+
+
+def _adaptive(
+    ops: Operations,
+    recipe: Recipe,
+    held: Mapping[str, Value],
+    gradients: Mapping[str, Value],
+    public: Mapping[str, Any],
+) -> dict[str, Value]:
+    """Adam and AMSGrad, for all weights in one row."""
+    optimizer = recipe.optimizer
+    keys = sorted(gradients, key=lambda key: gradients[key].fractional_bits)
+    shapes = [ops.shape(gradients[key]) for key in keys]
+    scales = sorted({gradients[key].fractional_bits for key in keys})
+    means = []
+    for scale in scales:
+        some = [gradients[key] for key in keys if gradients[key].fractional_bits == scale]
+        means.append(_mean(ops, recipe, _flat(ops, some)))
+    g = _flat(ops, means)
+    w, m, v = (_flat(ops, [held[key + slot] for key in keys]) for slot in ("", ":m", ":v"))
+    part, s = _decay(optimizer.beta_1, MEAN_DECAY_BITS)
+    fresh = ops.sub(ops.shifted(g, m.fractional_bits), m)
+    m = ops.add(m, ops.truncate(ops.times(fresh, part, s), s))
+    part, s = squares_decay(recipe)
+    square = ops.mul(g, g)
+    fresh = ops.times(ops.sub(square, ops.shifted(v, square.fractional_bits)), part, s)
+    v = ops.add(v, ops.truncate(fresh, fresh.fractional_bits - v.fractional_bits))
+    slots, root = {":m": m, ":v": v}, v
+    if optimizer.name == "amsgrad":
+        old = _flat(ops, [held[f"{key}:v_hat"] for key in keys])
+        root = slots[":v_hat"] = ops.maximum(old, v, state.SQUARE_BITS + SQUARE_RANGE)
+    epsilon = _rounded(Fraction(optimizer.epsilon) ** 2 * 2**state.SQUARE_BITS)
+    if epsilon:
+        root = ops.add_public(root, epsilon)
+    turn = ops.direction(m, root)
+    e = _direction_exponent(recipe)
+    more = e + w.fractional_bits - turn.fractional_bits
+    w = ops.sub(w, ops.truncate(ops.times(turn, public[RATE], more), e))
+    found = {}
+    for slot, value in {"": w, **slots}.items():
+        for key, one in zip(keys, _parts(ops, value, shapes), strict=True):
+            found[key + slot] = one
     return found
 
 
@@ -112,10 +241,16 @@ def update(
         gradients: of the weights by key, summed over the batch, at any scale.
         public: as step.public_values gives them.
 
-    Rounds: 1 for SGD.
+    Rounds: 1 for SGD; for Adam 4 and those of the direction, for AMSGrad those of a maximum more.
     """
-    found = dict(held)
+    found, given = dict(held), {}
     for key in state.learned(recipe):
         if key in gradients:
-            found.update(_sgd(ops, recipe, held, key, gradients[key], public))
+            g = gradients[key]
+            top = recipe.numbers.activation + recipe.numbers.gradient
+            given[key] = brought(ops, g, min(max(g.fractional_bits, recipe.numbers.gradient), top))
+    if recipe.optimizer.adaptive:
+        return {**found, **_adaptive(ops, recipe, held, given, public)} if given else found
+    for key, g in given.items():
+        found.update(_sgd(ops, recipe, held, key, g, public))
     return found

@@ -30,15 +30,17 @@ class Case:
     steps: int
     setting: Setting = LOCAL
     evaluated: bool = False
+    loss: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """The state after the steps by key, the cost of one more, and how many answers are right."""
+    """The state after the steps by key, cost and loss of the last, how many answers are right."""
 
     state: dict[str, Array]
     calls: list[Any]
     right: int | None
+    loss: float | None
 
 
 def rows(case: Case, number: int) -> slice:
@@ -62,24 +64,25 @@ def train(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
         recipe, setting = case.recipe, case.setting
 
         def next_state(held: Any, x: Shared, y: Shared, public: Any) -> Any:
-            return step.step(party, recipe, setting, held, x, y, public)[0]
+            return step.step(party, recipe, setting, held, x, y, public, case.loss)
 
         function = party.function(next_state)
         given: Any = ()
+        total = None
         for number in range(case.steps):
             values = step.public_values(recipe, number)
             public = {k: tf.constant(v, tf.int64) for k, v in values.items()}
             cut = rows(case, number)
             a, b = (v.map(lambda t, cut=cut: t[cut]) for v in (x, y))
             given = (held, a, b, public)
-            held = function(*given)
+            held, total = function(*given)
         calls = measured(party, function, *given)
         right = None
         if case.evaluated:
             right = party.function(
                 lambda held, x, y: evaluate.correct(party, recipe, setting, held, x, y)
             )(held, x, y)
-        return held, calls, right
+        return held, calls, right, total
 
     def program(party: Party, *given: Shared) -> Any:
         left, found = iter(given), []
@@ -99,5 +102,9 @@ def train(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
             for s in own
         }
         right = int(reconstruct([o[2] for o in outs])) if case.evaluated else None
-        results.append(Result(held, [o[1] for o in outs], right))
+        loss = None
+        if case.loss:
+            total = FixedPoint(outs[0][3].fractional_bits).decode(reconstruct([o[3] for o in outs]))
+            loss = step.mean_loss(case.recipe, float(total))
+        results.append(Result(held, [o[1] for o in outs], right, loss))
     return results

@@ -54,6 +54,16 @@ def cases() -> dict[str, Any]:
         "leaky relu": of(conv(), L.LeakyReLU(0.2), *ends()),
         "sigmoid": of(L.Dense(5, activation="sigmoid"), L.Dense(3), shape=flat),
         "tanh": of(L.Dense(5, activation="tanh"), L.Dense(3), shape=flat),
+        "batch norm": of(conv(), L.BatchNormalization(), L.ReLU(), *ends()),
+        "batch norm alone": of(
+            conv(),
+            L.BatchNormalization(momentum=0.9, center=False, scale=False),
+            L.AveragePooling2D(2),
+            *ends(),
+        ),
+        "batch norm, max pool": of(
+            conv(use_bias=False), L.BatchNormalization(), L.MaxPooling2D(2), *ends()
+        ),
         "max pool": of(conv(), L.MaxPooling2D(2), *ends()),
         "max pool, relu": of(conv(), L.MaxPooling2D(2), L.ReLU(), *ends()),
         "relu, max pool": of(conv(activation="relu"), L.MaxPooling2D(2), *ends()),

@@ -1,0 +1,184 @@
+"""Losses and optimizers on shares follow Keras' own, step by step."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.training.bench import Case, Result, rows, train
+from tfe_bench.cluster.simulate import assert_costs
+from tfe_bench.errors import UsageError
+from tfe_bench.models.training import optimizers, plain, schedules, state, step, updates
+from tfe_bench.models.training.recipe import Recipe
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+Opt: Any = keras.optimizers
+Array = np.ndarray[Any, Any]
+BATCH = 16
+
+
+def net(*last: Any) -> Any:
+    return keras.Sequential([L.Input((5,)), L.Dense(6, activation="tanh"), *last])
+
+
+def sgd_cases() -> dict[str, tuple[Any, Any, Any]]:
+    """Model, optimizer and loss."""
+    decay = Opt.schedules.ExponentialDecay(0.5, 2, 0.7)
+    pieces = Opt.schedules.PiecewiseConstantDecay([1, 2], [0.5, 0.2, 0.1])
+    cosine = Opt.schedules.CosineDecay(0.5, 5, 0.1)
+    warm = Opt.schedules.CosineDecay(0.1, 5, 0.1, warmup_target=0.5, warmup_steps=3)
+    classes = L.Dense(4, activation="softmax")
+    logits = keras.losses.CategoricalCrossentropy(from_logits=True)
+    return {
+        "sgd": (net(classes), Opt.SGD(0.5), "categorical_crossentropy"),
+        "momentum": (net(L.Dense(4)), Opt.SGD(0.1, momentum=0.9), logits),
+        "nesterov": (net(L.Dense(3)), Opt.SGD(0.1, momentum=0.9, nesterov=True), "mse"),
+        "sparse": (
+            net(L.Dense(4), L.Softmax()),
+            Opt.SGD(decay),
+            "sparse_categorical_crossentropy",
+        ),
+        "one output": (
+            net(L.Dense(1, activation="sigmoid")),
+            Opt.SGD(pieces),
+            "binary_crossentropy",
+        ),
+        "several outputs": (
+            net(L.Dense(3)),
+            Opt.SGD(cosine, momentum=0.5),
+            keras.losses.BinaryCrossentropy(from_logits=True),
+        ),
+        "regression": (net(L.Dense(2)), Opt.SGD(warm), keras.losses.MeanSquaredError()),
+        "many classes": (
+            net(L.Dense(20, activation="softmax")),
+            Opt.SGD(0.5),
+            "categorical_crossentropy",
+        ),
+    }
+
+
+def data(recipe: Recipe, rng: np.random.Generator, batches: int) -> tuple[Array, Array]:
+    n = batches * BATCH
+    x = rng.normal(0, 1, (n, *recipe.input_shape)).astype(np.float32)
+    (outputs,) = recipe.output_shape
+    name = recipe.loss.name
+    if name == "mean_squared_error":
+        return x, rng.normal(0, 1, (n, outputs))
+    if name == "binary_crossentropy":
+        return x, rng.integers(0, 2, (n, outputs))
+    classes = rng.integers(0, outputs, n)
+    return x, classes if recipe.loss.name.startswith("sparse") else np.eye(outputs)[classes]
+
+
+def follow(case: Case, model: Any) -> tuple[Any, float]:
+    """The plaintext twin after the steps, and the loss of the last."""
+    twin, targets, loss = plain.Twin(model, case.recipe), case.recipe.targets(case.y), 0.0
+    for number in range(case.steps):
+        cut = rows(case, number)
+        loss = twin.step(case.x[cut], targets[cut])
+    return twin, loss
+
+
+def compared(
+    chosen: dict[str, tuple[Any, Any, Any]],
+    rng: np.random.Generator,
+    steps: int,
+    tolerance: float,
+    loss: tuple[str, ...] = (),
+) -> dict[str, tuple[Case, Result, Any]]:
+    """Trains all, and holds weights, costs, losses and right answers against Keras."""
+    cases, dealer = {}, int(rng.integers(3))
+    for name, (model, optimizer, about) in chosen.items():
+        recipe = Recipe.build(model, optimizer, about, BATCH)
+        # (what the workers get)
+        again = Recipe.of(recipe.header())
+        assert again.digest() == recipe.digest() and state.specs(again) == state.specs(recipe)
+        x, y = data(recipe, rng, 2)
+        judged = recipe.loss.name != "mean_squared_error"
+        cases[name] = Case(recipe, x, y, steps, evaluated=judged, loss=name in loss)
+    found = {}
+    for (name, case), result in zip(
+        cases.items(), train(list(cases.values()), dealer), strict=True
+    ):
+        twin, last = follow(case, chosen[name][0])
+        after = state.trained(case.recipe, result.state)
+        for key, got, want in zip(case.recipe.order, after, twin.model.get_weights(), strict=True):
+            assert np.abs(got - want).max() < tolerance, (name, key)
+        cost = step.step_cost(case.recipe, case.setting, case.loss)
+        try:
+            assert_costs(result.calls, cost, dealer)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from None
+        if case.loss:
+            assert abs(result.loss - last) < 2**-9, name
+        if case.evaluated:
+            right = twin.correct(case.x, case.recipe.targets(case.y))
+            assert abs(result.right - right) <= 1, name
+        found[name] = (case, result, twin)
+    return found
+
+
+def test_losses_and_sgd_follow_keras(rng: np.random.Generator) -> None:
+    """Five steps; weights within 2^-8 (with up to 10 samples' worth of 2^-10 in a logistic)."""
+    keras.utils.set_random_seed(int(rng.integers(1 << 31)))
+    compared(sgd_cases(), rng, 5, 2.0**-8, loss=("momentum", "one output", "regression"))
+
+
+def test_rates_are_those_of_keras_and_exact_to_a_thousandth() -> None:
+    for schedule in (
+        Opt.schedules.ExponentialDecay(0.5, 7, 0.9),
+        Opt.schedules.ExponentialDecay(0.5, 7, 0.9, staircase=True),
+        Opt.schedules.PiecewiseConstantDecay([3, 9], [0.5, 0.2, 0.3]),
+        Opt.schedules.CosineDecay(0.5, 20, 0.05),
+        Opt.schedules.CosineDecay(0.05, 20, 0.05, warmup_target=0.5, warmup_steps=4),
+    ):
+        optimizer = optimizers.of_keras(Opt.SGD(schedule))
+        for number in range(30):
+            assert abs(float(optimizer.schedule.rate(number)) - float(schedule(number))) < 1e-6
+    model = net(L.Dense(3))
+    for rate in (1e-5, 3e-4, 0.01, 0.3, 5.0):
+        for batch in (1, 32, 128, 1000):
+            recipe = Recipe.build(model, Opt.SGD(rate), "mse", batch)
+            share = float(updates._share(recipe))
+            scaled = step.public_values(recipe, 0)["rate"] / 2.0 ** updates._sgd_exponent(recipe)
+            assert abs(scaled / (rate * share) - 1) < 1e-3, (rate, batch)
+
+
+def test_cosine_is_exact() -> None:
+    for i in range(0, 32):
+        x = Decimal(i) / 10
+        assert abs(float(schedules.cosine(x)) - np.cos(i / 10)) < 1e-15
+
+
+def test_what_is_not_supported_is_refused_by_name() -> None:
+    model = net(L.Dense(4, activation="softmax"))
+    for optimizer, text in (
+        (Opt.SGD(0.1, clipnorm=1.0), "clipnorm"),
+        (Opt.Adam(0.1, weight_decay=0.1, use_ema=True), "weight_decay, use_ema"),
+        (Opt.RMSprop(0.1), "RMSprop"),
+        ("sdg", "Did you mean .sgd"),
+        (Opt.SGD(Opt.schedules.PolynomialDecay(0.1, 10)), "PolynomialDecay"),
+        (optimizers.Optimizer, "Optimizers are"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            Recipe.build(model, optimizer, "categorical_crossentropy")
+    for loss, text in (
+        (keras.losses.CategoricalCrossentropy(label_smoothing=0.1), "label_smoothing"),
+        (keras.losses.CategoricalCrossentropy(from_logits=True), "Leave out one of both"),
+        (keras.losses.Huber(), "Huber"),
+        ("hinge", "Losses are"),
+        ("binary_crossentropy", "ends in sigmoid"),
+        (None, "Losses are"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            Recipe.build(model, "sgd", loss)
+    with pytest.raises(UsageError, match="momentum"):
+        optimizers.Optimizer("sgd", schedules.of_keras(0.1), momentum=1.0)
+    with pytest.raises(UsageError, match="learning rate"):
+        schedules.of_keras(float("nan"))
+    with pytest.raises(UsageError, match="above 0"):
+        step.public_values(Recipe.build(net(L.Dense(2)), Opt.SGD(0.0), "mse"), 0)
