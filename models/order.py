@@ -62,7 +62,7 @@ class Order:
             None: its weights go to the client.
         guard: steps from one look whether weights left their range to the next; 0 never looks.
             Each look tells the workers one bit.
-        reveal_loss: whether the mean loss of each epoch's last batch becomes public.
+        reveal_loss: whether the mean loss of each epoch becomes public.
         trace: whether one more step is watched closely.
     """
 

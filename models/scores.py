@@ -48,39 +48,6 @@ def score(
     return squares.map(tf.reduce_sum)
 
 
-def loss(
-    party: Party,
-    recipe: Recipe,
-    setting: Setting,
-    held: Mapping[str, Shared],
-    x: Shared,
-    y: Shared,
-) -> Shared:
-    """The loss summed over a batch; a scalar with 20 fractional bits.
-
-    The cross-entropy is -ln(probability of the right class), no probability below 2^-20.
-    """
-    import tensorflow as tf
-
-    from tfe_bench.models.training import evaluate
-    from tfe_bench.models.training.operations import Running
-    from tfe_bench.protocols import arithmetic, logarithm, truncation
-
-    if recipe.loss.name == "mean_squared_error":
-        return score(party, recipe, setting, held, x, y)
-    ops = Running(party, setting)
-    z = evaluate.logits(party, recipe, setting, held, x)
-    f = y.fractional_bits
-    p = ops.softmax(z) if recipe.loss.categorical else ops.sigmoid(z, f)
-    both = truncation.truncate(party, arithmetic.mul(party, p, y), f)
-    if recipe.loss.categorical:
-        right = both.map(lambda a: tf.reduce_sum(a, axis=-1))
-    else:  # 1 - p - y + 2 p y
-        right = arithmetic.sub(both.map(lambda a: 2 * a), arithmetic.add(p, y))
-        right = arithmetic.add_public(right, tf.constant(1 << f, tf.int64))
-    return logarithm.log(party, right, bits=f + 2).map(lambda a: -tf.reduce_sum(a))
-
-
 def weights_left(party: Party, weights: Sequence[Shared], bound: float = LARGEST_WEIGHT) -> Any:
     """Tells all workers one bit, and nothing else: whether |w| >= bound for some weight.
 

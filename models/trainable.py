@@ -149,7 +149,7 @@ class Trainable:
             restart: forgets the checkpoint first.
             deploy: keeps the trained model at the workers under this name, for this client and
                 those in `deploy_for`; its weights do not leave them.
-            reveal_loss: makes the mean loss of each epoch's last batch public; else none is.
+            reveal_loss: makes the mean loss of each epoch public; else none is.
             guard_every: looks every so many steps whether the weights diverge, which tells the
                 workers one bit each time; 0 never looks.
             profile: the network that protocols plan for; None: the cluster's.

@@ -1,7 +1,5 @@
 """What trainings have learnt: a table and curves, private against plaintext and published."""
 
-
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence

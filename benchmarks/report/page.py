@@ -389,7 +389,8 @@ def _memory(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
     return drawn + table(head, rows, caption)
 
 
-def _learning(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
+def learning_rows(newest: Sequence[Record]) -> list[list[Cell]]:
+    """What trainings have learnt, a row each."""
     rows: list[list[Cell]] = []
     for curve in learning.curves(newest):
         theirs = curve.published()
@@ -409,6 +410,11 @@ def _learning(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
                 _percent(None if theirs is None else theirs.accuracy),
             ]
         )
+    return rows
+
+
+def _learning(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
+    rows = learning_rows(newest)
     if not rows:
         return (
             "<p>No record is of a training of an epoch or more. "

@@ -76,6 +76,8 @@ class _Training:
         self._checkpoints: Checkpoints | None = None
         self._scores: dict[int, Shared] = {}
         self._losses: list[float] = []
+        self._loss: Shared | None = None
+        self._since = 0
         self._times: list[float] = []
         self._cpu: list[float] = []
         self._metered: dict[str, Any] = {}
@@ -177,7 +179,14 @@ class _Training:
         from tfe_bench.models.training.step import step
 
         return step(
-            self._party, self._recipe, self._setting, state, _rows(x, rows), _rows(y, rows), public
+            self._party,
+            self._recipe,
+            self._setting,
+            state,
+            _rows(x, rows),
+            _rows(y, rows),
+            public,
+            self._order.reveal_loss,
         )
 
     def _step(self, number: int) -> None:
@@ -193,13 +202,16 @@ class _Training:
         cpu, started = time.process_time(), time.perf_counter()
         # The first is traced; what one sends is counted at the next.
         if self._metered or (not self._times and number + 1 < order.total):
-            self._state, _ = once()
+            self._state, loss = once()
             took = time.perf_counter() - started
         else:
-            (self._state, _), self._metered = metered(party, once)
+            (self._state, loss), self._metered = metered(party, once)
             took = self._metered["breakdown"]["run"]
         self._times.append(took)
         self._cpu.append(time.process_time() - cpu)
+        if loss is not None:
+            self._loss = loss if self._loss is None else arithmetic.add(self._loss, loss)
+            self._since += 1
         self._tell(number + 1)
 
     def _tell(self, done: int) -> None:
@@ -215,30 +227,24 @@ class _Training:
         self._context.progress(done / order.total, text)
 
     def _end_epoch(self, done: int) -> None:
-        order = self._order
-        if order.reveal_loss:
-            self._losses.append(self._revealed_loss(done))
+        if self._loss is not None:
+            self._losses.append(self._revealed_loss(self._loss))
+            self._loss, self._since = None, 0
         if self._test is not None:
             self._evaluate(done)
 
-    def _revealed_loss(self, done: int) -> float:
-        """The mean loss of an epoch's last batch, which its client wants to be public."""
+    def _revealed_loss(self, total: Shared) -> float:
+        """The mean loss of an epoch (since the checkpoint), which its client wants to be public."""
         import numpy as np
 
+        from tfe_bench.models.training.step import mean_loss
         from tfe_bench.protocols import io
 
-        party, recipe, setting = self._party, self._recipe, self._setting
+        party, recipe = self._party, self._recipe
         if not hasattr(self, "_telling"):
-
-            def published(held: dict[str, Shared], x: Shared, y: Shared, rows: Any) -> Any:
-                cut = _rows(x, rows), _rows(y, rows)
-                return io.reveal(party, scores.loss(party, recipe, setting, held, *cut))
-
-            self._telling = party.function(published)
-        rows = self._order.batch_rows(done - 1)
-        total = np.asarray(self._telling(self._state, self._x, self._y, rows))
-        shape = recipe.output_shape[:-1] if recipe.loss.categorical else recipe.output_shape
-        return float(total) / 2.0**scores.ERROR_BITS / (recipe.batch * _size(shape))
+            self._telling = party.function(lambda v: io.reveal(party, v))
+        value = float(np.asarray(self._telling(total))) / 2.0**total.fractional_bits
+        return mean_loss(recipe, value, self._since * recipe.batch)
 
     def _evaluate(self, done: int) -> None:
         """The score on the test rows; it stays private."""

@@ -97,7 +97,7 @@ def add_parser(commands: Any) -> None:
     )
     told = p.add_argument_group("what is told")
     told.add_argument(
-        "--reveal-loss", action="store_true", help="publish the loss of each epoch's last batch"
+        "--reveal-loss", action="store_true", help="publish the mean loss of each epoch"
     )
     told.add_argument(
         "--guard",
