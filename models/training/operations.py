@@ -15,6 +15,7 @@ from tfe_bench.models import linear
 from tfe_bench.models.layers import shifted as more_bits
 from tfe_bench.protocols import (
     activations,
+    adaptive,
     arithmetic,
     backward,
     batch_norm,
@@ -177,7 +178,7 @@ class Operations(Protocol):
         """max(x, y) for |x - y| < 2^(bits-1) ring units."""
 
     def direction(self, m: Value, v: Value) -> Value:
-        """m / sqrt(v), 0 where v is 0."""
+        """m / sqrt(v), with more fractional bits than m."""
 
     def tanh(self, x: Value) -> Value:
         """tanh(x) at x's scale."""
@@ -311,7 +312,7 @@ class Running:
         return relational.maximum(self.party, x, y, bits, 1)
 
     def direction(self, m: Shared, v: Shared) -> Shared:
-        raise UsageError("Adam and AMSGrad are not there yet.")
+        return adaptive.direction(self.party, m, v)
 
     def tanh(self, x: Shared) -> Shared:
         return activations.tanh(self.party, x)

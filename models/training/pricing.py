@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import UsageError
 from tfe_bench.models.training.operations import Bilinear, Setting, Shape, compared
 from tfe_bench.protocols import (
     activations,
+    adaptive,
     arithmetic,
     backward,
     batch_norm,
@@ -269,7 +269,8 @@ class Pricing:
         return self._new(x.shape, x.fractional_bits, cost, x, y)
 
     def direction(self, m: Priced, v: Priced) -> Priced:
-        raise UsageError("Adam and AMSGrad are not there yet.")
+        f = m.fractional_bits + adaptive.RESULT_BITS
+        return self._new(m.shape, f, adaptive.direction_cost(m.n), m, v)
 
     def tanh(self, x: Priced) -> Priced:
         return self._new(x.shape, x.fractional_bits, activations.tanh_cost(x.n), x)

@@ -19,6 +19,7 @@ from tfe_bench.models.training.operations import Operations, Shape, Value
 from tfe_bench.models.training.passes import reshaped
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import DIGITS
+from tfe_bench.protocols import adaptive
 
 # Bits of c for SGD: the rate is exact to 2^-11 of the largest, and a gradient's mean over the batch
 # may reach 2^4 with momentum (products below 2^62, velocities up to 16 times a step).
@@ -30,7 +31,8 @@ RATE, AHEAD = "rate", "ahead"
 MEAN_BITS = 22
 SQUARE_RANGE = 5
 SQUARE_DECAY_BITS, MEAN_DECAY_BITS = 12, 16
-DIRECTION_RATE_BITS = 24
+# The rate is exact to 2^-16 of the largest, and directions may reach 2^7.
+DIRECTION_RATE_BITS = 16
 
 
 def _exponent(largest: Decimal, bits: int) -> int:
@@ -92,7 +94,8 @@ def _direction_exponent(recipe: Recipe) -> int:
         top = recipe.optimizer.largest(_beta_2(recipe))
     if top <= 0:
         raise UsageError("A learning rate is above 0 at some step.")
-    return min(max(_exponent(top, DIRECTION_RATE_BITS), 1), MOST_DROPPED)
+    more = state.MOMENT_BITS + adaptive.RESULT_BITS - recipe.numbers.weight
+    return min(max(_exponent(top, DIRECTION_RATE_BITS), 1), MOST_DROPPED - more)
 
 
 def public_rates(recipe: Recipe, step: int) -> dict[str, int]:
@@ -190,8 +193,8 @@ def _adaptive(
         root = ops.add_public(root, epsilon)
     turn = ops.direction(m, root)
     e = _direction_exponent(recipe)
-    more = e + w.fractional_bits - turn.fractional_bits
-    w = ops.sub(w, ops.truncate(ops.times(turn, public[RATE], more), e))
+    drop = e + turn.fractional_bits - w.fractional_bits
+    w = ops.sub(w, ops.truncate(ops.times(turn, public[RATE], e), drop))
     found = {}
     for slot, value in {"": w, **slots}.items():
         for key, one in zip(keys, _parts(ops, value, shapes), strict=True):
