@@ -117,8 +117,8 @@ def render_learning(record: Record, console: Console) -> None:
         table.add_column("published", style=faint, min_width=_LABELS)
         for name in ("network", "per batch", "theirs / ours", "5 epochs"):
             table.add_column(name, justify="right", no_wrap=True)
-        for row in theirs:
-            table.add_row(*row)
+        for line in theirs:
+            table.add_row(*line)
         put(console, table, width)
 
 

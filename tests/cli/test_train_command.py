@@ -71,7 +71,7 @@ def test_bad_orders_are_refused_before_anything_starts(
         (10, "has neither", ("logistic", "--data-dir", str(tmp_path))),
     ):
         _fails(capsys, code, word, "train", *arguments)
-    for code, word, arguments in (
+    more: tuple[tuple[int, str, tuple[str, ...]], ...] = (
         (2, "NAME, or --list", ()),
         (2, "NAME, or --list", ("a", "--list")),
         (2, "both or none", ("a",)),
@@ -82,10 +82,11 @@ def test_bad_orders_are_refused_before_anything_starts(
         (2, "cluster.toml", ("a", "--csv", file, "--for", "x y")),
         (10, "row 2, column 'a'", ("a", "--csv", f"{tmp_path}/bad.csv")),
         (10, "none.csv", ("a", "--csv", f"{tmp_path}/none.csv")),
-    ):
-        if "--data-dir" in arguments and not _MNIST.is_dir():
+    )
+    for code, word, words in more:
+        if "--data-dir" in words and not _MNIST.is_dir():
             continue
-        given = [str(_MNIST) if a == "x" and "mnist" in arguments else a for a in arguments]
+        given = [str(_MNIST) if a == "x" and "mnist" in words else a for a in words]
         _fails(capsys, code, word, "provide", *given)
 
 
@@ -94,8 +95,8 @@ def test_a_table_is_learnt_kept_and_gone_on_with(
 ) -> None:
     file, record = str(_table(tmp_path / "t.csv")), tmp_path / "r.jsonl"
     model, kept = tmp_path / "m.keras", tmp_path / "kept"
-    common = ("train", "logistic", "--dataset", file, "--label", "label", "--batch", "16")
-    common += ("--checkpoint", "t", "--every", "2", "--models", str(kept))
+    common = ["train", "logistic", "--dataset", file, "--label", "label", "--batch", "16"]
+    common += ["--checkpoint", "t", "--every", "2", "--models", str(kept)]
     assert main([*common, "--epochs", "2", "--record", str(record)]) == 0
     out = capsys.readouterr().out
     assert "per batch" in out and "plaintext" in out and "difference" in out

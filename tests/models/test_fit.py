@@ -288,7 +288,7 @@ def test_what_does_not_fit_is_refused_without_a_value(cluster: LocalCluster) -> 
         assert "31337" not in str(refused.value)
     recipe = private.recipe(_BATCH)
     header = {"recipe": recipe.header(), "epochs": 1, "rows": 64, "seed": 1, "run": "0" * 32}
-    for changed in (
+    bad: tuple[dict[str, Any], ...] = (
         {"run": "x"},
         {"rows": 1},
         {"more": 1},
@@ -298,6 +298,7 @@ def test_what_does_not_fit_is_refused_without_a_value(cluster: LocalCluster) -> 
         {"source": {"features": []}},
         {"deploy": {"name": "a"}},
         {},
-    ):
+    )
+    for changed in bad:
         with pytest.raises(TfeBenchError):
             cluster.run("train", {**header, **changed}, {})

@@ -398,6 +398,8 @@ def _plain(task: _Task, order: Order, history: History, heard: Any) -> list[floa
     from tfe_bench.models.training.plain import Twin
 
     assert task.train is not None and task.test is not None
+    features, tested = task.train.x, task.test.x
+    assert features is not None and tested is not None
     start = task.private.initial_model()
     twin = Twin(start, order.recipe)
     targets = order.recipe.targets(_labels(task.train))
@@ -406,15 +408,15 @@ def _plain(task: _Task, order: Order, history: History, heard: Any) -> list[floa
     found = []
     for step in range(order.total):
         rows = order.batch_rows(step)
-        twin.step(task.train.x[rows], targets[rows])
+        twin.step(features[rows], targets[rows])
         if step % 20 == 0:
             heard(step / order.total)
         if step + 1 in scored:
             if order.recipe.loss.name == "mean_squared_error":
-                outputs = np.asarray(twin.model.predict(task.test.x, verbose=0))
+                outputs = np.asarray(twin.model.predict(tested, verbose=0))
                 found.append(float(((outputs - right) ** 2).mean()))
             else:
-                found.append(twin.correct(task.test.x, right) / right[..., 0].size)
+                found.append(twin.correct(tested, right) / right[..., 0].size)
     return found
 
 
