@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.launch import Cluster, LocalCluster
     from tfe_bench.cluster.simulate import Simulation, simulate
     from tfe_bench.models.private import PrivateModel, convert
+    from tfe_bench.models.trainable import Trainable, trainable
     from tfe_bench.protocols.fixedpoint import FixedPoint
     from tfe_bench.protocols.functional import (
         abs,
@@ -106,6 +107,7 @@ _WHERE = {
     "Program": "cluster.jobs",
     "Shared": "protocols.sharing",
     "Simulation": "cluster.simulate",
+    "Trainable": "models.trainable",
     "abs": "protocols.functional",
     "add": "protocols.functional",
     "add_n": "protocols.functional",
@@ -173,6 +175,7 @@ _WHERE = {
     "tanh": "protocols.functional",
     "tile": "protocols.functional",
     "top_k": "protocols.functional",
+    "trainable": "models.trainable",
     "transpose": "protocols.functional",
     "unstack": "protocols.functional",
     "where": "protocols.functional",
@@ -192,6 +195,7 @@ __all__ = [
     "Program",
     "Shared",
     "Simulation",
+    "Trainable",
     "__version__",
     "abs",
     "add",
@@ -260,6 +264,7 @@ __all__ = [
     "tanh",
     "tile",
     "top_k",
+    "trainable",
     "transpose",
     "unstack",
     "where",
