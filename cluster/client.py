@@ -92,6 +92,21 @@ class PrivateInput:
         return words if self.limbs == 1 else words[:-1]
 
 
+@dataclass(frozen=True)
+class LateInput:
+    """An input that is shared while the job runs already, behind all that it begins with.
+
+    Attributes:
+        shape, fractional_bits: of what it will be.
+        make: called once, when it is this input's turn to leave.
+    """
+
+    shape: tuple[int, ...]
+    fractional_bits: int
+    make: Callable[[], PrivateInput]
+    limbs: int = 1
+
+
 @dataclass
 class JobResult:
     """What a job gave back.
@@ -180,7 +195,7 @@ class Client:
         self,
         program: str,
         parameters: Mapping[str, Any],
-        inputs: Mapping[str, PrivateInput],
+        inputs: Mapping[str, PrivateInput | LateInput],
         progress: Callable[[float, str], None] | None = None,
         job: str | None = None,
     ) -> JobResult:
@@ -197,20 +212,43 @@ class Client:
         """
         job = job or new_job()
         described: list[dict[str, Any]] = []
-        masked: list[seeds.Ring] = []
+        masked: list[seeds.Ring | None] = []
         secrets: list[tuple[bytes, bytes]] = []
-        for name, value in inputs.items():
-            seed1, seed2, m = seeds.share(value.ring, value.limbs)
-            secrets.append((seed1, seed2))
-            masked.append(m)
+        late: dict[int, LateInput] = {}
+        for i, (name, value) in enumerate(inputs.items()):
+            if isinstance(value, LateInput):
+                late[i] = value
+                secrets.append(seeds.fresh())
+                masked.append(None)
+            else:
+                seed1, seed2, m = seeds.share(value.ring, value.limbs)
+                secrets.append((seed1, seed2))
+                masked.append(m)
             described.append(
                 {
                     "name": name,
                     "shape": list(value.shape),
                     "fractional_bits": value.fractional_bits,
                     "limbs": value.limbs,
+                    **({"late": True} if i in late else {}),
                 }
             )
+        making = threading.Lock()
+
+        def ready(i: int) -> seeds.Ring:
+            with making:  # the first of the two evaluators' streams that gets there makes it
+                m = masked[i]
+                if m is None:
+                    value = late[i].make()
+                    if (value.shape, value.fractional_bits) != (
+                        late[i].shape,
+                        late[i].fractional_bits,
+                    ):
+                        raise UsageError("A late input has another shape than it was said to have.")
+                    _, _, m = seeds.share(value.ring, value.limbs, secrets[i])
+                    masked[i] = m
+                return m
+
         header = {
             "job": job,
             "program": program,
@@ -237,12 +275,18 @@ class Client:
             yield wire.event("submit", inputs=rows, **header)
             if role != 0:
                 for i in range(len(masked)):
-                    for chunk in wire.data(masked[i].data.cast("B")):
+                    try:
+                        m = ready(i)
+                    except BaseException as error:
+                        run.fail(party, error)
+                        raise
+                    for chunk in wire.data(m.data.cast("B")):
                         run.seen(party)  # a worker that takes a chunk on a slow line is no lost one
                         yield chunk
                     taken[i].append(party)
                     if len(taken[i]) == 2:  # both evaluators have it: large models need the room
-                        masked[i] = masked[i][:0].copy()
+                        masked[i] = m[:0].copy()
+                    del m
             run.result.share_seconds = max(run.result.share_seconds, time.perf_counter() - started)
             # The stream stays open: its end would cancel the job.
             run.finished.wait()
@@ -492,6 +536,10 @@ class _Run:
     def seen(self, party: int) -> None:
         """Notes that a worker is alive."""
         self._seen[party] = time.monotonic()
+
+    def fail(self, party: int, error: BaseException) -> None:
+        """Ends the job for what went wrong here."""
+        self._news.put((party, error))
 
     def _heard(self, party: int, blobs: Iterator[bytes]) -> Iterator[bytes]:
         for blob in blobs:

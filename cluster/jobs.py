@@ -26,12 +26,14 @@ class InputSpec:
         shape: public.
         fractional_bits: its scale.
         limbs: 64-bit words per element: 1 over Z_2^64, 2 over Z_2^128.
+        late: it may arrive while the job runs already.
     """
 
     name: str
     shape: tuple[int, ...]
     fractional_bits: int
     limbs: int = 1
+    late: bool = False
 
     @property
     def elements(self) -> int:
@@ -60,7 +62,7 @@ class Context:
         party: this worker's party.
         parameters: public, as submitted, equal at all three workers.
         inputs: private tensors by name, shared by the client; a program may take out what it needs
-            no more.
+            no more. A late one is waited for when it is asked for.
         progress: tells the client how far the program is (a fraction and a word; public).
         measurements: public figures that go into the record.
         client: who ordered the job.
@@ -88,6 +90,7 @@ class Program:
         wide: whether it takes inputs over Z_2^128; others are refused before `check`.
         permit: refuses a client for what the store holds, before anything runs (raises UsageError
             or PolicyError). The store may change before the job's turn: `run` asks again.
+        late: whether inputs may arrive while it runs; others are refused before `check`.
     """
 
     name: str
@@ -96,6 +99,7 @@ class Program:
     about: str = ""
     wide: bool = False
     permit: Callable[[str, Store, Mapping[str, Any], Sequence[InputSpec]], None] | None = None
+    late: bool = False
 
     def admit(self, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         """Refuses unfit parameters or inputs before anything runs.
@@ -108,6 +112,11 @@ class Program:
                 raise UsageError(
                     f"The program {self.name!r} takes inputs over Z_2^64. Received: {spec.name!r} "
                     f"over Z_2^{64 * spec.limbs}."
+                )
+            if spec.late and not self.late:
+                raise UsageError(
+                    f"The program {self.name!r} wants all inputs before it begins. Received: a "
+                    f"late {spec.name!r}."
                 )
         self.check(parameters, inputs)
 

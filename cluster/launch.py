@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.cluster import links, profiles, tls
-from tfe_bench.cluster.client import Client, JobResult, PrivateInput, open_client
+from tfe_bench.cluster.client import Client, JobResult, LateInput, PrivateInput, open_client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.profiles import Profile
 from tfe_bench.errors import ClusterError, PeerLost, TfeBenchError, UsageError
@@ -39,7 +39,7 @@ class _Runner:
         self,
         program: str,
         parameters: Mapping[str, Any],
-        inputs: Mapping[str, PrivateInput],
+        inputs: Mapping[str, PrivateInput | LateInput],
         progress: Callable[[float, str], None] | None = None,
     ) -> JobResult:
         """Runs an installed program; see Client.run."""
@@ -236,7 +236,7 @@ class LocalCluster(_Runner):
         self,
         program: str,
         parameters: Mapping[str, Any],
-        inputs: Mapping[str, PrivateInput],
+        inputs: Mapping[str, PrivateInput | LateInput],
         progress: Callable[[float, str], None] | None = None,
     ) -> JobResult:
         """Runs an installed program; a worker that died is named."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from tfe_bench.cluster import handshake, wire
 from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.late import Arrivals
 from tfe_bench.cluster.queueing import Place
 from tfe_bench.cluster.transport import SessionLink
 from tfe_bench.errors import TfeBenchError
@@ -37,7 +38,8 @@ class Job:
         warm_up_bytes: to send to and fro before the program starts.
         events: for the client; None ends them.
         over: set after the last event.
-        complete: set when all inputs have arrived, or never will.
+        complete: set when all inputs have arrived but late ones, or never will.
+        arrivals: of the late ones.
         turn: party 0's: set when the job's turn has come, or never will.
         summoned: party 0 has opened a stream for it here.
         began: when its turn came.
@@ -54,9 +56,13 @@ class Job:
                 tuple(int(d) for d in i["shape"]),
                 int(i["fractional_bits"]),
                 _limbs(i["limbs"]),
+                _truth(i.get("late", False)),
             )
             for i in header["inputs"]
         ]
+        late = [spec.late for spec in self.inputs]
+        if late != sorted(late):
+            raise ValueError("an input after a late one")
         if any(size < 0 for spec in self.inputs for size in spec.shape):
             raise ValueError("a negative dimension")
         if not (len(name) == 32 and set(name) <= set("0123456789abcdef")):
@@ -65,6 +71,7 @@ class Job:
         self.warm_up_bytes = _whole(header.get("warm_up_bytes", 0), 0, _MOST_WARM_UP)
         self.seeds: list[dict[str, bytes]] = []
         self.masked: list[bytearray] = []
+        self.arrivals = Arrivals()
         self.events: queue.Queue[bytes | None] = queue.Queue()
         self.keys: dict[int, bytes] = {}
         self.met = threading.Condition()
@@ -83,7 +90,7 @@ class Job:
             header["parameters"],
             [
                 client,
-                [[i.name, i.shape, i.fractional_bits, i.limbs] for i in self.inputs],
+                [[i.name, i.shape, i.fractional_bits, i.limbs, i.late] for i in self.inputs],
                 [self.shaping, self.warm_up_bytes],
             ],
         )
@@ -114,6 +121,7 @@ class Job:
                     self.finish(error)
             closers, self._closers = self._closers, []
             self.met.notify_all()
+        self.arrivals.end(error)
         for closer in closers:
             closer()
         if self.link is not None:
@@ -127,6 +135,7 @@ class Job:
         self.events.put(None)
         self.over.set()
         self.complete.set()
+        self.arrivals.end()
         self.masked.clear()
         self.seeds.clear()
 
@@ -155,6 +164,12 @@ def _limbs(value: object) -> int:
     """1 or 2, as JSON says it: no text, no fraction, no truth value."""
     if type(value) is not int or value not in (1, 2):
         raise ValueError("words per element other than 1 and 2")
+    return value
+
+
+def _truth(value: object) -> bool:
+    if type(value) is not bool:
+        raise ValueError("no truth value")
     return value
 
 

@@ -35,13 +35,21 @@ def expand(seed: bytes, count: int) -> Ring:
     return np.frombuffer(out, np.int64, count=count)
 
 
-def share(values: Ring, limbs: int = 1) -> tuple[bytes, bytes, Ring]:
+def fresh() -> tuple[bytes, bytes]:
+    """Two seeds for one value."""
+    return os.urandom(SEED_BYTES), os.urandom(SEED_BYTES)
+
+
+def share(
+    values: Ring, limbs: int = 1, given: tuple[bytes, bytes] | None = None
+) -> tuple[bytes, bytes, Ring]:
     """(seed of l1, seed of l2, the words of m) for ring elements; seeds from OS randomness.
 
     Args:
         values: int64 words; with limbs 2, elements of Z_2^128 with a last axis of 2 words.
+        given: seeds from `fresh` that were drawn for these values before they were there.
     """
-    seed1, seed2 = os.urandom(SEED_BYTES), os.urandom(SEED_BYTES)
+    seed1, seed2 = fresh() if given is None else given
     flat = np.ascontiguousarray(values, np.int64).reshape(-1)
     if limbs == 1:  # in place, one mask at a time: inputs may be large models
         m = expand(seed1, flat.size)

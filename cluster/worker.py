@@ -25,7 +25,8 @@ import grpc
 
 from tfe_bench.cluster import expiry, handshake, jobs, tls, wire
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
-from tfe_bench.cluster.jobs import Context
+from tfe_bench.cluster.jobs import Context, InputSpec
+from tfe_bench.cluster.late import Inputs
 from tfe_bench.cluster.memory import MemoryMeter, return_large_blocks
 from tfe_bench.cluster.pending import Job
 from tfe_bench.cluster.policy import WorkerPolicy
@@ -434,12 +435,19 @@ class Worker:
         """Reads a job's inputs; it can be opened to the peers from its header on."""
         try:
             reader = wire.Reader(blobs)
+
+            def read(spec: InputSpec) -> bytearray:
+                return reader.read(0 if self.party == _DEALER else spec.words * 8)
+
             for spec in job.inputs:
-                size = 0 if self.party == _DEALER else spec.words * 8
-                job.masked.append(reader.read(size))
+                if not spec.late:
+                    job.masked.append(read(spec))
             job.complete.set()
             if self.party != 0:  # party 0 tells how many are before it
                 job.events.put(wire.event("queued"))
+            for spec in job.inputs:
+                if spec.late:
+                    job.arrivals.put(spec.name, read(spec))
         except TfeBenchError as error:
             job.fail(error)
         except BaseException:  # the stream was cancelled below it
@@ -754,10 +762,8 @@ class Worker:
                 party.exchange(bytes(job.warm_up_bytes))
         idle = self._memory.start()
         role = (self.party - _DEALER) % 3
-        inputs: dict[str, Shared] = {}
-        for i, (spec, seed) in enumerate(zip(job.inputs, job.seeds, strict=True)):
-            # Every buffer goes as soon as it is a tensor: inputs may be large models.
-            masked, job.masked[i] = job.masked[i], bytearray()
+
+        def shared(spec: InputSpec, seed: dict[str, bytes], masked: bytearray) -> Shared:
             _check_copies(party, spec.name, seed, masked)
             parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
             for name, value in seed.items():
@@ -768,12 +774,25 @@ class Worker:
                 words = np.frombuffer(masked, np.int64)
                 parts["m"] = tf.constant(words.reshape(spec.word_shape), tf.int64)
                 del words, masked
-            inputs[spec.name] = Shared(
+            return Shared(
                 **parts,
                 dealer=_DEALER,
                 fractional_bits=spec.fractional_bits,
                 limbs=spec.limbs,
             )
+
+        inputs = Inputs()
+        for i, (spec, seed) in enumerate(zip(job.inputs, job.seeds, strict=True)):
+            if spec.late:
+                inputs.expect(
+                    spec.name,
+                    lambda spec=spec, seed=seed: shared(spec, seed, job.arrivals.take(spec.name)),
+                )
+                continue
+            # Every buffer goes as soon as it is a tensor: inputs may be large models.
+            masked, job.masked[i] = job.masked[i], bytearray()
+            inputs[spec.name] = shared(spec, seed, masked)
+            del masked
         job.masked.clear()
         job.seeds.clear()
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 MOST_EPOCHS, MOST_STEPS, MOST_ROWS = 100_000, 10**9, 10**8
 _RUN = re.compile(r"[0-9a-f]{32}", re.ASCII)
-# In place of an epoch, for the draw of rows that none trains on.
-_HELD_OUT = -1
+# In place of an epoch: for rows that none trains on, for a client's own shuffling; chunks have
+# -3 and below.
+_HELD_OUT, SHUFFLED = -1, -2
 _CHECKPOINT = "A checkpoint's name"
 
 
@@ -64,6 +65,8 @@ class Order:
             Each look tells the workers one bit.
         reveal_loss: whether the mean loss of each epoch becomes public.
         trace: whether one more step is watched closely.
+        chunk: rows that the client sends at once, a multiple of the batch; the first epoch takes
+            them as they come, while the next ones are shared.  0: all before the first step.
     """
 
     recipe: Recipe
@@ -81,6 +84,7 @@ class Order:
     guard: int = 0
     reveal_loss: bool = False
     trace: bool = False
+    chunk: int = 0
     _orders: dict[int, Array] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -108,6 +112,11 @@ class Order:
             raise UsageError(
                 f"There are fewer rows than one batch. Received: {self.rows} rows and batches of "
                 f"{self.recipe.batch}."
+            )
+        _whole("chunk", self.chunk, 0, MOST_ROWS)
+        if self.chunk and (self.chunk % self.recipe.batch or self.source is not None):
+            raise UsageError(
+                f"A chunk of a client's rows is a multiple of the batch. Received: {self.chunk}."
             )
         if self.holdout and self.source is None:
             raise UsageError("Rows are held out of what owners provide. Send test rows instead.")
@@ -137,8 +146,24 @@ class Order:
         epoch, within = divmod(step, self.steps_per_epoch)
         if epoch not in self._orders:
             self._orders.clear()
-            self._orders[epoch] = batches(self.seed, epoch, self.rows, self.recipe.batch)
+            size = self.recipe.batch
+            if epoch or not self.chunk:
+                self._orders[epoch] = batches(self.seed, epoch, self.rows, size)
+            else:
+                parts = [
+                    b.start + batches(self.seed, -3 - number, len(b), size)
+                    for number, b in enumerate(self.chunks)
+                ]
+                self._orders[epoch] = np.concatenate(parts)
         return np.asarray(self._orders[epoch][within])
+
+    @property
+    def chunks(self) -> list[range]:
+        """The rows of each chunk."""
+        if not self.chunk:
+            return []
+        starts = range(0, self.rows, self.chunk)
+        return [range(b, min(b + self.chunk, self.rows)) for b in starts]
 
     def split(self) -> tuple[Array, Array]:
         """Indices (to train on, to test) of a source's rows: public."""
@@ -170,6 +195,7 @@ class Order:
             "guard": self.guard,
             "reveal_loss": self.reveal_loss,
             "trace": self.trace,
+            "chunk": self.chunk,
         }
 
     @classmethod
@@ -221,6 +247,7 @@ class Order:
             "seed": self.seed,
             "test": self.test,
             "holdout": self.holdout,
+            "chunk": self.chunk,
             "source": None if self.source is None else self.source.header(),
         }
 
@@ -234,14 +261,19 @@ class Order:
             for i, spec in enumerate(specs(recipe))
         ]
 
-        def rows(count: int, x: str, y: str) -> None:
-            found.append(InputSpec(x, (count, *recipe.input_shape), numbers.activation))
-            found.append(InputSpec(y, (count, *recipe.output_shape), numbers.gradient))
+        def rows(count: int, x: str, y: str, late: bool = False) -> None:
+            for name, shape, bits in (
+                (x, recipe.input_shape, numbers.activation),
+                (y, recipe.output_shape, numbers.gradient),
+            ):
+                found.append(InputSpec(name, (count, *shape), bits, late=late))
 
-        if self.source is None and self.rows:
+        if self.source is None and self.rows and not self.chunk:
             rows(self.rows, "x", "y")
         if self.test:
             rows(self.test, "test_x", "test_y")
+        for number, b in enumerate(self.chunks):
+            rows(len(b), f"x{number}", f"y{number}", late=True)
         return found
 
     def check_inputs(self, inputs: Sequence[InputSpec]) -> None:

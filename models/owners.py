@@ -36,37 +36,54 @@ LABEL_BITS = 20
 LARGEST = 2.0**12
 _FACTS = ("rows", "x", "y", "target", "classes", "columns")
 _MOST_TEXT = 200
+_AT_ONCE = 4096
 _NAME_IS = "A data set's name"
 
 
 # ---- what is shared
 
 
-def shared_features(x: Any, fractional_bits: int, what: str = "features") -> PrivateInput:
-    """Features as their owner's input.
+def check_features(x: Any, what: str = "features", first: int = 0) -> Any:
+    """Refuses features that fixed point does not hold.
+
+    Args:
+        first: number of the first row, in errors.
 
     Raises:
+        UsageError: no numbers [rows, ...].
         RangeError: NaN, or larger than 2^12; the row is named, the value is not.
     """
-    from tfe_bench.cluster.client import PrivateInput
-
     array = np.asarray(x)
     if array.dtype.kind not in "fiub" or array.ndim < 2 or not array.size:
         raise UsageError(
             f"The {what} are numbers [rows, ...]. Received: {array.dtype} {list(array.shape)}."
         )
-    ring = np.empty(array.shape, np.int64)
-    for begin in range(0, len(array), 4096):  # float64 copies of all rows would be large
-        part = array[begin : begin + 4096].astype(np.float64)
+    for begin in range(0, len(array), _AT_ONCE):
+        part = array[begin : begin + _AT_ONCE]
         with np.errstate(invalid="ignore"):
             bad = ~(np.abs(part) <= LARGEST).reshape(len(part), -1).all(1)
         if bad.any():
+            row = first + begin + int(np.flatnonzero(bad)[0])
             raise RangeError(
                 f"The {what} are numbers from -{LARGEST:g} to {LARGEST:g}. Received: NaN or a "
-                f"larger one in row {begin + int(np.flatnonzero(bad)[0])} (from 0). Scale them, "
-                "as to mean 0 and deviation 1."
+                f"larger one in row {row} (from 0). Scale them, as to mean 0 and deviation 1."
             )
-        ring[begin : begin + 4096] = np.rint(part * 2.0**fractional_bits)
+    return array
+
+
+def shared_features(x: Any, fractional_bits: int, what: str = "features") -> PrivateInput:
+    """Features as their owner's input.
+
+    Raises:
+        UsageError, RangeError: as `check_features`.
+    """
+    from tfe_bench.cluster.client import PrivateInput
+
+    array = check_features(x, what)
+    ring = np.empty(array.shape, np.int64)
+    for begin in range(0, len(array), _AT_ONCE):  # float64 copies of all rows would be large
+        part = array[begin : begin + _AT_ONCE].astype(np.float64)
+        ring[begin : begin + _AT_ONCE] = np.rint(part * 2.0**fractional_bits)
     return PrivateInput(ring, fractional_bits)
 
 

@@ -16,7 +16,7 @@ from tfe_bench.models.order import MOST_ROWS, Order, Saving, state_name
 from tfe_bench.protocols.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.client import JobResult, PrivateInput
+    from tfe_bench.cluster.client import JobResult, LateInput, PrivateInput
     from tfe_bench.models.datasets import Array
     from tfe_bench.models.training.recipe import Recipe
 
@@ -24,6 +24,9 @@ Progress = Callable[[float, str], None]
 TRAIN = "train"
 # A weight starts within this, and so far from where fixed point ends.
 _LARGEST_WEIGHT = 2.0**10
+# Of a chunk's features: 32 MB.
+_CHUNK_ELEMENTS = 1 << 22
+_CHECKED_AT_ONCE = 4096
 
 
 @dataclass(eq=False)
@@ -126,6 +129,7 @@ class Trainable:
         deploy_for: Sequence[str] = (),
         reveal_loss: bool = False,
         guard_every: int = 0,
+        prefetch: bool = True,
         profile: str | None = None,
         progress: Progress | None = None,
     ) -> History:
@@ -152,6 +156,8 @@ class Trainable:
             reveal_loss: makes the mean loss of each epoch public; else none is.
             guard_every: looks every so many steps whether the weights diverge, which tells the
                 workers one bit each time; 0 never looks.
+            prefetch: shares large data in chunks, of which the first epoch trains on one while the
+                next is on its way; False shares all of it first.
             profile: the network that protocols plan for; None: the cluster's.
             progress: hears a fraction and a text: epoch, step, time per batch.
 
@@ -176,13 +182,18 @@ class Trainable:
             rows = joined.rows - holdout
         elif x is None or y is None:
             raise UsageError("fit takes x and y, or rows_of, or columns_of with labels_of.")
-        inputs = self.state_inputs(recipe)
+        inputs: dict[str, PrivateInput | LateInput] = {**self.state_inputs(recipe)}
+        chunk = 0
         if source is None:
-            more = shared_rows(recipe, x, y)
-            rows = more["x"].shape[0]
-            inputs.update(more)
+            _check_counts(x, y)
+            rows, chunk = len(x), chunk_of(recipe, len(x)) if prefetch else 0
+            if not chunk:
+                inputs.update(shared_rows(recipe, x, y))
         if validation_data is not None:
             inputs.update(shared_rows(recipe, *validation_data, prefix="test_"))
+        if chunk:
+            check_rows(recipe, np.asarray(x), np.asarray(y))
+            inputs.update(late_rows(recipe, *shuffled(seed, x, y), chunk))
         order = Order(
             recipe,
             epochs,
@@ -198,6 +209,7 @@ class Trainable:
             None if deploy is None else self._deployment(deploy, deploy_for),
             guard_every,
             reveal_loss,
+            chunk=chunk,
         )
         return self.run(cluster, order, inputs, progress)
 
@@ -216,7 +228,10 @@ class Trainable:
             UsageError, RangeError: as `fit`.
         """
         recipe = self.recipe()
-        inputs = {**self.state_inputs(recipe), **shared_rows(recipe, x, y, "test_")}
+        inputs: dict[str, PrivateInput | LateInput] = {
+            **self.state_inputs(recipe),
+            **shared_rows(recipe, x, y, "test_"),
+        }
         rows = inputs["test_x"].shape[0]
         name = profile or _profile(cluster)
         order = Order(recipe, 0, 0, 0, uuid.uuid4().hex, name, test=rows)
@@ -228,7 +243,7 @@ class Trainable:
         self,
         cluster: Any,
         order: Order,
-        inputs: dict[str, PrivateInput],
+        inputs: dict[str, PrivateInput | LateInput],
         progress: Progress | None = None,
     ) -> History:
         """Runs a job that `fit` or a command has put together."""
@@ -334,10 +349,63 @@ def _profile(cluster: Any) -> str:
     return cluster.profile.name if hasattr(cluster, "profile") else "local"
 
 
-def _spec(name: str, value: PrivateInput) -> Any:
+def _spec(name: str, value: PrivateInput | LateInput) -> Any:
+    from tfe_bench.cluster.client import LateInput
     from tfe_bench.cluster.jobs import InputSpec
 
-    return InputSpec(name, value.shape, value.fractional_bits, value.limbs)
+    late = isinstance(value, LateInput)
+    return InputSpec(name, value.shape, value.fractional_bits, value.limbs, late)
+
+
+def chunk_of(recipe: Recipe, rows: int) -> int:
+    """Rows that are shared at once; 0 where there is too little to share for that to matter."""
+    each = max(1, int(np.prod(recipe.input_shape)))
+    chunk = max(1, _CHUNK_ELEMENTS // each // recipe.batch) * recipe.batch
+    return chunk if chunk < rows else 0
+
+
+def shuffled(seed: int, x: Any, y: Any) -> tuple[Any, Any]:
+    """Rows in an order of their own: chunks of sorted rows would be learnt one after the other."""
+    from tfe_bench.models.order import SHUFFLED
+    from tfe_bench.models.training.order import permutation
+
+    order = permutation(seed, SHUFFLED, len(x))
+    return np.asarray(x)[order], np.asarray(y)[order]
+
+
+def check_rows(recipe: Recipe, x: Any, y: Any) -> None:
+    """Refuses rows that cannot be shared, before any of them leaves.
+
+    Raises:
+        UsageError, RangeError: as `shared_rows`.
+    """
+    _check_counts(x, y)
+    _targets(recipe, y, "labels")
+    for begin in range(0, len(x), _CHECKED_AT_ONCE):
+        part = _features(recipe, x[begin : begin + _CHECKED_AT_ONCE])
+        owners.check_features(part, "features", begin)
+
+
+def late_rows(recipe: Recipe, x: Any, y: Any, chunk: int) -> dict[str, LateInput]:
+    """Features and labels that `check_rows` has seen, as inputs that leave chunk by chunk."""
+    from tfe_bench.cluster.client import LateInput
+
+    targets = _targets(recipe, y, "labels")
+    found: dict[str, LateInput] = {}
+    for number, begin in enumerate(range(0, len(x), chunk)):
+        cut = slice(begin, min(begin + chunk, len(x)))
+        count = cut.stop - cut.start
+
+        def features(cut: slice = cut) -> PrivateInput:
+            return owners.shared_features(_features(recipe, x[cut]), recipe.numbers.activation)
+
+        def labels(cut: slice = cut) -> PrivateInput:
+            return owners.shared_targets(targets[cut])
+
+        bits = recipe.numbers
+        found[f"x{number}"] = LateInput((count, *recipe.input_shape), bits.activation, features)
+        found[f"y{number}"] = LateInput((count, *recipe.output_shape), bits.gradient, labels)
+    return found
 
 
 def shared_rows(recipe: Recipe, x: Any, y: Any, prefix: str = "") -> dict[str, PrivateInput]:
@@ -346,19 +414,28 @@ def shared_rows(recipe: Recipe, x: Any, y: Any, prefix: str = "") -> dict[str, P
     Raises:
         UsageError, RangeError: shapes, counts, numbers or labels that do not fit.
     """
+    _check_counts(x, y)
+    features = owners.shared_features(
+        _features(recipe, x), recipe.numbers.activation, f"{prefix}features"
+    )
+    targets = _targets(recipe, y, f"{prefix}labels")
+    return {f"{prefix}x": features, f"{prefix}y": owners.shared_targets(targets)}
+
+
+def _check_counts(x: Any, y: Any) -> None:
     counts = [len(v) if hasattr(v, "__len__") else -1 for v in (x, y)]
     if counts[0] != counts[1] or not 0 < counts[0] <= MOST_ROWS:
         raise UsageError(
             f"Every row has features and a label. Received: {counts[0]} rows of features and "
             f"{counts[1]} labels."
         )
-    features = owners.shared_features(
-        _features(recipe, x), recipe.numbers.activation, f"{prefix}features"
-    )
-    targets = recipe.targets(y, f"{prefix}labels")
-    if not np.abs(targets).max() <= owners.LARGEST:
+
+
+def _targets(recipe: Recipe, y: Any, what: str) -> Array:
+    found: Array = recipe.targets(y, what)
+    if not np.abs(found).max() <= owners.LARGEST:
         raise RangeError(f"A number to be learnt is at most {owners.LARGEST:g}. Scale them.")
-    return {f"{prefix}x": features, f"{prefix}y": owners.shared_targets(targets)}
+    return found
 
 
 def _features(recipe: Recipe, x: Any) -> Array:

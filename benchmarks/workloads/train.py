@@ -81,7 +81,7 @@ class _Training:
         self._times: list[float] = []
         self._cpu: list[float] = []
         self._metered: dict[str, Any] = {}
-        self._other = {"evaluate_seconds": 0.0, "checkpoint_seconds": 0.0}
+        self._other = {"evaluate_seconds": 0.0, "checkpoint_seconds": 0.0, "input_seconds": 0.0}
 
     def run(self) -> dict[str, Shared]:
         """The whole job."""
@@ -148,9 +148,12 @@ class _Training:
     def _load(self) -> None:
         """The rows: of the client, or of owners."""
         context, order = self._context, self._order
-        self._x = self._y = self._test = None
+        self._x: Shared | None = None
+        self._y: Shared | None = None
+        self._test: tuple[Shared, Shared] | None = None
+        self._chunks: list[tuple[Shared, Shared]] = []
         if order.source is None:
-            if order.rows:
+            if order.rows and not order.chunk:
                 self._x, self._y = context.inputs.pop("x"), context.inputs.pop("y")
         else:
             context.progress(0.0, "loading the owners' rows")
@@ -173,7 +176,6 @@ class _Training:
         state: dict[str, Shared],
         x: Shared,
         y: Shared,
-        rows: Any,
         public: dict[str, Any],
     ) -> tuple[dict[str, Shared], Shared | None]:
         from tfe_bench.models.training.step import step
@@ -183,8 +185,8 @@ class _Training:
             self._recipe,
             self._setting,
             state,
-            _rows(x, rows),
-            _rows(y, rows),
+            x,
+            y,
             public,
             self._order.reveal_loss,
         )
@@ -193,11 +195,13 @@ class _Training:
         from tfe_bench.models.training.step import public_values
 
         order, party = self._order, self._party
-        rows = order.batch_rows(number)
+        wait = time.perf_counter()
+        x, y, rows = self._batch(number)
+        self._other["input_seconds"] += time.perf_counter() - wait
         public = public_values(self._recipe, number)
 
         def once() -> Any:
-            return self._function(self._state, self._x, self._y, rows, public)
+            return self._function(self._state, _rows(x, rows), _rows(y, rows), public)
 
         cpu, started = time.process_time(), time.perf_counter()
         # The first is traced; what one sends is counted at the next.
@@ -213,6 +217,27 @@ class _Training:
             self._loss = loss if self._loss is None else arithmetic.add(self._loss, loss)
             self._since += 1
         self._tell(number + 1)
+
+    def _batch(self, number: int) -> tuple[Shared, Shared, Any]:
+        """Rows, and which of them make the batch of a step."""
+        order = self._order
+        rows = order.batch_rows(number)
+        if self._x is None:
+            ranges = order.chunks
+            first = number < order.steps_per_epoch
+            last = int(rows[0]) // order.chunk if first else len(ranges) - 1
+            while len(self._chunks) <= last:  # what has not arrived is waited for
+                name = len(self._chunks)
+                inputs = self._context.inputs
+                self._chunks.append((inputs.pop(f"x{name}"), inputs.pop(f"y{name}")))
+            if first:
+                return *self._chunks[last], rows - ranges[last].start
+            self._x, self._y = (
+                shapes.concat([chunk[i] for chunk in self._chunks], 0) for i in (0, 1)
+            )
+            self._chunks.clear()
+        assert self._x is not None and self._y is not None
+        return self._x, self._y, rows
 
     def _tell(self, done: int) -> None:
         order = self._order
@@ -350,8 +375,8 @@ class _Training:
                 from tfe_bench.models.training.step import public_values
 
                 public = public_values(self._recipe, number)
-                rows = order.batch_rows(number)
-                return self._function(self._state, self._x, self._y, rows, public)
+                x, y, rows = self._batch(number)
+                return self._function(self._state, _rows(x, rows), _rows(y, rows), public)
 
             context.progress(1.0, "tracing")
             _, context.measurements["trace"] = tracing.watched(party, once)
@@ -371,4 +396,6 @@ def _size(shape: Sequence[int]) -> int:
     return found
 
 
-PROGRAM = Program("train", run, check, "trains a private model on private data", permit=permit)
+PROGRAM = Program(
+    "train", run, check, "trains a private model on private data", permit=permit, late=True
+)

@@ -16,6 +16,8 @@ from tfe_bench.errors import (
     TfeBenchError,
     UsageError,
 )
+from tfe_bench.models import trainable as trainables
+from tfe_bench.models.order import Order
 from tfe_bench.models.trainable import Trainable, trainable
 from tfe_bench.models.training import order
 from tfe_bench.models.training.plain import Twin
@@ -161,6 +163,37 @@ def test_regressions_and_classes_are_learnt(cluster: LocalCluster) -> None:
     private = _private()
     told = private.fit(cluster, x, y, batch_size=_BATCH, reveal_loss=True).history["loss"]
     np.testing.assert_allclose(told, _twin(private, x, y, 6).losses, rtol=0, atol=3e-3)
+
+
+def test_large_data_is_shared_while_the_first_epoch_runs(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = _data()
+    monkeypatch.setattr(trainables, "_CHUNK_ELEMENTS", 64 * _FEATURES + 1)
+    private = _private()
+    recipe = private.recipe(_BATCH)
+    assert trainables.chunk_of(recipe, _ROWS) == 64
+    asked: dict[str, Any] = {"epochs": 2, "batch_size": _BATCH, "checkpoint": "late"}
+    asked |= {"checkpoint_every": 3, "validation_data": (x, y)}
+    begun = private.keras.get_weights()
+    # what the program does not ask for does not keep the job
+    assert private.fit(cluster, x, y, steps=3, **asked).steps == 3
+    private.keras.set_weights(begun)
+    history = private.fit(cluster, x, y, **asked)
+    assert (history.first_step, history.steps) == (3, 12)
+    plan = Order(recipe, 2, _ROWS, 1, "0" * 32, chunk=64)
+    seen = np.concatenate([plan.batch_rows(step) for step in range(6)])
+    assert len(set(seen.tolist())) == 192 and seen[:64].max() < 64
+    rows, labels = trainables.shuffled(1, x, y)
+    twin = Twin(private.initial_model(), recipe)
+    targets = recipe.targets(labels)
+    for step in range(12):
+        twin.step(rows[plan.batch_rows(step)], targets[plan.batch_rows(step)])
+    _close(history.model, twin)
+    # bad rows are refused before anything leaves
+    x[150, 0] = np.nan
+    with pytest.raises(RangeError, match="row 150 "):
+        private.fit(cluster, x, y, batch_size=_BATCH)
 
 
 def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: Path) -> None:

@@ -133,6 +133,8 @@ def run(arguments: argparse.Namespace) -> int:
     with common.progress_bar(arguments) as bar:
         bar.say("reading the data")
         train, test = _rows(arguments)
+        if train is not None:  # in chunks, sorted rows would be learnt one after the other
+            train = _shuffled(train, arguments.seed)
         bar.say("building the model")
         needed = any(v is not None for v in (arguments.checkpoint, arguments.deploy))
         needed = needed or arguments.rows is not None or arguments.columns is not None
@@ -262,6 +264,13 @@ def _rows(arguments: argparse.Namespace) -> tuple[Rows | None, Rows | None]:
     return _limited(arguments.limit, *datasets.parted(rows, arguments.seed))
 
 
+def _shuffled(rows: Rows, seed: int) -> Rows:
+    from tfe_bench.models.order import SHUFFLED
+    from tfe_bench.models.training.order import permutation
+
+    return rows.take(permutation(seed, SHUFFLED, len(rows)))
+
+
 def _limited(most: int | None, train: Rows, test: Rows) -> tuple[Rows, Rows]:
     return (train, test) if most is None else (train.take(slice(most)), test.take(slice(most)))
 
@@ -344,19 +353,24 @@ def _order(arguments: argparse.Namespace, task: _Task, found: Any) -> tuple[Orde
     from tfe_bench.cluster import profiles
     from tfe_bench.models import deploying
     from tfe_bench.models.order import Order, Saving
-    from tfe_bench.models.trainable import shared_rows
+    from tfe_bench.models.trainable import check_rows, chunk_of, late_rows, shared_rows
 
     recipe = task.private.recipe(arguments.batch)
-    inputs = task.private.state_inputs(recipe)
+    inputs: dict[str, Any] = {**task.private.state_inputs(recipe)}
     source, count = None, 0
     if found is not None:
         source, joined = found
         count = joined.rows - arguments.holdout
+    chunk = 0
     if task.train is not None:
-        inputs.update(shared_rows(recipe, task.train.x, _labels(task.train)))
-        count = len(task.train)
+        count, chunk = len(task.train), chunk_of(recipe, len(task.train))
+        if not chunk:
+            inputs.update(shared_rows(recipe, task.train.x, _labels(task.train)))
     if task.test is not None:
         inputs.update(shared_rows(recipe, task.test.x, _labels(task.test), "test_"))
+    if task.train is not None and chunk:
+        check_rows(recipe, task.train.x, _labels(task.train))
+        inputs.update(late_rows(recipe, task.train.x, _labels(task.train), chunk))
     saving = None
     if arguments.checkpoint is not None:
         saving = Saving(arguments.checkpoint, arguments.every, arguments.restart)
@@ -379,6 +393,7 @@ def _order(arguments: argparse.Namespace, task: _Task, found: Any) -> tuple[Orde
         arguments.guard,
         arguments.reveal_loss,
         arguments.trace is not None,
+        chunk,
     )
     return order, inputs
 

@@ -1,0 +1,95 @@
+"""Inputs that arrive while their job runs already, a few at a time: memory stays bounded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import TYPE_CHECKING
+
+from tfe_bench.errors import JobCancelled, TfeBenchError
+
+if TYPE_CHECKING:
+    from tfe_bench.protocols.sharing import Shared
+
+# That lie here and are not used yet.  The client's stream stands still meanwhile.
+MOST_AHEAD = 4
+
+
+class Arrivals:
+    """What has arrived of a job's late inputs, until the program asks for it."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, bytearray] = {}
+        self._changed = threading.Condition()
+        self._ended: TfeBenchError | None = None
+
+    def put(self, name: str, blob: bytearray) -> None:
+        """Keeps what has arrived, once there is room.
+
+        Raises:
+            TfeBenchError: the job has ended.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._held) < MOST_AHEAD or self._ended is not None)
+            if self._ended is not None:
+                raise self._ended
+            self._held[name] = blob
+            self._changed.notify_all()
+
+    def take(self, name: str) -> bytearray:
+        """Hands over an input, once it has arrived.
+
+        Raises:
+            TfeBenchError: the job has ended.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: name in self._held or self._ended is not None)
+            if name not in self._held:
+                assert self._ended is not None
+                raise self._ended
+            blob = self._held.pop(name)
+            self._changed.notify_all()
+            return blob
+
+    def end(self, error: TfeBenchError | None = None) -> None:
+        """Has everybody who waits give up."""
+        with self._changed:
+            self._ended = self._ended or error or JobCancelled("The job has ended.")
+            self._held.clear()
+            self._changed.notify_all()
+
+
+class Inputs(MutableMapping[str, "Shared"]):
+    """A job's inputs by name; a late one is waited for when it is asked for.
+
+    All three workers ask for late inputs in the same order: they compare them then.
+    """
+
+    def __init__(self) -> None:
+        self._there: dict[str, Shared] = {}
+        self._late: dict[str, Callable[[], Shared]] = {}
+
+    def expect(self, name: str, make: Callable[[], Shared]) -> None:
+        """Adds a late input."""
+        self._late[name] = make
+
+    def __getitem__(self, name: str) -> Shared:
+        if name in self._late:
+            self._there[name] = self._late.pop(name)()
+        return self._there[name]
+
+    def __setitem__(self, name: str, value: Shared) -> None:
+        self._late.pop(name, None)
+        self._there[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        if name in self._late:
+            del self._late[name]
+        else:
+            del self._there[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._there, *self._late])
+
+    def __len__(self) -> int:
+        return len(self._there) + len(self._late)

@@ -1,0 +1,92 @@
+"""Inputs that arrive while a job runs: in order, few at a time, only where a program takes them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.client import LateInput, PrivateInput
+from tfe_bench.cluster.jobs import InputSpec, Program
+from tfe_bench.cluster.late import MOST_AHEAD, Arrivals, Inputs
+from tfe_bench.cluster.launch import LocalCluster
+from tfe_bench.errors import JobCancelled, PeerLost, UsageError
+
+
+def test_few_arrivals_are_kept_ahead_and_all_of_them_come() -> None:
+    arrivals, count, kept = Arrivals(), 20, []
+    taken = threading.Semaphore(0)
+
+    def receive() -> None:
+        for i in range(count):
+            arrivals.put(f"x{i}", bytearray([i]))
+            kept.append(i)
+            taken.release()
+
+    thread = threading.Thread(target=receive, daemon=True)
+    thread.start()
+    for _ in range(MOST_AHEAD):
+        assert taken.acquire(timeout=10)
+    assert not taken.acquire(timeout=0.2)  # the next waits for room
+    for i in range(count):
+        assert arrivals.take(f"x{i}") == bytearray([i])
+        assert len(kept) <= i + 1 + MOST_AHEAD
+    thread.join(10)
+    assert kept == list(range(count))
+
+
+def test_whoever_waits_gives_up_when_the_job_ends() -> None:
+    arrivals = Arrivals()
+    for i in range(MOST_AHEAD):
+        arrivals.put(f"x{i}", bytearray())
+    failures: list[BaseException] = []
+
+    def wait(what: Any) -> None:
+        try:
+            what()
+        except JobCancelled as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=wait, args=(what,), daemon=True)
+        for what in (lambda: arrivals.put("y", bytearray()), lambda: arrivals.take("z"))
+    ]
+    for thread in threads:
+        thread.start()
+    arrivals.end()
+    for thread in threads:
+        thread.join(10)
+    assert len(failures) == 2
+    with pytest.raises(JobCancelled):
+        arrivals.take("x0")
+
+
+def test_a_late_input_is_made_when_it_is_asked_for() -> None:
+    made: list[str] = []
+    inputs = Inputs()
+    there: Any = object()
+    inputs["a"] = there
+    for name in ("b", "c", "d"):
+        inputs.expect(name, lambda name=name: made.append(name) or there)  # type: ignore[misc]
+    assert list(inputs) == ["a", "b", "c", "d"] and len(inputs) == 4 and made == []
+    assert inputs["b"] is there and inputs["b"] is there and made == ["b"]
+    assert inputs.pop("c") is there and made == ["b", "c"] and "c" not in inputs
+    del inputs["d"]
+    assert made == ["b", "c"] and list(inputs) == ["a", "b"]
+
+
+def test_only_programs_that_want_late_inputs_take_them(shared_cluster: LocalCluster) -> None:
+    keys = np.arange(8)
+    late = LateInput((8,), 0, lambda: PrivateInput(keys))
+    with pytest.raises(UsageError, match="wants all inputs before it begins"):
+        shared_cluster.run("sort", {}, {"keys": late})
+    program = Program("p", lambda context: {}, late=True)
+    program.admit({}, [InputSpec("x", (8,), 0, late=True)])
+    # what cannot be made ends the job, and the cluster serves the next
+    fails = LateInput((8,), 0, lambda: 1 // 0)  # type: ignore[arg-type, return-value]
+    with pytest.raises((ZeroDivisionError, UsageError, PeerLost)):
+        shared_cluster.run("sort", {}, {"keys": fails})
+    done = shared_cluster.run("sort", {}, {"keys": PrivateInput(keys[::-1].copy())})
+    assert done.outputs["keys"].tolist() == keys.tolist()
