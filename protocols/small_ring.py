@@ -41,7 +41,7 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
     shape = tf.shape(x.any, out_type=tf.int64)
     m = None
     if s.is_dealer:
-        message = ops.module().tfe_bench_select_deal(
+        message = ops.module().tfe_bench_small_select_deal(
             beta=bits.beta, even_l1=y.l1, even_l2=y.l2, odd_l1=x.l1, odd_l2=x.l2, **named
         )
         s.send(message, s.e2, 0, run_ahead=True)
@@ -51,7 +51,7 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
         dealt = tf.zeros([0], tf.uint8)
         if s.is_e2:
             dealt = s.recv(sizes.vector(2 * field), s.d, 0, tf.uint8)
-        own = ops.module().tfe_bench_select_share(
+        own = ops.module().tfe_bench_small_select_share(
             opened=bits.opened,
             even_m=y.m,
             even_part=y.l1 if s.is_e1 else y.l2,

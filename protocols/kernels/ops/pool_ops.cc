@@ -151,7 +151,7 @@ class CellsOp : public OpKernel {
       .Attr("dealer: int") \
       .Attr("bits: int")
 
-REGISTER_OP("TfeBench>SelectDeal")
+REGISTER_OP("TfeBench>SmallSelectDeal")
     .Input("call: int64")
     .Input("beta: int64")
     .Input("even_l1: int64")
@@ -165,7 +165,7 @@ REGISTER_OP("TfeBench>SelectDeal")
     });
 
 // This evaluator's share under the mask `tensor` + 2, k bits per element.
-REGISTER_OP("TfeBench>SelectShare")
+REGISTER_OP("TfeBench>SmallSelectShare")
     .Input("call: int64")
     .Input("opened: int64")
     .Input("even_m: int64")
@@ -235,7 +235,7 @@ void Chunks(OpKernelContext* context, int64_t n, int64_t cycles, Fn fn) {
   });
 }
 
-class SelectDealOp : public NamedOp {
+class SmallSelectDealOp : public NamedOp {
  public:
   using NamedOp::NamedOp;
   void Compute(OpKernelContext* context) override {
@@ -275,7 +275,7 @@ class SelectDealOp : public NamedOp {
   }
 };
 
-class SelectShareOp : public NamedOp {
+class SmallSelectShareOp : public NamedOp {
  public:
   using NamedOp::NamedOp;
   void Compute(OpKernelContext* context) override {
@@ -543,9 +543,9 @@ class RouteShareOp : public RouteOp {
 REGISTER_KERNEL_BUILDER(Name("TfeBench>TakeCells").Device(tensorflow::DEVICE_CPU), CellsOp<true>);
 REGISTER_KERNEL_BUILDER(Name("TfeBench>PlaceCells").Device(tensorflow::DEVICE_CPU),
                         CellsOp<false>);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>SelectDeal").Device(tensorflow::DEVICE_CPU), SelectDealOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>SelectShare").Device(tensorflow::DEVICE_CPU),
-                        SelectShareOp);
+REGISTER_KERNEL_BUILDER(Name("TfeBench>SmallSelectDeal").Device(tensorflow::DEVICE_CPU), SmallSelectDealOp);
+REGISTER_KERNEL_BUILDER(Name("TfeBench>SmallSelectShare").Device(tensorflow::DEVICE_CPU),
+                        SmallSelectShareOp);
 REGISTER_KERNEL_BUILDER(Name("TfeBench>AddPacked").Device(tensorflow::DEVICE_CPU), AddPackedOp);
 REGISTER_KERNEL_BUILDER(Name("TfeBench>RouteDeal").Device(tensorflow::DEVICE_CPU), RouteDealOp);
 REGISTER_KERNEL_BUILDER(Name("TfeBench>RouteShare").Device(tensorflow::DEVICE_CPU), RouteShareOp);
