@@ -312,7 +312,7 @@ class Running:
         return relational.maximum(self.party, x, y, bits, 1)
 
     def direction(self, m: Shared, v: Shared) -> Shared:
-        return adaptive.direction(self.party, m, v)
+        return adaptive.direction(self.party, m, v, profile=self.setting.profile)
 
     def tanh(self, x: Shared) -> Shared:
         return activations.tanh(self.party, x)

@@ -270,7 +270,7 @@ class Pricing:
 
     def direction(self, m: Priced, v: Priced) -> Priced:
         f = m.fractional_bits + adaptive.RESULT_BITS
-        return self._new(m.shape, f, adaptive.direction_cost(m.n), m, v)
+        return self._new(m.shape, f, adaptive.direction_cost(m.n, self.setting.profile), m, v)
 
     def tanh(self, x: Priced) -> Priced:
         return self._new(x.shape, x.fractional_bits, activations.tanh_cost(x.n), x)

@@ -22,6 +22,11 @@ TEST(unpacking_gives_back_the_low_bits) {
       UnpackRange(packed.data(), n, width, y.data(), 0, n);
       const uint64_t mask = width == 64 ? ~uint64_t{0} : (uint64_t{1} << width) - 1;
       for (int64_t i = 0; i < n; ++i) CHECK_EQ(y[i], x[i] & mask);
+      std::vector<uint64_t> z(n);
+      for (int64_t begin = 0; begin < n; begin += 8) {
+        UnpackRange(packed.data(), n, width, z.data(), begin, begin + 8);
+      }
+      for (int64_t i = 0; i < n; ++i) CHECK_EQ(z[i], y[i]);
     }
   }
 }

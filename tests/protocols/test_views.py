@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +24,7 @@ from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.errors import TfeBenchError
 from tfe_bench.models import linear
 from tfe_bench.protocols import (
+    adaptive,
     arithmetic,
     backward,
     compare,
@@ -102,6 +104,12 @@ def selected(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     return exp_select.select_exp(party, bits, replace(y, fractional_bits=16))
 
 
+def lifted(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """A product with a factor of LOOSE bits: three packed fields besides."""
+    small = truncation.truncate_reduce(party, y, 16, LOOSE)
+    return adaptive.lifted_product(party, x, small)
+
+
 def conjunction(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     signs = [convert.open_bits(party, compare.msb(party, c, 31, 2)) for c in (x, y)]
     return convert.open_bits(party, logic.all_of(party, [*signs, logic.invert(signs[0])]))
@@ -172,6 +180,7 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
     "extended": extended,
     "inject_truncated": reduced,
     "select_exp": selected,
+    "lifted_product": lifted,
     "all_of": conjunction,
     "truncated_product": truncated,
     "product_sum": summed,
@@ -303,6 +312,12 @@ def arrays(
         for i, end in enumerate(ends[ends <= data.size]):
             part = data[end - (8 if i < 2 else WRAP) * n : end]
             yield made(part.view(np.int64) if i < 2 else part, n)
+    elif name == "lifted_product" and data.dtype == np.uint8:
+        ends = np.cumsum([8 * WORDS] + [WRAP * WORDS] * 3)
+        assert data.size == ends[-1]
+        yield made(data[: ends[0]].view(np.int64), WORDS)
+        for begin, end in itertools.pairwise(ends):
+            yield made(data[begin:end], WORDS)
     else:
         yield made(data, WORDS if data.dtype == np.uint8 else min(WORDS, data.size))
 
@@ -647,6 +662,7 @@ STRIPPED = (
     "extended",
     "inject_truncated",
     "select_exp",
+    "lifted_product",
     "all_of",
     "truncated_product",
     "product_sum",
@@ -678,6 +694,7 @@ def test_no_pads_that_a_receiver_can_make_uncover_a_message(
         ("from_bits", "inject to 2"),
         ("extended", "inject to 2"),
         ("inject_truncated", "inject_truncated to 2"),
+        ("lifted_product", "lifted_product to 2"),
         ("all_of", "all_of to 2"),
         ("truncated_product", "truncated_product to 2"),
         ("all_pairs", "pick to 2"),

@@ -12,6 +12,7 @@ from tests.models.training.bench import Case, Result, rows, train
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import UsageError
 from tfe_bench.models.training import optimizers, plain, schedules, state, step, updates
+from tfe_bench.models.training.operations import Setting
 from tfe_bench.models.training.recipe import Recipe
 
 keras: Any = pytest.importorskip("keras")
@@ -89,6 +90,7 @@ def compared(
     steps: int,
     tolerance: float,
     loss: tuple[str, ...] = (),
+    typical: float = np.inf,
 ) -> dict[str, tuple[Case, Result, Any]]:
     """Trains all, and holds weights, costs, losses and right answers against Keras."""
     cases, dealer = {}, int(rng.integers(3))
@@ -108,6 +110,7 @@ def compared(
         after = state.trained(case.recipe, result.state)
         for key, got, want in zip(case.recipe.order, after, twin.model.get_weights(), strict=True):
             assert np.abs(got - want).max() < tolerance, (name, key)
+            assert np.sqrt(np.mean((got - want) ** 2)) < typical, (name, key)
         cost = step.step_cost(case.recipe, case.setting, case.loss)
         try:
             assert_costs(result.calls, cost, dealer)
@@ -126,6 +129,47 @@ def test_losses_and_sgd_follow_keras(rng: np.random.Generator) -> None:
     """Five steps; weights within 2^-8 (with up to 10 samples' worth of 2^-10 in a logistic)."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     compared(sgd_cases(), rng, 5, 2.0**-8, loss=("momentum", "one output", "regression"))
+
+
+def test_adam_and_amsgrad_follow_keras(rng: np.random.Generator) -> None:
+    """Five steps of rate 1/64: where gradients are small, squares have few bits."""
+    keras.utils.set_random_seed(int(rng.integers(1 << 31)))
+    rate, steps = 2.0**-6, 5
+    classes = L.Dense(4, activation="softmax")
+    chosen = {
+        "adam": (net(classes), Opt.Adam(rate), "categorical_crossentropy"),
+        "other betas": (
+            net(L.Dense(3)),
+            Opt.Adam(rate, beta_1=0.8, beta_2=0.98, epsilon=1e-6),
+            "mse",
+        ),
+        "decaying": (
+            net(L.Dense(1, activation="sigmoid")),
+            Opt.Adam(Opt.schedules.ExponentialDecay(rate, 3, 0.5)),
+            "binary_crossentropy",
+        ),
+        "amsgrad": (net(L.Dense(3)), Opt.Adam(rate, amsgrad=True, beta_2=0.6), "mse"),
+    }
+    compared(chosen, rng, steps, rate, typical=rate * steps / 32)
+
+
+def test_the_rounds_of_the_published_networks() -> None:
+    """Logistic regression 6 by SGD; network A 23 by SGD, 35 by Adam, 38 by AMSGrad."""
+    hidden = [L.Dense(128, activation="relu") for _ in range(2)]
+    a = keras.Sequential(
+        [L.Input((28, 28)), L.Flatten(), *hidden, L.Dense(10, activation="softmax")]
+    )
+    logistic = keras.Sequential([L.Input((28, 28)), L.Flatten(), L.Dense(1, activation="sigmoid")])
+    momentum = Opt.SGD(0.01, momentum=0.9)
+    for model, optimizer, loss, most in (
+        (logistic, momentum, "binary_crossentropy", 6),
+        (a, momentum, "categorical_crossentropy", 23),
+        (a, "adam", "categorical_crossentropy", 35),
+        (a, "amsgrad", "categorical_crossentropy", 38),
+    ):
+        recipe = Recipe.build(model, optimizer, loss)
+        for profile in ("local", "lan", "wan"):
+            assert step.step_cost(recipe, Setting(profile)).rounds == most
 
 
 def test_rates_are_those_of_keras_and_exact_to_a_thousandth() -> None:
