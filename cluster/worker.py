@@ -781,13 +781,13 @@ class Worker:
                 limbs=spec.limbs,
             )
 
+        def arrived(spec: InputSpec, seed: dict[str, bytes]) -> Shared:
+            return shared(spec, seed, job.arrivals.take(spec.name))
+
         inputs = Inputs()
         for i, (spec, seed) in enumerate(zip(job.inputs, job.seeds, strict=True)):
             if spec.late:
-                inputs.expect(
-                    spec.name,
-                    lambda spec=spec, seed=seed: shared(spec, seed, job.arrivals.take(spec.name)),
-                )
+                inputs.expect(spec.name, functools.partial(arrived, spec, seed))
                 continue
             # Every buffer goes as soon as it is a tensor: inputs may be large models.
             masked, job.masked[i] = job.masked[i], bytearray()

@@ -20,6 +20,7 @@ from tfe_bench.models.owners import Source
 if TYPE_CHECKING:
     from tfe_bench.models.training.recipe import Recipe
 
+MOST_CHUNKS = 1 << 14
 MOST_EPOCHS, MOST_STEPS, MOST_ROWS = 100_000, 10**9, 10**8
 _RUN = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # In place of an epoch: for rows that none trains on, for a client's own shuffling; chunks have
@@ -107,6 +108,8 @@ class Order:
                 raise UsageError(f"{name} is true or false. Received: {getattr(self, name)!r}.")
         if not isinstance(self.run, str) or not _RUN.fullmatch(self.run):
             raise UsageError("A run is 32 hexadecimal digits.")
+        if not isinstance(self.profile, str):
+            raise UsageError(f"A profile is a name. Received: {str(self.profile)[:80]!r}.")
         profiles.get(self.profile)
         if self.epochs and self.rows < self.recipe.batch:
             raise UsageError(
@@ -117,6 +120,11 @@ class Order:
         if self.chunk and (self.chunk % self.recipe.batch or self.source is not None):
             raise UsageError(
                 f"A chunk of a client's rows is a multiple of the batch. Received: {self.chunk}."
+            )
+        if self.chunk and self.rows > MOST_CHUNKS * self.chunk:
+            raise UsageError(
+                f"Rows come in at most {MOST_CHUNKS} chunks. Received: {self.rows} rows in chunks "
+                f"of {self.chunk}."
             )
         if self.holdout and self.source is None:
             raise UsageError("Rows are held out of what owners provide. Send test rows instead.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
@@ -68,8 +69,13 @@ def test_a_late_input_is_made_when_it_is_asked_for() -> None:
     inputs = Inputs()
     there: Any = object()
     inputs["a"] = there
+
+    def make(name: str) -> Any:
+        made.append(name)
+        return there
+
     for name in ("b", "c", "d"):
-        inputs.expect(name, lambda name=name: made.append(name) or there)  # type: ignore[misc]
+        inputs.expect(name, functools.partial(make, name))
     assert list(inputs) == ["a", "b", "c", "d"] and len(inputs) == 4 and made == []
     assert inputs["b"] is there and inputs["b"] is there and made == ["b"]
     assert inputs.pop("c") is there and made == ["b", "c"] and "c" not in inputs
