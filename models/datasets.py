@@ -23,7 +23,8 @@ TARGETS = ("binary", "classes", "number")
 # The published logistic regression tells the digits 0 to 4 from 5 to 9.
 _HALF = 5
 _TEST_PART = 5
-_MOST_ROWS, _MOST_COLUMNS = 10_000_000, 100_000
+MOST_ROWS = 10**8
+_MOST_COLUMNS = 100_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -192,8 +193,8 @@ def _read(file: Path) -> tuple[list[str], list[list[str]]]:
                         f"{len(names)} columns."
                     )
                 lines.append(line)
-                if len(lines) > _MOST_ROWS:
-                    raise DataError(f"{file.name!r} has more than {_MOST_ROWS} rows.")
+                if len(lines) > MOST_ROWS:
+                    raise DataError(f"{file.name!r} has more than {MOST_ROWS} rows.")
     except OSError as error:
         raise DataError(f"Cannot read {str(file)!r}: {error.strerror}.") from error
     except (csv.Error, UnicodeDecodeError) as error:

@@ -13,19 +13,18 @@ from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.store import check_name
 from tfe_bench.errors import UsageError
-from tfe_bench.models import owners
-from tfe_bench.models.datasets import Array
-from tfe_bench.models.owners import Source
+from tfe_bench.models.datasets import MOST_ROWS, Array
+from tfe_bench.models.sources import Joined, Source
 
 if TYPE_CHECKING:
     from tfe_bench.models.training.recipe import Recipe
 
 MOST_CHUNKS = 1 << 14
-MOST_EPOCHS, MOST_STEPS, MOST_ROWS = 100_000, 10**9, 10**8
+MOST_EPOCHS, MOST_STEPS = 100_000, 10**9
 _RUN = re.compile(r"[0-9a-f]{32}", re.ASCII)
-# In place of an epoch: for rows that none trains on, for a client's own shuffling; chunks have
-# -3 and below.
-_HELD_OUT, SHUFFLED = -1, -2
+# In place of an epoch, for the draw of rows that none trains on; rows.SHUFFLED is -2, and chunks
+# have -3 and below.
+_HELD_OUT = -1
 _CHECKPOINT = "A checkpoint's name"
 
 
@@ -301,7 +300,7 @@ class Order:
         if len(inputs) != len(wanted):
             raise UsageError(f"This job has {len(wanted)} inputs. Received: {len(inputs)}.")
 
-    def check_joined(self, joined: owners.Joined) -> None:
+    def check_joined(self, joined: Joined) -> None:
         """Refuses owners' data that the model does not take.
 
         Raises:

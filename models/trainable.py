@@ -11,22 +11,26 @@ import numpy as np
 
 from tfe_bench.cluster.store import check_name
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models import owners
-from tfe_bench.models.order import MOST_ROWS, Order, Saving, state_name
+from tfe_bench.models import sources
+from tfe_bench.models.order import Order, Saving, state_name
+from tfe_bench.models.rows import (
+    check_counts,
+    check_rows,
+    chunk_of,
+    late_rows,
+    shared_rows,
+    shuffled,
+)
 from tfe_bench.protocols.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import JobResult, LateInput, PrivateInput
-    from tfe_bench.models.datasets import Array
     from tfe_bench.models.training.recipe import Recipe
 
 Progress = Callable[[float, str], None]
 TRAIN = "train"
 # A weight starts within this, and so far from where fixed point ends.
 _LARGEST_WEIGHT = 2.0**10
-# Of a chunk's features: 32 MB.
-_CHUNK_ELEMENTS = 1 << 22
-_CHECKED_AT_ONCE = 4096
 
 
 @dataclass(eq=False)
@@ -178,14 +182,14 @@ class Trainable:
                 raise UsageError("fit takes x and y, or rows_of, or columns_of with labels_of.")
             if columns_of is not None and labels_of is None:
                 raise UsageError("columns_of goes with labels_of: who has the labels.")
-            source, joined = owners.source_of(client, rows_of or columns_of or (), labels_of)
+            source, joined = sources.source_of(client, rows_of or columns_of or (), labels_of)
             rows = joined.rows - holdout
         elif x is None or y is None:
             raise UsageError("fit takes x and y, or rows_of, or columns_of with labels_of.")
         inputs: dict[str, PrivateInput | LateInput] = {**self.state_inputs(recipe)}
         chunk = 0
         if source is None:
-            _check_counts(x, y)
+            check_counts(x, y)
             rows, chunk = len(x), chunk_of(recipe, len(x)) if prefetch else 0
             if not chunk:
                 inputs.update(shared_rows(recipe, x, y))
@@ -355,89 +359,3 @@ def _spec(name: str, value: PrivateInput | LateInput) -> Any:
 
     late = isinstance(value, LateInput)
     return InputSpec(name, value.shape, value.fractional_bits, value.limbs, late)
-
-
-def chunk_of(recipe: Recipe, rows: int) -> int:
-    """Rows that are shared at once; 0 where there is too little to share for that to matter."""
-    each = max(1, int(np.prod(recipe.input_shape)))
-    chunk = max(1, _CHUNK_ELEMENTS // each // recipe.batch) * recipe.batch
-    return chunk if chunk < rows else 0
-
-
-def shuffled(seed: int, x: Any, y: Any) -> tuple[Any, Any]:
-    """Rows in an order of their own: chunks of sorted rows would be learnt one after the other."""
-    from tfe_bench.models.order import SHUFFLED
-    from tfe_bench.models.training.order import permutation
-
-    order = permutation(seed, SHUFFLED, len(x))
-    return np.asarray(x)[order], np.asarray(y)[order]
-
-
-def check_rows(recipe: Recipe, x: Any, y: Any) -> None:
-    """Refuses rows that cannot be shared, before any of them leaves.
-
-    Raises:
-        UsageError, RangeError: as `shared_rows`.
-    """
-    _check_counts(x, y)
-    _targets(recipe, y, "labels")
-    for begin in range(0, len(x), _CHECKED_AT_ONCE):
-        part = _features(recipe, x[begin : begin + _CHECKED_AT_ONCE])
-        owners.check_features(part, "features", begin)
-
-
-def late_rows(recipe: Recipe, x: Any, y: Any, chunk: int) -> dict[str, LateInput]:
-    """Features and labels that `check_rows` has seen, as inputs that leave chunk by chunk."""
-    from tfe_bench.cluster.client import LateInput
-
-    targets = _targets(recipe, y, "labels")
-    found: dict[str, LateInput] = {}
-    for number, begin in enumerate(range(0, len(x), chunk)):
-        cut = slice(begin, min(begin + chunk, len(x)))
-        count = cut.stop - cut.start
-
-        def features(cut: slice = cut) -> PrivateInput:
-            return owners.shared_features(_features(recipe, x[cut]), recipe.numbers.activation)
-
-        def labels(cut: slice = cut) -> PrivateInput:
-            return owners.shared_targets(targets[cut])
-
-        bits = recipe.numbers
-        found[f"x{number}"] = LateInput((count, *recipe.input_shape), bits.activation, features)
-        found[f"y{number}"] = LateInput((count, *recipe.output_shape), bits.gradient, labels)
-    return found
-
-
-def shared_rows(recipe: Recipe, x: Any, y: Any, prefix: str = "") -> dict[str, PrivateInput]:
-    """Features and labels of one client as its inputs.
-
-    Raises:
-        UsageError, RangeError: shapes, counts, numbers or labels that do not fit.
-    """
-    _check_counts(x, y)
-    features = owners.shared_features(
-        _features(recipe, x), recipe.numbers.activation, f"{prefix}features"
-    )
-    targets = _targets(recipe, y, f"{prefix}labels")
-    return {f"{prefix}x": features, f"{prefix}y": owners.shared_targets(targets)}
-
-
-def _check_counts(x: Any, y: Any) -> None:
-    counts = [len(v) if hasattr(v, "__len__") else -1 for v in (x, y)]
-    if counts[0] != counts[1] or not 0 < counts[0] <= MOST_ROWS:
-        raise UsageError(
-            f"Every row has features and a label. Received: {counts[0]} rows of features and "
-            f"{counts[1]} labels."
-        )
-
-
-def _targets(recipe: Recipe, y: Any, what: str) -> Array:
-    found: Array = recipe.targets(y, what)
-    if not np.abs(found).max() <= owners.LARGEST:
-        raise RangeError(f"A number to be learnt is at most {owners.LARGEST:g}. Scale them.")
-    return found
-
-
-def _features(recipe: Recipe, x: Any) -> Array:
-    found: Array = recipe.features(x)
-    return found

@@ -16,7 +16,7 @@ from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.cluster.store import CHECKPOINTS, Store
 from tfe_bench.errors import RangeError
-from tfe_bench.models import kept, owners, scores
+from tfe_bench.models import kept, scores, sources
 from tfe_bench.models.checkpoint import Checkpoints
 from tfe_bench.models.order import Order, state_name
 from tfe_bench.protocols import arithmetic, refresh, shapes
@@ -51,7 +51,7 @@ def permit(
     """
     order = Order.of(parameters)
     if order.source is not None:
-        order.check_joined(owners.permitted(order.source, store, client))
+        order.check_joined(sources.permitted(order.source, store, client))
     if order.deploy is not None:
         store.permit_writing(order.deploy["name"], client, order.deploy["replace"])
     if order.saving is not None:
@@ -159,7 +159,7 @@ class _Training:
             context.progress(0.0, "loading the owners' rows")
             store = kept.store_of(context)
             permit(context.client, store, context.parameters, ())
-            x, y = owners.loaded(order.source, self._party, store, context.client)
+            x, y = sources.loaded(order.source, self._party, store, context.client)
             order.check_scales(x.fractional_bits, y.fractional_bits)
             learnt, held_out = order.split()
             if order.holdout:
@@ -266,9 +266,8 @@ class _Training:
         from tfe_bench.protocols import io
 
         party, recipe = self._party, self._recipe
-        if not hasattr(self, "_telling"):
-            self._telling = party.function(lambda v: io.reveal(party, v))
-        value = float(np.asarray(self._telling(total))) / 2.0**total.fractional_bits
+        published = party.cached_function("loss", lambda: lambda v: io.reveal(party, v))
+        value = float(np.asarray(published(total))) / 2.0**total.fractional_bits
         return mean_loss(recipe, value, self._since * recipe.batch)
 
     def _evaluate(self, done: int) -> None:
@@ -279,15 +278,14 @@ class _Training:
         count = int(x.shape[0])
         largest = max((_size(s) for s in self._recipe.graph.shapes.values()), default=1)
         size = max(1, min(_MOST_TESTED, _MOST_ELEMENTS // largest))
-        if not hasattr(self, "_scoring"):
-            party, recipe, setting = self._party, self._recipe, self._setting
-            self._scoring = party.function(
-                lambda held, a, b: scores.score(party, recipe, setting, held, a, b)
-            )
+        party, recipe, setting = self._party, self._recipe, self._setting
+        scored = party.cached_function(
+            "score", lambda: lambda held, a, b: scores.score(party, recipe, setting, held, a, b)
+        )
         total: Shared | None = None
         for begin in range(0, count, size):
             cut = [v.map(lambda a, b=begin: a[b : b + size]) for v in (x, y)]
-            part = self._scoring(self._state, *cut)
+            part = scored(self._state, *cut)
             total = part if total is None else arithmetic.add(total, part)
         assert total is not None
         self._scores[done] = total
@@ -307,11 +305,12 @@ class _Training:
         """Ends a training whose weights have left their range; publishes that bit alone."""
         import numpy as np
 
-        keys = self._recipe.order
-        if not hasattr(self, "_looking"):
-            party = self._party
-            self._looking = party.function(lambda held: scores.weights_left(party, held))
-        if not int(np.asarray(self._looking([self._state[k] for k in keys]))):
+        from tfe_bench.models.training.state import learned
+
+        party = self._party
+        looked = party.cached_function("look", lambda: lambda w: scores.weights_left(party, w))
+        weights = [self._state[key] for key in learned(self._recipe)]
+        if not int(np.asarray(looked(weights))):
             return
         last = self._checkpoints.last if self._checkpoints is not None else None
         saving = self._order.saving

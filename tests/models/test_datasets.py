@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tfe_bench.errors import DataError, RangeError, TfeBenchError, UsageError
-from tfe_bench.models import datasets, owners
+from tfe_bench.models import datasets
+from tfe_bench.models import rows as rows_
 
 
 def _idx(path: Path, array: Any) -> None:
@@ -35,8 +36,8 @@ def test_pictures_are_scaled_and_halves_are_told_apart(
     halves, _ = datasets.digits("mnist", tmp_path / "f", "binary")
     assert halves.y is not None and halves.classes == 2
     np.testing.assert_array_equal(halves.y, np.arange(20) % 10 >= 5)
-    assert owners.encoded_labels(halves).shape == (20, 1)
-    np.testing.assert_array_equal(owners.encoded_labels(train).argmax(1), train.y)
+    assert rows_.encoded_labels(halves).shape == (20, 1)
+    np.testing.assert_array_equal(rows_.encoded_labels(train).argmax(1), train.y)
     with pytest.raises(UsageError, match='Did you mean "mnist"'):
         datasets.digits("mnits")
     if not datasets.FASHION.is_dir():
@@ -109,9 +110,9 @@ def test_features_that_fit_no_fixed_point_are_refused_by_their_row() -> None:
     for bad in (np.nan, np.inf, 5000.0):
         x[4999, 1] = bad
         with pytest.raises(RangeError, match="row 4999") as refused:
-            owners.shared_features(x, 16)
+            rows_.shared_features(x, 16)
         assert "5000" not in str(refused.value)
     with pytest.raises(TfeBenchError, match="numbers"):
-        owners.shared_features(np.array([["a"]]), 16)
-    found = owners.shared_features(np.array([[0.5, -1.0]]), 16)
+        rows_.shared_features(np.array([["a"]]), 16)
+    found = rows_.shared_features(np.array([[0.5, -1.0]]), 16)
     assert found.ring.tolist() == [[1 << 15, -(1 << 16)]] and found.fractional_bits == 16

@@ -16,7 +16,7 @@ from tfe_bench.errors import (
     TfeBenchError,
     UsageError,
 )
-from tfe_bench.models import trainable as trainables
+from tfe_bench.models import rows as inputs
 from tfe_bench.models.order import Order
 from tfe_bench.models.trainable import Trainable, trainable
 from tfe_bench.models.training import order
@@ -169,10 +169,10 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, y = _data()
-    monkeypatch.setattr(trainables, "_CHUNK_ELEMENTS", 64 * _FEATURES + 1)
+    monkeypatch.setattr(inputs, "_CHUNK_ELEMENTS", 64 * _FEATURES + 1)
     private = _private()
     recipe = private.recipe(_BATCH)
-    assert trainables.chunk_of(recipe, _ROWS) == 64
+    assert inputs.chunk_of(recipe, _ROWS) == 64
     asked: dict[str, Any] = {"epochs": 2, "batch_size": _BATCH, "checkpoint": "late"}
     asked |= {"checkpoint_every": 3, "validation_data": (x, y)}
     begun = private.keras.get_weights()
@@ -184,7 +184,7 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
     plan = Order(recipe, 2, _ROWS, 1, "0" * 32, chunk=64)
     seen = np.concatenate([plan.batch_rows(step) for step in range(6)])
     assert len(set(seen.tolist())) == 192 and seen[:64].max() < 64
-    rows, labels = trainables.shuffled(1, x, y)
+    rows, labels = inputs.shuffled(1, x, y)
     twin = Twin(private.initial_model(), recipe)
     targets = recipe.targets(labels)
     for step in range(12):

@@ -17,7 +17,7 @@ from tests.models.test_fit import _BATCH, _close, _data, _private, _twin
 from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.cluster.launch import Cluster
 from tfe_bench.errors import ClusterError, PolicyError, TfeBenchError, UsageError
-from tfe_bench.models import owners
+from tfe_bench.models import owners, sources
 from tfe_bench.models.datasets import Rows
 
 _CLIENTS = ("alice", "bob", "bank")
@@ -82,7 +82,7 @@ def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
     # bob may not use alice's rows, nor replace or withdraw them
     with pytest.raises(UsageError, match="no data set 'rows-a' that this client may use"):
         private.fit(clients["bob"], rows_of=["rows-a"], batch_size=_BATCH)
-    source, _ = owners.source_of(bank, ["rows-a"])
+    source, _ = sources.source_of(bank, ["rows-a"])
     header = {
         "recipe": private.recipe(_BATCH).header(),
         "epochs": 1,
