@@ -54,6 +54,11 @@ def sgd_cases() -> dict[str, tuple[Any, Any, Any]]:
             keras.losses.BinaryCrossentropy(from_logits=True),
         ),
         "regression": (net(L.Dense(2)), Opt.SGD(warm), keras.losses.MeanSquaredError()),
+        "of a batch": (
+            net(L.BatchNormalization(), L.Dropout(0.25), L.Dense(4, activation="softmax")),
+            Opt.SGD(0.1),
+            "categorical_crossentropy",
+        ),
         "many classes": (
             net(L.Dense(20, activation="softmax")),
             Opt.SGD(0.5),
