@@ -122,7 +122,7 @@ def compared(
         except AssertionError as error:
             raise AssertionError(f"{name}: {error}") from None
         if case.loss:
-            assert abs(result.loss - last) < 2**-9, name
+            assert result.loss is not None and abs(result.loss - last) < 2**-9, name
         if case.evaluated:
             right = twin.correct(case.x, case.recipe.targets(case.y))
             assert abs(result.right - right) <= 1, name

@@ -103,7 +103,8 @@ def test_headers_of_strangers_are_checked() -> None:
         with pytest.raises((DataError, UsageError)):
             Recipe.of(bad)
             raise AssertionError(f"{path} {value}")
-    for nothing in (None, [], {}, "recipe"):
+    nothings: list[Any] = [None, [], {}, "recipe"]
+    for nothing in nothings:
         with pytest.raises(DataError):
             Recipe.of(nothing)
     bad = copy.deepcopy(header)
