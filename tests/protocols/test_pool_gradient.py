@@ -199,7 +199,7 @@ def test_lift_is_exact_throughout_its_domain(k: int, rng: np.random.Generator) -
 
     sim = simulate(program, x)
     assert np.array_equal(sim.value(at(0)), x)
-    assert_costs([out[1] for out in sim.outputs], small_ring.lift_cost(10_000, k))
+    assert_costs([out[1] for out in sim.outputs], small_ring.extend_cost(10_000, k))
 
 
 def test_a_small_rings_value_may_come_from_a_truncation(rng: np.random.Generator) -> None:
