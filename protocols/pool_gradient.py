@@ -160,6 +160,8 @@ def max_pool2d_with_choice(
         x: [batch, height, width, channels] of a known shape, of a small ring Z_2^k as
             linear.truncated_sum gives it, or of Z_2^64; then k is `bits`.
         ksize, strides, padding: as tf.nn.max_pool2d.
+        profile: of the network.  A tree is taken for all of them: where a line is waited for, it
+            is the dealer's, and all pairs take two and a half times its bits.
         openings: of each comparison, 1 to 3; None as compare.recipe takes it.
 
     Domain: |x| < 2^(k-2) ring units, so that differences fit; beyond it the result is garbage.
