@@ -160,11 +160,13 @@ def max_pool2d_with_choice(
         x: [batch, height, width, channels] of a known shape, of a small ring Z_2^k as
             linear.truncated_sum gives it, or of Z_2^64; then k is `bits`.
         ksize, strides, padding: as tf.nn.max_pool2d.
+        profile: of the network.  A tree is taken for all of them: where a line is waited for, it
+            is the dealer's, and all pairs take two and a half times its bits.
         openings: of each comparison, 1 to 3; None as compare.recipe takes it.
 
     Domain: |x| < 2^(k-2) ring units, so that differences fit; beyond it the result is garbage.
-    Rounds: ceil(log2 cells) (openings + 2), with relu openings + 2 more, without it 1 more for
-        k < 64 (the choice's bits are opened beside the last).  Bits: `max_pool2d_with_choice_cost`.
+    Rounds: ceil(log2 cells) (openings + 2), with relu openings + 2 more, and 1 more for k < 64 (the
+        choice's bits are opened beside the last).  Bits: `max_pool2d_with_choice_cost`.
     Raises:
         UsageError: shapes, windows or rings that do not fit.
     """
@@ -199,7 +201,7 @@ def max_pool2d_with_choice(
     if relu:
         below_one = best if best.m is None else replace(best, m=best.m - 1)
         none = convert.open_bits(party, compare.msb(party, below_one, k, openings))
-        best = convert.inject(party, none, best, negated=True, extend_ring=k < 64)
+        best = small_ring.rectified(party, none, best)
         for each in path:
             each.append((none, False))
     elif k < 64:
@@ -309,10 +311,10 @@ def max_pool2d_with_choice_cost(
     if relu:
         total = total.then(compare.msb_cost(g.width, bits, openings))
         total = total.then(convert.open_bits_cost(g.width))
-        total = total.then(convert.inject_cost(g.width, ring_bits=bits))
+        total = total.then(small_ring.rectified_cost(g.width, bits))
         depth = [d + 1 for d in depth]
     elif bits < 64:
-        total = total.then(small_ring.lift_cost(g.width, bits))
+        total = total.then(small_ring.extend_cost(g.width, bits))
     for length in set(depth) - {0, 1}:
         n = depth.count(length) * g.width
         ands, opened = logic.all_of_cost(n, length), convert.open_bits_cost(n)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import arithmetic, convert, ops, sizes
+from tfe_bench.protocols import arithmetic, convert, ops, sizes, truncation
 from tfe_bench.protocols.cost import Cost, packed
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import MaskedBits, Shared
@@ -81,33 +81,88 @@ def reduced(x: Shared, k: int) -> Shared:
     return replace(x, bits=0 if k == 64 else k)
 
 
-def lift(party: Party, x: Shared) -> Shared:
-    """x of Z_2^k, |x| < 2^(k-2), as a value of Z_2^64, exactly.
+def extend(party: Party, x: Shared) -> Shared:
+    """x of Z_2^k with 0 <= x < 2^(k-1) as a value of Z_2^64, exactly.
 
-    x + 2^(k-2) is not negative and below 2^(k-1), so that a bit injection with a public 1 extends
-    its ring (convert.inject).
+    As an integer x = m - (l1 + l2) + 2^k (om + (1 - msb m) msb(lam)), all of m, l1, l2 mod 2^k and
+    l1 + l2 = lam + 2^k om: D deals om and msb(lam) mod 2^(64-k), of which the evaluators' sums
+    are opened under the upper bits of new masks; the lower bits stay what they are.
 
-    Rounds: 1 (cold 2).  Bits sent: those of convert.inject with ring_bits k.
+    Rounds: 1 (cold 2).  Bits sent: D 2 (64 - k), E1, E2 64 - k per element (`extend_cost`).
+    Security: two deals and one open_mask, all mod 2^(64-k).
+    Raises:
+        UsageError: x is not of a small ring.
     """
     import tensorflow as tf
 
     k = x.ring_bits
     if x.limbs != 1 or k == 64:
+        raise UsageError(f"extend wants a value of a small ring. Received: {x!r}.")
+    s = party.site("extend_small", k, dealer=x.dealer)
+    shape, width = tf.shape(x.any, out_type=tf.int64), 64 - k
+    low = x.map(lambda a: truncation.low_bits(a, k))
+    up = tf.constant(k, tf.int64)
+    over = top = m = None
+    if s.is_dealer:
+        total = low.l1 + low.l2
+        over = truncation.logical_shift(total, k)
+        top = tf.bitwise.bitwise_and(
+            truncation.logical_shift(total, k - 1), tf.constant(1, tf.int64)
+        )
+    wraps = truncation.deal_short(s, over, shape, 0, 0, width)
+    tops = truncation.deal_short(s, top, shape, 1, 1, width)
+    if not s.is_dealer:
+        below = 1 - truncation.logical_shift(low.m, k - 1)
+        opened = truncation.open_mask_short(s, wraps + below * tops, 2, 2, width)
+        m = low.m + tf.bitwise.left_shift(opened, up)
+    new1, new2 = s.new_mask(shape, 2)
+    l1, l2 = (
+        None if old is None else old + tf.bitwise.left_shift(new, up)
+        for old, new in ((low.l1, new1), (low.l2, new2))
+    )
+    return replace(x, m=m, l1=l1, l2=l2, bits=0)
+
+
+def extend_cost(n: int, k: int) -> Cost:
+    """Cost of `extend` for n elements of Z_2^k."""
+    w = packed(n, 64 - k)
+    return Cost(dealer=2 * w, e1=w, e2=w, rounds=1, cold=2)
+
+
+def lift(party: Party, x: Shared) -> Shared:
+    """x of Z_2^k, |x| < 2^(k-2), as a value of Z_2^64, exactly.
+
+    x + 2^(k-2) is not negative and below 2^(k-1).  Rounds and bits: as `extend`.
+    """
+    import tensorflow as tf
+
+    if x.limbs != 1 or x.ring_bits == 64:
         raise UsageError(f"lift wants a value of a small ring. Received: {x!r}.")
-    offset = tf.constant(1 << (k - 2), tf.int64)
-    n = sizes.size(x.any)
-    some = tf.fill(sizes.vector((n + 63) // 64), tf.constant(0, tf.int64))
-    every = tf.bitwise.invert(some)
-    is_dealer = party.index == x.dealer
-    ones = MaskedBits(None if is_dealer else every, some if is_dealer else None, n, x.dealer)
-    raised = convert.inject(party, ones, _plus(x, offset), extend_ring=True)
-    return _plus(raised, -offset)
-
-
-def lift_cost(n: int, k: int) -> Cost:
-    """Cost of `lift` for n elements of Z_2^k."""
-    return convert.inject_cost(n, ring_bits=k)
+    offset = tf.constant(1 << (x.ring_bits - 2), tf.int64)
+    return _plus(extend(party, _plus(x, offset)), -offset)
 
 
 def _plus(x: Shared, public: Any) -> Shared:
     return x if x.m is None else replace(x, m=x.m + public)
+
+
+def rectified(party: Party, bits: MaskedBits, x: Shared) -> Shared:
+    """x where the bit is 0, else 0, over Z_2^64; x of Z_2^k, not negative where it stays.
+
+    With k < 64 a choice in Z_2^k and `extend`: against convert.inject with extend_ring a round
+    more, and D sends 2k + 2 (64 - k) = 128 bits for 128 + 3 (64 - k).
+
+    Rounds: 2 (1 for k = 64).  Bits sent: `rectified_cost`.
+    """
+    import tensorflow as tf
+
+    if x.ring_bits == 64:
+        return convert.inject(party, bits, x, negated=True)
+    return extend(party, select(party, bits, x.map(tf.zeros_like), x))
+
+
+def rectified_cost(n: int, k: int) -> Cost:
+    """Cost of `rectified` for n elements of Z_2^k."""
+    if k == 64:
+        return convert.inject_cost(n)
+    return select_cost(n, k).then(extend_cost(n, k))

@@ -53,8 +53,6 @@ def check_trainable(graph: Graph) -> None:
             unfit.append(f"{layer.name!r} ({layer.op})")
         elif layer.op == "relu" and layer.options["max_value"] is not None:
             unfit.append(f"{layer.name!r} (relu with max_value)")
-        elif layer.op == "batch_norm" and layer.inputs[0] in graph.inputs:
-            unfit.append(f"{layer.name!r} (batch_norm of the input: standardise it instead)")
         elif layer.op == "max_pool2d":
             o, shape = layer.options, graph.shapes[layer.inputs[0]]
             pool_gradient.geometry(layer.name, [1, *shape], o["ksize"], o["strides"], o["padding"])

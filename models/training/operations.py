@@ -49,16 +49,24 @@ class Setting:
         profile: which network they plan for: "local", "lan" or "wan".
         round_bits: sent by all three, that take as long as one more round; 0: as the
             profile has it.
+        thirds: whether each party deals for a third of an adaptive optimizer's directions: where a
+            dealer's line is what is waited for.
     """
 
     profile: str = "local"
     round_bits: int = 0
+    thirds: bool = False
 
     def __post_init__(self) -> None:
         if self.profile not in ("local", "lan", "wan"):
             raise UsageError(f"Profiles are local, lan and wan. Received: {self.profile!r}.")
         if not self.round_bits:
             object.__setattr__(self, "round_bits", int(extremes.ROUND_BITS[self.profile]))
+
+    @property
+    def direction(self) -> str:
+        """The profile for directions."""
+        return "wan" if self.thirds else "lan"
 
     def openings(self, n: int, bits: int) -> int:
         """Of n comparisons: more take fewer bits and more rounds."""
@@ -309,10 +317,11 @@ class Running:
         return batch_norm.running(self.party, normalised, mean, variance, momentum)
 
     def maximum(self, x: Shared, y: Shared, bits: int) -> Shared:
-        return relational.maximum(self.party, x, y, bits, 1)
+        openings = self.setting.openings(x.shape.num_elements(), bits)
+        return relational.maximum(self.party, x, y, bits, openings)
 
     def direction(self, m: Shared, v: Shared) -> Shared:
-        return adaptive.direction(self.party, m, v, profile=self.setting.profile)
+        return adaptive.direction(self.party, m, v, profile=self.setting.direction)
 
     def tanh(self, x: Shared) -> Shared:
         return activations.tanh(self.party, x)

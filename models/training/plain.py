@@ -69,7 +69,7 @@ def _with_masks(model: Any, batch: int) -> tuple[Any, dict[str, Any]]:
 
     masks: dict[str, Any] = {}
 
-    class PublicDropout(keras.layers.Layer):
+    class PublicDropout(keras.layers.Layer):  # type: ignore[misc]  # (Keras is untyped)
         """Dropout with a given mask."""
 
         def __init__(self, rate: float, name: str, shape: tuple[int, ...]) -> None:

@@ -265,12 +265,12 @@ class Pricing:
         return new, new
 
     def maximum(self, x: Priced, y: Priced, bits: int) -> Priced:
-        cost = relational.maximum_cost(x.n, bits, 1)
+        cost = relational.maximum_cost(x.n, bits, self.setting.openings(x.n, bits))
         return self._new(x.shape, x.fractional_bits, cost, x, y)
 
     def direction(self, m: Priced, v: Priced) -> Priced:
         f = m.fractional_bits + adaptive.RESULT_BITS
-        return self._new(m.shape, f, adaptive.direction_cost(m.n, self.setting.profile), m, v)
+        return self._new(m.shape, f, adaptive.direction_cost(m.n, self.setting.direction), m, v)
 
     def tanh(self, x: Priced) -> Priced:
         return self._new(x.shape, x.fractional_bits, activations.tanh_cost(x.n), x)

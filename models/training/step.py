@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.cluster import profiles
 from tfe_bench.models.training import gradients, losses, moves, nodes, order, state, updates
 from tfe_bench.models.training.operations import Operations, Running, Setting, Value
 from tfe_bench.models.training.passes import Pass, reshaped, summed
@@ -116,8 +117,33 @@ def mean_loss(recipe: Recipe, total: float, rows: int | None = None) -> float:
     return total / (rows * recipe.loss.answers(recipe.output_shape))
 
 
+# What a round may be worth: from nothing (the lines are full) to all (nothing but rounds count).
+_ROUND_BITS = (1, 3_000_000, 21_000_000, 10**12)
+
+
+def tuned(recipe: Recipe, profile: str = "local") -> Setting:
+    """The setting for which a step is over soonest, by what is sent and by the rounds.
+
+    Args:
+        profile: "local", "lan" or "wan"; only on a wan there is a choice that matters.
+    """
+    if profile != "wan":
+        return Setting(profile)
+    network = profiles.get(profile)
+
+    def microseconds(setting: Setting) -> int:
+        cost = step_cost(recipe, setting)
+        line = [bits // 8 * 1_000_000 // network.bytes_per_second for bits in cost.by_party(0)]
+        # a dealer's material leaves while the evaluators wait for each other
+        return max(line[0], max(line[1:]) + cost.rounds * network.delay_us)
+
+    thirds = (False, True) if recipe.optimizer.adaptive else (False,)
+    choices = [Setting(profile, bits, third) for bits in _ROUND_BITS for third in thirds]
+    return min(choices, key=microseconds)
+
+
 def step_cost(recipe: Recipe, setting: Setting, loss: bool = False) -> Cost:
-    """Cost of `step`."""
+    """Cost of `step`; `cold` is a lower bound where directions are dealt by thirds."""
     ops = Pricing(setting)
     held = {s.key: Priced(s.shape, s.fractional_bits) for s in state.specs(recipe)}
     x = Priced((recipe.batch, *recipe.input_shape), recipe.numbers.activation)

@@ -199,7 +199,7 @@ def test_lift_is_exact_throughout_its_domain(k: int, rng: np.random.Generator) -
 
     sim = simulate(program, x)
     assert np.array_equal(sim.value(at(0)), x)
-    assert_costs([out[1] for out in sim.outputs], small_ring.lift_cost(10_000, k))
+    assert_costs([out[1] for out in sim.outputs], small_ring.extend_cost(10_000, k))
 
 
 def test_a_small_rings_value_may_come_from_a_truncation(rng: np.random.Generator) -> None:
@@ -269,8 +269,8 @@ def test_frozen_shares_under_fresh_masks_give_other_words_on_every_message(
 
 NOT_PRIVATE: Any = np.zeros((1, 4, 4, 1))
 REFUSED: dict[str, Callable[[Party, Shared], Any]] = {
-    "max_pool2d_with_choice of a public tensor": lambda p, x: (
-        pool_gradient.max_pool2d_with_choice(p, NOT_PRIVATE, 2, 2)
+    "max_pool2d_with_choice of a public tensor": lambda p, x: pool_gradient.max_pool2d_with_choice(
+        p, NOT_PRIVATE, 2, 2
     ),
     "max_pool2d_with_choice of rank 3": lambda p, x: pool_gradient.max_pool2d_with_choice(
         p, x.map(lambda a: a[0]), 2, 2

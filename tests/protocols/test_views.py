@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -110,6 +109,11 @@ def lifted(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     return adaptive.lifted_product(party, x, small)
 
 
+def stepped(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """A direction of an adaptive optimizer; what it computes of such values is arbitrary."""
+    return adaptive.direction(party, x, replace(y, fractional_bits=40))
+
+
 def conjunction(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     signs = [convert.open_bits(party, compare.msb(party, c, 31, 2)) for c in (x, y)]
     return convert.open_bits(party, logic.all_of(party, [*signs, logic.invert(signs[0])]))
@@ -181,6 +185,7 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
     "inject_truncated": reduced,
     "select_exp": selected,
     "lifted_product": lifted,
+    "direction": stepped,
     "all_of": conjunction,
     "truncated_product": truncated,
     "product_sum": summed,
@@ -199,6 +204,15 @@ COMPARED[both_ways] = 2 * WORDS
 # Sites where D deals two words and, to values of LOOSE bits, three packed wraps per element.
 INJECTED = ("inject", "inject_truncated", "pick")
 WRAP = (64 - LOOSE) // 8
+# Widths of the arrays, one value per element each, in packed messages that are no whole bytes.
+LAYOUTS = {
+    ("adaptive_select", 0): ([26] * 5 + [20] * 5, [26] * 3 + [20] * 3 + [26] * 3),
+    ("adaptive_select", 1): ([20], [12]),
+    ("adaptive_select", 2): ([26],),
+    ("adaptive_root", 1): ([14],),
+}
+# Factors' rings of lifted products, in a protocol that is their test.
+LIFTED = (LOOSE, 26, 14)
 # Bytes per element below which words repeat by chance: too short to be told from uncovered ones.
 TELLING = 5
 
@@ -292,6 +306,14 @@ class Message:
         return np.ascontiguousarray(self.data).reshape(-1).view(np.uint64)
 
 
+def rows_in(data: Words, widths: Sequence[int]) -> Iterator[Words]:
+    """Arrays that are packed one after the other: of each value its whole bytes."""
+    ends = np.cumsum(widths) * WORDS // 8
+    for width, part in zip(widths, np.split(data, ends[:-1]), strict=True):
+        bits = np.unpackbits(part, bitorder="little").reshape(WORDS, width)
+        yield np.packbits(bits[:, : width // 8 * 8], axis=1, bitorder="little").reshape(-1)
+
+
 def arrays(
     site: int, slot: int, source: int, name: str, data: Words, compared: int
 ) -> Iterator[Message]:
@@ -313,11 +335,14 @@ def arrays(
             part = data[end - (8 if i < 2 else WRAP) * n : end]
             yield made(part.view(np.int64) if i < 2 else part, n)
     elif name == "lifted_product" and data.dtype == np.uint8:
-        ends = np.cumsum([8 * WORDS] + [WRAP * WORDS] * 3)
-        assert data.size == ends[-1]
-        yield made(data[: ends[0]].view(np.int64), WORDS)
-        for begin, end in itertools.pairwise(ends):
-            yield made(data[begin:end], WORDS)
+        yield made(data[: 8 * WORDS].view(np.int64), WORDS)
+        (ring,) = (k for k in LIFTED if 64 + 3 * (64 - k) == 8 * data.size // WORDS)
+        for part in rows_in(data[8 * WORDS :], [64 - ring] * 3):
+            yield made(part, WORDS)
+    elif (name, slot) in LAYOUTS:
+        (widths,) = (w for w in LAYOUTS[name, slot] if sum(w) * WORDS == 8 * data.size)
+        for part in rows_in(data, widths):
+            yield made(part, WORDS)
     else:
         yield made(data, WORDS if data.dtype == np.uint8 else min(WORDS, data.size))
 

@@ -165,7 +165,7 @@ void MultiplyPieces(const GemmIsa& isa, const GemmArgs& g, const uint64_t* packe
 
 void MultiplyByTiles(const GemmIsa& isa, const GemmArgs& g, const ParallelFor& parallel) {
   const bool pack_b = g.m >= 3 * isa.mr;   // else each element is used too few times
-  const bool pack_a = g.n > 2 * isa.nr;
+  const bool pack_a = g.n > 3 * isa.nr;
   if (!pack_b) return MultiplyPieces(isa, g, nullptr, pack_a, parallel);
 
   const int64_t columns_at_once =

@@ -1,0 +1,219 @@
+"""Recipes are public, whole and checked: from Keras, as headers, and from strangers."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.errors import DataError, RangeError, UsageError
+from tfe_bench.models.training import evaluate, order, plain, state, step
+from tfe_bench.models.training.operations import Setting
+from tfe_bench.models.training.recipe import Recipe
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+
+
+def net(*last: Any) -> Any:
+    hidden = L.Dense(6, activation="relu")
+    return keras.Sequential([L.Input((4,)), hidden, *(last or [L.Dense(3, activation="softmax")])])
+
+
+def recipe(**options: Any) -> Recipe:
+    return Recipe.build(net(), "adam", "sparse_categorical_crossentropy", 8, **options)
+
+
+def test_a_header_holds_all_but_the_weights() -> None:
+    first = recipe(seed=7)
+    header = json.loads(json.dumps(first.header()))
+    again = Recipe.of(header)
+    assert again.header() == first.header() and again.digest() == first.digest()
+    assert again.seed == 7 and again.optimizer == first.optimizer and again.order == first.order
+    assert state.specs(again) == state.specs(first)
+    assert not any(a.any() for a in again.graph.arrays().values())
+    assert step.step_cost(again, Setting()) == step.step_cost(first, Setting())
+    assert "parameters" in repr(first) and "0.0" not in repr(first)
+
+
+def test_states_and_weights_are_in_the_order_of_keras() -> None:
+    model = net(L.BatchNormalization(), L.Dense(3, activation="softmax"))
+    made = Recipe.build(model, "sgd", "sparse_categorical_crossentropy", 8)
+    first = state.initial(made)
+    for got, want in zip(state.trained(made, first), model.get_weights(), strict=True):
+        assert np.array_equal(got, want)
+    adam = recipe()
+    keys = [s.key for s in state.specs(adam)]
+    assert len(keys) == 3 * len(adam.order) and keys[: len(adam.order)] == list(adam.order)
+    assert all(not state.initial(adam)[k].any() for k in keys if ":" in k)
+    with pytest.raises(UsageError, match="Received: None"):
+        state.initial(adam, {})
+
+
+def test_frozen_layers_stay_and_have_no_state() -> None:
+    model = net()
+    model.layers[0].trainable = False
+    made = Recipe.build(model, "adam", "sparse_categorical_crossentropy", 8)
+    keys = {s.key for s in state.specs(made)}
+    name = model.layers[0].name
+    assert made.frozen == {f"{name}/kernel", f"{name}/bias"}
+    assert f"{name}/kernel" in keys and f"{name}/kernel:m" not in keys
+    assert step.step_cost(made, Setting()).dealer < step.step_cost(recipe(), Setting()).dealer
+
+
+def test_headers_of_strangers_are_checked() -> None:
+    header = recipe().header()
+    for path, value in (
+        (("format",), 2),
+        (("batch",), 0),
+        (("batch",), "8"),
+        (("batch",), 1 << 20),
+        (("seed",), -1),
+        (("numbers",), [16, 24, 20]),
+        (("numbers",), [16, 24, 20, 40]),
+        (("numbers",), None),
+        (("order",), ["a"]),
+        (("order",), 3),
+        (("frozen",), ["nothing/kernel"]),
+        (("loss",), "hinge"),
+        (("loss",), []),
+        (("optimizer",), None),
+        (("optimizer", "name"), "rmsprop"),
+        (("optimizer", "beta_2"), 1.0),
+        (("optimizer", "momentum"), float("nan")),
+        (("optimizer", "nesterov"), 1),
+        (("optimizer", "decay"), 1),
+        (("optimizer", "schedule"), {"kind": "linear"}),
+        (("optimizer", "schedule"), {"kind": ["constant"]}),
+        (("optimizer", "schedule"), {"kind": "constant", "rate": -1.0}),
+        (("optimizer", "schedule"), {"kind": "constant", "rate": 0.1, "more": 1}),
+        (("optimizer", "schedule"), {"kind": "piecewise", "boundaries": [2, 1], "values": [1.0]}),
+        (("graph", "layers"), []),
+        (("graph", "outputs"), ["elsewhere"]),
+        (("graph", "inputs"), {"a": [4], "b": [4]}),
+    ):
+        bad = copy.deepcopy(header)
+        inner = bad
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = value
+        with pytest.raises((DataError, UsageError)):
+            Recipe.of(bad)
+            raise AssertionError(f"{path} {value}")
+    nothings: list[Any] = [None, [], {}, "recipe"]
+    for nothing in nothings:
+        with pytest.raises(DataError):
+            Recipe.of(nothing)
+    bad = copy.deepcopy(header)
+    bad["graph"]["layers"][-1]["op"] = "code"
+    with pytest.raises(UsageError, match="unknown kind"):
+        Recipe.of(bad)
+
+
+def test_layers_that_cannot_be_trained_are_named() -> None:
+    image = L.Input((6, 6, 2))
+    for layers, text in (
+        ([image, L.GlobalMaxPooling2D(), L.Dense(2)], "global_max_pool2d"),
+        ([image, L.ReLU(6.0), L.Flatten(), L.Dense(2)], "relu with max_value"),
+        ([image, L.Conv2D(2, 3, groups=2), L.LayerNormalization()], "groups=2.*LayerNormal"),
+        ([image, L.Flatten(), L.Dense(2, kernel_regularizer="l2")], "kernel_regularizer"),
+        ([image, L.Flatten(), L.Dense(2, bias_constraint="non_neg")], "bias_constraint"),
+        ([image, L.MaxPooling2D(6, 1, "same"), L.MaxPooling2D(13, 1, "same")], "128 cells"),
+        ([L.Input((4,)), L.Dropout(0.5, noise_shape=(None, 1)), L.Dense(2)], "noise_shape"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            Recipe.build(keras.Sequential(layers), "sgd", "mse")
+    frozen = keras.Sequential([image, L.BatchNormalization(trainable=False), L.Flatten()])
+    with pytest.raises(UsageError, match="frozen"):
+        Recipe.build(frozen, "sgd", "mse")
+    shared, x = L.Dense(4), keras.Input((4,))
+    with pytest.raises(UsageError, match="used twice"):
+        Recipe.build(keras.Model(x, shared(shared(x))), "sgd", "mse")
+    two = keras.Model(x, [L.Dense(1)(x), L.Dense(1)(x)])
+    with pytest.raises(UsageError, match="one output"):
+        Recipe.build(two, "sgd", "mse")
+    with pytest.raises(UsageError, match="two classes"):
+        logits = keras.losses.CategoricalCrossentropy(from_logits=True)
+        Recipe.build(net(L.Dense(1)), "sgd", logits)
+
+
+def test_labels_are_checked_without_being_told() -> None:
+    made = recipe()
+    assert np.array_equal(made.targets([0, 2]), [[1, 0, 0], [0, 0, 1]])
+    assert np.array_equal(made.targets([[1.0]]), [[0, 1, 0]])
+    for labels, text in (
+        ([0, 3], "classes 0 to 2.*1 of 2.*row 1"),
+        ([0.5, 1], "row 0"),
+        ([np.nan, 1], "row 0"),
+        ([-1, 1], "row 0"),
+    ):
+        with pytest.raises(RangeError, match=text) as told:
+            made.targets(labels)
+        assert "-1" not in str(told.value) and "nan" not in str(told.value)
+    with pytest.raises(UsageError, match="integers"):
+        made.targets(np.eye(3))
+    hot = Recipe.build(net(), "sgd", "categorical_crossentropy")
+    assert hot.targets(np.eye(3)).shape == (3, 3)
+    for bad in (np.ones((2, 3)), np.full((1, 3), 1 / 2)):
+        with pytest.raises(RangeError, match="one-hot"):
+            hot.targets(bad)
+    with pytest.raises(UsageError, match="sparse_categorical_crossentropy"):
+        hot.targets([0, 1])
+    binary = Recipe.build(net(L.Dense(1, activation="sigmoid")), "sgd", "binary_crossentropy")
+    assert binary.targets([0, 1]).shape == (2, 1)
+    with pytest.raises(RangeError, match="alice"):
+        binary.targets([0, 2], "labels of alice")
+    with pytest.raises(UsageError, match="numbers"):
+        binary.targets(["yes"])
+
+
+def test_rescaling_of_the_input_is_left_to_its_owner() -> None:
+    scaled = keras.Sequential([L.Input((2, 2)), L.Rescaling(1 / 255, 0.5), L.Flatten(), L.Dense(1)])
+    made = Recipe.build(scaled, "sgd", "mse")
+    assert [x.op for x in made.graph.layers] == ["flatten", "dense"]
+    assert np.allclose(made.features(np.full((1, 2, 2), 51.0)), 0.7)
+    assert Recipe.of(made.header()).graph.scaling == made.graph.scaling
+    with pytest.raises(UsageError, match="wants"):
+        made.features(np.ones((1, 4)))
+
+
+def test_orders_are_permutations_that_all_hosts_draw_alike() -> None:
+    rows = order.batches(5, 0, 1000, 64)
+    assert rows.shape == (15, 64) and len(set(rows.reshape(-1))) == 15 * 64
+    assert not np.array_equal(rows, order.batches(5, 1, 1000, 64))
+    assert order.batches(5, 0, 63, 64).shape == (0, 64)
+    # (fixed: another host or version must not differ)
+    assert order.permutation(1, 0, 8).tolist() == [3, 7, 0, 2, 4, 6, 1, 5]
+    kept = order.kept(1, 2, "dropout", 100_000, 0.3)
+    assert abs(kept.mean() - 0.7) < 0.01
+    assert not np.array_equal(kept, order.kept(1, 3, "dropout", 100_000, 0.3))
+    assert order.kept(1, 2, "a", 100, 0.0).all()
+
+
+def test_the_plaintext_twin_learns_and_leaves_the_model_alone(rng: np.random.Generator) -> None:
+    x = rng.normal(0, 1, (200, 4)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(int) + (x[:, 1] > 0)
+    model = net(L.Dropout(0.1), L.Dense(3, activation="softmax"))
+    before = model.get_weights()
+    made = Recipe.build(model, keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy", 20)
+    heard: list[int] = []
+    shares, weights = plain.train(
+        model, made, x, y, 4, 1, (x, y), lambda epoch, share: heard.append(epoch)
+    )
+    assert heard == [0, 1, 2, 3] and shares[-1] > 0.8
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+    assert any((a != b).any() for a, b in zip(before, weights, strict=True))
+    again, _ = plain.train(model, made, x, y, 4, 1, (x, y))
+    assert again == shares
+
+
+def test_right_answers_are_of_classifications_only() -> None:
+    made = Recipe.build(net(L.Dense(1)), "sgd", "mse")
+    held: Any = {}
+    with pytest.raises(UsageError, match="regression"):
+        evaluate.correct(held, made, Setting(), held, held, held)
+    with pytest.raises(UsageError, match="Profiles"):
+        Setting("dsl")
