@@ -1,0 +1,174 @@
+"""The program "train" without a cluster: what it gives, and the bits and scores it computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.benchmarks.workloads import train
+from tfe_bench.cluster.jobs import Context, InputSpec
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.errors import DataError, UsageError
+from tfe_bench.models import rows as inputs
+from tfe_bench.models import scores
+from tfe_bench.models.order import Order, Saving
+from tfe_bench.models.training import state
+from tfe_bench.models.training.operations import Setting
+from tfe_bench.models.training.plain import Twin
+from tfe_bench.models.training.recipe import Recipe
+
+_BATCH, _ROWS = 16, 70
+
+
+def _recipe(loss: str = "mean_squared_error", seed: int = 2) -> Recipe:
+    import keras
+
+    start = keras.initializers.GlorotUniform(seed=seed)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer=start)])
+    recipe = Recipe.build(model, keras.optimizers.SGD(0.1), loss, _BATCH)
+    return recipe
+
+
+def test_one_bit_says_whether_a_weight_left_its_range(rng: np.random.Generator) -> None:
+    bound, one = scores.LARGEST_WEIGHT, 1 << 24
+    edge = round(bound * one)
+    inside = rng.integers(-edge + 1, edge, 500)
+    cases = [
+        ([edge - 1, 1 - edge, 0, -1, 1], 0),
+        (inside.tolist(), 0),
+        ([0], 0),
+        *(([*inside[:70], bad], 1) for bad in (edge, -edge, edge + 1, -edge - 1)),
+        *(([0, bad], 1) for bad in (2**63 - 1, -(2**63), 2**62, -(2**62), 2**40)),
+        ([edge, -edge, 2**63 - 1] * 40, 1),
+    ]
+
+    def program(party: Any, *weights: Any) -> Any:
+        looked = party.function(lambda w: scores.weights_left(party, [w]))
+        return [looked(w) for w in weights]
+
+    dealer = int(rng.integers(3))
+    arrays = [np.array(values, np.int64) for values, _ in cases]
+    done = simulate(program, *arrays, fractional_bits=24, dealer=dealer)
+    for out in done.outputs:
+        assert [int(bit) for bit in out] == [wanted for _, wanted in cases]
+
+
+def test_squared_errors_are_added_up(rng: np.random.Generator) -> None:
+    recipe = _recipe()
+    x, y = rng.normal(0, 1, (50, 3)), rng.normal(0, 1, (50, 1))
+    arrays = state.initial(recipe)
+    specs = state.specs(recipe)
+
+    def program(party: Any, x: Any, y: Any, *held: Any) -> Any:
+        named = {s.key: v for s, v in zip(specs, held, strict=True)}
+        from dataclasses import replace
+
+        named = {s.key: replace(named[s.key], fractional_bits=s.fractional_bits) for s in specs}
+        given = replace(x, fractional_bits=16), replace(y, fractional_bits=20)
+        f = party.function(lambda h, a, b: scores.score(party, recipe, Setting(), h, a, b))
+        return f(named, *given)
+
+    ring = [np.rint(x * 2**16), np.rint(y * 2**20)]
+    ring += [np.rint(arrays[s.key] * 2.0**s.fractional_bits) for s in specs]
+    done = simulate(program, *(r.astype(np.int64) for r in ring), dealer=int(rng.integers(3)))
+    kernel, bias = (arrays[k] for k in recipe.order)
+    wanted = float(((x @ kernel + bias - y) ** 2).sum())
+    assert abs(done.value() / 2.0**scores.ERROR_BITS - wanted) < 50 * 2.0**-10
+
+
+def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generator) -> None:
+    recipe = _recipe("mean_squared_error")
+    x = rng.normal(0, 1, (_ROWS, 3))
+    y = (x @ [[0.5], [-1.0], [0.25]]) + 0.1
+    order = Order(recipe, 2, _ROWS, 3, "0" * 32, test=_ROWS, steps=7)
+    arrays = state.initial(recipe)
+    given = {
+        f"state{i}": (arrays[s.key] * 2.0**s.fractional_bits, s.fractional_bits)
+        for i, s in enumerate(state.specs(recipe))
+    }
+    for prefix in ("", "test_"):
+        given |= {f"{prefix}x": (x * 2**16, 16), f"{prefix}y": (y * 2**20, 20)}
+    told: list[str] = []
+    measured: dict[int, Any] = {}
+
+    def program(party: Any, *shares: Any) -> Any:
+        from dataclasses import replace
+
+        named = {
+            name: replace(share, fractional_bits=bits)
+            for (name, (_, bits)), share in zip(given.items(), shares, strict=True)
+        }
+        train.check(
+            order.header(),
+            [InputSpec(k, tuple(v.shape.as_list()), v.fractional_bits) for k, v in named.items()],
+        )
+        context = Context(party, order.header(), named, lambda fraction, text: told.append(text))
+        found = train.run(context)
+        measured[party.index] = context.measurements
+        return [found[name] for name in ("state0", "state1", "scores")]
+
+    done = simulate(program, *(np.rint(v).astype(np.int64) for v, _ in given.values()))
+    weights = [done.value(lambda out, i=i: out[i]) / 2.0**24 for i in (0, 1)]
+    errors = done.value(lambda out: out[2]) / 2.0**scores.ERROR_BITS / _ROWS
+    model_recipe = recipe
+    import keras
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.set_weights([arrays[k] for k in recipe.order])
+    twin = Twin(model, model_recipe)
+    for step in range(7):
+        rows = order.batch_rows(step)
+        twin.step(x[rows], y[rows])
+    for ours, theirs in zip(weights, twin.model.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
+    error = float(((np.asarray(twin.model(x)) - y) ** 2).mean())
+    assert errors.shape == (2,) and abs(errors[-1] - error) < 1e-3
+    for each in measured.values():
+        assert each["scored"] == [4, 7] and each["steps"] == 7 and len(each["seconds"]) == 6
+        assert len(each["rounds"]) == 1 and each["losses"] == []
+    assert any("epoch 2 of 2, step 3 of 4" in text for text in told)
+
+
+def test_orders_survive_json_and_strangers_do_not() -> None:
+    import json
+
+    recipe = _recipe()
+    order = Order(recipe, 3, 64, 5, "ab" * 16, saving=Saving("a", 5, True), chunk=32, guard=4)
+    again = Order.of(json.loads(json.dumps(order.header())))
+    assert again.header() == order.header() and again.what() == order.what()
+    assert again.total == 12 and [len(c) for c in again.chunks] == [32, 32]
+    assert [i.name for i in again.wanted()][-4:] == ["x0", "y0", "x1", "y1"]
+    assert again.wanted()[-1].late
+    # names of layers and learning rates may be others
+    assert _recipe().header() != order.recipe.header()
+    other = Order(_recipe(), 9, 64, 5, "cd" * 16, chunk=32)
+    assert other.what() == order.what()
+    assert Order(recipe, 3, 64, 6, "ab" * 16, chunk=32).what() != order.what()
+    header = order.header()
+    for name in ("recipe", "epochs", "rows", "seed", "run"):
+        with pytest.raises((UsageError, DataError)):
+            Order.of({k: v for k, v in header.items() if k != name})
+    for name in header:
+        for value in ([], {}, "x", -1, 1.5, None if name in ("recipe", "run") else {"a": 1}):
+            if name == "deploy" and isinstance(value, dict):
+                continue  # the program deploy's own parameters
+            with pytest.raises((UsageError, DataError)):
+                Order.of({**header, name: value})
+    with pytest.raises(UsageError, match="no parameter"):
+        Order.of({**header, "more": 1})
+
+
+def test_rows_are_shuffled_alike_and_cut_whole() -> None:
+    recipe = _recipe()
+    x, y = np.arange(60.0).reshape(20, 3), np.arange(20.0)[:, None]
+    first, again = inputs.shuffled(4, x, y), inputs.shuffled(4, x, y)
+    np.testing.assert_array_equal(first[0], again[0])
+    assert sorted(first[1][:, 0]) == list(range(20)) and first[1][:, 0].tolist() != y[:, 0].tolist()
+    np.testing.assert_array_equal(first[0][:, 0], 3 * first[1][:, 0])
+    late = inputs.late_rows(recipe, x, y, 16)
+    assert [v.shape for v in late.values()] == [(16, 3), (16, 1), (4, 3), (4, 1)]
+    for name, value in late.items():
+        made = value.make()
+        assert (made.shape, made.fractional_bits) == (value.shape, value.fractional_bits), name
