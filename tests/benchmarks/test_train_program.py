@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -110,8 +111,9 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
         return [found[name] for name in ("state0", "state1", "scores")]
 
     done = simulate(program, *(np.rint(v).astype(np.int64) for v, _ in given.values()))
-    weights = [done.value(lambda out, i=i: out[i]) / 2.0**24 for i in (0, 1)]
-    errors = done.value(lambda out: out[2]) / 2.0**scores.ERROR_BITS / _ROWS
+    *values, errors = (done.value(operator.itemgetter(i)) for i in range(3))
+    weights = [v / 2.0**24 for v in values]
+    errors = errors / 2.0**scores.ERROR_BITS / _ROWS
     model_recipe = recipe
     import keras
 
@@ -151,7 +153,8 @@ def test_orders_survive_json_and_strangers_do_not() -> None:
         with pytest.raises((UsageError, DataError)):
             Order.of({k: v for k, v in header.items() if k != name})
     for name in header:
-        for value in ([], {}, "x", -1, 1.5, None if name in ("recipe", "run") else {"a": 1}):
+        odd: tuple[Any, ...] = ([], {}, "x", -1, 1.5, {"a": 1})
+        for value in odd:
             if name == "deploy" and isinstance(value, dict):
                 continue  # the program deploy's own parameters
             with pytest.raises((UsageError, DataError)):
