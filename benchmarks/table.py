@@ -167,8 +167,12 @@ def _figures(record: Record) -> list[tuple[str, str]]:
     spread = f"{human_seconds(seconds.min)} .. {human_seconds(seconds.max)}"
     run = human_seconds(seconds.median)
     trains = record.workload == "train"
-    if record.repeats > 1:
-        run += f"  ({spread}, {record.repeats} {'batches' if trains else 'runs'})"
+    count, noun = record.repeats, "runs"
+    if trains:  # of thousands a record has quantiles
+        batches = (record.agreement or {}).get("batches")
+        count, noun = batches if isinstance(batches, int) else count, "batches"
+    if count > 1:
+        run += f"  ({spread}, {count} {noun})"
     return [
         ("per batch" if trains else "run time", run),
         ("build graph", _seconds(record.build_seconds)),

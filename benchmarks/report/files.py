@@ -45,7 +45,7 @@ def write(reading: Reading, path: Path) -> list[Path]:
     text = page.render(reading, pictures)
     written = [path]
     try:
-        for name in ("time", "network", "bytes", "memory"):
+        for name in ("time", "network", "bytes", "memory", "learning"):
             beside = path.with_name(f"{path.stem}-{name}.png")
             if name in pictures:
                 _replace(beside, pictures[name].light)

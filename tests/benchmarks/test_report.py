@@ -246,7 +246,7 @@ def test_only_the_same_work_on_such_a_network_stands_beside_ours(make_record: Ma
     assert beside.pairs(other) == []
 
 
-def test_curves_are_of_whole_epochs_and_of_the_newest(make_record: Maker) -> None:
+def test_curves_are_of_whole_epochs_and_of_the_newest(tmp_path: Path, make_record: Maker) -> None:
     given = {"model": "network-a", "optimizer": "sgd", "batch": 128, "dataset": "mnist"}
 
     def trained(after: list[float], private: list[float], **more: Any) -> Any:
@@ -268,6 +268,8 @@ def test_curves_are_of_whole_epochs_and_of_the_newest(make_record: Maker) -> Non
     ]
     theirs = found[0].published()
     assert theirs is not None and theirs.accuracy == 96.8
+    written = files.write(reading.Reading(tuple(records), (), ()), tmp_path / "r.html")
+    assert tmp_path / "r-learning.png" in written
     drawn = plots.draw(records)["learning"]
     assert drawn.light.startswith(_PNG) and drawn.dark.startswith(_PNG)
     text = page.render(reading.Reading(tuple(records), (), ()), {"learning": drawn})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.records import Record
+    from tfe_bench.cluster.client import JobResult
     from tfe_bench.models.datasets import Rows
     from tfe_bench.models.order import Order
     from tfe_bench.models.trainable import History, Trainable
@@ -23,6 +25,7 @@ _RATES = {"sgd": 0.01, "amsgrad": 0.001, "adam": 0.001}
 _MOMENTUM = 0.9
 # By which private and plaintext answers may differ: both have chance in them.
 _TOLERANCE = 0.02
+_MOST_TIMES = 255
 
 
 def add_parser(commands: Any) -> None:
@@ -342,7 +345,9 @@ def _record(
         "plain": plain,
         "samples": order.test or order.holdout,
         "loss": history.history.get("loss"),
+        "batches": len(history.result.measured[0]["seconds"]),
     }
+    thinned = _thinned(history.result)
     parameters = {
         "model": Path(arguments.model).name,
         "optimizer": arguments.optimizer,
@@ -361,13 +366,24 @@ def _record(
         "train",
         arguments,
         cluster,
-        history.result,
+        thinned,
         parameters,
         correct,
         None,
         order.recipe.numbers.activation,
         agreement=learning,
     )
+
+
+def _thinned(result: JobResult) -> JobResult:
+    """With quantiles of the batches' times where there are thousands: fastest, slowest, median."""
+    times = sorted(max(t) for t in zip(*(m["seconds"] for m in result.measured), strict=True))
+    if len(times) <= _MOST_TIMES:
+        return result
+    last = _MOST_TIMES - 1
+    kept = [times[round(i * (len(times) - 1) / last)] for i in range(_MOST_TIMES)]
+    measured = [{**m, "seconds": kept} for m in result.measured]
+    return dataclasses.replace(result, measured=measured)
 
 
 def _write(arguments: argparse.Namespace, history: History) -> None:
