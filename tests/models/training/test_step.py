@@ -1,0 +1,74 @@
+"""A whole step: no mask hides two messages, and equal inputs give other words every time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.models.training import state, step
+from tfe_bench.models.training.operations import Setting
+from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.protocols.fixedpoint import FixedPoint
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.sharing import Shared
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+
+
+def net() -> Any:
+    """One of each of the larger protocols."""
+    return keras.Sequential(
+        [
+            L.Input((6, 6, 1)),
+            L.Conv2D(2, 3),
+            L.BatchNormalization(),
+            L.MaxPooling2D(2),
+            L.ReLU(),
+            L.Flatten(),
+            L.Dense(4, activation="relu"),
+            L.Dense(4, activation="tanh"),
+            L.Dense(3, activation="softmax"),
+        ]
+    )
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "amsgrad"])
+def test_each_mask_of_a_step_hides_one_message_of_one_call(
+    optimizer: str, rng: np.random.Generator
+) -> None:
+    recipe = Recipe.build(net(), optimizer, "categorical_crossentropy", 4)
+    specs, first = state.specs(recipe), state.initial(recipe)
+    x = rng.normal(0, 1, (4, 6, 6, 1))
+    y = np.eye(3)[rng.integers(0, 3, 4)]
+    arrays = [FixedPoint(s.fractional_bits).encode(first[s.key]) for s in specs]
+    given = [*arrays, FixedPoint(16).encode(x), FixedPoint(20).encode(y)]
+
+    def program(party: Party, *shares: Shared) -> Any:
+        import tensorflow as tf
+
+        held = {
+            s.key: replace(v, fractional_bits=s.fractional_bits)
+            for s, v in zip(specs, shares, strict=False)
+        }
+        x, y = replace(shares[-2], fractional_bits=16), replace(shares[-1], fractional_bits=20)
+        public = {k: tf.constant(v) for k, v in step.public_values(recipe, 0).items()}
+
+        def next_state(held: Any, x: Shared, y: Shared, public: Any) -> Any:
+            return step.step(party, recipe, Setting(), held, x, y, public)[0]
+
+        function = party.function(next_state)
+        # shares and secrets are the same in both calls: only masks differ
+        return [function(held, x, y, public) for _ in range(2)]
+
+    pads = simulate(program, *given, record=True).pads
+    sent = pads[pads["sent"] == 1]
+    names = set(zip(sent["key"], sent["hi"], sent["lo"], strict=True))
+    assert len(sent) > 100 and len(names) == len(sent)
+    # messages of more than 16 bytes: shorter ones may be equal by chance
+    long = sent[sent["bytes"] > 16]
+    assert len(set(long["digest"])) == len(long) > 100
