@@ -88,6 +88,9 @@ class Program:
         wide: whether it takes inputs over Z_2^128; others are refused before `check`.
         permit: refuses a client for what the store holds, before anything runs (raises UsageError
             or PolicyError). The store may change before the job's turn: `run` asks again.
+        together: how many samples a job brings, if waiting jobs with equal parameters may be run
+            as one: their inputs joined along the first axis, their outputs parted again (see
+            batching.py). 0 for a job that runs alone.
     """
 
     name: str
@@ -96,6 +99,7 @@ class Program:
     about: str = ""
     wide: bool = False
     permit: Callable[[str, Store, Mapping[str, Any], Sequence[InputSpec]], None] | None = None
+    together: Callable[[Mapping[str, Any], Sequence[InputSpec]], int] | None = None
 
     def admit(self, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         """Refuses unfit parameters or inputs before anything runs.
