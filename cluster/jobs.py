@@ -91,6 +91,9 @@ class Program:
         permit: refuses a client for what the store holds, before anything runs (raises UsageError
             or PolicyError). The store may change before the job's turn: `run` asks again.
         late: whether inputs may arrive while it runs; others are refused before `check`.
+        together: how many samples a job brings, if waiting jobs with equal parameters may be run
+            as one: their inputs joined along the first axis, their outputs parted again (see
+            batching.py). 0 for a job that runs alone.
     """
 
     name: str
@@ -100,6 +103,7 @@ class Program:
     wide: bool = False
     permit: Callable[[str, Store, Mapping[str, Any], Sequence[InputSpec]], None] | None = None
     late: bool = False
+    together: Callable[[Mapping[str, Any], Sequence[InputSpec]], int] | None = None
 
     def admit(self, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         """Refuses unfit parameters or inputs before anything runs.

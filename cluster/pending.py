@@ -43,6 +43,8 @@ class Job:
         turn: party 0's: set when the job's turn has come, or never will.
         summoned: party 0 has opened a stream for it here.
         began: when its turn came.
+        riders: jobs of others that go with it: its client's leaving ends them not.
+        rides: it goes with another, whose session it uses.
     """
 
     def __init__(self, name: str, client: str, header: dict[str, Any], place: Place) -> None:
@@ -83,6 +85,8 @@ class Job:
         self.summoned = False
         self.submitted = time.monotonic()
         self.began: float | None = None
+        self.riders: list[Job] = []
+        self.rides = False
         self._closers: list[Callable[[], object]] = []
         # The client is part of it: the three workers judge by their policies one and the same.
         self.digest = handshake.program_digest(
@@ -111,6 +115,23 @@ class Job:
                 raise self.failed
             self.began = time.monotonic()
 
+    def board(self) -> None:
+        """Marks it as going with another job.
+
+        Raises:
+            TfeBenchError: it has failed before.
+        """
+        self.begin()
+        self.rides = True
+
+    def stay(self) -> None:
+        """Takes `board` back: it waits for its own turn, or ends if it has failed meanwhile."""
+        with self.met:
+            self.rides = False
+            self.began = None
+            if self.failed is not None:
+                self.finish(self.failed)
+
     def fail(self, error: TfeBenchError) -> bool:
         """Ends the job; the first cause counts.  Returns whether this was it."""
         with self.met:
@@ -124,7 +145,7 @@ class Job:
         self.arrivals.end(error)
         for closer in closers:
             closer()
-        if self.link is not None:
+        if self.link is not None and not self.riders:
             self.link.fail(error)
         return first
 

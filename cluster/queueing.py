@@ -98,6 +98,18 @@ class JobQueue:
                 self._changed.wait()
             return None
 
+    def waiting(self) -> list[Place]:
+        """Those that could run now, in their order."""
+        with self._changed:
+            return [place for place in self._places if place.ready and not place.running]
+
+    def put_back(self, place: Place) -> None:
+        """Gives a job that was taken with another its own turn again."""
+        with self._changed:
+            place.running = False
+            self._changed.notify_all()
+            self._tell()
+
     def before(self, place: Place) -> int:
         """How many jobs run or wait before this one."""
         with self._changed:

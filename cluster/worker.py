@@ -17,13 +17,13 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import grpc
 
-from tfe_bench.cluster import expiry, handshake, jobs, tls, wire
+from tfe_bench.cluster import batching, expiry, handshake, jobs, tls, wire
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.late import Inputs
@@ -541,12 +541,12 @@ class Worker:
         try:
             went = bool(await reading == GO)
         except asyncio.CancelledError:
-            if job.failed is None:  # party 0 hung up
+            if job.failed is None and not job.rides:  # party 0 hung up
                 raise
         except Exception as error:
             log.debug("party 0's stream broke (%s)", type(error).__name__)
         finally:
-            if not went:
+            if not went and not job.rides:
                 job.fail(JobCancelled("Party 0 ended the job before its turn."))
         return went
 
@@ -653,8 +653,9 @@ class Worker:
         await asyncio.wait({ahead, turn}, return_when=asyncio.FIRST_COMPLETED)
         if not turn.done():
             turn.cancel()
-            job.fail(JobCancelled(f"Party {peer} ended the job before its turn."))
-        if job.failed is not None:
+            if not job.rides:
+                job.fail(JobCancelled(f"Party {peer} ended the job before its turn."))
+        if job.failed is not None or job.rides:  # (who rides needs no session of its own)
             return False
         try:
             await call.write(GO)
@@ -713,18 +714,21 @@ class Worker:
 
     def _run_begun(self, job: Job) -> None:
         log.info("job %s (%s, of %s) begins", job.short, job.header["program"], job.client)
-        timer = threading.Timer(
-            self.policy.job_seconds,
-            lambda: job.fail(
-                PolicyError(
-                    f"The job ran longer than party {self.party} allows "
-                    f"({self.policy.job_seconds:g} s, limits.job_seconds in worker.toml)."
-                )
-            ),
-        )
+        link: SessionLink | None = None
+
+        def expire() -> None:
+            error = PolicyError(
+                f"The job ran longer than party {self.party} allows "
+                f"({self.policy.job_seconds:g} s, limits.job_seconds in worker.toml)."
+            )
+            for each in (job, *job.riders):
+                each.fail(error)
+            if link is not None:
+                link.fail(error)
+
+        timer = threading.Timer(self.policy.job_seconds, expire)
         timer.daemon = True
         timer.start()
-        link = None
         failure: BaseException | None = None
         try:
             link = self._meet(job)
@@ -732,27 +736,26 @@ class Worker:
             log.info("job %s is done", job.short)
         except TfeBenchError as error:
             cause = (link.cause if link else None) or error
-            job.fail(cause)
+            for each in (job, *job.riders):
+                each.fail(cause)
             failure = job.failed or cause
             log.warning("job %s failed: %s", job.short, _line(failure))
         except Exception as error:
             log.error("job %s failed: %s", job.short, _where(error))
-            job.fail(ClusterError(f"Party {self.party} failed ({type(error).__name__})."))
+            for each in (job, *job.riders):
+                each.fail(ClusterError(f"Party {self.party} failed ({type(error).__name__})."))
             failure = error
         finally:
             timer.cancel()
             if link is not None:
                 link.finish()
                 threading.Timer(5.0, link.drop).start()
-            job.finish(failure)
+            for rider in job.riders:
+                self._dismiss(rider, rider.failed)
+            job.finish(failure or job.failed)
 
     def _compute(self, job: Job, link: SessionLink) -> None:
-        import numpy as np
-        import tensorflow as tf
-
-        from tfe_bench.cluster import seeds
         from tfe_bench.protocols.party import Party
-        from tfe_bench.protocols.sharing import Shared
 
         party = Party(self.party, link.handle, _DEALER)
         party._on_abort = link.explain
@@ -761,10 +764,160 @@ class Worker:
             for _ in range(2):
                 party.exchange(bytes(job.warm_up_bytes))
         idle = self._memory.start()
+        program = jobs.load(job.header["program"])
+        job.riders = self._board(job, party, program)
+        brought = self._taken(party, program, job)
+        aboard = [each for each, inputs in brought if inputs is not None]
+        own = [inputs for _, inputs in brought if inputs is not None]
+        del brought
+        if not aboard:
+            raise job.failed or ClusterError("No job of the batch is left.")
+        counts: list[int] = []
+        inputs: MutableMapping[str, Any] = own[0]
+        if job.riders:
+            inputs, counts = batching.merged(own)
+        own.clear()
+
+        shown = 0.0
+
+        def progress(fraction: float, text: str) -> None:
+            nonlocal shown
+            # One worker tells, and not more often than a person can read.
+            now = time.monotonic()
+            if self.party == 0 and now - shown > 0.1:
+                shown = now
+                for each in aboard:
+                    each.events.put(wire.event("progress", fraction=fraction, text=text))
+
+        context = Context(
+            party,
+            job.header["parameters"],
+            inputs,
+            progress,
+            client=aboard[0].client,
+            store=self._store,
+        )
+        with party.active():
+            outputs = program.run(context)
+        # Nobody closes before everybody has finished.
+        party.exchange(b"done")
+        measured = {
+            "build_seconds": party.build_seconds,
+            **context.measurements,
+            "idle_memory": idle,
+            "peak_memory": self._memory.peak(),
+        }
+        if counts:
+            measured["batched"] = {"requests": len(counts), "samples": sum(counts)}
+        parts = batching.parted(outputs, counts) if counts else [outputs]
+        for each, part in zip(aboard, parts, strict=True):
+            if each.failed is not None:  # its client has left
+                continue
+            each.events.put(wire.event("measured", **measured))
+            for name, output in part.items():
+                self._reveal_to_client(each, name, output)
+            each.events.put(wire.event("done"))
+
+    def _taken(
+        self, party: Any, program: jobs.Program, job: Job
+    ) -> list[tuple[Job, Inputs | None]]:
+        """The inputs of a job and of those that go with it; None of one that is refused now."""
+        if not job.riders:
+            return [(job, self._inputs(party, job))]
+        found: list[tuple[Job, Inputs | None]] = []
+        refused: list[TfeBenchError | None] = []
+        for each in (job, *job.riders):
+            inputs = Inputs()
+            error: TfeBenchError | None = None
+            try:
+                inputs = self._inputs(party, each)
+                if program.permit is not None:  # the store may have changed since it came
+                    specs = each.inputs
+                    program.permit(each.client, self._store, each.header["parameters"], specs)
+            except TfeBenchError as its:
+                error = its
+            found.append((each, inputs))
+            refused.append(error)
+        fine = batching.agreed(party, [error is None for error in refused])
+        for i, (each, _) in enumerate(found):
+            if not fine[i]:
+                # what is wrong with one client's shares is no matter of the others
+                each.fail(refused[i] or ProtocolError("Another worker refused this job's inputs."))
+                found[i] = (each, None)
+        return found
+
+    def _board(self, job: Job, party: Any, program: jobs.Program) -> list[Job]:
+        """The waiting jobs that all three workers take along with this one."""
+        if batching.samples(program, job) == 0:
+            return []
+        waiting: list[Job] = []
+        if self.party == 0:
+            by_place = {id(each.place): each for each in list(self._jobs.values())}
+            ready = [by_place.get(id(place)) for place in self._queue.waiting()]
+            waiting = batching.chosen(program, job, [each for each in ready if each is not None])
+        offered = batching.offered(party, waiting)
+        if not offered:
+            return []
+        boarded = [self._boarded(program, job, *row) for row in offered]
+        fits = batching.agreed(party, [each is not None for each in boarded])
+        riders = []
+        for each, fine in zip(boarded, fits, strict=True):
+            if each is None:
+                continue
+            if fine:
+                riders.append(each)
+                log.info("job %s (of %s) goes with job %s", each.short, each.client, job.short)
+            else:
+                each.stay()
+                self._queue.put_back(each.place)
+                if each.over.is_set():
+                    self._queue.leave(each.place)
+        return riders
+
+    def _boarded(self, program: jobs.Program, lead: Job, name: str, digest: str) -> Job | None:
+        """A job of a name, taken from the queue; None if it cannot go along."""
+        job = self._jobs.get(name)
+        if job is None or job.digest != digest or job is lead or job.began is not None:
+            return None
+        if not job.complete.is_set() or not batching.alike(lead, job):
+            return None
+        if batching.samples(program, job) == 0:
+            return None
+        try:
+            job.board()
+        except TfeBenchError:
+            return None
+        job.place.running = True
+        return job
+
+    def _dismiss(self, rider: Job, error: BaseException | None) -> None:
+        """Ends a job that went with another."""
+        rider.finish(error)
+        self._queue.leave(rider.place)
+
+    def _inputs(self, party: Any, job: Job) -> Inputs:
+        """A job's inputs as private tensors.
+
+        Raises:
+            ProtocolError: its client gave shares that do not fit each other; only once all of them
+                were looked at, so that the workers stay in step.
+        """
+        import numpy as np
+        import tensorflow as tf
+
+        from tfe_bench.cluster import seeds
+        from tfe_bench.protocols.sharing import Shared
+
         role = (self.party - _DEALER) % 3
+        wrong: list[ProtocolError] = []
 
         def shared(spec: InputSpec, seed: dict[str, bytes], masked: bytearray) -> Shared:
-            _check_copies(party, spec.name, seed, masked)
+            try:
+                _check_copies(party, spec.name, seed, masked)
+            except ProtocolError as error:
+                if spec.late:
+                    raise
+                wrong.append(error)
             parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
             for name, value in seed.items():
                 words = seeds.expand(value, spec.words)
@@ -795,40 +948,9 @@ class Worker:
             del masked
         job.masked.clear()
         job.seeds.clear()
-
-        shown = 0.0
-
-        def progress(fraction: float, text: str) -> None:
-            nonlocal shown
-            # One worker tells, and not more often than a person can read.
-            now = time.monotonic()
-            if self.party == 0 and now - shown > 0.1:
-                shown = now
-                job.events.put(wire.event("progress", fraction=fraction, text=text))
-
-        context = Context(
-            party,
-            job.header["parameters"],
-            inputs,
-            progress,
-            client=job.client,
-            store=self._store,
-        )
-        program = jobs.load(job.header["program"])
-        with party.active():
-            outputs = program.run(context)
-        # Nobody closes before everybody has finished.
-        party.exchange(b"done")
-        measured = {
-            "build_seconds": party.build_seconds,
-            **context.measurements,
-            "idle_memory": idle,
-            "peak_memory": self._memory.peak(),
-        }
-        job.events.put(wire.event("measured", **measured))
-        for name, output in outputs.items():
-            self._reveal_to_client(job, name, output)
-        job.events.put(wire.event("done"))
+        if wrong:
+            raise wrong[0]
+        return inputs
 
     def _reveal_to_client(self, job: Job, name: str, value: Any) -> None:
         """Sends this party's parts of a result: the client alone puts them together."""

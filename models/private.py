@@ -100,10 +100,12 @@ class PrivateModel:
         for own, name in zip(self.graph.inputs, program.input_names(self.plan), strict=True):
             array = arrays[own]
             # (not >, which NaN would pass)
-            if not np.abs(array).max() <= self.bounds[own]:
+            outside = int((~(np.abs(array) <= self.bounds[own])).sum())
+            if outside:
+                # how many, and not which: an error may end in a log
                 raise RangeError(
                     f"The input {own!r} has values outside of the model's range, "
-                    f"|v| <= {self.bounds[own]:g}. Received: {np.abs(array).max():g}. Scale the "
+                    f"|v| <= {self.bounds[own]:g}. Received: {outside} of {array.size}. Scale the "
                     "images as the model was trained, or convert it with larger ranges."
                 )
             encoded = FixedPoint(self.plan.fraction).encode(array)

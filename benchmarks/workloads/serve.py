@@ -8,6 +8,7 @@ from typing import Any
 
 from tfe_bench.benchmarks.harness import PARAMETERS
 from tfe_bench.benchmarks.workloads import predict
+from tfe_bench.cluster.batching import MOST_SAMPLES
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.cluster.store import Facts, Store, check_name
 from tfe_bench.errors import UsageError
@@ -22,8 +23,6 @@ from tfe_bench.models.service import (
 )
 from tfe_bench.protocols.sharing import Shared
 
-_MOST_SAMPLES = 4096
-
 
 def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """Refuses what is no question to a model.
@@ -34,9 +33,9 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     check_known(SERVE, parameters, ("name", "deployment", "batch", *PARAMETERS))
     check_name(parameters.get("name"))
     check_deployment(parameters.get("deployment"))
-    if not inputs or not inputs[0].shape or inputs[0].shape[0] > _MOST_SAMPLES:
+    if not inputs or not inputs[0].shape or inputs[0].shape[0] > MOST_SAMPLES:
         raise UsageError(
-            f"A prediction has inputs of 1 to {_MOST_SAMPLES} samples. Received: "
+            f"A prediction has inputs of 1 to {MOST_SAMPLES} samples. Received: "
             f"{[(i.name, list(i.shape)) for i in inputs][:4]}."
         )
 
@@ -94,4 +93,12 @@ def run(context: Context) -> dict[str, Shared]:
     return dict(zip(outputs, refreshed, strict=True))
 
 
-PROGRAM = Program(SERVE, run, check, "predicts with a kept model", permit=permit)
+def together(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> int:
+    """How many samples a question brings; one that is timed repeatedly is asked alone."""
+    once = parameters.get("repeat", 1) == 1 and not parameters.get("warm_up", 1)
+    if not once or parameters.get("trace"):
+        return 0
+    return inputs[0].shape[0]
+
+
+PROGRAM = Program(SERVE, run, check, "predicts with a kept model", permit=permit, together=together)

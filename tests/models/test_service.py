@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster.conftest import Hosts
 from tests.models.conftest import CLIENTS
+from tfe_bench.cluster import wire
 from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.cluster.launch import Cluster
 from tfe_bench.cluster.store import SUFFIX
@@ -238,6 +239,88 @@ def test_damaged_and_foreign_files_are_told_and_others_still_served(
     _check(owner, "other", other, rng)
     for name in ("tiny", "other"):
         service.remove_model(owner, name)
+
+
+def test_waiting_requests_are_one_batch(
+    hosts: Hosts,
+    clients: dict[str, Any],
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that asks for batches of 1 is busy; the others wait, and then go together.
+
+    Who lies about its shares is refused alone, and who leaves takes nothing from the others.
+    """
+    import threading
+    from concurrent.futures import ThreadPoolExecutor
+
+    private = _model()
+    owner, hospital, guest = (clients[name] for name in CLIENTS)
+    service.deploy_model(owner, private, "tiny", ["*"], replace=True)
+    model = service.find(owner, "tiny")
+    begun, queued = threading.Event(), threading.Barrier(5, timeout=60)
+    stub = wire.stub
+
+    def lying(channel: Any, method: str) -> Any:
+        call = stub(channel, method)
+        if channel is not guest._channels[1]:
+            return call
+
+        def changed(requests: Iterator[bytes]) -> Iterator[bytes]:
+            for blob in requests:
+                yield blob[:-1] + bytes([blob[-1] ^ 1]) if blob.startswith(b"D") else blob
+
+        return lambda requests, **options: call(changed(requests), **options)
+
+    monkeypatch.setattr(wire, "stub", lying)
+
+    def slow() -> None:
+        def progress(fraction: float, text: str) -> None:
+            begun.set()
+
+        # (until the others wait, however long that takes)
+        images = _images(rng, 1500)
+        got, _ = service.predict(hospital, model, images, batch=1, progress=progress)
+        np.testing.assert_allclose(got, private.plain(images), rtol=0, atol=2e-3)
+
+    def waiting(client: Any, count: int, leaves: bool) -> Any:
+        begun.wait(60)
+        told = False
+
+        def progress(fraction: float, text: str) -> None:
+            nonlocal told
+            if "waiting" in text and not told:
+                told = True
+                queued.wait()
+            elif leaves and told and "waiting" not in text:
+                raise KeyboardInterrupt
+
+        images = np.random.default_rng(count).uniform(0, 1, (count, 6, 6, 1))
+        try:
+            got, result = service.predict(client, model, images, progress=progress)
+        except KeyboardInterrupt:
+            return "left"
+        except ProtocolError as error:
+            return str(error)
+        np.testing.assert_allclose(got, private.plain(images), rtol=0, atol=2e-3)
+        return [each.get("batched") for each in result.measured]
+
+    asking = [(owner, 3, True), (owner, 2, False), (guest, 4, False), (hospital, 1, False)]
+    with ThreadPoolExecutor(6) as pool:
+        first = pool.submit(slow)
+        others = [pool.submit(waiting, *each) for each in asking]
+        queued.wait()
+        found = [other.result() for other in others]
+        first.result()
+    together = {"requests": 3, "samples": 6}
+    assert found[1] == found[3] == [together] * 3, found
+    assert "do not fit each other" in found[2] or "refused this job" in found[2]
+    assert found[0] in ("left", [together] * 3)
+    # the queue is free again, also of those that went along
+    _check(owner, "tiny", private, rng)
+    for client in (owner, hospital, guest):
+        assert all(not each["jobs"] for each in client.status())
+    service.remove_model(owner, "tiny")
 
 
 def test_several_clients_at_once_get_their_own(

@@ -1,0 +1,108 @@
+"""Waiting jobs that go with the one whose turn it is: one session and one graph for all of them.
+
+A program says which of its jobs may (`Program.together`), and takes what they bring as one batch.
+Party 0 offers the jobs that wait in its queue.  One goes along if all three workers have it,
+complete and with the same digest, permit it now, and find its shares in order.  The others keep
+their turn.
+
+Each job's inputs come from its own client and its outputs go there alone.  What a client learns of
+the others is that there were some: their number of samples, by the figures of the whole batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.cluster.jobs import InputSpec, Program
+from tfe_bench.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.pending import Job
+    from tfe_bench.protocols.party import Party
+    from tfe_bench.protocols.sharing import Shared
+
+# Samples of one batch: what a client alone may send at once.
+MOST_SAMPLES = 4096
+_MOST_BYTES = 1 << 20
+
+
+def samples(program: Program, job: Job) -> int:
+    """How many samples a job brings if it may go with others, else 0."""
+    if program.together is None or any(spec.limbs != 1 or spec.late for spec in job.inputs):
+        return 0
+    return program.together(job.header["parameters"], job.inputs)
+
+
+def alike(a: Job, b: Job) -> bool:
+    """Whether two jobs are one computation on different samples."""
+
+    def kind(job: Job) -> Any:
+        return (
+            job.header["program"],
+            job.header["parameters"],
+            [_sample(spec) for spec in job.inputs],
+            job.shaping,
+            job.warm_up_bytes,
+        )
+
+    return bool(kind(a) == kind(b))
+
+
+def _sample(spec: InputSpec) -> Any:
+    return (spec.name, spec.shape[1:], spec.fractional_bits, spec.limbs)
+
+
+def chosen(program: Program, lead: Job, waiting: Sequence[Job]) -> list[Job]:
+    """The waiting jobs that go with one: in their order, as long as there is room."""
+    room = MOST_SAMPLES - samples(program, lead)
+    found: list[Job] = []
+    for job in waiting:
+        count = samples(program, job)
+        if 0 < count <= room and alike(lead, job):
+            found.append(job)
+            room -= count
+    return found
+
+
+def offered(party: Party, jobs: Sequence[Job]) -> list[tuple[str, str]]:
+    """What party 0 offers, at all three: names and digests."""
+    offer = json.dumps([[job.name, job.digest] for job in jobs]).encode()
+    # messages of an exchange are of one length, which all three know
+    size = int.from_bytes(party.exchange(len(offer).to_bytes(8, "little"))[0], "little")
+    if size > _MOST_BYTES:
+        raise ProtocolError("Party 0's offer is malformed.")
+    told = party.exchange(offer.ljust(size)[:size])[0]
+    try:
+        rows = [(str(name), str(digest)) for name, digest in json.loads(told)]
+    except (ValueError, TypeError) as error:
+        raise ProtocolError("Party 0's offer is malformed.") from error
+    return rows
+
+
+def agreed(party: Party, fits: Sequence[bool]) -> list[bool]:
+    """For each job, whether all three workers said so."""
+    told = party.exchange(bytes(fits))
+    if any(len(each) != len(fits) for each in told):
+        raise ProtocolError("The workers do not speak of the same jobs.")
+    return [all(each[i] for each in told) for i in range(len(fits))]
+
+
+def merged(inputs: Sequence[Mapping[str, Shared]]) -> tuple[dict[str, Shared], list[int]]:
+    """The samples of all jobs one after the other, and how many each brought."""
+    from tfe_bench.protocols import shapes
+
+    counts = [int(next(iter(each.values())).shape[0]) for each in inputs]
+    return {name: shapes.concat([each[name] for each in inputs], 0) for name in inputs[0]}, counts
+
+
+def parted(outputs: Mapping[str, Shared], counts: Sequence[int]) -> list[dict[str, Shared]]:
+    """What of a batch's outputs belongs to each job."""
+    found: list[dict[str, Shared]] = []
+    begin = 0
+    for count in counts:
+        end = begin + count
+        found.append({k: x.map(lambda a, b=begin, e=end: a[b:e]) for k, x in outputs.items()})
+        begin = end
+    return found
