@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.errors import RangeError
 from tfe_bench.models import kinds
 from tfe_bench.models.graph import Array, Graph, Layer, replaced
 
@@ -56,6 +57,28 @@ def _bias(layer: Layer, count: int) -> Array:
 
 
 # ---- dropping and moving out
+
+
+def leave_training(graph: Graph) -> Graph:
+    """Dropout does nothing in a prediction, BatchNormalization is an affine map.
+
+    Raises:
+        RangeError: a running variance that is not positive; the layer is named.
+    """
+
+    def left(x: Layer) -> Layer:
+        if x.op == "dropout":
+            return replace(x, op="identity", options={})
+        if x.op != "batch_norm":
+            return x
+        variance = _wide(x.weights["moving_variance"]) + x.options["epsilon"]
+        if (variance <= 0).any():
+            raise RangeError(f"Layer {x.name!r} has a variance that is not positive.")
+        factor = _wide(x.weights.get("gamma", 1.0)) / np.sqrt(variance)
+        shift = _wide(x.weights.get("beta", 0.0)) - _wide(x.weights["moving_mean"]) * factor
+        return replace(x, op="affine", options={}, weights={"kernel": factor, "bias": shift})
+
+    return replaced(graph, [left(x) for x in graph.layers])
 
 
 def drop_identities(graph: Graph) -> Graph:
@@ -393,7 +416,8 @@ PASSES: tuple[Pass, ...] = (
 
 
 def optimise(graph: Graph) -> Graph:
-    """All passes, in order."""
+    """All passes, in order, of a model that is done with training."""
+    graph = leave_training(graph)
     for each in PASSES:
         graph = each(graph)
     return graph

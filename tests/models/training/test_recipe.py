@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tfe_bench.errors import DataError, RangeError, UsageError
+from tfe_bench.models.private import convert
 from tfe_bench.models.training import evaluate, order, plain, state, step
 from tfe_bench.models.training.operations import Setting
 from tfe_bench.models.training.recipe import Recipe
@@ -217,3 +218,16 @@ def test_right_answers_are_of_classifications_only() -> None:
         evaluate.correct(held, made, Setting(), held, held, held)
     with pytest.raises(UsageError, match="Profiles"):
         Setting("dsl")
+
+
+def test_the_graph_of_a_training_predicts_as_its_model(rng: np.random.Generator) -> None:
+    layers = [L.BatchNormalization(), L.ReLU(), L.Dropout(0.5), L.Dense(2)]
+    model = keras.Sequential([L.Input((4,)), L.Dense(3), *layers])
+    for variable in model.weights:
+        variable.assign(rng.uniform(0.2, 1, variable.shape))
+    made = Recipe.build(model, "sgd", "mse")
+    x = rng.normal(0, 1, (20, 4)).astype(np.float32)
+    private = convert(made.graph, samples=x)
+    assert np.abs(private.plain(x) - model.predict(x, verbose=0)).max() < 1e-5
+    kept = {x.op for x in private.graph.layers}
+    assert not kept & {"dropout", "batch_norm"}
