@@ -107,6 +107,10 @@ def render_learning(record: Record, console: Console) -> None:
         for row in rows:
             table.add_row(*row)
         put(console, table, width)
+        losses = found.get("loss")
+        if isinstance(losses, list) and all(isinstance(v, float) for v in losses):
+            shown = ", ".join(f"{v:.4f}" for v in losses)
+            put(console, Text(f"loss of each epoch, revealed: {shown}", style=faint), width)
         words = "mean squared error" if found.get("score") == "mse" else "right answers"
         samples = found.get("samples")
         put(console, Text(f"{words} on {samples} test rows", style=faint), width)

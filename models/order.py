@@ -340,8 +340,8 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
         return [_renamed(v, names) for v in value]
     if not isinstance(value, str):
         return value
-    layer, slash, weight = value.partition("/")
-    return names.get(layer, layer) + slash + weight
+    layer, slash, weight = value.rpartition("/")
+    return names.get(value) or names.get(layer, layer) + slash + weight
 
 
 def state_name(number: int) -> str:

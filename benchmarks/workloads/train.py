@@ -18,6 +18,7 @@ from tfe_bench.cluster.store import CHECKPOINTS, Store
 from tfe_bench.errors import RangeError
 from tfe_bench.models import kept, scores, sources
 from tfe_bench.models.checkpoint import Checkpoints
+from tfe_bench.models.feed import Feed, take
 from tfe_bench.models.order import Order, state_name
 from tfe_bench.protocols import arithmetic, refresh, shapes
 from tfe_bench.protocols.sharing import Shared
@@ -93,7 +94,7 @@ class _Training:
         self._state = {key: context.inputs.pop(state_name(i)) for i, key in enumerate(self._keys)}
         if order.saving is not None:
             begun = self._resume()
-        self._load()
+        self._feed = Feed(context, order)
         self._function = party.function(self._graph)
         done = begun
         while done < order.total:
@@ -145,30 +146,6 @@ class _Training:
         self._context.progress(0.0, f"going on from step {step}")
         return step
 
-    def _load(self) -> None:
-        """The rows: of the client, or of owners."""
-        context, order = self._context, self._order
-        self._x: Shared | None = None
-        self._y: Shared | None = None
-        self._test: tuple[Shared, Shared] | None = None
-        self._chunks: list[tuple[Shared, Shared]] = []
-        if order.source is None:
-            if order.rows and not order.chunk:
-                self._x, self._y = context.inputs.pop("x"), context.inputs.pop("y")
-        else:
-            context.progress(0.0, "loading the owners' rows")
-            store = kept.store_of(context)
-            permit(context.client, store, context.parameters, ())
-            x, y = sources.loaded(order.source, self._party, store, context.client)
-            order.check_scales(x.fractional_bits, y.fractional_bits)
-            learnt, held_out = order.split()
-            if order.holdout:
-                self._test = (_rows(x, held_out), _rows(y, held_out))
-                x, y = _rows(x, learnt), _rows(y, learnt)
-            self._x, self._y = x, y
-        if order.test:
-            self._test = (context.inputs.pop("test_x"), context.inputs.pop("test_y"))
-
     # ---- steps
 
     def _graph(
@@ -196,12 +173,12 @@ class _Training:
 
         order, party = self._order, self._party
         wait = time.perf_counter()
-        x, y, rows = self._batch(number)
+        x, y, rows = self._feed.batch(number)
         self._other["input_seconds"] += time.perf_counter() - wait
         public = public_values(self._recipe, number)
 
         def once() -> Any:
-            return self._function(self._state, _rows(x, rows), _rows(y, rows), public)
+            return self._function(self._state, take(x, rows), take(y, rows), public)
 
         cpu, started = time.process_time(), time.perf_counter()
         # The first is traced; what one sends is counted at the next.
@@ -217,27 +194,6 @@ class _Training:
             self._loss = loss if self._loss is None else arithmetic.add(self._loss, loss)
             self._since += 1
         self._tell(number + 1)
-
-    def _batch(self, number: int) -> tuple[Shared, Shared, Any]:
-        """Rows, and which of them make the batch of a step."""
-        order = self._order
-        rows = order.batch_rows(number)
-        if self._x is None:
-            ranges = order.chunks
-            first = number < order.steps_per_epoch
-            last = int(rows[0]) // order.chunk if first else len(ranges) - 1
-            while len(self._chunks) <= last:  # what has not arrived is waited for
-                name = len(self._chunks)
-                inputs = self._context.inputs
-                self._chunks.append((inputs.pop(f"x{name}"), inputs.pop(f"y{name}")))
-            if first:
-                return *self._chunks[last], rows - ranges[last].start
-            self._x, self._y = (
-                shapes.concat([chunk[i] for chunk in self._chunks], 0) for i in (0, 1)
-            )
-            self._chunks.clear()
-        assert self._x is not None and self._y is not None
-        return self._x, self._y, rows
 
     def _tell(self, done: int) -> None:
         order = self._order
@@ -255,7 +211,7 @@ class _Training:
         if self._loss is not None:
             self._losses.append(self._revealed_loss(self._loss))
             self._loss, self._since = None, 0
-        if self._test is not None:
+        if self._feed.test is not None:
             self._evaluate(done)
 
     def _revealed_loss(self, total: Shared) -> float:
@@ -272,9 +228,9 @@ class _Training:
 
     def _evaluate(self, done: int) -> None:
         """The score on the test rows; it stays private."""
-        assert self._test is not None
+        assert self._feed.test is not None
         started = time.perf_counter()
-        x, y = self._test
+        x, y = self._feed.test
         count = int(x.shape[0])
         largest = max((_size(s) for s in self._recipe.graph.shapes.values()), default=1)
         size = max(1, min(_MOST_TESTED, _MOST_ELEMENTS // largest))
@@ -374,18 +330,12 @@ class _Training:
                 from tfe_bench.models.training.step import public_values
 
                 public = public_values(self._recipe, number)
-                x, y, rows = self._batch(number)
-                return self._function(self._state, _rows(x, rows), _rows(y, rows), public)
+                x, y, rows = self._feed.batch(number)
+                return self._function(self._state, take(x, rows), take(y, rows), public)
 
             context.progress(1.0, "tracing")
             _, context.measurements["trace"] = tracing.watched(party, once)
         begin_together(party)
-
-
-def _rows(x: Shared, rows: Any) -> Shared:
-    import tensorflow as tf
-
-    return x.map(lambda a: tf.gather(a, rows))
 
 
 def _size(shape: Sequence[int]) -> int:

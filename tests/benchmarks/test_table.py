@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tfe_bench.benchmarks.records import Machine, Record, Seconds
-from tfe_bench.benchmarks.table import human_bytes, human_seconds, render
+from tfe_bench.benchmarks.table import human_bytes, human_seconds, render, render_learning
 
 VERSIONS = {
     "tfe_bench": "0.1.0",
@@ -250,3 +250,38 @@ def test_larger_numbers_never_read_smaller() -> None:
 
     counts = sorted({10**k * m + d for k in range(13) for m in (1, 5, 9) for d in (-1, 0, 1)})
     assert all(shown(a) <= shown(b) for a, b in itertools.pairwise(counts) if a >= 0)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_training_is_shown_beside_plaintext_and_published_figures(width: int) -> None:
+    learning: dict[str, Any] = {
+        "score": "accuracy",
+        "epochs": [1.0, 2.0],
+        "private": [0.93, 0.9641],
+        "plain": [0.93, 0.9639],
+        "samples": 10000,
+        "loss": [0.31, 0.14],
+        "batches": 2339,
+    }
+    given = {"model": "network-a", "optimizer": "sgd", "batch": 128, "dataset": "mnist"}
+    record = a_record(workload="train", parameters=given, agreement=learning, profile="wan")
+    said = drawn(record, width)
+    assert "per batch" in said and "2339 batches" in said and "agreement" not in said
+
+    def learnt(record: Record) -> str:
+        stream = io.StringIO()
+        render_learning(record, Console(file=stream, width=width, force_terminal=False))
+        text = stream.getvalue()
+        assert all(len(line) <= min(width, 88) for line in text.splitlines())
+        return text
+
+    said = learnt(record)
+    for word in ("96.41 %", "96.39 %", "+0.02", "10000 test rows", "0.1400", "96.8 %"):
+        assert word in said, word
+    assert "5.08 s" in said and "4.88x" in said  # of the WAN; 1.04 s is ours
+    without = learnt(a_record(workload="train", agreement={**learning, "plain": None}))
+    assert "96.41 %" in without and "published" not in without
+    error = {**learning, "score": "mse", "loss": None}
+    assert "0.9641" in learnt(a_record(workload="train", agreement=error))
+    for odd in ({"private": "x"}, {"score": "accuracy", "private": [1.0]}, None):
+        learnt(a_record(workload="train", agreement=odd))

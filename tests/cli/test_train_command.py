@@ -113,6 +113,9 @@ def test_a_table_is_learnt_kept_and_gone_on_with(
     assert again.parameters["from_step"] == 12 and again.agreement is not None
     assert len(again.agreement["private"]) == 3
     assert model.stat().st_mode & 0o777 == 0o600
+    assert main(more) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["complete"] is True and told["steps"] == 18 and len(told["val_accuracy"]) == 3
     assert main(more[:-3]) == 0
     assert "is complete: 18 steps" in capsys.readouterr().out
 

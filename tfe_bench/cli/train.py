@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,9 @@ def _was_complete(arguments: argparse.Namespace, history: History) -> int:
         "trains anew, more --epochs go on."
     )
     _write(arguments, history)
-    if not arguments.json:
+    if arguments.json:
+        print(json.dumps({"complete": True, "steps": history.steps, **history.history}))
+    else:
         print(said)
         for name, values in history.history.items():
             print(f"{name}: {', '.join(f'{v:.4f}' for v in values)}")

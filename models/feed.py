@@ -1,0 +1,96 @@
+"""The rows of a training at a worker: of its client, as they come, or of data owners."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tfe_bench.cluster.jobs import Context
+from tfe_bench.models import kept, sources
+from tfe_bench.models.order import Order
+from tfe_bench.protocols.sharing import Shared
+
+
+class Feed:
+    """Batches by step, and the rows to test on.
+
+    Args:
+        context: whose inputs are taken out.
+
+    Attributes:
+        test: features and labels to evaluate on, None for none.
+
+    Raises:
+        UsageError, PolicyError, ConfigError, SecurityError: owners' data that the client may not
+            use, or that does not fit.
+    """
+
+    def __init__(self, context: Context, order: Order) -> None:
+        self._context, self._order = context, order
+        self._x: Shared | None = None
+        self._y: Shared | None = None
+        self._chunks: list[tuple[Shared, Shared]] = []
+        self.test: tuple[Shared, Shared] | None = None
+        if order.source is not None:
+            self._load(order.source)
+        elif order.rows and not order.chunk:
+            self._x, self._y = context.inputs.pop("x"), context.inputs.pop("y")
+        if order.test:
+            self.test = (context.inputs.pop("test_x"), context.inputs.pop("test_y"))
+
+    def _load(self, source: sources.Source) -> None:
+        context, order = self._context, self._order
+        context.progress(0.0, "loading the owners' rows")
+        store = kept.store_of(context)
+        # Again: it may have been replaced since the job was submitted.
+        order.check_joined(sources.permitted(source, store, context.client))
+        x, y = sources.loaded(source, context.party, store, context.client)
+        order.check_scales(x.fractional_bits, y.fractional_bits)
+        learnt, held_out = order.split()
+        if order.holdout:
+            self.test = (take(x, held_out), take(y, held_out))
+            x, y = take(x, learnt), take(y, learnt)
+        self._x, self._y = x, y
+
+    def batch(self, number: int) -> tuple[Shared, Shared, Any]:
+        """Rows, and which of them make the batch of a step; what is on its way is waited for."""
+        order = self._order
+        rows = order.batch_rows(number)
+        if self._x is None:
+            ranges = order.chunks
+            first = number < order.steps_per_epoch
+            last = int(rows[0]) // order.chunk if first else len(ranges) - 1
+            while len(self._chunks) <= last:  # what has not arrived is waited for
+                name = len(self._chunks)
+                inputs = self._context.inputs
+                self._chunks.append((inputs.pop(f"x{name}"), inputs.pop(f"y{name}")))
+            if first:
+                return *self._chunks[last], rows - ranges[last].start
+            x = [chunk[0] for chunk in self._chunks]
+            y = [chunk[1] for chunk in self._chunks]
+            self._chunks.clear()
+            self._x, self._y = _joined(x), _joined(y)
+        assert self._x is not None and self._y is not None
+        return self._x, self._y, rows
+
+
+def _joined(chunks: list[Shared]) -> Shared:
+    """Chunks one below the other; they are taken out, field by field, to be there hardly twice."""
+    import tensorflow as tf
+
+    first = replace(chunks[0], m=None, l1=None, l2=None)
+    parts = {name: [getattr(c, name) for c in chunks] for name in ("m", "l1", "l2")}
+    chunks.clear()
+    whole: dict[str, Any] = {}
+    for name in list(parts):
+        held = parts.pop(name)
+        whole[name] = None if held[0] is None else tf.concat(held, 0)
+        del held
+    return replace(first, **whole)
+
+
+def take(x: Shared, rows: Any) -> Shared:
+    """Some rows."""
+    import tensorflow as tf
+
+    return x.map(lambda a: tf.gather(a, rows))
