@@ -68,12 +68,12 @@ class _Training:
     """One job at one worker."""
 
     def __init__(self, context: Context) -> None:
-        from tfe_bench.models.training.operations import Setting
+        from tfe_bench.models.training import step
 
         self._context, self._party = context, context.party
         self._order = Order.of(context.parameters)
         self._recipe = self._order.recipe
-        self._setting = Setting(profiles.get(self._order.profile).plan)
+        self._setting = step.tuned(self._recipe, profiles.get(self._order.profile).plan)
         self._checkpoints: Checkpoints | None = None
         self._scores: dict[int, Shared] = {}
         self._losses: list[float] = []
