@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols import ops, sizes
 from tfe_bench.protocols.cost import Cost, packed
-from tfe_bench.protocols.party import K1, K2, Party, Site
+from tfe_bench.protocols.party import K1, Party, Site
 from tfe_bench.protocols.sharing import Shared
 
 if TYPE_CHECKING:
@@ -151,29 +151,22 @@ def _safe(party: Party, x: Shared, f: int) -> Shared:
     import tensorflow as tf
 
     s = party.site("truncate_safe", f, dealer=x.dealer)
-    shape = tf.shape(x.any, out_type=tf.int64)
-    top = tf.constant(RING - f, tf.int64)
-    shifted = msb = None
+    kernels, attributes = ops.module(), {"site": s.number, "dealer": s.dealer, "drop": f}
     if s.is_dealer:
-        r = x.l1 + x.l2
-        shifted, msb = logical_shift(r, f), logical_shift(r, RING - 1)
-    u = s.deal(shifted, shape, tensor=0, slot=0)
-    b = deal_short(s, msb, shape, tensor=1, slot=1, width=f)
-    m = l1 = l2 = None
-    if not s.is_dealer:
-        c = x.m + (1 << (RING - 2))
-        wraps = 1 - logical_shift(
-            c, RING - 1
-        )  # w = msb(r) (1 - msb(c)), one factor public to E1, E2
-        t = open_mask_short(s, wraps * b, tensor=2, slot=2, width=f)
-        m = logical_shift(c, f) + tf.bitwise.left_shift(t, top) - (1 << (RING - 2 - f))
-    if not s.is_e2:
-        u1 = s.mask(K1, 0, shape) if s.is_dealer else u
-        l1 = u1 + tf.bitwise.left_shift(s.mask(K1, 2, shape), top)
-    if not s.is_e1:
-        u2 = shifted - s.mask(K1, 0, shape) if s.is_dealer else u
-        l2 = u2 + tf.bitwise.left_shift(s.mask(K2, 2, shape), top)
-    return replace(x, m=m, l1=l1, l2=l2)
+        message, l1, l2 = kernels.tfe_bench_truncate_deal(
+            call=s.ctx, l1=x.l1, l2=x.l2, **attributes
+        )
+        s.send(message, s.e2, 0, run_ahead=True)
+        return replace(x, m=None, l1=l1, l2=l2)
+    n = sizes.size(x.m)
+    dealt = tf.zeros([0], tf.uint8)
+    if s.is_e2:
+        dealt = s.recv(sizes.vector(8 * n + (n * f + 7) // 8), s.d, 0, tf.uint8)
+    own, part = kernels.tfe_bench_truncate_share(call=s.ctx, m=x.m, dealt=dealt, **attributes)
+    s.send(own, s.other, 1)
+    got = s.recv(sizes.vector((n * f + 7) // 8), s.other, 1, tf.uint8)
+    m = kernels.tfe_bench_truncate_open(m=x.m, own=own, got=got, drop=f)
+    return replace(x, m=m, l1=part if s.is_e1 else None, l2=part if s.is_e2 else None)
 
 
 def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:

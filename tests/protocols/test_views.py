@@ -339,6 +339,10 @@ def arrays(
         (ring,) = (k for k in LIFTED if 64 + 3 * (64 - k) == 8 * data.size // WORDS)
         for part in rows_in(data[8 * WORDS :], [64 - ring] * 3):
             yield made(part, WORDS)
+    elif name == "truncate_safe" and slot == 0:
+        yield made(data[: 8 * WORDS].view(np.int64), WORDS)
+        for part in rows_in(data[8 * WORDS :], [8 * data.size // WORDS - 64]):
+            yield made(part, WORDS)
     elif (name, slot) in LAYOUTS:
         (widths,) = (w for w in LAYOUTS[name, slot] if sum(w) * WORDS == 8 * data.size)
         for part in rows_in(data, widths):

@@ -32,7 +32,7 @@ constexpr char kGone[] = "the session has ended";
 extern "C" {
 
 // Bumped with every change of the ops or of the wire format; part of the handshake.
-int64_t tfe_abi() { return 2; }
+int64_t tfe_abi() { return 3; }
 // Found by the loader in the file itself, before anything is loaded.
 const char* tfe_built_for() {
   return "tfe_bench ops built for TensorFlow " TFE_BENCH_TF_VERSION;
