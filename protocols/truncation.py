@@ -17,16 +17,13 @@ A failure of T2b is catastrophic: off by 2^(64-f).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols import ops, sizes
 from tfe_bench.protocols.cost import Cost, packed
 from tfe_bench.protocols.party import K1, Party, Site
 from tfe_bench.protocols.sharing import Shared
-
-if TYPE_CHECKING:
-    pass
 
 RING = 64
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "protocols/kernels/core/pack.h"
+#include "protocols/kernels/ops/chunks.h"
 #include "protocols/kernels/ops/session_op.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -32,7 +33,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-constexpr int64_t kChunk = 512;  // elements; buffers of one chunk stay in the first-level cache
 constexpr int kMaxFields = 4, kMaxCuts = 15;
 
 // What one mask pads: `rows` times n elements of `width` bits, each row on whole bytes.
@@ -67,16 +67,6 @@ class FieldsOp : public OpKernel {
     }
     return absl::OkStatus();
   }
-  static void Fill(const Call& call, const PrfStream& stream, int64_t first, int64_t count,
-                   uint64_t* out) {
-    FillMask(*call.session, stream, first / 2, (count + 1) / 2, reinterpret_cast<uint8_t*>(out));
-  }
-  template <typename Fn>
-  static void Chunks(OpKernelContext* context, int64_t n, int64_t cycles, Fn fn) {
-    ParallelRange(context, (n + kChunk - 1) / kChunk, cycles * kChunk, [&](int64_t a, int64_t b) {
-      for (int64_t c = a; c < b; ++c) fn(c * kChunk, std::min(kChunk, n - c * kChunk));
-    });
-  }
   // The dealer: values - mask, packed; `values` is overwritten.
   void Put(const Call& call, const PrfStream& stream, size_t field, int64_t row, int64_t n,
            int64_t first, int64_t count, uint64_t* values, uint8_t* message) const {
@@ -103,12 +93,8 @@ class FieldsOp : public OpKernel {
     }
   }
   void RecordShares(const Call& call, const PrfStream* streams, int64_t n) const {
-    if (!call.session->recording()) return;
     for (size_t f = 0; f < fields_.size(); ++f) {
-      const int64_t words = fields_[f].rows * Stride(n);
-      std::vector<uint64_t> pad(words);
-      Fill(call, streams[f], 0, words, pad.data());
-      call.session->Record(streams[f], kShare, pad.data(), words * 8);
+      RecordShare(call, streams[f], fields_[f].rows * Stride(n));
     }
   }
 

@@ -15,12 +15,11 @@
 // they drop bits, so that the rounding is 0 in the mean (protocols/backward.py).
 //
 // n is the number of bits: one per element, or the bits were made for another shape.
-#include <algorithm>
 #include <cstring>
 #include <string>
-#include <vector>
 
 #include "protocols/kernels/core/pack.h"
+#include "protocols/kernels/ops/chunks.h"
 #include "protocols/kernels/ops/session_op.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -71,7 +70,6 @@ REGISTER_OP("TfeBench>InjectShare")
       return absl::OkStatus();
     });
 
-constexpr int64_t kChunk = 512;  // elements; buffers of one chunk stay in the first-level cache
 constexpr int kParts = 5;        // beta, beta lam, om, msb(lam), beta msb(lam)
 
 class InjectOp : public OpKernel {
@@ -111,16 +109,6 @@ class InjectOp : public OpKernel {
                                       std::to_string(bits) + " bits and " +
                                       std::to_string(elements) + " elements.");
   }
-  static void Fill(const Call& call, const PrfStream& stream, int64_t first, int64_t count,
-                   uint64_t* out) {
-    FillMask(*call.session, stream, first / 2, (count + 1) / 2, reinterpret_cast<uint8_t*>(out));
-  }
-  template <typename Fn>
-  static void Chunks(OpKernelContext* context, int64_t n, Fn fn) {
-    ParallelRange(context, (n + kChunk - 1) / kChunk, 12 * kChunk, [&](int64_t a, int64_t b) {
-      for (int64_t c = a; c < b; ++c) fn(c * kChunk, std::min(kChunk, n - c * kChunk));
-    });
-  }
 
   int site_, tensor_, dealer_, bits_, drop_;
 };
@@ -146,7 +134,7 @@ class InjectDealOp : public InjectOp {
     const uint64_t *b = Words(beta), *x = Words(l1), *y = Words(l2);
     uint8_t* to = out->flat<uint8_t>().data();
     const uint64_t ring = bits_ == 64 ? ~uint64_t{0} : (uint64_t{1} << bits_) - 1;
-    Chunks(context, n, [&](int64_t first, int64_t count) {
+    Chunks(context, n, 12, [&](int64_t first, int64_t count) {
       alignas(64) uint64_t mask[kChunk], bit[kChunk], lam[kChunk], value[kChunk];
       for (int64_t i = 0; i < count; ++i) {
         bit[i] = 0 - (b[(first + i) / 64] >> ((first + i) % 64) & 1);
@@ -218,7 +206,7 @@ class InjectShareOp : public InjectOp {
     const uint64_t second = role == kE2 ? ~uint64_t{0} : 0;
     const uint64_t lift = drop_ ? (uint64_t{1} << 62) - (uint64_t{1} << (drop_ - 1)) : 0;
     const uint64_t lowered = drop_ ? uint64_t{1} << (62 - drop_) : 0;
-    Chunks(context, n, [&](int64_t first, int64_t count) {
+    Chunks(context, n, 12, [&](int64_t first, int64_t count) {
       alignas(64) uint64_t given[kParts][kChunk], mask[kChunk];
       for (int p = 0; p < parts(); ++p) {
         if (role == kE1) {
@@ -247,12 +235,8 @@ class InjectShareOp : public InjectOp {
       Fill(call, leaving, first, count, mask);
       for (int64_t i = 0; i < count; ++i) y[first + i] += mask[i];
     });
-    if (role == kE1 && call.session->recording()) {
-      std::vector<uint64_t> pad(n + 1);
-      for (int p = 0; p < parts(); ++p) {
-        Fill(call, streams[p], 0, n, pad.data());
-        call.session->Record(streams[p], kShare, pad.data(), n * 8);
-      }
+    if (role == kE1) {
+      for (int p = 0; p < parts(); ++p) RecordShare(call, streams[p], n);
     }
     if (open_ >= 0) call.session->Record(leaving, kMasked, y, n * 8);
   }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "protocols/kernels/core/pack.h"
+#include "protocols/kernels/ops/chunks.h"
 #include "protocols/kernels/ops/session_op.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -28,8 +29,6 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-
-constexpr int64_t kChunk = 512;  // elements; buffers of one chunk stay in the first-level cache
 
 // ---- cells
 
@@ -209,17 +208,6 @@ class NamedOp : public OpKernel {
     return ToStatus(call.session->Stream(key, dealer_, site_, call.step, call.iteration,
                                          tensor_ + tensor, n * 8, stream));
   }
-  // `first` must be even.
-  static void Fill(const Call& call, const PrfStream& stream, int64_t first, int64_t count,
-                   uint64_t* out) {
-    FillMask(*call.session, stream, first / 2, (count + 1) / 2, reinterpret_cast<uint8_t*>(out));
-  }
-  // Where a field is PRF output, the log has all of it.
-  static void RecordShare(const Call& call, const PrfStream& stream, int64_t n) {
-    std::vector<uint64_t> pad(n + 1);
-    Fill(call, stream, 0, n, pad.data());
-    call.session->Record(stream, kShare, pad.data(), n * 8);
-  }
   static absl::Status Sizes(bool fit) {
     if (fit) return absl::OkStatus();
     return absl::InvalidArgumentError("TfeBench: the sizes do not fit each other");
@@ -227,13 +215,6 @@ class NamedOp : public OpKernel {
 
   int site_, tensor_, dealer_, bits_;
 };
-
-template <typename Fn>
-void Chunks(OpKernelContext* context, int64_t n, int64_t cycles, Fn fn) {
-  ParallelRange(context, (n + kChunk - 1) / kChunk, cycles * kChunk, [&](int64_t a, int64_t b) {
-    for (int64_t c = a; c < b; ++c) fn(c * kChunk, std::min(kChunk, n - c * kChunk));
-  });
-}
 
 class SmallSelectDealOp : public NamedOp {
  public:
@@ -322,7 +303,7 @@ class SmallSelectShareOp : public NamedOp {
       }
       PackRange(mask, count, bits_, to + first * bits_ / 8, 0, count);
     });
-    if (role == kE1 && call.session->recording()) {
+    if (role == kE1) {
       for (const PrfStream& stream : streams) RecordShare(call, stream, n);
     }
     call.session->Record(leaving, kMasked, to, field);
@@ -534,7 +515,7 @@ class RouteShareOp : public RouteOp {
         }
       }
     });
-    if (role == kE1 && call.session->recording()) {
+    if (role == kE1) {
       for (int f = 0; f < kFields; ++f) RecordShare(call, streams[f], CountOf(f));
     }
   }

@@ -4,10 +4,8 @@
 //   x / 2^f = (c >> f) - (r >> f) + 2^(64-f) msb(r) (1 - msb(c)) - 2^(62-f), rounded.
 // D's message, n elements: (r >> f) - F(K1, 0) [8n bytes], msb(r) - F(K1, 1) packed with f bits
 // each.  The evaluators open (1 - msb(c)) msb(r) mod 2^f under F(K1, 2) and F(K2, 2).
-#include <algorithm>
-#include <vector>
-
 #include "protocols/kernels/core/pack.h"
+#include "protocols/kernels/ops/chunks.h"
 #include "protocols/kernels/ops/session_op.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -67,15 +65,7 @@ REGISTER_OP("TfeBench>TruncateOpen")
       return absl::OkStatus();
     });
 
-constexpr int64_t kChunk = 512;  // elements; buffers of one chunk stay in the first-level cache
 constexpr uint64_t kHalf = uint64_t{1} << 62;
-
-template <typename Fn>
-void Chunks(OpKernelContext* context, int64_t n, Fn fn) {
-  ParallelRange(context, (n + kChunk - 1) / kChunk, 8 * kChunk, [&](int64_t a, int64_t b) {
-    for (int64_t c = a; c < b; ++c) fn(c * kChunk, std::min(kChunk, n - c * kChunk));
-  });
-}
 
 class TruncateOp : public OpKernel {
  public:
@@ -91,17 +81,6 @@ class TruncateOp : public OpKernel {
   absl::Status Stream(const Call& call, KeyRole key, int tensor, int64_t n, PrfStream* out) const {
     return ToStatus(call.session->Stream(key, dealer_, site_, call.step, call.iteration, tensor,
                                          n * 8, out));
-  }
-  static void Fill(const Call& call, const PrfStream& stream, int64_t first, int64_t count,
-                   uint64_t* out) {
-    FillMask(*call.session, stream, first / 2, (count + 1) / 2, reinterpret_cast<uint8_t*>(out));
-  }
-  // The debug log's line of a mask that became a share.
-  static void Keep(const Call& call, const PrfStream& stream, int64_t n) {
-    if (!call.session->recording()) return;
-    std::vector<uint64_t> pad(n + 1);
-    Fill(call, stream, 0, n, pad.data());
-    call.session->Record(stream, kShare, pad.data(), n * 8);
   }
 
   int site_, dealer_, drop_;
@@ -133,7 +112,7 @@ class TruncateDealOp : public TruncateOp {
     uint64_t *p = Words(first), *q = Words(second);
     uint8_t* to = out->flat<uint8_t>().data();
     const int up = 64 - drop_;
-    Chunks(context, n, [&](int64_t begin, int64_t count) {
+    Chunks(context, n, 8, [&](int64_t begin, int64_t count) {
       alignas(64) uint64_t a[kChunk], b[kChunk], c[kChunk], d[kChunk], word[kChunk], bit[kChunk];
       Fill(call, shifted, begin, count, a);
       Fill(call, top, begin, count, b);
@@ -151,8 +130,8 @@ class TruncateDealOp : public TruncateOp {
     });
     call.session->Record(shifted, kMasked, to, 8 * n);
     call.session->Record(top, kMasked, to + 8 * n, MessageBytes(n) - 8 * n);
-    Keep(call, own1, n);
-    Keep(call, own2, n);
+    RecordShare(call, own1, n);
+    RecordShare(call, own2, n);
   }
 };
 
@@ -184,7 +163,7 @@ class TruncateShareOp : public TruncateOp {
     uint64_t* y = Words(part);
     uint8_t* to = own->flat<uint8_t>().data();
     const int up = 64 - drop_;
-    Chunks(context, n, [&](int64_t begin, int64_t count) {
+    Chunks(context, n, 8, [&](int64_t begin, int64_t count) {
       alignas(64) uint64_t u[kChunk], b[kChunk], pad[kChunk];
       if (role == kE1) {
         Fill(call, shifted, begin, count, u);
@@ -202,8 +181,8 @@ class TruncateShareOp : public TruncateOp {
       PackRange(pad, count, drop_, to + begin * drop_ / 8, 0, count);
     });
     if (role == kE1) {
-      Keep(call, shifted, n);
-      Keep(call, top, n);
+      RecordShare(call, shifted, n);
+      RecordShare(call, top, n);
     }
     call.session->Record(leaving, kMasked, to, PackedBytes(n, drop_));
   }
@@ -228,7 +207,7 @@ class TruncateOpenOp : public OpKernel {
     const uint8_t *mine = own.flat<uint8_t>().data(), *theirs = got.flat<uint8_t>().data();
     uint64_t* y = Words(out);
     const int up = 64 - drop_;
-    Chunks(context, n, [&](int64_t begin, int64_t count) {
+    Chunks(context, n, 8, [&](int64_t begin, int64_t count) {
       alignas(64) uint64_t a[kChunk], b[kChunk];
       UnpackRange(mine + begin * drop_ / 8, count, drop_, a, 0, count);
       UnpackRange(theirs + begin * drop_ / 8, count, drop_, b, 0, count);
