@@ -174,22 +174,28 @@ class Client:
             ClusterError: naming the party and host:port that does not answer.
         """
         deadline = time.monotonic() + timeout
-        futures = [grpc.channel_ready_future(channel) for channel in self._channels]
-        for party, future in zip(self.config.parties, futures, strict=True):
+        for party in self.config.parties:
             while True:
                 if alive:
                     alive()
                 left = deadline - time.monotonic()
-                try:
-                    future.result(timeout=max(0.05, min(0.5, left)))
+                if _answered(self._greet(party.index, max(0.05, min(0.5, left)))):
                     break
-                except grpc.FutureTimeoutError:
-                    if left <= 0:
-                        for f in futures:
-                            f.cancel()
-                        raise ClusterError(
-                            f"Party {party.index} does not answer. {_what_is_there(party, timeout)}"
-                        ) from None
+                if left <= 0:
+                    raise ClusterError(
+                        f"Party {party.index} does not answer. {_what_is_there(party, timeout)}"
+                    )
+
+    def _greet(self, party: int, timeout: float) -> Iterator[bytes]:
+        """A question that waits, for `timeout` seconds, until the worker can be reached.
+
+        grpcio's own channel_ready_future leaves a thread that polls the channel for another 0.2 s
+        and complains if it is closed meanwhile.
+        """
+        call: Iterator[bytes] = wire.stub(self._channels[party], wire.HELLO)(
+            iter([wire.event("hello")]), timeout=timeout, wait_for_ready=True
+        )
+        return call
 
     def run(
         self,
@@ -309,13 +315,8 @@ class Client:
 
     def _wait_for_return(self) -> None:
         """Waits a little for a worker that is being started; without it the job then fails."""
-        futures = [grpc.channel_ready_future(channel) for channel in self._channels]
-        deadline = time.monotonic() + _RETURN_SECONDS
-        for future in futures:
-            try:
-                future.result(timeout=max(0.0, deadline - time.monotonic()))
-            except grpc.FutureTimeoutError:
-                future.cancel()
+        for call in [self._greet(party, _RETURN_SECONDS) for party in range(3)]:
+            _answered(call)
 
     # ---- questions to single workers
 
@@ -506,6 +507,16 @@ def ask(
     if answer["event"] == "error":
         raise wire.error_from(answer)
     return {**answer, "asked": started, "answered": time.time()}
+
+
+def _answered(call: Iterator[bytes]) -> bool:
+    """Whether there was any answer at all; what a refusal says, the next call says too."""
+    try:
+        for _ in call:
+            pass
+    except grpc.RpcError as error:
+        return getattr(error, "code", lambda: None)() is not grpc.StatusCode.DEADLINE_EXCEEDED
+    return True
 
 
 class _Described(NamedTuple):

@@ -189,6 +189,8 @@ def _header(client: Client, job: str) -> list[list[bytes]]:
         pass
 
     def listening(channel: Any, method: str) -> Any:
+        if method != wire.JOB:
+            return stub(channel, method)
         party = channels.index(channel)
 
         def call(requests: Iterator[bytes], **_: Any) -> Any:

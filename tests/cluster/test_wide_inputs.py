@@ -106,10 +106,12 @@ def _refused(
     def lying(channel: Any, method: str) -> Any:
         call = stub(channel, method)
         change = next((c for p, c in lies.items() if channels[p] is channel), None)
+        if change is None or method != wire.JOB:
+            return call
 
         def changed(requests: Iterator[bytes]) -> Iterator[bytes]:
             for blob in requests:
-                if blob.startswith(b"E") and change is not None:
+                if blob.startswith(b"E"):
                     header = json.loads(blob[1:])
                     change(header["inputs"][0])
                     blob = b"E" + json.dumps(header).encode()

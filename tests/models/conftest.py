@@ -11,6 +11,14 @@ from tests.cluster.conftest import Hosts
 CLIENTS = ("owner", "hospital", "guest")
 
 
+@pytest.fixture(autouse=True)
+def first_weights(seed: int) -> None:
+    """The printed seed also replays the weights that Keras draws for a test's model."""
+    import keras
+
+    keras.utils.set_random_seed(seed)
+
+
 @pytest.fixture(scope="session")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     """Party 2's operator lets the guest deploy nothing."""

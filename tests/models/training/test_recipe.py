@@ -202,12 +202,12 @@ def test_the_plaintext_twin_learns_and_leaves_the_model_alone(rng: np.random.Gen
     made = Recipe.build(model, keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy", 20)
     heard: list[int] = []
     shares, weights = plain.train(
-        model, made, x, y, 4, 1, (x, y), lambda epoch, share: heard.append(epoch)
+        model, made, x, y, 12, 1, (x, y), lambda epoch, share: heard.append(epoch)
     )
-    assert heard == [0, 1, 2, 3] and shares[-1] > 0.8
+    assert heard == list(range(12)) and shares[-1] > 0.7
     assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
     assert any((a != b).any() for a, b in zip(before, weights, strict=True))
-    again, _ = plain.train(model, made, x, y, 4, 1, (x, y))
+    again, _ = plain.train(model, made, x, y, 12, 1, (x, y))
     assert again == shares
 
 
