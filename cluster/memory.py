@@ -17,18 +17,22 @@ def _field(name: str) -> int:
     return 0
 
 
-_M_MMAP_THRESHOLD = -3
-_LARGE = 1 << 20
+# glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGE, _SPARE = 8 << 20, 64 << 20
 
 
 def return_large_blocks() -> None:
-    """Makes this process give freed blocks of 1 MiB and more back to the system at once.
+    """Makes this process give freed blocks of 8 MiB and more back to the system at once.
 
     glibc raises that threshold to 32 MiB as soon as it sees such blocks freed, and then keeps what
-    tensors and messages leave behind: up to twice what is in use.
+    tensors and messages leave behind: up to twice what is in use.  Smaller blocks are used again:
+    to get each as fresh pages takes a tenth of the processor's time in a training by Adam.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_MMAP_THRESHOLD, _LARGE)
+        library.mallopt(_M_TRIM_THRESHOLD, _SPARE)
 
 
 class MemoryMeter:

@@ -14,7 +14,7 @@ import ctypes
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -438,11 +438,14 @@ class Party:
 
     # ---- graphs
 
-    def function(self, function: Callable[..., Any], dynamic: bool = False) -> PrivateFunction:
+    def function(
+        self, function: Callable[..., Any], dynamic: bool | Collection[int] = False
+    ) -> PrivateFunction:
         """Wraps a Python function over shares and public tensors as one graph.
 
         Args:
-            dynamic: trace with unknown leading dimensions, so that other sizes need no new trace.
+            dynamic: trace with unknown leading dimensions, so that other sizes need no new trace:
+                of all tensors, or of those in the arguments of these positions.
         """
         return PrivateFunction(self, function, dynamic)
 
@@ -533,10 +536,17 @@ def _unflatten(spec: Any, tensors: Sequence[Any]) -> Any:
     return tuple(parts) if kind == "tuple" else parts
 
 
+def _shape_of(tensor: Any, open_ended: bool) -> tuple[int | None, ...]:
+    shape = tuple(tensor.shape)
+    return (None, *shape[1:]) if open_ended and shape else shape
+
+
 class PrivateFunction:
     """A graph over shares, traced once per signature; each call is a step of its own."""
 
-    def __init__(self, party: Party, function: Callable[..., Any], dynamic: bool) -> None:
+    def __init__(
+        self, party: Party, function: Callable[..., Any], dynamic: bool | Collection[int]
+    ) -> None:
         self._party = party
         self._function = function
         self._dynamic = dynamic
@@ -552,12 +562,20 @@ class PrivateFunction:
         import tensorflow as tf
 
         flat: list[Any] = []
-        spec = _flatten(arguments, flat)
+        parts: list[Any] = []
+        open_ended: list[bool] = []
+        for position, argument in enumerate(arguments):
+            parts.append(_flatten(argument, flat))
+            dynamic = self._dynamic
+            free = dynamic if isinstance(dynamic, bool) else position in dynamic
+            open_ended += [free] * (len(flat) - len(open_ended))
+        spec = ("tuple", tuple(parts))
         tensors = [tf.convert_to_tensor(t) for t in flat]
-        signature = (spec, tuple((t.dtype, self._shape_of(t)) for t in tensors))
+        shapes = tuple(_shape_of(t, free) for t, free in zip(tensors, open_ended, strict=True))
+        signature = (spec, shapes, tuple(t.dtype for t in tensors))
         found = self._traced.get(signature)
         if found is None:
-            found = self._trace(spec, tensors)
+            found = self._trace(spec, shapes, tensors)
             self._traced[signature] = found
         concrete, out_spec = found
         party = self._party
@@ -574,12 +592,6 @@ class PrivateFunction:
             party._native.step_end(party.handle, step)
         return _unflatten(out_spec, results[1:])
 
-    def _shape_of(self, tensor: Any) -> tuple[int | None, ...]:
-        shape = tuple(tensor.shape)
-        if self._dynamic and len(shape) > 0:
-            return (None, *shape[1:])
-        return shape
-
     def _translate(self, error: Any) -> Exception:
         party = self._party
         aborted = ""
@@ -590,7 +602,9 @@ class PrivateFunction:
         known = party._on_abort(message) if party._on_abort else None
         return known or ProtocolError(message)
 
-    def _trace(self, spec: Any, tensors: Sequence[Any]) -> tuple[Any, Any]:
+    def _trace(
+        self, spec: Any, shapes: Sequence[tuple[int | None, ...]], tensors: Sequence[Any]
+    ) -> tuple[Any, Any]:
         import tensorflow as tf
 
         party = self._party
@@ -616,7 +630,7 @@ class PrivateFunction:
             return [done, *(tf.identity(t) for t in flat)]
 
         signature = [tf.TensorSpec([3], tf.int64)]
-        signature += [tf.TensorSpec(self._shape_of(t), t.dtype) for t in tensors]
+        signature += [tf.TensorSpec(s, t.dtype) for s, t in zip(shapes, tensors, strict=True)]
         concrete = tf.function(body, autograph=False).get_concrete_function(*signature)
         party.agree("The traced graph", trace_log[-1] + str(party._next_site).encode())
         party.build_seconds += time.perf_counter() - started

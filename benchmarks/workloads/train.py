@@ -95,7 +95,8 @@ class _Training:
         if order.saving is not None:
             begun = self._resume()
         self._feed = Feed(context, order)
-        self._function = party.function(self._graph)
+        # (rows that are there may be a chunk of them, or all)
+        self._function = party.function(self._graph, dynamic=(1, 2))
         done = begun
         while done < order.total:
             self._step(done)
@@ -153,6 +154,7 @@ class _Training:
         state: dict[str, Shared],
         x: Shared,
         y: Shared,
+        rows: Any,
         public: dict[str, Any],
     ) -> tuple[dict[str, Shared], Shared | None]:
         from tfe_bench.models.training.step import step
@@ -162,8 +164,8 @@ class _Training:
             self._recipe,
             self._setting,
             state,
-            x,
-            y,
+            take(x, rows),
+            take(y, rows),
             public,
             self._order.reveal_loss,
         )
@@ -178,7 +180,7 @@ class _Training:
         public = public_values(self._recipe, number)
 
         def once() -> Any:
-            return self._function(self._state, take(x, rows), take(y, rows), public)
+            return self._function(self._state, x, y, rows, public)
 
         cpu, started = time.process_time(), time.perf_counter()
         # The first is traced; what one sends is counted at the next.
@@ -331,7 +333,7 @@ class _Training:
 
                 public = public_values(self._recipe, number)
                 x, y, rows = self._feed.batch(number)
-                return self._function(self._state, take(x, rows), take(y, rows), public)
+                return self._function(self._state, x, y, rows, public)
 
             context.progress(1.0, "tracing")
             _, context.measurements["trace"] = tracing.watched(party, once)

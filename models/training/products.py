@@ -32,12 +32,24 @@ class Maps:
 def _turned(a: list[Any]) -> list[Any]:
     import tensorflow as tf
 
-    return [tf.linalg.matrix_transpose(v) for v in a]
+    # (one row or column lies in memory as it does the other way round)
+    return [
+        tf.reshape(v, v.shape[::-1]) if 1 in v.shape else tf.linalg.matrix_transpose(v) for v in a
+    ]
+
+
+def _kernel_gradient(x: list[Any], g: list[Any]) -> Any:
+    """The sum of x^T g over the pairs, or of (g^T x)^T where that turns fewer elements over."""
+    rows, inputs = x[0].shape
+    outputs = g[0].shape[1]
+    if outputs * (rows + inputs) >= rows * inputs:
+        return arithmetic.matrix_product(_turned(x), g)
+    return _turned([arithmetic.matrix_product(_turned(g), x)])[0]
 
 
 _DENSE = Maps(
     Bilinear(arithmetic.matrix_product, lambda x, w: (x[0], w[1])),
-    Bilinear(lambda x, g: arithmetic.matrix_product(_turned(x), g), lambda x, g: (x[1], g[1])),
+    Bilinear(_kernel_gradient, lambda x, g: (x[1], g[1])),
     Bilinear(lambda g, w: arithmetic.matrix_product(g, _turned(w)), lambda g, w: (g[0], w[0])),
 )
 
