@@ -102,6 +102,8 @@ def _load_tensorflow(threads: int | None) -> None:
     # Three workers may share few cores: an idle thread that spins takes time from the next party.
     options = tf.compat.v1.ConfigProto()
     options.experimental.disable_thread_spinning = True
+    # (eager execution takes options only when it was off: otherwise it ignores them)
+    tf.compat.v1.disable_eager_execution()
     tf.compat.v1.enable_eager_execution(config=options)
     # The graphs are as they should be: rewriting them costs time at the first call, and nothing may
     # merge, fold or reorder what consumes masks.
