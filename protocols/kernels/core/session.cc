@@ -654,6 +654,7 @@ int64_t Session::WaitOutgoing(int peer, int64_t limit, int timeout_ms) {
     Advance(NowMicros());
     if (const int64_t due = Due(peers_[peer])) return std::min(due, limit);
     if (!aborted_.empty() && outbox.empty()) return -1;
+    if (timeout_ms <= 0) return 0;
     if (outgoing_[peer].wait_until(lock, deadline) == std::cv_status::timeout) return 0;
   }
   for (;;) {
@@ -672,6 +673,7 @@ int64_t Session::WaitOutgoing(int peer, int64_t limit, int timeout_ms) {
     }
     if (due) return std::min(bytes, limit);
     if (!aborted_.empty() && outbox.empty()) return -1;
+    if (timeout_ms <= 0) return 0;  // (a wait that is over at once is a system call still)
     auto until = deadline;
     if (next) {
       until = std::min(deadline,
