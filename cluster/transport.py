@@ -1,6 +1,6 @@
 """The streams between workers: one bidirectional gRPC stream per pair, opaque blobs.
 
-Python moves blobs of at most 512 KiB between the native session's outbox and
+Python moves blobs of at most 1 MiB between the native session's outbox and
 inbox; framing, matching and counting happen there.  An empty blob is a heartbeat;
 one that starts with NOTICE says why the other side ends the session.
 """
@@ -21,7 +21,7 @@ from tfe_bench.errors import PeerLost, ProtocolError, TfeBenchError
 from tfe_bench.protocols import ops
 
 # Larger messages halve the rate of gRPC with TLS; smaller ones cost more calls.
-BLOB_BYTES = 1 << 19
+BLOB_BYTES = 1 << 20
 HEARTBEAT_SECONDS = 1.0
 # A worker that is not heard from for so long is lost.
 SILENCE_SECONDS = 7.0
