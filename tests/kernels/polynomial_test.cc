@@ -85,6 +85,46 @@ TEST(powers_up_to_degree_five_are_exact) {
   }
 }
 
+TEST(several_elements_at_a_time_give_what_single_ones_give) {
+  std::mt19937_64 random(4);
+  for (int round = 0; round < 200; ++round) {
+    MaskedPolynomial p;
+    const int degree = 1 + static_cast<int>(random() % (round % 10 ? 6 : kMaxDegree));
+    p.bits = {3 + static_cast<int>(random() % 60)};
+    p.degrees = {degree};
+    p.modulus_bits = round % 7 ? 2 + static_cast<int>(random() % 63) : 64;
+    p.drop = static_cast<int>(random() % p.modulus_bits);
+    p.widths.assign(degree + 1, p.modulus_bits);
+    p.widths[0] = 0;
+    for (int t = 1; t <= degree; ++t) {
+      if (random() % 3 == 0) p.widths[t] = 1 + static_cast<int>(random() % p.modulus_bits);
+    }
+    if (degree > 1 && random() % 4 == 0) p.widths[1] = 0;
+    for (int t = 0; t <= degree; ++t) p.coefficients.push_back(random());
+    CHECK_EQ(p.Prepare(true), "");
+    const int64_t n = 1 + static_cast<int64_t>(random() % 40), words = p.record_words();
+    std::vector<uint64_t> in(n), records(n * words);
+    for (auto& v : in) v = random() % 4 ? random() : random() % 2 ? 0 : ~uint64_t{0};
+    for (auto& v : records) v = random();
+    const uint64_t* const values = in.data();
+    auto at_once = records, singly = records;
+    p.Deal(&values, 0, n, at_once.data());
+    for (int64_t e = 0; e < n; ++e) p.Deal(&values, e, e + 1, singly.data() + e * words);
+    CHECK(at_once == singly);
+    for (const bool first : {true, false}) {
+      std::vector<uint64_t> y(n), z(n);
+      p.Share(first, &values, 0, n, records.data(), y.data());
+      for (int64_t e = 0; e < n; ++e) {
+        p.Share(first, &values, e, e + 1, records.data() + e * words, z.data());
+      }
+      // (what lies above the result's bits is of no use)
+      const int kept = p.modulus_bits - p.drop;
+      const uint64_t low = kept == 64 ? ~uint64_t{0} : (uint64_t{1} << kept) - 1;
+      for (int64_t e = 0; e < n; ++e) CHECK_EQ(y[e] & low, z[e] & low);
+    }
+  }
+}
+
 TEST(products_of_two_and_three_factors_are_rounded_to_a_neighbour) {
   std::mt19937_64 random(2);
   for (int factors = 2; factors <= 3; ++factors) {

@@ -34,16 +34,46 @@ inline int WidthOf(int64_t words, int64_t super) {
   return left < kSuperWords ? static_cast<int>(left) : kSuperWords;
 }
 
+// Lanes l and l ^ j change places.
+template <int j>
+inline Vec SwapLanes(Vec v) {
+#if defined(__clang__)
+  return __builtin_shufflevector(v, v, 0 ^ j, 1 ^ j, 2 ^ j, 3 ^ j, 4 ^ j, 5 ^ j, 6 ^ j, 7 ^ j);
+#else
+  return __builtin_shuffle(v, Vec{0 ^ j, 1 ^ j, 2 ^ j, 3 ^ j, 4 ^ j, 5 ^ j, 6 ^ j, 7 ^ j});
+#endif
+}
+
+// One step of Transpose64 between words k and k | j, for j below 8: both lie in one vector.
+template <int j>
+inline void TransposeWithin(Vec* v, uint64_t mask) {
+  const Vec lanes = {0, 1, 2, 3, 4, 5, 6, 7};
+  const Vec upper = -((lanes & j) >> (j == 4 ? 2 : j - 1));  // all ones where k has bit j
+  for (int i = 0; i < kSuperWords; ++i) {
+    const Vec other = SwapLanes<j>(v[i]);
+    const Vec k = (v[i] & ~upper) | (other & upper), kj = (other & ~upper) | (v[i] & upper);
+    const Vec t = ((k >> j) ^ kj) & mask;
+    v[i] ^= (t & upper) | ((t << j) & ~upper);
+  }
+}
+
 // Bit matrix transpose of 64 words: out bit i of word j = in bit j of word i.
 inline void Transpose64(uint64_t a[64]) {
+  Vec v[kSuperWords];
+  __builtin_memcpy(v, a, sizeof(v));
   uint64_t mask = 0x00000000FFFFFFFFull;
-  for (int j = 32; j; j >>= 1, mask ^= mask << j) {
-    for (int k = 0; k < 64; k = ((k | j) + 1) & ~j) {
-      const uint64_t t = ((a[k] >> j) ^ a[k | j]) & mask;
-      a[k] ^= t << j;
-      a[k | j] ^= t;
+  for (int j = 32; j >= 8; j >>= 1, mask ^= mask << j) {
+    const int step = j / 8;
+    for (int k = 0; k < kSuperWords; k = ((k | step) + 1) & ~step) {
+      const Vec t = ((v[k] >> j) ^ v[k | step]) & mask;
+      v[k] ^= t << j;
+      v[k | step] ^= t;
     }
   }
+  TransposeWithin<4>(v, 0x0F0F0F0F0F0F0F0Full);
+  TransposeWithin<2>(v, 0x3333333333333333ull);
+  TransposeWithin<1>(v, 0x5555555555555555ull);
+  __builtin_memcpy(a, v, sizeof(v));
 }
 
 void PlanesRange(const uint64_t* x, int limbs, const int32_t* a, const int32_t* b, int64_t n,

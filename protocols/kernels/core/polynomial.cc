@@ -2,9 +2,20 @@
 
 #include <cstring>
 
+#include "protocols/kernels/core/cpu.h"
 #include "protocols/kernels/core/multiword.h"
 
 namespace tfe_bench {
+namespace {
+
+static_assert(kMaxLaneDegree >= kMaxDegree, "each polynomial of one factor fits");
+
+const LaneFunctions* ChooseLanes() {
+  if (Cpu().avx512) return PolynomialAvx512();
+  return Cpu().avx2 && Cpu().bmi2 ? PolynomialAvx2() : nullptr;
+}
+
+}  // namespace
 
 std::string MaskedPolynomial::Prepare(bool with_coefficients) {
   const int r = factors();
@@ -40,6 +51,15 @@ std::string MaskedPolynomial::Prepare(bool with_coefficients) {
   }
   record_words_ = (offset + 63) / 64;
   if (record_words_ == 0) return "a polynomial without terms";
+  static const LaneFunctions* const lanes = ChooseLanes();
+  if (r == 1 && limbs() == 1) {
+    lane_functions_ = lanes;
+    lanes_ = {bits[0], degrees[0], modulus_bits, drop, record_words_, {}, {}, nullptr};
+    for (int t = 1; t < terms_; ++t) {
+      lanes_.width[t] = widths[t];
+      lanes_.offset[t] = term_[t].offset;
+    }
+  }
   return "";
 }
 
@@ -137,6 +157,12 @@ void MaskedPolynomial::ShareWords(bool first, const uint64_t* const* m, int64_t 
 
 void MaskedPolynomial::Deal(const uint64_t* const* lam, int64_t begin, int64_t end,
                             uint64_t* records) const {
+  if (InLanes()) {
+    lane_functions_->deal(lanes_, lam[0] + begin, end - begin, records);
+    const int64_t done = (end - begin) / kLanes * kLanes;
+    begin += done;
+    records += done * record_words_;
+  }
   switch (limbs()) {
     case 1: return DealWords<1>(lam, begin, end, records);
     case 2: return DealWords<2>(lam, begin, end, records);
@@ -147,6 +173,14 @@ void MaskedPolynomial::Deal(const uint64_t* const* lam, int64_t begin, int64_t e
 
 void MaskedPolynomial::Share(bool first, const uint64_t* const* m, int64_t begin, int64_t end,
                              const uint64_t* records, uint64_t* y) const {
+  if (InLanes()) {
+    LanePlan plan = lanes_;
+    plan.coefficients = coefficients.data();
+    lane_functions_->share(plan, first, m[0] + begin, end - begin, records, y + begin);
+    const int64_t done = (end - begin) / kLanes * kLanes;
+    begin += done;
+    records += done * record_words_;
+  }
   switch (limbs()) {
     case 1: return ShareWords<1>(first, m, begin, end, records, y);
     case 2: return ShareWords<2>(first, m, begin, end, records, y);
