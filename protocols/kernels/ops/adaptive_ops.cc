@@ -170,9 +170,25 @@ class SelectOp : public FieldsOp {
   }
 
  protected:
-  uint64_t Piece(uint64_t a, int segment) const {
+  // x shifted by the public number of bits of a segment.  (Without a branch, so that loops over
+  // elements run in vectors.)
+  struct Piece {
+    uint64_t keep;
+    int left, right;
+    uint64_t operator()(uint64_t a) const { return (a & keep) << left >> right; }
+  };
+  Piece PieceOf(int segment) const {
     const int shift = shifts_[segment];
-    return shift >= 0 ? a << shift : (a & mask_) >> -shift;
+    return {shift >= 0 ? ~uint64_t{0} : mask_, std::max(shift, 0), std::max(-shift, 0)};
+  }
+  // All ones or zeros for each of some bits.
+  static void Spread(const uint64_t* row, int64_t first, int64_t count, uint64_t* out) {
+    for (int64_t i = 0; i < count;) {
+      const uint64_t word = row[(first + i) / 64] >> ((first + i) % 64);
+      const int64_t some = std::min(count - i, 64 - (first + i) % 64);
+      for (int64_t k = 0; k < some; ++k) out[i + k] = 0 - (word >> k & 1);
+      i += some;
+    }
   }
   absl::Status Check(const Tensor& bits, const Tensor& a, const Tensor& b, const Tensor& u,
                      const Tensor& v) const {
@@ -214,15 +230,13 @@ class SelectDealOp : public SelectOp {
     Chunks(context, n, 20 * cuts_, [&](int64_t first, int64_t count) {
       alignas(64) uint64_t bit[kChunk], value[kChunk];
       for (int j = 0; j < cuts_; ++j) {
-        const uint64_t* row = b + j * words;
-        for (int64_t i = 0; i < count; ++i) {
-          bit[i] = 0 - (row[(first + i) / 64] >> ((first + i) % 64) & 1);
-        }
+        const Piece here = PieceOf(j), next = PieceOf(j + 1);
+        Spread(b + j * words, first, count, bit);
         for (int64_t i = 0; i < count; ++i) value[i] = bit[i] & 1;
         Put(call, streams[0], 0, j, n, first, count, value, to);
         for (int64_t i = 0; i < count; ++i) {
           const uint64_t l = x[first + i], r = y[first + i];
-          value[i] = bit[i] & (Piece(l, j) + Piece(r, j) - Piece(l, j + 1) - Piece(r, j + 1));
+          value[i] = bit[i] & (here(l) + here(r) - next(l) - next(r));
         }
         Put(call, streams[1], 1, j, n, first, count, value, to);
         if (!multiply_) continue;
@@ -266,33 +280,30 @@ class SelectShareOp : public SelectOp {
     const uint64_t low = width_ == 64 ? ~uint64_t{0} : (uint64_t{1} << width_) - 1;
     const uint64_t up = second ? (uint64_t{1} << drop_) - 1 : 0;
     Chunks(context, n, 20 * cuts_, [&](int64_t first, int64_t count) {
-      alignas(64) uint64_t bit[kChunk], beta[kChunk], product[kChunk], o[kChunk];
+      alignas(64) uint64_t beta[kChunk], product[kChunk], o[kChunk];
       alignas(64) uint64_t piece[kChunk], multiple[kChunk];
       const uint64_t last = static_cast<uint64_t>(factors_[cuts_]);
+      const Piece top = PieceOf(cuts_);
       for (int64_t i = 0; i < count; ++i) {
-        piece[i] = (Piece(masked[first + i], cuts_) & known) - Piece(own[first + i], cuts_);
+        piece[i] = (top(masked[first + i]) & known) - top(own[first + i]);
         multiple[i] =
             last * (multiply_ ? (v[first + i] & known) - w[first + i] : uint64_t{1} & known);
       }
       for (int j = 0; j < cuts_; ++j) {
-        const uint64_t* row = bits + j * words;
-        for (int64_t i = 0; i < count; ++i) {
-          bit[i] = row[(first + i) / 64] >> ((first + i) % 64) & 1;
-          o[i] = 0 - bit[i];
-        }
+        const Piece here = PieceOf(j), next = PieceOf(j + 1);
+        Spread(bits + j * words, first, count, o);
         Get(call, second, streams[0], 0, j, n, first, count, from, beta);
         Get(call, second, streams[1], 1, j, n, first, count, from, product);
         for (int64_t i = 0; i < count; ++i) {
           const uint64_t a = masked[first + i], l = own[first + i];
-          const uint64_t step = Piece(a, j) - Piece(a, j + 1);
-          const uint64_t mask = Piece(l, j) - Piece(l, j + 1);
+          const uint64_t step = here(a) - next(a), mask = here(l) - next(l);
           const uint64_t flipped = step * beta[i] - product[i];  // share of beta (step - mask)
           piece[i] += ((flipped ^ o[i]) - o[i]) + (((step & known) - mask) & o[i]);
         }
         const uint64_t more = static_cast<uint64_t>(factors_[j] - factors_[j + 1]);
         if (!multiply_) {
           for (int64_t i = 0; i < count; ++i) {
-            multiple[i] += more * (((beta[i] ^ o[i]) - o[i]) + (bit[i] & known));
+            multiple[i] += more * (((beta[i] ^ o[i]) - o[i]) + (o[i] & 1 & known));
           }
           continue;
         }
