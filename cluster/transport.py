@@ -53,7 +53,7 @@ _new_bytes.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]
 
 
 class _Signal:
-    """Lets native code wake a coroutine through an eventfd."""
+    """Lets native code wake a coroutine through an eventfd; else it wakes for the heartbeats."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -61,6 +61,8 @@ class _Signal:
         self._waiting: asyncio.Future[bool] | None = None
         self._heard = False
         self._loop.add_reader(self.fd, self._hear)
+        # One timer for all waits: making one for each costs more than the rest of a wait.
+        self._beat = self._loop.call_later(HEARTBEAT_SECONDS, self._tick)
 
     def _hear(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -74,21 +76,31 @@ class _Signal:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(False)
 
-    async def wait(self, seconds: float) -> bool:
-        """True once signalled (also before the call), False after so many seconds."""
+    def _tick(self) -> None:
+        self._beat = self._loop.call_later(HEARTBEAT_SECONDS, self._tick)
+        self._give_up()
+
+    async def wait(self, seconds: float | None) -> bool:
+        """True once signalled (also before the call), False after so many seconds.
+
+        Args:
+            seconds: None waits until the next heartbeat is due, and more does not wait longer.
+        """
         if self._heard:
             self._heard = False
             return True
         self._waiting = self._loop.create_future()
-        timer = self._loop.call_later(seconds, self._give_up)
+        timer = None if seconds is None else self._loop.call_later(seconds, self._give_up)
         try:
             return await self._waiting
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             self._waiting = None
 
     def close(self) -> None:
         """Releases the descriptor."""
+        self._beat.cancel()
         self._loop.remove_reader(self.fd)
         os.close(self.fd)
 
@@ -197,8 +209,7 @@ class SessionLink:
                 if size == 0:
                     # What waits may be delayed, or not be urgent.
                     left = native.next_due(handle, peer)
-                    seconds = HEARTBEAT_SECONDS if left < 0 else left / 1e6
-                    if not await due.wait(min(seconds, HEARTBEAT_SECONDS)) and left < 0:
+                    if not await due.wait(None if left < 0 else left / 1e6) and left < 0:
                         await write(b"")
                     continue
                 if size > 0:
