@@ -206,8 +206,8 @@ INJECTED = ("inject", "inject_truncated", "pick")
 WRAP = (64 - LOOSE) // 8
 # Widths of the arrays, one value per element each, in packed messages that are no whole bytes.
 LAYOUTS = {
-    ("adaptive_select", 0): ([26] * 5 + [20] * 5, [26] * 3 + [20] * 3 + [26] * 3),
-    ("adaptive_select", 1): ([20], [12]),
+    ("adaptive_select", 0): ([26] * 3 + [24] * 3, [26] * 5 + [24] * 5 + [26] * 5),
+    ("adaptive_select", 1): ([24], [11]),
     ("adaptive_select", 2): ([26],),
     ("adaptive_root", 1): ([14],),
 }
