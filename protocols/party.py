@@ -564,9 +564,9 @@ class PrivateFunction:
         flat: list[Any] = []
         parts: list[Any] = []
         open_ended: list[bool] = []
+        dynamic = self._dynamic
         for position, argument in enumerate(arguments):
             parts.append(_flatten(argument, flat))
-            dynamic = self._dynamic
             free = dynamic if isinstance(dynamic, bool) else position in dynamic
             open_ended += [free] * (len(flat) - len(open_ended))
         spec = ("tuple", tuple(parts))

@@ -8,8 +8,6 @@
 namespace tfe_bench {
 namespace {
 
-static_assert(kMaxLaneDegree >= kMaxDegree, "each polynomial of one factor fits");
-
 const LaneFunctions* ChooseLanes() {
   if (Cpu().avx512) return PolynomialAvx512();
   return Cpu().avx2 && Cpu().bmi2 ? PolynomialAvx2() : nullptr;
@@ -52,9 +50,9 @@ std::string MaskedPolynomial::Prepare(bool with_coefficients) {
   record_words_ = (offset + 63) / 64;
   if (record_words_ == 0) return "a polynomial without terms";
   static const LaneFunctions* const lanes = ChooseLanes();
-  if (r == 1 && limbs() == 1) {
-    lane_functions_ = lanes;
-    lanes_ = {bits[0], degrees[0], modulus_bits, drop, record_words_, {}, {}, nullptr};
+  lane_functions_ = r == 1 && limbs() == 1 ? lanes : nullptr;
+  if (lane_functions_ != nullptr) {
+    lanes_ = {bits[0], degrees[0], modulus_bits, drop, record_words_, {}, {}};
     for (int t = 1; t < terms_; ++t) {
       lanes_.width[t] = widths[t];
       lanes_.offset[t] = term_[t].offset;
@@ -157,9 +155,8 @@ void MaskedPolynomial::ShareWords(bool first, const uint64_t* const* m, int64_t 
 
 void MaskedPolynomial::Deal(const uint64_t* const* lam, int64_t begin, int64_t end,
                             uint64_t* records) const {
-  if (InLanes()) {
-    lane_functions_->deal(lanes_, lam[0] + begin, end - begin, records);
-    const int64_t done = (end - begin) / kLanes * kLanes;
+  if (lane_functions_ != nullptr) {
+    const int64_t done = lane_functions_->deal(lanes_, lam[0] + begin, end - begin, records);
     begin += done;
     records += done * record_words_;
   }
@@ -173,11 +170,9 @@ void MaskedPolynomial::Deal(const uint64_t* const* lam, int64_t begin, int64_t e
 
 void MaskedPolynomial::Share(bool first, const uint64_t* const* m, int64_t begin, int64_t end,
                              const uint64_t* records, uint64_t* y) const {
-  if (InLanes()) {
-    LanePlan plan = lanes_;
-    plan.coefficients = coefficients.data();
-    lane_functions_->share(plan, first, m[0] + begin, end - begin, records, y + begin);
-    const int64_t done = (end - begin) / kLanes * kLanes;
+  if (lane_functions_ != nullptr) {
+    const int64_t done = lane_functions_->share(lanes_, coefficients.data(), first, m[0] + begin,
+                                                end - begin, records, y + begin);
     begin += done;
     records += done * record_words_;
   }

@@ -22,7 +22,7 @@
 
 namespace tfe_bench {
 
-constexpr int kMaxFactors = 3, kMaxDegree = 24, kMaxTerms = 64;
+constexpr int kMaxFactors = 3, kMaxTerms = 64;
 
 class MaskedPolynomial {
  public:
@@ -65,11 +65,9 @@ class MaskedPolynomial {
   template <int n>
   void ShareWords(bool first, const uint64_t* const* m, int64_t begin, int64_t end,
                   const uint64_t* records, uint64_t* y) const;
-  // Whether several elements at a time are possible; then `lanes_` is filled in.
-  bool InLanes() const { return factors() == 1 && limbs() == 1 && lane_functions_ != nullptr; }
 
   LanePlan lanes_ = {};
-  const LaneFunctions* lane_functions_ = nullptr;
+  const LaneFunctions* lane_functions_ = nullptr;  // where several elements at a time are possible
   int terms_ = 0, record_words_ = 0;
   int stride_[kMaxFactors] = {};
   std::vector<Term> term_;

@@ -6,21 +6,22 @@
 
 namespace tfe_bench {
 
-constexpr int kLanes = 8;
-constexpr int kMaxLaneDegree = 24, kMaxLaneWords = 2 * kMaxLaneDegree;
+constexpr int kMaxDegree = 24;  // of a factor
+constexpr int kMaxLaneWords = 2 * kMaxDegree;
 
 // Public: what MaskedPolynomial knows of a polynomial of one factor.
 struct LanePlan {
   int bits, degree, modulus_bits, drop, record_words;
-  int width[kMaxLaneDegree + 1], offset[kMaxLaneDegree + 1];  // of each power's fields
-  const uint64_t* coefficients;                                // [degree + 1]
+  int width[kMaxDegree + 1], offset[kMaxDegree + 1];  // of each power's fields
 };
 
-// Both do as MaskedPolynomial's Deal and Share for the first count - count % kLanes elements.
+// Both do as MaskedPolynomial's Deal and Share, for whole groups of eight of `count` elements, and
+// return how many that were.
 struct LaneFunctions {
-  void (*deal)(const LanePlan& plan, const uint64_t* lam, int64_t count, uint64_t* records);
-  void (*share)(const LanePlan& plan, bool first, const uint64_t* m, int64_t count,
-                const uint64_t* records, uint64_t* y);
+  int64_t (*deal)(const LanePlan& plan, const uint64_t* lam, int64_t count, uint64_t* records);
+  // coefficients: [degree + 1]
+  int64_t (*share)(const LanePlan& plan, const uint64_t* coefficients, bool first,
+                   const uint64_t* m, int64_t count, const uint64_t* records, uint64_t* y);
 };
 
 const LaneFunctions* PolynomialAvx2();

@@ -7,6 +7,8 @@ namespace {
 typedef uint64_t Vec __attribute__((vector_size(64), aligned(8), may_alias));
 typedef int64_t Signed __attribute__((vector_size(64), aligned(8), may_alias));
 
+constexpr int kLanes = 8;
+
 inline Vec Low(Vec v, int width) { return width == 64 ? v : v & ((uint64_t{1} << width) - 1); }
 
 // Word w of eight records that follow each other.
@@ -31,11 +33,12 @@ inline void PutField(Vec* words, int offset, int width, Vec v) {
   if (bit + width > 64) words[at + 1] |= v >> (64 - bit);
 }
 
-void DealLanes(const LanePlan& p, const uint64_t* lam, int64_t count, uint64_t* records) {
+int64_t DealLanes(const LanePlan& p, const uint64_t* lam, int64_t count, uint64_t* records) {
   const int d = p.degree, size = p.record_words, up = 64 - p.bits;
   const int used = p.offset[d] + 2 * p.width[d];
-  for (int64_t e = 0; e + kLanes <= count; e += kLanes, records += kLanes * size) {
-    Vec mask[kMaxLaneWords], out[kMaxLaneWords], power[2][kMaxLaneDegree + 1], x;
+  int64_t e = 0;
+  for (; e + kLanes <= count; e += kLanes, records += kLanes * size) {
+    Vec mask[kMaxLaneWords], out[kMaxLaneWords], power[2][kMaxDegree + 1], x;
     Gather(records, size, mask);
     for (int w = 0; w < size; ++w) out[w] = Vec{};
     // bits that belong to no field stay mask
@@ -60,23 +63,25 @@ void DealLanes(const LanePlan& p, const uint64_t* lam, int64_t count, uint64_t* 
       for (int lane = 0; lane < kLanes; ++lane) records[lane * size + w] = out[w][lane];
     }
   }
+  return e;
 }
 
-void ShareLanes(const LanePlan& p, bool first, const uint64_t* m, int64_t count,
-                const uint64_t* records, uint64_t* y) {
+int64_t ShareLanes(const LanePlan& p, const uint64_t* coefficients, bool first, const uint64_t* m,
+                   int64_t count, const uint64_t* records, uint64_t* y) {
   const int d = p.degree, size = p.record_words;
   const uint64_t quarter = uint64_t{1} << (p.bits - 2);
   const uint64_t below = first ? 0 : (uint64_t{1} << p.drop) - 1;  // the ceiling
-  for (int64_t e = 0; e + kLanes <= count; e += kLanes, records += kLanes * size) {
-    Vec dealt[kMaxLaneWords], moved[kMaxLaneDegree + 1], x;
+  int64_t e = 0;
+  for (; e + kLanes <= count; e += kLanes, records += kLanes * size) {
+    Vec dealt[kMaxLaneWords], moved[kMaxDegree + 1], x;
     Gather(records, size, dealt);
     __builtin_memcpy(&x, m + e, sizeof(x));
     x += quarter;
     const Vec top = -(x >> (p.bits - 1) & 1);
     const Vec known = (x & (2 * quarter - 1)) - quarter;
     // Taylor's shift: coefficients of p(known + N) in N.
-    moved[0] = Vec{} + p.coefficients[0];
-    for (int t = 1; t <= d; ++t) moved[t] = Vec{} + p.coefficients[t];
+    moved[0] = Vec{} + coefficients[0];
+    for (int t = 1; t <= d; ++t) moved[t] = Vec{} + coefficients[t];
     for (int a = 0; a < d; ++a) {
       for (int j = d - 1; j >= a; --j) moved[j] += moved[j + 1] * known;
     }
@@ -91,6 +96,7 @@ void ShareLanes(const LanePlan& p, bool first, const uint64_t* m, int64_t count,
     z = (z + below) >> p.drop;
     __builtin_memcpy(y + e, &z, sizeof(z));
   }
+  return e;
 }
 
 const LaneFunctions kFunctions = {DealLanes, ShareLanes};
