@@ -23,7 +23,16 @@ from typing import Any, TypeVar
 
 import grpc
 
-from tfe_bench.cluster import batching, expiry, handshake, jobs, tls, wire
+from tfe_bench.cluster import (
+    batching,
+    expiry,
+    handshake,
+    jobs,
+    submission,
+    tls,
+    untrusted,
+    wire,
+)
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.late import Inputs
@@ -257,8 +266,7 @@ class Worker:
         del requests
         try:
             client = self._client(context).name
-            asked = wire.Reader(iter([await self._first(context)])).next_event() or {}
-            name = str(asked.get("job"))
+            name = str((await self._question(context)).get("job"))
             job = self._jobs.get(name)
             found = job is not None and job.client == client and not job.over.is_set()
             if job is not None and found:
@@ -276,8 +284,7 @@ class Worker:
         del requests
         try:
             client = self._client(context).name
-            asked = wire.Reader(iter([await self._first(context)])).next_event() or {}
-            kind = KINDS.get(str(asked.get("of", "")))
+            kind = KINDS.get(str((await self._question(context)).get("of", "")))
             if kind is None:
                 raise ProtocolError("Nothing of this kind is kept.")
             rows = await self._loop.run_in_executor(None, self._store.of(kind).visible, client)
@@ -354,6 +361,11 @@ class Worker:
             raise ProtocolError("A job begins with its submission.")
         return blob
 
+    async def _question(self, context: Any) -> dict[str, Any]:
+        """What a client asks in one small message."""
+        first = await self._first(context)
+        return wire.Reader(iter([first])).next_event(untrusted.MOST_QUESTION) or {}
+
     def _keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
         """Runs a coroutine on the loop by itself."""
         task = asyncio.ensure_future(work)
@@ -391,9 +403,7 @@ class Worker:
                 return wire.event("alive")
 
     def _accept(self, first: bytes, client: str, place: Place) -> Job:
-        header = wire.Reader(iter([first])).next_event()
-        if header is None or header["event"] != "submit":
-            raise ProtocolError("A job begins with its submission.")
+        header = submission.parse(first)
         for name, own in self._facts().items():
             given = header.get(name)
             if name == "isa" or name == "abi":
@@ -407,16 +417,18 @@ class Worker:
                     "Use one version and one cluster.toml everywhere."
                 )
         try:
-            job = Job(str(header["job"]), client, header, place)
-            program_name = str(header["program"])
+            job = Job(header["job"], client, header, place)
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError("A job's submission is malformed.") from error
         if job.shaping is not None:
             self.policy.permit_shaping()
-        self.policy.permit_program(program_name)
-        self.policy.permit_reveal(program_name, client)
-        program = jobs.load(program_name)
+        self.policy.permit_program(header["program"])
+        self.policy.permit_reveal(header["program"], client)
+        program = jobs.load(header["program"])
         program.admit(header["parameters"], job.inputs)
+        for other in program.needs(header["parameters"]):
+            self.policy.permit_program(other)
+            self.policy.permit_reveal(other, client)
         if program.permit is not None:
             program.permit(client, self._store, header["parameters"], job.inputs)
         held = {0: {"l1", "l2"}, 1: {"l1"}, 2: {"l2"}}[(self.party - _DEALER) % 3]
