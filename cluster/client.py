@@ -411,9 +411,9 @@ class Client:
             progress: as for `run`.
 
         Raises:
-            UsageError: an unknown model, or images that it does not take.
+            UsageError: a model that this client may not use, or images that it does not take.
             RangeError: images outside of the model's range.
-            PolicyError: its owner or an operator does not let this client use it.
+            PolicyError: an operator does not let this client ask.
         """
         return _service().predict(self, name, images, profile, batch, progress)[0]
 
@@ -434,8 +434,7 @@ class Client:
         """Has the workers remove a model of this client's.
 
         Raises:
-            UsageError: there is none.
-            PolicyError: it is another client's.
+            UsageError: there is none; another client's is as unknown.
         """
         _service().remove_model(self, name)
 

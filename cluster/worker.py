@@ -189,6 +189,7 @@ class Worker:
             job.over.wait(max(0.0, deadline - time.monotonic()))
         with contextlib.suppress(Exception):
             self._on_loop(self._server.stop(0.5), 2)
+        self._store.close()
 
     def _on_loop(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """Runs a coroutine on the channel's event loop and waits for it."""

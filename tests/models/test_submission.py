@@ -261,6 +261,20 @@ def test_two_inputs_of_one_name_are_refused(gate: _Gate, programs: dict[str, Any
         gate.offer(good)
 
 
+@pytest.mark.parametrize("letter", ["c", "\u00e9"])
+def test_public_facts_that_could_not_be_read_again_are_refused_before_any_data(
+    gate: _Gate, programs: dict[str, Any], letter: str
+) -> None:
+    parameters, _ = programs["provide"]
+    columns = [f"{i}{letter}".rjust(200, letter) for i in range(49_000)]
+    about = {**parameters["about"], "x": [49_000], "columns": columns}
+    inputs = [InputSpec("x", (3, 49_000), 16), InputSpec("y", (3, 1), LABEL_BITS)]
+    with pytest.raises(UsageError, match="at most 1048576 characters"):
+        gate.offer(gate.submission("provide", {**parameters, "about": about}, inputs))
+    short = {**about, "columns": [f"column {i}" for i in range(49_000)]}
+    gate.offer(gate.submission("provide", {**parameters, "about": short}, inputs))
+
+
 _ALONE: dict[str, Callable[[], WorkerPolicy]] = {
     "not allowed": lambda: WorkerPolicy(1, None, ("train",), (RevealRule("*", ("*",)),)),
     "not for this client": lambda: WorkerPolicy(
