@@ -9,7 +9,6 @@ import hashlib
 import importlib
 import math
 import queue
-import socket
 import threading
 import time
 import uuid
@@ -22,7 +21,7 @@ from typing import Any, NamedTuple
 import grpc
 import numpy as np
 
-from tfe_bench.cluster import handshake, seeds, tls, wire
+from tfe_bench.cluster import handshake, probe, seeds, tls, wire
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS
 from tfe_bench.errors import (
@@ -39,6 +38,8 @@ from tfe_bench.errors import (
 CONNECT_SECONDS = 12.0
 SILENCE_SECONDS = 9.5
 _DEALER = 0
+# A list of all that a worker keeps.
+_MOST_ANSWER = 1 << 28
 # A worker that was started again is found within a second, however long it was away; an attempt
 # (TCP and TLS) may still take 5 s.
 _RECONNECT = [
@@ -144,6 +145,7 @@ class Client:
         self.config = config
         self.shaping: tuple[int, int] | None = None
         self.warm_up_bytes = 0
+        self._own = (key, certificate)
         self._channels: list[grpc.Channel] = []
         for party in config.parties:
             options = [*CHANNEL_OPTIONS, *_RECONNECT]
@@ -175,16 +177,16 @@ class Client:
         """
         deadline = time.monotonic() + timeout
         for party in self.config.parties:
+            watch = probe.Watch(party, *self._own)
             while True:
                 if alive:
                     alive()
                 left = deadline - time.monotonic()
                 if _answered(self._greet(party.index, max(0.05, min(0.5, left)))):
                     break
-                if left <= 0:
-                    raise ClusterError(
-                        f"Party {party.index} does not answer. {_what_is_there(party, timeout)}"
-                    )
+                refused = watch.look()
+                if left <= 0 or refused:
+                    raise _silent(party, timeout, refused)
 
     def _greet(self, party: int, timeout: float) -> Iterator[bytes]:
         """A question that waits, for `timeout` seconds, until the worker can be reached.
@@ -330,7 +332,9 @@ class Client:
             ClusterError: it does not answer.
             TfeBenchError: it refuses.
         """
-        return ask(self._channels[party], self.config.parties[party], method, timeout, **fields)
+        target = self.config.parties[party]
+        watch = probe.Watch(target, *self._own)
+        return ask(self._channels[party], target, watch, method, timeout, **fields)
 
     def status(self) -> list[dict[str, Any] | TfeBenchError]:
         """What each worker says of this client's jobs; an error in place of one that is silent."""
@@ -484,7 +488,12 @@ def new_job() -> str:
 
 
 def ask(
-    channel: grpc.Channel, party: PartyConfig, method: str, timeout: float, **fields: Any
+    channel: grpc.Channel,
+    party: PartyConfig,
+    watch: probe.Watch,
+    method: str,
+    timeout: float,
+    **fields: Any,
 ) -> dict[str, Any]:
     """One question to one worker, and its answer; see `Client.ask`."""
     started = time.time()
@@ -492,15 +501,18 @@ def ask(
         call = wire.stub(channel, method)(
             iter([wire.event(method.lower(), **fields)]), timeout=timeout, wait_for_ready=True
         )
-        answer = wire.Reader(call).next_event()
+        with watch.over(call.cancel):
+            answer = wire.Reader(call, nan=True).next_event(_MOST_ANSWER)
     except grpc.RpcError as error:
         details = str(error.details() or "") if hasattr(error, "details") else ""
         code = error.code() if hasattr(error, "code") else None
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED or code is grpc.StatusCode.UNAVAILABLE:
-            what = _what_is_there(party, timeout)
-        else:
-            what = f"Received: {details[:120] or code}. Use one version of tfe_bench everywhere."
-        raise ClusterError(f"Party {party.index} does not answer. {what}") from None
+        unreached = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
+        if watch.found or code in unreached:
+            raise _silent(party, timeout, watch.found) from None
+        raise ClusterError(
+            f"Party {party.index} does not answer. Received: {details[:120] or code}. Use one "
+            "version of tfe_bench everywhere."
+        ) from None
     if answer is None:
         raise ClusterError(f"Party {party.index} gave no answer. Its log says why.")
     if answer["event"] == "error":
@@ -559,7 +571,7 @@ class _Run:
     def follow(self, party: int, call: Any) -> None:
         """Reads one worker's stream to its end."""
         try:
-            reader = wire.Reader(self._heard(party, call))
+            reader = wire.Reader(self._heard(party, call), nan=True)
             while (event := reader.next_event()) is not None:
                 kind = event["event"]
                 if kind == "error":
@@ -668,21 +680,23 @@ class _Run:
         return min(errors, key=rank)
 
 
-def _what_is_there(party: PartyConfig, timeout: float) -> str:
-    """Why a worker does not answer: nobody listens, or somebody does and TLS fails."""
-    host = "127.0.0.1" if party.host == "localhost" else party.host
-    try:
-        socket.create_connection((host, party.port), 1.0).close()
-    except OSError:
-        return (
-            f"Received: nothing from {party.address} in {timeout:.0f} s. Start its worker "
-            f"(`python -m tfe_bench worker --party {party.index} ...`), or correct its address in "
-            "cluster.toml."
-        )
-    return (
-        f"Received: a connection to {party.address} but no agreement on TLS in {timeout:.0f} s. "
-        "Its worker must run with a cluster.toml that holds this client's certificate, and this "
-        "one must hold the worker's."
+def _silent(party: PartyConfig, timeout: float, refused: str | None = None) -> ClusterError:
+    """A worker does not answer: nobody listens, or somebody does and TLS fails."""
+    said = f"Party {party.index} does not answer. Received:"
+    if not refused:
+        try:
+            probe.connected(party).close()
+        except OSError:
+            return ClusterError(
+                f"{said} nothing from {party.address} in {timeout:.0f} s. Start its worker "
+                f"(`python -m tfe_bench worker --party {party.index} ...`), or correct its address "
+                "in cluster.toml."
+            )
+        refused = f"no word in {timeout:.0f} s"
+    return ClusterError(
+        f"{said} a connection to {party.address} but no agreement on TLS: {refused}. Its worker "
+        "must run with a cluster.toml that holds this one's certificate, and this one must hold "
+        "the worker's."
     )
 
 

@@ -171,7 +171,7 @@ class LocalCluster(_Runner):
             tls=self._tls,
         )
         config.save(self._folder / "cluster.toml")
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         for p in range(3):
             tls.write_private(self._folder / f"party{p}.key", keys[p])
             command = [sys.executable, "-m", "tfe_bench", "worker", "--party", str(p)]

@@ -28,6 +28,7 @@ from tfe_bench.cluster import (
     expiry,
     handshake,
     jobs,
+    probe,
     submission,
     tls,
     untrusted,
@@ -97,6 +98,10 @@ class Worker:
         config: the shared cluster file.
         policy: this operator's private rules.
         bind: host to listen on instead of the one in cluster.toml.
+
+    Raises:
+        ConfigError: a key, a folder or an address that cannot be used.
+        SecurityError: cleartext on more than loopback, or a key or folder that others can use.
     """
 
     def __init__(
@@ -106,6 +111,7 @@ class Worker:
         self.policy = policy
         self.party = policy.party
         self._me = config.parties[self.party]
+        config.check_bind(bind or self._me.host)
         self._key = policy.load_key() if config.tls else b""
         self._store = Store(
             policy.models, self.party, config.ring, config.fractional_bits, policy.max_models
@@ -164,6 +170,11 @@ class Worker:
             raise ConfigError(f"Party {self.party} cannot listen on {address}.")
         await server.start()
         log.info("listening on %s", address)
+        if not self.config.tls:
+            log.warning(
+                "TLS IS OFF: every user of this machine can act as any party and any client, and "
+                "so read all inputs. Set tls = true in cluster.toml for anything but a trial."
+            )
         self._warn_of_certificates()
         return server
 
@@ -606,14 +617,7 @@ class Worker:
         agreement = handshake.KeyAgreement()
         mine = self._hello(job, agreement)
         try:
-            try:
-                await asyncio.wait_for(channel.channel_ready(), MEET_SECONDS)
-            except TimeoutError:
-                raise ClusterError(
-                    f"Party {peer} does not answer. Received: nothing from {target.address} in "
-                    f"{MEET_SECONDS:.0f} s. Start its worker, or correct its address or "
-                    "certificate in cluster.toml."
-                ) from None
+            await self._reach(target, channel)
             call = wire.stub(channel, wire.STREAM)(metadata=(("tfe-party", str(self.party)),))
             try:
                 await call.write(mine.encode())
@@ -633,6 +637,31 @@ class Worker:
             await channel.close()
             raise
         self._keep(self._carry_dialled(job, peer, channel, call))
+
+    async def _reach(self, target: PartyConfig, channel: Any) -> None:
+        """Waits for a connection to a peer.
+
+        Raises:
+            ClusterError: nobody is there, or somebody with whom there is no TLS.
+        """
+        own = (self._key, self._certificate()) if self.config.tls else (b"", b"")
+        watch = probe.Watch(target, *own)
+        ready = asyncio.ensure_future(channel.channel_ready())
+        deadline = self._loop.time() + MEET_SECONDS
+        try:
+            while not (await asyncio.wait({ready}, timeout=probe.PAUSE))[0]:
+                refused = await self._loop.run_in_executor(None, watch.look)
+                if refused is None and self._loop.time() < deadline:
+                    continue
+                what = f"nothing from {target.address} in {MEET_SECONDS:.0f} s"
+                if refused is not None:
+                    what = f"a connection to {target.address} but no agreement on TLS: {refused}"
+                raise ClusterError(
+                    f"Party {target.index} does not answer party {self.party}. Received: {what}. "
+                    "Start its worker, or correct its address or certificate in cluster.toml."
+                )
+        finally:
+            ready.cancel()
 
     async def _carry_dialled(self, job: Job, peer: int, channel: Any, call: Any) -> None:
         # Read ahead, so that a peer that leaves while the job waits is noticed.
