@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import math
 import queue
+import re
 import threading
 import time
 import uuid
@@ -38,6 +40,8 @@ from tfe_bench.errors import (
 CONNECT_SECONDS = 12.0
 SILENCE_SECONDS = 9.5
 _DEALER = 0
+_JOB = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_MOST_BITS = 127
 # A list of all that a worker keeps.
 _MOST_ANSWER = 1 << 28
 # A worker that was started again is found within a second, however long it was away; an attempt
@@ -62,7 +66,7 @@ class PrivateInput:
         limbs: words per element, 1 or 2.
 
     Raises:
-        UsageError: no integers, or no last axis of 2 words with limbs 2.
+        UsageError: no integers, no last axis of 2 words with limbs 2, or a scale that is none.
     """
 
     ring: seeds.Ring
@@ -70,6 +74,11 @@ class PrivateInput:
     limbs: int = 1
 
     def __post_init__(self) -> None:
+        if type(self.fractional_bits) is not int or not 0 <= self.fractional_bits <= _MOST_BITS:
+            raise UsageError(
+                f"An input has 0 to {_MOST_BITS} fractional bits. Received: "
+                f"{self.fractional_bits!r}."
+            )
         if type(self.limbs) is not int or self.limbs not in (1, 2):
             raise UsageError(f"An element has 1 or 2 words (limbs). Received: {self.limbs!r}.")
         if not isinstance(self.ring, np.ndarray) or self.ring.dtype.kind not in "iu":
@@ -146,6 +155,7 @@ class Client:
         self.shaping: tuple[int, int] | None = None
         self.warm_up_bytes = 0
         self._own = (key, certificate)
+        self._closed = False
         self._channels: list[grpc.Channel] = []
         for party in config.parties:
             options = [*CHANNEL_OPTIONS, *_RECONNECT]
@@ -160,8 +170,21 @@ class Client:
 
     def close(self) -> None:
         """Closes the connections."""
+        self._closed = True
         for channel in self._channels:
             channel.close()
+
+    def check_open(self) -> None:
+        """Refuses to use closed connections.
+
+        Raises:
+            UsageError: `close` was called, or the end of a `with` block did.
+        """
+        if self._closed:
+            raise UsageError(
+                "This cluster's connections are closed: close() was called, or the `with` block "
+                "has ended. Open another LocalCluster, Cluster or Client."
+            )
 
     def wait_ready(
         self, timeout: float = CONNECT_SECONDS, alive: Callable[[], None] | None = None
@@ -174,7 +197,9 @@ class Client:
 
         Raises:
             ClusterError: naming the party and host:port that does not answer.
+            UsageError: this client is closed.
         """
+        self.check_open()
         deadline = time.monotonic() + timeout
         for party in self.config.parties:
             watch = probe.Watch(party, *self._own)
@@ -216,9 +241,12 @@ class Client:
             job: its name, from `new_job`, for whoever wants to ask after it or cancel it.
 
         Raises:
+            UsageError: this client is closed, or arguments of another type.
             TfeBenchError: whatever went wrong first; PeerLost when a worker was lost on the way.
         """
-        job = job or new_job()
+        self.check_open()
+        job = new_job() if job is None else job
+        _check_order(program, parameters, inputs, job)
         described: list[dict[str, Any]] = []
         masked: list[seeds.Ring | None] = []
         secrets: list[tuple[bytes, bytes]] = []
@@ -331,7 +359,9 @@ class Client:
         Raises:
             ClusterError: it does not answer.
             TfeBenchError: it refuses.
+            UsageError: this client is closed.
         """
+        self.check_open()
         target = self.config.parties[party]
         watch = probe.Watch(target, *self._own)
         return ask(self._channels[party], target, watch, method, timeout, **fields)
@@ -350,6 +380,8 @@ class Client:
             UsageError: no worker runs or queues such a job of this client's, or several do.
             ClusterError: a worker does not answer.
         """
+        if not isinstance(job, str) or not job:
+            raise UsageError(f"A job's name is a text, or its first digits. Received: {job!r}.")
         answers = self.status()
         known = {
             each["job"]
@@ -467,6 +499,8 @@ class Client:
         return rows
 
     def _ask_all(self, method: str, **fields: Any) -> list[dict[str, Any] | TfeBenchError]:
+        self.check_open()
+
         def one(party: int) -> dict[str, Any] | TfeBenchError:
             try:
                 return self.ask(party, method, **fields)
@@ -480,6 +514,43 @@ class Client:
 def _service() -> Any:
     """Models lie above this layer; it only offers their users the way there."""
     return importlib.import_module("tfe_bench.models.service")
+
+
+def _check_order(program: object, parameters: object, inputs: object, job: object) -> None:
+    """Refuses arguments of `Client.run` that no worker could be sent.
+
+    Raises:
+        UsageError: naming the first one.
+    """
+    if not isinstance(program, str) or not program:
+        raise UsageError(f"A program is known by its name. Received: {_kind(program)}.")
+    if not isinstance(job, str) or not _JOB.fullmatch(job):
+        raise UsageError("A job's name is 32 hexadecimal digits, of new_job().")
+    if not isinstance(parameters, Mapping):
+        raise UsageError(f"Parameters are a dict. Received: {_kind(parameters)}.")
+    for name, value in parameters.items():
+        try:
+            json.dumps({name: value}, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            raise UsageError(
+                "Parameters are what JSON holds: texts, finite numbers, true or false, None, and "
+                f"lists and dicts of these. Received: {_kind(value)} under {str(name)[:80]!r}."
+            ) from None
+    if not isinstance(inputs, Mapping):
+        raise UsageError(f"Inputs are a dict of PrivateInput. Received: {_kind(inputs)}.")
+    for name, value in inputs.items():
+        if not isinstance(name, str) or not isinstance(value, PrivateInput | LateInput):
+            raise UsageError(
+                "Inputs are PrivateInput by name: PrivateInput(array) for integers, "
+                "PrivateInput(FixedPoint(16).encode(array), 16) for reals. Received: "
+                f"{_kind(value)} under {str(name)[:80]!r}."
+            )
+
+
+def _kind(value: object) -> str:
+    """What a value is, and nothing of what it holds."""
+    dtype = getattr(value, "dtype", None)
+    return type(value).__name__ + (f" of {dtype}" if dtype is not None else "")
 
 
 def new_job() -> str:
