@@ -182,10 +182,10 @@ def port(config: ClusterConfig, policy: WorkerPolicy) -> Check:
     me = config.parties[policy.party]
     host = "127.0.0.1" if me.host == "localhost" else me.host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with contextlib.closing(socket.socket(family)) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with contextlib.closing(socket.socket(family)) as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, me.port))
+            own.bind((host, me.port))
             return Check("own port", OK, f"{me.address} is free: the worker does not run")
         except OSError as error:
             reason = error.strerror or "refused"

@@ -11,6 +11,7 @@ import json
 import math
 import queue
 import re
+import socket
 import threading
 import time
 import uuid
@@ -756,12 +757,18 @@ def _silent(party: PartyConfig, timeout: float, refused: str | None = None) -> C
     said = f"Party {party.index} does not answer. Received:"
     if not refused:
         try:
-            probe.connected(party).close()
+            with probe.connected(party) as connection:
+                closed = _closed_at_once(connection)
         except OSError:
             return ClusterError(
                 f"{said} nothing from {party.address} in {timeout:.0f} s. Start its worker "
                 f"(`python -m tfe_bench worker --party {party.index} ...`), or correct its address "
                 "in cluster.toml."
+            )
+        if closed:
+            return ClusterError(
+                f"{said} {party.address} closes connections as soon as they are made: its worker "
+                "takes no more of them now. Try again later; its log says whose they are."
             )
         refused = f"no word in {timeout:.0f} s"
     return ClusterError(
@@ -769,6 +776,17 @@ def _silent(party: PartyConfig, timeout: float, refused: str | None = None) -> C
         "must run with a cluster.toml that holds this one's certificate, and this one must hold "
         "the worker's."
     )
+
+
+def _closed_at_once(connection: socket.socket) -> bool:
+    """Whether the other side hangs up before anything was said."""
+    connection.settimeout(0.5)
+    try:
+        return not connection.recv(1)
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
 
 
 def load_client(cluster: str | Path, key: str | Path, certificate: str | Path) -> Client:

@@ -100,7 +100,10 @@ def _verdict(wrapped: ssl.SSLSocket) -> str | None:
         return None
     except OSError:  # an alert, or a closed connection
         pass
-    return "it does not accept this one's certificate"
+    return (
+        "it hangs up once it has seen this one's certificate: it does not accept it, or takes no "
+        "more connections now"
+    )
 
 
 def connected(party: PartyConfig) -> socket.socket:

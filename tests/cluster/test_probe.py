@@ -79,8 +79,8 @@ def _another(config: ClusterConfig, members: dict[str, _Member], who: str) -> Cl
     [
         ("client", "party0", None),
         ("party1", "party0", None),
-        ("stranger", "party0", "does not accept this one's certificate"),
-        ("party0", "party0", "does not accept this one's certificate"),  # it does not call itself
+        ("stranger", "party0", "does not accept it"),
+        ("party0", "party0", "does not accept it"),  # it does not call itself
         ("client", "stranger", "does not pin"),
     ],
 )
