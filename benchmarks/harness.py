@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfe_bench.benchmarks import processor
+from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context
 from tfe_bench.errors import UsageError, did_you_mean
 
@@ -20,8 +21,8 @@ PARAMETERS = ("repeat", "warm_up", "profile", "trace")
 _MAX_REPEAT = 1000
 
 
-def check_parameters(workload: str, given: Iterable[str], own: Iterable[str] = ()) -> None:
-    """Refuses parameters that neither the harness nor the workload has.
+def check_parameters(workload: str, given: Mapping[str, Any], own: Iterable[str] = ()) -> None:
+    """Refuses parameters that neither the harness nor the workload has, and unfit ones of its own.
 
     Raises:
         UsageError: naming the parameter, with "did you mean".
@@ -30,6 +31,26 @@ def check_parameters(workload: str, given: Iterable[str], own: Iterable[str] = (
     for name in given:
         if name not in known:
             raise UsageError(f"{workload} has no parameter {name!r}.{did_you_mean(name, known)}")
+    check_harness(given)
+
+
+def check_harness(given: Mapping[str, Any]) -> None:
+    """Refuses what the timing loop does not take; the rest is the workload's.
+
+    Raises:
+        UsageError: naming the parameter.
+    """
+    check_repeat(given.get("repeat", 1))
+    warm_up = given.get("warm_up", 1)
+    if type(warm_up) is not int or not 0 <= warm_up <= _MAX_REPEAT:
+        raise UsageError(f"warm_up is 0 to {_MAX_REPEAT}. Received: {warm_up!r}.")
+    trace = given.get("trace", False)
+    if type(trace) is not bool:
+        raise UsageError(f"trace is true or false. Received: {trace!r}.")
+    profile = given.get("profile", "local")
+    if not isinstance(profile, str):
+        raise UsageError(f"A profile is a name. Received: {profile!r}.")
+    profiles.get(profile)
 
 
 def check_repeat(repeat: object) -> None:

@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tfe_bench.cluster import untrusted
 from tfe_bench.cluster.jobs import InputSpec, Program
 from tfe_bench.errors import ProtocolError
 
@@ -75,7 +76,8 @@ def offered(party: Party, jobs: Sequence[Job]) -> list[tuple[str, str]]:
         raise ProtocolError("Party 0's offer is malformed.")
     told = party.exchange(offer.ljust(size)[:size])[0]
     try:
-        rows = [(str(name), str(digest)) for name, digest in json.loads(told)]
+        found = untrusted.parse(told, "Party 0's offer", _MOST_BYTES)
+        rows = [(str(name), str(digest)) for name, digest in found]
     except (ValueError, TypeError) as error:
         raise ProtocolError("Party 0's offer is malformed.") from error
     return rows

@@ -6,13 +6,11 @@ A check never raises: what goes wrong is its result.  None shows a key, a share 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.metadata
 import os
 import platform
 import resource
 import socket
-import ssl
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,7 +19,7 @@ from typing import Any
 
 import grpc
 
-from tfe_bench.cluster import handshake, tls, wire
+from tfe_bench.cluster import handshake, probe, tls, wire
 from tfe_bench.cluster.client import Client, ask, open_client
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.expiry import RENEW, WARN_DAYS, expiries
@@ -184,16 +182,16 @@ def port(config: ClusterConfig, policy: WorkerPolicy) -> Check:
     me = config.parties[policy.party]
     host = "127.0.0.1" if me.host == "localhost" else me.host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with contextlib.closing(socket.socket(family)) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with contextlib.closing(socket.socket(family)) as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, me.port))
+            own.bind((host, me.port))
             return Check("own port", OK, f"{me.address} is free: the worker does not run")
         except OSError as error:
             reason = error.strerror or "refused"
     if not config.tls:
         return Check("own port", OK, f"{me.address} is in use, by the worker or something else")
-    shown = presented(me)
+    shown = probe.shown(me)
     if shown in [tls.fingerprint(pem) for pem in me.certificates]:
         return Check("own port", OK, f"this party's worker serves on {me.address}")
     remedy = "stop what uses it, correct host and port, or start the worker with --bind"
@@ -201,24 +199,6 @@ def port(config: ClusterConfig, policy: WorkerPolicy) -> Check:
 
 
 # ---- the workers
-
-
-def presented(party: PartyConfig) -> str | None:
-    """Fingerprint of the certificate that a worker shows to anybody; None without an answer."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # nothing is sent: only what is shown is compared
-    context.set_alpn_protocols(["h2"])
-    host = "127.0.0.1" if party.host == "localhost" else party.host
-    try:
-        with (
-            socket.create_connection((host, party.port), CONNECT_SECONDS) as plain,
-            context.wrap_socket(plain, server_hostname=None) as wrapped,
-        ):
-            der = wrapped.getpeercert(binary_form=True)
-    except OSError:
-        return None
-    return hashlib.sha256(der).hexdigest() if der else None
 
 
 class Caller:
@@ -235,17 +215,19 @@ class Caller:
         own = None if client or policy is None else policy.party
         self.parties = [p for p in range(3) if p != own]
         self._channels: dict[int, grpc.Channel] = {}
+        self._own = (b"", b"")  # key and certificate, of a party
         if client is None and policy is not None:
-            key = policy.load_key() if config.tls else b""
+            if config.tls:
+                key, mine = policy.load_key(), config.parties[policy.party].certificates
+                self._own = (key, tls.own_certificate(key, mine))
             for p in self.parties:
-                self._channels[p] = self._dial(config.parties[p], policy.party, key)
+                self._channels[p] = self._dial(config.parties[p])
 
-    def _dial(self, target: PartyConfig, own: int, key: bytes) -> grpc.Channel:
+    def _dial(self, target: PartyConfig) -> grpc.Channel:
         options = list(CHANNEL_OPTIONS)
         if not self.config.tls:
             return grpc.insecure_channel(target.address, options=options)
-        mine = tls.own_certificate(key, self.config.parties[own].certificates)
-        credentials = tls.channel_credentials(key, mine, target.certificates)
+        credentials = tls.channel_credentials(*self._own, target.certificates)
         options += tls.target_options(target.certificates[0])
         return grpc.secure_channel(target.address, credentials, options=options)
 
@@ -255,9 +237,9 @@ class Caller:
             if self.client is not None:
                 answer = self.client.ask(party, wire.HELLO, CONNECT_SECONDS)
             else:
-                channel = self._channels[party]
-                target = self.config.parties[party]
-                answer = ask(channel, target, wire.HELLO, CONNECT_SECONDS)
+                watch = probe.Watch(self.config.parties[party], *self._own)
+                channel, target = self._channels[party], self.config.parties[party]
+                answer = ask(channel, target, watch, wire.HELLO, CONNECT_SECONDS)
         return answer
 
     def close(self) -> None:
@@ -288,7 +270,7 @@ def workers(config: ClusterConfig, who: Caller | None) -> Iterator[Check]:
             continue
         name = f"party {party.index}"
         if config.tls:
-            shown = presented(party)
+            shown = probe.shown(party)
             pinned = [tls.fingerprint(pem) for pem in party.certificates]
             if shown is not None and shown not in pinned:
                 remedy = "another worker, or another certificate: compare with its operator"

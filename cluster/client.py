@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import math
 import queue
+import re
 import socket
 import threading
 import time
@@ -22,7 +24,7 @@ from typing import Any, NamedTuple
 import grpc
 import numpy as np
 
-from tfe_bench.cluster import handshake, seeds, tls, wire
+from tfe_bench.cluster import handshake, probe, seeds, tls, wire
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS
 from tfe_bench.errors import (
@@ -39,6 +41,10 @@ from tfe_bench.errors import (
 CONNECT_SECONDS = 12.0
 SILENCE_SECONDS = 9.5
 _DEALER = 0
+_JOB = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_MOST_BITS = 127
+# A list of all that a worker keeps.
+_MOST_ANSWER = 1 << 28
 # A worker that was started again is found within a second, however long it was away; an attempt
 # (TCP and TLS) may still take 5 s.
 _RECONNECT = [
@@ -61,7 +67,7 @@ class PrivateInput:
         limbs: words per element, 1 or 2.
 
     Raises:
-        UsageError: no integers, or no last axis of 2 words with limbs 2.
+        UsageError: no integers, no last axis of 2 words with limbs 2, or a scale that is none.
     """
 
     ring: seeds.Ring
@@ -69,6 +75,11 @@ class PrivateInput:
     limbs: int = 1
 
     def __post_init__(self) -> None:
+        if type(self.fractional_bits) is not int or not 0 <= self.fractional_bits <= _MOST_BITS:
+            raise UsageError(
+                f"An input has 0 to {_MOST_BITS} fractional bits. Received: "
+                f"{self.fractional_bits!r}."
+            )
         if type(self.limbs) is not int or self.limbs not in (1, 2):
             raise UsageError(f"An element has 1 or 2 words (limbs). Received: {self.limbs!r}.")
         if not isinstance(self.ring, np.ndarray) or self.ring.dtype.kind not in "iu":
@@ -144,6 +155,8 @@ class Client:
         self.config = config
         self.shaping: tuple[int, int] | None = None
         self.warm_up_bytes = 0
+        self._own = (key, certificate)
+        self._closed = False
         self._channels: list[grpc.Channel] = []
         for party in config.parties:
             options = [*CHANNEL_OPTIONS, *_RECONNECT]
@@ -158,8 +171,21 @@ class Client:
 
     def close(self) -> None:
         """Closes the connections."""
+        self._closed = True
         for channel in self._channels:
             channel.close()
+
+    def check_open(self) -> None:
+        """Refuses to use closed connections.
+
+        Raises:
+            UsageError: `close` was called, or the end of a `with` block did.
+        """
+        if self._closed:
+            raise UsageError(
+                "This cluster's connections are closed: close() was called, or the `with` block "
+                "has ended. Open another LocalCluster, Cluster or Client."
+            )
 
     def wait_ready(
         self, timeout: float = CONNECT_SECONDS, alive: Callable[[], None] | None = None
@@ -172,19 +198,21 @@ class Client:
 
         Raises:
             ClusterError: naming the party and host:port that does not answer.
+            UsageError: this client is closed.
         """
+        self.check_open()
         deadline = time.monotonic() + timeout
         for party in self.config.parties:
+            watch = probe.Watch(party, *self._own)
             while True:
                 if alive:
                     alive()
                 left = deadline - time.monotonic()
                 if _answered(self._greet(party.index, max(0.05, min(0.5, left)))):
                     break
-                if left <= 0:
-                    raise ClusterError(
-                        f"Party {party.index} does not answer. {_what_is_there(party, timeout)}"
-                    )
+                refused = watch.look()
+                if left <= 0 or refused:
+                    raise _silent(party, timeout, refused)
 
     def _greet(self, party: int, timeout: float) -> Iterator[bytes]:
         """A question that waits, for `timeout` seconds, until the worker can be reached.
@@ -214,9 +242,12 @@ class Client:
             job: its name, from `new_job`, for whoever wants to ask after it or cancel it.
 
         Raises:
+            UsageError: this client is closed, or arguments of another type.
             TfeBenchError: whatever went wrong first; PeerLost when a worker was lost on the way.
         """
-        job = job or new_job()
+        self.check_open()
+        job = new_job() if job is None else job
+        _check_order(program, parameters, inputs, job)
         described: list[dict[str, Any]] = []
         masked: list[seeds.Ring | None] = []
         secrets: list[tuple[bytes, bytes]] = []
@@ -329,8 +360,12 @@ class Client:
         Raises:
             ClusterError: it does not answer.
             TfeBenchError: it refuses.
+            UsageError: this client is closed.
         """
-        return ask(self._channels[party], self.config.parties[party], method, timeout, **fields)
+        self.check_open()
+        target = self.config.parties[party]
+        watch = probe.Watch(target, *self._own)
+        return ask(self._channels[party], target, watch, method, timeout, **fields)
 
     def status(self) -> list[dict[str, Any] | TfeBenchError]:
         """What each worker says of this client's jobs; an error in place of one that is silent."""
@@ -346,6 +381,8 @@ class Client:
             UsageError: no worker runs or queues such a job of this client's, or several do.
             ClusterError: a worker does not answer.
         """
+        if not isinstance(job, str) or not job:
+            raise UsageError(f"A job's name is a text, or its first digits. Received: {job!r}.")
         answers = self.status()
         known = {
             each["job"]
@@ -411,9 +448,9 @@ class Client:
             progress: as for `run`.
 
         Raises:
-            UsageError: an unknown model, or images that it does not take.
+            UsageError: a model that this client may not use, or images that it does not take.
             RangeError: images outside of the model's range.
-            PolicyError: its owner or an operator does not let this client use it.
+            PolicyError: an operator does not let this client ask.
         """
         return _service().predict(self, name, images, profile, batch, progress)[0]
 
@@ -434,8 +471,7 @@ class Client:
         """Has the workers remove a model of this client's.
 
         Raises:
-            UsageError: there is none.
-            PolicyError: it is another client's.
+            UsageError: there is none; another client's is as unknown.
         """
         _service().remove_model(self, name)
 
@@ -464,6 +500,8 @@ class Client:
         return rows
 
     def _ask_all(self, method: str, **fields: Any) -> list[dict[str, Any] | TfeBenchError]:
+        self.check_open()
+
         def one(party: int) -> dict[str, Any] | TfeBenchError:
             try:
                 return self.ask(party, method, **fields)
@@ -479,13 +517,55 @@ def _service() -> Any:
     return importlib.import_module("tfe_bench.models.service")
 
 
+def _check_order(program: object, parameters: object, inputs: object, job: object) -> None:
+    """Refuses arguments of `Client.run` that no worker could be sent.
+
+    Raises:
+        UsageError: naming the first one.
+    """
+    if not isinstance(program, str) or not program:
+        raise UsageError(f"A program is known by its name. Received: {_kind(program)}.")
+    if not isinstance(job, str) or not _JOB.fullmatch(job):
+        raise UsageError("A job's name is 32 hexadecimal digits, of new_job().")
+    if not isinstance(parameters, Mapping):
+        raise UsageError(f"Parameters are a dict. Received: {_kind(parameters)}.")
+    for name, value in parameters.items():
+        try:
+            json.dumps({name: value}, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            raise UsageError(
+                "Parameters are what JSON holds: texts, finite numbers, true or false, None, and "
+                f"lists and dicts of these. Received: {_kind(value)} under {str(name)[:80]!r}."
+            ) from None
+    if not isinstance(inputs, Mapping):
+        raise UsageError(f"Inputs are a dict of PrivateInput. Received: {_kind(inputs)}.")
+    for name, value in inputs.items():
+        if not isinstance(name, str) or not isinstance(value, PrivateInput | LateInput):
+            raise UsageError(
+                "Inputs are PrivateInput by name: PrivateInput(array) for integers, "
+                "PrivateInput(FixedPoint(16).encode(array), 16) for reals. Received: "
+                f"{_kind(value)} under {str(name)[:80]!r}."
+            )
+
+
+def _kind(value: object) -> str:
+    """What a value is, and nothing of what it holds."""
+    dtype = getattr(value, "dtype", None)
+    return type(value).__name__ + (f" of {dtype}" if dtype is not None else "")
+
+
 def new_job() -> str:
     """A name for a job."""
     return uuid.uuid4().hex
 
 
 def ask(
-    channel: grpc.Channel, party: PartyConfig, method: str, timeout: float, **fields: Any
+    channel: grpc.Channel,
+    party: PartyConfig,
+    watch: probe.Watch,
+    method: str,
+    timeout: float,
+    **fields: Any,
 ) -> dict[str, Any]:
     """One question to one worker, and its answer; see `Client.ask`."""
     started = time.time()
@@ -493,15 +573,18 @@ def ask(
         call = wire.stub(channel, method)(
             iter([wire.event(method.lower(), **fields)]), timeout=timeout, wait_for_ready=True
         )
-        answer = wire.Reader(call).next_event()
+        with watch.over(call.cancel):
+            answer = wire.Reader(call, nan=True).next_event(_MOST_ANSWER)
     except grpc.RpcError as error:
         details = str(error.details() or "") if hasattr(error, "details") else ""
         code = error.code() if hasattr(error, "code") else None
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED or code is grpc.StatusCode.UNAVAILABLE:
-            what = _what_is_there(party, timeout)
-        else:
-            what = f"Received: {details[:120] or code}. Use one version of tfe_bench everywhere."
-        raise ClusterError(f"Party {party.index} does not answer. {what}") from None
+        unreached = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
+        if watch.found or code in unreached:
+            raise _silent(party, timeout, watch.found) from None
+        raise ClusterError(
+            f"Party {party.index} does not answer. Received: {details[:120] or code}. Use one "
+            "version of tfe_bench everywhere."
+        ) from None
     if answer is None:
         raise ClusterError(f"Party {party.index} gave no answer. Its log says why.")
     if answer["event"] == "error":
@@ -560,7 +643,7 @@ class _Run:
     def follow(self, party: int, call: Any) -> None:
         """Reads one worker's stream to its end."""
         try:
-            reader = wire.Reader(self._heard(party, call))
+            reader = wire.Reader(self._heard(party, call), nan=True)
             while (event := reader.next_event()) is not None:
                 kind = event["event"]
                 if kind == "error":
@@ -669,22 +752,41 @@ class _Run:
         return min(errors, key=rank)
 
 
-def _what_is_there(party: PartyConfig, timeout: float) -> str:
-    """Why a worker does not answer: nobody listens, or somebody does and TLS fails."""
-    host = "127.0.0.1" if party.host == "localhost" else party.host
-    try:
-        socket.create_connection((host, party.port), 1.0).close()
-    except OSError:
-        return (
-            f"Received: nothing from {party.address} in {timeout:.0f} s. Start its worker "
-            f"(`python -m tfe_bench worker --party {party.index} ...`), or correct its address in "
-            "cluster.toml."
-        )
-    return (
-        f"Received: a connection to {party.address} but no agreement on TLS in {timeout:.0f} s. "
-        "Its worker must run with a cluster.toml that holds this client's certificate, and this "
-        "one must hold the worker's."
+def _silent(party: PartyConfig, timeout: float, refused: str | None = None) -> ClusterError:
+    """A worker does not answer: nobody listens, or somebody does and TLS fails."""
+    said = f"Party {party.index} does not answer. Received:"
+    if not refused:
+        try:
+            with probe.connected(party) as connection:
+                closed = _closed_at_once(connection)
+        except OSError:
+            return ClusterError(
+                f"{said} nothing from {party.address} in {timeout:.0f} s. Start its worker "
+                f"(`python -m tfe_bench worker --party {party.index} ...`), or correct its address "
+                "in cluster.toml."
+            )
+        if closed:
+            return ClusterError(
+                f"{said} {party.address} closes connections as soon as they are made: its worker "
+                "takes no more of them now. Try again later; its log says whose they are."
+            )
+        refused = f"no word in {timeout:.0f} s"
+    return ClusterError(
+        f"{said} a connection to {party.address} but no agreement on TLS: {refused}. Its worker "
+        "must run with a cluster.toml that holds this one's certificate, and this one must hold "
+        "the worker's."
     )
+
+
+def _closed_at_once(connection: socket.socket) -> bool:
+    """Whether the other side hangs up before anything was said."""
+    connection.settimeout(0.5)
+    try:
+        return not connection.recv(1)
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
 
 
 def load_client(cluster: str | Path, key: str | Path, certificate: str | Path) -> Client:

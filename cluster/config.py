@@ -82,12 +82,7 @@ class PartyConfig:
     @property
     def is_loopback(self) -> bool:
         """Whether the host is this machine itself (127.0.0.0/8, ::1 or "localhost")."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
     @property
     def certificates(self) -> tuple[bytes, ...]:
@@ -218,6 +213,20 @@ class ClusterConfig:
                     "Set tls = true in cluster.toml and give every [[party]] a certificate "
                     '("python -m tfe_bench certs" makes them).'
                 )
+
+    def check_bind(self, host: str) -> None:
+        """Refuses to listen in cleartext on more than this machine.
+
+        Raises:
+            SecurityError: no TLS, and the host is no loopback address.
+        """
+        if not self.tls and not is_loopback(host):
+            raise SecurityError(
+                "Without TLS a worker listens on loopback alone, or everyone on the network is "
+                f"every party and every client. Received: --bind {_shown(host)}. Set tls = true in "
+                'cluster.toml and give every [[party]] a certificate ("python -m tfe_bench certs" '
+                "makes them)."
+            )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClusterConfig:
@@ -485,6 +494,16 @@ def _certificate_lines(member: PartyConfig | ClientConfig) -> list[str]:
 
 def _present(*certificates: bytes | None) -> tuple[bytes, ...]:
     return tuple(pem for pem in certificates if pem is not None)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine itself (127.0.0.0/8, ::1 or "localhost")."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def parse_address(where: str, text: str) -> tuple[str, int]:

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 import tfe_bench
+from tfe_bench.cluster import untrusted
 from tfe_bench.errors import ProtocolError, VersionMismatch
 
 # field -> what to do when the two sides differ
@@ -61,12 +62,13 @@ class Hello:
         Raises:
             ProtocolError: it is not a hello.
         """
-        try:
-            values = json.loads(blob)
-            hello = cls(**{f.name: values[f.name] for f in dataclasses.fields(cls)})
-        except (ValueError, KeyError, TypeError) as error:
-            raise ProtocolError("A peer's first message is not a hello of tfe_bench.") from error
-        return hello
+        none = "A peer's first message is not a hello of tfe_bench: it"
+        values = untrusted.parse_object(blob, none, untrusted.MOST_QUESTION)
+        kinds = {"int": int, "str": str}
+        for field in dataclasses.fields(cls):
+            if type(values.get(field.name)) is not kinds[str(field.type)]:
+                raise ProtocolError(f'{none} has no "{field.name}".')
+        return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
 
 
 def minor(version: str) -> str:
@@ -115,13 +117,19 @@ class KeyAgreement:
         self.public_key = self._private.public_key().public_bytes_raw().hex()
 
     def derive(self, mine: Hello, theirs: Hello) -> bytes:
-        """HKDF-SHA256 over the X25519 secret, bound to both hellos."""
-        peer = X25519PublicKey.from_public_bytes(bytes.fromhex(theirs.public_key))
+        """HKDF-SHA256 over the X25519 secret, bound to both hellos.
+
+        Raises:
+            ProtocolError: the peer's public key is none, or one that gives no secret.
+        """
         low, high = sorted((mine, theirs), key=lambda h: h.party)
         transcript = hashlib.sha256(low.encode() + b"\0" + high.encode()).digest()
-        return HKDF(hashes.SHA256(), 16, salt=transcript, info=b"tfe_bench PRF key").derive(
-            self._private.exchange(peer)
-        )
+        try:
+            peer = X25519PublicKey.from_public_bytes(bytes.fromhex(theirs.public_key))
+            secret = self._private.exchange(peer)
+        except ValueError:
+            raise ProtocolError(f"Party {theirs.party} sent no public key of X25519.") from None
+        return HKDF(hashes.SHA256(), 16, salt=transcript, info=b"tfe_bench PRF key").derive(secret)
 
 
 def program_digest(name: str, parameters: dict[str, Any], shapes: Any) -> str:

@@ -94,6 +94,8 @@ class Program:
         together: how many samples a job brings, if waiting jobs with equal parameters may be run
             as one: their inputs joined along the first axis, their outputs parted again (see
             batching.py). 0 for a job that runs alone.
+        needs: other programs that operators must allow to the client too: what a job with these
+            parameters does of theirs on its way, such as keeping a model.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Program:
     permit: Callable[[str, Store, Mapping[str, Any], Sequence[InputSpec]], None] | None = None
     late: bool = False
     together: Callable[[Mapping[str, Any], Sequence[InputSpec]], int] | None = None
+    needs: Callable[[Mapping[str, Any]], Sequence[str]] = lambda parameters: ()
 
     def admit(self, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         """Refuses unfit parameters or inputs before anything runs.
@@ -122,7 +125,14 @@ class Program:
                     f"The program {self.name!r} wants all inputs before it begins. Received: a "
                     f"late {spec.name!r}."
                 )
-        self.check(parameters, inputs)
+        try:
+            self.check(parameters, inputs)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # It stumbled over a type that it did not expect, whose text could quote anything.
+            raise UsageError(
+                f"The program {self.name!r} does not take these parameters and inputs. Received: "
+                f"values of another type ({type(error).__name__})."
+            ) from error
 
 
 def installed() -> dict[str, importlib.metadata.EntryPoint]:

@@ -11,18 +11,20 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tfe_bench.cluster import links, profiles, tls
 from tfe_bench.cluster.client import Client, JobResult, LateInput, PrivateInput, open_client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.profiles import Profile
-from tfe_bench.errors import ClusterError, PeerLost, TfeBenchError, UsageError
+from tfe_bench.errors import ClusterError, ConfigError, PeerLost, TfeBenchError, UsageError
 
 START_SECONDS = 60.0
 _CLIENT = "local"
 # of a worker in a network namespace of its own
 _LINK_PORT = 7700
+# of a worker that died
+_MOST_WORDS = 600
 
 
 class _Runner:
@@ -68,8 +70,12 @@ class _Runner:
                 cluster's, or an unknown model.
             RangeError: images outside of the model's range.
         """
+        self.client.check_open()
         if isinstance(private, str):
             return self.client.predict(private, images, batch, self.profile.name, progress)
+        _check_kind(
+            private, "shared_weights", "predict", "convert(model), or a deployed model's name"
+        )
         config = self.client.config
         if config.fractional_bits != private.fractional_bits:
             raise UsageError(
@@ -83,14 +89,31 @@ class _Runner:
 
     def fit(self, private: Any, x: Any = None, y: Any = None, **options: Any) -> Any:
         """Trains a `tfe_bench.trainable` model on private rows; see Trainable.fit."""
+        _check_kind(private, "fit", "fit", "trainable(model)")
+        self.client.check_open()
         return private.fit(self, x, y, **options)
 
     def evaluate(self, private: Any, x: Any, y: Any, **options: Any) -> Any:
         """How right a `tfe_bench.trainable` model is on private rows; see Trainable.evaluate."""
+        _check_kind(private, "evaluate", "evaluate", "trainable(model)")
+        self.client.check_open()
         return private.evaluate(self, x, y, **options)
+
+    def close(self) -> None:
+        """Ends the use of the cluster; what is called later is refused."""
+        self.client.close()
+
+    def __enter__(self) -> Self:
+        self.client.check_open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def deploy(self, private: Any, name: str, **options: Any) -> None:
         """Has the workers keep a private model under a name; see Client.deploy."""
+        _check_kind(private, "shared_weights", "deploy", "convert(model)")
+        self.client.check_open()
         self.client.deploy(private, name, **options)
 
 
@@ -136,8 +159,10 @@ class LocalCluster(_Runner):
         self._emulate = links.check_emulation(emulate)
         self._links: links.Links | None = None
         self.start_seconds = 0.0
+        if threads is not None and (type(threads) is not int or threads < 1):
+            raise UsageError(f"A worker has 1 thread or more. Received: threads={threads!r}.")
         if models is not None:
-            Path(models).mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_folder(_path(models))
         self._folder = Path(tempfile.mkdtemp(prefix="tfe_bench-"))
         self._workers: list[subprocess.Popen[bytes]] = []
         self._threads = threads
@@ -171,7 +196,7 @@ class LocalCluster(_Runner):
             tls=self._tls,
         )
         config.save(self._folder / "cluster.toml")
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         for p in range(3):
             tls.write_private(self._folder / f"party{p}.key", keys[p])
             command = [sys.executable, "-m", "tfe_bench", "worker", "--party", str(p)]
@@ -228,6 +253,11 @@ class LocalCluster(_Runner):
                     f"{self._tail(p)}"
                 )
 
+    def _last_words(self, party: int) -> str:
+        """What a worker that died wrote besides its log: of a failed check, say."""
+        lines = self._tail(party).splitlines()
+        return " ".join(line for line in lines if f"[party {party}]" not in line)[:_MOST_WORDS]
+
     def _tail(self, party: int) -> str:
         text = (self._folder / f"party{party}.log").read_text(errors="replace")
         return "\n".join(text.splitlines()[-12:])
@@ -246,7 +276,9 @@ class LocalCluster(_Runner):
             for p, worker in enumerate(self._workers):
                 code = worker.poll()
                 if code is not None and not (isinstance(error, PeerLost) and error.party == p):
-                    raise PeerLost(p, f"its process ended with code {code}") from error
+                    words = self._last_words(p)
+                    ended = f"its process ended with code {code}"
+                    raise PeerLost(p, f"{ended}, saying: {words}" if words else ended) from error
             raise
 
     def close(self) -> None:
@@ -268,12 +300,6 @@ class LocalCluster(_Runner):
             self._links.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def __enter__(self) -> LocalCluster:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class Cluster(_Runner):
     """Three hosts that each run `python -m tfe_bench worker`.
@@ -294,7 +320,7 @@ class Cluster(_Runner):
         *,
         profile: str = "local",
     ) -> None:
-        self.name = Path(path).name
+        self.name = _path(path).name
         self.profile = profiles.get(profile)
         if self.profile.shaped:
             self.emulation = links.CHANNEL
@@ -303,15 +329,26 @@ class Cluster(_Runner):
         _impose(self.client, self.profile, self.emulation)
         self.client.wait_ready()
 
-    def close(self) -> None:
-        """Closes the connections; the workers stay."""
-        self.client.close()
 
-    def __enter__(self) -> Cluster:
-        return self
+def _check_kind(private: Any, method: str, what: str, wanted: str) -> None:
+    if not hasattr(private, method):
+        raise UsageError(f"{what} takes {wanted}. Received: {type(private).__name__}.")
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+
+def _path(path: object) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"A path is a text or a Path. Received: {type(path).__name__}.")
+    return Path(path)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"The folder for models cannot be made: {folder}. Received: {error.strerror}. Choose "
+            "another."
+        ) from None
 
 
 def _impose(client: Client, profile: Profile, emulation: str | None) -> None:

@@ -85,7 +85,7 @@ def get(name: str) -> Profile:
     Raises:
         UsageError: there is none.
     """
-    found = PROFILES.get(name)
+    found = PROFILES.get(name) if isinstance(name, str) else None
     if found is None:
         raise UsageError(
             f"Unknown network profile. Received: {name!r}.{did_you_mean(str(name), PROFILES)} "

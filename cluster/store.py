@@ -21,12 +21,17 @@ truncation under a fresh mask), so that clients learn nothing of the stored mask
 who wants new shares deploys again.
 
 No share is ever in a text of this module: errors name files and what to do.
+
+What a client may not use it is not told of: an error about somebody else's name is the one about a
+name that there is not.  (That a name is taken shows where another client wants to keep something
+under it, as names are there once.)
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import fcntl
 import hashlib
 import json
 import math
@@ -55,7 +60,13 @@ SUFFIX = ".safetensors"
 ANY = "*"
 PARTS = ("m", "l1", "l2")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
+# Of a file's header, read and written: public facts, their texts escaped twice, and a line for each
+# array.
 _MOST_HEADER = 64 << 20
+# Characters of public facts as JSON.  A list of all that there is has to fit into one message.
+MOST_ABOUT = 1 << 20
+# What a worker has under a name, to a client.
+NONE, OWN, ANOTHERS, UNREADABLE = range(4)
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -69,7 +80,7 @@ class Kind:
         infix: in its files' names.
         again: what to do about a file that cannot be used.
         listed: how a client sees what there is.
-        others: how its owner lets other clients use it.
+        others: who may use it.
     """
 
     noun: str
@@ -84,14 +95,14 @@ MODEL = Kind(
     "",
     "Have its owner deploy it again (python -m tfe_bench deploy ... --replace).",
     "See `python -m tfe_bench models`.",
-    "The owner deploys it again with --allow and its name.",
+    "Another client's is there once its owner has deployed it with --allow and this client's name.",
 )
 DATA = Kind(
     "data set",
     ".data",
     "Have its owner provide it again (python -m tfe_bench provide ... --replace).",
     "See `python -m tfe_bench provide --list`.",
-    "The owner provides it again with --for and its name.",
+    "Another client's is there once its owner has provided it with --for and this client's name.",
 )
 # Two of each name: should the workers stop while they write one, they still share the other.
 CHECKPOINTS = tuple(
@@ -163,6 +174,60 @@ def check_name(name: object, what: str = "A deployed model's name") -> str:
     return name
 
 
+def check_about(about: Mapping[str, Any]) -> None:
+    """Refuses public facts that are too long to be kept and listed, before anything is written.
+
+    Raises:
+        UsageError: they are longer than MOST_ABOUT.
+    """
+    if (size := len(json.dumps(about))) > MOST_ABOUT:
+        raise UsageError(
+            f"The public facts of what is kept have at most {MOST_ABOUT} characters. Received: "
+            f"{size}. Use shorter names of columns, or fewer columns."
+        )
+
+
+class _Held:
+    """A folder that no other worker uses meanwhile; the system lets go of it when this one ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._descriptor = -1
+        problem = f"The folder for models cannot be used: {folder}. Received:"
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            status = os.fstat(self._descriptor)
+            mode = stat.S_IMODE(status.st_mode)
+            if mode & 0o022 or status.st_uid not in (0, os.geteuid()):
+                # Whoever may write there can remove files, and put others in their place.
+                raise SecurityError(
+                    f"The folder for models is open to other users of this machine: {folder}. "
+                    f"Received: mode {mode:04o}, owner {status.st_uid} (this worker is "
+                    f"{os.geteuid()}). Make it the worker's own: chown it, chmod 700, and look at "
+                    "what lies there."
+                )
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{problem} another worker has it. Every worker has a folder of its own: stop the "
+                "other one, or correct the line models = ... in worker.toml."
+            ) from None
+        except OSError as error:
+            raise ConfigError(
+                f"{problem} {error.strerror}. Correct the line models = ... in worker.toml, or "
+                "leave it out."
+            ) from None
+
+    def close(self) -> None:
+        """Lets others have it."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Store:
     """A worker's folder of shared values.
 
@@ -172,6 +237,10 @@ class Store:
         ring, fractional_bits: of the cluster; a value of another one is refused.
         most: how many names of each kind there may be.
         kind: what the names stand for; `of` gives the others.
+
+    Raises:
+        ConfigError: the folder cannot be used, or another worker uses it.
+        SecurityError: other users of the machine can write there.
     """
 
     def __init__(
@@ -188,16 +257,16 @@ class Store:
         self._folder = folder
         self._of_cluster = {"ring": ring, "fractional_bits": fractional_bits}
         self._most = most
+        self._held = None if folder is None else _Held(folder)
         if folder is not None:
-            try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                for left in folder.glob(".*.tmp"):  # of a worker that was killed while writing
+            for left in folder.glob(".*.tmp"):  # of a worker that was killed while writing
+                with contextlib.suppress(OSError):
                     left.unlink()
-            except OSError as error:
-                raise ConfigError(
-                    f"The folder for models cannot be used: {folder}. Received: {error.strerror}. "
-                    "Correct the line models = ... in worker.toml, or leave it out."
-                ) from None
+
+    def close(self) -> None:
+        """Lets another worker have the folder; this one writes no more."""
+        if self._held is not None:
+            self._held.close()
 
     def of(self, kind: Kind) -> Store:
         """The same folder for another kind."""
@@ -229,25 +298,35 @@ class Store:
         """What is kept under a name, if the client may use it.
 
         Raises:
-            UsageError: nothing is.
-            PolicyError: the client may not, or nothing is kept at all.
+            UsageError: nothing is, or nothing that this client may use.
+            PolicyError: nothing is kept at all.
             ConfigError, SecurityError, VersionMismatch: the file is damaged or not of here.
         """
-        path = self._path(name)
-        if not path.exists():
-            near = [n for n in self.names() if self._visible(n, client)]
-            raise UsageError(
-                f"Party {self.party} has no {self.kind.noun} {name!r}.{did_you_mean(name, near)} "
-                f"{self.kind.listed}".rstrip()
-            )
-        with self._open(path) as stream:
-            facts, _ = self._header(path, stream)
-        if not facts.permits(client):
-            raise PolicyError(
-                f"The owner of {self.kind.noun} {name!r} does not let this client use it. "
-                f"Received: client {json.dumps(client)[:80]}. {self.kind.others}"
-            )
-        return facts
+        found = self._read(name)
+        if found is None or not found.permits(client):
+            raise self.unknown(name, client)
+        return found
+
+    def whose(self, name: str, client: str) -> int:
+        """NONE, OWN, ANOTHERS or UNREADABLE: what is under a name, to a client that would own it.
+
+        Raises:
+            PolicyError: nothing is kept at all.
+        """
+        try:
+            found = self._read(name)
+        except (ConfigError, SecurityError):
+            return UNREADABLE
+        if found is None:
+            return NONE
+        return OWN if found.owner == client else ANOTHERS
+
+    def unknown(self, name: str, client: str) -> UsageError:
+        """What a client is told of a name that is nobody's, and of one that it may not use."""
+        near = [n for n in self.names() if self._visible(n, client)]
+        said = f"Party {self.party} has no {self.kind.noun} {name!r} that this client may use."
+        said += did_you_mean(name, near)
+        return UsageError(" ".join(filter(None, [said, self.kind.listed, self.kind.others])))
 
     def visible(self, client: str) -> list[dict[str, Any]]:
         """What a client may use, as public facts; a damaged file is one with an "error"."""
@@ -279,9 +358,10 @@ class Store:
         Raises:
             UsageError: the name is none, or is taken and may be replaced.
             PolicyError: it is somebody else's, or there are too many.
+            ConfigError, SecurityError, VersionMismatch: a file of the name cannot be read.
         """
-        path = self._path(name)
-        if not path.exists():
+        found = self._read(name)
+        if found is None:
             if len(self.names()) >= self._most:
                 raise PolicyError(
                     f"Party {self.party} keeps {self._most} {self.kind.noun}s. Received: one more. "
@@ -289,24 +369,16 @@ class Store:
                     "max_models under [limits] in worker.toml."
                 )
             return
-        self._permit_owner(path, name, client)
+        if found.owner != client:
+            raise PolicyError(
+                f"The {self.kind.noun} {name!r} is another client's. Received: client "
+                f"{json.dumps(client)[:80]}. Only its owner replaces it; choose another name."
+            )
         if not replace:
             raise UsageError(
                 f"Party {self.party} has a {self.kind.noun} {name!r} already. Choose another "
                 "name, or replace it (--replace)."
             )
-
-    def permit_removing(self, name: str, client: str) -> None:
-        """Permits a client to remove what is kept under a name.
-
-        Raises:
-            UsageError: nothing is.
-            PolicyError: it is somebody else's.
-        """
-        path = self._path(name)
-        if not path.exists():
-            raise UsageError(f"Party {self.party} has no {self.kind.noun} {name!r}.")
-        self._permit_owner(path, name, client)
 
     # ---- writing
 
@@ -314,8 +386,10 @@ class Store:
         """Writes values aside; they are kept once the result is committed.
 
         Raises:
+            UsageError: what is public about them is too long.
             ConfigError: they cannot be written.
         """
+        check_about(facts.about)
         path = self._path(facts.name)
         rows: list[memoryview] = []
         layout: dict[str, Any] = {}
@@ -358,6 +432,11 @@ class Store:
         # safetensors: metadata are texts
         header = json.dumps({"__metadata__": {"tfe_bench": json.dumps(ours)}, **layout}).encode()
         header += b" " * (-len(header) % 8)
+        if len(header) > _MOST_HEADER:  # or it could never be read, nor its owner be known
+            raise UsageError(
+                f"The {self.kind.noun} {facts.name!r} has too many arrays to be kept. Received: "
+                f"{len(tensors)}, described in {len(header)} bytes; at most {_MOST_HEADER}."
+            )
         temporary = path.with_name(f".{facts.name}.{secrets.token_hex(8)}.tmp")
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -380,7 +459,7 @@ class Store:
         return Prepared(path, temporary)
 
     def remove(self, name: str) -> None:
-        """Removes what is kept under a name, if anything is."""
+        """Removes what is kept under a name, if anything is, also what cannot be read."""
         with contextlib.suppress(FileNotFoundError):
             self._path(name).unlink()
             _sync(self.folder)
@@ -429,15 +508,13 @@ class Store:
     def _visible(self, name: str, client: str) -> bool:
         return any(row["name"] == name for row in self.visible(client))
 
-    def _permit_owner(self, path: Path, name: str, client: str) -> None:
+    def _read(self, name: str) -> Facts | None:
+        """The facts of a file; None if there is none."""
+        path = self._path(name)
+        if not path.exists():
+            return None
         with self._open(path) as stream:
-            facts, _ = self._header(path, stream)
-        if facts.owner != client:
-            raise PolicyError(
-                f"The {self.kind.noun} {name!r} is another client's. Received: client "
-                f"{json.dumps(client)[:80]}. "
-                "Only its owner replaces or removes it; choose another name."
-            )
+            return self._header(path, stream)[0]
 
     def _file(self, path: Path) -> str:
         return f"The {self.kind.noun} file {path.name} of party {self.party}"
@@ -456,13 +533,14 @@ class Store:
             if not stat.S_ISREG(status.st_mode):
                 os.close(descriptor)
                 raise self._damaged(path)
-            if stat.S_IMODE(status.st_mode) & 0o077:
+            mode = stat.S_IMODE(status.st_mode)
+            if mode & 0o077 or status.st_uid not in (0, os.geteuid()):
                 os.close(descriptor)
                 raise SecurityError(
-                    f"{self._file(path)} is open to other users of "
-                    f"its machine. Received: mode {stat.S_IMODE(status.st_mode):04o}. Its operator "
-                    f"runs chmod 600 on it; if others may have read it, "
-                    f"{self.kind.again[0].lower()}{self.kind.again[1:]}"
+                    f"{self._file(path)} is open to other users of its machine. Received: mode "
+                    f"{mode:04o}, owner {status.st_uid} (the worker is {os.geteuid()}). Its "
+                    "operator makes it the worker's own (chown, chmod 600); if others may have "
+                    f"read it, {self.kind.again[0].lower()}{self.kind.again[1:]}"
                 )
             return os.fdopen(descriptor, "rb")
         except OSError as error:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from tfe_bench.cluster import untrusted
 from tfe_bench.errors import PeerLost, ProtocolError, TfeBenchError
 from tfe_bench.protocols import ops
 
@@ -29,6 +30,7 @@ _SMALL_BYTES = 1 << 14
 _OVER = -(2**63)
 _LINGER_SECONDS = 3.0
 NOTICE = b"\xff" * 8
+_MOST_NOTICE = 1 << 16
 # A peer that says so has sent all it had to: the end of its stream is no loss.
 BYE = NOTICE + b"{}"
 
@@ -283,7 +285,7 @@ def _from_notice(blob: bytes, peer: int) -> TfeBenchError:
     from tfe_bench import errors
 
     try:
-        notice = json.loads(blob[len(NOTICE) :])
+        notice = untrusted.parse(memoryview(blob)[len(NOTICE) :], "A notice", _MOST_NOTICE)
         kind = getattr(errors, str(notice["error"]), None)
         message = str(notice["message"])[:2000]
         if kind is PeerLost:
@@ -292,6 +294,6 @@ def _from_notice(blob: bytes, peer: int) -> TfeBenchError:
             return PeerLost(lost if lost in (0, 1, 2, None) else peer, f"reported by party {peer}")
         if isinstance(kind, type) and issubclass(kind, TfeBenchError):
             return kind(message)
-    except (ValueError, KeyError, TypeError):
+    except (ProtocolError, KeyError, TypeError):
         pass
     return ProtocolError(f"Party {peer} ended the session and did not say why.")

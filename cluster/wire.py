@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from tfe_bench import errors
+from tfe_bench.cluster import untrusted
 from tfe_bench.errors import ClusterError, ProtocolError, TfeBenchError
 
 SERVICE = "tfe_bench.Worker"
@@ -21,6 +22,7 @@ MODELS = "Models"  # the deployed models that a client may use
 
 CHUNK_BYTES = 1 << 20
 _EVENT, _DATA = b"E", b"D"
+_MOST_TEXT = 4000
 
 
 def identity(blob: bytes) -> bytes:
@@ -44,7 +46,8 @@ def failure(error: BaseException) -> bytes:
     """An error as an event.  Only our own errors carry their text: others could quote anything."""
     if isinstance(error, TfeBenchError):
         party = getattr(error, "party", None)
-        return event("error", error=type(error).__name__, message=str(error), party=party)
+        text = str(error)[:_MOST_TEXT]  # which may quote what a client sent
+        return event("error", error=type(error).__name__, message=text, party=party)
     return event(
         "error",
         error="ClusterError",
@@ -58,7 +61,8 @@ def error_from(fields: dict[str, Any]) -> TfeBenchError:
     kind = getattr(errors, str(fields.get("error")), None)
     message = str(fields.get("message"))
     if kind is errors.PeerLost:
-        lost = errors.PeerLost(fields.get("party"), "")
+        party = fields.get("party")
+        lost = errors.PeerLost(party if party in (0, 1, 2) else None, "")
         lost.args = (message,)
         return lost
     if isinstance(kind, type) and issubclass(kind, TfeBenchError):
@@ -67,27 +71,35 @@ def error_from(fields: dict[str, Any]) -> TfeBenchError:
 
 
 class Reader:
-    """Reads events and data from one side of a job's stream."""
+    """Reads events and data from one side of a job's stream.
 
-    def __init__(self, blobs: Iterator[bytes]) -> None:
+    Args:
+        blobs: its messages.
+        nan: whether events may hold NaN, as a worker's measurements do.
+    """
+
+    def __init__(self, blobs: Iterator[bytes], nan: bool = False) -> None:
         self._blobs = iter(blobs)
+        self._nan = nan
 
-    def next_event(self) -> dict[str, Any] | None:
+    def next_event(self, most: int = untrusted.MOST_BYTES) -> dict[str, Any] | None:
         """The next event, None at the end of the stream.
 
+        Args:
+            most: bytes that it may have.
+
         Raises:
-            ProtocolError: data came where an event was due.
+            ProtocolError: data came where an event was due, or it is malformed or too long.
         """
         blob = next(self._blobs, None)
         if blob is None:
             return None
         if not blob.startswith(_EVENT):
             raise ProtocolError("A message of a job's stream came out of order.")
-        try:
-            fields = json.loads(blob[1:])
-        except ValueError as error:
-            raise ProtocolError("An event of a job's stream is malformed.") from error
-        if not isinstance(fields, dict) or "event" not in fields:
+        fields = untrusted.parse_object(
+            memoryview(blob)[1:], "An event of a job's stream", most, self._nan
+        )
+        if not isinstance(fields.get("event"), str):
             raise ProtocolError("An event of a job's stream is malformed.")
         return fields
 

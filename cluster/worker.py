@@ -23,7 +23,17 @@ from typing import Any, TypeVar
 
 import grpc
 
-from tfe_bench.cluster import batching, expiry, handshake, jobs, tls, wire
+from tfe_bench.cluster import (
+    batching,
+    expiry,
+    handshake,
+    jobs,
+    probe,
+    submission,
+    tls,
+    untrusted,
+    wire,
+)
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.late import Inputs
@@ -88,6 +98,10 @@ class Worker:
         config: the shared cluster file.
         policy: this operator's private rules.
         bind: host to listen on instead of the one in cluster.toml.
+
+    Raises:
+        ConfigError: a key, a folder or an address that cannot be used.
+        SecurityError: cleartext on more than loopback, or a key or folder that others can use.
     """
 
     def __init__(
@@ -97,6 +111,7 @@ class Worker:
         self.policy = policy
         self.party = policy.party
         self._me = config.parties[self.party]
+        config.check_bind(bind or self._me.host)
         self._key = policy.load_key() if config.tls else b""
         self._store = Store(
             policy.models, self.party, config.ring, config.fractional_bits, policy.max_models
@@ -155,6 +170,11 @@ class Worker:
             raise ConfigError(f"Party {self.party} cannot listen on {address}.")
         await server.start()
         log.info("listening on %s", address)
+        if not self.config.tls:
+            log.warning(
+                "TLS IS OFF: every user of this machine can act as any party and any client, and "
+                "so read all inputs. Set tls = true in cluster.toml for anything but a trial."
+            )
         self._warn_of_certificates()
         return server
 
@@ -180,6 +200,7 @@ class Worker:
             job.over.wait(max(0.0, deadline - time.monotonic()))
         with contextlib.suppress(Exception):
             self._on_loop(self._server.stop(0.5), 2)
+        self._store.close()
 
     def _on_loop(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """Runs a coroutine on the channel's event loop and waits for it."""
@@ -257,8 +278,7 @@ class Worker:
         del requests
         try:
             client = self._client(context).name
-            asked = wire.Reader(iter([await self._first(context)])).next_event() or {}
-            name = str(asked.get("job"))
+            name = str((await self._question(context)).get("job"))
             job = self._jobs.get(name)
             found = job is not None and job.client == client and not job.over.is_set()
             if job is not None and found:
@@ -276,8 +296,7 @@ class Worker:
         del requests
         try:
             client = self._client(context).name
-            asked = wire.Reader(iter([await self._first(context)])).next_event() or {}
-            kind = KINDS.get(str(asked.get("of", "")))
+            kind = KINDS.get(str((await self._question(context)).get("of", "")))
             if kind is None:
                 raise ProtocolError("Nothing of this kind is kept.")
             rows = await self._loop.run_in_executor(None, self._store.of(kind).visible, client)
@@ -354,6 +373,11 @@ class Worker:
             raise ProtocolError("A job begins with its submission.")
         return blob
 
+    async def _question(self, context: Any) -> dict[str, Any]:
+        """What a client asks in one small message."""
+        first = await self._first(context)
+        return wire.Reader(iter([first])).next_event(untrusted.MOST_QUESTION) or {}
+
     def _keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
         """Runs a coroutine on the loop by itself."""
         task = asyncio.ensure_future(work)
@@ -391,9 +415,7 @@ class Worker:
                 return wire.event("alive")
 
     def _accept(self, first: bytes, client: str, place: Place) -> Job:
-        header = wire.Reader(iter([first])).next_event()
-        if header is None or header["event"] != "submit":
-            raise ProtocolError("A job begins with its submission.")
+        header = submission.parse(first)
         for name, own in self._facts().items():
             given = header.get(name)
             if name == "isa" or name == "abi":
@@ -407,16 +429,18 @@ class Worker:
                     "Use one version and one cluster.toml everywhere."
                 )
         try:
-            job = Job(str(header["job"]), client, header, place)
-            program_name = str(header["program"])
+            job = Job(header["job"], client, header, place)
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError("A job's submission is malformed.") from error
         if job.shaping is not None:
             self.policy.permit_shaping()
-        self.policy.permit_program(program_name)
-        self.policy.permit_reveal(program_name, client)
-        program = jobs.load(program_name)
+        self.policy.permit_program(header["program"])
+        self.policy.permit_reveal(header["program"], client)
+        program = jobs.load(header["program"])
         program.admit(header["parameters"], job.inputs)
+        for other in program.needs(header["parameters"]):
+            self.policy.permit_program(other)
+            self.policy.permit_reveal(other, client)
         if program.permit is not None:
             program.permit(client, self._store, header["parameters"], job.inputs)
         held = {0: {"l1", "l2"}, 1: {"l1"}, 2: {"l2"}}[(self.party - _DEALER) % 3]
@@ -593,14 +617,7 @@ class Worker:
         agreement = handshake.KeyAgreement()
         mine = self._hello(job, agreement)
         try:
-            try:
-                await asyncio.wait_for(channel.channel_ready(), MEET_SECONDS)
-            except TimeoutError:
-                raise ClusterError(
-                    f"Party {peer} does not answer. Received: nothing from {target.address} in "
-                    f"{MEET_SECONDS:.0f} s. Start its worker, or correct its address or "
-                    "certificate in cluster.toml."
-                ) from None
+            await self._reach(target, channel)
             call = wire.stub(channel, wire.STREAM)(metadata=(("tfe-party", str(self.party)),))
             try:
                 await call.write(mine.encode())
@@ -620,6 +637,31 @@ class Worker:
             await channel.close()
             raise
         self._keep(self._carry_dialled(job, peer, channel, call))
+
+    async def _reach(self, target: PartyConfig, channel: Any) -> None:
+        """Waits for a connection to a peer.
+
+        Raises:
+            ClusterError: nobody is there, or somebody with whom there is no TLS.
+        """
+        own = (self._key, self._certificate()) if self.config.tls else (b"", b"")
+        watch = probe.Watch(target, *own)
+        ready = asyncio.ensure_future(channel.channel_ready())
+        deadline = self._loop.time() + MEET_SECONDS
+        try:
+            while not (await asyncio.wait({ready}, timeout=probe.PAUSE))[0]:
+                refused = await self._loop.run_in_executor(None, watch.look)
+                if refused is None and self._loop.time() < deadline:
+                    continue
+                what = f"nothing from {target.address} in {MEET_SECONDS:.0f} s"
+                if refused is not None:
+                    what = f"a connection to {target.address} but no agreement on TLS: {refused}"
+                raise ClusterError(
+                    f"Party {target.index} does not answer party {self.party}. Received: {what}. "
+                    "Start its worker, or correct its address or certificate in cluster.toml."
+                )
+        finally:
+            ready.cancel()
 
     async def _carry_dialled(self, job: Job, peer: int, channel: Any, call: Any) -> None:
         # Read ahead, so that a peer that leaves while the job waits is noticed.

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfe_bench.cluster.store import CHECKPOINTS, Facts, Store, Tensor
+from tfe_bench.cluster.store import ANOTHERS, CHECKPOINTS, NONE, Facts, Store, Tensor
 from tfe_bench.errors import ConfigError, PolicyError, TfeBenchError, UsageError
 from tfe_bench.models import kept
 from tfe_bench.protocols.party import Party
@@ -135,8 +135,9 @@ class Checkpoints:
         )
 
     def _look(self, store: Store) -> tuple[_Row, Facts | None, dict[str, Tensor]]:
-        if self._name not in store.names():
-            return _Row(_NONE), None, {}
+        found = store.whose(self._name, self._client)
+        if found in (NONE, ANOTHERS):
+            return _Row(_NONE if found == NONE else _FOREIGN), None, {}
         try:
             facts, tensors = store.load(self._name, self._client)
             step, what = facts.about["step"], bytes.fromhex(facts.about["what"])
@@ -144,8 +145,6 @@ class Checkpoints:
                 raise ValueError("no step")
             if len(bytes.fromhex(facts.deployment)) != _RUN:
                 raise ValueError("no run")
-        except PolicyError:
-            return _Row(_FOREIGN), None, {}
         except (TfeBenchError, ValueError, KeyError, TypeError):
             return _Row(_DAMAGED), None, {}
         return _Row(_GOOD, step, facts.deployment, what), facts, tensors

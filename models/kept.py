@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.cluster.jobs import Context
-from tfe_bench.cluster.store import Facts, Store, Tensor
-from tfe_bench.errors import ProtocolError, UsageError
+from tfe_bench.cluster.store import ANOTHERS, NONE, OWN, UNREADABLE, Facts, Store, Tensor
+from tfe_bench.errors import ConfigError, ProtocolError, UsageError
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import Shared
 
@@ -62,6 +62,29 @@ def write(party: Party, store: Store, facts: Facts, values: Mapping[str, Shared]
         prepared.commit()
     finally:
         prepared.discard()
+
+
+def remove(party: Party, store: Store, name: str, client: str) -> None:
+    """Removes what a client keeps under a name, at all three workers.
+
+    One that has it no more, or cannot read its file, goes by what the others know of the owner.
+
+    Raises:
+        UsageError: the client keeps nothing of this name; somebody else's is as unknown as none.
+        ConfigError: whose it is none of them can tell.
+    """
+    mine = store.whose(name, client)
+    told = [each[0] for each in party.exchange(bytes([mine]))]
+    if OWN not in told and ANOTHERS not in told and UNREADABLE in told:
+        where = ", ".join(str(p) for p, said in enumerate(told) if said == UNREADABLE)
+        raise ConfigError(
+            f"Nobody can tell whose {store.kind.noun} {name!r} is: the files of party {where} "
+            "cannot be read. Its operator removes them from the folder for models."
+        )
+    if ANOTHERS in told or OWN not in told:
+        raise UsageError(f"This client keeps no {store.kind.noun} {name!r}. {store.kind.listed}")
+    if mine != NONE:
+        store.remove(name)
 
 
 def check_same(party: Party, store: Store, facts: Facts) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
-from tfe_bench.cluster.store import DATA, Facts, Store, check_name
+from tfe_bench.cluster.store import DATA, Facts, Store, check_about, check_name
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept
 from tfe_bench.models.datasets import TARGETS, Rows
@@ -54,6 +54,7 @@ def check_provide(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
     rows, classes = about["rows"], about["classes"]
     if type(rows) is not int or rows < 1 or type(classes) is not int or classes < 1:
         raise UsageError("A data set has 1 row or more, and 1 class or more.")
+    check_about(about)
     if about["target"] not in TARGETS:
         raise UsageError(f"A target is {', '.join(TARGETS)}.")
     columns = about["columns"]
@@ -61,6 +62,11 @@ def check_provide(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
         isinstance(c, str) and len(c) <= _MOST_TEXT for c in columns
     ):
         raise UsageError(f"Names of columns are texts of at most {_MOST_TEXT} characters.")
+    if columns and about["x"] != [len(columns)]:
+        raise UsageError(
+            f"Every feature has a name, or none has. Received: {len(columns)} names of columns for "
+            f"features {about['x']}."
+        )
     # Features have the scale that their owner says; a training refuses another than its own.
     bits = {"x": next((i.fractional_bits for i in inputs if i.name == "x"), 0), "y": LABEL_BITS}
     wanted = [
@@ -114,14 +120,8 @@ def _check_withdraw(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) 
 
 def _withdraw(context: Context) -> dict[str, Shared]:
     """Removes a data set of the asking client at all three workers."""
-    store, name = kept.store_of(context).of(DATA), context.parameters["name"]
-    there = name in store.names()
-    if there:
-        store.permit_removing(name, context.client)
-    if not any(found == b"1" for found in context.party.exchange(b"1" if there else b"0")):
-        raise UsageError(f"No worker has a data set {name!r}.")
-    if there:
-        store.remove(name)
+    store = kept.store_of(context).of(DATA)
+    kept.remove(context.party, store, context.parameters["name"], context.client)
     return {}
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
-from tfe_bench.cluster.store import ANY, Facts, Store, check_name
+from tfe_bench.cluster.store import ANY, Facts, Store, check_about, check_name
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models import kept
 from tfe_bench.models.kept import store_of
@@ -54,6 +54,7 @@ def check_deploy(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> 
     about = parameters.get("about")
     if not isinstance(about, Mapping) or set(about) != {"plan", "bounds", "preprocessing"}:
         raise UsageError('"about" holds a plan, bounds of its inputs and a preprocessing.')
+    check_about(about)
     way = about["preprocessing"]
     if way is not None and way not in images.WAYS:
         raise UsageError(f"There is no such preprocessing. Known: {', '.join(images.WAYS)}.")
@@ -107,14 +108,8 @@ def _check_remove(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
 
 def remove(context: Context) -> dict[str, Shared]:
     """Removes a model of the asking client at all three workers, also where one has it no more."""
-    store, name = store_of(context), context.parameters["name"]
-    there = name in store.names()
-    if there:
-        store.permit_removing(name, context.client)
-    if not any(found == b"1" for found in context.party.exchange(b"1" if there else b"0")):
-        raise UsageError(f"No worker has a model {name!r}.")
-    if there:
-        store.remove(name)
+    name = context.parameters["name"]
+    kept.remove(context.party, store_of(context), name, context.client)
     return {}
 
 
@@ -305,8 +300,7 @@ def remove_model(client: Client, name: str) -> None:
     """Removes a model of this client's from all workers.
 
     Raises:
-        UsageError: there is none.
-        PolicyError: it is another client's.
+        UsageError: there is none; another client's is as unknown.
     """
     client.run(REMOVE, {"name": check_name(name)}, {})
 
@@ -331,9 +325,9 @@ def predict(
         float64 outputs (a list of them if the model has several), and the job's result.
 
     Raises:
-        UsageError: an unknown model, or images that it does not take.
+        UsageError: a model that this client may not use, or images that it does not take.
         RangeError: images outside of the model's range.
-        PolicyError: the owner or an operator does not let this client use it.
+        PolicyError: an operator does not let this client ask.
     """
     model = name if isinstance(name, Deployed) else find(client, name)
     parameters = {

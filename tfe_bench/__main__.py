@@ -54,6 +54,15 @@ def make_parser() -> Any:
     return parser
 
 
+def run() -> int:
+    """The process of a command: `main`, and nothing on its terminal but its own lines."""
+    from tfe_bench.cli import noise
+
+    if "--debug" not in sys.argv:
+        noise.quiet()
+    return main()
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs one command; returns its exit code (docs/exit_codes.md)."""
     arguments = sys.argv[1:] if argv is None else argv
@@ -86,4 +95,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfe_bench.benchmarks.harness import check_parameters, check_repeat, measure
+from tfe_bench.benchmarks.harness import check_parameters, measure
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.sharing import Shared
@@ -22,7 +22,6 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     from tfe_bench.protocols.exponential import exp_cost
 
     check_parameters("exp", parameters, _OWN)
-    check_repeat(parameters.get("repeat", 1))
     if [i.name for i in inputs] != ["x"]:
         raise UsageError(f'exp wants one input, "x". Received: {[i.name for i in inputs]}.')
     options = _options(parameters)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfe_bench.benchmarks.harness import check_parameters, check_repeat, measure
+from tfe_bench.benchmarks.harness import check_parameters, measure
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.sharing import Shared
@@ -18,7 +18,6 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         UsageError: naming what does not fit.
     """
     check_parameters("matmul", parameters)
-    check_repeat(parameters.get("repeat", 1))
     shapes = [i.shape for i in inputs]
     if len(shapes) != 2 or any(len(s) != 2 for s in shapes) or shapes[0][1] != shapes[1][0]:
         raise UsageError(f"matmul wants two matrices [m, k] and [k, n]. Received: {shapes}.")

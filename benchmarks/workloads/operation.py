@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tfe_bench.benchmarks import operations
-from tfe_bench.benchmarks.harness import check_parameters, check_repeat, measure
+from tfe_bench.benchmarks.harness import check_parameters, measure
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.sharing import Shared
@@ -20,7 +20,6 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """
     operation = operations.find(str(parameters.get("operation", "")))
     check_parameters(operation.name, parameters, ("operation", *operation.options))
-    check_repeat(parameters.get("repeat", 1))
     size = operation.size_of([i.shape for i in inputs]) if inputs else ()
     given = {k: v for k, v in parameters.items() if k in operation.options}
     size, _ = operations.settle(operation, size, given)

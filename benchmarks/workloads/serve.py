@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfe_bench.benchmarks.harness import PARAMETERS
+from tfe_bench.benchmarks.harness import check_parameters
 from tfe_bench.benchmarks.workloads import predict
 from tfe_bench.cluster.batching import MOST_SAMPLES
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
@@ -17,7 +17,6 @@ from tfe_bench.models.kept import store_of
 from tfe_bench.models.service import (
     SERVE,
     check_deployment,
-    check_known,
     plan_of,
     weight_specs,
 )
@@ -30,7 +29,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     Raises:
         UsageError: naming what does not fit.
     """
-    check_known(SERVE, parameters, ("name", "deployment", "batch", *PARAMETERS))
+    check_parameters(SERVE, parameters, ("name", "deployment", "batch"))
     check_name(parameters.get("name"))
     check_deployment(parameters.get("deployment"))
     if not inputs or not inputs[0].shape or inputs[0].shape[0] > MOST_SAMPLES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfe_bench.benchmarks.harness import check_parameters, check_repeat, measure
+from tfe_bench.benchmarks.harness import check_parameters, measure
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.sharing import Shared
@@ -22,7 +22,6 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     from tfe_bench.protocols.sort import choose
 
     check_parameters("sort", parameters, _OWN)
-    check_repeat(parameters.get("repeat", 1))
     choose(str(parameters.get("algorithm", "auto")), 2, "local")
     if not inputs or inputs[0].name != "keys":
         raise UsageError('The first input of sort is "keys".')

@@ -20,6 +20,7 @@ from tfe_bench.models import kept, scores, sources
 from tfe_bench.models.checkpoint import Checkpoints
 from tfe_bench.models.feed import Feed, take
 from tfe_bench.models.order import Order, state_name
+from tfe_bench.models.service import DEPLOY
 from tfe_bench.protocols import arithmetic, refresh, shapes
 from tfe_bench.protocols.sharing import Shared
 
@@ -57,6 +58,11 @@ def permit(
         store.permit_writing(order.deploy["name"], client, order.deploy["replace"])
     if order.saving is not None:
         store.of(CHECKPOINTS[0]).names()  # PolicyError where the operator keeps nothing
+
+
+def needs(parameters: Mapping[str, Any]) -> Sequence[str]:
+    """The program whose work is done at the end: a trained model that stays is a deployed one."""
+    return () if parameters.get("deploy") is None else (DEPLOY,)
 
 
 def run(context: Context) -> dict[str, Shared]:
@@ -348,5 +354,11 @@ def _size(shape: Sequence[int]) -> int:
 
 
 PROGRAM = Program(
-    "train", run, check, "trains a private model on private data", permit=permit, late=True
+    "train",
+    run,
+    check,
+    "trains a private model on private data",
+    permit=permit,
+    late=True,
+    needs=needs,
 )

@@ -11,6 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tfe_bench.cluster import tls
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig, parse_address
+from tfe_bench.cluster.policy import WorkerPolicy
+from tfe_bench.cluster.worker import Worker
 from tfe_bench.errors import ConfigError, SecurityError
 
 GOOD = """\
@@ -351,6 +353,19 @@ def test_cleartext_is_refused_elsewhere(tmp_path: Path, host: str) -> None:
     with pytest.raises(SecurityError, match="loopback") as caught:
         _load(tmp_path, _cleartext("127.0.0.1", host, "127.0.0.1"))
     assert "tls = true" in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", ""])
+def test_a_worker_without_tls_listens_on_loopback_alone(host: str) -> None:
+    parties = tuple(PartyConfig(p, f"p{p}", "127.0.0.1", 7700 + p) for p in range(3))
+    config = ClusterConfig("open", parties, tls=False)
+    for good in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
+        config.check_bind(good)
+    with pytest.raises(SecurityError, match="listens on loopback alone"):
+        config.check_bind(host)
+    if host:  # before anything listens
+        with pytest.raises(SecurityError, match="listens on loopback alone"):
+            Worker(config, WorkerPolicy.for_local(0, None), host)
 
 
 def test_localhost_is_an_address_and_no_question_to_a_resolver(tmp_path: Path) -> None:

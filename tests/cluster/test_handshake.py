@@ -81,6 +81,38 @@ def test_what_is_no_hello_is_refused(blob: bytes) -> None:
         Hello.decode(blob)
 
 
+_UNFIT: dict[str, Any] = {
+    "null": None,
+    "true": True,
+    "a list": [1],
+    "an object": {},
+    "a fraction": 1.5,
+    "60 deep": json.loads("[" * 60 + "]" * 60),
+}
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Hello)])
+def test_a_field_of_another_type_is_no_hello(field: str) -> None:
+    good = dataclasses.asdict(_hello())
+    other = "1" if type(good[field]) is int else 1
+    for value in (*_UNFIT.values(), other):
+        with pytest.raises(ProtocolError, match=field):
+            Hello.decode(json.dumps({**good, field: value}).encode())
+
+
+@pytest.mark.parametrize("blob", [b"[" * 100_000, b'{"job": "' + b"x" * 70_000 + b'"}'])
+def test_a_hello_is_small_and_flat(blob: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        Hello.decode(blob)
+
+
+@pytest.mark.parametrize("key", ["", "zz" * 32, "00" * 31, "00" * 32, "1" * 63])
+def test_what_is_no_public_key_is_refused(key: str) -> None:
+    mine = KeyAgreement()
+    with pytest.raises(ProtocolError, match="no public key"):
+        mine.derive(_hello(0, public_key=mine.public_key), _hello(1, public_key=key))
+
+
 @given(st.binary(max_size=200))
 def test_random_bytes_are_no_hello(blob: bytes) -> None:
     with pytest.raises(ProtocolError):

@@ -196,6 +196,10 @@ def test_a_client_that_the_workers_do_not_know_gets_no_connection(
     finally:
         client.close()
     assert [hosts.log(p).count("begins") for p in range(3)] == before
+    done = hosts.command("sort", "--cluster", str(path), *ANALYST, "--n", "9")
+    assert (done.returncode, done.stdout) == (20, "")
+    [line] = done.stderr.splitlines()  # and none of gRPC's
+    assert line.startswith("tfe_bench: ClusterError: Party 0") and "no agreement on TLS" in line
 
 
 def test_a_client_without_any_certificate_gets_no_connection(hosts: Hosts) -> None:

@@ -11,7 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.store import SUFFIX, Facts, Store, Tensor, check_name
+from tfe_bench.cluster.store import (
+    ANOTHERS,
+    DATA,
+    MOST_ABOUT,
+    NONE,
+    OWN,
+    SUFFIX,
+    UNREADABLE,
+    Facts,
+    Store,
+    Tensor,
+    check_name,
+)
 from tfe_bench.errors import (
     ConfigError,
     PolicyError,
@@ -56,6 +68,7 @@ def test_what_is_kept_comes_back_also_after_a_restart(
     prepared.commit()
     (folder / f".mnist.{'0' * 16}.tmp").write_bytes(b"left by a worker that was killed")
 
+    store.close()
     store = _store(folder)
     assert store.names() == ["mnist"]
     [path] = list(folder.iterdir())
@@ -103,14 +116,16 @@ def test_only_permitted_clients_see_and_use_it(tmp_path: Path, rng: np.random.Ge
     assert seen == {"owner": ["all", "one", "two"], "hospital": ["all", "two"], "guest": ["all"]}
     assert store.visible("guest")[0]["clients"] is None
     assert store.visible("owner")[2]["clients"] == ["hospital"]
-    with pytest.raises(PolicyError, match="--allow"):
-        store.load("two", "guest")
     with pytest.raises(UsageError, match="no model 'tvo'") as raised:
         store.load("tvo", "hospital")
     assert 'Did you mean "two"' in str(raised.value)
-    with pytest.raises(UsageError) as raised:
-        store.load("tvo", "guest")
-    assert "two" not in str(raised.value)  # nor are names of others suggested
+    # Somebody else's is as unknown as none, and no name of others is suggested.
+    told = []
+    for name in ("two", "tvo"):
+        with pytest.raises(UsageError, match="--allow") as raised:
+            store.load(name, "guest")
+        told.append(str(raised.value).replace(name, "NAME"))
+    assert told[0] == told[1] and "two" not in told[1]
 
 
 def test_only_owners_replace_and_remove(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -120,13 +135,10 @@ def test_only_owners_replace_and_remove(tmp_path: Path, rng: np.random.Generator
     with pytest.raises(UsageError, match="--replace"):
         store.permit_writing("one", "owner", False)
     store.permit_writing("one", "owner", True)
-    refused: tuple[Callable[[], None], ...] = (
-        lambda: store.permit_writing("one", "guest", True),
-        lambda: store.permit_removing("one", "guest"),
-    )
-    for action in refused:
-        with pytest.raises(PolicyError, match="another client's"):
-            action()
+    with pytest.raises(PolicyError, match="another client's"):
+        store.permit_writing("one", "guest", True)
+    whose = [store.whose(*each) for each in (("one", "owner"), ("one", "guest"), ("no", "guest"))]
+    assert whose == [OWN, ANOTHERS, NONE]
     store.prepare(_facts("one", deployment="d2"), _tensors(rng)).commit()
     assert store.facts("one", "owner").deployment == "d2"
     store.prepare(_facts("two"), _tensors(rng)).discard()
@@ -134,12 +146,9 @@ def test_only_owners_replace_and_remove(tmp_path: Path, rng: np.random.Generator
     store.prepare(_facts("two"), _tensors(rng)).commit()
     with pytest.raises(PolicyError, match="max_models"):
         store.permit_writing("three", "owner", False)
-    store.permit_removing("one", "owner")
     store.remove("one")
     store.remove("one")
-    assert store.names() == ["two"]
-    with pytest.raises(UsageError, match="no model"):
-        store.permit_removing("one", "owner")
+    assert store.names() == ["two"] and store.whose("one", "owner") == NONE
 
 
 def test_names_are_no_paths() -> None:
@@ -272,3 +281,97 @@ def test_an_unusable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError, match="models = "):
         _store(tmp_path / "file")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o720, 0o702, 0o1777])
+def test_a_folder_where_others_may_write_is_refused(mode: int, tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    folder.chmod(mode)
+    left = folder / ".mnist.tmp"
+    left.write_bytes(b"")
+    with pytest.raises(SecurityError, match=f"mode {mode:04o}.*chmod 700"):
+        _store(folder)
+    assert left.exists()
+    folder.chmod(0o755)
+    _store(folder)
+
+
+def test_a_folder_and_a_file_of_somebody_else_are_refused(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = _store(tmp_path)
+    store.prepare(_facts(), _tensors(rng)).commit()
+    other = os.geteuid() or 4712
+    if os.geteuid() == 0:  # root's are as good as a worker's own
+        os.chown(tmp_path / f"mnist{SUFFIX}", other, -1)
+        os.chown(tmp_path, other, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(SecurityError, match=rf"owner {other} \(the worker is 4711\)"):
+        store.load("mnist", "owner")
+    store.close()
+    with pytest.raises(SecurityError, match=rf"owner {other} \(this worker is 4711\)"):
+        _store(tmp_path)
+
+
+def test_a_second_worker_does_not_get_the_folder_of_the_first(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    first = _store(tmp_path)
+    prepared = first.prepare(_facts(), _tensors(rng))
+    for party in (0, 1):
+        with pytest.raises(ConfigError, match="another worker has it"):
+            _store(tmp_path, party)
+    prepared.commit()  # what was being written is still there
+    other = first.of(DATA)
+    del first
+    with pytest.raises(ConfigError, match="another worker has it"):
+        _store(tmp_path)
+    del other
+    assert _store(tmp_path).load("mnist", "owner")[0].name == "mnist"
+
+
+@pytest.mark.parametrize("text", ["c" * 200, "\u00e9" * 200, '"' * 200, "\\" * 200, "\ud800" * 200])
+def test_what_cannot_be_read_again_is_not_written(
+    text: str, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    store = _store(tmp_path).of(DATA)
+    # as many names as fit, and one more
+    size = len(json.dumps(text)) + 2
+    most = [text] * ((MOST_ABOUT - len('{"columns": []}')) // size)
+    kept = _tensors(rng)
+    store.prepare(Facts("wide", "owner", (), "d1", {"columns": most}), kept).commit()
+    assert store.facts("wide", "owner").about == {"columns": most}
+    assert store.visible("owner")[0]["about"] == {"columns": most}
+    store.permit_writing("wide", "owner", True)
+    with pytest.raises(UsageError, match="at most 1048576 characters"):
+        store.prepare(Facts("wider", "owner", (), "d1", {"columns": [*most, text]}), kept)
+    assert store.names() == ["wide"] and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_file_of_too_many_arrays_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = _store(tmp_path)
+    none = np.zeros(0, np.int64)
+    monkeypatch.setattr("tfe_bench.cluster.store._MOST_HEADER", 4000)
+    for count in (1, 10, 100):
+        kept = {f"x{i}": Tensor({"m": none, "l1": none}, 0, 16) for i in range(count)}
+        if count < 100:
+            store.prepare(_facts(), kept).commit()
+            assert len(store.load("mnist", "owner")[1]) == count
+            continue
+        with pytest.raises(UsageError, match="too many arrays"):
+            store.prepare(_facts(), kept)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_cannot_be_read_can_be_removed(tmp_path: Path, rng: np.random.Generator) -> None:
+    store = _store(tmp_path)
+    store.prepare(_facts(), _tensors(rng)).commit()
+    (tmp_path / f"mnist{SUFFIX}").write_bytes(b"x" * 100)
+    assert store.whose("mnist", "owner") == store.whose("mnist", "guest") == UNREADABLE
+    with pytest.raises(ConfigError, match="Its operator removes it"):
+        store.permit_writing("mnist", "owner", True)
+    store.remove("mnist")
+    assert store.names() == []

@@ -132,7 +132,7 @@ def test_owners_deploy_and_clients_ask_by_commands(
         *there,
         "owner",
     )
-    _fails(capsys, 30, "another client's", "models", "--remove", "digits", *there, "hospital")
+    _fails(capsys, 2, "keeps no model 'digits'", "models", "--remove", "digits", *there, "hospital")
     _fails(capsys, 10, "none.png", "predict", "digits", "--image", "none.png", *there, "owner")
     (tmp_path / "bad.npy").write_bytes(b"x")
     _fails(

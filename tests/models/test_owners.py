@@ -92,12 +92,13 @@ def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
         "source": source.header(),
     }
     inputs = private.state_inputs(private.recipe(_BATCH))
-    with pytest.raises(PolicyError, match="does not let this client use it"):
+    with pytest.raises(UsageError, match="no data set 'rows-a' that this client may use"):
         bob.run("train", header, inputs)
     with pytest.raises(PolicyError, match="another client's"):
         owners.provide(bob, "rows-a", _rows(x, y, *"abcde"), replace=True)
-    with pytest.raises(PolicyError, match="another client's"):
-        owners.withdraw(bob, "rows-a")
+    for name in ("rows-a", "none"):  # somebody else's is as unknown as none
+        with pytest.raises(UsageError, match=f"This client keeps no data set '{name}'"):
+            owners.withdraw(bob, name)
     with pytest.raises(UsageError, match="--replace"):
         owners.provide(alice, "rows-a", _rows(x, y, *"abcde"))
     # replaced after the bank has asked
@@ -109,7 +110,7 @@ def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
     owners.withdraw(alice, "rows-a")
     owners.withdraw(bob, "rows-b")
     assert owners.listed(bank) == {} and not list(three.folder.glob("models?/*.safetensors"))
-    with pytest.raises(UsageError, match="has a data set 'rows-b'"):
+    with pytest.raises(UsageError, match="keeps no data set 'rows-b'"):
         owners.withdraw(bob, "rows-b")
     assert "Traceback" not in capfd.readouterr().err
 
@@ -172,6 +173,7 @@ def test_what_is_no_data_set_is_refused(clients: dict[str, Any]) -> None:
         ({"about": {**about, "x": [-2]}}, x),
         ({"about": {**about, "y": [1]}}, x),
         ({"about": {**about, "columns": "ab"}}, x),
+        ({"about": {**about, "columns": ["a"]}}, x),
         ({"about": {**about, "target": "magic"}}, x),
         ({"deployment": "x"}, x),
         ({"more": 1}, x),
@@ -233,7 +235,7 @@ def test_a_killed_worker_costs_no_more_than_the_steps_since_the_checkpoint(
     assert history.steps == 360
     _close(history.model, _twin(private, x, y, 360))
     # another client does not go on with it
-    with pytest.raises(PolicyError, match="another client's"):
+    with pytest.raises(PolicyError, match="another client's"):  # (a name is there once)
         private.fit(clients["alice"], x, y, **asked)
     with pytest.raises(PolicyError, match="another client's"):
         private.fit(clients["alice"], x, y, restart=True, **asked)

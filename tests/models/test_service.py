@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -103,8 +104,10 @@ def test_owners_deploy_others_predict_and_workers_restart(
     for party in range(3):
         log = hosts.log(party)
         assert "0.1234" not in log and "Traceback" not in log
-    with pytest.raises(PolicyError, match="another client's"):
-        service.remove_model(clients["hospital"], "tiny")
+    # Somebody else's is as unknown as none, also to a client that may use it.
+    for name in ("tiny", "none"):
+        with pytest.raises(UsageError, match=f"This client keeps no model '{name}'"):
+            service.remove_model(clients["hospital"], name)
     service.remove_model(clients["owner"], "tiny")
     assert service.listed(clients["owner"]) == []
     assert not any(file.exists() for file in files)
@@ -126,8 +129,12 @@ def test_what_is_not_permitted_is_refused_and_the_service_stays_up(
         service.predict(hospital, "tinny", _images(rng))
     # A client that does not ask first is refused by the workers themselves.
     model = service.find(owner, "tiny")
-    with pytest.raises(PolicyError, match="--allow"):
-        service.predict(guest, model, _images(rng))
+    told = []
+    for name in ("tiny", "none"):
+        with pytest.raises(UsageError, match=r"no model .* that this client may use") as raised:
+            service.predict(guest, dataclasses.replace(model, name=name), _images(rng))
+        told.append(str(raised.value)[len("Party 0") :].replace(name, ""))
+    assert told[0] == told[1]
     with pytest.raises(UsageError, match="channels first"):
         service.predict(hospital, "tiny", rng.uniform(0, 1, (2, 1, 6, 6)))
     with pytest.raises(TfeBenchError, match="outside of the model's range"):

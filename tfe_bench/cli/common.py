@@ -41,11 +41,10 @@ def add_run_options(p: argparse.ArgumentParser, repeat: int = 5) -> None:
 
 
 def quiet_tensorflow() -> None:
-    """To be called before a command imports TensorFlow: its notes are no results of ours.
+    """To be called before a command imports TensorFlow.
 
     Models are converted on the processor, whatever else the machine has.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 

@@ -93,7 +93,6 @@ def _enter(namespace: int) -> None:
 
 def _load_tensorflow(threads: int | None) -> None:
     """Loads TensorFlow and the ops before the worker says that it is ready."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
     import tensorflow as tf
 

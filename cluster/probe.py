@@ -1,0 +1,133 @@
+"""Why a worker that listens does not answer: one look at its TLS, instead of a long wait.
+
+gRPC tries a connection again and again, and says only that time is up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+
+from tfe_bench.cluster import tls
+from tfe_bench.cluster.config import PartyConfig
+
+# A handshake takes two round trips; whoever needs longer is slow, and no refusal.
+SECONDS = 2.0
+# From one question of a caller that waits to the next.
+PAUSE = 0.5
+
+
+class Watch:
+    """Looks now and then while a caller waits, and believes what it has seen twice in a row.
+
+    (A worker that is busy or stopping closes connections too.)
+    """
+
+    def __init__(self, party: PartyConfig, key: bytes, certificate: bytes) -> None:
+        self._asked = (party, key, certificate)
+        self._last: str | None = None
+        self.found: str | None = None
+
+    def look(self) -> str | None:
+        """Why they do not agree on TLS, None while that is not sure."""
+        before, self._last = self._last, refusal(*self._asked) if self._asked[1] else None
+        return self._last if self._last == before else None
+
+    @contextlib.contextmanager
+    def over(self, cancel: Callable[[], object]) -> Iterator[None]:
+        """Looks from a thread of its own; says what it has `found`, and cancels what waits."""
+        done = threading.Event()
+
+        def work() -> None:
+            while not done.wait(PAUSE):
+                if (found := self.look()) is not None:
+                    self.found = found
+                    cancel()
+                    return
+
+        threading.Thread(target=work, name="tfe-probe", daemon=True).start()
+        try:
+            yield
+        finally:
+            done.set()
+
+
+def refusal(party: PartyConfig, key: bytes, certificate: bytes) -> str | None:
+    """Why a worker and this caller do not agree on TLS; None if they do, or nobody answers.
+
+    Args:
+        party: the worker.
+        key, certificate: the caller's own (PEM).
+    """
+    pinned = [tls.fingerprint(pem) for pem in party.certificates]
+    try:
+        with connected(party) as plain, _context(key, certificate).wrap_socket(plain) as wrapped:
+            shown = hashlib.sha256(wrapped.getpeercert(binary_form=True) or b"").hexdigest()
+            if shown not in pinned:
+                return (
+                    f"it shows a certificate that this cluster.toml does not pin (SHA-256 {shown})"
+                )
+            return _verdict(wrapped)
+    except ssl.SSLEOFError:  # closed before it showed anything: busy, or stopping
+        return None
+    except ssl.SSLError as error:
+        return f"no TLS of a worker is spoken there ({error.reason})"
+    except OSError:  # nobody listens, or takes longer
+        return None
+
+
+def shown(party: PartyConfig) -> str | None:
+    """SHA-256 of the certificate that a worker shows to anybody; None without an answer."""
+    try:
+        with connected(party) as plain, _context().wrap_socket(plain) as wrapped:
+            der = wrapped.getpeercert(binary_form=True)
+    except OSError:
+        return None
+    return hashlib.sha256(der).hexdigest() if der else None
+
+
+def _verdict(wrapped: ssl.SSLSocket) -> str | None:
+    """What a worker says to this caller's certificate, which it sees last."""
+    try:
+        if wrapped.recv(1):  # its settings
+            return None
+    except TimeoutError:
+        return None
+    except OSError:  # an alert, or a closed connection
+        pass
+    return (
+        "it hangs up once it has seen this one's certificate: it does not accept it, or takes no "
+        "more connections now"
+    )
+
+
+def connected(party: PartyConfig) -> socket.socket:
+    """A plain connection to a worker.
+
+    Raises:
+        OSError: nobody listens.
+    """
+    host = "127.0.0.1" if party.host == "localhost" else party.host
+    return socket.create_connection((host, party.port), SECONDS)
+
+
+def _context(key: bytes = b"", certificate: bytes = b"") -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent: only what is shown is compared
+    context.set_alpn_protocols(["h2"])
+    if key:
+        # (it reads files only; this one is in memory, and nobody else's)
+        descriptor = os.memfd_create("tfe_bench")
+        try:
+            with os.fdopen(os.dup(descriptor), "wb") as file:
+                file.write(key + b"\n" + certificate)
+            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+    return context

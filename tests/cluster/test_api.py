@@ -1,0 +1,182 @@
+"""What a user may do wrong with a cluster in Python: told in words, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfe_bench as tfe
+from tfe_bench.cluster.client import Client, LateInput, PrivateInput, new_job
+from tfe_bench.cluster.config import ClusterConfig, PartyConfig
+from tfe_bench.cluster.launch import Cluster, LocalCluster, _free_ports
+from tfe_bench.cluster.profiles import PROFILES
+from tfe_bench.errors import ClusterError, ConfigError, PeerLost, TfeBenchError, UsageError
+
+
+@pytest.fixture
+def client() -> Client:
+    """Of a cluster of which nobody runs."""
+    ports = _free_ports(3)
+    parties = tuple(PartyConfig(p, f"p{p}", "127.0.0.1", ports[p]) for p in range(3))
+    return Client(ClusterConfig("x", parties, tls=False))
+
+
+@pytest.fixture
+def cluster(client: Client) -> Cluster:
+    """The same as a cluster."""
+    made = Cluster.__new__(Cluster)
+    made.client, made.name, made.profile = client, "x", PROFILES["local"]
+    return made
+
+
+_KEYS = {"keys": PrivateInput(np.arange(3))}
+_NESTED: list[Any] = []
+_NESTED.append(_NESTED)
+_WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
+    "an array": (("sort", {}, {"keys": np.arange(3)}), "PrivateInput.*ndarray of int64 under 'k"),
+    "reals": (("sort", {}, {"keys": np.zeros(3)}), "FixedPoint.*ndarray of float64"),
+    "a list": (("sort", {}, {"keys": [1, 2]}), "PrivateInput.*Received: list"),
+    "inputs in a list": (("sort", {}, [PrivateInput(np.arange(3))]), "dict of PrivateInput"),
+    "an input without a name": (("sort", {}, {3: PrivateInput(np.arange(3))}), "under '3'"),
+    "no inputs": (("sort", {}, None), "dict of PrivateInput.*NoneType"),
+    "no program": ((None, {}, _KEYS), "known by its name"),
+    "an empty program": (("", {}, _KEYS), "known by its name"),
+    "no parameters": (("sort", None, _KEYS), "Parameters are a dict"),
+    "an array in parameters": (("sort", {"a": np.arange(3)}, _KEYS), "JSON.*under 'a'"),
+    "a NumPy number": (("sort", {"a": np.int64(3)}, _KEYS), "JSON.*int64 under 'a'"),
+    "NaN": (("sort", {"b": [float("nan")]}, _KEYS), "finite.*list under 'b'"),
+    "a set": (("sort", {"a": {1}}, _KEYS), "JSON.*set under 'a'"),
+    "itself": (("sort", {"a": _NESTED}, _KEYS), "JSON.*list under 'a'"),
+    "a key that is none": (("sort", {(1, 2): 3}, _KEYS), "JSON"),
+    "a job that is none": (("sort", {}, _KEYS, None, "mine"), "32 hexadecimal"),
+}
+
+
+@pytest.mark.parametrize("case", _WRONG)
+def test_arguments_of_another_type_are_refused_in_words(client: Client, case: str) -> None:
+    arguments, words = _WRONG[case]
+    with pytest.raises(UsageError, match=words) as raised:
+        client.run(*arguments)
+    assert "[0 1 2]" not in str(raised.value)  # no values
+    client.close()
+
+
+def test_what_a_cluster_is_given_is_looked_at(cluster: Cluster) -> None:
+    with pytest.raises(UsageError, match=r"PrivateInput.*ndarray"):
+        cluster.run("sort", {}, {"keys": np.arange(3)})  # type: ignore[dict-item]
+    for given in (np.zeros(3), None, 7):
+        asked: tuple[Callable[[], object], ...] = (
+            lambda g=given: cluster.predict(g, np.zeros((1, 3))),
+            lambda g=given: cluster.fit(g, np.zeros((1, 3)), np.zeros(1)),
+            lambda g=given: cluster.evaluate(g, np.zeros((1, 3)), np.zeros(1)),
+            lambda g=given: cluster.deploy(g, "name"),
+        )
+        for ask in asked:
+            with pytest.raises(UsageError, match=f"Received: {type(given).__name__}"):
+                ask()
+    for name in ("", None, 7):
+        with pytest.raises(UsageError, match="first digits"):
+            cluster.client.cancel(name)  # type: ignore[arg-type]
+    cluster.close()
+
+
+@pytest.mark.parametrize("bits", [-1, 128, 1.0, "16", None, True])
+def test_a_scale_that_is_none_is_refused(bits: Any) -> None:
+    with pytest.raises(UsageError, match="fractional bits"):
+        PrivateInput(np.arange(3), bits)
+    PrivateInput(np.arange(3), 0)
+    PrivateInput(np.arange(3), 127)
+
+
+def test_after_close_everything_says_so(cluster: Cluster) -> None:
+    client = cluster.client
+    with cluster:
+        pass
+    cluster.close()  # twice is once
+    like: Any = type("Like", (), dict.fromkeys(("shared_weights", "fit", "evaluate"), lambda s: 0))
+    late = LateInput((3,), 0, lambda: PrivateInput(np.arange(3)))
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: cluster.run("sort", {}, _KEYS),
+        lambda: cluster.predict("name", np.zeros((1, 3))),
+        lambda: cluster.predict(like, np.zeros((1, 3))),
+        lambda: cluster.fit(like, np.zeros((1, 3))),
+        lambda: cluster.evaluate(like, np.zeros((1, 3)), np.zeros(1)),
+        lambda: cluster.deploy(like, "name"),
+        cluster.__enter__,
+        lambda: client.run("sort", {}, {"keys": late}),
+        client.wait_ready,
+        client.status,
+        lambda: client.cancel("a"),
+        client.models,
+        client.stored,
+        lambda: client.undeploy("name"),
+        lambda: client.predict("name", np.zeros((1, 3))),
+        lambda: client.ask(0, "Hello"),
+        client.close,
+    )
+    for call in calls[:-1]:
+        with pytest.raises(UsageError, match=r"connections are closed.*Open another"):
+            call()
+    calls[-1]()
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.0, "2", True])
+def test_a_number_of_threads_that_is_none_starts_nothing(threads: Any) -> None:
+    with pytest.raises(UsageError, match="1 thread or more"):
+        LocalCluster(threads)
+
+
+def test_paths_and_profiles_of_another_type_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    refused: tuple[tuple[Callable[[], object], type[TfeBenchError]], ...] = (
+        (lambda: LocalCluster(models=tmp_path / "file"), ConfigError),
+        (lambda: LocalCluster(models=tmp_path / "file" / "models"), ConfigError),
+        (lambda: LocalCluster(models=7), UsageError),  # type: ignore[arg-type]
+        (lambda: LocalCluster(profile=[]), UsageError),  # type: ignore[arg-type]
+        (lambda: LocalCluster(emulate=None), UsageError),  # type: ignore[arg-type]
+        (lambda: tfe.Cluster(None), UsageError),  # type: ignore[arg-type]
+        (lambda: tfe.Cluster(tmp_path / "none.toml"), ConfigError),
+    )
+    for call, kind in refused:
+        with pytest.raises(kind):
+            call()
+
+
+def test_the_last_words_of_a_worker_that_died_are_told(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dead:
+        returncode = -6
+
+        def poll(self) -> int:
+            return self.returncode
+
+    local: Any = LocalCluster.__new__(LocalCluster)
+    local._folder, local._workers, local.client = tmp_path, [Dead()], client
+    log = "2026-01-01 00:00:00,000 [party 0] job 1 begins\n"
+
+    def lost(*_: object) -> None:
+        raise ClusterError("its stream broke")
+
+    monkeypatch.setattr(client, "run", lost)
+    for words, told in (
+        ("", "ended with code -6. The job"),
+        (
+            "F0000 shape.cc:70] Check failed: 0 <= size\n",
+            "code -6, saying: F0000 shape.cc:70] Chec",
+        ),
+        ("x" * 5000, "saying: " + "x" * 600 + r"\."),
+    ):
+        (tmp_path / "party0.log").write_text(log + words)
+        with pytest.raises(PeerLost, match=told):
+            local.run("sort", {}, {})
+
+
+def test_a_new_job_has_a_name_that_is_taken(client: Client) -> None:
+    with pytest.raises(ClusterError):  # of nobody who runs
+        client.run("sort", {}, _KEYS, job=new_job())
+    client.close()

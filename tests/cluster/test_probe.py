@@ -1,0 +1,200 @@
+"""A wrong certificate is told after two looks, not when the time for an answer is up.
+
+Every wait here may last ten minutes: what is told earlier was seen, not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import pytest
+
+from tfe_bench.cluster import probe, tls, wire
+from tfe_bench.cluster import worker as workers
+from tfe_bench.cluster.client import Client
+from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
+from tfe_bench.cluster.launch import _free_ports
+from tfe_bench.cluster.worker import Worker
+from tfe_bench.errors import ClusterError
+
+_LONG = 600.0
+
+
+class _Member:
+    def __init__(self, name: str) -> None:
+        self.key, self.certificate = tls.make_certificate(name, days=2)
+
+
+@pytest.fixture(scope="module")
+def members() -> dict[str, _Member]:
+    """The parties, a client, and a stranger that says it is that client."""
+    names = {f"party{p}": tls.party_common_name(p) for p in range(3)}
+    names.update(client=tls.client_common_name("a"), stranger=tls.client_common_name("a"))
+    return {who: _Member(name) for who, name in names.items()}
+
+
+@pytest.fixture(scope="module")
+def config(members: dict[str, _Member]) -> Iterator[ClusterConfig]:
+    """A cluster of which party 0 alone listens."""
+    ports = _free_ports(3)
+    made = ClusterConfig(
+        "x",
+        tuple(
+            PartyConfig(p, f"p{p}", "127.0.0.1", ports[p], members[f"party{p}"].certificate)
+            for p in range(3)
+        ),
+        (ClientConfig("a", members["client"].certificate),),
+    )
+    server = grpc.server(ThreadPoolExecutor(4))
+    own = members["party0"]
+    server.add_secure_port(
+        made.parties[0].address,
+        tls.server_credentials(own.key, own.certificate, made.trusted_by(0)),
+    )
+    server.start()
+    yield made
+    server.stop(0)
+
+
+def _another(config: ClusterConfig, members: dict[str, _Member], who: str) -> ClusterConfig:
+    """A cluster.toml with somebody else's certificate in a member's place."""
+    pem = tls.make_certificate(tls.party_common_name(0), days=2)[1]
+    if who == "client":
+        client = ClientConfig("a", members["stranger"].certificate)
+        return dataclasses.replace(config, clients=(client,))
+    first = dataclasses.replace(config.parties[0], certificate=pem)
+    return dataclasses.replace(config, parties=(first, *config.parties[1:]))
+
+
+@pytest.mark.parametrize(
+    ("who", "pinned", "expected"),
+    [
+        ("client", "party0", None),
+        ("party1", "party0", None),
+        ("stranger", "party0", "does not accept it"),
+        ("party0", "party0", "does not accept it"),  # it does not call itself
+        ("client", "stranger", "does not pin"),
+    ],
+)
+def test_a_look_tells_what_is_wrong(
+    config: ClusterConfig,
+    members: dict[str, _Member],
+    who: str,
+    pinned: str,
+    expected: str | None,
+) -> None:
+    target = config.parties[0]
+    if pinned != "party0":
+        target = _another(config, members, "party").parties[0]
+    said = probe.refusal(target, members[who].key, members[who].certificate)
+    assert said is None if expected is None else expected in str(said)
+    assert probe.shown(target) == tls.fingerprint(members["party0"].certificate)
+    assert "PRIVATE" not in str(said)
+
+
+@contextlib.contextmanager
+def _listening(answer: Callable[[socket.socket], object]) -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    answer(server.accept()[0])
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def test_what_is_no_worker_or_busy_is_no_wrong_certificate(
+    config: ClusterConfig, members: dict[str, _Member]
+) -> None:
+    own = members["client"]
+
+    def http(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        connection.close()
+
+    for answer, expected in ((http, "no TLS"), (socket.socket.close, None)):
+        with _listening(answer) as port:
+            target = dataclasses.replace(config.parties[0], port=port)
+            said = probe.refusal(target, own.key, own.certificate)
+            assert said is None if expected is None else expected in str(said)
+    # nobody listens
+    assert probe.refusal(config.parties[1], own.key, own.certificate) is None
+    assert probe.shown(config.parties[1]) is None
+
+
+def test_one_look_is_not_believed(
+    config: ClusterConfig, members: dict[str, _Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str | None] = ["a", None, "a", "b", "b", "b"]
+    monkeypatch.setattr(probe, "refusal", lambda *_: said.pop(0))
+    own = members["client"]
+    watch = probe.Watch(config.parties[0], own.key, own.certificate)
+    assert [watch.look() for _ in range(6)] == [None, None, None, None, "b", "b"]
+    assert probe.Watch(config.parties[0], b"", b"").look() is None  # without TLS
+
+
+_WRONG = ("client", "party")
+
+
+@pytest.mark.parametrize("wrong", _WRONG)
+def test_a_client_is_told_at_once(
+    config: ClusterConfig,
+    members: dict[str, _Member],
+    wrong: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    own = members["stranger" if wrong == "client" else "client"]
+    client = Client(_another(config, members, wrong), own.key, own.certificate)
+    told = "does not accept" if wrong == "client" else "does not pin"
+    asks: tuple[Callable[[], object], ...] = (
+        lambda: client.wait_ready(_LONG),
+        lambda: client.ask(0, wire.HELLO, _LONG),
+    )
+    try:
+        for ask in asks:
+            with pytest.raises(ClusterError, match=f"no agreement on TLS: .*{told}") as raised:
+                ask()
+            assert config.parties[0].address in str(raised.value)
+    finally:
+        client.close()
+    assert capfd.readouterr().err == ""  # no lines of gRPC's own
+
+
+@pytest.mark.parametrize("wrong", _WRONG)
+def test_a_worker_is_told_at_once(
+    config: ClusterConfig,
+    members: dict[str, _Member],
+    wrong: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "MEET_SECONDS", _LONG)
+    mine = _another(config, members, "party") if wrong == "party" else config
+    own = members["party1"]
+    if wrong == "client":  # its new key is not pinned at the others yet
+        own = _Member(tls.party_common_name(1))
+    target = mine.parties[0]
+
+    async def dial() -> None:
+        made: Any = Worker.__new__(Worker)
+        made.config, made.party, made._loop = mine, 1, asyncio.get_running_loop()
+        made._key, made._certificate = own.key, lambda: own.certificate
+        credentials = tls.channel_credentials(own.key, own.certificate, target.certificates)
+        async with grpc.aio.secure_channel(
+            target.address, credentials, tls.target_options(target.certificates[0])
+        ) as channel:
+            await made._reach(target, channel)
+
+    told = "does not accept" if wrong == "client" else "does not pin"
+    with pytest.raises(ClusterError, match=f"Party 0 .*no agreement on TLS: .*{told}"):
+        asyncio.run(dial())

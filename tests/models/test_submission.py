@@ -1,0 +1,299 @@
+"""Submissions from strangers: every field of every program's, missing, of another type or size."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tests.models.test_fit import _BATCH, _FEATURES, _private
+from tfe_bench.cluster import jobs, wire
+from tfe_bench.cluster.config import ClusterConfig, PartyConfig
+from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.policy import RevealRule, WorkerPolicy
+from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.worker import Worker
+from tfe_bench.errors import PolicyError, ProtocolError, TfeBenchError, UsageError
+from tfe_bench.models import deploying
+from tfe_bench.models.order import Order, Saving
+from tfe_bench.models.private import convert
+from tfe_bench.models.rows import LABEL_BITS
+
+_DEPLOYMENT = "d" * 32
+_MISSING = object()
+_UNFIT: dict[str, Any] = {
+    "missing": _MISSING,
+    "null": None,
+    "true": True,
+    "false": False,
+    "-1": -1,
+    "0": 0,
+    "2^63": 2**63,
+    "2^64": 2**64,
+    "10^300": 10**300,
+    "1.5": 1.5,
+    "1e308": 1e308,
+    "empty": "",
+    "abc": "abc",
+    "a surrogate": "\ud800",
+    "a long text": "x" * 70_000,
+    "[]": [],
+    "{}": {},
+    "[[[]]]": [[[]]],
+    "[true, null]": [True, None],
+    "{'a': {'b': 1}}": {"a": {"b": 1}},
+    "50 deep": None,
+}
+_FEW = ("missing", "null", "-1", "1e308", "abc", "[[[]]]")
+for _ in range(50):
+    _UNFIT["50 deep"] = [_UNFIT["50 deep"]]
+
+
+class _Gate(Worker):
+    """The part of a worker that looks at submissions: no server, no threads."""
+
+    def __init__(self, folder: Path | None, policy: WorkerPolicy | None = None) -> None:
+        parties = tuple(PartyConfig(p, f"p{p}", "127.0.0.1", 7700 + p) for p in range(3))
+        self.config = ClusterConfig("x", parties, tls=False)
+        self.party = 1
+        self.policy = policy or WorkerPolicy.for_local(1, None)
+        self._store = Store(folder, 1, 64, 16, 8)
+
+    def submission(self, program: str, parameters: Any, inputs: list[InputSpec]) -> dict[str, Any]:
+        """A good one."""
+        rows = [
+            {
+                "name": i.name,
+                "shape": list(i.shape),
+                "fractional_bits": i.fractional_bits,
+                "limbs": i.limbs,
+                "late": i.late,
+                "seeds": {"l1": "00" * 16},
+            }
+            for i in inputs
+        ]
+        facts = {k: v for k, v in self._facts().items() if k not in ("abi", "isa", "tensorflow")}
+        fields = {"shaping": [1000, 10**6], "warm_up_bytes": 0}
+        own = {"job": "a" * 32, "program": program, "parameters": parameters, "inputs": rows}
+        return {"event": "submit", **own, **fields, **facts}
+
+    def offer(self, fields: Any) -> Any:
+        """What becomes of one."""
+        return self._accept(b"E" + json.dumps(fields).encode(), "alice", cast(Any, None))
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Gate]:
+    """A worker that allows everything."""
+    made = _Gate(tmp_path_factory.mktemp("gate") / "models")
+    yield made
+    pass
+
+
+def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
+    """A good job of every installed program."""
+    timing = {"repeat": 2, "warm_up": 1, "trace": True, "profile": "lan"}
+    about = {"rows": 3, "x": [2], "y": [1], "target": "binary", "classes": 2, "columns": ["a", "b"]}
+    private = _private()
+    model = convert(private.keras, np.zeros((2, _FEATURES)))
+    weights = [InputSpec(k, v.shape, v.fractional_bits) for k, v in model.shared_weights().items()]
+    given = model.shared_inputs(np.zeros((2, _FEATURES)))
+    images = [InputSpec(k, v.shape, v.fractional_bits) for k, v in given.items()]
+    order = Order(
+        *(private.recipe(_BATCH), 2, 64, 1, "0" * 32, "lan"),
+        test=8,
+        saving=Saving("saved"),
+        deploy=deploying.parameters(private.keras, "later", ["bob"]),
+    )
+    keep = {"clients": ["bob"], "replace": True, "deployment": _DEPLOYMENT}
+    return {
+        "sort": (
+            {**timing, "algorithm": "auto", "descending": True, "indices": False},
+            [InputSpec("keys", (4,), 16), InputSpec("p", (4,), 0)],
+        ),
+        "matmul": (timing, [InputSpec("x", (2, 3), 16), InputSpec("y", (3, 2), 16)]),
+        "exp": (
+            {**timing, "method": "taylor", "clamp": "none", "iterations": 8, "softmax": False},
+            [InputSpec("x", (4,), 16)],
+        ),
+        "operation": (
+            {**timing, "operation": "relu"},
+            [InputSpec("x", (4,), 16)],
+        ),
+        "channel": ({"rounds": 1, "megabytes": 1, "repeat": 1}, []),
+        "links": ({"pings": 1, "kilobytes": 1, "turns": 1}, []),
+        "predict": ({**model.parameters("lan", 2), **timing}, [*weights, *images]),
+        "serve": ({**timing, "name": "kept", "deployment": _DEPLOYMENT, "batch": 2}, images),
+        "deploy": ({**deploying.parameters(private.keras, "made", ["bob"]), **keep}, weights),
+        "undeploy": ({"name": "kept"}, []),
+        "provide": (
+            {**keep, "name": "rows", "about": about},
+            [InputSpec("x", (3, 2), 16), InputSpec("y", (3, 1), LABEL_BITS)],
+        ),
+        "withdraw": ({"name": "rows"}, []),
+        "train": (order.header(), order.wanted()),
+    }
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
+    """Good jobs."""
+    return _programs()
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something could be put: every field, and one element of each list."""
+    keys: Any = ()
+    if isinstance(value, dict):
+        keys = list(value)
+    elif isinstance(value, list):
+        keys = range(min(len(value), 1))
+    for key in keys:
+        yield (*path, key)
+        yield from _paths(value[key], (*path, key))
+
+
+def _changed(fields: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    spoilt = copy.deepcopy(fields)
+    at: Any = spoilt
+    for key in path[:-1]:
+        at = at[key]
+    if value is _MISSING:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = value
+    return spoilt
+
+
+def test_every_program_has_a_good_job_here(programs: dict[str, Any]) -> None:
+    assert set(programs) == set(jobs._BUILT_IN)
+
+
+@pytest.mark.parametrize("name", sorted(jobs._BUILT_IN))
+def test_every_field_of_a_submission_is_accepted_or_refused_in_words(
+    gate: _Gate, programs: dict[str, Any], name: str
+) -> None:
+    parameters, inputs = programs[name]
+    good = gate.submission(name, parameters, inputs)
+    if name == "serve":
+        with pytest.raises(UsageError, match="no model 'kept'"):
+            gate.offer(good)
+    else:
+        assert gate.offer(good).header == json.loads(json.dumps(good))
+    program = jobs.load(name)
+    refused = 0
+    for path in _paths(good):
+        # (plans and recipes have hundreds of places)
+        for what in _UNFIT if len(path) < 4 else _FEW:
+            value = _UNFIT[what]
+            spoilt = _changed(good, path, value)
+            try:
+                job = gate.offer(spoilt)
+            except TfeBenchError as error:
+                refused += 1
+                # its own words, not those about a check that stumbles
+                assert "values of another type" not in str(error), (path, what, error)
+            else:
+                assert all(type(d) is int for i in job.inputs for d in i.shape), (path, what)
+                program.check(job.header["parameters"], job.inputs)
+    assert refused > 150
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("warm_up", v) for v in ("abc", "1", 1.0, -1, True, None, 1001)),
+        *(("repeat", v) for v in ("abc", 0, 1.0, True, None)),
+        *(("trace", v) for v in ("yes", 1, None)),
+        *(("profile", v) for v in ("moon", 1, None, ["lan"])),
+    ],
+)
+def test_a_timing_that_is_none_is_refused_before_the_job_begins(
+    gate: _Gate, programs: dict[str, Any], field: str, value: Any
+) -> None:
+    timed = [name for name, (parameters, _) in programs.items() if "warm_up" in parameters]
+    assert len(timed) == 6
+    for name in timed:
+        parameters, inputs = programs[name]
+        with pytest.raises(UsageError, match=field):
+            gate.offer(gate.submission(name, {**parameters, field: value}, inputs))
+
+
+_BLOBS: dict[str, bytes] = {
+    "nothing": b"",
+    "data": b"Dxxxx",
+    "no JSON": b"E{",
+    "no UTF-8": b'E{"event": "\xff"}',
+    "no object": b"E[1]",
+    "no event": b"E{}",
+    "an event that is none": b'E{"event": {}}',
+    "100,000 deep": b"E" + b"[" * 100_000,
+    "100,000 deep in a field": b'E{"event": "submit", "x": ' + b"[" * 10**5 + b"]" * 10**5 + b"}",
+    "65 deep": b'E{"event": "submit", "x": ' + b"[" * 65 + b"]" * 65 + b"}",
+    "NaN": b'E{"event": "submit", "x": NaN}',
+    "Infinity": b'E{"event": "submit", "x": -Infinity}',
+    "1e999": b'E{"event": "submit", "x": 1e999}',
+    "a number of 5000 digits": b'E{"event": "submit", "x": ' + b"9" * 5000 + b"}",
+}
+
+
+@pytest.mark.parametrize("case", _BLOBS)
+def test_what_is_no_submission_is_refused(gate: _Gate, case: str) -> None:
+    with pytest.raises(ProtocolError):
+        gate._accept(_BLOBS[case], "alice", cast(Any, None))
+
+
+def test_a_question_is_small() -> None:
+    for blob in (*_BLOBS.values(), wire.event("cancel", job="x" * 70_000)):
+        with pytest.raises(ProtocolError):
+            wire.Reader(iter([blob])).next_event(1 << 16)
+
+
+def test_two_inputs_of_one_name_are_refused(gate: _Gate, programs: dict[str, Any]) -> None:
+    good = gate.submission("sort", *programs["sort"])
+    good["inputs"].append(good["inputs"][1])
+    with pytest.raises(ProtocolError, match="different names"):
+        gate.offer(good)
+
+
+@pytest.mark.parametrize("letter", ["c", "\u00e9"])
+def test_public_facts_that_could_not_be_read_again_are_refused_before_any_data(
+    gate: _Gate, programs: dict[str, Any], letter: str
+) -> None:
+    parameters, _ = programs["provide"]
+    columns = [f"{i}{letter}".rjust(200, letter) for i in range(49_000)]
+    about = {**parameters["about"], "x": [49_000], "columns": columns}
+    inputs = [InputSpec("x", (3, 49_000), 16), InputSpec("y", (3, 1), LABEL_BITS)]
+    with pytest.raises(UsageError, match="at most 1048576 characters"):
+        gate.offer(gate.submission("provide", {**parameters, "about": about}, inputs))
+    short = {**about, "columns": [f"column {i}" for i in range(49_000)]}
+    gate.offer(gate.submission("provide", {**parameters, "about": short}, inputs))
+
+
+_ALONE: dict[str, Callable[[], WorkerPolicy]] = {
+    "not allowed": lambda: WorkerPolicy(1, None, ("train",), (RevealRule("*", ("*",)),)),
+    "not for this client": lambda: WorkerPolicy(
+        1,
+        None,
+        ("train", "deploy"),
+        (RevealRule("train", ("*",)), RevealRule("deploy", ("bob",))),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", _ALONE)
+def test_a_training_deploys_only_where_the_operator_allows_deploying(
+    case: str, tmp_path: Path, programs: dict[str, Any]
+) -> None:
+    strict = _Gate(tmp_path / "models", _ALONE[case]())
+    parameters, inputs = programs["train"]
+    good = {**strict.submission("train", parameters, inputs), "shaping": None}
+    with pytest.raises(PolicyError, match='"deploy"'):
+        strict.offer(good)
+    strict.offer({**good, "parameters": {**parameters, "deploy": None}})
+    assert list((tmp_path / "models").iterdir()) == []

@@ -1,0 +1,118 @@
+"""What native libraries say of themselves while TensorFlow loads, kept off a command's terminal.
+
+They write to file descriptor 2, below Python and before any setting of theirs is read.  So
+descriptor 2 leads elsewhere for the time of the import alone: to a process that forgets what it
+was told if all went well, and else, also if this one has died, shows it.  Before and after, a
+library's last words (a failed check, a sanitizer's report) go where they always went.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+_PACKAGE = "tensorflow"
+_WELL, _SHOW = b"\0well\0", b"\0show\0"
+_WATCH = f"""
+import os
+said = b""
+while piece := os.read(0, 65536):
+    said += piece
+    if said.endswith({_WELL!r}):
+        os._exit(0)
+    if said.endswith({_SHOW!r}):
+        break
+said = said.removesuffix({_SHOW!r})
+while said:
+    said = said[os.write(2, said):]
+"""
+_PATIENCE = 10.0
+
+
+def quiet() -> None:
+    """Keeps the import of TensorFlow quiet in this process, whenever it comes.
+
+    For a process of ours alone: `sys.stderr` gets a descriptor of its own, so that a progress bar
+    and a log go on meanwhile.
+    """
+    sys.stderr.flush()
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
+    sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds TensorFlow where it is, once."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _PACKAGE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """Another loader, quietly."""
+
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        with _aside():
+            self._loader.exec_module(module)
+
+    def __getattr__(self, name: str) -> object:  # resources, source lines
+        return getattr(self._loader, name)
+
+
+@contextlib.contextmanager
+def _aside() -> Iterator[None]:
+    """Keeps what is written to descriptor 2; shows it if this fails."""
+    real = os.dup(2)
+    try:
+        watcher = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _WATCH],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=real,
+            start_new_session=True,  # Ctrl-C is not for it
+        )
+    except OSError:  # no more processes: rather noise than no words
+        os.close(real)
+        yield
+        return
+    assert watcher.stdin is not None
+    os.dup2(watcher.stdin.fileno(), 2)
+    last = _SHOW
+    try:
+        yield
+        last = _WELL
+    except KeyboardInterrupt:
+        last = _WELL
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            os.write(2, last)
+        os.dup2(real, 2)
+        os.close(real)
+        with contextlib.suppress(OSError):
+            watcher.stdin.close()
+        try:
+            watcher.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            watcher.kill()
+            watcher.wait()
