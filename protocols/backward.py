@@ -21,9 +21,9 @@ from tfe_bench.protocols import convert, ops, sizes
 from tfe_bench.protocols.cost import Cost, packed
 from tfe_bench.protocols.party import Party, Site
 from tfe_bench.protocols.sharing import MaskedBits, Shared
+from tfe_bench.protocols.truncation import MOST_DROPPED
 
 RING = 64
-MOST_DROPPED = 48
 # Numbers of masks that `inject_truncated_shares` takes.
 MASKS = 5
 

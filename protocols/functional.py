@@ -163,6 +163,10 @@ def reveal(x: Any, to: int | None = None) -> Any:
         A public tensor at those who learn it, None elsewhere: int64 for a tensor without fractional
         bits, float64 for others (53 significant bits), bool for private bits.
 
+    A product, a mean or the like was rounded by a coin that each worker can recompute from what it
+    holds, so its last bit tells a worker more than the rounded value (docs/threat_model.md).
+    `reveal(cast(x, 8, method="exact"))` publishes fewer bits, which are a function of x.
+
     Rounds: 1 (bits: 2).  Bits sent: io.reveal_cost.  See io.reveal for ring elements.
     """
     import tensorflow as tf

@@ -32,6 +32,7 @@ MEASURED: dict[str, tuple[Callable[[Shared], Any], int]] = {
     "`less`": (lambda x: x < 0, 1000),
     "`equal`": (lambda x: x == 0, 1000),
     "`cast` to fewer fractional bits": (lambda x: tfe.cast(x, 8), 1000),
+    "`cast` to the nearest": (lambda x: tfe.cast(x, 8, method="exact"), 1000),
     "`maximum`": (lambda x: tfe.maximum(x, 0), 1000),
     "`clip_by_value`": (lambda x: tfe.clip_by_value(x, -1, 1), 1000),
     "`sign`": (tfe.sign, 1000),
