@@ -74,7 +74,7 @@ def inject_truncated_shares(
     if s.is_e2:
         n = sizes.size(x.m)
         dealt = s.recv(sizes.vector(16 * n + 3 * ((n * drop + 7) // 8)), s.d, slot, tf.uint8)
-    return ops.module().tfe_bench_inject_share(
+    share, _ = ops.module().tfe_bench_inject_share(
         opened=bits.opened,
         m=x.m,
         part=x.l1 if s.is_e1 else x.l2,
@@ -84,6 +84,7 @@ def inject_truncated_shares(
         negate=negated,
         **attributes,
     )
+    return share
 
 
 def _check(bits: MaskedBits, x: Shared, drop: int) -> None:
