@@ -4,17 +4,15 @@ A watched computation (protocols/range_check.py) checks every sum.  From there o
 arithmetic: what a layer makes of values below a limit has a limit, and a comparison takes as many
 bits as what comes to it can need.  So nothing else has to be checked.
 
-An input has no limit here: its client keeps it within the model's bounds before it is shared.  And
-a sum is taken to stay below 2^63 before it is truncated, as it does for inputs within their limits
-unless the magnitudes of its weights add up to more than what a plan leaves (`whole`).
+An input has no limit here unless it is given: its client keeps it within the model's bounds before
+it is shared.  And a sum is taken to stay below 2^63 before it is truncated, as it does for operands
+within their limits unless the magnitudes of its weights add up to more than a plan leaves room for.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-
-import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Layer
@@ -31,14 +29,25 @@ def lifted(numbers: Numbers) -> int:
     return min(63 - (numbers.scale - numbers.fraction), numbers.bits + 1)
 
 
-def limits(plan: Plan) -> dict[str, int | None]:
-    """The largest |v| of each value, in ring units at its scale; None where none is known."""
+def limits(plan: Plan, bounds: Mapping[str, float] | None = None) -> dict[str, int | None]:
+    """The largest |v| of each value, in ring units at its scale; None where none is known.
+
+    Args:
+        bounds: on the inputs, as reals.
+    """
     found: dict[str, int | None] = dict.fromkeys(plan.graph.inputs)
+    if bounds is not None:
+        found |= {name: math.ceil(bounds[name] * 2.0**plan.fraction) for name in found}
     for x in plan.graph.layers:
         given = [found[name] for name in x.inputs]
         known = [v for v in given if v is not None]
         found[x.name] = _limit(plan, x, known) if _bounded(x) or len(known) == len(given) else None
     return found
+
+
+def _unplanned(plan: Plan, x: Layer) -> bool:
+    numbers = plan.numbers[x.name]
+    return numbers.scale > numbers.fraction and lifted(numbers) < 3
 
 
 def _bounded(x: Layer) -> bool:
@@ -61,7 +70,7 @@ def _limit(plan: Plan, x: Layer, given: list[int]) -> int | None:
         for v, name in zip(given, x.inputs, strict=True)
     ]
     if x.op == "multiply":
-        return math.prod(given) // 2 ** (numbers.scale - numbers.fraction) + len(given)
+        return _multiplied(plan, x, given)[0]
     if x.op in ("add", "subtract"):
         return sum(moved)
     if x.op == "concat":
@@ -76,6 +85,17 @@ def _limit(plan: Plan, x: Layer, given: list[int]) -> int | None:
         return moved[0] * math.prod(plan.graph.shapes[x.inputs[0]][:2])
     assert x.op in _SAME, x.op
     return _capped(x, moved[0], one) if x.op == "relu" else moved[0]
+
+
+def _multiplied(plan: Plan, x: Layer, given: list[int]) -> tuple[int, int]:
+    """The limits of a product of several factors, and of the products before truncation."""
+    fraction = plan.numbers[x.name].fraction
+    scale, total, largest = plan.fraction_of(x.inputs[0]), given[0], 0
+    for name, limit in zip(x.inputs[1:], given[1:], strict=True):
+        largest = max(largest, total * limit)
+        total = (total * limit >> max(0, scale + plan.fraction_of(name) - fraction)) + 1
+        scale = fraction
+    return total, largest
 
 
 def _capped(x: Layer, limit: int, one: int) -> int:
@@ -106,9 +126,11 @@ def check(plan: Plan) -> None:
     for x in plan.graph.layers:
         if plan.numbers[x.name].bits and x.op != "sum" and compared(plan, x) > MOST_COMPARED:
             unfit.append(x.name)
+        if x.op == "sum" and x.options["activation"] == "none" and _unplanned(plan, x):
+            unfit.append(x.name)
         if x.op == "multiply":
-            given = [found[name] for name in x.inputs]
-            if math.prod(v for v in given if v is not None) >= _MOST_PRODUCT:
+            given = [v for v in (found[name] for name in x.inputs) if v is not None]
+            if len(given) == len(x.inputs) and _multiplied(plan, x, given)[1] >= _MOST_PRODUCT:
                 unfit.append(x.name)
     if unfit:
         raise UsageError(
@@ -116,38 +138,3 @@ def check(plan: Plan) -> None:
             f"{', '.join(map(repr, unfit))} may be too large for it though nothing before left its "
             "range. Convert the model with samples or smaller ranges, or predict without the check."
         )
-
-
-def whole(plan: Plan, bounds: Mapping[str, float]) -> list[str]:
-    """Sums that could leave Z_2^64 itself while everything before them is within its limits.
-
-    Needs the weights, so it is for the model's owner.  What leaves the ring is seen too unless its
-    residue modulo 2^64 is a small number by chance.
-
-    Args:
-        bounds: on the inputs.
-    """
-    found: dict[str, int | None] = limits(plan)
-    for name in plan.graph.inputs:
-        found[name] = math.ceil(bounds[name] * 2.0**plan.fraction)
-    wide = []
-    for x in plan.graph.layers:
-        if x.op != "sum":
-            continue
-        scale, total = plan.numbers[x.name].scale, 0.0
-        for i, (name, term) in enumerate(zip(x.inputs, x.options["terms"], strict=True)):
-            limit = found[name]
-            limit = (1 << 62) if limit is None else limit
-            if term["op"] == "skip":
-                total += float(limit << (scale - plan.fraction_of(name)))
-                continue
-            kernel = np.abs(np.asarray(x.weights[f"kernel{i}"], np.float64))
-            kernel = np.rint(kernel * 2.0 ** plan.weight_bits(x, i))
-            axes = tuple(range(kernel.ndim - 1)) if term["op"] != "depthwise_conv2d" else (0, 1)
-            each = kernel if term["op"] == "affine" else kernel.sum(axis=axes)
-            total += float(each.max(initial=0.0)) * limit
-        if "bias" in x.weights:
-            total += float(np.abs(x.weights["bias"]).max(initial=0.0)) * 2.0**scale
-        if total >= 2.0**63:
-            wide.append(x.name)
-    return wide

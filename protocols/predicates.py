@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import arithmetic, compare, convert, logic, relational, shapes, truncation
+from tfe_bench.protocols import (
+    arithmetic,
+    compare,
+    convert,
+    logic,
+    range_check,
+    relational,
+    shapes,
+    truncation,
+)
 from tfe_bench.protocols import operands as given
 from tfe_bench.protocols.sharing import MaskedBits, Shared
 
@@ -73,6 +82,20 @@ def equal(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
 def not_equal(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
     """[x != y]; as `equal`."""
     return logic.invert(_zero("not_equal", x, y, bits))
+
+
+def in_range(x: Any, bits: int) -> MaskedBits:
+    """[-2^(bits-1) <= x < 2^(bits-1)] in ring units, exact for every x.
+
+    Where it is 1, an operation with the same `bits` is right; 63 is what truncations want.
+
+    Args:
+        bits: 2 to 63.
+
+    Rounds and bits: range_check.in_range_cost.
+    """
+    x = given.private("in_range", x)
+    return range_check.in_range(given.in_graph("in_range"), x, bits)
 
 
 # ---- bits

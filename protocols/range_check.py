@@ -28,6 +28,8 @@ from tfe_bench.protocols.party import K3, Party
 from tfe_bench.protocols.sharing import MaskedBits, Shared
 
 RING = 64
+# Numbers of 61 bits may be the same modulo 2^61 - 1.
+_MOST_COMPARED = 60
 
 
 def in_range(party: Party, x: Shared, bits: int, openings: int | None = None) -> MaskedBits:
@@ -93,10 +95,15 @@ class Watch:
 
         Args:
             share: int64 [rows, ...] at the evaluators, None at the dealer.
-            low: so many low bits of the sum are 0 anyway; at most 60 are left.
+            low: so many low bits of the sum are 0 anyway.
         """
         import tensorflow as tf
 
+        if low >= width:
+            return  # nothing is lost
+        if width - low > _MOST_COMPARED:  # the higher ones by themselves
+            self.zero(share, low + _MOST_COMPARED, low)
+            low += _MOST_COMPARED
         s = self._party.site("watch_zero", width, low, dealer=self._dealer)
         if s.is_dealer:
             return

@@ -144,7 +144,13 @@ def run_all(some: list[Case], dealer: int, again: bool = True) -> list[tuple[Arr
 
 
 @pytest.mark.parametrize(
-    ("calibrated", "watched"), [(True, False), (False, False), (True, True), (False, True)]
+    ("calibrated", "watched"),
+    [
+        (True, True),
+        (False, False),
+        pytest.param(True, False, marks=pytest.mark.slow),
+        pytest.param(False, True, marks=pytest.mark.slow),
+    ],
 )
 def test_every_layer_agrees_with_keras_and_costs_what_is_declared(
     calibrated: bool, watched: bool, rng: np.random.Generator

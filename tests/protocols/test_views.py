@@ -32,6 +32,7 @@ from tfe_bench.protocols import (
     extremes,
     io,
     logic,
+    range_check,
     relational,
     relu,
     rotation,
@@ -134,6 +135,14 @@ def summed(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     )
 
 
+def watched(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """A ReLU of a sum and, for each element, whether it left its range."""
+    watch = range_check.Watch(party, WORDS, x.dealer)
+    product = linear.Product(x, y, linear.elementwise)
+    small, u = linear.watched_sum(party, [product], None, 16, LOOSE)
+    return linear.watched_relu(party, watch, small, u, 16), watch.flag()
+
+
 def renamed(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Shares as another dealer sees them: its lambda is what was masked, and the reverse."""
     return [relu.relu(party, rotation.named(party, x, (x.dealer + turn) % 3)) for turn in (1, 2)]
@@ -190,6 +199,7 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
     "all_of": conjunction,
     "truncated_product": truncated,
     "product_sum": summed,
+    "watched": watched,
     "relu": lambda p, x, y, _: relu.relu(p, x),
     "renamed": renamed,
     "small_relu": lambda p, x, y, _: relu.relu(p, truncation.truncate_reduce(p, x, 16, LOOSE)),
@@ -697,6 +707,7 @@ STRIPPED = (
     "all_of",
     "truncated_product",
     "product_sum",
+    "watched",
     "small_relu",
     "all_pairs",
     "tree",
