@@ -31,6 +31,7 @@ MEASURED: dict[str, tuple[Callable[[Shared], Any], int]] = {
     "`abs`": (tfe.abs, 1000),
     "`less`": (lambda x: x < 0, 1000),
     "`equal`": (lambda x: x == 0, 1000),
+    "`in_range`": (lambda x: tfe.in_range(x, 31), 1000),
     "`cast` to fewer fractional bits": (lambda x: tfe.cast(x, 8), 1000),
     "`cast` to the nearest": (lambda x: tfe.cast(x, 8, method="exact"), 1000),
     "`maximum`": (lambda x: tfe.maximum(x, 0), 1000),
