@@ -437,6 +437,7 @@ class Client:
         batch: int | None = None,
         profile: str = "local",
         progress: Callable[[float, str], None] | None = None,
+        check_range: bool | None = None,
     ) -> Any:
         """Outputs of a deployed model for private images, known to this client alone.
 
@@ -446,13 +447,15 @@ class Client:
             batch: samples that go through the model at once; None: 32.
             profile: the network for which the protocols plan.
             progress: as for `run`.
+            check_range: whether values are checked to stay in the range that the model was planned
+                for, which only this client learns; None: where its plan admits it.
 
         Raises:
             UsageError: a model that this client may not use, or images that it does not take.
-            RangeError: images outside of the model's range.
+            RangeError: images outside of the model's range, or values within it that left theirs.
             PolicyError: an operator does not let this client ask.
         """
-        return _service().predict(self, name, images, profile, batch, progress)[0]
+        return _service().predict(self, name, images, profile, batch, progress, check_range)[0]
 
     def fit(self, private: Any, x: Any = None, y: Any = None, **options: Any) -> Any:
         """Trains a `tfe_bench.trainable` model on private rows; see Trainable.fit."""

@@ -54,6 +54,7 @@ class _Runner:
         *,
         batch: int | None = None,
         progress: Callable[[float, str], None] | None = None,
+        check_range: bool | None = None,
     ) -> Any:
         """A private model's outputs for private images, known to this client alone.
 
@@ -61,6 +62,8 @@ class _Runner:
             private: of `tfe_bench.convert`, or the name of a model that was deployed.
             images: [batch, ...]; for several inputs by name or in order.
             batch: samples that go through the model at once; None: up to 128, by their size.
+            check_range: whether values are checked to stay in the range that the model was planned
+                for, which only this client learns; None: where its plan admits it.
 
         Returns:
             float64 outputs, a list of them if the model has several.
@@ -68,11 +71,13 @@ class _Runner:
         Raises:
             UsageError: images that the model does not take, another precision than the
                 cluster's, or an unknown model.
-            RangeError: images outside of the model's range.
+            RangeError: images outside of the model's range, or values within it that left theirs.
         """
         self.client.check_open()
         if isinstance(private, str):
-            return self.client.predict(private, images, batch, self.profile.name, progress)
+            return self.client.predict(
+                private, images, batch, self.profile.name, progress, check_range
+            )
         _check_kind(
             private, "shared_weights", "predict", "convert(model), or a deployed model's name"
         )
@@ -84,7 +89,7 @@ class _Runner:
                 f"fractional_bits={config.fractional_bits}."
             )
         inputs = {**private.shared_weights(), **private.shared_inputs(images)}
-        parameters = private.parameters(self.profile.name, batch)
+        parameters = private.parameters(self.profile.name, batch, check_range)
         return private.decode(self.run("predict", parameters, inputs, progress))
 
     def fit(self, private: Any, x: Any = None, y: Any = None, **options: Any) -> Any:

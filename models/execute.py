@@ -11,9 +11,10 @@ from tfe_bench.models import layers
 from tfe_bench.models.graph import Layer
 from tfe_bench.models.layers import Setting
 from tfe_bench.models.ranges import Plan
-from tfe_bench.protocols import extremes, rotation
+from tfe_bench.protocols import extremes, range_check, rotation
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.range_check import Watch
 from tfe_bench.protocols.sharing import Shared
 
 
@@ -22,10 +23,12 @@ def _run(
 ) -> list[Shared]:
     graph = s.plan.graph
     values = dict(zip(graph.inputs, inputs, strict=True))
+    watch = Watch(party, s.batch, inputs[0].dealer) if s.watched else None
     for x in graph.layers:
         given = [values[i] for i in x.inputs]
-        values[x.name] = layers.run_layer(party, s, x, given, weights)
-    return [values[o] for o in graph.outputs]
+        values[x.name] = layers.run_layer(party, s, x, given, weights, watch)
+    found = [values[o] for o in graph.outputs]
+    return found if watch is None else [*found, watch.flag()]
 
 
 def _whole_cost(s: Setting) -> Cost:
@@ -33,6 +36,7 @@ def _whole_cost(s: Setting) -> Cost:
     graph = s.plan.graph
     reached = {name: (0, 0) for name in graph.inputs}
     sent = [0, 0, 0]
+    told = (0, 0)
     for x in graph.layers:
         now = (0, 0)
         for inputs, cost in layers.stages(s, x):
@@ -43,6 +47,14 @@ def _whole_cost(s: Setting) -> Cost:
             after = Cost(0, 0, 0, rounds, cold).then(cost)
             now = (after.rounds, after.cold)
         reached[x.name] = now
+        before = layers.noted(s, x)
+        if before is not None:
+            told = (max(told[0], now[0] - before), max(told[1], now[1] - before))
+    if s.watched:
+        flag = range_check.flag_cost(s.batch)
+        sent = [a + b for a, b in zip(sent, (flag.dealer, flag.e1, flag.e2), strict=True)]
+        after = Cost(0, 0, 0, *told).then(flag)
+        reached["flag"] = (after.rounds, after.cold)
     rounds, cold = (max(r[k] for r in reached.values()) for k in (0, 1))
     return Cost(sent[0], sent[1], sent[2], rounds, cold)
 
@@ -51,13 +63,14 @@ def _whole_cost(s: Setting) -> Cost:
 _ROUND_BITS = (0, 1_000_000, 3_000_000, 7_000_000, 21_000_000, 10**12)
 
 
-def tuned(plan: Plan, profile: str = "local", batch: int = 1) -> Setting:
+def tuned(plan: Plan, profile: str = "local", batch: int = 1, watched: bool = False) -> Setting:
     """The setting for which a batch is over soonest, by what is sent and by the rounds.
 
     Args:
         profile: "local", "lan" or "wan"; only on a wan there is a choice that matters.
+        watched: check every value's range; see `run`.
     """
-    plain = Setting(plan, profile, batch)
+    plain = Setting(plan, profile, batch, watched=watched)
     if profile != "wan":
         return plain
     network = profiles.get(profile)
@@ -97,7 +110,8 @@ def run(
         weights: as weights.by_key gives them, over Z_2^64.
         inputs: in the order of the graph's, [batch, ...] at plan.fraction.
 
-    The outputs have the scales of plan.fraction_of.  Rounds and bits: `model_cost`.
+    The outputs have the scales of plan.fraction_of; with s.watched one more says for each sample
+    whether a value left its range (range_check.Watch.flag).  Rounds and bits: `model_cost`.
     """
     if not rotated(s):
         return _run(party, s, weights, inputs)

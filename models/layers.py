@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models import linear
+from tfe_bench.models import limits, linear
 from tfe_bench.models.graph import Layer
 from tfe_bench.models.kinds import windows_of
 from tfe_bench.models.ranges import Numbers, Plan
@@ -29,10 +29,12 @@ from tfe_bench.protocols import (
     reductions,
     relu,
     shapes,
+    small_ring,
     truncation,
 )
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.range_check import Watch
 from tfe_bench.protocols.sharing import Shared
 
 NOTHING = Cost(0, 0, 0, 0, 0)
@@ -48,6 +50,8 @@ class Setting:
         batch: number of samples.
         turn: whether this is one third of a batch, with a dealer of its own.
         round_bits: sent by all three, that take as long as one more round; see execute.tuned.
+        watched: whether every value is checked to have stayed in its range (range_check.Watch);
+            comparisons are then as wide as what comes to them may be.
     """
 
     plan: Plan
@@ -55,6 +59,7 @@ class Setting:
     batch: int = 1
     turn: bool = False
     round_bits: int = 3_000_000
+    watched: bool = False
 
     @property
     def pooling(self) -> str:
@@ -64,6 +69,11 @@ class Setting:
     def numbers(self, x: Layer) -> Numbers:
         """Of a layer."""
         return self.plan.numbers[x.name]
+
+    def bits(self, x: Layer) -> int:
+        """Of a layer's comparisons of values over Z_2^64."""
+        planned = self.numbers(x).bits
+        return max(planned, limits.compared(self.plan, x)) if self.watched else planned
 
     def elements(self, name: str) -> int:
         """Of a value, with the batch."""
@@ -113,7 +123,12 @@ def _map_of(term: Mapping[str, Any]) -> linear.Two:
 
 
 def _sum(
-    party: Party, s: Setting, x: Layer, inputs: list[Shared], weights: Mapping[str, Shared]
+    party: Party,
+    s: Setting,
+    x: Layer,
+    inputs: list[Shared],
+    weights: Mapping[str, Shared],
+    watch: Watch | None,
 ) -> Shared:
     import tensorflow as tf
 
@@ -134,7 +149,16 @@ def _sum(
         bias = weights["bias"]
         addend = bias if addend is None else arithmetic.add(addend, bias)
     drop = numbers.scale - numbers.fraction
-    if x.options["activation"] == "none":
+    fused = x.options["activation"] != "none"
+    if watch is not None and drop:
+        small, u = linear.watched_sum(party, products, addend, drop, _narrowed(s, x))
+        if fused:
+            n, most = s.elements(x.name), _largest(x, small.fractional_bits)
+            count = s.openings(n if most is None else 2 * n, numbers.bits)
+            y = linear.watched_relu(party, watch, small, u, drop, most, count)
+        else:
+            y = linear.watched_lift(party, watch, small, u, drop)
+    elif not fused:
         y = linear.product_sum(party, products, addend)
         y = truncation.truncate(party, y, drop) if drop else y
     else:
@@ -143,17 +167,34 @@ def _sum(
     return _reshaped(y, [-1, *shape]) if flat else y
 
 
+def _narrowed(s: Setting, x: Layer) -> int:
+    """The small ring of a watched sum: twice as large where no comparison reads the sign."""
+    numbers = s.numbers(x)
+    if x.options["activation"] != "none":
+        return numbers.bits
+    return limits.lifted(numbers)
+
+
+def _largest(x: Layer, fraction: int) -> int | None:
+    """Of an activation, in ring units."""
+    most = x.options["max_value"]
+    return None if most is None else round(most * 2**fraction)
+
+
 def _rectified(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
-    bits, most = s.numbers(x).bits, x.options["max_value"]
+    bits, most = _compared(s, x, value.ring_bits), _largest(x, value.fractional_bits)
     n = s.elements(x.name)
     if most is None:
         return relu.relu(party, value, bits, s.openings(n, bits))
-    units = round(most * 2**value.fractional_bits)
-    return linear.capped_relu(party, value, units, bits, s.openings(2 * n, bits))
+    return linear.capped_relu(party, value, most, bits, s.openings(2 * n, bits))
+
+
+def _compared(s: Setting, x: Layer, ring_bits: int) -> int:
+    return s.bits(x) if ring_bits == 64 else ring_bits
 
 
 def _rectified_cost(s: Setting, x: Layer, ring_bits: int) -> Cost:
-    bits, n = s.numbers(x).bits, s.elements(x.name)
+    bits, n = _compared(s, x, ring_bits), s.elements(x.name)
     if x.options["max_value"] is None:
         return relu.relu_cost(n, bits, s.openings(n, bits), ring_bits)
     return linear.capped_relu_cost(n, bits, s.openings(2 * n, bits), ring_bits)
@@ -162,7 +203,14 @@ def _rectified_cost(s: Setting, x: Layer, ring_bits: int) -> Cost:
 def _sum_cost(s: Setting, x: Layer) -> Cost:
     numbers, n = s.numbers(x), s.elements(x.name)
     drop = numbers.scale - numbers.fraction
-    if x.options["activation"] == "none":
+    fused = x.options["activation"] != "none"
+    if s.watched and drop:
+        bits = _narrowed(s, x)
+        opened = linear.watched_sum_cost(n, bits)
+        if fused:
+            return opened.then(_rectified_cost(s, x, bits))
+        return opened.then(small_ring.extend_cost(n, bits))
+    if not fused:
         product = arithmetic.mul_cost(n)
         return product.then(truncation.truncate_cost(n, drop)) if drop else product
     opened = relu.truncated_product_cost(n, drop, numbers.bits)
@@ -179,66 +227,64 @@ def _relu(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
 def _leaky(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
     import tensorflow as tf
 
-    numbers, n = s.numbers(x), s.elements(x.name)
-    positive = relu.relu(party, value, numbers.bits, s.openings(n, numbers.bits))
+    numbers, n, bits = s.numbers(x), s.elements(x.name), s.bits(x)
+    positive = relu.relu(party, value, bits, s.openings(n, bits))
     alpha = tf.constant(round(x.options["alpha"] * 2**numbers.scale), tf.int64)
     low = arithmetic.mul_public(arithmetic.sub(value, positive), alpha, numbers.scale)
     return arithmetic.add(positive, truncation.truncate(party, low, numbers.scale))
 
 
 def _leaky_cost(s: Setting, x: Layer) -> Cost:
-    numbers, n = s.numbers(x), s.elements(x.name)
-    first = relu.relu_cost(n, numbers.bits, s.openings(n, numbers.bits))
+    numbers, n, bits = s.numbers(x), s.elements(x.name), s.bits(x)
+    first = relu.relu_cost(n, bits, s.openings(n, bits))
     return first.then(truncation.truncate_cost(n, numbers.scale))
 
 
 def _sigmoid(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
     numbers = s.numbers(x)
-    return activations.sigmoid(party, shifted(value, numbers.fraction), numbers.bits)
+    return activations.sigmoid(party, shifted(value, numbers.fraction), s.bits(x))
 
 
 def _sigmoid_cost(s: Setting, x: Layer) -> Cost:
     numbers = s.numbers(x)
-    return activations.sigmoid_cost(s.elements(x.name), numbers.fraction, numbers.bits)
+    return activations.sigmoid_cost(s.elements(x.name), numbers.fraction, s.bits(x))
 
 
 def _tanh(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
     numbers = s.numbers(x)
-    return activations.tanh(party, shifted(value, numbers.fraction), numbers.bits)
+    return activations.tanh(party, shifted(value, numbers.fraction), s.bits(x))
 
 
 def _tanh_cost(s: Setting, x: Layer) -> Cost:
     numbers = s.numbers(x)
-    return activations.tanh_cost(s.elements(x.name), numbers.fraction, numbers.bits)
+    return activations.tanh_cost(s.elements(x.name), numbers.fraction, s.bits(x))
 
 
 def _softmax(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
     numbers = s.numbers(x)
     value = shifted(value, numbers.fraction)
     axis = x.options["axis"]
-    return activations.softmax(party, value, axis, bits=numbers.bits, profile=s.profile)
+    return activations.softmax(party, value, axis, bits=s.bits(x), profile=s.profile)
 
 
 def _softmax_cost(s: Setting, x: Layer) -> Cost:
     numbers = s.numbers(x)
     classes = s.plan.graph.shapes[x.name][x.options["axis"] - 1]
     rows = s.elements(x.name) // classes
-    return activations.softmax_cost(
-        rows, classes, numbers.bits, profile=s.profile, f=numbers.fraction
-    )
+    return activations.softmax_cost(rows, classes, s.bits(x), profile=s.profile, f=numbers.fraction)
 
 
 # ---- windows
 
 
 def _max_pool(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
-    o, bits = x.options, s.numbers(x).bits
+    o, bits = x.options, s.bits(x)
     ksize, strides = tuple(o["ksize"]), tuple(o["strides"])
     return pool.max_pool2d(party, value, ksize, strides, o["padding"], bits=bits, profile=s.pooling)
 
 
 def _max_pool_cost(s: Setting, x: Layer) -> Cost:
-    o, bits = x.options, s.numbers(x).bits
+    o, bits = x.options, s.bits(x)
     shape = (s.batch, *s.plan.graph.shapes[x.inputs[0]])
     ksize, strides = tuple(o["ksize"]), tuple(o["strides"])
     return pool.max_pool2d_cost(shape, ksize, strides, o["padding"], bits, s.pooling)
@@ -254,14 +300,14 @@ def _global_max(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
             [height * width, batch * channels],
         )
     )
-    bits = s.numbers(x).bits
+    bits = s.bits(x)
     best = extremes.reduce_max(party, rows, 0, bits=bits, profile=s.pooling)
     return _reshaped(best, [batch, *s.plan.graph.shapes[x.name]])
 
 
 def _global_max_cost(s: Setting, x: Layer) -> Cost:
     height, width, channels = s.plan.graph.shapes[x.inputs[0]]
-    bits = s.numbers(x).bits
+    bits = s.bits(x)
     return extremes.reduce_max_cost(s.batch * channels, height * width, bits, profile=s.profile)
 
 
@@ -397,15 +443,22 @@ _MANY: dict[str, tuple[Callable[..., Shared], Callable[[Setting, Layer], Cost]]]
 
 
 def run_layer(
-    party: Party, s: Setting, x: Layer, inputs: list[Shared], weights: Mapping[str, Shared]
+    party: Party,
+    s: Setting,
+    x: Layer,
+    inputs: list[Shared],
+    weights: Mapping[str, Shared],
+    watch: Watch | None = None,
 ) -> Shared:
     """A layer's value.
 
     Args:
         weights: by "layer/name".
+        watch: with s.watched, told of what could leave its range.
     """
     if x.op == "sum":
-        return _sum(party, s, x, inputs, {n: weights[f"{x.name}/{n}"] for n in x.weights})
+        own = {n: weights[f"{x.name}/{n}"] for n in x.weights}
+        return _sum(party, s, x, inputs, own, watch)
     if x.op in _MANY:
         return _MANY[x.op][0](party, s, x, inputs)
     return _ONE[x.op][0](party, s, x, inputs[0])
@@ -425,16 +478,27 @@ def stages(s: Setting, x: Layer) -> list[tuple[list[str], Cost]]:
     if x.op != "sum" or x.options["activation"] != "none":
         return [(list(x.inputs), layer_cost(s, x))]
     numbers, n = s.numbers(x), s.elements(x.name)
+    drop = numbers.scale - numbers.fraction
+    if s.watched and drop:
+        return [(list(x.inputs), layer_cost(s, x))]
     skips: list[str] = []
     factors: list[str] = []
     for name, term in zip(x.inputs, x.options["terms"], strict=True):
         (skips if term["op"] == "skip" else factors).append(name)
-    drop = numbers.scale - numbers.fraction
     # what is added joins when the products are open already
     return [
         (factors, arithmetic.mul_cost(n)),
         (skips, truncation.truncate_cost(n, drop) if drop else NOTHING),
     ]
+
+
+def noted(s: Setting, x: Layer) -> int | None:
+    """How many rounds before a layer's value a watch is told of it; None if it is not."""
+    numbers = s.numbers(x)
+    if x.op != "sum" or numbers.scale == numbers.fraction:
+        return None
+    # beside the injection of a ReLU, whose result is opened
+    return 0 if x.options["activation"] == "none" else 1
 
 
 def check_executable(plan: Plan) -> None:

@@ -7,13 +7,14 @@ products of masks, so that a sum costs what one product costs.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import arithmetic, relu
-from tfe_bench.protocols.cost import Cost
+from tfe_bench.protocols import arithmetic, relu, small_ring
+from tfe_bench.protocols.cost import Cost, packed
 from tfe_bench.protocols.party import K1, Party, Site
+from tfe_bench.protocols.range_check import Watch
 from tfe_bench.protocols.sharing import Shared
 from tfe_bench.protocols.truncation import (
     arithmetic_shift,
@@ -23,6 +24,8 @@ from tfe_bench.protocols.truncation import (
     pack,
     unpack,
 )
+
+RING = 64
 
 Two = Callable[[list[Any], list[Any]], Any]
 
@@ -149,6 +152,41 @@ def truncated_sum(
     Raises:
         UsageError: operands of several scales, rings or dealers; bits + drop over 64.
     """
+    return _truncated_sum(party, products, addend, drop, bits, drop + bits)[0]
+
+
+def watched_sum(
+    party: Party,
+    products: Sequence[Product],
+    addend: Shared | None,
+    drop: int,
+    bits: int,
+) -> tuple[Shared, Any]:
+    """`truncated_sum`, and the evaluators' additive shares of the same modulo 2^(64-drop).
+
+    What Z_2^bits loses of a sum that is too large is in these shares still: D deals all 64 bits of
+    the masks' products.
+
+    Rounds: 1 (cold 2).  Bits sent: `watched_sum_cost`.
+    Raises:
+        UsageError: as `truncated_sum`.
+    """
+    return _truncated_sum(party, products, addend, drop, bits, 64)
+
+
+def watched_sum_cost(n: int, bits: int) -> Cost:
+    """Cost of `watched_sum` for n result elements."""
+    return Cost(dealer=64 * n, e1=packed(n, bits), e2=packed(n, bits), rounds=1, cold=2)
+
+
+def _truncated_sum(
+    party: Party,
+    products: Sequence[Product],
+    addend: Shared | None,
+    drop: int,
+    bits: int,
+    width: int,
+) -> tuple[Shared, Any]:
     import tensorflow as tf
 
     scale = _checked(products, addend)
@@ -157,9 +195,8 @@ def truncated_sum(
             "truncated_sum wants drop >= 1, bits >= 2 and no more than 64 of both together. "
             f"Received: drop={drop}, bits={bits}."
         )
-    s = party.site("truncated_sum", len(products), drop, bits, dealer=products[0].x.dealer)
-    width = drop + bits
-    m = None
+    s = party.site("truncated_sum", len(products), drop, bits, width, dealer=products[0].x.dealer)
+    m = u = None
     if s.is_dealer:
         gamma = _masks(s, products)
         s.send(pack(s.apply_mask(gamma, K1, 0, "sub"), width), s.e2, 0, run_ahead=True)
@@ -177,7 +214,7 @@ def truncated_sum(
             u = -arithmetic_shift(-z, drop)
         m = open_mask_short(s, u, tensor=1, slot=1, width=bits)
     l1, l2 = s.new_mask(shape, 1)
-    return Shared(m, l1, l2, s.dealer, scale - drop, 1, bits)
+    return Shared(m, l1, l2, s.dealer, scale - drop, 1, bits), u
 
 
 # ---- activations with a largest value
@@ -192,17 +229,68 @@ def capped_relu(party: Party, x: Shared, most: int, bits: int, openings: int | N
 
     Rounds: those of relu.relu.  Bits sent: `capped_relu_cost`.
     """
+    both = relu.relu(party, _and_lowered(x, most), bits, openings)
+    return both.map(lambda a: a[0] - a[1])
+
+
+def _and_lowered(x: Shared, most: int) -> Shared:
+    """[x, x - most]"""
     import tensorflow as tf
 
     shift = tf.constant([0, most], tf.int64)
     two = x.map(lambda a: tf.stack([a, a]))
-    if two.m is not None:
-        lowered = two.m - tf.reshape(shift, [2, *([1] * len(x.shape))])
-        if x.ring_bits < 64:
-            lowered = low_bits(lowered, x.ring_bits)
-        two = Shared(lowered, two.l1, two.l2, x.dealer, x.fractional_bits, 1, x.bits)
-    both = relu.relu(party, two, bits, openings)
-    return both.map(lambda a: a[0] - a[1])
+    if two.m is None:
+        return two
+    lowered = two.m - tf.reshape(shift, [2, *([1] * len(x.shape))])
+    if x.ring_bits < 64:
+        lowered = low_bits(lowered, x.ring_bits)
+    return replace(two, m=lowered)
+
+
+def watched_relu(
+    party: Party,
+    watch: Watch,
+    x: Shared,
+    u: Any,
+    drop: int,
+    most: int | None = None,
+    openings: int | None = 2,
+) -> Shared:
+    """max(x, 0), or with `most` `capped_relu`; `watch` is told where x is not the whole sum.
+
+    Args:
+        x, u: of `watched_sum` with the same drop.
+
+    Rounds and bits: as relu.relu and `capped_relu`.
+    """
+    bits = x.ring_bits
+    values = x if most is None else _and_lowered(x, most)
+    y, signed = relu.relu_watched(party, values, openings)
+    if most is None:
+        watch.zero(None if u is None else u - signed, RING - drop, bits)
+        return y
+    for turn, shift in enumerate((0, most)):
+        lost = None
+        if u is not None:
+            lost = (u - shift if party.index == (x.dealer + 1) % 3 else u) - signed[turn]
+        watch.zero(lost, RING - drop, bits)
+    return y.map(lambda a: a[0] - a[1])
+
+
+def watched_lift(party: Party, watch: Watch, x: Shared, u: Any, drop: int) -> Shared:
+    """x of Z_2^k over Z_2^64, right for |x| < 2^(k-2); `watch` is told where it is not.
+
+    Args:
+        x, u: of `watched_sum` with the same drop.
+
+    Rounds and bits: as small_ring.lift.
+    """
+    y = small_ring.lift(party, x)
+    lost = None
+    if u is not None:
+        lost = u + y.l2 if y.l1 is None else u - (y.m - y.l1)
+    watch.zero(lost, RING - drop, x.ring_bits)
+    return y
 
 
 def capped_relu_cost(n: int, bits: int, openings: int | None, ring_bits: int = 64) -> Cost:

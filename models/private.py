@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models import agreement, from_keras, optimise, plain, program, ranges, weights
+from tfe_bench.models import (
+    agreement,
+    from_keras,
+    limits,
+    optimise,
+    plain,
+    program,
+    ranges,
+    weights,
+)
 from tfe_bench.models.graph import Array, Graph
 from tfe_bench.models.summary import Summary, summarise
 from tfe_bench.protocols.fixedpoint import FixedPoint
@@ -112,22 +121,63 @@ class PrivateModel:
             found[name] = PrivateInput(encoded, self.plan.fraction)
         return found
 
-    def parameters(self, profile: str = "local", batch: int | None = None) -> dict[str, Any]:
+    def parameters(
+        self, profile: str = "local", batch: int | None = None, check_range: bool | None = False
+    ) -> dict[str, Any]:
         """Of the program "predict".
 
         Args:
-            batch: samples of one graph; None: as many as program.default_batch says.
+            batch, check_range: as for `asked`.
         """
-        found: dict[str, Any] = {
-            "plan": self.plan.header(),
-            "profile": profile,
-            "repeat": 1,
-            "warm_up": 0,
-        }
+        return {"plan": self.plan.header(), **self.asked(profile, batch, check_range)}
+
+    def asked(
+        self, profile: str = "local", batch: int | None = None, check_range: bool | None = None
+    ) -> dict[str, Any]:
+        """What a request for predictions says besides the model.
+
+        Args:
+            batch: samples of one graph; None: as many as program.default_batch says.
+            check_range: have the workers find out, without learning it, whether a value left the
+                range that the model was planned for; None: where the plan admits it.
+
+        Raises:
+            UsageError: the values of this model cannot all be checked.
+        """
+        if check_range:
+            limits.check(self.plan)
+        elif check_range is None:
+            try:
+                limits.check(self.plan)
+                check_range = True
+            except UsageError:
+                check_range = False
+        found = {"profile": profile, "repeat": 1, "warm_up": 0, "check_range": check_range}
         return found if batch is None else {**found, "batch": batch}
 
-    def decode(self, result: JobResult) -> Any:
-        """The outputs of a job as reals: an array, or a list of them if there are several."""
+    def left_range(self, result: JobResult) -> Array | None:
+        """For each sample of a job whether a value left its range; None if it was not asked for."""
+        flags = result.outputs.get(program.RANGE)
+        return None if flags is None else np.asarray(flags != 0)
+
+    def decode(self, result: JobResult, withhold: bool = True) -> Any:
+        """The outputs of a job as reals: an array, or a list of them if there are several.
+
+        Args:
+            withhold: give none where a value left its range.
+
+        Raises:
+            RangeError: one did, in the samples that it counts.
+        """
+        left = self.left_range(result)
+        if withhold and left is not None and left.any():
+            # how many, and not which: an error may end in a log
+            raise RangeError(
+                "Values left the range that the model was planned for, so that the outputs of "
+                f"{int(left.sum())} of {left.size} samples may be wrong. They are withheld: "
+                "convert the model with samples like these or a larger margin, or ask with "
+                "check_range=False."
+            )
         found = [
             FixedPoint(result.fractional_bits[name]).decode(result.outputs[name])
             for name in program.output_names(self.plan)

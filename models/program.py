@@ -26,3 +26,7 @@ def input_names(plan: Plan) -> list[str]:
 def output_names(plan: Plan) -> list[str]:
     """Names of the job's outputs for those of the model."""
     return [f"output{i}" for i in range(len(plan.graph.outputs))]
+
+
+# The output that says for each sample whether a value left its range: 0 where none did.
+RANGE = "range"

@@ -312,6 +312,7 @@ def predict(
     profile: str = "local",
     batch: int | None = None,
     progress: Callable[[float, str], None] | None = None,
+    check_range: bool | None = None,
 ) -> tuple[Any, JobResult]:
     """Outputs of a deployed model by name, reconstructed here alone, and what they cost.
 
@@ -320,23 +321,22 @@ def predict(
         images: prepared as the model wants them, [batch, ...]; several inputs by name or in order.
         profile: for which network the protocols plan.
         batch: samples that go through the model at once; None: 32.
+        check_range: whether the workers find out, for this client alone, that a value left the
+            range that the model was planned for; None: where the plan admits it.
 
     Returns:
         float64 outputs (a list of them if the model has several), and the job's result.
 
     Raises:
         UsageError: a model that this client may not use, or images that it does not take.
-        RangeError: images outside of the model's range.
+        RangeError: images outside of the model's range, or values inside of it that left theirs.
         PolicyError: an operator does not let this client ask.
     """
     model = name if isinstance(name, Deployed) else find(client, name)
     parameters = {
         "name": model.name,
         "deployment": model.deployment,
-        "profile": profile,
-        "repeat": 1,
-        "warm_up": 0,
-        **({} if batch is None else {"batch": batch}),
+        **model.private.asked(profile, batch, check_range),
     }
     result = client.run(SERVE, parameters, model.private.shared_inputs(images), progress)
     return model.private.decode(result), result

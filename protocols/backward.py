@@ -21,9 +21,9 @@ from tfe_bench.protocols import convert, ops, sizes
 from tfe_bench.protocols.cost import Cost, packed
 from tfe_bench.protocols.party import Party, Site
 from tfe_bench.protocols.sharing import MaskedBits, Shared
+from tfe_bench.protocols.truncation import MOST_DROPPED
 
 RING = 64
-MOST_DROPPED = 48
 # Numbers of masks that `inject_truncated_shares` takes.
 MASKS = 5
 
@@ -74,7 +74,7 @@ def inject_truncated_shares(
     if s.is_e2:
         n = sizes.size(x.m)
         dealt = s.recv(sizes.vector(16 * n + 3 * ((n * drop + 7) // 8)), s.d, slot, tf.uint8)
-    return ops.module().tfe_bench_inject_share(
+    share, _ = ops.module().tfe_bench_inject_share(
         opened=bits.opened,
         m=x.m,
         part=x.l1 if s.is_e1 else x.l2,
@@ -84,6 +84,7 @@ def inject_truncated_shares(
         negate=negated,
         **attributes,
     )
+    return share
 
 
 def _check(bits: MaskedBits, x: Shared, drop: int) -> None:

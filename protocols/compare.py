@@ -203,16 +203,42 @@ def msb(
 
     Rounds: openings (cold one more).  Bits sent per 64 elements: `msb_cost`.
     """
-    import tensorflow as tf
-
     if bits > x.ring_bits:
         raise UsageError(f"msb of {bits} bits wants a ring that large. Received: {x!r}.")
-    part = masked_part(party, x)
-    planes = ops.module().tfe_bench_planes(x=part, bits=bits)
+    return _msb_of_words(party, masked_part(party, x), x.dealer, recipe(bits, openings), absorb)
+
+
+def _msb_of_words(party: Party, part: Any, dealer: int, r: Recipe, absorb: bool) -> EvaluatorBits:
+    """`msb` of `masked_part`."""
+    import tensorflow as tf
+
+    planes = ops.module().tfe_bench_planes(x=part, bits=r.bits)
     # Known where it can be, so that a use of the bits for another shape fails while it is traced.
     known = part.shape[0]
     n = tf.shape(part, out_type=tf.int64)[0] if known is None else tf.constant(known, tf.int64)
-    return msb_of_planes(party, planes, n, recipe(bits, openings), x.dealer, absorb)
+    return msb_of_planes(party, planes, n, r, dealer, absorb)
+
+
+def borrow(party: Party, x: Shared, low: int, openings: int | None = None) -> EvaluatorBits:
+    """[m mod 2^low < lam mod 2^low]: whether the low bits of x = m - lam borrow from the others.
+
+    The msb of their difference with low + 1 bits, of which the highest is 0 on both sides.
+
+    Args:
+        low: 1 to 62, of a value of Z_2^64.
+
+    Rounds: openings (cold one more).  Bits sent: `borrow_cost`.
+    """
+    import tensorflow as tf
+
+    below = tf.constant((1 << low) - 1, tf.int64)
+    part = tf.bitwise.bitwise_and(masked_part(party, x), below)
+    return _msb_of_words(party, part, x.dealer, recipe(low + 1, openings), absorb=False)
+
+
+def borrow_cost(n: int, low: int, openings: int | None = None) -> Cost:
+    """Cost of `borrow` for n elements."""
+    return msb_cost(n, low + 1, openings, absorb=False)
 
 
 def less_than(

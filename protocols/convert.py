@@ -130,12 +130,27 @@ def inject_shares(
     Raises:
         UsageError: bits and x have different dealers or numbers, or a wide x is to be extended.
     """
-    import tensorflow as tf
-
     check_inject("inject", bits, x, extend_ring)
     if x.limbs == 2:
         assert leave is None and not negated
         return _wide_inject_shares(s, bits, x, tensor, slot)
+    return _inject_shares(s, bits, x, tensor, slot, negated, extend_ring, leave)[0]
+
+
+def _inject_shares(
+    s: Site,
+    bits: MaskedBits,
+    x: Shared,
+    tensor: int,
+    slot: int,
+    negated: bool,
+    extend_ring: bool,
+    leave: int | None,
+    whole: bool = False,
+) -> tuple[Any, Any]:
+    """`inject_shares`, and with `whole` the evaluators' shares of x itself, read as signed."""
+    import tensorflow as tf
+
     k = x.ring_bits if extend_ring else 64
     attributes = {
         "call": s.ctx,
@@ -150,13 +165,13 @@ def inject_shares(
             beta=beta, l1=x.l1, l2=x.l2, n=bits.n, **attributes
         )
         s.send(message, s.e2, slot, run_ahead=True)
-        return None
+        return None, None
     dealt = tf.zeros([0], tf.uint8)
     if s.is_e2:
         n = sizes.size(x.m)
         wraps = 0 if k == 64 else 3 * ((n * (64 - k) + 7) // 8)
         dealt = s.recv(sizes.vector(16 * n + wraps), s.d, slot, tf.uint8)
-    return ops.module().tfe_bench_inject_share(
+    share, signed = ops.module().tfe_bench_inject_share(
         opened=bits.opened,
         m=x.m,
         part=x.l1 if s.is_e1 else x.l2,
@@ -164,8 +179,10 @@ def inject_shares(
         n=bits.n,
         open=-1 if leave is None else leave,
         negate=negated,
+        whole=whole,
         **attributes,
     )
+    return share, signed if whole else None
 
 
 def check_inject(name: str, bits: MaskedBits, x: Shared, extend_ring: bool = False) -> None:
@@ -226,20 +243,47 @@ def inject(
 
     Rounds: 1 (cold 2).  Bits sent: `inject_cost`.
     """
+    return _inject(party, bits, x, negated, extend_ring)[0]
+
+
+def inject_watched(party: Party, bits: MaskedBits, x: Shared) -> tuple[Shared, Any]:
+    """(max(x, 0) over Z_2^64, the evaluators' additive shares there of x read as signed).
+
+    Args:
+        bits: [x < 0].
+        x: of a small ring Z_2^k.
+
+    What the injection deals gives the second without a message (docs/protocols.md, ranges).
+    Rounds and bits: as `inject` with extend_ring.
+    """
+    return _inject(party, bits, x, negated=True, extend_ring=True, whole=True)
+
+
+def _inject(
+    party: Party,
+    bits: MaskedBits,
+    x: Shared,
+    negated: bool,
+    extend_ring: bool,
+    whole: bool = False,
+) -> tuple[Shared, Any]:
     import tensorflow as tf
 
     check_inject("inject", bits, x, extend_ring)
     s = party.site("inject", x.ring_bits, negated, extend_ring, dealer=x.dealer)
     last = 7  # after the dealt masks
+    signed = None
     if x.limbs == 2:
         plain = logic.invert(bits) if negated else bits
         y = inject_shares(s, plain, x, tensor=0, slot=0)
         m = None if s.is_dealer else s.open_mask(y, last, 2, 2)
     else:
-        own = inject_shares(s, bits, x, 0, 0, negated=negated, extend_ring=extend_ring, leave=last)
+        own, signed = _inject_shares(
+            s, bits, x, 0, 0, negated, extend_ring, leave=last, whole=whole
+        )
         m = None if s.is_dealer else s.exchange_masked(own, slot=2)
     l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), last)
-    return replace(x, m=m, l1=l1, l2=l2, bits=0 if extend_ring else x.bits)
+    return replace(x, m=m, l1=l1, l2=l2, bits=0 if extend_ring else x.bits), signed
 
 
 def _wide_mul(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:

@@ -55,6 +55,7 @@ from tfe_bench.protocols.predicates import (
     equal,
     greater,
     greater_equal,
+    in_range,
     less,
     less_equal,
     logical_and,
@@ -100,6 +101,7 @@ __all__ = [
     "gather",
     "greater",
     "greater_equal",
+    "in_range",
     "leaky_relu",
     "less",
     "less_equal",
@@ -162,6 +164,10 @@ def reveal(x: Any, to: int | None = None) -> Any:
     Returns:
         A public tensor at those who learn it, None elsewhere: int64 for a tensor without fractional
         bits, float64 for others (53 significant bits), bool for private bits.
+
+    A product, a mean or the like was rounded by a coin that each worker can recompute from what it
+    holds, so its last bit tells a worker more than the rounded value (docs/threat_model.md).
+    `reveal(cast(x, 8, method="exact"))` publishes fewer bits, which are a function of x.
 
     Rounds: 1 (bits: 2).  Bits sent: io.reveal_cost.  See io.reveal for ring elements.
     """

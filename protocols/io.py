@@ -83,7 +83,8 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
         them; None elsewhere.
 
     Rounds: 1.  Bits sent: 64 per element and learning party.  A truncated value gives away one
-    comparison of its dropped bits as well (docs/threat_model.md, the carry bit).
+    comparison of its dropped bits as well (docs/threat_model.md, the carry bit), unless it comes
+    from truncate(.., "exact").
     """
     import tensorflow as tf
 

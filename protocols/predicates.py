@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import arithmetic, compare, convert, logic, relational, shapes, truncation
+from tfe_bench.protocols import (
+    arithmetic,
+    compare,
+    convert,
+    logic,
+    range_check,
+    relational,
+    shapes,
+    truncation,
+)
 from tfe_bench.protocols import operands as given
 from tfe_bench.protocols.sharing import MaskedBits, Shared
 
@@ -73,6 +82,20 @@ def equal(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
 def not_equal(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
     """[x != y]; as `equal`."""
     return logic.invert(_zero("not_equal", x, y, bits))
+
+
+def in_range(x: Any, bits: int) -> MaskedBits:
+    """[-2^(bits-1) <= x < 2^(bits-1)] in ring units, exact for every x.
+
+    Where it is 1, an operation with the same `bits` is right; 63 is what truncations want.
+
+    Args:
+        bits: 2 to 63.
+
+    Rounds and bits: range_check.in_range_cost.
+    """
+    x = given.private("in_range", x)
+    return range_check.in_range(given.in_graph("in_range"), x, bits)
 
 
 # ---- bits
@@ -181,15 +204,17 @@ def logical_not(a: Any) -> MaskedBits:
     return logic.invert(a)
 
 
-def cast(x: Any, fractional_bits: int = 0) -> Shared:
+def cast(x: Any, fractional_bits: int = 0, method: str = "safe") -> Shared:
     """Bits as the numbers 0 and 1, or a private tensor at another scale.
 
     Args:
         fractional_bits: of the result, 0 to 61.  A tensor that has more is rounded
             stochastically (error below 1 ulp of the result), one that has fewer stays as it is.
+        method: "exact" rounds to the nearest instead, as what goes to `reveal` should be: see
+            truncation.truncate.
 
-    Rounds: of bits 1 (cold 2); to a lower scale 1 (2), to a higher one none.  Bits sent: of bits 64
-    per bit by each party.
+    Rounds: of bits 1 (cold 2); to a lower scale 1 (2) or with "exact" 3 (4), to a higher one none.
+    Bits sent: of bits 64 per bit by each party; else truncation.truncate_cost.
     """
     import tensorflow as tf
 
@@ -210,15 +235,17 @@ def cast(x: Any, fractional_bits: int = 0) -> Shared:
                 sizes = tf.reshape(sizes, [len(x.shape)])
         x = convert.b2a(given.in_graph("cast"), x, sizes)
     x = given.private("cast", x)
+    if method not in truncation.METHODS:
+        raise UsageError(f"cast knows {', '.join(truncation.METHODS)}. Received: {method!r}.")
     more = int(fractional_bits) - x.fractional_bits
     if more >= 0:
         return arithmetic.mul_public(x, tf.constant(1 << more, tf.int64), more) if more else x
-    if more < -48:
+    if more < -truncation.MOST_DROPPED:
         raise UsageError(
-            f"cast drops 48 bits at most. Received: {x!r} for {fractional_bits} fractional bits. "
-            "Cast twice."
+            f"cast drops {truncation.MOST_DROPPED} bits at most. Received: {x!r} for "
+            f"{fractional_bits} fractional bits. Cast twice."
         )
-    return truncation.truncate(given.in_graph("cast"), x, -more)
+    return truncation.truncate(given.in_graph("cast"), x, -more, method)
 
 
 def where(condition: Any, x: Any, y: Any) -> Shared:

@@ -63,6 +63,16 @@ def relu_with_derivative(
     return convert.inject(party, negative, x, negated=True, extend_ring=small), negative
 
 
+def relu_watched(party: Party, x: Shared, openings: int | None = 2) -> tuple[Shared, Any]:
+    """`relu` of a small ring's value, and the evaluators' additive shares of x read as signed.
+
+    Rounds and bits: as `relu`.
+    """
+    _check("relu", x)
+    negative = convert.open_bits(party, compare.msb(party, x, x.ring_bits, openings))
+    return convert.inject_watched(party, negative, x)
+
+
 def derivative(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, openings: int | None = 2
 ) -> Shared:

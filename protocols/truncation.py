@@ -10,8 +10,11 @@ T3   truncate(.., "safe")      1 round,  D 64 + f, E f;  error (-1, 1) ulp, mean
                                never fails for |x| < 2^62; the default
 T4   truncate_reduce           1 round,  D 0, E k;       error (-1, 1) ulp modulo 2^k,
                                never fails for |x| <= 2^(k-1+t) - 2^t
+T5   truncate(.., "exact")     3 rounds, D and E as T3 and a comparison of f bits;  rounded to the
+                               nearest, never fails for |x| < 2^62 - 2^(f-1)
 
-A failure of T2b is catastrophic: off by 2^(64-f).
+A failure of T2b is catastrophic: off by 2^(64-f).  Only T5 gives a function of x alone, which is
+what may be revealed to workers without more: the others round by a coin that a party can recompute.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ from dataclasses import replace
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import ops, sizes
+from tfe_bench.protocols import arithmetic, compare, convert, ops, sizes
 from tfe_bench.protocols.cost import Cost, packed
 from tfe_bench.protocols.party import K1, Party, Site
 from tfe_bench.protocols.sharing import Shared
 
 RING = 64
+MOST_DROPPED = 48
+METHODS = ("safe", "probable", "exact")
 
 
 def logical_shift(x: Any, bits: int) -> Any:
@@ -92,26 +97,28 @@ def open_mask_short(s: Site, share: Any, tensor: int, slot: int, width: int) -> 
 def _check(name: str, x: Shared, f: int) -> None:
     if x.limbs != 1 or x.ring_bits != RING:
         raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
-    if not 0 < f <= 48:
-        raise UsageError(f"{name} drops 1 to 48 bits. Received: {f}.")
+    if not 0 < f <= MOST_DROPPED:
+        raise UsageError(f"{name} drops 1 to {MOST_DROPPED} bits. Received: {f}.")
 
 
 def truncate(party: Party, x: Shared, f: int, method: str = "safe") -> Shared:
-    """x / 2^f, stochastically rounded.
+    """x / 2^f, stochastically rounded, or rounded to the nearest with "exact" (halves go up).
 
     Args:
         f: bits to drop; the result has that many fractional bits fewer.
-        method: "safe" (T3; |x| < 2^62, never fails) or "probable" (T2b; one round less, and a
-            catastrophic error with probability |x| / 2^64: for small values only).
+        method: "safe" (T3; |x| < 2^62, never fails), "probable" (T2b; one round less, and a
+            catastrophic error with probability |x| / 2^64: for small values only), or "exact"
+            (T5; |x| < 2^62 - 2^(f-1), two rounds more): for what is then revealed.
 
-    Revealing the result gives away a comparison of the dropped bits (docs/threat_model.md).
+    Revealing another result than an exact one gives away a comparison of the dropped bits
+    (docs/threat_model.md).
     Rounds and bits: see the module's table.  Sources: ABY3 (Mohassel, Rindal, CCS 2018) section
     5.1; SPU's asymmetric truncation (commit 02ac612d); MP-SPDZ's trunc_pr with a small gap.
     """
     _check("truncate", x, f)
-    if method not in ("safe", "probable"):
-        raise UsageError(f'truncate knows "safe" and "probable". Received: {method!r}.')
-    y = _safe(party, x, f) if method == "safe" else _probable(party, x, f)
+    if method not in METHODS:
+        raise UsageError(f"truncate knows {', '.join(METHODS)}. Received: {method!r}.")
+    y = {"safe": _safe, "probable": _probable, "exact": _exact}[method](party, x, f)
     return replace(y, fractional_bits=x.fractional_bits - f)
 
 
@@ -166,6 +173,18 @@ def _safe(party: Party, x: Shared, f: int) -> Shared:
     return replace(x, m=m, l1=part if s.is_e1 else None, l2=part if s.is_e2 else None)
 
 
+def _exact(party: Party, x: Shared, f: int) -> Shared:
+    """T5: T3 of x + 2^(f-1), less the borrow that made its coin."""
+    import tensorflow as tf
+
+    centred = x if x.m is None else replace(x, m=x.m + (1 << (f - 1)))
+    # (m >> f) - (lam >> f) is one too many where the low bits of m are below those of lam.
+    borrow = convert.open_bits(party, compare.borrow(party, centred, f, openings=1))
+    more = convert.b2a(party, borrow, tf.shape(x.any))
+    up = _safe(party, centred, f)
+    return arithmetic.sub(up, replace(more, fractional_bits=x.fractional_bits))
+
+
 def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
     """x / 2^t in the small ring Z_2^k (T4): what a comparison of k bits wants.
 
@@ -193,7 +212,12 @@ def truncate_cost(n: int, f: int, method: str = "safe") -> Cost:
     """Cost of `truncate` for n elements."""
     if method == "probable":
         return Cost(dealer=packed(n, f), e1=0, e2=0, rounds=0, cold=1)
-    return Cost(dealer=64 * n + packed(n, f), e1=packed(n, f), e2=packed(n, f), rounds=1, cold=2)
+    safe = Cost(64 * n + packed(n, f), packed(n, f), packed(n, f), rounds=1, cold=2)
+    if method == "safe":
+        return safe
+    borrow = compare.borrow_cost(n, f, 1).then(convert.open_bits_cost(n)).then(convert.b2a_cost(n))
+    # T3 is done before the borrow is there
+    return replace(borrow.then(safe), rounds=borrow.rounds, cold=borrow.cold)
 
 
 def truncate_reduce_cost(n: int, k: int) -> Cost:

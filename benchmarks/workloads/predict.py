@@ -12,8 +12,8 @@ from tfe_bench.benchmarks.harness import check_parameters, measure
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
-from tfe_bench.models import execute, layers, weights
-from tfe_bench.models.program import default_batch, input_names, output_names
+from tfe_bench.models import execute, layers, limits, weights
+from tfe_bench.models.program import RANGE, default_batch, input_names, output_names
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols import shapes
 from tfe_bench.protocols.sharing import Shared
@@ -25,12 +25,17 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     Raises:
         UsageError, DataError: naming what does not fit.
     """
-    check_parameters("predict", parameters, ("plan", "batch"))
+    check_parameters("predict", parameters, ("plan", "batch", "check_range"))
     batch = parameters.get("batch", 1)
     if type(batch) is not int or not 1 <= batch <= 1 << 16:
         raise UsageError(f"batch is 1 to 65536 samples. Received: {batch!r}.")
+    watched = parameters.get("check_range", False)
+    if type(watched) is not bool:
+        raise UsageError(f"check_range is true or false. Received: {watched!r}.")
     plan = Plan.of(parameters.get("plan"))
     layers.check_executable(plan)
+    if watched:
+        limits.check(plan)
     names = input_names(plan)
     owned = list(weights.parts(plan))
     wanted = [*(weights.input_name(i) for i in range(len(owned))), *names]
@@ -65,16 +70,17 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
 
 
 def run(context: Context) -> dict[str, Shared]:
-    """Predicts for all samples, `batch` at a time."""
+    """Predicts for all samples, `batch` at a time; with check_range one output more: RANGE."""
     party, parameters = context.party, context.parameters
     plan = Plan.of(parameters["plan"])
     profile = profiles.get(str(parameters.get("profile", "local"))).plan
     own = weights.by_key(plan, context.inputs)
     inputs = [context.inputs[name] for name in input_names(plan)]
+    watched = bool(parameters.get("check_range", False))
     count, most = int(inputs[0].shape[0]), int(parameters.get("batch", default_batch(plan)))
 
     def graph(own: Mapping[str, Shared], given: list[Shared]) -> list[Shared]:
-        setting = execute.tuned(plan, profile, int(given[0].shape[0]))
+        setting = execute.tuned(plan, profile, int(given[0].shape[0]), watched)
         return execute.run(party, setting, own, given)
 
     function = party.function(graph)
@@ -88,8 +94,10 @@ def run(context: Context) -> dict[str, Shared]:
             found.append(function(own, cut))
         return [shapes.concat(list(column), 0) for column in zip(*found, strict=True)]
 
-    results = measure(context, f"planned for {profile}", once)
-    return dict(zip(output_names(plan), results, strict=True))
+    variant = f"planned for {profile}" + (", ranges checked" if watched else "")
+    results = measure(context, variant, once)
+    names = [*output_names(plan), RANGE] if watched else output_names(plan)
+    return dict(zip(names, results, strict=True))
 
 
 PROGRAM = Program("predict", run, check, "predicts with a private model on private inputs")

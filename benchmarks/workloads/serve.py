@@ -29,7 +29,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     Raises:
         UsageError: naming what does not fit.
     """
-    check_parameters(SERVE, parameters, ("name", "deployment", "batch"))
+    check_parameters(SERVE, parameters, ("name", "deployment", "batch", "check_range"))
     check_name(parameters.get("name"))
     check_deployment(parameters.get("deployment"))
     if not inputs or not inputs[0].shape or inputs[0].shape[0] > MOST_SAMPLES:

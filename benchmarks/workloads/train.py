@@ -21,12 +21,14 @@ from tfe_bench.models.checkpoint import Checkpoints
 from tfe_bench.models.feed import Feed, take
 from tfe_bench.models.order import Order, state_name
 from tfe_bench.models.service import DEPLOY
-from tfe_bench.protocols import arithmetic, refresh, shapes
+from tfe_bench.protocols import arithmetic, io, refresh, shapes, truncation
 from tfe_bench.protocols.sharing import Shared
 
 # Rows that are evaluated at once: no more, and no more than keep the largest value to so many.
 _MOST_TESTED, _MOST_ELEMENTS = 1000, 6_000_000
 _SCORE = "score/"
+# Fractional bits of a mean loss that becomes public.
+_LOSS_BITS = 16
 
 
 def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
@@ -227,12 +229,20 @@ class _Training:
         import numpy as np
 
         from tfe_bench.models.training.step import mean_loss
-        from tfe_bench.protocols import io
 
         party, recipe = self._party, self._recipe
-        published = party.cached_function("loss", lambda: lambda v: io.reveal(party, v))
-        value = float(np.asarray(published(total))) / 2.0**total.fractional_bits
-        return mean_loss(recipe, value, self._since * recipe.batch)
+        rows = self._since * recipe.batch
+        answers = rows * recipe.loss.answers(recipe.output_shape)
+        # The mean with _LOSS_BITS, not the sum with all its bits; rounded by no coin that a worker
+        # could relate to what is dropped.
+        drop = total.fractional_bits - _LOSS_BITS + answers.bit_length() - 1
+        drop = min(drop, truncation.MOST_DROPPED)
+        published = party.cached_function(
+            ("loss", drop),
+            lambda: lambda v: io.reveal(party, truncation.truncate(party, v, drop, "exact")),
+        )
+        value = float(np.asarray(published(total))) * 2.0 ** (drop - total.fractional_bits)
+        return mean_loss(recipe, value, rows)
 
     def _evaluate(self, done: int) -> None:
         """The score on the test rows; it stays private."""

@@ -14,9 +14,13 @@ from tfe_bench.models.training.operations import Operations, Running, Setting, V
 from tfe_bench.models.training.passes import Pass, reshaped, summed
 from tfe_bench.models.training.pricing import Priced, Pricing
 from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.protocols import activations
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import Shared
+
+# Fractional bits of every loss but those that come from a logarithm, which have as many.
+_LOSS_BITS = activations.INNER_BITS
 
 
 def _slope(
@@ -38,7 +42,9 @@ def _slope(
     if not loss:
         return d, None
     flat = reshaped(ops, d, (math.prod(ops.shape(d)),))
-    return d, summed(ops, ops.mul(flat, flat), [0])
+    # (an epoch's sum of them fits then, too)
+    squares = summed(ops, ops.mul(flat, flat), [0])
+    return d, ops.truncate(squares, 2 * f - _LOSS_BITS)
 
 
 def _binary_loss(ops: Operations, output: Value, y: Value) -> Value:

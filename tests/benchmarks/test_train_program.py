@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,58 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
         assert each["scored"] == [4, 7] and each["steps"] == 7 and len(each["seconds"]) == 6
         assert len(each["rounds"]) == 1 and each["losses"] == []
     assert any("epoch 2 of 2, step 3 of 4" in text for text in told)
+
+
+def test_a_mean_loss_is_published_to_16_bits_rounded_by_no_coin(rng: np.random.Generator) -> None:
+    """The sum itself has the coins of many truncations in its last bits."""
+    recipe, steps = _recipe(), 5
+    answers = steps * _BATCH
+    drop = 24 - 16 + 6  # 2^6 <= 80 answers
+    totals = [*rng.integers(0, 2**40, 5).tolist(), 0, 1 << (drop - 1), (1 << (drop - 1)) - 1]
+
+    def program(party: Any, *totals: Any) -> Any:
+        training = SimpleNamespace(_party=party, _recipe=recipe, _since=steps)
+        tell = train._Training._revealed_loss
+        return [[tell(training, t) for t in totals] for _ in range(3)]  # type: ignore[arg-type]
+
+    done = simulate(program, *(np.array(t) for t in totals), fractional_bits=24)
+    for out in done.outputs:
+        for told in out:
+            for mean, total in zip(told, totals, strict=True):
+                rounded = (total + (1 << (drop - 1))) >> drop
+                assert mean == rounded * 2.0 ** (drop - 24) / answers
+                assert abs(mean - total / 2.0**24 / answers) <= 2.0**-17
+
+
+def test_squared_errors_of_a_long_epoch_do_not_wrap() -> None:
+    """400 steps with errors of 50: their sum of squares is 1.6e7, above 2^23."""
+    from tfe_bench.models.training import step
+
+    recipe = _recipe()
+    given = {
+        s.key: (state.initial(recipe)[s.key] * 0, s.fractional_bits) for s in state.specs(recipe)
+    }
+    given |= {"x": (np.zeros((_BATCH, 3)), 16), "y": (np.full((_BATCH, 1), 50 * 2**20), 20)}
+
+    def program(party: Any, *shares: Any) -> Any:
+        from dataclasses import replace
+
+        held = {
+            name: replace(share, fractional_bits=bits)
+            for (name, (_, bits)), share in zip(given.items(), shares, strict=True)
+        }
+        x, y = held.pop("x"), held.pop("y")
+        public = step.public_values(recipe, 0)
+        graph = party.function(
+            lambda h, a, b: step.step(party, recipe, Setting(), h, a, b, public, True)[1]
+        )
+        loss = graph(held, x, y)
+        training = SimpleNamespace(_party=party, _recipe=recipe, _since=400)
+        return train._Training._revealed_loss(training, loss.map(lambda a: 400 * a))  # type: ignore[arg-type]
+
+    done = simulate(program, *(np.rint(v).astype(np.int64) for v, _ in given.values()))
+    for mean in done.outputs:
+        assert abs(mean - 2500) < 1
 
 
 def test_orders_survive_json_and_strangers_do_not() -> None:

@@ -214,3 +214,21 @@ TEST(shares_add_up_to_the_exponential) {
     }
   }
 }
+
+TEST(inner_products_are_right_modulo_the_prime_for_any_words) {
+  const u128 p = (u128(1) << 61) - 1;
+  const uint64_t ends[] = {0, 1, uint64_t(p) - 1, uint64_t(p), uint64_t(p) + 1, ~uint64_t{0}};
+  for (int round = 0; round < 200; ++round) {
+    uint64_t r[9], v[9], before = random_words();
+    for (int i = 0; i < 9; ++i) {
+      r[i] = round < 100 ? ends[random_words() % 6] : random_words();
+      v[i] = round < 100 ? ends[random_words() % 6] : random_words();
+    }
+    if (round < 6) before = ends[round];
+    for (int n : {0, 1, 9}) {
+      u128 sum = before % p;
+      for (int i = 0; i < n; ++i) sum = (sum + u128(r[i] % p) * (v[i] % p)) % p;
+      CHECK(InnerProduct61(before, r, v, n) == static_cast<uint64_t>(sum));
+    }
+  }
+}

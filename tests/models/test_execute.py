@@ -97,16 +97,21 @@ def shaken(model: Any, rng: np.random.Generator) -> Any:
 Case = tuple[layers.Setting, list[Array], Array]
 
 
-def case(private: PrivateModel, images: Array, profile: str = "local") -> Case:
+def case(
+    private: PrivateModel, images: Array, profile: str = "local", watched: bool = False
+) -> Case:
     """A setting with the encoded weights and images."""
     plan = private.plan
     (name,) = plan.graph.inputs
     x = FixedPoint(plan.fraction).encode(plain.scaled(plan.graph, images)[name])
-    return execute.tuned(plan, profile, len(images)), weights.encode(plan), x
+    return execute.tuned(plan, profile, len(images), watched), weights.encode(plan), x
 
 
 def run_all(some: list[Case], dealer: int, again: bool = True) -> list[tuple[Array, Any]]:
-    """Of each case the first output, and what the second call cost at the three parties."""
+    """Of each case the first output, and what the second call cost at the three parties.
+
+    Where values are watched, none is found out of its range.
+    """
     flat = [a for _, own, x in some for a in (*own, x)]
 
     def program(party: Party, *given: Shared) -> Any:
@@ -121,21 +126,34 @@ def run_all(some: list[Case], dealer: int, again: bool = True) -> list[tuple[Arr
                 return execute.run(party, s, own, [x])
 
             f = party.function(model)
-            found.append((f(own, x)[0], measured(party, f, own, x) if again else None))
+            outputs = f(own, x)
+            found.append((outputs, measured(party, f, own, x) if again else None))
         return found
 
     sim = simulate(program, *flat, dealer=dealer)
     results = []
     for i, (s, _, _) in enumerate(some):
-        ring = reconstruct([out[i][0] for out in sim.outputs])
+        ring, *flags = (
+            reconstruct(list(parts))
+            for parts in zip(*(out[i][0] for out in sim.outputs), strict=True)
+        )
+        assert len(flags) == s.watched and not np.any(flags)
         fraction = s.plan.fraction_of(s.plan.graph.outputs[0])
         results.append((ring * 2.0**-fraction, [out[i][1] for out in sim.outputs]))
     return results
 
 
-@pytest.mark.parametrize("calibrated", [True, False])
+@pytest.mark.parametrize(
+    ("calibrated", "watched"),
+    [
+        (True, True),
+        (False, False),
+        pytest.param(True, False, marks=pytest.mark.slow),
+        pytest.param(False, True, marks=pytest.mark.slow),
+    ],
+)
 def test_every_layer_agrees_with_keras_and_costs_what_is_declared(
-    calibrated: bool, rng: np.random.Generator
+    calibrated: bool, watched: bool, rng: np.random.Generator
 ) -> None:
     """Within 32 ulp of 2^-16: values and weights below 8, sums of up to 18 products."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
@@ -146,7 +164,7 @@ def test_every_layer_agrees_with_keras_and_costs_what_is_declared(
         images = rng.normal(0, 1, (3, *model.input_shape[1:])).clip(-3, 3).astype(np.float32)
         private = convert(model, samples=images if calibrated else None)
         names.append(name)
-        some.append(case(private, images))
+        some.append(case(private, images, watched=watched))
         expected.append(model.predict(images, verbose=0))
     for name, (s, _, _), want, (got, calls) in zip(
         names, some, expected, run_all(some, dealer), strict=True

@@ -11,7 +11,7 @@ import pytest
 import tfe_bench as tfe
 from tfe_bench.benchmarks.workloads import predict
 from tfe_bench.cluster.jobs import InputSpec
-from tfe_bench.errors import DataError, TfeBenchError, UsageError
+from tfe_bench.errors import DataError, RangeError, TfeBenchError, UsageError
 from tfe_bench.models.agreement import agreement
 
 keras: Any = pytest.importorskip("keras")
@@ -25,6 +25,38 @@ def net() -> Any:
     y = L.MaxPooling2D(2)(y)
     z = L.Dense(6)(L.Concatenate()([L.Flatten()(y), side]))
     return keras.Model([x, side], [z, L.Softmax()(z)])
+
+
+def cancelling(activation: str | None) -> Any:
+    """Sums that are small on samples like (v, v), whatever v is."""
+    model = keras.Sequential([L.Input((2,)), L.Dense(2, activation=activation), L.Dense(1)])
+    model.set_weights([np.array([[1, -1], [-1, 1]]), np.zeros(2), np.ones((2, 1)), np.zeros(1)])
+    return model
+
+
+def _outputs_out_of_range_are_withheld(cluster: tfe.LocalCluster) -> None:
+    samples = np.array([[1, 1], [0.5, 0.5625]])
+    # within 4 times the samples, so that the client has no reason to refuse them
+    images = np.array([[1, 0.875], [4, -4], [0.5, 0.5], [-4, 4], [2, 1.9375]])
+    for activation in ("relu", None):
+        private = tfe.convert(cancelling(activation), samples=samples)
+        with pytest.raises(RangeError, match=r"outputs of 2 of 5 samples.*check_range"):
+            cluster.predict(private, images, batch=2)
+        good = cluster.predict(private, images[::2])
+        assert np.abs(good - private.plain(images[::2])).max() < 1e-3
+        # as it was, and is where nobody checks: an answer without an error
+        unchecked = cluster.predict(private, images, check_range=False)
+        if activation:
+            assert np.abs(unchecked - private.plain(images))[[1, 3]].min() > 1
+        inputs = {**private.shared_weights(), **private.shared_inputs(images)}
+        asked = private.parameters(batch=3, check_range=True)
+        result = cluster.run("predict", asked, inputs)
+        left = private.left_range(result)
+        assert left is not None and left.tolist() == [False, True, False, True, False]
+        close = np.abs(private.decode(result, withhold=False) - private.plain(images)) < 1e-3
+        assert close[~left].all()
+        again = cluster.run("predict", private.parameters(batch=3), inputs)
+        assert private.left_range(again) is None and set(again.outputs) == {"output0"}
 
 
 def test_predictions_on_a_cluster_agree_with_keras(
@@ -46,6 +78,7 @@ def test_predictions_on_a_cluster_agree_with_keras(
         with pytest.raises(TfeBenchError, match="plan"):
             cluster.run("predict", {"plan": {}}, {})
         (again, _) = cluster.predict(private, {"image": images[:1], "side": both[1][:1]})
+        _outputs_out_of_range_are_withheld(cluster)
     expected = model.predict(both, verbose=0)
     told = agreement(expected[0], logits)
     assert told.relative_error < 1e-3 and told.top1 == told.top5 == 1.0
@@ -96,6 +129,24 @@ def test_requests_that_do_not_fit_the_plan_are_refused() -> None:
             predict.PROGRAM.admit({**parameters, "plan": unfit}, good)
     with pytest.raises(DataError):
         predict.PROGRAM.admit({**parameters, "plan": None}, good)
+
+
+def test_models_that_cannot_be_checked_are_predicted_with_unless_asked_for() -> None:
+    """What is read rightly of two sums up to 2^14 may be up to 2^15.6, and their product 2^63."""
+    x = keras.Input((2,))
+    y, z = L.Dense(2)(x), L.Dense(2)(x)
+    private = tfe.convert(keras.Model(x, L.Multiply()([y, z])))
+    assert private.asked()["check_range"] is False
+    with pytest.raises(UsageError, match=r"cannot all be checked.*multiply"):
+        private.asked(check_range=True)
+    parameters = {**private.parameters(), "check_range": True}
+    shared = {**private.shared_weights(), **private.shared_inputs(np.zeros((1, 2)))}
+    inputs = [InputSpec(n, v.shape, v.fractional_bits) for n, v in shared.items()]
+    with pytest.raises(UsageError, match="cannot all be checked"):
+        predict.PROGRAM.admit(parameters, inputs)
+    predict.PROGRAM.admit({**parameters, "check_range": False}, inputs)
+    with pytest.raises(UsageError, match="true or false"):
+        predict.PROGRAM.admit({**parameters, "check_range": 1}, inputs)
 
 
 def test_agreement_counts_the_largest_outputs() -> None:

@@ -63,8 +63,10 @@ def clients(hosts: Hosts) -> Iterator[dict[str, Any]]:
 
 def _check(client: Any, name: str, private: PrivateModel, rng: np.random.Generator) -> None:
     images = _images(rng)
-    got, _ = service.predict(client, name, images)
+    got, result = service.predict(client, name, images)
     np.testing.assert_allclose(got, private.plain(images), rtol=0, atol=2e-3)
+    # checked unless asked otherwise
+    assert result.outputs["range"].tolist() == [0] * len(images)
 
 
 def test_owners_deploy_others_predict_and_workers_restart(

@@ -377,6 +377,7 @@ BAD: list[Bad] = [
     ("cast", lambda x: tfe.cast(3.0)),
     ("cast", lambda x: tfe.cast(x, "float32")),  # type: ignore[arg-type]
     ("cast", lambda x: tfe.cast(x, 62)),
+    ("cast", lambda x: tfe.cast(x, 8, method="nearest")),
     ("where", lambda x: tfe.where(x, x, x)),
     ("where", lambda x: tfe.where(x < 0, 1, 2)),
     ("where", lambda x: tfe.where(x < 0, x, "a")),

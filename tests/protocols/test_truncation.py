@@ -11,7 +11,7 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import convert
+from tfe_bench.protocols import convert, io, refresh
 from tfe_bench.protocols.cost import Cost
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import Shared
@@ -112,6 +112,55 @@ def test_truncate_reduce_errs_less_than_one_ulp_modulo_2_k_for_every_k_it_admits
             assert (out[i].ring_bits, out[i].fractional_bits) == (k, 16 - t)
 
 
+def to_nearest(x: Array, f: int) -> list[int]:
+    """x / 2^f, halves up, in Python's integers."""
+    return [(int(v) + (1 << (f - 1))) >> f for v in x]
+
+
+@pytest.mark.parametrize("third", range(3))
+def test_exact_truncation_rounds_to_the_nearest_for_every_width_it_drops(
+    third: int, seed: int, rng: np.random.Generator
+) -> None:
+    widths = range(1 + third, 49, 3)
+    x = np.concatenate([values_below(2**62, rng)[::4], [-(2**62)]])
+    halves = [np.array([d + (1 << (f - 1)) for d in (-1, 0, 1)]) for f in widths]
+    x = np.concatenate([x, *halves, *(h - (9 << f) for f, h in zip(widths, halves, strict=True))])
+    sim = simulate(
+        lambda p, x: p.function(lambda x: [truncate(p, x, f, "exact") for f in widths])(x),
+        x,
+        dealer=third,
+        seed=seed.to_bytes(4, "little"),
+        fractional_bits=50,
+    )
+    for i, f in enumerate(widths):
+        fits = x < 2**62 - (1 << (f - 1))
+        got = sim.value(itemgetter(i))
+        assert got[fits].tolist() == to_nearest(x[fits], f), f
+        assert all(out[i].fractional_bits == 50 - f for out in sim.outputs)
+
+
+def test_what_an_exact_truncation_reveals_depends_on_no_mask(rng: np.random.Generator) -> None:
+    """The same values in 80 steps, so under 80 masks: "safe" tells a coin, "exact" nothing."""
+    f = 16
+    x = np.concatenate([rng.integers(-(2**40), 2**40, 200), [1 << (f - 1), -(1 << (f - 1))]])
+    told: dict[str, Array] = {}
+    for method in ("safe", "exact"):
+
+        def program(p: Party, x: Shared, method: str = method) -> Any:
+            def published(x: Shared) -> Any:
+                return io.reveal(p, truncate(p, refresh.refresh(p, x), f, method))
+
+            graph = p.function(published)
+            return [graph(x) for _ in range(80)]
+
+        told[method] = np.array(simulate(program, x).outputs[0])
+    assert (told["exact"] == to_nearest(x, f)).all()
+    # (one face only: below 2^-32 for a fraction within 1 / 4 of a half)
+    _, fraction = floor_and_fraction(x, f)
+    coins = (told["safe"] != told["safe"][0]).any(axis=0)
+    assert coins[np.abs(fraction - 0.5) < 1 / 4].all()
+
+
 def test_truncation_keeps_shapes_also_empty_and_scalar() -> None:
     inputs = [np.full(shape, 5 << 16) for shape in ((), (2, 0), (2, 3, 4))]
 
@@ -119,16 +168,17 @@ def test_truncation_keeps_shapes_also_empty_and_scalar() -> None:
         def truncated(*x: Shared) -> list[Shared]:
             safe = [truncate(p, v, 16) for v in x]
             reduced = [truncate_reduce(p, v, 16, 31) for v in x]
-            return [*safe, *reduced, *(truncate(p, v, 16, "probable") for v in x)]
+            exact = [truncate(p, v, 16, "exact") for v in x]
+            return [*safe, *reduced, *exact, *(truncate(p, v, 16, "probable") for v in x)]
 
         return p.function(truncated)(*x)
 
     sim = simulate(program, *inputs)
-    for i in range(9):
+    for i in range(12):
         got = np.asarray(sim.value(itemgetter(i)))
         assert got.shape == inputs[i % 3].shape
         # nothing is rounded here, and only the probable method errs then
-        assert np.all(np.abs(got.astype(np.float64) - 5) <= (1 if i >= 6 else 0))
+        assert np.all(np.abs(got.astype(np.float64) - 5) <= (1 if i >= 9 else 0))
 
 
 REFUSED: dict[str, Callable[[Party, Shared], Any]] = {
@@ -136,6 +186,10 @@ REFUSED: dict[str, Callable[[Party, Shared], Any]] = {
     "49 bits": lambda p, x: truncate(p, x, 49),
     "an unknown method": lambda p, x: truncate(p, x, 16, "saef"),
     "a wide value": lambda p, x: truncate(p, convert.extend(p, x, 1), 16),
+    "49 bits to the nearest": lambda p, x: truncate(p, x, 49, "exact"),
+    "a small ring's value to the nearest": lambda p, x: truncate(
+        p, truncate_reduce(p, x, 1, 31), 16, "exact"
+    ),
     "a value of a small ring": lambda p, x: truncate(p, truncate_reduce(p, x, 1, 31), 16),
     "0 bits reduced": lambda p, x: truncate_reduce(p, x, 0, 31),
     "a ring of 1 bit": lambda p, x: truncate_reduce(p, x, 16, 1),
@@ -154,6 +208,9 @@ COSTS: list[tuple[Callable[[Party, Shared], Shared], Callable[[int], Cost]]] = [
     (lambda p, x: truncate(p, x, 16), lambda n: truncate_cost(n, 16)),
     (lambda p, x: truncate(p, x, 13), lambda n: truncate_cost(n, 13)),
     (lambda p, x: truncate(p, x, 13, "probable"), lambda n: truncate_cost(n, 13, "probable")),
+    (lambda p, x: truncate(p, x, 16, "exact"), lambda n: truncate_cost(n, 16, "exact")),
+    (lambda p, x: truncate(p, x, 1, "exact"), lambda n: truncate_cost(n, 1, "exact")),
+    (lambda p, x: truncate(p, x, 48, "exact"), lambda n: truncate_cost(n, 48, "exact")),
     (lambda p, x: truncate_reduce(p, x, 16, 31), lambda n: truncate_reduce_cost(n, 31)),
     (lambda p, x: truncate_reduce(p, x, 1, 63), lambda n: truncate_reduce_cost(n, 63)),
 ]

@@ -32,6 +32,7 @@ from tfe_bench.protocols import (
     extremes,
     io,
     logic,
+    range_check,
     relational,
     relu,
     rotation,
@@ -134,6 +135,14 @@ def summed(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     )
 
 
+def watched(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """A ReLU of a sum and, for each element, whether it left its range."""
+    watch = range_check.Watch(party, WORDS, x.dealer)
+    product = linear.Product(x, y, linear.elementwise)
+    small, u = linear.watched_sum(party, [product], None, 16, LOOSE)
+    return linear.watched_relu(party, watch, small, u, 16), watch.flag()
+
+
 def renamed(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Shares as another dealer sees them: its lambda is what was masked, and the reverse."""
     return [relu.relu(party, rotation.named(party, x, (x.dealer + turn) % 3)) for turn in (1, 2)]
@@ -176,6 +185,7 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
     "rss_mul": lambda p, x, y, _: rss.mul(p, x, y),
     "truncate_safe": lambda p, x, y, _: truncation.truncate(p, x, 16),
     "truncate_probable": lambda p, x, y, _: truncation.truncate(p, x, 16, "probable"),
+    "truncate_exact": lambda p, x, y, _: truncation.truncate(p, x, 16, "exact"),
     "truncate_reduce": lambda p, x, y, _: truncation.truncate_reduce(p, x, 16, LOOSE),
     "from_bits": from_bits,
     "extend": lambda p, x, y, _: convert.extend(p, x, 4),
@@ -189,6 +199,7 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
     "all_of": conjunction,
     "truncated_product": truncated,
     "product_sum": summed,
+    "watched": watched,
     "relu": lambda p, x, y, _: relu.relu(p, x),
     "renamed": renamed,
     "small_relu": lambda p, x, y, _: relu.relu(p, truncation.truncate_reduce(p, x, 16, LOOSE)),
@@ -686,6 +697,7 @@ STRIPPED = (
     "matmul",
     "rss_mul",
     "truncate_safe",
+    "truncate_exact",
     "from_bits",
     "shuffle",
     "extended",
@@ -695,6 +707,7 @@ STRIPPED = (
     "all_of",
     "truncated_product",
     "product_sum",
+    "watched",
     "small_relu",
     "all_pairs",
     "tree",

@@ -84,6 +84,11 @@ def _add_options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--batch", type=int, metavar="N", help="pictures in one prediction (default 1)")
     p.add_argument("--seed", type=int, default=1, help="of what is made up (default 1)")
+    p.add_argument(
+        "--check-range",
+        action="store_true",
+        help="also find out whether a value left its range, as the prediction service does",
+    )
     add_run_options(p, 3)
 
 
@@ -135,7 +140,8 @@ def run(arguments: argparse.Namespace) -> int:
         weights = built.weights
         del built  # a large model need not be there twice
         at_once = batch if batch <= _AT_ONCE else None
-        parameters = {**private.parameters(arguments.profile, at_once), **_harness(arguments)}
+        asked = private.parameters(arguments.profile, at_once, arguments.check_range)
+        parameters = {**asked, **_harness(arguments)}
         inputs = {**private.shared_weights(), **private.shared_inputs(given)}
         bar.say("starting the workers")
         with open_cluster(arguments, bar) as cluster:

@@ -83,6 +83,12 @@ def add_parser(commands: Any) -> None:
     )
     p.add_argument("--batch", type=int, metavar="N", help="samples at a time (default 32)")
     p.add_argument("--output", type=Path, metavar="FILE", help="write the outputs (.npy)")
+    p.add_argument(
+        "--check-range",
+        action=argparse.BooleanOptionalAction,
+        help="withhold outputs where a value left the range that the model was planned for, which "
+        "this client alone learns (default where the model admits it)",
+    )
     _add_cluster(p)
     p.set_defaults(run=predict)
 
@@ -226,7 +232,13 @@ def predict(arguments: argparse.Namespace) -> int:
         inputs = _inputs(arguments, model)
         started = time.perf_counter()
         outputs, result = service.predict(
-            cluster.client, model, inputs, cluster.profile.name, arguments.batch, bar.update
+            cluster.client,
+            model,
+            inputs,
+            cluster.profile.name,
+            arguments.batch,
+            bar.update,
+            arguments.check_range,
         )
         seconds = time.perf_counter() - started
     names = [path.name for path in arguments.image]

@@ -172,14 +172,7 @@ namespace {
 
 // ---- Mersenne primes: 2 has order q, so that multiplying by 2^e is a rotation of q bits.
 
-constexpr uint64_t kP61 = (uint64_t{1} << 61) - 1;
 constexpr u128 kP127 = (u128(1) << 127) - 1;
-
-inline uint64_t Canonical61(uint64_t v) {  // v < 2^64
-  v = (v & kP61) + (v >> 61);              // at most p + 7
-  const uint64_t less = v - kP61;
-  return less + (kP61 & -(less >> 63));
-}
 
 inline u128 Canonical127(u128 v) {
   v = (v & kP127) + (v >> 127);  // at most p + 1
@@ -284,6 +277,16 @@ void PrimeShareRange(const ExpParameters& p, const uint64_t* m, const uint64_t* 
     Store((w + up) >> p.drop, y + 2 * i);
     low[i] = static_cast<uint64_t>((w - (kP127 >> 1)) >> 127);
   }
+}
+
+uint64_t InnerProduct61(uint64_t before, const uint64_t* r, const uint64_t* v, int64_t n) {
+  uint64_t sum = Canonical61(before);
+  for (int64_t i = 0; i < n; ++i) {
+    const u128 product = u128(Canonical61(r[i])) * Canonical61(v[i]);  // below 2^122
+    sum += (static_cast<uint64_t>(product) & kP61) + static_cast<uint64_t>(product >> 61);
+    sum = (sum & kP61) + (sum >> 61);
+  }
+  return Canonical61(sum);
 }
 
 }  // namespace tfe_bench

@@ -52,6 +52,18 @@ void ExpShareRange(const ExpParameters& p, const uint64_t* m, const uint64_t* sh
 
 // ---- modulo the Mersenne prime 2^61 - 1 (one limb) or 2^127 - 1 (two).
 
+constexpr uint64_t kP61 = (uint64_t{1} << 61) - 1;
+
+// Any word modulo 2^61 - 1, in [0, 2^61 - 1).
+inline uint64_t Canonical61(uint64_t v) {
+  v = (v & kP61) + (v >> 61);  // at most p + 7
+  const uint64_t less = v - kP61;
+  return less + (kP61 & -(less >> 63));
+}
+
+// before + sum_i r[i] v[i] modulo 2^61 - 1, of any words.
+uint64_t InnerProduct61(uint64_t before, const uint64_t* r, const uint64_t* v, int64_t n);
+
 // The dealer: message = A - pad mod p, A = 2^offset * exp(-(l1 + l2)) mod p; pad is taken mod p.
 void PrimeDealRange(const ExpParameters& p, const uint64_t* l1, const uint64_t* l2,
                     const uint64_t* pad, uint64_t* message, int64_t begin, int64_t end);

@@ -9,6 +9,9 @@
 // The dealer's message, n elements: beta [8n bytes], beta lam [8n], and for k < 64 om, msb(lam),
 // beta msb(lam) packed with 64-k bits each.
 //
+// From the same five: x of Z_2^k read as signed is m - lam + 2^k c with, for b = [x < 0],
+//   c = msb(lam) (1 - b) where msb(m) = 0,   c = -(1 - msb(lam)) b where msb(m) = 1.
+//
 // With drop = f > 0 x is of Z_2^64, |x| < 2^62 - 2^(f+1), and b x / 2^f is wanted: then all parts
 // lose their f low bits first, which leaves (x + 2^62) / 2^f >= 0 (rounded) modulo 2^k, k = 64 - f, as
 // above; the evaluators subtract b 2^(62-f).  They also subtract half a unit of the result before
@@ -55,6 +58,7 @@ REGISTER_OP("TfeBench>InjectDeal")
     });
 
 // open: the tensor number of the mask under which the share leaves, -1 to keep it as it is.
+// whole: with b = [x < 0], also the share of x itself, read as signed, over Z_2^64 (else nothing).
 REGISTER_OP("TfeBench>InjectShare")
     .Input("call: int64")
     .Input("opened: int64")
@@ -63,10 +67,15 @@ REGISTER_OP("TfeBench>InjectShare")
     .Input("dealt: uint8")
     .Input("n: int64")
     .Output("share: int64")
+    .Output("signed: int64")
     .Attr("open: int")
     .Attr("negate: bool")
+    .Attr("whole: bool = false")
     .INJECT_ATTRS.SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->input(2));
+      bool whole;
+      TF_RETURN_IF_ERROR(c->GetAttr("whole", &whole));
+      c->set_output(1, whole ? c->input(2) : c->Vector(0));
       return absl::OkStatus();
     });
 
@@ -174,6 +183,9 @@ class InjectShareOp : public InjectOp {
   explicit InjectShareOp(OpKernelConstruction* c) : InjectOp(c) {
     OP_REQUIRES_OK(c, c->GetAttr("open", &open_));
     OP_REQUIRES_OK(c, c->GetAttr("negate", &negate_));
+    OP_REQUIRES_OK(c, c->GetAttr("whole", &whole_));
+    OP_REQUIRES(c, !whole_ || (bits_ < 64 && drop_ == 0),
+                absl::InvalidArgumentError("only a small ring's value is read as signed"));
   }
   void Compute(OpKernelContext* context) override {
     Call call;
@@ -190,6 +202,9 @@ class InjectShareOp : public InjectOp {
                 absl::InvalidArgumentError("InjectShare: the sizes do not fit"));
     Tensor* out;
     OP_REQUIRES_OK(context, context->allocate_output(0, m.shape(), &out));
+    Tensor* read;
+    OP_REQUIRES_OK(context, context->allocate_output(
+                                1, whole_ ? m.shape() : TensorShape({0}), &read));
     if (n == 0) return;
     PrfStream streams[kParts], leaving;
     if (role == kE1) OP_REQUIRES_OK(context, Streams(call, n, streams));
@@ -200,7 +215,7 @@ class InjectShareOp : public InjectOp {
     }
     const uint64_t *bits = Words(opened), *masked = Words(m), *own = Words(part);
     const uint8_t* from = dealt.flat<uint8_t>().data();
-    uint64_t* y = Words(out);
+    uint64_t *y = Words(out), *x = Words(read);
     const uint64_t ring = bits_ == 64 ? ~uint64_t{0} : (uint64_t{1} << bits_) - 1;
     const uint64_t flip = negate_ ? ~uint64_t{0} : 0;
     const uint64_t second = role == kE2 ? ~uint64_t{0} : 0;
@@ -230,6 +245,16 @@ class InjectShareOp : public InjectOp {
         const uint64_t known = (v & second) - lam;
         // o x + (1 - 2o) beta x
         y[first + i] = (known & o) + ((product ^ o) - o);
+        if (whole_) {
+          const uint64_t b = bits[(first + i) / 64] >> ((first + i) % 64) & 1, odd = 0 - b;
+          const uint64_t top = given[3][i], both = given[4][i], m_top = 0 - (taken >> (bits_ - 1));
+          const uint64_t turned = (both ^ odd) - odd;             // (1 - 2b) beta msb(lam)
+          const uint64_t kept = (top & ~odd) - turned;            // msb(lam) (1 - b)
+          const uint64_t beta = (b & second) + ((given[0][i] ^ odd) - odd);
+          const uint64_t lost = beta - (top & odd) - turned;      // (1 - msb(lam)) b
+          const uint64_t c = (kept & ~m_top) - (lost & m_top);
+          x[first + i] = (taken & second) - (own[first + i] & ring) + ((given[2][i] + c) << bits_);
+        }
       }
       if (open_ < 0) return;
       Fill(call, leaving, first, count, mask);
@@ -243,7 +268,7 @@ class InjectShareOp : public InjectOp {
 
  private:
   int open_;
-  bool negate_;
+  bool negate_, whole_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfeBench>InjectDeal").Device(tensorflow::DEVICE_CPU), InjectDealOp);

@@ -1,0 +1,236 @@
+"""Values that leave their range are told, whatever they are, and no others; at the stated cost."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfe_bench as tfe
+from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.errors import UsageError
+from tfe_bench.models import linear
+from tfe_bench.protocols import arithmetic, compare, convert, range_check, relu, truncation
+from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.range_check import Watch
+from tfe_bench.protocols.sharing import Shared
+
+Array = np.ndarray[Any, Any]
+
+
+def edges(*magnitudes: int) -> list[int]:
+    """0, the ends of Z_2^64, and magnitudes with their neighbours, of both signs."""
+    found = {0, 1, -1, 2**63 - 1, -(2**63), 3 * 2**61, -3 * 2**61, 2**62, -(2**62)}
+    for m in magnitudes:
+        found |= {s * (m + d) for s in (1, -1) for d in (-1, 0, 1)}
+    return sorted(v for v in found if -(2**63) <= v < 2**63)
+
+
+def truth(bits: Any) -> Array:
+    """Private bits from the three parties' parts."""
+    (opened,) = {b.opened.tobytes() for b in bits if b.opened is not None}
+    (beta,) = [b.beta for b in bits if b.beta is not None]
+    packed = np.frombuffer(opened, np.int64) ^ beta
+    n = int(bits[0].n)
+    return np.unpackbits(packed.view(np.uint8), bitorder="little")[:n].astype(bool)
+
+
+@pytest.mark.parametrize("third", range(3))
+def test_in_range_is_exact_for_every_width(third: int, rng: np.random.Generator) -> None:
+    widths = range(2 + third, 64, 3)
+    x = edges(*(1 << (b - 1) for b in widths)) + rng.integers(-(2**63), 2**63, 50).tolist()
+    x += [int(v) >> int(s) for v, s in zip(x[:60], rng.integers(1, 62, 60), strict=True)]
+    sim = simulate(
+        lambda p, x: p.function(lambda x: [tfe.in_range(x, b) for b in widths])(x),
+        np.array(x, np.int64),
+        dealer=third,
+    )
+    for i, b in enumerate(widths):
+        found = truth([out[i] for out in sim.outputs])
+        assert found.tolist() == [-(1 << (b - 1)) <= v < 1 << (b - 1) for v in x], b
+
+
+def test_what_relu_and_truncation_get_wrong_is_out_of_range() -> None:
+    values = [16385 << 16, (1 << 30) - 1, -(1 << 30), -(1 << 30) - 1, 3 << 61, (1 << 62) - 1]
+
+    def program(p: Party, x: Shared) -> Any:
+        def graph(x: Shared) -> Any:
+            right = [tfe.in_range(x, bits) for bits in (compare.LAYER_BITS, 63)]
+            return right, [relu.relu(p, x), truncation.truncate(p, x, 16)]
+
+        return p.function(graph)(x)
+
+    sim = simulate(program, np.array(values))
+    layer, whole = (truth([out[0][i] for out in sim.outputs]) for i in range(2))
+    assert layer.tolist() == [False, True, True, False, False, False]
+    assert whole.tolist() == [True, True, True, True, False, True]
+    positive, shorter = (sim.value(lambda out, i=i: out[1][i]) for i in range(2))
+    assert positive[0] == 0  # of 16385
+    assert positive[layer].tolist() == [max(v, 0) for v in np.array(values)[layer]]
+    assert np.all(np.abs(shorter[whole] - np.array(values)[whole] / 2**16) < 1)
+
+
+def test_in_range_refuses_what_it_cannot_tell() -> None:
+    for bits in (1, 64, 31.0, True, None):
+        with pytest.raises(UsageError, match="2 to 63"):
+            simulate(lambda p, x, b=bits: p.function(lambda x: tfe.in_range(x, b))(x), np.arange(3))
+    with pytest.raises(UsageError, match="in_range"):
+        simulate(
+            lambda p, x: p.function(
+                lambda x: tfe.in_range(truncation.truncate_reduce(p, x, 1, 20), 9)
+            )(x),
+            np.arange(3),
+        )
+
+
+def test_in_range_costs_what_it_says(rng: np.random.Generator) -> None:
+    dealer = int(rng.integers(3))
+    for n in (1, 64, 65):
+        for x in (np.zeros(n, np.int64), rng.integers(-(2**63), 2**63, n)):
+
+            def program(p: Party, x: Array = x) -> Any:
+                f = p.function(lambda v: tfe.in_range(v, 31))
+                return measured(p, f, share(x, p.index, b"x", dealer=dealer))
+
+            calls = simulate(program).outputs
+            assert_costs(calls, range_check.in_range_cost(n), dealer)
+
+
+# ---- a whole computation
+
+
+def one(value: Shared) -> linear.Product:
+    """A value times 1."""
+    import tensorflow as tf
+
+    zero = value.map(tf.zeros_like)
+    return linear.Product(
+        value, arithmetic.add_public(zero, tf.constant(1, tf.int64)), linear.elementwise
+    )
+
+
+def watched(party: Party, x: Shared, drop: int, bits: int, kind: str) -> tuple[Shared, Shared]:
+    """What becomes of each x in a ring of `bits` bits, and its flag: every x is a sample."""
+    watch = Watch(party, int(x.shape[0]), x.dealer)
+    small, u = linear.watched_sum(party, [one(x)], None, drop, bits)
+    if kind == "lift":
+        y = linear.watched_lift(party, watch, small, u, drop)
+    else:
+        most = 1 << (bits - 2) if kind == "capped" else None
+        y = linear.watched_relu(party, watch, small, u, drop, most)
+    return y, watch.flag()
+
+
+CASES = [(16, 31), (16, 20), (1, 6), (1, 62), (48, 15), (24, 39), (12, 51), (1, 2)]
+
+
+@pytest.mark.parametrize("kind", ["relu", "capped", "lift"])
+def test_a_value_is_flagged_exactly_where_it_is_read_wrongly(
+    kind: str, rng: np.random.Generator
+) -> None:
+    """No wrong result without its flag; and no flag within the range."""
+    dealer = int(rng.integers(3))
+    values = []
+    for drop, bits in CASES:
+        end = 1 << (bits - 1 + drop)
+        near = rng.integers(-(2**63), 2**63, 40) >> max(0, 62 - bits - drop)
+        values.append(edges(end - (1 << drop), end, end // 2, 3 * end // 4) + near.tolist())
+
+    def program(p: Party, *xs: Shared) -> Any:
+        def graph(*xs: Shared) -> Any:
+            pairs = zip(xs, CASES, strict=True)
+            return [watched(p, x, drop, bits, kind) for x, (drop, bits) in pairs]
+
+        return p.function(graph)(*xs)
+
+    sim = simulate(program, *(np.array(v, np.int64) for v in values), dealer=dealer)
+    for i, (drop, bits) in enumerate(CASES):
+        flagged = sim.value(lambda out, i=i: out[i][1]) != 0
+        got = sim.value(lambda out, i=i: out[i][0])
+        most = 1 << (bits - 2)
+        wrong, fits = [], []
+        for v, y in zip(values[i], got, strict=True):
+            # (1 ulp; in units of 2^-drop, so that nothing is rounded here)
+            want = {"relu": max(v, 0), "capped": min(max(v, 0), most << drop), "lift": v}[kind]
+            wrong.append(abs((int(y) << drop) - want) >= 1 << drop)
+            half = 1 << (bits - (2 if kind == "lift" else 1) + drop)
+            room = half - (1 << drop)
+            fits.append(-room + (most << drop if kind == "capped" else 0) <= v <= room)
+        assert not np.any(np.array(wrong) & ~flagged), (drop, bits)
+        assert not np.any(np.array(fits) & flagged), (drop, bits)
+        assert drop + bits > 62 or flagged.any()
+
+
+def test_a_flag_says_only_that_there_was_something(rng: np.random.Generator) -> None:
+    """Of one and the same violation it is another number in every step, also in the next sample."""
+    too_large = 1 << 50
+    x = np.array([0, too_large, too_large, -1, too_large])
+
+    def program(p: Party, x: Shared) -> Any:
+        graph = p.function(lambda x: watched(p, x, 16, 31, "relu")[1])
+        return [graph(x) for _ in range(20)]
+
+    sim = simulate(program, x, dealer=int(rng.integers(3)))
+    flags = np.array([sim.value(operator.itemgetter(i)) for i in range(20)])
+    assert not flags[:, [0, 3]].any()
+    told = flags[:, [1, 2, 4]].reshape(-1)
+    assert len(np.unique(told)) == told.size and np.all(np.abs(told) < 2**61)
+    assert 12 <= (told < 0).sum() <= 48  # of 60; fails by chance once in 10^5
+    assert np.abs(told).max() > 2**59
+
+
+def test_samples_of_many_values_are_told_apart(rng: np.random.Generator) -> None:
+    """Rows of an odd number of values, longer than a chunk; one wrong value in some."""
+    x = rng.integers(-(2**45), 2**45, (5, 1031))
+    bad = {1: (0,), 3: (1030,), 4: (511, 512)}
+    for row, places in bad.items():
+        x[row, list(places)] = 1 << 47
+    x[4, 512] = -(1 << 47)  # two that would cancel in a sum
+
+    def program(p: Party, x: Shared) -> Any:
+        return p.function(lambda x: watched(p, x, 16, 31, "lift")[1])(x)
+
+    flags = simulate(program, x, dealer=int(rng.integers(3))).value()
+    assert (flags != 0).tolist() == [row in bad for row in range(5)]
+
+
+def test_nothing_noted_and_no_values_are_in_range() -> None:
+    def program(p: Party, x: Shared) -> Any:
+        def graph(x: Shared) -> Any:
+            watch = Watch(p, 2, x.dealer)
+            watch.zero(None if p.index == x.dealer else np.zeros((2, 0), np.int64), 48, 31)
+            watch.zero(None if p.index == x.dealer else np.ones((2, 3), np.int64), 31, 31)
+            return watch.flag()
+
+        return p.function(graph)(x)
+
+    assert not simulate(program, np.zeros(1, np.int64)).value().any()
+
+
+def test_signed_shares_of_an_injection_are_those_of_the_value(rng: np.random.Generator) -> None:
+    """For every ring: x of Z_2^k read as signed, from what `inject` deals anyway."""
+    rings = (2, 3, 20, 31, 48, 63)
+
+    def program(p: Party, x: Shared) -> Any:
+        def graph(x: Shared) -> Any:
+            found = []
+            for k in rings:
+                small = arithmetic.add(x, x.map(lambda a: 0 * a))
+                small = Shared(small.m, small.l1, small.l2, x.dealer, bits=k)
+                bits = convert.open_bits(p, compare.msb(p, small, k, None))
+                found.append(convert.inject_watched(p, bits, small))
+            return found
+
+        return p.function(graph)(x)
+
+    x = rng.integers(-(2**63), 2**63, 300)
+    dealer = int(rng.integers(3))
+    sim = simulate(program, x, dealer=dealer)
+    e1, e2 = (dealer + 1) % 3, (dealer + 2) % 3
+    for i, k in enumerate(rings):
+        signed = (x << (64 - k)) >> (64 - k)
+        parts = [np.asarray(sim.outputs[p][i][1]) for p in (e1, e2)]
+        assert np.array_equal(parts[0] + parts[1], signed), k
+        assert np.array_equal(sim.value(lambda out, i=i: out[i][0]), np.maximum(signed, 0)), k
