@@ -684,21 +684,38 @@ class _Run:
 
 
 def _what_is_there(party: PartyConfig, timeout: float) -> str:
-    """Why a worker does not answer: nobody listens, or somebody does and TLS fails."""
+    """Why a worker does not answer: nobody listens, or it is full, or TLS fails."""
     host = "127.0.0.1" if party.host == "localhost" else party.host
     try:
-        socket.create_connection((host, party.port), 1.0).close()
+        with socket.create_connection((host, party.port), 1.0) as connection:
+            closed = _closed_at_once(connection)
     except OSError:
         return (
             f"Received: nothing from {party.address} in {timeout:.0f} s. Start its worker "
             f"(`python -m tfe_bench worker --party {party.index} ...`), or correct its address in "
             "cluster.toml."
         )
+    if closed:
+        return (
+            f"Received: {party.address} closes connections as soon as they are made: its worker "
+            "takes no more of them now. Try again later; its log says whose they are."
+        )
     return (
         f"Received: a connection to {party.address} but no agreement on TLS in {timeout:.0f} s. "
         "Its worker must run with a cluster.toml that holds this client's certificate, and this "
         "one must hold the worker's."
     )
+
+
+def _closed_at_once(connection: socket.socket) -> bool:
+    """Whether the other side hangs up before anything was said."""
+    connection.settimeout(0.5)
+    try:
+        return not connection.recv(1)
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
 
 
 def load_client(cluster: str | Path, key: str | Path, certificate: str | Path) -> Client:

@@ -111,7 +111,7 @@ class Doorkeeper:
             member: a party's or client's name.
 
         Raises:
-            QueueFull: the member holds too many; this one is closed.
+            QueueFull: the member holds too many.
         """
         with self._lock:
             found = self._find(peer)
@@ -121,9 +121,8 @@ class Doorkeeper:
             if self._count(member) >= most:
                 self._look()
             if self._count(member) >= most:
-                why = f"{member} holds {most} already"
-                found.close(why)
-                self._told.add(found.address[0], f"closed: {why}")
+                # It stays a stranger's: it can be told why, and is closed before long.
+                self._told.add(found.address[0], f"called when {member} held {most} already")
                 raise QueueFull(
                     f"Party {self._party} takes {most} connections of one member at a time. "
                     "Received: one more. Close some; its operator sets max_connections (four "

@@ -151,7 +151,7 @@ def test_a_client_that_takes_long_between_messages_but_not_too_long_is_served(tr
 
     late = {name: LateInput((5,), 0, make) for name in "abcde"}  # longer than that in all
     found = client.run("plain", {}, late).outputs
-    assert {k: v.tolist() for k, v in found.items()} == dict.fromkeys(late, [0, 1, 2, 3, 4])
+    assert {k: v.tolist() for k, v in found.items()} == {k: [0, 1, 2, 3, 4] for k in late}
 
 
 @pytest.mark.parametrize("method", [wire.CANCEL, wire.MODELS, wire.JOB])
