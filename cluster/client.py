@@ -52,6 +52,7 @@ _RECONNECT = [
     ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
+_ANSWERS = [("grpc.max_receive_message_length", wire.MOST_ANSWER_BYTES)]
 # A worker that is lost during a job is lost; one that is just starting is waited for.
 _RETURN_SECONDS = 2.5
 
@@ -159,7 +160,7 @@ class Client:
         self._closed = False
         self._channels: list[grpc.Channel] = []
         for party in config.parties:
-            options = [*CHANNEL_OPTIONS, *_RECONNECT]
+            options = [*CHANNEL_OPTIONS, *_RECONNECT, *_ANSWERS]
             if config.tls:
                 credentials = tls.channel_credentials(key, certificate, party.certificates)
                 options += tls.target_options(party.certificates[0])
@@ -309,7 +310,16 @@ class Client:
             for fields, (seed1, seed2) in zip(described, secrets, strict=True):
                 by_name = {"l1": seed1.hex(), "l2": seed2.hex()}
                 rows.append({**fields, "seeds": {k: by_name[k] for k in wanted}})
-            yield wire.event("submit", inputs=rows, **header)
+            submission = wire.event("submit", inputs=rows, **header)
+            if len(submission) > wire.MOST_MESSAGE_BYTES:
+                error = UsageError(
+                    f"A job's submission has at most {wire.MOST_MESSAGE_BYTES} bytes. Received: "
+                    f"{len(submission)}, with {len(rows)} inputs. Use fewer of them, or shorter "
+                    "parameters."
+                )
+                run.fail(party, error)
+                raise error
+            yield submission
             if role != 0:
                 for i in range(len(masked)):
                     try:
@@ -670,8 +680,12 @@ class _Run:
             details = (error.details() or "") if hasattr(error, "details") else ""
             address = self.config.parties[party].address
             name = code.name.lower() if code else "unknown"
-            if code is grpc.StatusCode.UNAVAILABLE and "handshake" in details.lower():
+            if code is grpc.StatusCode.UNAVAILABLE and "Handshake read failed" in details:
+                reason = f"{address} closed the connection at once: it takes no more of them now"
+            elif code is grpc.StatusCode.UNAVAILABLE and "handshake" in details.lower():
                 reason = f"TLS with {address} failed: is this client's certificate in cluster.toml?"
+            elif code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                reason = f"{address} refused a message ({details[:120]})"
             else:
                 reason = f"its stream to {address} broke ({name})"
             self._news.put((party, PeerLost(party, reason)))

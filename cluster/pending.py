@@ -11,7 +11,7 @@ from typing import Any
 
 from tfe_bench.cluster import handshake, wire
 from tfe_bench.cluster.jobs import InputSpec
-from tfe_bench.cluster.late import Arrivals
+from tfe_bench.cluster.late import MOST_AHEAD, Arrivals
 from tfe_bench.cluster.queueing import Place
 from tfe_bench.cluster.transport import SessionLink
 from tfe_bench.errors import TfeBenchError
@@ -43,6 +43,7 @@ class Job:
         turn: party 0's: set when the job's turn has come, or never will.
         summoned: party 0 has opened a stream for it here.
         began: when its turn came.
+        ended: when its last events were put.
         riders: jobs of others that go with it: its client's leaving ends them not.
         rides: it goes with another, whose session it uses.
     """
@@ -85,6 +86,7 @@ class Job:
         self.summoned = False
         self.submitted = time.monotonic()
         self.began: float | None = None
+        self.ended: float | None = None
         self.riders: list[Job] = []
         self.rides = False
         self._closers: list[Callable[[], object]] = []
@@ -103,6 +105,13 @@ class Job:
     def short(self) -> str:
         """Its name in logs."""
         return self.name[:12]
+
+    @property
+    def input_bytes(self) -> int:
+        """How much of its inputs an evaluator keeps at once."""
+        late = sorted((spec.words for spec in self.inputs if spec.late), reverse=True)
+        ahead = late[: MOST_AHEAD + 1]  # one more is read while it waits for room
+        return 8 * (sum(spec.words for spec in self.inputs if not spec.late) + sum(ahead))
 
     def begin(self) -> None:
         """Marks it as running: from here on whoever runs it ends its events.
@@ -151,6 +160,7 @@ class Job:
 
     def finish(self, error: BaseException | None = None) -> None:
         """Puts the last events, and forgets the inputs."""
+        self.ended = time.monotonic()
         if error is not None:
             self.events.put(wire.failure(error))
         self.events.put(None)

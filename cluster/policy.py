@@ -10,6 +10,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tfe_bench.cluster import tls
 from tfe_bench.cluster.config import Table, load_toml, naming_file
@@ -25,8 +26,38 @@ JOB_SECONDS_LOCAL = 86400.0
 DEFAULT_MAX_JOBS = 16
 DEFAULT_MAX_JOBS_PER_CLIENT = 8
 DEFAULT_MAX_MODELS = 64
+DEFAULT_STALL_SECONDS = 60.0
+# A local cluster's client may be stopped, or busy with making an input.
+STALL_SECONDS_LOCAL = 3600.0
+# More than any model of Keras has.
+DEFAULT_MAX_INPUTS = 4096
+DEFAULT_MAX_BYTES_PER_JOB = 2 << 30
+DEFAULT_MAX_BYTES_PER_CLIENT = 4 << 30
+DEFAULT_MAX_BYTES = 8 << 30
+MAX_BYTES_LOCAL = 1 << 40
+DEFAULT_MAX_CONNECTIONS = 512
+DEFAULT_MAX_CONNECTIONS_PER_ADDRESS = 32
+_MOST_CONNECTIONS = 16384
 # Each waiting job takes a thread and holds its inputs in memory.
 MOST_JOBS = 40
+
+
+_ANY_NUMBER = 1 << 62
+# What worker.toml may set under [limits]: the default, the least and the most.
+_LIMITS: dict[str, tuple[Any, int, int]] = {
+    "max_elements": (DEFAULT_MAX_ELEMENTS, 1, _ANY_NUMBER),
+    "job_seconds": (DEFAULT_JOB_SECONDS, 0, _ANY_NUMBER),
+    "stall_seconds": (DEFAULT_STALL_SECONDS, 0, _ANY_NUMBER),
+    "max_jobs": (DEFAULT_MAX_JOBS, 1, MOST_JOBS),
+    "max_jobs_per_client": (DEFAULT_MAX_JOBS_PER_CLIENT, 1, MOST_JOBS),
+    "max_models": (DEFAULT_MAX_MODELS, 1, _ANY_NUMBER),
+    "max_inputs": (DEFAULT_MAX_INPUTS, 1, _ANY_NUMBER),
+    "max_bytes_per_job": (DEFAULT_MAX_BYTES_PER_JOB, 1, _ANY_NUMBER),
+    "max_bytes_per_client": (DEFAULT_MAX_BYTES_PER_CLIENT, 1, _ANY_NUMBER),
+    "max_bytes": (DEFAULT_MAX_BYTES, 1, _ANY_NUMBER),
+    "max_connections": (DEFAULT_MAX_CONNECTIONS, 64, _MOST_CONNECTIONS),
+    "max_connections_per_address": (DEFAULT_MAX_CONNECTIONS_PER_ADDRESS, 1, _MOST_CONNECTIONS),
+}
 
 
 @dataclass(frozen=True)
@@ -58,6 +89,14 @@ class WorkerPolicy:
         max_jobs_per_client: the same of one client.
         models: the folder where deployed models' shares are kept; None keeps none.
         max_models: how many of them.
+        stall_seconds: a client that neither sends what is due nor takes what is ready for so long
+            has lost its job.
+        max_inputs: of one job.
+        max_bytes_per_job, max_bytes_per_client, max_bytes: of inputs and of results that were not
+            taken, which are kept for one job, for one client's jobs, and for all jobs.
+        max_connections: that others may hold open.
+        max_connections_per_address: the same of one address, as long as nobody has called over
+            them with a certificate of the cluster.
 
     Raises:
         ConfigError: ``party`` or a limit is out of range.
@@ -74,33 +113,29 @@ class WorkerPolicy:
     max_jobs_per_client: int = DEFAULT_MAX_JOBS_PER_CLIENT
     models: Path | None = None
     max_models: int = DEFAULT_MAX_MODELS
+    stall_seconds: float = DEFAULT_STALL_SECONDS
+    max_inputs: int = DEFAULT_MAX_INPUTS
+    max_bytes_per_job: int = DEFAULT_MAX_BYTES_PER_JOB
+    max_bytes_per_client: int = DEFAULT_MAX_BYTES_PER_CLIENT
+    max_bytes: int = DEFAULT_MAX_BYTES
+    max_connections: int = DEFAULT_MAX_CONNECTIONS
+    max_connections_per_address: int = DEFAULT_MAX_CONNECTIONS_PER_ADDRESS
 
     def __post_init__(self) -> None:
         if self.party not in (0, 1, 2):
             raise ConfigError(f'"party" is 0, 1 or 2. Received: {self.party}. Say which one it is.')
-        if self.max_elements < 1:
-            raise ConfigError(
-                f'[limits]: "max_elements" is at least 1. Received: {self.max_elements}. '
-                f"The default is {DEFAULT_MAX_ELEMENTS}."
-            )
-        if not self.job_seconds > 0:
-            raise ConfigError(
-                f'[limits]: "job_seconds" is above 0. Received: {self.job_seconds}. '
-                f"The default is {DEFAULT_JOB_SECONDS:g}."
-            )
-        if self.max_models < 1:
-            raise ConfigError(
-                f'[limits]: "max_models" is at least 1. Received: {self.max_models}. '
-                f"The default is {DEFAULT_MAX_MODELS}."
-            )
-        for name, default in (
-            ("max_jobs", DEFAULT_MAX_JOBS),
-            ("max_jobs_per_client", DEFAULT_MAX_JOBS_PER_CLIENT),
-        ):
-            if not 1 <= (value := getattr(self, name)) <= MOST_JOBS:
+        for name, (default, least, most) in _LIMITS.items():
+            value = getattr(self, name)
+            if type(default) is float:
+                if not value > 0:
+                    raise ConfigError(
+                        f'[limits]: "{name}" is above 0. Received: {value}. '
+                        f"The default is {default:g}."
+                    )
+            elif not least <= value <= most:
+                span = f"{least} to {most}" if most < _ANY_NUMBER else f"at least {least}"
                 raise ConfigError(
-                    f'[limits]: "{name}" is 1 to {MOST_JOBS}. Received: {value}. '
-                    f"The default is {default}."
+                    f'[limits]: "{name}" is {span}. Received: {value}. The default is {default}.'
                 )
 
     @classmethod
@@ -125,25 +160,21 @@ class WorkerPolicy:
             )
             top = Table(load_toml(path), "the file", known)
             rules = top.tables("reveal", ("program", "to"))
-            limits = top.table(
-                "limits",
-                ("max_elements", "job_seconds", "max_jobs", "max_jobs_per_client", "max_models"),
-            )
+            limits = top.table("limits", tuple(_LIMITS))
             key, models = top.text("key", ""), top.text("models", "")
             policy = cls(
                 party=top.integer("party"),
                 key=path.parent / key if key else None,
                 allow_programs=top.texts("allow_programs", ()),
                 reveal=tuple(RevealRule(rule.text("program"), rule.texts("to")) for rule in rules),
-                max_elements=limits.integer("max_elements", DEFAULT_MAX_ELEMENTS),
-                job_seconds=limits.number("job_seconds", DEFAULT_JOB_SECONDS),
                 allow_shaping=top.boolean("allow_shaping", False),
-                max_jobs=limits.integer("max_jobs", DEFAULT_MAX_JOBS),
-                max_jobs_per_client=limits.integer(
-                    "max_jobs_per_client", DEFAULT_MAX_JOBS_PER_CLIENT
-                ),
                 models=path.parent / models if models else None,
-                max_models=limits.integer("max_models", DEFAULT_MAX_MODELS),
+                **{
+                    name: limits.number(name, default)
+                    if type(default) is float
+                    else limits.integer(name, default)
+                    for name, (default, _, _) in _LIMITS.items()
+                },
             )
             if policy.key is not None:
                 policy.load_key()
@@ -168,6 +199,10 @@ class WorkerPolicy:
             allow_shaping=True,
             max_elements=MOST_ELEMENTS_LOCAL,
             job_seconds=JOB_SECONDS_LOCAL,
+            stall_seconds=STALL_SECONDS_LOCAL,
+            max_bytes_per_job=MAX_BYTES_LOCAL,
+            max_bytes_per_client=MAX_BYTES_LOCAL,
+            max_bytes=MAX_BYTES_LOCAL,
             models=models,
         )
 
@@ -241,6 +276,19 @@ class WorkerPolicy:
                 f"Party {self.party} does not allow inputs of this size. Received: {count} "
                 f"elements, the limit is {self.max_elements}. Send a smaller input, or its "
                 "operator raises max_elements under [limits] in worker.toml."
+            )
+
+    def permit_inputs(self, count: int) -> None:
+        """Permits a job of ``count`` inputs.
+
+        Raises:
+            PolicyError: the count is above the limit.
+        """
+        if count > self.max_inputs:
+            raise PolicyError(
+                f"Party {self.party} does not allow so many inputs. Received: {count}, the limit "
+                f"is {self.max_inputs}. Its operator raises max_inputs under [limits] in "
+                "worker.toml."
             )
 
 

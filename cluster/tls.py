@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -368,7 +368,12 @@ def check_any(certificates: Sequence[bytes], now: datetime.datetime | None = Non
     raise max(refusals, key=lambda r: r[0])[1]
 
 
-def server_credentials(key: bytes, cert: bytes, trusted: Sequence[bytes]) -> grpc.ServerCredentials:
+def server_credentials(
+    key: bytes,
+    cert: bytes,
+    trusted: Sequence[bytes],
+    begins: Callable[[], None] = lambda: None,
+) -> grpc.ServerCredentials:
     """TLS for a worker's server: every caller must present one of the trusted certificates.
 
     The server still has to look the caller up by `peer_identity`: the handshake only shows that
@@ -378,6 +383,7 @@ def server_credentials(key: bytes, cert: bytes, trusted: Sequence[bytes]) -> grp
         key: the worker's private key (PEM).
         cert: the worker's certificate (PEM).
         trusted: the certificates (PEM) of the other parties and of the clients.
+        begins: called at the beginning of every handshake; must return at once.
 
     Raises:
         ConfigError: key and certificate do not belong together, or a certificate is unusable.
@@ -391,8 +397,10 @@ def server_credentials(key: bytes, cert: bytes, trusted: Sequence[bytes]) -> grp
             "List parties and clients with their certificates in cluster.toml."
         )
     roots = b"".join(canonical_certificate(each) for each in trusted)
-    return grpc.ssl_server_credentials(
-        [(key, cert)], root_certificates=roots, require_client_auth=True
+    configuration = grpc.ssl_server_certificate_configuration([(key, cert)], roots)
+    # gRPC asks before every handshake whether there is another configuration.  There never is.
+    return grpc.dynamic_ssl_server_credentials(
+        configuration, begins, require_client_authentication=True
     )
 
 

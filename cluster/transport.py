@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tfe_bench.cluster import untrusted
+from tfe_bench.cluster import untrusted, wire
 from tfe_bench.errors import PeerLost, ProtocolError, TfeBenchError
 from tfe_bench.protocols import ops
 
@@ -28,7 +28,8 @@ HEARTBEAT_SECONDS = 1.0
 SILENCE_SECONDS = 7.0
 _SMALL_BYTES = 1 << 14
 _OVER = -(2**63)
-_LINGER_SECONDS = 3.0
+# How long one side of a stream waits for the other to end it.
+LINGER_SECONDS = 3.0
 NOTICE = b"\xff" * 8
 _MOST_NOTICE = 1 << 16
 # A peer that says so has sent all it had to: the end of its stream is no loss.
@@ -36,7 +37,7 @@ BYE = NOTICE + b"{}"
 
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", wire.MOST_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", 2000),
     ("grpc.keepalive_timeout_ms", 4000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -187,12 +188,17 @@ class SessionLink:
         self.seen(peer)
         incoming = asyncio.ensure_future(self._incoming(peer, read))
         try:
-            await self._outgoing(peer, write)
-        except Exception as error:
-            self._lost(peer, _stream_reason(error))
-        # The peer's last words may still be on their way.
-        await asyncio.wait({incoming}, timeout=_LINGER_SECONDS)
-        incoming.cancel()
+            try:
+                await self._outgoing(peer, write)
+            except Exception as error:
+                self._lost(peer, _stream_reason(error))
+            # The peer's last words may still be on their way.
+            await asyncio.wait({incoming}, timeout=LINGER_SECONDS)
+        except asyncio.CancelledError:
+            self._lost(peer, "it hung up")
+            raise
+        finally:
+            incoming.cancel()
 
     def _lost(self, peer: int, reason: str) -> None:
         if not self._finished:
@@ -267,6 +273,25 @@ class SessionLink:
                     self.fail(
                         PeerLost(peer, f"it has not been heard from for {SILENCE_SECONDS:.0f} s")
                     )
+
+
+async def hang_up(channel: Any, call: Any = None, linger: float = 0.0) -> None:
+    """Ends a call that this side has made, and its connection.
+
+    Args:
+        channel: of grpc.aio, which has no other calls.
+        call: None where it was not made yet.
+        linger: seconds in which the other side may end it first.
+    """
+    if call is not None:
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(call.code(), linger)
+        call.cancel()
+        # Where a write fails because the other side has ended, grpc.aio takes the call for done,
+        # and its cancel() for not needed.  The call below it lives on with its connection as long
+        # as one message lies unread.
+        call._cython_call.cancel("hung up")
+    await channel.close()
 
 
 def _stream_reason(error: Exception) -> str:

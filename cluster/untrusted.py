@@ -11,7 +11,7 @@ from tfe_bench.errors import ProtocolError
 # The largest that there is: the submission of a model with thousands of layers.
 MOST_BYTES = 64 << 20
 # Of a question that takes a name or two.
-MOST_QUESTION = 1 << 16
+MOST_QUESTION = 1 << 12
 MOST_DEPTH = 64
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,10 @@ CANCEL = "Cancel"  # one of them
 MODELS = "Models"  # the deployed models that a client may use
 
 CHUNK_BYTES = 1 << 20
+# No message to a worker is larger: a chunk, a blob between workers, or a job's submission.
+MOST_MESSAGE_BYTES = 2 << 20
+# Nor one to a client: a trace, or a list of what is kept.
+MOST_ANSWER_BYTES = 1 << 28
 _EVENT, _DATA = b"E", b"D"
 _MOST_TEXT = 4000
 
@@ -51,9 +56,17 @@ def failure(error: BaseException) -> bytes:
     return event(
         "error",
         error="ClusterError",
-        message=f"The worker failed inside ({type(error).__name__}); its own log says more.",
+        message=f"The worker failed inside ({kind_of(error)}); its own log says more.",
         party=None,
     )
+
+
+def kind_of(error: BaseException) -> str:
+    """A foreign error's kind; of the system's also what it says, which quotes nothing."""
+    name = type(error).__name__
+    if isinstance(error, OSError) and error.errno:
+        return f"{name}: {os.strerror(error.errno)}"
+    return name
 
 
 def error_from(fields: dict[str, Any]) -> TfeBenchError:
@@ -104,7 +117,7 @@ class Reader:
         return fields
 
     def read(self, size: int) -> bytearray:
-        """Exactly `size` bytes of data.
+        """Exactly `size` bytes of data, in chunks as `data` makes them.
 
         Raises:
             ProtocolError: the stream holds something else.
@@ -112,7 +125,9 @@ class Reader:
         out = bytearray()
         while len(out) < size:
             blob = next(self._blobs, None)
-            if blob is None or not blob.startswith(_DATA) or len(out) + len(blob) - 1 > size:
+            due = min(CHUNK_BYTES, size - len(out))
+            # (whoever may wait for each message must not be sent them byte by byte)
+            if blob is None or not blob.startswith(_DATA) or len(blob) - 1 != due:
                 raise ProtocolError("A tensor of a job's stream is incomplete or too long.")
             out += memoryview(blob)[1:]
         return out

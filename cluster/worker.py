@@ -13,11 +13,12 @@ import contextlib
 import functools
 import hashlib
 import logging
+import math
 import queue
 import threading
 import time
 import traceback
-from collections.abc import AsyncIterator, Coroutine, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -35,15 +36,16 @@ from tfe_bench.cluster import (
     wire,
 )
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
+from tfe_bench.cluster.doorkeeper import Doorkeeper, reserve_descriptors
 from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.late import Inputs
 from tfe_bench.cluster.memory import MemoryMeter, return_large_blocks
 from tfe_bench.cluster.pending import Job
-from tfe_bench.cluster.policy import WorkerPolicy
+from tfe_bench.cluster.policy import MOST_JOBS, WorkerPolicy
 from tfe_bench.cluster.queueing import JobQueue, Place
 from tfe_bench.cluster.seeds import SEED_BYTES
 from tfe_bench.cluster.store import KINDS, Store
-from tfe_bench.cluster.transport import CHANNEL_OPTIONS, SessionLink
+from tfe_bench.cluster.transport import CHANNEL_OPTIONS, LINGER_SECONDS, SessionLink, hang_up
 from tfe_bench.errors import (
     ClusterError,
     ConfigError,
@@ -61,7 +63,10 @@ from tfe_bench.errors import (
 MEET_SECONDS = 12.0
 # What party 0 says on a job's stream when its turn has come.
 GO = b"go"
+# A job's name, or a kind of what is kept.
 _RPC_THREADS = 192
+# A client's jobs, and a few questions beside them.
+_CALLS_PER_CONNECTION = MOST_JOBS + 24
 _DEALER = 0
 _CLIENT_LEFT = "The client cancelled the job or its connection ended."
 
@@ -119,7 +124,14 @@ class Worker:
         self._jobs: dict[str, Job] = {}
         self._arrived = threading.Condition()
         self._turn = threading.Lock()
-        self._queue = JobQueue(self.party, policy.max_jobs, policy.max_jobs_per_client)
+        self._queue = JobQueue(policy)
+        reserve_descriptors(policy.max_connections)
+        self._door = Doorkeeper(
+            self.party,
+            self._me.port,
+            policy.max_connections,
+            policy.max_connections_per_address,
+        )
         return_large_blocks()
         self._memory = MemoryMeter()
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -135,7 +147,13 @@ class Worker:
     async def _start_server(self, host: str) -> grpc.aio.Server:
         # What waits (for a client, a job, an event) does so in these threads, not on the loop.
         self._loop.set_default_executor(ThreadPoolExecutor(_RPC_THREADS, "tfe-rpc"))
-        server = grpc.aio.server(options=CHANNEL_OPTIONS)
+        server = grpc.aio.server(
+            options=[
+                *CHANNEL_OPTIONS,
+                ("grpc.max_allowed_incoming_connections", self.policy.max_connections),
+                ("grpc.max_concurrent_streams", _CALLS_PER_CONNECTION),
+            ]
+        )
         handlers = {
             name: grpc.stream_stream_rpc_method_handler(
                 function, request_deserializer=wire.identity, response_serializer=wire.identity
@@ -156,7 +174,10 @@ class Worker:
         try:
             if self.config.tls:
                 credentials = tls.server_credentials(
-                    self._key, self._certificate(), self.config.trusted_by(self.party)
+                    self._key,
+                    self._certificate(),
+                    self.config.trusted_by(self.party),
+                    self._door.wake,
                 )
                 port = server.add_secure_port(address, credentials)
             else:
@@ -201,12 +222,18 @@ class Worker:
         with contextlib.suppress(Exception):
             self._on_loop(self._server.stop(0.5), 2)
         self._store.close()
+        self._door.close()
 
     def _on_loop(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
         """Runs a coroutine on the channel's event loop and waits for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
 
     def _caller(self, context: Any) -> PartyConfig | ClientConfig:
+        caller = self._identified(context)
+        self._door.greet(context.peer(), caller.name)
+        return caller
+
+    def _identified(self, context: Any) -> PartyConfig | ClientConfig:
         if self.config.tls:
             return self.config.identify(tls.peer_identity(context))
         claimed = dict(context.invocation_metadata() or ()).get("tfe-party", "")
@@ -251,7 +278,7 @@ class Worker:
                     "running": None if job.began is None else now - job.began,
                 }
                 for job in list(self._jobs.values())
-                if job.client == client and not job.over.is_set()
+                if job.client == client and (not job.over.is_set() or job.failed is None)
             ]
             others_run, others_wait = self._queue.others(client)
             yield wire.event(
@@ -267,6 +294,8 @@ class Worker:
 
     @staticmethod
     def _state(job: Job) -> str:
+        if job.over.is_set():
+            return "delivering"
         if job.began is not None:
             return "running"
         return "waiting" if job.complete.is_set() else "arriving"
@@ -322,17 +351,20 @@ class Worker:
 
     async def _serve_job(
         self, requests: Any, context: grpc.aio.ServicerContext[bytes, bytes]
-    ) -> AsyncIterator[bytes]:
+    ) -> None:
         # A coroutine, because only that is cancelled at once when its client leaves.
         del requests  # read through the context
         job: Job | None = None
         place: Place | None = None
+        summons: asyncio.TimerHandle | None = None
         try:
             client = self._client(context).name
             # Before anything is read: a client that stalls takes a place of its own.
             place = self._queue.enter(client)
-            first = await self._first(context)
+            first = await self._first(context, wire.MOST_MESSAGE_BYTES)
             accepted = await self._loop.run_in_executor(None, self._accept, first, client, place)
+            if self.party != _DEALER:  # which is sent seeds alone
+                self._queue.hold(place, accepted.input_bytes)
             with self._arrived:
                 if accepted.name in self._jobs:
                     raise ProtocolError("A job of this name exists already.")
@@ -342,41 +374,78 @@ class Worker:
             # Also where the client leaves while an event is being sent to it.
             gone: Any = functools.partial(_leave, accepted)
             context.add_done_callback(gone)
-            self._loop.run_in_executor(None, self._receive, job, self._blobs(context))
+            self._loop.run_in_executor(None, self._receive, job, self._blobs(context, job))
             if self.party == 0:
                 place.move = functools.partial(self._tell_place, job)
                 self._keep(self._gather(job))
             else:
-                self._loop.call_later(MEET_SECONDS + 3, self._check_summoned, job)
+                summons = self._loop.call_later(MEET_SECONDS + 3, self._check_summoned, job)
             while blob := await self._loop.run_in_executor(None, self._next_event, job):
-                yield blob
+                if not await self._give(job, context, blob):
+                    return
         except TfeBenchError as error:
-            yield wire.failure(error)
+            await self._refuse(context, error)
         except Exception as error:
             log.error("a submission failed: %s", _where(error))
-            yield wire.failure(error)
+            await self._refuse(context, error)
         finally:
+            if summons is not None:
+                summons.cancel()
             if job is not None:
                 job.fail(JobCancelled(_CLIENT_LEFT))
                 self._jobs.pop(job.name, None)
-            # A running job gives its place back when it has ended.
-            if place is not None and (job is None or job.began is None):
+            if place is not None:
                 self._queue.leave(place)
 
-    async def _first(self, context: Any) -> bytes:
-        """A client's first message."""
+    async def _give(self, job: Job, context: Any, blob: bytes) -> bool:
+        """Sends a job's client a message; False if it does not take it before long."""
+        seconds = self.policy.stall_seconds
+        if job.ended is not None:  # what is left may not take for ever either
+            left = job.ended + self.policy.job_seconds - time.monotonic()
+            seconds = min(seconds, max(0.0, left))
+        try:
+            await asyncio.wait_for(context.write(blob), seconds)
+            return True
+        except TimeoutError:
+            error = self._stalled("did not take what was ready for it")
+            log.warning("job %s: %s", job.short, _line(error))
+            job.fail(error)
+            # Nothing else gets through a stream that its client does not read, not even its end.
+            self._door.hang_up(context.peer(), "what was ready was not taken, stall_seconds")
+            return False
+
+    async def _refuse(self, context: Any, error: Exception) -> None:
+        """Tells a client why it has no job."""
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(context.write(wire.failure(error)), self.policy.stall_seconds)
+
+    def _stalled(self, what: str) -> PolicyError:
+        return PolicyError(
+            f"The job's client {what} within the time that party {self.party} allows "
+            f"({self.policy.stall_seconds:g} s for each message of {wire.CHUNK_BYTES} bytes, "
+            f"limits.stall_seconds in worker.toml; {self.policy.job_seconds:g} s for all, "
+            "limits.job_seconds)."
+        )
+
+    async def _first(self, context: Any, most: int = untrusted.MOST_QUESTION) -> bytes:
+        """A client's first message, of so many bytes at most."""
         try:
             blob = await asyncio.wait_for(context.read(), MEET_SECONDS)
         except TimeoutError:
             blob = None
         if not isinstance(blob, bytes):
             raise ProtocolError("A job begins with its submission.")
+        if len(blob) > most:
+            raise PolicyError(
+                f"Party {self.party} takes no first message of more than {most} bytes here. "
+                f"Received: {len(blob)}."
+            )
         return blob
 
     async def _question(self, context: Any) -> dict[str, Any]:
         """What a client asks in one small message."""
         first = await self._first(context)
-        return wire.Reader(iter([first])).next_event(untrusted.MOST_QUESTION) or {}
+        return wire.Reader(iter([first])).next_event() or {}
 
     def _keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
         """Runs a coroutine on the loop by itself."""
@@ -400,9 +469,23 @@ class Worker:
             )
         )
 
-    def _blobs(self, context: Any) -> Iterator[bytes]:
-        """A client's messages, for a thread that may wait for them."""
-        while isinstance(blob := self._on_loop(context.read()), bytes):
+    def _blobs(self, context: Any, job: Job) -> Iterator[bytes]:
+        """A client's messages, for a thread that may wait for them.
+
+        Raises:
+            PolicyError: the client does not send what is due.
+        """
+        while True:
+            seconds = self.policy.stall_seconds
+            if not job.complete.is_set():  # (what comes late comes while it waits or runs)
+                left = job.submitted + self.policy.job_seconds - time.monotonic()
+                seconds = min(seconds, max(0.0, left))
+            try:
+                blob = self._on_loop(asyncio.wait_for(context.read(), seconds))
+            except TimeoutError:
+                raise self._stalled("did not send what was due") from None
+            if not isinstance(blob, bytes):
+                return
             yield blob
 
     def _next_event(self, job: Job) -> bytes | None:
@@ -432,6 +515,7 @@ class Worker:
             job = Job(header["job"], client, header, place)
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError("A job's submission is malformed.") from error
+        self.policy.permit_inputs(len(job.inputs))
         if job.shaping is not None:
             self.policy.permit_shaping()
         self.policy.permit_program(header["program"])
@@ -495,7 +579,7 @@ class Worker:
         while (place := self._queue.next()) is not None:
             job = next((j for j in list(self._jobs.values()) if j.place is place), None)
             if job is None:  # its client has just left
-                self._queue.leave(place)
+                self._queue.finish(place)
             else:
                 self._run_job(job)
 
@@ -516,7 +600,7 @@ class Worker:
             job.fail(error)
         except Exception as error:
             log.error("job %s failed before its turn: %s", job.short, _where(error))
-            job.fail(ClusterError(f"Party {self.party} failed ({type(error).__name__})."))
+            job.fail(ClusterError(f"Party {self.party} failed ({wire.kind_of(error)})."))
         finally:
             for task in dialling:
                 task.cancel()
@@ -616,6 +700,7 @@ class Worker:
             channel = grpc.aio.insecure_channel(target.address, options=options)
         agreement = handshake.KeyAgreement()
         mine = self._hello(job, agreement)
+        call: Any = None
         try:
             await self._reach(target, channel)
             call = wire.stub(channel, wire.STREAM)(metadata=(("tfe-party", str(self.party)),))
@@ -634,7 +719,7 @@ class Worker:
             handshake.check(mine, theirs, peer)
             job.have_key(peer, agreement.derive(mine, theirs))
         except BaseException:
-            await channel.close()
+            await hang_up(channel, call)
             raise
         self._keep(self._carry_dialled(job, peer, channel, call))
 
@@ -676,6 +761,7 @@ class Worker:
                 return await ahead
             return await call.read()
 
+        linger = 0.0
         try:
             if self.party == 0 and not await self._say_go(job, peer, ahead, call):
                 return
@@ -684,9 +770,10 @@ class Worker:
                 await link.carry(peer, read, call.write)
                 with contextlib.suppress(Exception):
                     await call.done_writing()
+                linger = LINGER_SECONDS
         finally:
             ahead.cancel()
-            await channel.close()
+            await hang_up(channel, call, linger)
 
     async def _say_go(self, job: Job, peer: int, ahead: asyncio.Future[Any], call: Any) -> bool:
         """Party 0: waits for the job's turn, and says so to a peer."""
@@ -752,7 +839,7 @@ class Worker:
         except TfeBenchError:
             pass  # it failed before its turn
         finally:
-            self._queue.leave(job.place)
+            self._queue.finish(job.place)
 
     def _run_begun(self, job: Job) -> None:
         log.info("job %s (%s, of %s) begins", job.short, job.header["program"], job.client)
@@ -785,13 +872,14 @@ class Worker:
         except Exception as error:
             log.error("job %s failed: %s", job.short, _where(error))
             for each in (job, *job.riders):
-                each.fail(ClusterError(f"Party {self.party} failed ({type(error).__name__})."))
+                each.fail(ClusterError(f"Party {self.party} failed ({wire.kind_of(error)})."))
             failure = error
         finally:
             timer.cancel()
             if link is not None:
                 link.finish()
-                threading.Timer(5.0, link.drop).start()
+                # Its streams' last words may still be on their way.
+                self._loop.call_soon_threadsafe(self._loop.call_later, 5.0, link.drop)
             for rider in job.riders:
                 self._dismiss(rider, rider.failed)
             job.finish(failure or job.failed)
@@ -855,6 +943,12 @@ class Worker:
         for each, part in zip(aboard, parts, strict=True):
             if each.failed is not None:  # its client has left
                 continue
+            try:
+                # The inputs are used up.
+                self._queue.hold(each.place, self._result_bytes(part))
+            except TfeBenchError as error:
+                each.fail(error)
+                continue
             each.events.put(wire.event("measured", **measured))
             for name, output in part.items():
                 self._reveal_to_client(each, name, output)
@@ -912,8 +1006,6 @@ class Worker:
             else:
                 each.stay()
                 self._queue.put_back(each.place)
-                if each.over.is_set():
-                    self._queue.leave(each.place)
         return riders
 
     def _boarded(self, program: jobs.Program, lead: Job, name: str, digest: str) -> Job | None:
@@ -935,7 +1027,7 @@ class Worker:
     def _dismiss(self, rider: Job, error: BaseException | None) -> None:
         """Ends a job that went with another."""
         rider.finish(error)
-        self._queue.leave(rider.place)
+        self._queue.finish(rider.place)
 
     def _inputs(self, party: Any, job: Job) -> Inputs:
         """A job's inputs as private tensors.
@@ -994,12 +1086,25 @@ class Worker:
             raise wrong[0]
         return inputs
 
+    def _result_parts(self, value: Any) -> tuple[str, ...]:
+        """Which parts of a result this party has, as far as a client needs them."""
+        return ("l1", "l2") if (self.party - value.dealer) % 3 == 0 else ("m",)
+
+    def _result_bytes(self, outputs: Mapping[str, Any]) -> int:
+        """What this party keeps of results until their client has taken them."""
+        return sum(
+            8 * math.prod(getattr(value, part).shape)
+            for value in outputs.values()
+            for part in self._result_parts(value)
+            if (self.party - value.dealer) % 3 != 2  # whose part is compared, not sent
+        )
+
     def _reveal_to_client(self, job: Job, name: str, value: Any) -> None:
         """Sends this party's parts of a result: the client alone puts them together."""
         import numpy as np
 
         role = (self.party - value.dealer) % 3
-        parts = ("l1", "l2") if role == 0 else ("m",)
+        parts = self._result_parts(value)
         if value.limbs not in (1, 2) or value.ring_bits != 64 * value.limbs:
             raise UsageError(
                 f"A program returns values over Z_2^64 or Z_2^128. Received: {value!r}."

@@ -10,11 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
 from tfe_bench.cluster.launch import LocalCluster
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.client import Client
 
 # Three workers import TensorFlow on few cores, beside whatever else runs there.
 PATIENCE = 120.0
@@ -70,11 +73,7 @@ class Processes:
 
     def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
         """The first true value of a condition."""
-        deadline = time.monotonic() + seconds
-        while not (value := condition()):
-            assert time.monotonic() < deadline, f"{what} within {seconds:.0f} s"
-            time.sleep(0.05)
-        return value
+        return wait_until(condition, what, seconds)
 
     def close(self) -> None:
         """Ends everything that was started or watched."""
@@ -170,6 +169,111 @@ class Hosts:
     def close(self) -> None:
         """Ends all workers."""
         self.processes.close()
+
+
+class Trio:
+    """Three workers in this process, whose insides a test can look at.
+
+    They also have the program "plain" (programs.py).
+
+    Args:
+        folder: for keys and what is kept.
+        clients: names; each has a certificate.
+        limits: of all three policies.
+    """
+
+    def __init__(self, folder: Path, clients: tuple[str, ...], **limits: Any) -> None:
+        from tfe_bench.cluster import tls
+        from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
+        from tfe_bench.cluster.policy import RevealRule, WorkerPolicy
+        from tfe_bench.cluster.worker import Worker
+
+        parties = [tls.make_certificate(tls.party_common_name(p), 60) for p in range(3)]
+        self._keys = {
+            name: tls.make_certificate(tls.client_common_name(name), 60) for name in clients
+        }
+        self._clients: list[Client] = []
+        ports = _free_ports()
+        self.config = ClusterConfig(
+            name="trio",
+            parties=tuple(
+                PartyConfig(p, f"party{p}", "127.0.0.1", ports[p], parties[p][1]) for p in range(3)
+            ),
+            clients=tuple(ClientConfig(name, self._keys[name][1]) for name in clients),
+            ring=64,
+            fractional_bits=16,
+            tls=True,
+        )
+        self.workers = []
+        for party in range(3):
+            key = folder / f"party{party}.key"
+            tls.write_private(key, parties[party][0])
+            policy = WorkerPolicy(
+                party,
+                key,
+                allow_programs=("*",),
+                reveal=(RevealRule("*", ("*",)),),
+                models=folder / f"models{party}",
+                **limits,
+            )
+            self.workers.append(Worker(self.config, policy))
+
+    def client(self, name: str) -> Client:
+        """A client on connections of its own."""
+        from tfe_bench.cluster.client import Client
+
+        client = Client(self.config, *self._keys[name])
+        self._clients.append(client)
+        client.wait_ready(PATIENCE)
+        return client
+
+    def tasks(self) -> list[str]:
+        """The coroutines that run on the workers' loops."""
+        import asyncio
+
+        async def names() -> list[str]:
+            here = asyncio.current_task()
+            return [t.get_coro().__qualname__ for t in asyncio.all_tasks() if t is not here]
+
+        return sorted(name for worker in self.workers for name in worker._on_loop(names()))
+
+    def idle(self) -> bool:
+        """Whether no worker has a job or a place for one."""
+        return not any(worker._jobs or worker._queue._places for worker in self.workers)
+
+    def close(self) -> None:
+        """Ends clients and workers."""
+        for client in self._clients:
+            client.close()
+        for worker in self.workers:
+            worker.stop()
+            worker._loop.call_soon_threadsafe(worker._loop.stop)
+
+
+@pytest.fixture(scope="module")
+def trio(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Trio]:
+    """Three workers in this process; a module's LIMITS are those of their policies."""
+    from tfe_bench.cluster import jobs
+
+    jobs._BUILT_IN["plain"] = "tests.cluster.programs:PROGRAM"
+    limits = getattr(request.module, "LIMITS", {})
+    three = Trio(tmp_path_factory.mktemp("trio"), ("analyst", "guest"), **limits)
+    try:
+        yield three
+    finally:
+        three.close()
+        del jobs._BUILT_IN["plain"]
+
+
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+    """The first true value of a condition."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what} within {seconds:.0f} s"
+        time.sleep(0.05)
+    return value
 
 
 def _free_ports() -> list[int]:

@@ -6,8 +6,15 @@ import threading
 
 import pytest
 
+from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.queueing import JobQueue, Place
-from tfe_bench.errors import ClusterError, QueueFull
+from tfe_bench.errors import ClusterError, PolicyError, QueueFull
+
+
+def _queue(party: int, total: int, per_client: int, **limits: int) -> JobQueue:
+    return JobQueue(
+        WorkerPolicy(party, max_jobs=total, max_jobs_per_client=per_client, **limits)  # type: ignore[arg-type]
+    )
 
 
 def _entered(queue: JobQueue, client: str, told: list[int] | None = None) -> Place:
@@ -18,7 +25,7 @@ def _entered(queue: JobQueue, client: str, told: list[int] | None = None) -> Pla
 
 
 def test_ready_jobs_run_in_the_order_in_which_they_came() -> None:
-    queue = JobQueue(0, 9, 9)
+    queue = _queue(0, 9, 9)
     first, second, third = (_entered(queue, name) for name in ("a", "b", "a"))
     for place in (third, first, second):
         queue.set_ready(place)
@@ -27,12 +34,12 @@ def test_ready_jobs_run_in_the_order_in_which_they_came() -> None:
         turn = queue.next()
         assert turn is not None
         order.append(turn)
-        queue.leave(turn)
+        queue.finish(turn)
     assert order == [first, second, third]
 
 
 def test_a_job_that_a_worker_lacks_is_overtaken() -> None:
-    queue = JobQueue(0, 9, 9)
+    queue = _queue(0, 9, 9)
     told: list[int] = []
     late = _entered(queue, "a", told)
     ready = _entered(queue, "b")
@@ -40,13 +47,13 @@ def test_a_job_that_a_worker_lacks_is_overtaken() -> None:
     assert queue.next() is ready
     queue.set_ready(late)
     assert told == [1] and queue.before(late) == 1
-    queue.leave(ready)
+    queue.finish(ready)
     assert told == [1, 0]
     assert queue.next() is late
 
 
 def test_whoever_waits_is_told_when_somebody_before_it_leaves() -> None:
-    queue = JobQueue(0, 9, 9)
+    queue = _queue(0, 9, 9)
     told: list[list[int]] = [[], [], []]
     places = [_entered(queue, "a", each) for each in told]
     for place in places:
@@ -55,13 +62,13 @@ def test_whoever_waits_is_told_when_somebody_before_it_leaves() -> None:
     queue.leave(places[1])
     queue.leave(places[1])  # twice is once
     assert told == [[], [1], [2, 1]]
-    queue.leave(places[0])
+    queue.finish(places[0])
     assert told[2] == [2, 1, 0]
     assert queue.others("a") == (False, 0) and queue.others("b") == (False, 1)
 
 
 def test_limits_are_refused_by_name_and_free_again() -> None:
-    queue = JobQueue(2, 3, 2)
+    queue = _queue(2, 3, 2)
     one = queue.enter("a")
     queue.enter("a")
     with pytest.raises(QueueFull, match=r"Party 2 takes 2 jobs of one client.*max_jobs_per_client"):
@@ -75,10 +82,42 @@ def test_limits_are_refused_by_name_and_free_again() -> None:
 
 
 def test_closing_ends_whoever_waits_for_a_job() -> None:
-    queue = JobQueue(0, 3, 2)
+    queue = _queue(0, 3, 2)
     got: list[Place | None] = []
     thread = threading.Thread(target=lambda: got.append(queue.next()))
     thread.start()
     queue.close()
     thread.join(10)
     assert got == [None]
+
+
+def test_a_place_is_held_until_its_turn_is_over_and_its_client_has_left() -> None:
+    for client_first in (True, False):
+        queue = _queue(0, 1, 1)
+        place = queue.enter("a")
+        queue.set_ready(place)
+        assert queue.next() is place
+        first, then = (queue.leave, queue.finish) if client_first else (queue.finish, queue.leave)
+        first(place)
+        with pytest.raises(QueueFull):
+            queue.enter("a")
+        assert queue.others("b") == (client_first, 0)
+        then(place)
+        queue.enter("a")
+
+
+def test_bytes_are_limited_for_a_job_a_client_and_all_and_go_with_their_place() -> None:
+    queue = _queue(1, 9, 9, max_bytes_per_job=10, max_bytes_per_client=15, max_bytes=20)
+    first, second, third = (queue.enter(name) for name in ("a", "a", "b"))
+    with pytest.raises(PolicyError, match=r"Party 1 keeps 10 bytes.*max_bytes_per_job"):
+        queue.hold(first, 11)
+    queue.hold(first, 10)
+    with pytest.raises(QueueFull, match=r"15 bytes.*max_bytes_per_client"):
+        queue.hold(second, 6)
+    queue.hold(second, 5)
+    with pytest.raises(QueueFull, match=r"20 bytes.*all jobs together.*max_bytes "):
+        queue.hold(third, 6)
+    queue.hold(first, 0)
+    queue.hold(third, 10)
+    queue.leave(third)
+    queue.hold(first, 10)

@@ -1,0 +1,34 @@
+"""Programs that tests order: next to nothing, a lot of output, a wait, a failure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.cluster.jobs import Context, Program
+from tfe_bench.errors import UsageError
+
+if TYPE_CHECKING:
+    from tfe_bench.protocols.sharing import Shared
+
+
+def _run(context: Context) -> Mapping[str, Shared]:
+    """What its parameters say: `fail`, `wait` (seconds), `words` (of output); else its inputs."""
+    parameters: Mapping[str, Any] = context.parameters
+    if parameters.get("fail"):
+        raise UsageError("As ordered.")
+    for _ in range(int(parameters.get("wait", 0) * 20)):
+        context.party.exchange(b"-")  # which fails when the job has ended
+        context.progress(0.5, "waiting")
+        time.sleep(0.05)
+    outputs: dict[str, Shared] = {name: context.inputs[name] for name in list(context.inputs)}
+    if words := parameters.get("words"):
+        import tensorflow as tf
+
+        [x] = outputs.values()
+        outputs = {"x": x.map(lambda part: tf.repeat(part, words))}
+    return outputs
+
+
+PROGRAM = Program("plain", _run, late=True)

@@ -1,0 +1,317 @@
+"""Somebody without a certificate opens connections: jobs go on, and others get in."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.cluster.conftest import wait_until
+from tfe_bench.cluster import doorkeeper, tls, wire
+from tfe_bench.cluster.client import Client, JobResult, PrivateInput, new_job
+from tfe_bench.cluster.doorkeeper import reserve_descriptors
+from tfe_bench.cluster.launch import Cluster
+from tfe_bench.cluster.seeds import Ring
+from tfe_bench.errors import ClusterError, ConfigError, JobCancelled, QueueFull
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Hosts, Trio
+
+LIMITS = {"max_connections": 64, "max_connections_per_address": 8}
+_DESCRIPTORS = 1024
+_X = {"x": PrivateInput(np.arange(3))}
+
+
+@pytest.fixture(autouse=True)
+def many_descriptors() -> Iterator[None]:
+    """The attacker is this process."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], min(before[1], 8192)), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+class _Idle:
+    """Connections that say nothing, or nonsense."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self._address = address
+        self._open: list[socket.socket] = []
+
+    def open(self, count: int, says: bytes = b"") -> None:
+        for _ in range(count):
+            with contextlib.suppress(OSError):  # they may be closed again before they are told of
+                connection = socket.create_connection(self._address, 5)
+                self._open.append(connection)
+                connection.sendall(says)
+                connection.setblocking(False)
+
+    def standing(self) -> int:
+        """How many the other side has not closed."""
+        return sum(map(_stands, self._open))
+
+    def close(self) -> None:
+        for each in self._open:
+            each.close()
+
+
+def _stands(connection: socket.socket) -> bool:
+    try:
+        return bool(connection.recv(1 << 16))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Hosts]:
+    """Three workers with as few descriptors as many systems give a process."""
+    from tests.cluster.conftest import Hosts
+
+    hosts = Hosts(tmp_path / "trial", ("analyst", "guest"))
+    try:
+        hosts.ensure()
+        for worker in hosts.workers.values():
+            resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (_DESCRIPTORS, _DESCRIPTORS))
+        yield hosts
+    finally:
+        hosts.close()
+
+
+def test_thousands_of_idle_connections_stop_no_job_and_keep_nobody_out(three: Hosts) -> None:
+    keys = np.arange(30_000)[::-1].copy()
+    long = _Ordered(three, "analyst", keys, repeat=1000)
+    assert long.runs.wait(120), long.ended
+    attack = _Idle(("127.0.0.1", three.ports[0]))
+    try:
+        attack.open(1100)
+        attack.open(1900, b"GET / HTTP/1.1\r\n\r\n")
+        wait_until(lambda: attack.standing() <= 40, "strangers are closed", 20)
+        assert _descriptors(three.workers[0].pid) < _DESCRIPTORS / 2
+        attack.open(1100)
+        # Somebody else, who is not connected yet, gets in meanwhile and orders a job.
+        other = _Ordered(three, "guest", keys[:9])
+        assert other.waits.wait(60), other.ended
+        assert not long.ended, long.ended
+        long.cluster.client.cancel(long.job)
+        assert isinstance(long.end(), JobCancelled), long.ended
+        result = other.end()
+        assert isinstance(result, JobResult), result
+        np.testing.assert_array_equal(result.outputs["keys"], np.sort(keys[:9]))
+    finally:
+        attack.close()
+    log = three.log(0)
+    told = [line for line in log.splitlines() if "connections from 127.0.0.1" in line]
+    assert told and "max_connections_per_address" in log
+    assert len(told) <= 8, told  # and not 4,100
+    assert "Too many open files" not in log
+
+
+class _Ordered:
+    """A sort in a thread of its own, on connections of its own."""
+
+    def __init__(self, hosts: Hosts, client: str, keys: Ring, **parameters: int) -> None:
+        self.job = new_job()
+        self.runs, self.waits = threading.Event(), threading.Event()
+        self.ended: list[JobResult | BaseException] = []
+        self.cluster = Cluster(hosts.cluster, client)
+        self._thread = threading.Thread(target=self._run, args=(keys, parameters), daemon=True)
+        self._thread.start()
+
+    def _run(self, keys: Ring, parameters: dict[str, int]) -> None:
+        def progress(fraction: float, text: str) -> None:
+            (self.waits if text.startswith("waiting") else self.runs).set()
+
+        try:
+            inputs = {"keys": PrivateInput(keys)}
+            found = self.cluster.client.run("sort", parameters, inputs, progress, self.job)
+            self.ended.append(found)
+        except BaseException as error:
+            self.ended.append(error)
+
+    def end(self) -> JobResult | BaseException:
+        self._thread.join(120)
+        self.cluster.close()
+        return self.ended[0]
+
+
+def test_strangers_are_closed_when_they_do_not_call(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = trio.client("analyst")
+    party = trio.config.parties[2]
+    monkeypatch.setattr(doorkeeper, "STRANGER_SECONDS", 0.5)
+    idle = _Idle((party.host, party.port))
+    idle.open(4)
+    wait_until(lambda: idle.standing() == 0, "all are closed", 30)
+    idle.close()
+    # A member's connection is not, however long it is quiet.
+    time.sleep(1.0)
+    assert client.run("plain", {}, _X).outputs["x"].size == 3
+    assert any("127.0.0.1: 4 closed: no call within" in line for line in caplog.messages)
+
+
+def test_the_oldest_strangers_make_room_for_the_newest(trio: Trio) -> None:
+    party = trio.config.parties[1]
+    first, second = (_Idle((party.host, party.port)) for _ in range(2))
+    try:
+        first.open(8)
+        wait_until(lambda: len(_strangers(trio, 1)) == 8, "they are seen")
+        second.open(8)
+        wait_until(lambda: first.standing() == 0, "the old ones are closed", 10)
+        assert second.standing() == 8
+        trio.client("guest")  # gets in
+    finally:
+        first.close()
+        second.close()
+
+
+def _strangers(trio: Trio, party: int) -> list[object]:
+    held = trio.workers[party]._door._held
+    return [c for c in list(held.values()) if not c.member and not c.shut]
+
+
+def test_a_wrong_certificate_is_told_with_its_address_and_seldom(
+    trio: Trio, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = tls.make_certificate(tls.client_common_name("analyst"), 60)
+    client = Client(trio.config, *wrong)
+    for _ in range(20):
+        with contextlib.suppress(Exception):
+            list(wire.stub(client._channels[0], wire.HELLO)(iter([b""]), timeout=5))
+    client.close()
+    told = "connections from 127.0.0.1: "
+    wait_until(lambda: any(m.startswith(told) for m in caplog.messages), "it is told", 10)
+    time.sleep(0.5)
+    # (one line a minute for each kind of end, and a test before this one may have had it)
+    assert sum(m.startswith(told) for m in caplog.messages) <= 3
+
+
+def test_a_member_holds_no_more_than_its_share(trio: Trio) -> None:
+    share = LIMITS["max_connections"] // 4
+    before = trio.workers[0]._door._count("guest")
+    clients = []
+    try:
+        with pytest.raises(QueueFull, match=rf"Party 0 takes {share} connections of one member"):
+            for _ in range(share + 1):
+                clients.append(trio.client("guest"))
+                clients[-1].ask(0, wire.STATUS)
+        # Another member is not concerned.
+        assert trio.client("analyst").run("plain", {}, _X).outputs["x"].size == 3
+    finally:
+        for client in clients:
+            client.close()
+    wait_until(lambda: trio.workers[0]._door._count("guest") <= before, "they are gone", 10)
+    assert trio.client("guest").run("plain", {}, _X).outputs["x"].size == 3
+
+
+def test_a_client_is_told_that_a_worker_takes_no_more_connections(
+    trio: Trio, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not that its certificate is wrong."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def refuse() -> None:  # as gRPC does above its limit
+            with contextlib.suppress(OSError):
+                while True:
+                    server.accept()[0].close()
+
+        threading.Thread(target=refuse, daemon=True).start()
+        parties = (
+            dataclasses.replace(trio.config.parties[0], port=port),
+            *trio.config.parties[1:],
+        )
+        config = dataclasses.replace(trio.config, parties=parties)
+        # (the others must not find that this is another cluster.toml)
+        digest = trio.config.digest()
+        monkeypatch.setattr(type(config), "digest", lambda _: digest)
+        client = Client(config, *trio._keys["analyst"])
+        try:
+            for attempt in (lambda: client.wait_ready(1), lambda: client.ask(0, wire.STATUS, 1)):
+                with pytest.raises(ClusterError, match="Party 0") as caught:
+                    attempt()
+                assert "takes no more" in str(caught.value)
+                assert "certificate" not in str(caught.value)
+            with pytest.raises(ClusterError) as caught:
+                client.run("plain", {}, _X)
+            assert "takes no more" in str(caught.value) and "party 0" in str(caught.value)
+            assert "certificate" not in str(caught.value)
+        finally:
+            client.close()
+            server.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_limit_on_descriptors_that_is_too_low_is_an_error_at_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    for soft, hard, raised, fits in (
+        (1024, 1024, [], True),
+        (256, 1024, [(1024, 1024)], True),
+        (256, 512, [(512, 512)], False),
+        (767, 767, [], False),
+        (768, 768, [], True),
+        (1024, resource.RLIM_INFINITY, [(65536, resource.RLIM_INFINITY)], True),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, [], True),
+    ):
+        asked.clear()
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limits=(soft, hard): limits)
+        if fits:
+            reserve_descriptors(512)
+        else:
+            with pytest.raises(ConfigError, match=rf"needs 768 .*limit of {hard}.*max_connections"):
+                reserve_descriptors(512)
+        assert asked == raised
+
+
+def test_addresses_are_read_in_every_way_in_which_grpc_writes_them() -> None:
+    for text, expected in (
+        ("ipv4:10.1.2.3:4567", ("10.1.2.3", 4567)),
+        ("ipv6:%5B::1%5D:5", ("::1", 5)),
+        ("ipv6:[2001:db8::2]:65535", ("2001:db8::2", 65535)),
+        ("ipv6:%5B::ffff:10.1.2.3%5D:5", ("10.1.2.3", 5)),
+        ("ipv6:%5Bfe80::1%25eth0%5D:5", ("fe80::1", 5)),
+        ("unix:/tmp/x", None),
+        ("ipv4:nonsense:5", None),
+        ("", None),
+    ):
+        assert doorkeeper._parsed(text) == expected
+
+
+def test_what_is_told_of_strangers_is_bounded_in_lines_and_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(doorkeeper.time, "monotonic", lambda: now[0])
+    told = doorkeeper._Complaints()
+    told.add("a", "ended")
+    assert told.lines() == ["connections from a: 1 ended"]
+    for _ in range(1000):
+        told.add("a", "ended")
+    assert told.lines() == []
+    now[0] += 61
+    assert told.lines() == ["connections from a: 1000 ended"]
+    for i in range(1000):
+        told.add(f"host{i}", "ended")
+    lines = told.lines()
+    assert len(lines) <= doorkeeper._MOST_TOLD + 1
+    assert any("other addresses: 9" in line for line in lines)
+    now[0] += 61
+    assert told.lines() == [] and told.lines() == [] and not told._hosts

@@ -1,0 +1,258 @@
+"""Clients that send too much, or nothing, or never read: others go on, and all of it ends.
+
+They have certificates and are allowed to order jobs; what they order is bounded.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import numpy as np
+import pytest
+
+from tests.cluster.conftest import wait_until
+from tfe_bench.cluster import handshake, wire
+from tfe_bench.cluster.client import Client, LateInput, PrivateInput, new_job
+from tfe_bench.errors import PolicyError, QueueFull, UsageError
+
+if TYPE_CHECKING:
+    from tests.cluster.conftest import Trio
+
+MEGABYTE = 1 << 20
+LIMITS: dict[str, Any] = {
+    "max_jobs": 4,
+    "max_jobs_per_client": 2,
+    "stall_seconds": 3.0,
+    "max_inputs": 5,
+    "max_bytes_per_job": 24 * MEGABYTE,
+    "max_bytes_per_client": 32 * MEGABYTE,
+}
+_X = {"x": PrivateInput(np.arange(3))}
+
+
+def _works(client: Client) -> None:
+    np.testing.assert_array_equal(client.run("plain", {}, _X).outputs["x"], np.arange(3))
+
+
+class _Raw:
+    """A job's three streams without a client's manners.
+
+    Args:
+        size: of its one input, in words.
+        data: what the evaluators are sent of it, in bytes.
+        late: whether the input is late.
+    """
+
+    def __init__(
+        self, client: Client, size: int, data: int, late: bool = False, **parameters: Any
+    ) -> None:
+        self.job = new_job()
+        self._over = threading.Event()
+        self.calls = []
+        for party in range(3):
+            seeds = {0: ("l1", "l2"), 1: ("l1",), 2: ("l2",)}[party]
+            row = {
+                "name": "x",
+                "shape": [size],
+                "fractional_bits": 0,
+                "limbs": 1,
+                "late": late,
+                "seeds": {name: bytes(16).hex() for name in seeds},
+            }
+            header = wire.event(
+                "submit",
+                job=self.job,
+                program="plain",
+                parameters=parameters,
+                version=handshake.version(),
+                ring=64,
+                fractional_bits=16,
+                cluster=client.config.digest(),
+                shaping=None,
+                warm_up_bytes=0,
+                inputs=[row],
+            )
+            chunks = list(wire.data(bytes(data))) if party else []
+            stub = wire.stub(client._channels[party], wire.JOB)
+            self.calls.append(stub(self._requests([header, *chunks]), timeout=120))
+
+    def _requests(self, blobs: list[bytes]) -> Iterator[bytes]:
+        yield from blobs
+        self._over.wait(120)
+
+    def told(self, party: int) -> dict[str, Any]:
+        """The error that a worker tells."""
+        reader = wire.Reader(iter(self.calls[party]))
+        while (event := reader.next_event()) is not None:
+            if event["event"] == "error":
+                return event
+        raise AssertionError("no error")
+
+    def leave(self) -> None:
+        self._over.set()
+        for call in self.calls:
+            call.cancel()
+
+
+def test_headers_whose_data_never_come_expire_and_give_their_places_back(trio: Trio) -> None:
+    analyst, guest = trio.client("analyst"), trio.client("guest")
+    lame = [_Raw(client, MEGABYTE // 8, 0) for client in (analyst, analyst, guest, guest)]
+    wait_until(lambda: all(len(w._queue._places) == 4 for w in trio.workers), "all are taken")
+    with pytest.raises(QueueFull):
+        guest.run("plain", {}, _X)
+    for each in lame:
+        error = each.told(1)
+        assert error["error"] == "PolicyError"
+        assert "did not send what was due" in error["message"]
+        assert "party 1" in error["message"] and "stall_seconds" in error["message"]
+    # Their streams are still open: the attackers wait.
+    wait_until(trio.idle, "the places are free", 30)
+    _works(guest)
+    for each in lame:
+        each.leave()
+
+
+def test_a_stream_that_stops_in_the_middle_expires_too(trio: Trio) -> None:
+    client = trio.client("analyst")
+    lame = _Raw(client, 3 * MEGABYTE // 8, 2 * MEGABYTE)
+    assert "stall_seconds" in lame.told(2)["message"]
+    wait_until(trio.idle, "its place is free", 30)
+    lame.leave()
+
+
+def test_chunks_are_whole_so_that_a_trickle_is_no_way_to_hold_a_place(trio: Trio) -> None:
+    lame = _Raw(trio.client("analyst"), MEGABYTE // 8, 1)
+    assert "incomplete or too long" in lame.told(1)["message"]
+    lame.leave()
+    wait_until(trio.idle, "its place is free", 30)
+
+
+def test_a_late_input_that_never_comes_ends_the_job_that_waits_for_it(trio: Trio) -> None:
+    client = trio.client("analyst")
+    lame = _Raw(client, MEGABYTE // 8, 0, late=True)
+    waiting = trio.client("guest")
+    _works(waiting)  # once the turn of the other has ended
+    error = lame.told(1)
+    assert "did not send what was due" in error["message"]
+    wait_until(trio.idle, "all places are free", 30)
+    lame.leave()
+
+
+def test_a_client_that_takes_long_between_messages_but_not_too_long_is_served(trio: Trio) -> None:
+    client = trio.client("analyst")
+
+    def make() -> PrivateInput:
+        time.sleep(LIMITS["stall_seconds"] / 4)
+        return PrivateInput(np.arange(5))
+
+    late = {name: LateInput((5,), 0, make) for name in "abcde"}  # longer than that in all
+    found = client.run("plain", {}, late).outputs
+    assert {k: v.tolist() for k, v in found.items()} == {k: [0, 1, 2, 3, 4] for k in late}
+
+
+@pytest.mark.parametrize("method", [wire.CANCEL, wire.MODELS, wire.JOB])
+@pytest.mark.parametrize("megabytes", [1, 64])
+def test_a_large_first_message_is_refused(trio: Trio, method: str, megabytes: int) -> None:
+    client = trio.client("analyst")
+    blob = b"E" + bytes(megabytes * MEGABYTE)
+    call = wire.stub(client._channels[1], method)(iter([blob]), timeout=60)
+    if megabytes == 1:
+        event = wire.Reader(iter(call)).next_event()
+        assert event is not None and event["event"] == "error"
+        asked = f"{len(blob)}." in event["message"] and "Party 1" in event["message"]
+        assert asked or (method == wire.JOB and "malformed" in event["message"])
+    else:
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call)
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert str(wire.MOST_MESSAGE_BYTES) in caught.value.details()
+    wait_until(trio.idle, "nothing is left", 30)
+
+
+def test_an_honest_client_says_itself_that_a_submission_is_too_large(trio: Trio) -> None:
+    with pytest.raises(UsageError, match=f"at most {wire.MOST_MESSAGE_BYTES} bytes"):
+        trio.client("analyst").run("plain", {"note": "x" * 3 * MEGABYTE}, _X)
+
+
+def test_inputs_are_limited_in_number_and_bytes(trio: Trio) -> None:
+    client = trio.client("analyst")
+    many = {f"x{i}": PrivateInput(np.arange(1)) for i in range(6)}
+    with pytest.raises(PolicyError, match=r"Received: 6, the limit is 5.*max_inputs"):
+        client.run("plain", {}, many)
+    half = PrivateInput(np.zeros(13 * MEGABYTE // 8, np.int64))
+    with pytest.raises(PolicyError, match=r"Party [12] keeps .* for one job.*max_bytes_per_job"):
+        client.run("plain", {}, {"a": half, "b": half})
+    wait_until(trio.idle, "nothing is left", 30)
+
+
+def test_inputs_that_wait_are_limited_for_each_client(trio: Trio) -> None:
+    client = trio.client("analyst")
+    first = _Raw(client, 23 * MEGABYTE // 8, 0)
+    wait_until(lambda: trio.workers[1]._jobs.get(first.job), "the first one is there")
+    words = 10 * MEGABYTE // 8
+    second = PrivateInput(np.zeros(words, np.int64))
+    with pytest.raises(QueueFull, match=r"one client's jobs.*max_bytes_per_client"):
+        client.run("plain", {}, {"a": second})
+    # Somebody else is not concerned.
+    found = trio.client("guest").run("plain", {}, {"a": second})
+    assert found.outputs["a"].size == words
+    first.leave()
+    wait_until(trio.idle, "nothing is left", 30)
+
+
+def _held(trio: Trio) -> list[int]:
+    return [sum(place.held for place in worker._queue._places) for worker in trio.workers]
+
+
+def test_results_that_are_not_taken_hold_their_place_and_are_dropped(trio: Trio) -> None:
+    client, guest = trio.client("analyst"), trio.client("guest")
+    words = 10 * MEGABYTE // 8
+    lame = _Raw(client, 1, 8, words=words)
+    wait_until(lambda: _held(trio)[0] == 2 * 8 * words, "party 0 holds the results")
+    assert _held(trio)[2] <= 8  # which compares only
+    wait_until(lambda: not any(p.running for p in trio.workers[0]._queue._places), "its turn ends")
+    status = client.status()[0]
+    assert isinstance(status, dict)
+    assert [job["state"] for job in status["jobs"]] == ["delivering"]
+    # It is no longer in the way of others, but counts among its client's.
+    _works(guest)
+    assert trio.workers[0]._queue.others("guest") == (False, 0)
+    with pytest.raises(QueueFull, match=r"Party 0 keeps .*max_bytes_per_client"):
+        client.run("plain", {"words": words}, {"x": PrivateInput(np.arange(1))})
+    assert len(trio.workers[0]._queue._places) == 1
+    wait_until(trio.idle, "the results are dropped", 60)
+    assert _held(trio) == [0, 0, 0]
+    lame.leave()
+    wait_until(lambda: _answers(client), "the client may connect again")
+    found = client.run("plain", {"words": words}, {"x": PrivateInput(np.arange(1))})
+    assert found.outputs["x"].size == words
+
+
+def _answers(client: Client) -> bool:
+    return all(isinstance(answer, dict) for answer in client.status())
+
+
+def test_results_that_are_read_slowly_are_all_delivered(trio: Trio) -> None:
+    """Longer in all than what is allowed for one message."""
+    client = trio.client("analyst")
+    words = 4 * MEGABYTE // 8
+    slow = _Raw(client, 1, 8, words=words)
+    size, began = 0, time.monotonic()
+    others = [threading.Thread(target=list, args=(call,)) for call in slow.calls[1:]]
+    for thread in others:
+        thread.start()
+    for blob in slow.calls[0]:
+        time.sleep(LIMITS["stall_seconds"] / 6)
+        size += len(blob) - 1 if blob.startswith(b"D") else 0
+        if size == 2 * 8 * words:
+            break
+    assert time.monotonic() - began > LIMITS["stall_seconds"]
+    assert size == 2 * 8 * words
+    slow.leave()
+    for thread in others:
+        thread.join(60)
+    wait_until(trio.idle, "its place is free", 30)
