@@ -53,20 +53,24 @@ Words = np.ndarray[Any, Any]
 # ---- the order
 
 
-def explain(moves: Mapping[Hashable, set[Hashable]], regions: set[Hashable]) -> dict[Any, Any]:
+def explain(
+    moves: Mapping[Any, set[Any]], covers: Mapping[Any, set[Any]] | None = None
+) -> dict[Any, Any]:
     """The pad of each region that can be explained.
 
     Args:
         moves: of each pad that the party lacks, the regions that it moves.
+        covers: those that it can explain, if not all.
     """
-    left, found = set(regions), {}
-    waiting = {pad: moved & left for pad, moved in moves.items()}
-    while ready := {pad: moved for pad, moved in waiting.items() if len(moved) == 1}:
-        for pad, moved in ready.items():
-            found.setdefault(next(iter(moved)), pad)
-        left -= found.keys()
-        waiting = {pad: moved & left for pad, moved in waiting.items()}
-    return found
+    found: dict[Any, Any] = {}
+    while True:
+        before = len(found)
+        for pad, moved in moves.items():
+            left = moved - found.keys()
+            if len(left) == 1 and (covers is None or left <= covers[pad]):
+                found[left.pop()] = pad
+        if len(found) == before:
+            return found
 
 
 # ---- what is watched
@@ -211,9 +215,7 @@ class _Received:
         # party i holds the keys i and i + 1
         self._moved = {pad: m for pad, m in moved.items() if pad.stream.key == (party + 2) % 3}
         self.regions = {m: list(self._cut(m, moved, log)) for m in view}
-        moves = {pad: set(self._touched(m)) for pad, m in self._moved.items()}
-        every = {r for regions in self.regions.values() for r in regions}
-        self.explained: dict[Region, Pad] = explain(moves, every)
+        self._moves = {pad: set(self._touched(m)) for pad, m in self._moved.items()}
 
     def _cut(self, message: Message, moved: Mapping[Pad, Moved], log: Words) -> Iterator[Region]:
         data = self._view[message]
@@ -246,22 +248,33 @@ class _Received:
     def _modular(self, message: Message) -> bool:
         return message.slot == 0 and self._names[message.site] in RESIDUES
 
-    def _ends(self, r: Region) -> bool:
-        """Whether the pad of a region must move both of its ends."""
-        return r.message.slot != -1 and not self._modular(r.message)
-
     def heads(self) -> set[tuple[Stream, int]]:
         """Streams, and the bit of their words that must move the highest bit of a region."""
-        explained = self.explained.items()
-        return {(pad.stream, min(63, r.end - r.start - 1)) for r, pad in explained if self._ends(r)}
+        return {
+            (pad.stream, r.end - r.start - 1)
+            for pad, moved in self._moves.items()
+            for r in moved
+            if r.end - r.start <= 64
+        }
 
-    def covers(self, r: Region, heads: Mapping[tuple[Stream, int], Moved]) -> bool:
-        """Whether the pad of a region moves its lowest bit and its highest."""
-        pad = self.explained.get(r)
-        if pad is None or not self._ends(r):
-            return pad is not None
-        top = heads[pad.stream, min(63, r.end - r.start - 1)].get(r.message, 0)
-        return bool(self._moved[pad][r.message] >> r.start & 1 and top >> r.end - 1 & 1)
+    def _covers(self, pad: Pad, r: Region, heads: Mapping[tuple[Stream, int], Moved]) -> bool:
+        """Whether a pad that moves a region moves all of it."""
+        if _permutes(pad.stream, self._names):
+            return r.message.slot == -1
+        if self._modular(r.message):
+            return pad.stream.site == r.message.site
+        low = self._moved[pad][r.message] >> r.start & 1
+        high = heads.get((pad.stream, r.end - r.start - 1), {}).get(r.message, 0) >> r.end - 1 & 1
+        return bool(low and high)
+
+    def unexplained(self, heads: Mapping[tuple[Stream, int], Moved]) -> list[Region]:
+        """The regions that have no pad of their own."""
+        covers = {
+            pad: {r for r in moved if self._covers(pad, r, heads)}
+            for pad, moved in self._moves.items()
+        }
+        found = explain(self._moves, covers)
+        return [r for each in self.regions.values() for r in each if r not in found]
 
     def text(self, r: Region) -> str:
         """What a region is."""
@@ -271,6 +284,10 @@ class _Received:
             f"{self._names[site]} (site {site}, step {step}, iteration {iteration}): {what}, bits "
             f"{r.start} to {r.end}"
         )
+
+
+def _permutes(stream: Stream, names: Mapping[int, str]) -> bool:
+    return names[stream.site] == "shuffle" and stream.tensor in PERMUTATIONS
 
 
 # ---- one protocol
@@ -344,7 +361,7 @@ def _pads(log: Words, names: Mapping[int, str]) -> list[Pad]:
     found = []
     for stream, words in sizes.items():
         name, each = names[stream.site], 1
-        if name == "shuffle" and stream.tensor in PERMUTATIONS:
+        if _permutes(stream, names):
             each = max(1, words)
         elif stream.tensor == 0:
             each = RESIDUES.get(name, 1)
@@ -364,8 +381,8 @@ class _Experiment:
         self.received: list[_Received] = []
         self.heads: list[tuple[Stream, int]] = []
 
-    def explain(self) -> list[tuple[Pad, int]]:
-        """Finds the order of each party, and what is to be changed to see that pads cover."""
+    def second(self) -> list[tuple[Pad, int]]:
+        """What else is to be changed: to see that pads cover."""
         for p in range(3):
             moved = dict(zip(self.pads, self.moved[p], strict=True))
             self.received.append(_Received(p, self.base[p], moved, self.log, self.names))
@@ -374,12 +391,11 @@ class _Experiment:
         return [(Pad(stream, 0, ends[stream]), 1 << bit) for stream, bit in self.heads]
 
     def outcome(self, publishes: bool) -> Outcome:
+        """What was found."""
         unexplained, regions = [], []
         for received, tops in zip(self.received, self.tops, strict=True):
-            heads = dict(zip(self.heads, tops, strict=True))
-            every = [r for each in received.regions.values() for r in each]
-            bare = [r for r in every if not received.covers(r, heads)]
-            regions.append(len(every))
+            bare = received.unexplained(dict(zip(self.heads, tops, strict=True)))
+            regions.append(sum(len(each) for each in received.regions.values()))
             unexplained.append(
                 [received.text(r) for r in bare if not (publishes and r.message.slot == -1)]
             )
@@ -430,7 +446,7 @@ def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
             )
             made.base[p] = base
             made.moved[p] = changed([(pad, ALL) for pad in made.pads])
-            made.tops[p] = changed(together(made.explain))
+            made.tops[p] = changed(together(made.second))
         return made
 
     with watch.watching():
