@@ -212,7 +212,7 @@ def simulate(
             raise failures[0][1]
         counters = [party.counters()["payload"] for party in parties]
         rounds = [party.rounds() for party in parties]
-        pads = [_pads(handle) for handle in handles] if record else []
+        pads = [log_of(party) for party in parties] if record else []
     finally:
         for handle in handles:
             native.session_drop(handle)
@@ -253,12 +253,32 @@ def assert_costs(calls: Sequence[tuple[int, list[Any]]], cost: Cost, dealer: int
     assert found == declared, f"measured {found}, declared {declared}"
 
 
-def _pads(handle: int) -> np.ndarray[Any, Any]:
+def log_of(party: Party) -> np.ndarray[Any, Any]:
+    """A party's debug log of masks so far (tests only; `simulate` with record=True)."""
     native = ops.native()
-    count = native.records(handle, None, 0)
+    count = native.records(party.handle, None, 0)
     out = np.zeros(count, _RECORD)
-    native.records(handle, out.ctypes.data_as(ctypes.c_void_p), count)
+    native.records(party.handle, out.ctypes.data_as(ctypes.c_void_p), count)
     return out
+
+
+def replay(party: Party, steps: int, hi: int = 0, lo: int = 0, words: Any = ()) -> None:
+    """Lets the next calls use the masks of earlier ones, but for one stream (tests only).
+
+    Called by all parties between graph calls.  With it a test asks what one mask moves.
+
+    Args:
+        steps: masks are numbered as if so many of the steps so far had not been.
+        hi, lo: where the stream begins, as in the log of masks.
+        words: added to it bit by bit, uint64; a permutation is reversed if there are any.
+
+    Raises:
+        ProtocolError: the session is not simulated.
+    """
+    native, added = ops.native(), np.ascontiguousarray(words, np.uint64)
+    party.check(native.error_of("session_replay", party.handle, steps))
+    at = added.ctypes.data_as(ctypes.c_void_p)
+    party.check(native.error_of("session_alter", party.handle, hi, lo, at, added.size))
 
 
 def _settled(value: Any) -> Any:

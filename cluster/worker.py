@@ -63,7 +63,6 @@ from tfe_bench.errors import (
 MEET_SECONDS = 12.0
 # What party 0 says on a job's stream when its turn has come.
 GO = b"go"
-# A job's name, or a kind of what is kept.
 _RPC_THREADS = 192
 # A client's jobs, and a few questions beside them.
 _CALLS_PER_CONNECTION = MOST_JOBS + 24

@@ -82,9 +82,10 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
         Ring elements, int64, signed (with an axis of 2 words where x is wide), at those who learn
         them; None elsewhere.
 
-    Rounds: 1.  Bits sent: 64 per element and learning party.  A truncated value gives away one
-    comparison of its dropped bits as well (docs/threat_model.md, the carry bit), unless it comes
-    from truncate(.., "exact").
+    Rounds: 1.  Bits sent: 64 per element and learning party.  A value of a small ring is sent in
+    whole words too, but only the bits of its ring: the others may hold more than it says.  A
+    truncated value gives away one comparison of its dropped bits as well (docs/threat_model.md, the
+    carry bit), unless it comes from truncate(.., "exact").
     """
     import tensorflow as tf
 
@@ -97,25 +98,32 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
     learns = (0, 1, 2) if to is None else (to,)
     if s.e1 in learns:
         if s.is_dealer:
-            s.send(_held(x.l2), s.e1, slot=0)
+            s.send(_in_ring(x.l2, x), s.e1, slot=0)
         elif s.is_e1:
             result = _value(x.m, x.l1, s.recv(shape, s.d, slot=0), x)
     if s.e2 in learns:
         if s.is_e1:
-            s.send(_held(x.l1), s.e2, slot=1)
+            s.send(_in_ring(x.l1, x), s.e2, slot=1)
         elif s.is_e2:
             result = _value(x.m, s.recv(shape, s.e1, slot=1), x.l2, x)
     if s.d in learns:
         if s.is_e2:
-            s.send(_held(x.m), s.d, slot=2)
+            s.send(_in_ring(x.m, x), s.d, slot=2)
         elif s.is_dealer:
             result = _value(s.recv(shape, s.e2, slot=2), x.l1, x.l2, x)
     return result
 
 
-def _held(part: tf.Tensor | None) -> tf.Tensor:
+def _in_ring(part: tf.Tensor | None, x: Shared) -> tf.Tensor:
+    """A part of x, which is held here, modulo x's ring."""
+    import tensorflow as tf
+
     assert part is not None
-    return part
+    if x.ring_bits == 64 * x.limbs:
+        return part
+    left = [min(64, max(0, x.ring_bits - 64 * word)) for word in range(x.limbs)]
+    ring = [(1 << bits) - 1 if bits < 64 else -1 for bits in left]
+    return tf.bitwise.bitwise_and(part, tf.constant(ring if x.limbs == 2 else ring[0], tf.int64))
 
 
 def _value(m: Any, l1: Any, l2: Any, x: Shared) -> Any:
@@ -168,11 +176,21 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
             raise UsageError("reveal_bits wants bits that the evaluators hold completely.")
     else:
         assert bits.share is not None
-        s.send(bits.share, s.other, slot=0)
+        share = _first(bits.share, bits.n)
+        s.send(share, s.other, slot=0)
         zero = s.mask(K3, 0, words)
-        s.send(tf.bitwise.bitwise_xor(bits.share, zero), s.d, slot=1)
-        result = tf.bitwise.bitwise_xor(bits.share, s.recv(words, s.other, slot=0))
+        s.send(tf.bitwise.bitwise_xor(share, zero), s.d, slot=1)
+        result = tf.bitwise.bitwise_xor(share, s.recv(words, s.other, slot=0))
     return result
+
+
+def _first(words: tf.Tensor, n: tf.Tensor) -> tf.Tensor:
+    """The first n bits; what else the last word holds is nobody's business."""
+    import tensorflow as tf
+
+    left = n - 64 * tf.range(tf.size(words, out_type=tf.int64), dtype=tf.int64)
+    some = tf.bitwise.left_shift(tf.ones_like(left), tf.clip_by_value(left, 0, 63)) - 1
+    return tf.bitwise.bitwise_and(words, tf.where(left < 64, some, tf.constant(-1, tf.int64)))
 
 
 def reveal_bits_cost(n: int) -> Cost:

@@ -20,6 +20,7 @@ _ERROR_BYTES = 512
 _MARK = re.compile(rb"tfe_bench ops built for TensorFlow ([0-9][0-9A-Za-z.+-]*)")
 
 _i64 = ctypes.c_int64
+_u64 = ctypes.c_uint64
 _ptr = ctypes.c_void_p
 _text = ctypes.c_char_p
 
@@ -32,6 +33,8 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfe_session_drop": (None, [_i64]),
     "tfe_session_link": (_i64, [_i64, _i64, _i64, _text]),
     "tfe_session_fault": (_i64, [_i64, _i64, _text]),
+    "tfe_session_replay": (_i64, [_i64, _i64, _text]),
+    "tfe_session_alter": (_i64, [_i64, _u64, _u64, _ptr, _i64, _text]),
     "tfe_step_begin": (_i64, [_i64, _i64, _i64, _i64, _text]),
     "tfe_step_end": (None, [_i64, _i64]),
     "tfe_abort": (None, [_i64, _text]),

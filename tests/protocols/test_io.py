@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -13,7 +15,7 @@ from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols import arithmetic, convert, io
 from tfe_bench.protocols.cost import Cost
-from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.party import Party, Site
 from tfe_bench.protocols.sharing import EvaluatorBits, Shared
 from tfe_bench.protocols.truncation import truncate_reduce
 
@@ -28,6 +30,7 @@ EDGES = np.array(
 )
 SIZES = (1, 63, 64, 65, 1000)
 ROLES = ("dealer", "e1", "e2")
+LACKS = ("m", "l2", "l1")  # of a value, by role
 
 
 def unpacked(words: Array, n: int) -> Array:
@@ -141,6 +144,102 @@ def test_values_of_short_and_wide_rings_are_revealed_as_signed_values(dealer: in
         assert lifted[0] == [0] * len(EDGES)
         assert lifted[1] == [signed(v, 105) for v in unsigned]
         assert lifted[2] == [signed(-v, 105) for v in unsigned]
+
+
+def _parts_of(party: int, dealer: int, parts: dict[str, Array], **about: Any) -> Shared:
+    """What a party holds of m, l1 and l2."""
+    import tensorflow as tf
+
+    lacks = LACKS[(party - dealer) % 3]
+    held = {k: None if k == lacks else tf.constant(a) for k, a in parts.items()}
+    return Shared(**held, dealer=dealer, **about)
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """What is received in the graphs that a test traces, by party."""
+    found: list[list[Any]] = [[], [], []]
+    recv = Site.recv
+
+    def listening(site: Site, *arguments: Any, **options: Any) -> Any:
+        data = recv(site, *arguments, **options)
+        found[site.party.index].append(data)
+        return data
+
+    monkeypatch.setattr(Site, "recv", listening)
+    return found
+
+
+@pytest.mark.parametrize(
+    "rings",
+    [[2, 8, 31, 32, 63, 64, 65, 96, 128], pytest.param(range(2, 129), marks=pytest.mark.slow)],
+    ids=["some", "all"],
+)
+@pytest.mark.parametrize("dealer", range(3))
+def test_what_reveal_sends_determines_no_more_than_the_result(
+    dealer: int, rings: Sequence[int], heard: list[list[Any]], rng: np.random.Generator
+) -> None:
+    """A reader lacks one part.  Other bits outside of the ring make another secret word of it, with
+    the same result."""
+    cases = []
+    for bits in rings:
+        limbs = 1 if bits <= 64 else 2
+        shape = (5,) if limbs == 1 else (5, 2)
+        words = rng.integers(INT64.min, INT64.max, (4, *shape), endpoint=True)
+        kept = [min(64, max(0, bits - 64 * i)) for i in range(limbs)]
+        above = np.array([2**64 - (1 << k) for k in kept], np.uint64).view(np.int64)
+        about = {"limbs": limbs, "bits": bits % (64 * limbs)}
+        cases.append((about, dict(zip(LACKS, words, strict=False)), words[3] & above))
+
+    def revealed(p: Party, about: Any, parts: dict[str, Array], more: Array) -> Any:
+        heard[p.index].clear()
+        results = []
+        for to in range(3):
+            lacked = LACKS[(to - dealer) % 3]
+            for part in (parts[lacked], parts[lacked] ^ more):
+                x = _parts_of(p.index, dealer, {**parts, lacked: part}, **about)
+                results.append(io.reveal(p, x, to))
+        return [r for r in results if r is not None], list(heard[p.index])
+
+    def program(p: Party) -> Any:
+        return [p.function(functools.partial(revealed, p, *case))() for case in cases]
+
+    for out in simulate(program).outputs:
+        for results, received in out:
+            assert len(results) == len(received) == 2
+            assert np.array_equal(*results) and np.array_equal(*received)
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_what_reveal_bits_sends_determines_no_more_than_the_bits(
+    dealer: int, heard: list[list[Any]], seed: int, rng: np.random.Generator
+) -> None:
+    """Whatever else the last word of the shares holds."""
+    values = [rng.integers(0, 2, n) for n in (1, 3, 63, 64, 65)]
+
+    def program(p: Party) -> Any:
+        import tensorflow as tf
+
+        def other(bits: EvaluatorBits, n: int) -> EvaluatorBits:
+            if bits.share is None or n % 64 == 0:
+                return bits
+            beyond = int(words.integers(INT64.min, INT64.max)) >> n % 64 << n % 64
+            last = tf.constant([0] * (n // 64) + [beyond], tf.int64)
+            return replace(bits, share=tf.bitwise.bitwise_xor(bits.share, last))
+
+        words = np.random.default_rng(seed + p.index)
+        bits = [bit_share(v, p.index, dealer, seed) for v in values]
+
+        def both() -> Any:
+            pairs = [(b, other(b, len(v))) for b, v in zip(bits, values, strict=True)]
+            return [io.reveal_bits(p, b) for pair in pairs for b in pair], list(heard[p.index])
+
+        return p.function(both)()
+
+    for party, (results, received) in enumerate(simulate(program).outputs):
+        assert all(map(np.array_equal, results[::2], results[1::2]))
+        if party != dealer:  # which gets halves under fresh masks, whose sum is the result
+            assert all(map(np.array_equal, received[::2], received[1::2]))
 
 
 @pytest.mark.parametrize("to", [3, -1, "all"])

@@ -129,6 +129,20 @@ Error Session::SetFault(Fault fault) {
   return "";
 }
 
+Error Session::Replay(int64_t steps) {
+  if (!simulated_) return "masks are replayed in simulated sessions only";
+  replayed_steps_ = steps;
+  return "";
+}
+
+Error Session::Alter(uint64_t hi, uint64_t lo, const uint64_t* words, size_t count) {
+  if (!simulated_) return "masks are altered in simulated sessions only";
+  altered_hi_ = hi;
+  altered_lo_ = lo;
+  alteration_.assign(words, words + count);
+  return "";
+}
+
 Error Session::Stream(KeyRole role, int dealer, int64_t site, int64_t step, int64_t iteration,
                       int64_t tensor, uint64_t bytes, PrfStream* out) {
   const int key = role == kK2 ? dealer : role == kK1 ? (dealer + 1) % 3 : (dealer + 2) % 3;
@@ -140,6 +154,7 @@ Error Session::Stream(KeyRole role, int dealer, int64_t site, int64_t step, int6
   if (iteration < 0 || iteration >> kIterationBits) return "mask numbering: iteration out of range";
   if (tensor < 0 || tensor >> kTensorBits) return "mask numbering: tensor out of range";
   if (bytes / 16 >= kMaxBlocks) return "mask numbering: tensor too large for one mask";
+  step -= replayed_steps_;
   if (fault_ == kReuseCounter) step = 1;
   out->key = &keys_[key];
   out->hi = static_cast<uint64_t>(site) << kStepBits | static_cast<uint64_t>(step);
@@ -901,6 +916,16 @@ void FillMask(const Session& session, const PrfStream& stream, uint64_t first_bl
   AesCtr(*stream.key, stream.hi, stream.lo + first_block, blocks, out);
   if (session.fault() == kReuseBlock) {
     for (uint64_t i = 1; i < blocks; i += 2) std::memcpy(out + 16 * i, out + 16 * (i - 1), 16);
+  }
+  if (const std::vector<uint64_t>* words = session.Altered(stream)) {
+    const uint64_t end = std::min<uint64_t>(2 * (first_block + blocks), words->size());
+    for (uint64_t i = 2 * first_block; i < end; ++i) {
+      uint8_t* at = out + 8 * (i - 2 * first_block);
+      uint64_t word;
+      std::memcpy(&word, at, 8);
+      word ^= (*words)[i];
+      std::memcpy(at, &word, 8);
+    }
   }
 }
 

@@ -98,6 +98,17 @@ class Session : public std::enable_shared_from_this<Session> {
   bool simulated() const { return simulated_; }
   Fault fault() const { return fault_; }
   Error SetFault(Fault fault);
+  // Tests of joint views (simulated sessions only, between graph calls): masks are numbered as if
+  // so many steps had not been, so that a program runs again under the masks it had ...
+  Error Replay(int64_t steps);
+  // ... except for one stream, to which these words are added bit by bit (XOR); no words: to none.
+  Error Alter(uint64_t hi, uint64_t lo, const uint64_t* words, size_t count);
+  // The words for a stream; nullptr: it is as it should be.
+  const std::vector<uint64_t>* Altered(const PrfStream& stream) const {
+    return alteration_.empty() || stream.hi != altered_hi_ || stream.lo != altered_lo_
+               ? nullptr
+               : &alteration_;
+  }
 
   int PartyOf(Role role, int dealer) const { return (dealer + static_cast<int>(role)) % 3; }
   Role RoleOf(int dealer) const { return static_cast<Role>((party_ - dealer + 3) % 3); }
@@ -249,6 +260,9 @@ class Session : public std::enable_shared_from_this<Session> {
   const int party_;
   const bool simulated_;
   Fault fault_ = kNoFault;
+  int64_t replayed_steps_ = 0;
+  uint64_t altered_hi_ = 0, altered_lo_ = 0;
+  std::vector<uint64_t> alteration_;
   AesKey keys_[3];
   bool has_key_[3];
   std::weak_ptr<Session> linked_[3];
@@ -285,7 +299,7 @@ int64_t RegisterSession(std::shared_ptr<Session> session);
 std::shared_ptr<Session> FindSession(int64_t handle);
 void DropSession(int64_t handle);
 
-// Fills out with the stream's words from block `first`; honours a seeded fault.
+// Fills out with the stream's words from block `first`; honours a seeded fault or alteration.
 void FillMask(const Session& session, const PrfStream& stream, uint64_t first_block,
               uint64_t blocks, uint8_t* out);
 

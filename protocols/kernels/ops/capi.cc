@@ -73,6 +73,18 @@ int64_t tfe_session_fault(int64_t handle, int64_t fault, char* error) {
   return s ? Result(error, s->SetFault(static_cast<tfe_bench::Fault>(fault))) : Fail(error, kGone);
 }
 
+int64_t tfe_session_replay(int64_t handle, int64_t steps, char* error) {
+  auto s = FindSession(handle);
+  return s ? Result(error, s->Replay(steps)) : Fail(error, kGone);
+}
+
+int64_t tfe_session_alter(int64_t handle, uint64_t hi, uint64_t lo, const uint64_t* words,
+                          int64_t count, char* error) {
+  auto s = FindSession(handle);
+  return s ? Result(error, s->Alter(hi, lo, words, static_cast<size_t>(count)))
+           : Fail(error, kGone);
+}
+
 int64_t tfe_step_begin(int64_t handle, int64_t step, int64_t control, int64_t run_ahead,
                        char* error) {
   auto s = FindSession(handle);

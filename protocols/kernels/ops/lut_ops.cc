@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "protocols/kernels/core/lut.h"
-#include "protocols/kernels/ops/session_op.h"
+#include "protocols/kernels/ops/chunks.h"
 
 namespace tfe_bench {
 namespace {
@@ -163,6 +163,11 @@ class LutDealOp : public LutOp {
     });
     job.call.session->Record(job.streams[kDealtStream], kMasked, Words(message),
                              message->NumElements() * 8);
+    for (int level = 0; level < recipe_.levels; ++level) {
+      for (int stream : {LevelMaskK1(level), LevelMaskK2(level)}) {
+        RecordShare(job.call, job.streams[stream], recipe_.OpenPlanes(level) * job.words);
+      }
+    }
   }
 };
 
@@ -184,6 +189,9 @@ class LutOpenOp : public LutOp {
     Run(context, job, [&](uint8_t* scratch, int64_t begin, int64_t end) {
       Lut().open(recipe_, job.words, m, dealt, job.mask, Words(message), scratch, begin, end);
     });
+    if (job.role == kE1) {
+      RecordShare(job.call, job.streams[kDealtStream], recipe_.DealtPlanes() * job.words);
+    }
     const int own = job.role == kE1 ? LevelMaskK1(0) : LevelMaskK2(0);
     job.call.session->Record(job.streams[own], kMasked, Words(message),
                              message->NumElements() * 8);

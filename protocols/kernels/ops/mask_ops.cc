@@ -154,6 +154,7 @@ class PermutationOp : public OpKernel {
           continue;
         }
         RandomPermutation(*stream.key, stream.hi, stream.lo + r * blocks_per_row, n, to + r * n);
+        if (call.session->Altered(stream)) std::reverse(to + r * n, to + (r + 1) * n);
       }
     });
     call.session->Record(stream, kShare, to, rows * n * 4);

@@ -1,0 +1,462 @@
+"""Whether all that a party receives, taken together, could be made up without any secret.
+
+One message that looks random proves little: two of them may hide behind one mask, or behind a mask
+that their receiver can make.  So the masks are moved, one at a time.  Keys and steps are frozen, so
+that a protocol says the same words in every run; then one word of one pad stream is replaced at both
+of its holders, and what each party receives is compared.
+
+A party lacks one of the three keys.  If what it received can be put into an order in which each
+region (a word, or an element of a packed message) has a pad of that key which moves it and nothing
+that is still to be explained, then the regions are independent and uniform together: given all pads
+but the first, the first region is uniform; without it, so is the second; and so on.  `explain` looks
+for that order.  (That a pad which moves a region makes it uniform is what the statistics of
+test_views.py are about.)  Where there is none, two regions share their only pad, or one has none.
+
+A pad explains a region if it moves its lowest bit, none below, and its highest: so that it covers
+the element, not a part of it.  Elements of packed messages are found by what the pads of their sender
+move: no protocol has to tell its layout.
+
+What `reveal` and `reveal_bits` publish takes the place of the message that led to it (the message is
+the result less what its receiver holds).  A result cannot be explained and need not, where the
+protocol is there to publish it; but no pad that moves it explains anything else.
+
+All of it is deterministic: the keys are fixed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+
+from tfe_bench.cluster.simulate import log_of, replay, simulate
+from tfe_bench.protocols import io, ops
+from tfe_bench.protocols.party import Party, Site
+from tfe_bench.protocols.sharing import Shared
+
+ALL = 2**64 - 1
+PATIENCE = 300.0  # seconds until parties that wait for each other give up
+# Sites whose message 0 and tensor 0 are residues: words of one.  Their modulus is no power of two.
+RESIDUES = {"exp_one_round": 4, "select_exp": 4, "exp_prime": 1}
+PERMUTATIONS = (0, 1, 2)  # tensors of a shuffle that are permutations: each is one pad
+Words = np.ndarray[Any, Any]
+
+
+# ---- the order
+
+
+def explain(
+    moves: Mapping[Any, set[Any]], covers: Mapping[Any, set[Any]] | None = None
+) -> dict[Any, Any]:
+    """The pad of each region that can be explained.
+
+    Args:
+        moves: of each pad that the party lacks, the regions that it moves.
+        covers: those that it can explain, if not all.
+    """
+    found: dict[Any, Any] = {}
+    while True:
+        before = len(found)
+        for pad, moved in moves.items():
+            left = moved - found.keys()
+            if len(left) == 1 and (covers is None or left <= covers[pad]):
+                found[left.pop()] = pad
+        if len(found) == before:
+            return found
+
+
+# ---- what is watched
+
+
+class Message(NamedTuple):
+    """Which message of a run; steps count from its beginning, slot -1 is a published result."""
+
+    step: int
+    iteration: int
+    site: int
+    slot: int
+    source: int
+
+
+class Region(NamedTuple):
+    """Bits [start, end) of a message."""
+
+    message: Message
+    start: int
+    end: int
+
+
+class Stream(NamedTuple):
+    """A stream of masks as the log names it."""
+
+    key: int
+    hi: int
+    lo: int
+
+    @property
+    def site(self) -> int:
+        return self.hi >> 40
+
+    @property
+    def tensor(self) -> int:
+        return self.lo >> 32 & 255
+
+
+class Pad(NamedTuple):
+    """Words [first, end) of a stream."""
+
+    stream: Stream
+    first: int
+    end: int
+
+
+View = dict[Message, Words]
+Moved = dict[Message, int]  # the bits that are others than before
+
+
+@dataclass
+class _Watch:
+    """What the parties receive and publish, by party, and the names of sites."""
+
+    start: list[int] = field(default_factory=lambda: [0] * 3)
+    seen: list[View] = field(default_factory=lambda: [{}, {}, {}])
+    names: dict[int, str] = field(default_factory=dict)
+
+    def note(self, party: Party, ctx: Any, site: int, slot: int, source: int, data: Any) -> None:
+        """Adds to a graph that what comes here is seen."""
+        import tensorflow as tf
+
+        self.names[site] = party.site_names[site]
+
+        def see(call: Words, words: Words) -> None:
+            step = int(call[1]) - self.start[party.index]
+            self.seen[party.index][Message(step, int(call[2]), site, slot, source)] = words.copy()
+
+        tf.numpy_function(see, [ctx, data], [])
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """While it lasts, what is traced is seen whenever it runs."""
+        recv = Site.recv
+
+        def heard(site: Site, shape: Any, source: int, slot: int = 0, dtype: Any = None) -> Any:
+            data = recv(site, shape, source, slot, dtype)
+            looping = site._trace.iteration_graph is not None
+            ctx = site.ctx if looping else site._trace.ctx
+            self.note(site.party, ctx, site.number, slot, source, data)
+            return data
+
+        def told(function: Callable[..., Any]) -> Callable[..., Any]:
+            def publish(party: Party, *arguments: Any, **options: Any) -> Any:
+                number, trace = party._next_site, party._trace
+                result = function(party, *arguments, **options)
+                if result is not None and trace is not None:
+                    self.note(party, trace.ctx, number, -1, -1, result)
+                return result
+
+            return publish
+
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(mock.patch.object(Site, "recv", heard))
+            for name in ("reveal", "reveal_bits"):
+                function = getattr(io, name)
+                for module in list(sys.modules.values()):
+                    ours = getattr(module, "__name__", "").startswith("tfe_bench.")
+                    if ours and getattr(module, name, None) is function:
+                        stack.enter_context(mock.patch.object(module, name, told(function)))
+            yield
+
+    def view(self, party: int) -> View:
+        """What was seen since the last time, a published result in the place of its message."""
+        seen, self.seen[party] = self.seen[party], {}
+        for told in [m for m in seen if m.slot == -1]:
+            led = sorted(m for m in seen if m[:3] == told[:3] and m.slot != -1)
+            if len(led) == 2:  # a dealer gets two halves of bits: one, and both together
+                assert np.array_equal(seen[led[0]] ^ seen[led[1]], seen[told])
+            del seen[led[-1]]
+        return seen
+
+
+def _bits(words: Words) -> int:
+    return int.from_bytes(np.ascontiguousarray(words).tobytes(), "little")
+
+
+def _difference(before: View, after: View) -> Moved:
+    """The bits that differ, by message; of messages that came once only, all."""
+    found = {}
+    for message in before.keys() | after.keys():
+        a, b = before.get(message), after.get(message)
+        if a is None or b is None or a.shape != b.shape:
+            size = max(0 if x is None else x.nbytes for x in (a, b))
+            found[message] = (1 << 8 * size) - 1
+        elif difference := _bits(a) ^ _bits(b):
+            found[message] = difference
+    return found
+
+
+# ---- what a party receives, cut into regions
+
+
+class _Received:
+    """What a party received, and which of its regions each pad that it lacks moves."""
+
+    def __init__(
+        self, party: int, view: View, moved: Mapping[Pad, Moved], log: Words, names: dict[int, str]
+    ) -> None:
+        self._view, self._names = view, names
+        # party i holds the keys i and i + 1
+        self._moved = {pad: m for pad, m in moved.items() if pad.stream.key == (party + 2) % 3}
+        self.regions = {m: list(self._cut(m, moved, log)) for m in view}
+        self._moves = {pad: set(self._touched(m)) for pad, m in self._moved.items()}
+
+    def _cut(self, message: Message, moved: Mapping[Pad, Moved], log: Words) -> Iterator[Region]:
+        data = self._view[message]
+        size = 8 * data.nbytes
+        if data.dtype != np.uint8:
+            each = 64 * (RESIDUES[self._names[message.site]] if self._modular(message) else 1)
+            yield from (Region(message, i, i + each) for i in range(0, size, each))
+            return
+        sent = log[(log["sent"] == 1) & (log["party"] == message.source)]
+        streams = {Stream(*r) for r in sent[["key", "hi", "lo"]].tolist()}
+        starts, ever = {0, size}, _bits(data)
+        for pad, by_message in moved.items():
+            bits = by_message.get(message, 0)
+            ever |= bits
+            if bits and pad.stream in streams and pad.stream.site == message.site:
+                starts.add((bits & -bits).bit_length() - 1)
+        for start, end in itertools.pairwise(sorted(starts)):
+            # an array ends with up to 7 bits that are always 0
+            fill = 0
+            while end % 8 == 0 and fill < 7 and not ever >> (end - fill - 1) & 1:
+                fill += 1
+            yield Region(message, start, end - fill)
+
+    def _touched(self, moved: Moved) -> Iterator[Region]:
+        for message, bits in moved.items():
+            for r in self.regions.get(message, ()):
+                if bits >> r.start & ((1 << r.end - r.start) - 1):
+                    yield r
+
+    def _modular(self, message: Message) -> bool:
+        return message.slot == 0 and self._names[message.site] in RESIDUES
+
+    def heads(self) -> set[tuple[Stream, int]]:
+        """Streams, and the bit of their words that must move the highest bit of a region."""
+        return {
+            (pad.stream, r.end - r.start - 1)
+            for pad, moved in self._moves.items()
+            for r in moved
+            if r.end - r.start <= 64
+        }
+
+    def _covers(self, pad: Pad, r: Region, heads: Mapping[tuple[Stream, int], Moved]) -> bool:
+        """Whether a pad that moves a region moves all of it."""
+        if _permutes(pad.stream, self._names):
+            return r.message.slot == -1
+        if self._modular(r.message):
+            return pad.stream.site == r.message.site
+        low = self._moved[pad][r.message] >> r.start & 1
+        high = heads.get((pad.stream, r.end - r.start - 1), {}).get(r.message, 0) >> r.end - 1 & 1
+        return bool(low and high)
+
+    def unexplained(self, heads: Mapping[tuple[Stream, int], Moved]) -> list[Region]:
+        """The regions that have no pad of their own."""
+        covers = {
+            pad: {r for r in moved if self._covers(pad, r, heads)}
+            for pad, moved in self._moves.items()
+        }
+        found = explain(self._moves, covers)
+        return [r for each in self.regions.values() for r in each if r not in found]
+
+    def text(self, r: Region) -> str:
+        """What a region is."""
+        step, iteration, site, slot, source = r.message
+        what = "result" if slot == -1 else f"message {slot} from party {source}"
+        return (
+            f"{self._names[site]} (site {site}, step {step}, iteration {iteration}): {what}, bits "
+            f"{r.start} to {r.end}"
+        )
+
+
+def _permutes(stream: Stream, names: Mapping[int, str]) -> bool:
+    return names[stream.site] == "shuffle" and stream.tensor in PERMUTATIONS
+
+
+# ---- one protocol
+
+
+@dataclass(frozen=True)
+class Row:
+    """A protocol whose joint views are checked.
+
+    Attributes:
+        protocol: of two private tensors, run as one graph.
+        sites: names of the sites that it is the test of.
+        n: elements of each input.
+        publishes: whether results of reveal may be left unexplained.
+        whole: the protocol makes graphs of its own and runs them.
+    """
+
+    protocol: Callable[[Party, Shared, Shared], Any]
+    sites: tuple[str, ...]
+    n: int = 3
+    limbs: int = 1
+    fractional_bits: int = 0
+    publishes: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found out about a row.
+
+    Attributes:
+        unexplained: regions without a pad of their own, in words, by party.
+        regions: how many there are, by party.
+        names: of the sites.
+    """
+
+    unexplained: tuple[list[str], ...]
+    regions: tuple[int, ...]
+    names: frozenset[str]
+
+
+class _Together:
+    """Lets one of three threads compute for all."""
+
+    def __init__(self) -> None:
+        self._barrier = threading.Barrier(3)
+        self._made: Any = None
+
+    def __call__(self, make: Callable[[], Any]) -> Any:
+        if self._barrier.wait(PATIENCE) == 0:
+            self._made = make()
+        self._barrier.wait(PATIENCE)
+        return self._made
+
+    @contextlib.contextmanager
+    def or_not_at_all(self) -> Iterator[None]:
+        """What fails in one thread fails in all."""
+        try:
+            yield
+        except BaseException:
+            self._barrier.abort()
+            raise
+
+
+def _pads(log: Words, names: Mapping[int, str]) -> list[Pad]:
+    """The words of all streams in a log, one by one; a permutation and a residue as a whole."""
+    sizes: dict[Stream, int] = {}
+    for key, hi, lo, size in log[["key", "hi", "lo", "bytes"]].tolist():
+        stream = Stream(key, hi, lo)
+        sizes[stream] = max(sizes.get(stream, 0), -(-size // 8))
+    found = []
+    for stream, words in sizes.items():
+        name, each = names[stream.site], 1
+        if _permutes(stream, names):
+            each = max(1, words)
+        elif stream.tensor == 0:
+            each = RESIDUES.get(name, 1)
+        found += [Pad(stream, i, i + each) for i in range(0, words, each)]
+    return found
+
+
+class _Experiment:
+    """What the parties received, and what became of it when pads were replaced."""
+
+    def __init__(self, log: Words, names: dict[int, str]) -> None:
+        self.log, self.names = log, names
+        self.pads = _pads(log, names)
+        self.base: list[View] = [{}, {}, {}]
+        self.moved: list[list[Moved]] = [[], [], []]
+        self.tops: list[list[Moved]] = [[], [], []]
+        self.received: list[_Received] = []
+        self.heads: list[tuple[Stream, int]] = []
+
+    def second(self) -> list[tuple[Pad, int]]:
+        """What else is to be changed: to see that pads cover."""
+        for p in range(3):
+            moved = dict(zip(self.pads, self.moved[p], strict=True))
+            self.received.append(_Received(p, self.base[p], moved, self.log, self.names))
+        self.heads = sorted(set().union(*(r.heads() for r in self.received)))
+        ends = {pad.stream: pad.end for pad in self.pads}
+        return [(Pad(stream, 0, ends[stream]), 1 << bit) for stream, bit in self.heads]
+
+    def outcome(self, publishes: bool) -> Outcome:
+        """What was found."""
+        unexplained, regions = [], []
+        for received, tops in zip(self.received, self.tops, strict=True):
+            bare = received.unexplained(dict(zip(self.heads, tops, strict=True)))
+            regions.append(sum(len(each) for each in received.regions.values()))
+            unexplained.append(
+                [received.text(r) for r in bare if not (publishes and r.message.slot == -1)]
+            )
+        return Outcome(tuple(unexplained), tuple(regions), frozenset(self.names.values()))
+
+
+def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
+    """Runs a protocol once for each pad and looks for the order of every party.
+
+    Args:
+        n: elements of each input, if not those of the row.
+    """
+    n = row.n if n is None else n
+    rng = np.random.default_rng(zlib.crc32(repr((row.sites, dealer, n)).encode()))
+    keys = [rng.bytes(16) for _ in range(3)]
+    inputs = rng.integers(-(2**63), 2**63, (2, n) if row.limbs == 1 else (2, n, 2), np.int64)
+    watch, together = _Watch(), _Together()
+    logs: list[Words] = [np.zeros(0)] * 3
+
+    def program(party: Party, *shares: Shared) -> _Experiment:
+        p = party.index
+        graph = None if row.whole else party.function(lambda *s: row.protocol(party, *s))
+
+        def run() -> View:
+            watch.start[p] = party._step
+            _ = row.protocol(party, *shares) if graph is None else graph(*shares)
+            return watch.view(p)
+
+        def changed(changes: Sequence[tuple[Pad, int]]) -> list[Moved]:
+            """What each change to words of a pad makes of what this party receives."""
+            found = []
+            for pad, bits in changes:
+                words = np.zeros(pad.end, np.uint64)
+                words[pad.first :] = bits
+                replay(party, party._step - start, pad.stream.hi, pad.stream.lo, words)
+                found.append(_difference(made.base[p], run()))
+            return found
+
+        with together.or_not_at_all():
+            run()  # traces
+            start = party._step
+            base = run()
+            log = log_of(party)
+            ops.native().record(party.handle, 0)
+            logs[p] = log[log["hi"] % np.uint64(2**40) > np.uint64(start)]  # of this run alone
+            made: _Experiment = together(
+                lambda: _Experiment(np.concatenate(logs), party.site_names)
+            )
+            made.base[p] = base
+            made.moved[p] = changed([(pad, ALL) for pad in made.pads])
+            made.tops[p] = changed(together(made.second))
+        return made
+
+    with watch.watching():
+        sim = simulate(
+            program,
+            *inputs,
+            dealer=dealer,
+            keys=keys,
+            record=True,
+            limbs=row.limbs,
+            fractional_bits=row.fractional_bits,
+        )
+    return sim.outputs[0].outcome(row.publishes)
