@@ -191,9 +191,17 @@ def capped_relu(party: Party, x: Shared, most: int, bits: int, openings: int | N
         most: public, in ring units.
 
     Rounds: those of relu.relu.  Bits sent: `capped_relu_cost`.
+    Raises:
+        UsageError: the comparison has no room for most.
     """
     import tensorflow as tf
 
+    width = bits if x.ring_bits == 64 else x.ring_bits
+    if most >> (width - 1):
+        raise UsageError(
+            f"A ReLU capped at {most} ring units wants {most.bit_length() + 2} bits or more. "
+            f"Received: {width}."
+        )
     shift = tf.constant([0, most], tf.int64)
     two = x.map(lambda a: tf.stack([a, a]))
     if two.m is not None:

@@ -73,8 +73,8 @@ def _check(name: str, x: Any, bits: int) -> tuple[int, int]:
             f"{name} wants 2 to {activations.MOST_CLASSES} classes along the last axis. Received: "
             f"shape {shape}. One logit for two classes is piecewise.logistic's."
         )
-    if not 20 <= bits <= 45:
-        raise UsageError(f"{name} compares 20 to 45 bits. Received: bits={bits!r}.")
+    if not 23 <= bits <= 45:  # fewer do not hold logits that are CUTOFF apart
+        raise UsageError(f"{name} compares 23 to 45 bits. Received: bits={bits!r}.")
     return math.prod(shape[:-1]), shape[-1]
 
 
