@@ -167,7 +167,7 @@ def evaluate(
 
     Off by pieces.error, by the slope times 1.5 * 2^-X_BITS for the rounding of x, whose mean is 0,
     and by what a neighbouring piece is off 2^-8 beyond its end.
-    Rounds: 3 (cold 4), and one more where more than compare.MOST_AT_ONCE bits are compared (bits over 56).
+    Rounds: 3 (cold 4), and one more where more than 49 bits are compared (bits over 56).
     Bits sent: `evaluate_cost`.
     Raises:
         UsageError: another scale, or too small a ring.
