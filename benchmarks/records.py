@@ -33,7 +33,7 @@ PerParty = tuple[int, int, int]
 # Fields that the first records lack.
 _LATER: Final = (
     *("cpu_seconds", "messages", "bytes_by_link", "breakdown", "prediction"),
-    *("links", "agreement"),
+    *("links", "agreement", "error"),
 )
 
 _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
@@ -192,6 +192,8 @@ class Record:
         prediction: as from `prediction.forecast`.
         agreement: of a model's private outputs with plaintext ones: "samples", "top1" and "top5"
             as parts of 1, "largest_error", and "relative_error" of the plaintext's range.
+        error: the largest error in the "unit" that it is judged in, and its "value", as from
+            `judged.as_json`; None where that is the absolute one.
 
     Records of before these last fields are read as if nobody had measured them.
 
@@ -232,6 +234,7 @@ class Record:
     prediction: Mapping[str, Any] | None = None
     links: Mapping[str, Any] | None = None
     agreement: Mapping[str, Any] | None = None
+    error: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -269,6 +272,8 @@ class Record:
             put("prediction", _json_object("prediction", self.prediction))
         if self.agreement is not None:
             put("agreement", _json_object("agreement", self.agreement))
+        if self.error is not None:
+            put("error", _json_object("error", self.error))
         if self.max_error is not None:
             put("max_error", _number("max_error", self.max_error, finite=False))
         if self.correct is not None:

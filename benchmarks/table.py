@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tfe_bench.benchmarks import published
+from tfe_bench.benchmarks import judged, published
 from tfe_bench.benchmarks.records import Record
 
 _ABSENT = "-"
@@ -242,8 +242,8 @@ def _correct(record: Record, styled: bool) -> Text:
     words = {True: "yes", False: "NO", None: "not checked"}[record.correct]
     styles = {True: "green", False: "bold red", None: "yellow"}
     text = Text(words, style=styles[record.correct] if styled else "")
-    if record.max_error is not None:
-        text.append(f", max error {record.max_error:.3g}", style="default" if styled else "")
+    if (error := judged.said(record)) is not None:
+        text.append(f", max error {clean(error)}", style="default" if styled else "")
     return text
 
 

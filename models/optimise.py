@@ -131,6 +131,20 @@ def affine_rescaling(graph: Graph) -> Graph:
     return replaced(graph, [of(x) if x.op == "rescale" else x for x in graph.layers])
 
 
+def products_of_two(graph: Graph) -> Graph:
+    """A product of several values becomes products of two, each with a range of its own."""
+
+    def pairs(x: Layer) -> list[Layer]:
+        found, before = [], x.inputs[0]
+        for i, factor in enumerate(x.inputs[1:-1]):
+            found.append(replace(x, name=f"{x.name}@{i}", inputs=(before, factor)))
+            before = found[-1].name
+        return [*found, replace(x, inputs=(before, x.inputs[-1]))]
+
+    layers = [pairs(x) if x.op == "multiply" else [x] for x in graph.layers]
+    return replaced(graph, [x for several in layers for x in several])
+
+
 # ---- batch normalisation
 
 
@@ -401,6 +415,7 @@ def fuse_activations(graph: Graph) -> Graph:
 
 PASSES: tuple[Pass, ...] = (
     drop_identities,
+    products_of_two,
     scale_inputs,
     affine_rescaling,
     fold_back,

@@ -15,11 +15,13 @@ import numpy as np
 
 from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean
 from tfe_bench.models import plain
-from tfe_bench.models.graph import Array, Graph, Layer
+from tfe_bench.models.graph import Array, Graph, Layer, replaced
 from tfe_bench.protocols import compare
 
 # A private input may leave the range of the public samples by this factor.
 MARGIN = 4.0
+# Samples that are so much larger give the bounds that they reach and this much more.
+HEADROOM = 1.125
 # Comparisons take no more bits than this; larger values get fewer fractional bits.
 MOST_BITS = 36
 # Values that come without a product may take so many: what one opening compares, less 4.
@@ -109,6 +111,9 @@ class Plan:
 def calibrate(graph: Graph, samples: Any, margin: float = MARGIN) -> dict[str, float]:
     """Bounds on the magnitude of every value, from a few public samples.
 
+    Every value may be `margin` times the largest that it is on the samples, and what it is on the
+    samples times margin and times -margin, which a bias keeps from being the same.
+
     Args:
         samples: as the model takes them, with a batch.
         margin: private inputs may exceed the samples' range by this factor.
@@ -118,19 +123,25 @@ def calibrate(graph: Graph, samples: Any, margin: float = MARGIN) -> dict[str, f
         RangeError: the model gives NaN or infinity on them; the first such layer is named.
     """
     found: dict[str, float] = {}
-
-    def watch(name: str, value: Array) -> None:
-        largest = float(np.abs(value).max(initial=0.0))
-        if not math.isfinite(largest):
-            raise RangeError(f"Layer {name!r} gives NaN or infinite values on the samples.")
-        found[name] = max(found.get(name, 0.0), margin * largest)
-
-    inputs = plain.check_images(graph, samples)
+    inputs = plain.scaled(graph, samples)
+    given = replaced(graph, graph.layers, scaling={})
     count = len(next(iter(inputs.values())))
-    for begin in range(0, count, 16):
-        some = {name: a[begin : begin + 16] for name, a in inputs.items()}
-        plain.evaluate(graph, some, watch)
-    return found
+    for factor, spread in ((1.0, margin), (margin, HEADROOM), (-margin, HEADROOM)):
+
+        def watch(name: str, value: Array, factor: float = factor, spread: float = spread) -> None:
+            largest = float(np.abs(value).max(initial=0.0))
+            if not math.isfinite(largest):
+                times = "" if factor == 1 else f" times {factor:g}"
+                raise RangeError(
+                    f"Layer {name!r} gives NaN or infinite values on the samples{times}."
+                )
+            found[name] = max(found.get(name, 0.0), spread * largest)
+
+        for begin in range(0, count, 16):
+            some = {name: factor * a[begin : begin + 16] for name, a in inputs.items()}
+            plain.evaluate(given, some, watch)
+    # nothing of an input is computed, so that it needs no more
+    return found | {name: margin * float(np.abs(a).max()) for name, a in inputs.items()}
 
 
 def declared(graph: Graph, ranges: Any, default: float) -> dict[str, float]:
@@ -187,24 +198,30 @@ class _Planner:
         m = max(self.magnitude(i) for i in x.inputs)
         if x.op == "sum":
             return self.sum(x)
-        if x.op in ("relu", "max_pool2d", "global_max_pool2d", "softmax", "sigmoid", "tanh"):
+        if x.op == "relu":
+            return Numbers(f, 0, self.width(x, f, self.capped(x, self.bounds[x.inputs[0]])))
+        if x.op in ("max_pool2d", "global_max_pool2d", "softmax", "sigmoid", "tanh"):
             if x.op in ("softmax", "sigmoid", "tanh"):
                 f = min(max(f, 8), 20)
-            # differences have one bit more, and 6 - x may be larger than x
-            more = 0 if x.op == "relu" and x.options["max_value"] is None else 1
-            return Numbers(f, 0, self.width(x, f, m + more))
+            return Numbers(f, 0, self.width(x, f, m + 1))  # differences have one bit more
         if x.op in ("leaky_relu", "avg_pool2d", "global_avg_pool2d"):
-            e = min(FACTOR_BITS, PRODUCT_BITS - f - max(m, 0))
+            alpha = abs(x.options.get("alpha", 1.0))
+            more = max(0, math.ceil(math.log2(alpha))) if alpha else 0
+            e = min(FACTOR_BITS, PRODUCT_BITS - f - max(m, 0) - more)
             if e < FEWEST_WEIGHT_BITS:
                 self.lost(x, f"takes values up to {2.0**m:g}")
             return Numbers(f, max(e, 1), self.width(x, f, m))
-        if x.op == "multiply":
+        if x.op == "multiply":  # of two, see optimise.products_of_two
             product = sum(self.of(i) for i in x.inputs)
-            total = max(0, sum(max(self.magnitude(i), 0) for i in x.inputs))
-            if len(x.inputs) == 2 and product + total > PRODUCT_BITS:
+            total = sum(max(self.magnitude(i), 0) for i in x.inputs)
+            if product + total > PRODUCT_BITS:
                 self.lost(x, f"multiplies to up to {2.0**total:g}")
             return Numbers(f, product)
         return Numbers(f)
+
+    def capped(self, x: Layer, bound: float) -> int:
+        """Magnitude of what a ReLU compares: 6 - v may be larger than v."""
+        return _magnitude(bound + (x.options["max_value"] or 0.0), self.fraction)
 
     def width(self, x: Layer, f: int, m: int) -> int:
         """Bits of a comparison of values below 2^m with f fractional bits."""
@@ -215,10 +232,7 @@ class _Planner:
 
     def sum(self, x: Layer) -> Numbers:
         fused = x.options["activation"] != "none"
-        before = self.bounds[f"{x.name}:sum"]
-        if x.options["max_value"] is not None:
-            before += x.options["max_value"]
-        m = _magnitude(before, self.fraction)
+        m = self.capped(x, self.bounds[f"{x.name}:sum"])
         wanted = []
         for i, (name, term) in enumerate(zip(x.inputs, x.options["terms"], strict=True)):
             if term["op"] == "skip":

@@ -43,6 +43,11 @@ def _cutoff(f: int) -> int:
     return math.ceil((f + _MARGIN) * math.log(2)) << f
 
 
+def _edge(f: int) -> int:
+    """Ring units of where sigmoid is compared: beyond it e^-|x| counts as 0."""
+    return _cutoff(f) + (1 << f)
+
+
 def _check(name: str, x: Any) -> int:
     if not isinstance(x, Shared):
         raise UsageError(f"{name} wants a private tensor. Received: {type(x).__name__}.")
@@ -107,8 +112,11 @@ def tanh(
     return arithmetic.add_public(halves, tf.constant(-(1 << f), tf.int64))
 
 
-def _few(n: int, openings: int | None) -> int:
-    return openings if openings is not None else 1 if n <= 4096 else 2
+def _openings(n: int, width: int, openings: int | None) -> int:
+    """Of n comparisons: one where they are few and it suffices."""
+    if openings is not None:
+        return openings
+    return 1 if n <= 4096 and width <= compare.MOST_AT_ONCE else 2
 
 
 def _size(x: Shared) -> int:
@@ -124,14 +132,16 @@ def _logistic(
     n = _size(x)
     shape = x.shape.as_list()
     flat = x.map(lambda a: tf.reshape(a, [-1]))
-    edge = _cutoff(f) + (1 << f)
+    edge = _edge(f)
     # [x < -T], [x < 0], [x < T]
     shifts = tf.constant([[edge], [0], [-edge]], tf.int64)
     three = replace(
         flat.map(lambda a: tf.tile(a[None], [3, 1])),
         m=None if flat.m is None else flat.m[None] + shifts,
     )
-    nested = convert.open_bits(party, compare.msb(party, three, bits + 1, _few(n, openings)))
+    width = compare.moved(bits, edge)
+    count = _openings(n, width, openings)
+    nested = convert.open_bits(party, compare.msb(party, three, width, count))
     low, negative, below = (
         logic.rearrange(nested, (3, n), operator.itemgetter(i), n) for i in range(3)
     )
@@ -178,21 +188,22 @@ def sigmoid_cost(
     n: int, f: int = 16, bits: int = compare.LAYER_BITS, openings: int | None = None
 ) -> Cost:
     """Cost of `sigmoid` for n elements; `tanh_cost` is that of the other scale."""
-    return _logistic_cost(n, f, bits, openings)
+    return _logistic_cost(n, f, f, bits, openings)
 
 
 def tanh_cost(
     n: int, f: int = 16, bits: int = compare.LAYER_BITS, openings: int | None = None
 ) -> Cost:
     """Cost of `tanh` for n elements."""
-    return _logistic_cost(n, f + 1, bits, openings)
+    return _logistic_cost(n, f - 1, f + 1, bits, openings)
 
 
-def _logistic_cost(n: int, f_out: int, bits: int, openings: int | None) -> Cost:
+def _logistic_cost(n: int, f: int, f_out: int, bits: int, openings: int | None) -> Cost:
     plan, _ = _tail(f_out)
     injected = convert.inject_cost(n, ring_bits=plan.out_bits)
+    width = compare.moved(bits, _edge(f))
     return (
-        compare.msb_cost(3 * n, bits + 1, _few(n, openings))
+        compare.msb_cost(3 * n, width, _openings(n, width, openings))
         .then(convert.open_bits_cost(3 * n))
         .then(Cost(256 * n, 64 * n, 64 * n, 1, 2))
         .then(exponential.exp_cost(n, fractional_bits=INNER_BITS, softmax=True))
@@ -269,17 +280,16 @@ def _softmax(
     if classes == 1 or rows == 0:
         one = tf.constant(1 << f, tf.int64)
         return arithmetic.add_public(x.map(lambda a: 0 * a), one)
-    count = _few(rows * classes, openings)
+    width = compare.moved(bits + 1, _cutoff(f))
+    count = _openings(rows * classes, width, openings)
     if extremes.choose("auto", rows, classes, profile, bits + 1) == "all-pairs":
         hot = extremes.one_hot(party, x, bits + 1, count)
         largest = extremes.pick(party, hot, x)
     else:
         largest = extremes.reduce_max(party, x, 0, bits=bits + 1, method="tree", openings=count)
     d = arithmetic.sub(x, largest.map(lambda a: a[None]))
-    edge = tf.constant(_cutoff(f), tf.int64)
-    low = convert.open_bits(
-        party, compare.msb(party, arithmetic.add_public(d, edge), bits + 2, count)
-    )
+    raised = arithmetic.add_public(d, tf.constant(_cutoff(f), tf.int64))
+    low = convert.open_bits(party, compare.msb(party, raised, width, count))
     e = exponential.exp(party, _widened(d), softmax=True)
     e = convert.inject(party, low, e, negated=True)
     total = e.map(lambda a: tf.reduce_sum(a, axis=0))
@@ -311,7 +321,8 @@ def softmax_cost(
     if classes == 1 or rows == 0:
         return Cost(0, 0, 0, 0, 0)
     n = rows * classes
-    count = _few(n, openings)
+    width = compare.moved(bits + 1, _cutoff(f))
+    count = _openings(n, width, openings)
     if extremes.choose("auto", rows, classes, profile, bits + 1) == "all-pairs":
         largest = extremes.one_hot_cost(rows, classes, bits + 1, count).then(
             Cost(128 * n, 64 * rows, 64 * rows, 1, 2)
@@ -319,7 +330,7 @@ def softmax_cost(
     else:
         largest = extremes.reduce_max_cost(rows, classes, bits + 1, "tree", openings=count)
     p = _denominator(classes)
-    clamp = compare.msb_cost(n, bits + 2, count).then(convert.open_bits_cost(n))
+    clamp = compare.msb_cost(n, width, count).then(convert.open_bits_cost(n))
     e = exponential.exp_cost(n, fractional_bits=INNER_BITS, softmax=True)
     both = Cost(clamp.dealer + e.dealer, clamp.e1 + e.e1, clamp.e2 + e.e2, clamp.rounds, clamp.cold)
     factors = (p.mantissa.bits, p.factor.table.bits + 1, INNER_BITS + 3)

@@ -33,6 +33,7 @@ _ROOT = 20  # of the public factor that undoes the count's part in the root
 _COUNT = 12  # bits of 1/M
 _SUM = 60  # bits of T and of sums of gradients
 _RUNNING = 20
+LEAST_RECIPROCAL = 7  # significant bits of the 1/M that makes the mean
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ def numbers(count: int, fraction: int = 16, epsilon: float = 1e-3, bits: int = 3
         bits: |x| < 2^(bits - 1) ring units.
 
     Raises:
-        UsageError: an epsilon outside 1e-5 .. 1, a scale outside 13 .. 24, or a count outside
-            2 .. 2^24.
+        UsageError: an epsilon outside 1e-5 .. 1, a scale outside 13 .. 24, a count outside
+            2 .. 2^24, or so many of so wide values that 1/M would have no bits left.
     """
     fits = isinstance(count, int) and 2 <= count <= 1 << 24 and 13 <= fraction <= 24
     if not fits or not 1e-5 <= epsilon <= 1 or not fraction < bits <= 40:
@@ -96,6 +97,12 @@ def numbers(count: int, fraction: int = 16, epsilon: float = 1e-3, bits: int = 3
             "Batch normalisation wants 2 to 2^24 elements per channel, epsilon from 1e-5 to 1, 13 "
             f"to 24 fractional bits and values of up to 40 bits. Received: count={count!r}, "
             f"epsilon={epsilon!r}, {fraction} of {bits} bits."
+        )
+    most = 62 - LEAST_RECIPROCAL - (count.bit_length() - 1)
+    if bits > most:
+        raise UsageError(
+            f"Batch normalisation of {count} elements per channel takes values of {most} bits at "
+            f"most. Received: bits={bits}."
         )
     return Numbers(count, fraction, count.bit_length() - 1, round(epsilon * 2**40), 62 - bits)
 

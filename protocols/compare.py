@@ -25,6 +25,21 @@ EXACT_BITS = 64
 LAYER_BITS = 31
 # A chunk's table has 2^width entries.
 MAX_CHUNK_BITS = 6
+# What one opening compares: eight chunks and the sign.
+MOST_AT_ONCE = 8 * MAX_CHUNK_BITS + 1
+
+
+def moved(bits: int, by: int) -> int:
+    """Bits that compare x + c with 0 for every |x| < 2^(bits-1) and |c| <= by.
+
+    One more than bits while the constant is no larger than x may be, else as many as it wants.
+
+    Raises:
+        UsageError: fewer than 2 bits.
+    """
+    if bits < 2:
+        raise UsageError(f"A comparison is of 2 to 128 bits. Received: {bits}.")
+    return ((1 << (bits - 1)) - 1 + by).bit_length() + 1
 
 
 @dataclass(frozen=True)

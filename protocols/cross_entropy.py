@@ -54,6 +54,7 @@ _RELATIVE = Decimal("0.07")  # of y0
 _FACTOR_BITS, _EPS_BITS = 22, 14  # e_i y0 < 2, |eps| < 1 / 8
 # The fallback's scale.
 _PLAIN = 16
+_MOST_PRODUCT = 62  # bits of what is truncated
 
 
 def _check(name: str, x: Any, bits: int) -> tuple[int, int]:
@@ -73,8 +74,8 @@ def _check(name: str, x: Any, bits: int) -> tuple[int, int]:
             f"{name} wants 2 to {activations.MOST_CLASSES} classes along the last axis. Received: "
             f"shape {shape}. One logit for two classes is piecewise.logistic's."
         )
-    if not 20 <= bits <= 45:
-        raise UsageError(f"{name} compares 20 to 45 bits. Received: bits={bits!r}.")
+    if not 23 <= bits <= 45:  # fewer do not hold logits that are CUTOFF apart
+        raise UsageError(f"{name} compares 23 to 45 bits. Received: bits={bits!r}.")
     return math.prod(shape[:-1]), shape[-1]
 
 
@@ -422,7 +423,8 @@ def softmax_and_loss(
     beside those of p.
 
     Args:
-        labels: private one-hot rows of the logits' shape, of any scale up to 24 fractional bits.
+        labels: private one-hot rows of the logits' shape; whole numbers, or with up to 54 - bits
+            fractional bits (23 by default), so that their product with x - max can be truncated.
 
     Returns p as above, and the loss, a scalar with INNER fractional bits over Z_2^64, off by less
     than 2^-17 per row, however far below the largest the label's class is.
@@ -438,10 +440,11 @@ def softmax_and_loss(
             f"softmax_and_loss wants rows of up to {MOST_PAIRED} classes. Received: {logits!r}."
         )
     arithmetic.check_pair("softmax_and_loss", logits, labels, same_scale=False)
-    if labels.shape != logits.shape or not 0 <= labels.fractional_bits <= 24:
+    most = _MOST_PRODUCT - INNER - (bits - 16)
+    if labels.shape != logits.shape or not 0 <= labels.fractional_bits <= most:
         raise UsageError(
-            "softmax_and_loss wants labels of the logits' shape with up to 24 fractional bits. "
-            f"Received: {labels!r} for {logits!r}."
+            f"softmax_and_loss wants labels of the logits' shape with up to {most} fractional "
+            f"bits beside bits={bits}. Received: {labels!r} for {logits!r}."
         )
     p, d, total = _parts(party, logits, bits, rows, classes)
     y = labels.map(lambda a: tf.transpose(tf.reshape(a, [rows, classes])))

@@ -56,6 +56,8 @@ def leaky_relu(x: Any, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
 
     Args:
         alpha: a public number.
+        bits: |x| < 2^(bits-1) ring units; with a fraction for alpha 39 at most, as alpha is held
+            with 24 significant bits and the product is truncated.
 
     Error: below 1 ulp, and that of alpha (see multiply); none for x >= 0.
     Rounds: 5 (cold 6).  Bits sent: those of `relu` and a truncation.
@@ -68,12 +70,21 @@ def leaky_relu(x: Any, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
         )
     if x.fractional_bits == 0:
         raise UsageError(f"leaky_relu wants fractional bits. Received: {x!r}. Use cast(x, 16).")
-    bits = given.bits_of("leaky_relu", bits)
+    bits = given.bits_of("leaky_relu", bits, _most_bits(known))
     positive = rectifier.relu(given.in_graph("leaky_relu"), x, bits)
     low = operators.weighted(
         "leaky_relu", arithmetic.sub(x, positive), known, arithmetic.mul_public
     )
     return arithmetic.add(positive, low)
+
+
+def _most_bits(alpha: Any) -> int:
+    """The widest x whose product with alpha can be truncated: below 2^62 ring units (T3)."""
+    import tensorflow as tf
+
+    ring, scale = given.encode_weight("leaky_relu", alpha)
+    factor = abs(int(tf.get_static_value(ring)))
+    return 63 - (factor - 1).bit_length() if scale else 64
 
 
 def sigmoid(x: Any, bits: int = LAYER_BITS) -> Shared:

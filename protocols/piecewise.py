@@ -31,7 +31,6 @@ RESULT_BITS = 20  # fractional
 X_BITS = 11  # fractional bits that x keeps
 COMPARED_BITS = 9  # and those that comparisons see
 KNOT_BITS = 6  # knots are multiples of 2^-KNOT_BITS
-MOST_AT_ONCE = 49  # bits that are compared in one opening
 RING = 64
 _SLOPE_BITS = RESULT_BITS - X_BITS
 _TABLE_BITS = 40
@@ -133,7 +132,7 @@ def _rings(ring: int, f: int, bits: int | None) -> tuple[int, int]:
 
 
 def _openings(width: int) -> int:
-    return 1 if width <= MOST_AT_ONCE else 2
+    return 1 if width <= compare.MOST_AT_ONCE else 2
 
 
 def _check(name: str, x: Any, pieces: Pieces, bits: int | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.benchmarks import judged
 from tfe_bench.errors import UsageError, did_you_mean
 
 Array = np.ndarray[Any, Any]
@@ -68,7 +69,7 @@ class Operation:
     inputs: Callable[[Shape, np.random.Generator], dict[str, Array]]
     run: Callable[[Any, Mapping[str, Any], Options], Any]
     reference: Callable[[Arrays, Options], Array]
-    tolerance: Callable[[Arrays, Array], Array] | None
+    tolerance: Tolerance | None
     variant: str
     options: Options = field(default_factory=dict)
     shapes: Callable[[Shape], dict[str, Shape]] = _only_x
@@ -168,11 +169,26 @@ def log_uniform(
     return values * rng.choice((-1.0, 1.0), size) if signed else values
 
 
-def ulps(count: float) -> Any:
+@dataclass(frozen=True)
+class Tolerance:
+    """The largest error allowed.
+
+    Attributes:
+        allowed: element by element, from inputs and exact result.
+        unit: that errors are told in, see `judged`.
+    """
+
+    allowed: Callable[[Arrays, Array], Array]
+    unit: str = judged.ULP
+
+
+def ulps(count: float) -> Tolerance:
     """A tolerance of so many units in the last place."""
-    return lambda inputs, exact: np.full(np.shape(exact), count * ULP)
+    return Tolerance(lambda inputs, exact: np.full(np.shape(exact), count * ULP))
 
 
-def relative(bits: float, count: float) -> Any:
+def relative(bits: float, count: float) -> Tolerance:
     """A tolerance of 2^-bits of the result and so many units in the last place."""
-    return lambda inputs, exact: np.abs(exact) * 2.0**-bits + count * ULP
+    return Tolerance(
+        lambda inputs, exact: np.abs(exact) * 2.0**-bits + count * ULP, judged.RELATIVE
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.benchmarks import judged
 from tfe_bench.benchmarks.operations.catalogue import Array, Operation, Options, Shape
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.protocols.fixedpoint import FixedPoint
@@ -39,11 +40,13 @@ class Verdict:
         max_error: largest absolute difference.
         ulps: the same in units of the last place of the result, or of 2^-f parts of results that
             are greater than 1.
+        error: in the unit of the tolerance, for a record; None for exact operations.
     """
 
     correct: bool
     max_error: float
     ulps: float
+    error: Mapping[str, Any] | None = None
 
 
 def settle(operation: Operation, size: Sequence[int], given: Options) -> tuple[Shape, Options]:
@@ -125,10 +128,12 @@ def judge(
     if np.shape(found) != np.shape(exact):
         return Verdict(False, math.inf, math.inf)
     error = np.abs(found - exact)
-    allowed = operation.tolerance(reals, exact) + np.abs(exact) * _FLOAT_ERROR
-    parts = error / np.maximum(np.abs(exact), 1)
+    allowed = operation.tolerance.allowed(reals, exact) + np.abs(exact) * _FLOAT_ERROR
+    unit = operation.tolerance.unit
+    parts = judged.largest(judged.RELATIVE, error, exact, fractional_bits)
     return Verdict(
         bool(np.all(error <= allowed)),
         float(error.max(initial=0.0)),
-        float(np.ldexp(parts.max(initial=0.0), fractional_bits)),
+        math.ldexp(parts, fractional_bits),
+        judged.as_json(unit, judged.largest(unit, error, exact, fractional_bits)),
     )

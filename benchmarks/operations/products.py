@@ -17,6 +17,7 @@ from tfe_bench.benchmarks.operations.catalogue import (
     Arrays,
     Options,
     Shape,
+    Tolerance,
     log_uniform,
     register,
     same_shapes,
@@ -148,7 +149,7 @@ register(
     inputs=uniform(-1e4, 1e4),
     run=_reduce_mean,
     reference=lambda x, _: np.mean(x["x"], axis=-1),
-    tolerance=_mean_error,
+    tolerance=Tolerance(_mean_error),
     variant="T3",
     per_input=True,
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tfe_bench import __version__
-from tfe_bench.benchmarks import published
+from tfe_bench.benchmarks import judged, published
 from tfe_bench.benchmarks.published import Figure
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.report import learning, network
@@ -545,8 +545,8 @@ def _correct(record: Record) -> Raw:
     if record.correct is None:
         return Raw("not checked")
     word = '<span class="good">yes</span>' if record.correct else '<span class="bad">NO</span>'
-    error = record.max_error
-    return Raw(word + (f" ± {error:.2g}" if error else ""))
+    error = judged.said(record, 2) if record.max_error else None
+    return Raw(word + (f" ± {error}" if error else ""))
 
 
 def _parameters(record: Record) -> str:

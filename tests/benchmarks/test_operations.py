@@ -59,6 +59,9 @@ def test_an_operation_is_right_within_its_tolerance_and_nothing_worse_passes(
     verdict = operations.judge(operation, inputs, options, result, bits)
     assert verdict.correct, verdict
     assert (verdict.max_error == 0) or operation.tolerance is not None
+    if operation.tolerance is not None:  # told as it is judged: below what tolerances allow
+        assert verdict.error is not None and verdict.error["unit"] == operation.tolerance.unit
+        assert verdict.error["value"] <= (4 if operation.tolerance.unit == "ulp" else 2.0**-14)
 
     def wrong(other: Array) -> bool:
         found = operations.judge(operation, inputs, options, other, bits)

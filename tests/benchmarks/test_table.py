@@ -184,6 +184,14 @@ def test_markup_and_escape_codes_in_a_record_are_only_text() -> None:
         ({"correct": False, "max_error": float("inf")}, "NO, max error inf\n"),
         ({"correct": None, "max_error": None}, "not checked\n"),
         ({"correct": True, "max_error": 0.0}, "yes, max error 0\n"),
+        # (right to nine digits, and 34,800 off)
+        (
+            {"max_error": 34800.0, "error": {"unit": "relative", "value": 5.3e-10}},
+            "yes, max error 5.3e-10 (relative above 1)\n",
+        ),
+        ({"error": {"unit": "ulp", "value": 0.93456}}, "yes, max error 0.935 ulp\n"),
+        ({"error": {"unit": "range", "value": 0.0027}}, "yes, max error 0.0027 of the range\n"),
+        ({"error": {"unit": "\x1b", "value": "?"}}, "yes, max error 0.000123\n"),
         ({"tls": False}, "TLS OFF\n"),
         ({"profile_emulation": None, "profile": "local"}, "local, TLS on\n"),
         ({"repeats": 1, "seconds": Seconds.of([0.05])}, "run time       50.0 ms\n"),

@@ -248,6 +248,7 @@ def report(
     fractional_bits: int,
     ring: int | None = None,
     agreement: Mapping[str, Any] | None = None,
+    error: Mapping[str, Any] | None = None,
 ) -> None:
     """Makes the record of a run, and prints and appends it; `ring` if not the cluster's."""
     from rich.console import Console
@@ -265,6 +266,7 @@ def report(
         fractional_bits,
         ring,
         agreement,
+        error,
     )
     if arguments.trace is not None:
         from tfe_bench.benchmarks import trace_file
@@ -296,6 +298,7 @@ def make_record(
     fractional_bits: int,
     ring: int | None = None,
     agreement: Mapping[str, Any] | None = None,
+    error: Mapping[str, Any] | None = None,
 ) -> Record:
     """The record of a run; `ring` if not the cluster's."""
     from tfe_bench.benchmarks import prediction, records
@@ -335,6 +338,7 @@ def make_record(
         breakdown=tuple(_breakdown(m) for m in measured),
         prediction=prediction.forecast(measured, arguments.profile, seconds.median),
         agreement=agreement,
+        error=error,
     )
 
 

@@ -133,6 +133,7 @@ def _form(arguments: argparse.Namespace) -> Form:
 def _measure(arguments: argparse.Namespace) -> int:
     import numpy as np
 
+    from tfe_bench.benchmarks import judged
     from tfe_bench.benchmarks.exp_study.measurement import decoded, inputs, usual_range
     from tfe_bench.protocols.fixedpoint import FixedPoint
 
@@ -169,6 +170,9 @@ def _measure(arguments: argparse.Namespace) -> int:
         float(errors.max()),
         form.fxp,
         form.ring_bits,
+        error=judged.as_json(
+            judged.RELATIVE, judged.largest(judged.RELATIVE, errors, np.exp(meant), form.fxp)
+        ),
     )
     return 0 if correct else 1
 

@@ -219,6 +219,7 @@ def perform(
         verdict.correct,
         verdict.max_error,
         work.inputs.fractional_bits,
+        error=verdict.error,
     )
     return 0 if verdict.correct else 1
 

@@ -110,6 +110,7 @@ def _measured(
         verdict.correct,
         verdict.max_error,
         inputs.fractional_bits,
+        error=verdict.error,
     )
     first = next(iter(inputs.rings.values()))
     counted = first if entry.per_input else result.outputs["result"]

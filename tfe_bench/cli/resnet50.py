@@ -96,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs a command."""
     import numpy as np
 
+    from tfe_bench.benchmarks import judged
     from tfe_bench.models import images, zoo
     from tfe_bench.models.agreement import agreement
     from tfe_bench.models.private import convert
@@ -181,6 +182,7 @@ def run(arguments: argparse.Namespace) -> int:
             "samples": found.samples,
             **labelled,
         },
+        error=judged.as_json(judged.RANGE, found.relative_error),
     )
     return 0 if correct else 1
 

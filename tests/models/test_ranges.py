@@ -1,0 +1,191 @@
+"""The planner's promise: private inputs up to `margin` times the samples give right results.
+
+Over models that are drawn at random, at logits from 1e-3 to thousands, and over the zoo.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.test_execute import case, run_all, shaken
+from tfe_bench.errors import RangeError
+from tfe_bench.models import optimise, ranges, zoo
+from tfe_bench.models.from_keras import from_keras
+from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.zoo import seeded
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+Array = np.ndarray[Any, Any]
+# of the samples: what is private may be that much larger, and turned round
+FACTORS = np.array([1, ranges.MARGIN, -ranges.MARGIN, -0.3])
+
+
+def moved(samples: Array) -> Array:
+    """One sample times each of FACTORS."""
+    return samples[: len(FACTORS)] * FACTORS.reshape(-1, *[1] * (samples.ndim - 1))
+
+
+def check(models: dict[str, PrivateModel], images: dict[str, Array], dealer: int) -> None:
+    """Private results are those of float64, but for rounding.
+
+    A comparison that is too narrow is off by as much as the values are large, or more.
+    """
+    results = run_all([case(models[k], images[k]) for k in models], dealer, again=False)
+    wrong = {}
+    for (name, model), (got, _) in zip(models.items(), results, strict=True):
+        want = model.plain(images[name])
+        largest, off = np.abs(want).max(), np.abs(got - want).max()
+        if not off < 2.0**-9 * largest + 2.0**-10:
+            wrong[name] = (off, largest)
+    assert not wrong
+
+
+# ---- models that are drawn
+
+
+def drawn(rng: np.random.Generator, last: str) -> Any:
+    """A small model of layers in any order, with biases."""
+    images = bool(rng.integers(2))
+    x = entry = keras.Input((6, 6, 2) if images else (7,))
+    for _ in range(int(rng.integers(1, 4))):
+        kinds = [
+            lambda y: L.ReLU()(linear(y)),
+            lambda y: L.ReLU(6.0)(linear(y)),
+            lambda y: L.ReLU(6.0)(L.Add()([linear(y), linear(y)])),
+            lambda y: L.LeakyReLU(float(rng.choice([0.1, 0.3, 3.0])))(linear(y)),
+            lambda y: L.Add()([y, linear(y)]),
+            lambda y: L.Activation("sigmoid")(linear(y)),
+            lambda y: L.Activation("tanh")(linear(y)),
+            lambda y: L.Multiply()([y, L.Activation("sigmoid")(linear(y))]),
+            lambda y: L.Multiply()([L.Activation("tanh")(linear(y)) for _ in range(3)]),
+            lambda y: L.ReLU()(L.BatchNormalization()(linear(y))),
+        ]
+        if images:
+            kinds += [
+                lambda y: L.MaxPooling2D(2, 1, "same")(y),
+                lambda y: L.AveragePooling2D(2, 1, "same")(y),
+                lambda y: L.ReLU()(L.ZeroPadding2D(1)(y)),
+            ]
+
+        def linear(y: Any) -> Any:
+            units = int(y.shape[-1])
+            return L.Conv2D(units, 3, padding="same")(y) if len(y.shape) == 4 else L.Dense(units)(y)
+
+        x = kinds[int(rng.integers(len(kinds)))](x)
+    if len(x.shape) == 4:
+        x = L.GlobalAveragePooling2D()(x) if rng.integers(2) else L.Flatten()(x)
+    x = L.Dense(5, name="logits")(x)
+    return keras.Model(entry, x if last == "linear" else L.Activation(last)(x))
+
+
+def to_scale(model: Any, samples: Array, largest: float) -> None:
+    """Makes the largest logit of the samples what is wanted."""
+    logits = model.get_layer("logits")
+    found = float(np.abs(keras.Model(model.input, logits.output)(samples)).max())
+    for variable in (logits.kernel, logits.bias):
+        variable.assign(variable * (largest / max(found, 1e-6)))
+
+
+def promise(rng: np.random.Generator, count: int) -> None:
+    """`count` drawn models at each scale of logits, behind each last layer."""
+    keras.utils.set_random_seed(int(rng.integers(1 << 31)))
+    models, images = {}, {}
+    for largest in (1e-3, 0.03, 0.2, 1.0, 8.0, 1000.0):
+        for last in ("softmax", "sigmoid", "tanh", "linear"):
+            for i in range(count):
+                model = shaken(drawn(rng, last), rng)
+                samples = rng.normal(0, 1, (8, *model.input_shape[1:]))
+                to_scale(model, samples, largest)
+                name = f"{last} of {largest}, {i}"
+                models[name] = convert(model, samples=samples)
+                images[name] = moved(samples)
+    check(models, images, int(rng.integers(3)))
+
+
+def test_drawn_models_are_right_up_to_the_margin(rng: np.random.Generator) -> None:
+    promise(rng, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", range(8))
+def test_many_drawn_models_are_right_up_to_the_margin(again: int, rng: np.random.Generator) -> None:
+    promise(rng, 2)
+
+
+# ---- the zoo
+
+
+@pytest.mark.parametrize("name", ["network-a", "network-b", "network-d"])
+def test_networks_of_the_zoo_are_right_up_to_the_margin(name: str, seed: int) -> None:
+    model = zoo.build(name)
+    samples = zoo.samples(model.entry, seed)
+    private = convert(model.keras, samples=samples)
+    check({name: private}, {name: moved(samples)}, seed % 3)
+
+
+APPLICATIONS = ["MobileNetV2", "ResNet50", "ResNet50V2", "DenseNet121", "VGG19"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("filled", [False, True])
+@pytest.mark.parametrize("name", [*APPLICATIONS, "network-c"])
+def test_models_of_the_zoo_are_right_up_to_the_margin(name: str, filled: bool, seed: int) -> None:
+    """As small as they come, with a softmax; as Keras draws their weights, and with the zoo's."""
+    rng = np.random.default_rng(seed)
+    if name == "network-c":
+        model = zoo.build(name, seed=seed % 100).keras
+    else:
+        make = getattr(keras.applications, name)
+        model = make(weights=None, input_shape=(32, 32, 3), classes=10)
+    samples = rng.uniform(-1, 1, (4, *model.input_shape[1:]))
+    if filled and name != "network-c":
+        seeded.fill(model, samples, seed)
+    check({name: convert(model, samples=samples)}, {name: moved(samples)}, seed % 3)
+
+
+# ---- one by one
+
+
+ALONE: dict[str, tuple[Any, float]] = {
+    # a cap that is larger than what it caps
+    "relu6 of little": (lambda x: L.ReLU(6.0)(L.Add()([x, x])), 1e-2),
+    # products of more than the values themselves
+    "steep leaky relu": (lambda x: L.LeakyReLU(60.0)(L.Add()([x, x])), 2.0**19),
+    "three factors": (lambda x: L.Multiply()([x, x, x]), 2.0**7),
+    "sigmoid of little": (lambda x: L.Activation("sigmoid")(x), 1e-3),
+    "tanh of little": (lambda x: L.Activation("tanh")(x), 1e-3),
+    "softmax of little": (lambda x: L.Softmax()(x), 1e-3),
+}
+
+
+def test_layers_alone_are_right_at_the_edge_of_their_ranges(rng: np.random.Generator) -> None:
+    models, images = {}, {}
+    for name, (layer, largest) in ALONE.items():
+        x = keras.Input((16,))
+        samples = rng.uniform(-largest, largest, (4, 16))
+        models[name] = convert(keras.Model(x, layer(x)), samples=samples)
+        images[name] = moved(samples)
+    check(models, images, int(rng.integers(3)))
+
+
+def test_bounds_hold_what_larger_samples_give(rng: np.random.Generator) -> None:
+    """A bias that cancels on the samples does not where they are larger, or turned round."""
+    x = keras.Input((1,), name="x")
+    dense = L.Dense(1, activation="relu", name="d")
+    model = keras.Model(x, dense(x))
+    dense.set_weights([np.array([[1.0]]), np.array([-1.0])])
+    graph = optimise.optimise(from_keras(model))
+    found = ranges.calibrate(graph, np.array([[1.0]]))
+    assert found["d:sum"] >= 5.0 and found["x"] == ranges.MARGIN
+    assert ranges.calibrate(graph, np.array([[1.0]]), margin=1.0)["d:sum"] >= 2.0
+
+
+def test_a_product_that_fits_no_fixed_point_is_refused() -> None:
+    x = keras.Input((2,))
+    model = keras.Model(x, L.Multiply(name="squared")([x, x]))
+    with pytest.raises(RangeError, match="squared"):
+        convert(model, samples=np.full((1, 2), 2.0**15))
