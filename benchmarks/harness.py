@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfe_bench.benchmarks import processor
@@ -20,8 +20,8 @@ PARAMETERS = ("repeat", "warm_up", "profile", "trace")
 _MAX_REPEAT = 1000
 
 
-def check_parameters(workload: str, given: Iterable[str], own: Iterable[str] = ()) -> None:
-    """Refuses parameters that neither the harness nor the workload has.
+def check_parameters(workload: str, given: Mapping[str, Any], own: Iterable[str] = ()) -> None:
+    """Refuses parameters that neither the harness nor the workload has, and unfit ones of its own.
 
     Raises:
         UsageError: naming the parameter, with "did you mean".
@@ -29,7 +29,15 @@ def check_parameters(workload: str, given: Iterable[str], own: Iterable[str] = (
     known = (*PARAMETERS, *own)
     for name in given:
         if name not in known:
-            raise UsageError(f"{workload} has no parameter {name!r}.{did_you_mean(name, known)}")
+            shown = str(name)[:80]
+            raise UsageError(f"{workload} has no parameter {shown!r}.{did_you_mean(shown, known)}")
+    check_repeat(given.get("repeat", 1))
+    warm_up = given.get("warm_up", 1)
+    if type(warm_up) is not int or not 0 <= warm_up <= _MAX_REPEAT:
+        raise UsageError(f"warm_up is 0 to {_MAX_REPEAT}. Received: {str(warm_up)[:80]!r}.")
+    for name, kind in (("profile", str), ("trace", bool)):
+        if not isinstance(given.get(name, kind()), kind):
+            raise UsageError(f"{name} is of type {kind.__name__}.")
 
 
 def check_repeat(repeat: object) -> None:

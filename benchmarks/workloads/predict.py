@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tfe_bench.benchmarks.harness import check_parameters, check_repeat, measure
+from tfe_bench.benchmarks.harness import check_parameters, measure
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
@@ -26,7 +26,6 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         UsageError, DataError: naming what does not fit.
     """
     check_parameters("predict", parameters, ("plan", "batch"))
-    check_repeat(parameters.get("repeat", 1))
     profiles.get(str(parameters.get("profile", "local")))
     batch = parameters.get("batch", 1)
     if type(batch) is not int or not 1 <= batch <= 1 << 16:
