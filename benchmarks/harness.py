@@ -30,7 +30,8 @@ def check_parameters(workload: str, given: Mapping[str, Any], own: Iterable[str]
     known = (*PARAMETERS, *own)
     for name in given:
         if name not in known:
-            raise UsageError(f"{workload} has no parameter {name!r}.{did_you_mean(name, known)}")
+            shown = str(name)[:80]
+            raise UsageError(f"{workload} has no parameter {shown!r}.{did_you_mean(shown, known)}")
     check_harness(given)
 
 
@@ -43,13 +44,13 @@ def check_harness(given: Mapping[str, Any]) -> None:
     check_repeat(given.get("repeat", 1))
     warm_up = given.get("warm_up", 1)
     if type(warm_up) is not int or not 0 <= warm_up <= _MAX_REPEAT:
-        raise UsageError(f"warm_up is 0 to {_MAX_REPEAT}. Received: {warm_up!r}.")
+        raise UsageError(f"warm_up is 0 to {_MAX_REPEAT}. Received: {str(warm_up)[:80]!r}.")
     trace = given.get("trace", False)
     if type(trace) is not bool:
-        raise UsageError(f"trace is true or false. Received: {trace!r}.")
+        raise UsageError(f"trace is true or false. Received: {str(trace)[:80]!r}.")
     profile = given.get("profile", "local")
     if not isinstance(profile, str):
-        raise UsageError(f"A profile is a name. Received: {profile!r}.")
+        raise UsageError(f"A profile is a name. Received: {str(profile)[:80]!r}.")
     profiles.get(profile)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from tfe_bench.protocols.sharing import Shared
 
 GROUP = "tfe_bench.programs"
+# Of an array: no network has more axes, and no kernel takes more words (kernels/ops/kernel.h).
+MOST_AXES, MOST_WORDS = 16, 1 << 33
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,9 @@ class InputSpec:
         fractional_bits: its scale.
         limbs: 64-bit words per element: 1 over Z_2^64, 2 over Z_2^128.
         late: it may arrive while the job runs already.
+
+    Raises:
+        UsageError: no array of a job has such a name, shape or scale.
     """
 
     name: str
@@ -34,6 +40,22 @@ class InputSpec:
     fractional_bits: int
     limbs: int = 1
     late: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = self.shape
+        whole = isinstance(sizes, tuple) and all(type(n) is int and n >= 0 for n in sizes)
+        # An axis of 0 counts as 1: what the others say is multiplied all the same.
+        if not whole or len(sizes) > MOST_AXES or _padded(sizes) * self.limbs > MOST_WORDS:
+            raise UsageError(
+                f"An input has at most {MOST_AXES} axes and {MOST_WORDS} words. Received: "
+                f"{str(self.name)[:80]!r} of shape {str(list(sizes))[:200]}."
+            )
+        bits = self.fractional_bits
+        if type(bits) is not int or not 0 <= bits < 64 * self.limbs:
+            raise UsageError(
+                f"An input over Z_2^{64 * self.limbs} has 0 to {64 * self.limbs - 1} fractional "
+                f"bits. Received: {str(self.name)[:80]!r} with {str(bits)[:40]}."
+            )
 
     @property
     def elements(self) -> int:
@@ -52,6 +74,11 @@ class InputSpec:
     def word_shape(self) -> tuple[int, ...]:
         """The shape of the words: with the axis of 2 where an element has two."""
         return self.shape if self.limbs == 1 else (*self.shape, self.limbs)
+
+
+def _padded(sizes: Sequence[int]) -> int:
+    """Their product, with a 1 for every 0."""
+    return math.prod(max(1, n) for n in sizes)
 
 
 @dataclass
@@ -91,6 +118,10 @@ class Program:
         permit: refuses a client for what the store holds, before anything runs (raises UsageError
             or PolicyError). The store may change before the job's turn: `run` asks again.
         late: whether inputs may arrive while it runs; others are refused before `check`.
+        size: an upper bound on the 64-bit words of the largest array that a run makes anywhere,
+            inputs, messages and results included; asked after `check` and `permit`. A worker
+            compares it with its limit before it takes any memory. None: nobody knows, and a run
+            is bounded by its inputs and by what each kernel finds of the host's memory.
         together: how many samples a job brings, if waiting jobs with equal parameters may be run
             as one: their inputs joined along the first axis, their outputs parted again (see
             batching.py). 0 for a job that runs alone.
@@ -107,6 +138,21 @@ class Program:
     late: bool = False
     together: Callable[[Mapping[str, Any], Sequence[InputSpec]], int] | None = None
     needs: Callable[[Mapping[str, Any]], Sequence[str]] = lambda parameters: ()
+    size: Callable[[Mapping[str, Any], Sequence[InputSpec], Store | None], int] | None = None
+
+    def largest(
+        self,
+        parameters: Mapping[str, Any],
+        inputs: Sequence[InputSpec],
+        store: Store | None = None,
+    ) -> int:
+        """Words of the largest array of a run; see `size`.
+
+        Args:
+            store: of the worker, for programs that run what it holds.
+        """
+        given = max((_padded(spec.word_shape) for spec in inputs), default=0)
+        return given if self.size is None else max(given, self.size(parameters, inputs, store))
 
     def admit(self, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         """Refuses unfit parameters or inputs before anything runs.
@@ -114,6 +160,13 @@ class Program:
         Raises:
             UsageError: naming what does not fit.
         """
+        if not isinstance(parameters, Mapping):
+            raise UsageError("The parameters of a program have names.")
+        names = [spec.name for spec in inputs]
+        if len(set(names)) != len(names):
+            raise UsageError(
+                f"The inputs of a job have different names. Received: {str(names)[:200]}."
+            )
         for spec in inputs:
             if spec.limbs != 1 and not self.wide:
                 raise UsageError(

@@ -32,6 +32,7 @@ class Job:
 
     Raises:
         KeyError, TypeError, ValueError: the submission is malformed.
+        UsageError: an input is none.
 
     Attributes:
         shaping: microseconds of one-way delay and bytes per second to impose; None for nothing.
@@ -56,8 +57,8 @@ class Job:
         self.inputs = [
             InputSpec(
                 str(i["name"]),
-                tuple(int(d) for d in i["shape"]),
-                int(i["fractional_bits"]),
+                tuple(i["shape"]),
+                i["fractional_bits"],
                 _limbs(i["limbs"]),
                 _truth(i.get("late", False)),
             )
@@ -66,8 +67,6 @@ class Job:
         late = [spec.late for spec in self.inputs]
         if late != sorted(late):
             raise ValueError("an input after a late one")
-        if any(size < 0 for spec in self.inputs for size in spec.shape):
-            raise ValueError("a negative dimension")
         if not (len(name) == 32 and set(name) <= set("0123456789abcdef")):
             raise ValueError("a name of another form")
         self.shaping = _shaping(header.get("shaping"))

@@ -21,6 +21,9 @@ DEFAULT_MAX_ELEMENTS = 1 << 26
 DEFAULT_JOB_SECONDS = 3600.0
 # VGG19's first dense layer has 98 * 2^20 weights.
 MOST_ELEMENTS_LOCAL = 1 << 27
+# Words of a job's largest array for each of max_elements: dealt material, products and pairs are
+# larger than what they are made from.
+GROWTH = 16
 # Five epochs of a convolutional network over an emulated wan.
 JOB_SECONDS_LOCAL = 86400.0
 DEFAULT_MAX_JOBS = 16
@@ -82,7 +85,8 @@ class WorkerPolicy:
         key: the private key's file; None only without TLS.
         allow_programs: names of programs, or "*" for all that are installed.
         reveal: to whom what may be revealed.
-        max_elements: 64-bit words of each input tensor (an element of Z_2^128 counts as two).
+        max_elements: 64-bit words of each input tensor (an element of Z_2^128 counts as two); the
+            largest array that a job makes of them may have GROWTH times as many.
         job_seconds: after which a job is cancelled.
         allow_shaping: whether a client may have delay and rate imposed on this worker's messages.
         max_jobs: that run, wait or are being sent, of all clients together.
@@ -289,6 +293,20 @@ class WorkerPolicy:
                 f"Party {self.party} does not allow so many inputs. Received: {count}, the limit "
                 f"is {self.max_inputs}. Its operator raises max_inputs under [limits] in "
                 "worker.toml."
+            )
+
+    def permit_largest(self, count: int) -> None:
+        """Permits a job whose largest array, of whatever it makes, has `count` words.
+
+        Raises:
+            PolicyError: that is above GROWTH times max_elements.
+        """
+        most = GROWTH * self.max_elements
+        if count > most:
+            raise PolicyError(
+                f"Party {self.party} does not allow a job of this size. Received: arrays of up to "
+                f"{count} words, the limit is {most}. Order less at once, or its operator raises "
+                f"max_elements (a {GROWTH}th of this limit) under [limits] in worker.toml."
             )
 
 

@@ -89,6 +89,33 @@ def choose(algorithm: str, n: int, profile: str, rows: int = 1) -> str:
     return "all-pairs" if rows * n * (n - 1) // 2 <= 2 * round_cost(profile) else "quick"
 
 
+def largest(
+    rows: int, n: int, columns: int, algorithm: str = "auto", profile: str = "local"
+) -> int:
+    """An upper bound on the words of the largest array that `sort` makes.
+
+    Args:
+        columns: keys and payload.
+
+    Raises:
+        UsageError: as `choose`.
+    """
+    elements = rows * n
+    # Wide keys, the index and the columns are moved as one; each key is extended by a comparison.
+    moved = max(elements * (columns + 4), compare.msb_cost(elements, 128).total // 64)
+    chosen = choose(algorithm, n, profile, rows)
+    if chosen == "network":
+        # Two positions in a word: all comparators of a row at once, and a layer's of all rows.
+        depth = n.bit_length()
+        return max(moved, n * depth * (depth + 1) // 4)
+    if chosen == "all-pairs":
+        pairs = rows * n * (n - 1) // 2
+    else:
+        # Levels compare with one pivot, or with so many that they cost less than another level.
+        pairs = 10 * elements + 4 * int(round_cost(profile))
+    return max(moved, pairs, compare.msb_cost(min(pairs, _CALL_PAIRS), 128).total // 64)
+
+
 def index_bits(n: int) -> int:
     """Bits appended to a key to make n keys distinct."""
     return max(1, (n - 1).bit_length())

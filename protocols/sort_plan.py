@@ -29,6 +29,8 @@ class SortPlan:
         self._native = ops.native()
         self._size = rows * n
         self._plan = self._native.plan_new(rows, n, all_pairs_at, float(round_cost))
+        if not self._plan:
+            raise self._too_large()
 
     def __enter__(self) -> SortPlan:
         return self
@@ -38,10 +40,22 @@ class SortPlan:
         self._plan = None
 
     def levels(self) -> Iterator[tuple[Pairs, Pairs]]:
-        """Yields (left, right) positions; call `answer` before taking the next level."""
+        """Yields (left, right) positions; call `answer` before taking the next level.
+
+        Raises:
+            UsageError: this host's memory does not hold them.
+        """
         left, right = ctypes.c_void_p(), ctypes.c_void_p()
         while count := self._native.plan_next(self._plan, ctypes.byref(left), ctypes.byref(right)):
+            if count < 0:
+                raise self._too_large()
             yield _view(left.value, count), _view(right.value, count)
+
+    def _too_large(self) -> UsageError:
+        return UsageError(
+            f"This host's memory does not hold the comparisons of a sort of {self._size} elements. "
+            "Sort fewer at a time, or with another algorithm."
+        )
 
     def answer(self, words: np.ndarray[Any, Any]) -> None:
         """Takes packed bits: bit i set when element left[i] < right[i].
@@ -51,7 +65,10 @@ class SortPlan:
                 full_range=False promises do.
         """
         words = np.ascontiguousarray(words)
-        if self._native.plan_answer(self._plan, words.ctypes.data) != 0:
+        answered = self._native.plan_answer(self._plan, words.ctypes.data)
+        if answered == -2:
+            raise self._too_large()
+        if answered != 0:
             raise RangeError(
                 "The comparisons contradict each other: keys lie outside |key| < 2^62. "
                 "Sort them with full_range=True."

@@ -33,6 +33,11 @@ def _nothing(*_: Any) -> None:
     """No condition."""
 
 
+# Words of an operation's largest array for each element of its largest input: what is dealt for a
+# comparison of 64 bits, or for a polynomial, and some more.
+GROWTH = 16
+
+
 @dataclass(frozen=True)
 class Operation:
     """One private operation.
@@ -56,6 +61,8 @@ class Operation:
             alone.
         input_bits: fractional bits of the inputs.
         integers: it takes integers without a scale too.
+        most: an upper bound on the words of its largest array, from a size and options; None:
+            GROWTH for each element of the largest input.
         shrinks: the axes of the size that `ops --scale` makes smaller, alike.
         least: smallest extents of a size.
         per_input: "bytes per element" counts elements of the first input, not of the result.
@@ -78,11 +85,18 @@ class Operation:
     domain: Callable[[Arrays, Options], None] = _nothing
     input_bits: int = FRACTIONAL_BITS
     integers: bool = False
+    most: Callable[[Shape, Options], int] | None = None
     shrinks: tuple[int, ...] = (0,)
     least: Shape = (1,)
     per_input: bool = False
     stepwise: bool = False
     listed: bool = True
+
+    def largest(self, size: Shape, options: Options) -> int:
+        """An upper bound on the words of the largest array of a run."""
+        if self.most is not None:
+            return self.most(size, options)
+        return GROWTH * max(math.prod(shape) for shape in self.shapes(size).values())
 
     def check_size(self, size: Shape) -> None:
         """Refuses a size with another number of axes or with too small extents.

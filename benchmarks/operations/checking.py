@@ -60,6 +60,12 @@ def settle(operation: Operation, size: Sequence[int], given: Options) -> tuple[S
             raise UsageError(
                 f"{operation.name} has no option {name!r}.{did_you_mean(name, operation.options)}"
             )
+        kind = type(operation.options[name])
+        if type(given[name]) is not kind:
+            raise UsageError(
+                f"{operation.name}: {name} is of type {kind.__name__}. Received: "
+                f"{str(given[name])[:80]!r}."
+            )
     shape = tuple(int(n) for n in size)
     options = {**operation.options, **given}
     operation.check_size(shape)

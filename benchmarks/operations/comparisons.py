@@ -5,6 +5,7 @@ All but the median are exact: their results are ring elements of the input, bits
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -286,6 +287,13 @@ def _check_top_k(size: Shape, options: Options) -> None:
         raise UsageError(f"top_k wants k from 1 to the row's {size[-1]} values. Received: {k!r}.")
 
 
+def _sort_words(size: Shape, options: Options) -> int:
+    from tfe_bench.protocols.sort import largest
+
+    *rows, n = size
+    return largest(math.prod(rows), n, 1, options["algorithm"], options["profile"])
+
+
 def _top_k(party: Any, x: Shares, options: Options) -> Any:
     from tfe_bench.protocols.order_statistics import top_k
 
@@ -304,6 +312,7 @@ register(
     options={"k": 16, "algorithm": "auto", "profile": "local"},
     check=_check_top_k,
     variant="sort",
+    most=_sort_words,
     shrinks=(1,),
     least=(1, 1),
     per_input=True,
@@ -328,6 +337,7 @@ register(
     options={"algorithm": "auto", "profile": "local"},
     check=_check_order,
     variant="sort, T3",
+    most=_sort_words,
     shrinks=(1,),
     per_input=True,
     stepwise=True,

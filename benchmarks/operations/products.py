@@ -12,6 +12,7 @@ import numpy as np
 
 from tfe_bench.benchmarks.operations.catalogue import (
     FRACTIONAL_BITS,
+    GROWTH,
     ULP,
     Array,
     Arrays,
@@ -173,6 +174,11 @@ def _product_size(shapes: Sequence[Shape]) -> Shape:
     return (*shapes[0], shapes[1][1])
 
 
+def _product_words(size: Shape, options: Options) -> int:
+    m, k, n = size
+    return max(GROWTH * m * n, m * k, k * n)
+
+
 def _matmul(party: Any, x: Shares, options: Options) -> Any:
     from tfe_bench.protocols import arithmetic
 
@@ -190,6 +196,7 @@ register(
     reference=lambda x, _: x["x"] @ x["y"],
     tolerance=ulps(1),
     variant="dealer form, T3",
+    most=_product_words,
     shrinks=(0, 1, 2),
 )
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfe_bench.benchmarks.harness import begin_together
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.sharing import Shared
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.store import Store
 
 _KNOWN = {"rounds": 100, "megabytes": 64, "repeat": 5}
 
@@ -21,10 +24,18 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         UsageError: naming what does not fit.
     """
     for name, value in parameters.items():
-        if name not in _KNOWN or not isinstance(value, int) or not 1 <= value <= 4096:
+        if name not in _KNOWN or type(value) is not int or not 1 <= value <= 4096:
             raise UsageError(
-                f"channel takes {', '.join(_KNOWN)}, 1 to 4096. Received: {name}={value!r}."
+                f"channel takes {', '.join(_KNOWN)}, 1 to 4096. Received: "
+                f"{str(name)[:80]}={str(value)[:80]}."
             )
+    if inputs:
+        raise UsageError(f"channel takes no inputs. Received: {len(inputs)}.")
+
+
+def size(parameters: Mapping[str, Any], inputs: Sequence[InputSpec], store: Store | None) -> int:
+    """Words of the bulk transfer."""
+    return int(parameters.get("megabytes", _KNOWN["megabytes"])) * 125_000
 
 
 def run(context: Context) -> dict[str, Shared]:
@@ -87,4 +98,6 @@ def run(context: Context) -> dict[str, Shared]:
     return {}
 
 
-PROGRAM = Program("channel", run, check, "measures rounds and bandwidth between workers 1 and 2")
+PROGRAM = Program(
+    "channel", run, check, "measures rounds and bandwidth between workers 1 and 2", size=size
+)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfe_bench.benchmarks.harness import check_parameters, measure
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.sharing import Shared
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.store import Store
+    from tfe_bench.protocols.cost import Cost
 
 _OWN = ("method", "clamp", "iterations", "softmax")
 
@@ -19,18 +23,26 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     Raises:
         UsageError: naming what does not fit.
     """
-    from tfe_bench.protocols.exponential import exp_cost
-
     check_parameters("exp", parameters, _OWN)
     if [i.name for i in inputs] != ["x"]:
         raise UsageError(f'exp wants one input, "x". Received: {[i.name for i in inputs]}.')
+    _cost(parameters, inputs[0])  # that of a form that does not exist is refused in words
+
+
+def size(parameters: Mapping[str, Any], inputs: Sequence[InputSpec], store: Store | None) -> int:
+    """Words of all that is sent, of which no array has more, and those of the local residues."""
+    return max(_cost(parameters, inputs[0]).total // 64, 8 * inputs[0].words)
+
+
+def _cost(parameters: Mapping[str, Any], x: InputSpec) -> Cost:
+    from tfe_bench.protocols.exponential import exp_cost
+
     options = _options(parameters)
-    # The cost of a form that does not exist is refused in words.
-    exp_cost(
-        inputs[0].elements,
+    return exp_cost(
+        x.elements,
         options["method"],
-        64 * inputs[0].limbs,
-        inputs[0].fractional_bits,
+        64 * x.limbs,
+        x.fractional_bits,
         options["clamp"],
         options["iterations"],
         options["softmax"],
@@ -69,4 +81,6 @@ def run(context: Context) -> dict[str, Shared]:
     return {"y": measure(context, variant, once)}
 
 
-PROGRAM = Program("exp", run, check, "computes the exponential of private numbers", wide=True)
+PROGRAM = Program(
+    "exp", run, check, "computes the exponential of private numbers", wide=True, size=size
+)

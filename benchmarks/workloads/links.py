@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfe_bench.benchmarks.harness import begin_together
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.party import Party
 from tfe_bench.protocols.sharing import Shared
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.store import Store
 
 PAIRS = ((0, 1), (0, 2), (1, 2))
 _KNOWN = {
@@ -36,6 +39,12 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
             raise UsageError(
                 f"links takes whole numbers: {', '.join(_KNOWN)}. Received: {name}={value!r}."
             )
+
+
+def size(parameters: Mapping[str, Any], inputs: Sequence[InputSpec], store: Store | None) -> int:
+    """Words of the longest transfer."""
+    settings = {k: int(parameters.get(k, d)) for k, (d, *_) in _KNOWN.items()}
+    return max(settings["kilobytes"] * 1000 // 16, settings["pair_kilobytes"] * 125, 1000)
 
 
 def run(context: Context) -> dict[str, Shared]:
@@ -149,4 +158,6 @@ def _timed(party: Party, build: Any, block: Any) -> float:
     return min(seconds[1:])
 
 
-PROGRAM = Program("links", run, check, "measures delay and bandwidth between the workers")
+PROGRAM = Program(
+    "links", run, check, "measures delay and bandwidth between the workers", size=size
+)

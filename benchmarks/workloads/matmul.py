@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfe_bench.benchmarks.harness import check_parameters, measure
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.sharing import Shared
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.store import Store
 
 
 def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
@@ -21,6 +24,12 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     shapes = [i.shape for i in inputs]
     if len(shapes) != 2 or any(len(s) != 2 for s in shapes) or shapes[0][1] != shapes[1][0]:
         raise UsageError(f"matmul wants two matrices [m, k] and [k, n]. Received: {shapes}.")
+
+
+def size(parameters: Mapping[str, Any], inputs: Sequence[InputSpec], store: Store | None) -> int:
+    """Words of the product."""
+    (rows, _), (_, columns) = (spec.shape for spec in inputs)
+    return rows * columns
 
 
 def run(context: Context) -> dict[str, Shared]:
@@ -38,4 +47,4 @@ def run(context: Context) -> dict[str, Shared]:
     return {"product": measure(context, "dealer form", once)}
 
 
-PROGRAM = Program("matmul", run, check, "multiplies two private matrices")
+PROGRAM = Program("matmul", run, check, "multiplies two private matrices", size=size)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfe_bench.benchmarks import operations
 from tfe_bench.benchmarks.harness import check_parameters, measure
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.sharing import Shared
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.store import Store
 
 
 def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
@@ -20,10 +23,23 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """
     operation = operations.find(str(parameters.get("operation", "")))
     check_parameters(operation.name, parameters, ("operation", *operation.options))
-    size = operation.size_of([i.shape for i in inputs]) if inputs else ()
+    shape, _ = _settled(operation, parameters, inputs)
+    _check_inputs(operation, operation.shapes(shape), inputs)
+
+
+def size(parameters: Mapping[str, Any], inputs: Sequence[InputSpec], store: Store | None) -> int:
+    """Words of the operation's largest array."""
+    operation = operations.find(str(parameters["operation"]))
+    return operation.largest(*_settled(operation, parameters, inputs))
+
+
+def _settled(
+    operation: operations.Operation, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> tuple[tuple[int, ...], Mapping[str, Any]]:
+    """The size and the options of a job."""
+    shape = operation.size_of([i.shape for i in inputs]) if inputs else ()
     given = {k: v for k, v in parameters.items() if k in operation.options}
-    size, _ = operations.settle(operation, size, given)
-    _check_inputs(operation, operation.shapes(size), inputs)
+    return operations.settle(operation, shape, given)
 
 
 def _check_inputs(
@@ -73,4 +89,4 @@ def run(context: Context) -> dict[str, Shared]:
     return {"result": measure(context, operation.variant, once)}
 
 
-PROGRAM = Program("operation", run, check, "one operation of the catalogue")
+PROGRAM = Program("operation", run, check, "one operation of the catalogue", size=size)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfe_bench.benchmarks.harness import check_parameters, measure
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.sharing import Shared
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.store import Store
 
 _OWN = ("algorithm", "descending", "indices")
 
@@ -19,10 +23,11 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     Raises:
         UsageError: naming what does not fit.
     """
-    from tfe_bench.protocols.sort import choose
+    from tfe_bench.protocols.sort import choose, round_cost
 
     check_parameters("sort", parameters, _OWN)
     choose(str(parameters.get("algorithm", "auto")), 2, "local")
+    round_cost(parameters.get("profile", "local"))
     if not inputs or inputs[0].name != "keys":
         raise UsageError('The first input of sort is "keys".')
     if len(inputs[0].shape) not in (1, 2):
@@ -33,6 +38,18 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
                 f"Payload {column.name!r} wants the keys' shape {list(inputs[0].shape)}. "
                 f"Received: {list(column.shape)}."
             )
+
+
+def size(parameters: Mapping[str, Any], inputs: Sequence[InputSpec], store: Store | None) -> int:
+    """Words of the largest array of the sort."""
+    from tfe_bench.protocols.sort import largest
+
+    *rows, n = inputs[0].shape
+    algorithm, profile = (
+        str(parameters.get("algorithm", "auto")),
+        parameters.get("profile", "local"),
+    )
+    return largest(math.prod(rows), n, len(inputs), algorithm, profile)
 
 
 def run(context: Context) -> dict[str, Shared]:
@@ -65,4 +82,4 @@ def run(context: Context) -> dict[str, Shared]:
     return outputs
 
 
-PROGRAM = Program("sort", run, check, "sorts private keys, with payload")
+PROGRAM = Program("sort", run, check, "sorts private keys, with payload", size=size)

@@ -2,6 +2,7 @@
 #include "protocols/kernels/core/session.h"
 
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -138,6 +139,173 @@ TEST(abort_ends_every_receive) {
   CHECK_EQ(errors.size(), 4u);
   for (const Error& e : errors) CHECK_EQ(e, "the peer is gone");
   CHECK_EQ(a->WaitOutgoing(1, 100, 0), -1);
+}
+
+namespace {
+
+// A frame as a peer sends it: see FrameHeader.
+std::vector<uint8_t> Frame(const Tag& tag, uint64_t total, uint64_t offset,
+                           const std::string& piece, uint16_t flags = 0) {
+  struct {
+    uint64_t step, total, offset;
+    uint32_t site, iteration, length, cold, ahead;
+    uint16_t slot, flags;
+  } h{tag.step, total, offset, tag.site, tag.iteration, static_cast<uint32_t>(piece.size()),
+      0,        0,     static_cast<uint16_t>(tag.slot), flags};
+  static_assert(sizeof(h) == 48, "the frame header");
+  std::vector<uint8_t> blob(sizeof(h));
+  std::memcpy(blob.data(), &h, sizeof(h));
+  blob.insert(blob.end(), piece.begin(), piece.end());
+  return blob;
+}
+
+constexpr uint16_t kAhead = 1;  // run-ahead material
+
+Error PushFrame(Session* to, int from, const std::vector<uint8_t>& blob) {
+  return to->Push(from, blob.data(), static_cast<int64_t>(blob.size()));
+}
+
+}  // namespace
+
+// Two messages of one tag, both unread: the second one's credit wants the session's lock.
+TEST(abort_lets_go_of_unread_material_of_both_peers) {
+  auto a = Make(0);
+  CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");
+  for (int peer : {1, 2}) {
+    CHECK_EQ(PushFrame(a.get(), peer, Frame({1, 5, 0, 0}, 3, 0, "abc", kAhead)), "");
+    CHECK_EQ(PushFrame(a.get(), peer, Frame({1, 6, 0, 0}, 6, 0, "abc", kAhead)), "");
+  }
+  a->Abort("over");
+  CHECK_EQ(a->aborted(), "over");
+}
+
+// Whatever a callback or a message's end does, it may use the session.
+TEST(callbacks_and_the_ends_of_messages_may_use_the_session) {
+  auto a = Make(0), b = Make(1);
+  for (auto& s : {a, b}) CHECK_EQ(s->BeginStep(1, Session::kGraph, 4), "");
+  struct Uses {
+    std::shared_ptr<Session> session;
+    ~Uses() { session->counters(); }
+  };
+  const auto uses = [](const std::shared_ptr<Session>& s) { return std::make_shared<Uses>(Uses{s}); };
+  int ended = 0;
+  const auto done = [&](const Error&, Message) { ++ended; };
+  a->Recv(1, {1, 1, 0, 0}, 0, 8, [done, u = uses(a)](const Error& e, Message m) { done(e, m); });
+  a->Recv(1, {1, 1, 0, 0}, 0, 8, [done, u = uses(a)](const Error& e, Message m) { done(e, m); });
+  CHECK_EQ(ended, 1);  // two wait for one message
+  a->Recv(1, {1, 2, 0, 0}, 1, 8, [done, u = uses(a)](const Error& e, Message m) { done(e, m); });
+  a->CancelRecv(1, {1, 2, 0, 0});
+  CHECK_EQ(ended, 2);
+  static const uint8_t word[8] = {};
+  for (uint32_t site : {1, 2}) {
+    CHECK_EQ(a->Send(1, {1, site, 0, 0}, false, "", word, sizeof(word), uses(a)), "");
+  }
+  std::vector<uint8_t> blob(60);  // the first message and a part of a header
+  CHECK(a->Pop(1, blob.data(), 60) > 0);
+  a->Abort("over");
+  CHECK_EQ(ended, 3);
+  // a step that ends with messages that nobody has read
+  CHECK_EQ(PushFrame(b.get(), 0, Frame({1, 5, 0, 0}, 3, 0, "abc", kAhead)), "");
+  CHECK_EQ(PushFrame(b.get(), 0, Frame({1, 6, 0, 0}, 6, 0, "abc", kAhead)), "");
+  b->EndStep(1);
+  CHECK(b->NextDue(0) >= 0);  // which it reports
+}
+
+TEST(a_message_that_is_not_of_the_size_that_is_due_ends_the_session_at_its_first_frame) {
+  for (bool before : {false, true}) {
+    auto a = Make(0);
+    CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");
+    Error failed, pushed;
+    const auto recv = [&] {
+      a->Recv(1, {1, 5, 0, 0}, 0, 8, [&](const Error& e, Message) { failed = e; });
+    };
+    if (before) recv();
+    pushed = PushFrame(a.get(), 1, Frame({1, 5, 0, 0}, uint64_t{1} << 34, 0, "abc"));
+    if (!before) recv();
+    CHECK_EQ(failed, "party 1 sent 17179869184 bytes where 8 were due (site 5, step 1, iteration "
+                     "0, message 0)");
+    CHECK_EQ(pushed, before ? failed : "");
+  }
+}
+
+// A thousand messages that announce 16 GiB each, of which three bytes come.
+TEST(what_is_announced_takes_no_memory) {
+  auto a = Make(0);
+  CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");
+  for (uint32_t site = 1; site <= 1000; ++site) {
+    CHECK_EQ(PushFrame(a.get(), 1, Frame({1, site, 0, 0}, uint64_t{1} << 34, 0, "abc", kAhead)), "");
+  }
+  long pages = 0;  // of address space
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  CHECK_EQ(std::fscanf(file, "%ld", &pages), 1);
+  std::fclose(file);
+  CHECK(pages < (int64_t{1} << 34) / 4096);
+}
+
+TEST(a_message_that_comes_before_it_is_asked_for_arrives_whole) {
+  for (size_t ask_at : {0, 1, 7, 40, 1000}) {  // frames
+    auto a = Make(0);
+    CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");
+    std::string text(100000, 'x'), got;
+    for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 31);
+    size_t frames = 0;
+    const auto ask = [&] {
+      if (frames++ != ask_at) return;
+      a->Recv(1, {1, 5, 0, 0}, 0, text.size(), [&](const Error& e, Message m) {
+        CHECK_EQ(e, "");
+        got.assign(reinterpret_cast<char*>(m.data.get()), m.size);
+      });
+    };
+    for (size_t at = 0; at < text.size(); at += 999) {
+      ask();
+      CHECK_EQ(PushFrame(a.get(), 1, Frame({1, 5, 0, 0}, text.size(), at, text.substr(at, 999))), "");
+    }
+    while (frames <= ask_at) ask();
+    CHECK(got == text);
+  }
+}
+
+TEST(bytes_that_nobody_has_asked_for_are_bounded) {
+  auto a = Make(0);
+  a->LimitUnasked(1000);
+  CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");
+  const std::string text(600, 'x');
+  CHECK_EQ(PushFrame(a.get(), 1, Frame({1, 1, 0, 0}, 600, 0, text)), "");
+  bool done = false;
+  a->Recv(1, {1, 1, 0, 0}, 0, 600, [&](const Error& e, Message) { done = e.empty(); });
+  CHECK(done);
+  CHECK_EQ(PushFrame(a.get(), 1, Frame({1, 2, 0, 0}, 1200, 0, text)), "");
+  CHECK_EQ(PushFrame(a.get(), 2, Frame({1, 2, 0, 0}, 600, 0, text)), "");  // each peer by itself
+  CHECK_EQ(PushFrame(a.get(), 1, Frame({1, 3, 0, 0}, 600, 0, text)),
+           "party 1 sent more than 1000 bytes that nobody has asked for");
+  // The rest of one that is asked for meanwhile is expected.
+  a->Recv(1, {1, 2, 0, 0}, 1, 1200, [](const Error&, Message) {});
+  CHECK_EQ(PushFrame(a.get(), 1, Frame({1, 2, 0, 0}, 1200, 600, text)), "");
+  CHECK_EQ(PushFrame(a.get(), 1, Frame({1, 4, 0, 0}, 600, 0, text)), "");
+  a->EndStep(1);  // which lets go of what was not read
+  CHECK_EQ(a->BeginStep(2, Session::kGraph, 4), "");
+  for (int peer : {1, 2}) {
+    CHECK_EQ(PushFrame(a.get(), peer, Frame({2, 1, 0, 0}, 600, 0, text)), "");
+  }
+}
+
+TEST(steps_far_ahead_are_refused) {
+  auto a = Make(0);
+  CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");
+  CHECK_EQ(PushFrame(a.get(), 1, Frame({5, 1, 0, 0}, 3, 0, "abc")), "");
+  const uint16_t done = 2;
+  for (uint64_t step : {uint64_t{1000}, uint64_t{1} << 40, ~uint64_t{0}}) {
+    for (uint16_t flags : {uint16_t{0}, done}) {
+      CHECK_EQ(PushFrame(a.get(), 1, Frame({step, 1, 0, 0}, 0, 0, "", flags)),
+               "party 1 is at a step that is far ahead");
+    }
+  }
+}
+
+TEST(no_dealer_but_three) {
+  auto a = Make(0);
+  PrfStream s;
+  for (int dealer : {-5, -1, 3, 1000}) CHECK(!a->Stream(kK1, dealer, 1, 1, 0, 0, 16, &s).empty());
 }
 
 TEST(faults_are_for_simulated_sessions) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "protocols/kernels/core/cpu.h"
+#include "protocols/kernels/core/memory.h"
 #include "protocols/kernels/core/patches.h"
 
 namespace tfe_bench {
@@ -53,9 +54,10 @@ void AddRow(const ConvShape& s, int64_t row, const uint64_t* sent, int64_t ld, u
 void SendBack(const ConvShape& s, int pairs, const uint64_t* const* d, const uint64_t* transposed,
               uint64_t* dx, int64_t begin, int64_t end, const ParallelFor& parallel) {
   const int64_t depth = s.kernel_h * s.kernel_w * s.channels, filters = pairs * s.filters;
-  const int64_t lines = std::max<int64_t>(
-      1, std::min(kPatchWords / (depth * s.out_w), kMostRows / s.out_w));
-  const int64_t words = lines * s.out_w * depth;
+  const int64_t row = CheckedWords(s.out_w, depth);
+  const int64_t lines =
+      std::max<int64_t>(1, std::min(kPatchWords / row, kMostRows / s.out_w));
+  const int64_t words = lines * row;
   const std::unique_ptr<uint64_t[]> large(words <= kPatchWords
                                               ? nullptr
                                               : new uint64_t[static_cast<size_t>(words)]);
@@ -86,7 +88,9 @@ void SendBack(const ConvShape& s, int pairs, const uint64_t* const* d, const uin
 }
 
 bool Empty(const ConvShape& s) {
-  return s.images * s.out_h * s.out_w * s.kernel_h * s.kernel_w * s.channels * s.filters == 0;
+  // (their product may be too large for 64 bits)
+  return s.images == 0 || s.out_h == 0 || s.out_w == 0 || s.kernel_h == 0 || s.kernel_w == 0 ||
+         s.channels == 0 || s.filters == 0;
 }
 
 }  // namespace

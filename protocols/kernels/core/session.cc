@@ -9,6 +9,7 @@
 #include <cstring>
 #include <new>
 
+#include "protocols/kernels/core/memory.h"
 #include "protocols/kernels/core/timeline.h"
 
 namespace tfe_bench {
@@ -76,16 +77,21 @@ class BufferPool {
   std::shared_ptr<uint8_t> Wrap(void* p, size_t rounded) {
     if (!p) throw std::bad_alloc();
     return std::shared_ptr<uint8_t>(static_cast<uint8_t*>(p), [this, rounded](uint8_t* q) {
-      if (rounded) {
-        std::lock_guard<std::mutex> lock(mutex_);
-        if (held_ + rounded <= kMost) {
-          held_ += rounded;
-          free_.emplace(rounded, q);
-          return;
-        }
-      }
-      std::free(q);
+      if (!Keep(q, rounded)) std::free(q);
     });
+  }
+
+  bool Keep(uint8_t* q, size_t rounded) noexcept {
+    if (!rounded) return false;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (held_ + rounded > kMost) return false;
+    try {
+      free_.emplace(rounded, q);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    held_ += rounded;
+    return true;
   }
 
   std::mutex mutex_;
@@ -98,6 +104,10 @@ std::shared_ptr<uint8_t> AlignedBuffer(size_t size) {
   return pool->Take(size);
 }
 
+// A message that nobody waits for yet gets room for this many times what has arrived of it, and not
+// for what it announces.
+constexpr size_t kRoomFor = 16;
+
 std::string Describe(const Tag& t) {
   return "site " + std::to_string(t.site) + ", step " + std::to_string(t.step) + ", iteration " +
          std::to_string(t.iteration) + ", message " + std::to_string(t.slot);
@@ -106,7 +116,10 @@ std::string Describe(const Tag& t) {
 }  // namespace
 
 Session::Session(int party, const uint8_t keys[3][16], bool simulated)
-    : party_(party), simulated_(simulated), timeline_(std::make_unique<Timeline>()) {
+    : party_(party),
+      simulated_(simulated),
+      most_unasked_(HostMemory() / 4),
+      timeline_(std::make_unique<Timeline>()) {
   for (int j = 0; j < 3; ++j) {
     has_key_[j] = j == party || (j + 2) % 3 == party;
     if (has_key_[j]) ExpandAesKey(keys[j], &keys_[j]);
@@ -145,6 +158,7 @@ Error Session::Alter(uint64_t hi, uint64_t lo, const uint64_t* words, size_t cou
 
 Error Session::Stream(KeyRole role, int dealer, int64_t site, int64_t step, int64_t iteration,
                       int64_t tensor, uint64_t bytes, PrfStream* out) {
+  if (dealer < 0 || dealer > 2) return "mask numbering: dealer out of range";
   const int key = role == kK2 ? dealer : role == kK1 ? (dealer + 1) % 3 : (dealer + 2) % 3;
   if (!has_key_[key]) {
     return "party " + std::to_string(party_) + " does not hold key " + std::to_string(key);
@@ -212,6 +226,7 @@ bool Session::StepIsOpen(int64_t step) {
 
 void Session::EndStep(int64_t step) {
   std::vector<std::shared_ptr<Session>> direct;
+  std::vector<Message> unread;  // let go of after the lock
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!open_steps_.erase(step)) return;
@@ -223,6 +238,7 @@ void Session::EndStep(int64_t step) {
     }
     step_depths_.push_back(deepest);
     recv_depths_.erase(step);
+    last_ended_ = std::max(last_ended_, step);
     for (int p = 0; p < 3; ++p) {
       if (p == party_) continue;
       auto& in = peers_[p].seen_in;
@@ -230,6 +246,17 @@ void Session::EndStep(int64_t step) {
       const Tag next{static_cast<uint64_t>(step) + 1, 0, 0, 0};
       in.erase(in.begin(), in.lower_bound(next));
       out.erase(out.begin(), out.lower_bound(next));
+      // Nobody can ask for these any more.
+      auto& arriving = peers_[p].arriving;
+      for (auto it = arriving.begin(); it != arriving.lower_bound(next); it = arriving.erase(it)) {
+        if (!peers_[p].waiting.count(it->first)) peers_[p].unasked -= it->second.received;
+        unread.push_back(std::move(it->second.message));
+      }
+      auto& arrived = peers_[p].arrived;
+      for (auto it = arrived.begin(); it != arrived.lower_bound(next); it = arrived.erase(it)) {
+        peers_[p].unasked -= it->second.size;
+        unread.push_back(std::move(it->second));
+      }
       if (in_memory_[p]) {
         if (auto peer = linked_[p].lock()) direct.push_back(std::move(peer));
       } else {
@@ -301,6 +328,13 @@ void Session::Note(const Tag& tag, int index, Depth depth) {
   depths[index] = depth;
 }
 
+namespace {
+Error OtherSize(int peer, size_t size, size_t expected, const Tag& tag) {
+  return "party " + std::to_string(peer) + " sent " + std::to_string(size) + " bytes where " +
+         std::to_string(expected) + " were due (" + Describe(tag) + ")";
+}
+}  // namespace
+
 void Session::Recv(int peer, const Tag& tag, int index, size_t expected, Done done) {
   Message message;
   Error error;
@@ -312,21 +346,23 @@ void Session::Recv(int peer, const Tag& tag, int index, size_t expected, Done do
     } else if (!open_steps_.count(static_cast<int64_t>(tag.step))) {
       error = "step " + std::to_string(tag.step) + " is not running: refusing to receive";
     } else {
-      auto it = peers_[peer].arrived.find(tag);
-      if (it == peers_[peer].arrived.end()) {
-        if (!peers_[peer].waiting.emplace(tag, Waiting{done, expected, index, asked}).second) {
-          error = "two receives wait for one message (" + Describe(tag) + ")";
-        } else {
-          return;
-        }
-      } else {
+      Peer& from = peers_[peer];
+      auto it = from.arrived.find(tag);
+      auto part = from.arriving.find(tag);
+      if (it != from.arrived.end()) {
         message = std::move(it->second);
-        peers_[peer].arrived.erase(it);
-        if (message.size != expected) {
-          error = "party " + std::to_string(peer) + " sent " + std::to_string(message.size) +
-                  " bytes where " + std::to_string(expected) + " were due (" + Describe(tag) + ")";
-        }
+        from.arrived.erase(it);
+        from.unasked -= message.size;
+        if (message.size != expected) error = OtherSize(peer, message.size, expected, tag);
         Note(tag, index, message.depth);
+      } else if (from.waiting.count(tag)) {
+        error = "two receives wait for one message (" + Describe(tag) + ")";
+      } else if (part != from.arriving.end() && part->second.message.size != expected) {
+        error = OtherSize(peer, part->second.message.size, expected, tag);
+      } else {
+        if (part != from.arriving.end()) from.unasked -= part->second.received;
+        from.waiting.emplace(tag, Waiting{std::move(done), expected, index, asked});
+        return;
       }
     }
   }
@@ -341,15 +377,17 @@ void Session::CancelRecv(int peer, const Tag& tag) {
     if (it == peers_[peer].waiting.end()) return;
     done = std::move(it->second.done);
     peers_[peer].waiting.erase(it);
+    auto part = peers_[peer].arriving.find(tag);
+    if (part != peers_[peer].arriving.end()) peers_[peer].unasked += part->second.received;
   }
   done("another part of this graph call failed", {});
 }
 
 Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uint64_t total,
                       uint64_t offset, const uint8_t* data, size_t size) {
+  // Before the lock, and so let go of after it: a message's credit wants the lock.
   Done done;
   Message message;
-  Error error;
   std::map<int64_t, Passed> open;
   const int64_t came = timeline_->on() ? Timeline::Now() : 0;
   int64_t first = came;
@@ -369,6 +407,9 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
       for (auto& gate : open) gate.second("");
       return "";
     }
+    // No peer is further ahead: it begins a step only while this party has ended an earlier one.
+    const bool near = tag.step <= static_cast<uint64_t>(last_ended_ + kMostStepsAhead);
+    if (!near) return "party " + std::to_string(peer) + " is at a step that is far ahead";
     if (flags & kStepDone) {
       from.done_step = std::max(from.done_step, static_cast<int64_t>(tag.step));
       changed_.notify_all();
@@ -392,6 +433,23 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
         return "party " + std::to_string(peer) + " sent a message twice (" + Describe(tag) + ")";
       }
     }
+    const auto asked = from.waiting.find(tag);
+    const bool waited = asked != from.waiting.end();
+    if (waited && asked->second.expected != total) {
+      const Error error = OtherSize(peer, total, asked->second.expected, tag);
+      done = std::move(asked->second.done);
+      from.waiting.erase(asked);
+      lock.unlock();
+      done(error, {});
+      return error;
+    }
+    if (!waited) {
+      if (size > most_unasked_ || from.unasked > most_unasked_ - size) {
+        return "party " + std::to_string(peer) + " sent more than " +
+               std::to_string(most_unasked_) + " bytes that nobody has asked for";
+      }
+      from.unasked += size;
+    }
     if (size == total) {
       message.data = AlignedBuffer(size);
       std::memcpy(message.data.get(), data, size);
@@ -400,21 +458,26 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
       auto it = from.arriving.find(tag);
       if (it == from.arriving.end()) {
         if (offset != 0) return "party " + std::to_string(peer) + " sent frames out of order";
-        Arriving fresh;
-        fresh.message.data = AlignedBuffer(total);
-        fresh.message.size = total;
-        fresh.received = 0;
-        fresh.first_ns = came;
-        it = from.arriving.emplace(tag, std::move(fresh)).first;
+        it = from.arriving.emplace(tag, Arriving()).first;
+        it->second.message.size = total;
+        it->second.first_ns = came;
       }
-      if (it->second.received != offset || it->second.message.size != total) {
+      Arriving& part = it->second;
+      if (part.received != offset || part.message.size != total) {
         return "party " + std::to_string(peer) + " sent frames out of order";
       }
-      std::memcpy(it->second.message.data.get() + offset, data, size);
-      it->second.received += size;
-      if (it->second.received < total) return "";
-      message = std::move(it->second.message);
-      first = it->second.first_ns;
+      if (part.room < offset + size) {
+        const size_t room = waited ? total : std::min<size_t>(total, kRoomFor * (offset + size));
+        std::shared_ptr<uint8_t> larger = AlignedBuffer(room);
+        if (offset) std::memcpy(larger.get(), part.message.data.get(), offset);
+        part.message.data = std::move(larger);
+        part.room = room;
+      }
+      std::memcpy(part.message.data.get() + offset, data, size);
+      part.received += size;
+      if (part.received < total) return "";
+      message = std::move(part.message);
+      first = part.first_ns;
       from.arriving.erase(it);
     }
     if (came) timeline_->Unpacked(came);
@@ -423,29 +486,23 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
     }
     message.depth.cold = depth.cold + 1;
     message.depth.ahead = depth.ahead + (flags & kRunAhead ? 0 : 1);
-    auto it = from.waiting.find(tag);
     if (came) {
-      const int64_t asked = it == from.waiting.end() ? 0 : it->second.asked_ns;
-      timeline_->Message({first ? first : came, Timeline::Now(), asked, tag.step, total, tag.site,
+      timeline_->Message({first ? first : came, Timeline::Now(),
+                          waited ? asked->second.asked_ns : 0, tag.step, total, tag.site,
                           tag.iteration, tag.slot, Timeline::kReceived, peer,
                           (flags & kRunAhead) != 0});
-      if (it != from.waiting.end()) timeline_->Came(peer, tag.step, tag.site);
+      if (waited) timeline_->Came(peer, tag.step, tag.site);
     }
-    if (it == from.waiting.end()) {
+    if (!waited) {
       from.arrived.emplace(tag, std::move(message));
       return "";
     }
-    if (it->second.expected != message.size) {
-      error = "party " + std::to_string(peer) + " sent " + std::to_string(message.size) +
-              " bytes where " + std::to_string(it->second.expected) + " were due (" +
-              Describe(tag) + ")";
-    }
-    Note(tag, it->second.index, message.depth);
-    done = std::move(it->second.done);
-    from.waiting.erase(it);
+    Note(tag, asked->second.index, message.depth);
+    done = std::move(asked->second.done);
+    from.waiting.erase(asked);
   }
-  done(error, std::move(message));
-  return error;
+  done("", std::move(message));
+  return "";
 }
 
 struct Session::Credit {
@@ -807,31 +864,34 @@ Error Session::Push(int peer, const uint8_t* blob, int64_t size) {
 }
 
 void Session::Abort(const Error& why) {
-  std::vector<Done> waiting;
-  std::vector<std::shared_ptr<void>> dropped;
-  std::map<Tag, Message> messages;  // their credits want the lock
+  // What a peer's lists held is let go of after the lock, which the credits of messages want.
+  std::deque<Outgoing> outbox[3];
+  std::map<Tag, Arriving> arriving[3];
+  std::map<Tag, Message> arrived[3];
+  std::map<Tag, Waiting> waiting[3];
   std::map<int64_t, Passed> gates;
+  Error error;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!aborted_.empty()) return;
-    aborted_ = why.empty() ? "the session has ended" : why;
-    for (Peer& peer : peers_) {
-      for (auto& w : peer.waiting) waiting.push_back(std::move(w.second.done));
-      peer.waiting.clear();
-      for (auto& o : peer.outbox) dropped.push_back(std::move(o.keep_alive));
-      peer.outbox.clear();
+    error = aborted_ = why.empty() ? "the session has ended" : why;
+    for (int p = 0; p < 3; ++p) {
+      Peer& peer = peers_[p];
+      peer.outbox.swap(outbox[p]);
+      peer.arriving.swap(arriving[p]);
+      peer.arrived.swap(arrived[p]);
+      peer.waiting.swap(waiting[p]);
       peer.flights.clear();
       peer.landed = peer.departed = 0;
-      for (auto& m : peer.arrived) messages.insert(std::move(m));
-      peer.arrived.clear();
-      peer.arriving.clear();
     }
     gates.swap(gates_);
     changed_.notify_all();
     for (int p = 0; p < 3; ++p) WakeSender(p);
   }
-  for (Done& done : waiting) done(aborted_, {});
-  for (auto& gate : gates) gate.second(aborted_);
+  for (auto& each : waiting) {
+    for (auto& w : each) w.second.done(error, {});
+  }
+  for (auto& gate : gates) gate.second(error);
 }
 
 Error Session::aborted() {
@@ -903,8 +963,12 @@ std::shared_ptr<Session> FindSession(int64_t handle) {
 }
 
 void DropSession(int64_t handle) {
+  std::shared_ptr<Session> dropped;  // ends after the lock, which what it holds may want
   std::lock_guard<std::mutex> lock(registry_mutex);
-  Registry().erase(handle);
+  auto it = Registry().find(handle);
+  if (it == Registry().end()) return;
+  dropped = std::move(it->second);
+  Registry().erase(it);
 }
 
 void FillMask(const Session& session, const PrfStream& stream, uint64_t first_block,

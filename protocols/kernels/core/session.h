@@ -121,7 +121,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // A step is one graph call or one exchange of bookkeeping between the workers; all three must be
   // at the same kind, or one has traced another graph than the others.
   enum StepKind { kGraph, kControl };
-  // Waits while a peer is run_ahead steps behind.
+  // Waits while a peer is run_ahead steps behind, at most kMostStepsAhead.
+  static constexpr int64_t kMostStepsAhead = 64;
   Error BeginStep(int64_t step, StepKind kind, int64_t run_ahead);
   void EndStep(int64_t step);
   bool StepIsOpen(int64_t step);
@@ -161,6 +162,9 @@ class Session : public std::enable_shared_from_this<Session> {
   void SetWake(int peer, int fd);
   // Takes a blob as popped by the peer.  An error ends the session.
   Error Push(int peer, const uint8_t* blob, int64_t size);
+  // Bytes of a peer's messages that nobody has asked for yet; more end the session.  A quarter of the
+  // host's memory if this is not called.
+  void LimitUnasked(uint64_t bytes) { most_unasked_ = bytes; }
   // Joins two sessions of one process; Send then delivers directly.
   void LinkInMemory(int peer, const std::shared_ptr<Session>& session) {
     linked_[peer] = session;
@@ -224,8 +228,8 @@ class Session : public std::enable_shared_from_this<Session> {
     int64_t asked_ns = 0;
   };
   struct Arriving {
-    Message message;
-    size_t received;
+    Message message;              // its size is what is announced
+    size_t received = 0, room = 0;
     int64_t first_ns = 0;
   };
   struct Peer {
@@ -235,6 +239,7 @@ class Session : public std::enable_shared_from_this<Session> {
     std::map<Tag, Waiting> waiting;    // asked for, not complete yet
     std::set<Tag> seen_in, seen_out;   // of steps that are not over: a tag comes once
     int64_t done_step = 0;             // highest step this peer reported as finished
+    uint64_t unasked = 0;              // bytes of what has come before anybody asked for it
     uint64_t ahead_sent = 0;           // run-ahead bytes sent to this peer ...
     uint64_t ahead_freed = 0;          // ... and of them those it reported to have let go of
     uint64_t let_go = 0;               // run-ahead bytes of this peer let go of here ...
@@ -259,6 +264,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   const int party_;
   const bool simulated_;
+  uint64_t most_unasked_;
   Fault fault_ = kNoFault;
   int64_t replayed_steps_ = 0;
   uint64_t altered_hi_ = 0, altered_lo_ = 0;
@@ -280,6 +286,7 @@ class Session : public std::enable_shared_from_this<Session> {
   int wake_[3] = {-1, -1, -1};
   Peer peers_[3];
   int64_t last_step_ = 0;            // high-water mark
+  int64_t last_ended_ = 0;
   std::map<int64_t, StepKind> open_steps_;
   std::map<int64_t, std::vector<Depth>> recv_depths_;  // by step, by receive index
   std::vector<Depth> step_depths_;

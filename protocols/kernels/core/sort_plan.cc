@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "protocols/kernels/core/memory.h"
+
 namespace tfe_bench {
 namespace {
 
@@ -113,6 +115,14 @@ bool SortPlan::Next() {
   right_.clear();
   if (segments_.empty()) return false;
   Choose();
+  int64_t pairs = 0;
+  for (const Segment& s : segments_) {
+    const int64_t size = s.kind == kSample ? s.pivots : s.end - s.begin;
+    pairs += s.kind == kSplit ? s.pivots * size : size * (size - 1) / 2;
+  }
+  CheckedWords(pairs, 1);  // (two lists of half words)
+  left_.reserve(pairs);
+  right_.reserve(pairs);
   for (Segment& s : segments_) {
     s.first_pair = static_cast<int64_t>(left_.size());
     const int32_t* elements = order_.data() + s.begin;

@@ -18,7 +18,8 @@ class SortPlan {
   // round_cost: what one more level costs, in comparisons.
   SortPlan(int64_t rows, int64_t n, int64_t all_pairs_at, double round_cost);
 
-  // Fills the pairs of the next level; false when the order is complete.
+  // Fills the pairs of the next level; false when the order is complete.  Throws std::bad_alloc when
+  // this host's memory does not hold them.
   bool Next();
   const std::vector<int32_t>& left() const { return left_; }
   const std::vector<int32_t>& right() const { return right_; }

@@ -27,7 +27,6 @@ namespace tfe_bench {
 namespace {
 
 using ::tensorflow::shape_inference::InferenceContext;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -41,9 +40,9 @@ struct Field {
   int64_t rows;
 };
 
-class FieldsOp : public OpKernel {
+class FieldsOp : public Kernel {
  public:
-  explicit FieldsOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit FieldsOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
     OP_REQUIRES_OK(c, c->GetAttr("tensor", &tensor_));
     OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer_));
@@ -210,7 +209,7 @@ class SelectOp : public FieldsOp {
 class SelectDealOp : public SelectOp {
  public:
   using SelectOp::SelectOp;
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     OP_REQUIRES(context, call.session->RoleOf(dealer_) == kDealer,
@@ -220,7 +219,7 @@ class SelectDealOp : public SelectOp {
     OP_REQUIRES_OK(context, Check(beta, l1, l2, u1, u2));
     const int64_t n = l1.NumElements(), words = (n + 63) / 64;
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({MessageBytes(n)}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {MessageBytes(n)}, &out));
     if (n == 0) return;
     PrfStream streams[kMaxFields];
     OP_REQUIRES_OK(context, Streams(call, n, streams));
@@ -254,7 +253,7 @@ class SelectShareOp : public SelectOp {
     OP_REQUIRES_OK(c, c->GetAttr("drop", &drop_));
     OP_REQUIRES(c, drop_ >= 0 && drop_ < width_, absl::InvalidArgumentError("drop is too large"));
   }
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     const Role role = call.session->RoleOf(dealer_);
@@ -266,8 +265,8 @@ class SelectShareOp : public SelectOp {
     OP_REQUIRES(context, role == kE1 || dealt.NumElements() == MessageBytes(n),
                 absl::InvalidArgumentError("Select: a dealt message has the wrong size"));
     Tensor *share, *factor;
-    OP_REQUIRES_OK(context, context->allocate_output(0, m.shape(), &share));
-    OP_REQUIRES_OK(context, context->allocate_output(1, m.shape(), &factor));
+    OP_REQUIRES_OK(context, Allocate(context, 0, m.shape(), &share));
+    OP_REQUIRES_OK(context, Allocate(context, 1, m.shape(), &factor));
     if (n == 0) return;
     PrfStream streams[kMaxFields];
     if (role == kE1) OP_REQUIRES_OK(context, Streams(call, n, streams));
@@ -374,7 +373,7 @@ class LiftedProductOp : public FieldsOp {
 class LiftedProductDealOp : public LiftedProductOp {
  public:
   using LiftedProductOp::LiftedProductOp;
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     OP_REQUIRES(context, call.session->RoleOf(dealer_) == kDealer,
@@ -387,7 +386,7 @@ class LiftedProductDealOp : public LiftedProductOp {
       in[k] = Words(context->input(1 + k));
     }
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({MessageBytes(n)}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {MessageBytes(n)}, &out));
     if (n == 0) return;
     PrfStream streams[kMaxFields];
     OP_REQUIRES_OK(context, Streams(call, n, streams));
@@ -417,7 +416,7 @@ class LiftedProductShareOp : public LiftedProductOp {
   explicit LiftedProductShareOp(OpKernelConstruction* c) : LiftedProductOp(c) {
     OP_REQUIRES_OK(c, c->GetAttr("open", &open_));
   }
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     const Role role = call.session->RoleOf(dealer_);
@@ -433,7 +432,7 @@ class LiftedProductShareOp : public LiftedProductOp {
     OP_REQUIRES(context, role == kE1 || dealt.NumElements() == MessageBytes(n),
                 absl::InvalidArgumentError("LiftedProduct: a dealt message has the wrong size"));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, context->input(1).shape(), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, context->input(1).shape(), &out));
     if (n == 0) return;
     PrfStream streams[kMaxFields], leaving;
     if (role == kE1) OP_REQUIRES_OK(context, Streams(call, n, streams));

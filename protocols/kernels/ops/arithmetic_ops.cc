@@ -12,7 +12,6 @@ namespace tfe_bench {
 namespace {
 
 using tensorflow::OpInputList;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -21,24 +20,24 @@ using tensorflow::TensorShape;
 // Where each of the products of a batch begins: leading dimensions broadcast as TensorFlow's.
 class Batches {
  public:
-  // Both shapes without their last two dimensions; false if they do not broadcast.
+  // Both shapes without their last two dimensions; false if they do not broadcast, or to too many.
   bool Init(const TensorShape& a, const TensorShape& b) {
     const int rank = std::max(a.dims(), b.dims()) - 2;
-    count_ = 1;
     for (int i = 0; i < rank; ++i) {
       const int in_a = i - (rank + 2 - a.dims()), in_b = i - (rank + 2 - b.dims());
       const int64_t of_a = in_a < 0 ? 1 : a.dim_size(in_a), of_b = in_b < 0 ? 1 : b.dim_size(in_b);
       if (of_a != of_b && of_a != 1 && of_b != 1) return false;
       const int64_t size = of_a == 1 ? of_b : of_a;
       dims_.push_back({size, of_a == 1, of_b == 1});
-      lead_.AddDim(size);
-      count_ *= size;
+      lead_.push_back(size);
       b_is_one_ = b_is_one_ && of_b == 1;
       a_is_full_ = a_is_full_ && of_a == size;
     }
+    if (!CheckSizes(lead_).ok()) return false;
+    for (const int64_t size : lead_) count_ *= size;
     return true;
   }
-  const TensorShape& lead() const { return lead_; }
+  const std::vector<int64_t>& lead() const { return lead_; }
   int64_t count() const { return count_; }
   // All products share one b, and the rows of a follow each other: one taller product.
   bool one_product() const { return b_is_one_ && a_is_full_; }
@@ -62,16 +61,16 @@ class Batches {
     bool a_repeats, b_repeats;
   };
   std::vector<Dim> dims_;
-  TensorShape lead_;
+  std::vector<int64_t> lead_;
   int64_t count_ = 1;
   bool b_is_one_ = true, a_is_full_ = true;
 };
 
-class RingMatMulOp : public OpKernel {
+class RingMatMulOp : public Kernel {
  public:
-  explicit RingMatMulOp(OpKernelConstruction* c) : OpKernel(c) {}
+  explicit RingMatMulOp(OpKernelConstruction* c) : Kernel(c) {}
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     OpInputList a, b;
     OP_REQUIRES_OK(context, context->input_list("a", &a));
     OP_REQUIRES_OK(context, context->input_list("b", &b));
@@ -87,11 +86,13 @@ class RingMatMulOp : public OpKernel {
     }
     OP_REQUIRES(context, fits,
                 absl::InvalidArgumentError("RingMatMul: the shapes do not fit each other"));
-    TensorShape shape = batches.lead();
-    shape.AddDim(m);
-    shape.AddDim(n);
+    std::vector<int64_t> dims = batches.lead();
+    dims.insert(dims.end(), {m, n});
+    OP_REQUIRES_OK(context, CheckSizes(dims));
+    TensorShape shape;
+    OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(dims, &shape));
     Tensor* c;
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &c));
+    OP_REQUIRES_OK(context, Allocate(context, 0, shape, &c));
     int64_t count = batches.count();
     if (count == 0) return;
     if (batches.one_product()) {
@@ -126,16 +127,16 @@ class RingMatMulOp : public OpKernel {
   }
 };
 
-class WideMulOp : public OpKernel {
+class WideMulOp : public Kernel {
  public:
-  explicit WideMulOp(OpKernelConstruction* c) : OpKernel(c) {}
-  void Compute(OpKernelContext* context) override {
+  explicit WideMulOp(OpKernelConstruction* c) : Kernel(c) {}
+  void Work(OpKernelContext* context) override {
     const Tensor &a = context->input(0), &b = context->input(1);
     OP_REQUIRES(context,
                 a.shape() == b.shape() && a.dims() > 0 && a.dim_size(a.dims() - 1) == 2,
                 absl::InvalidArgumentError("WideMul wants two tensors [..., 2] of one shape"));
     Tensor* c;
-    OP_REQUIRES_OK(context, context->allocate_output(0, a.shape(), &c));
+    OP_REQUIRES_OK(context, Allocate(context, 0, a.shape(), &c));
     const uint64_t *p = Words(a), *q = Words(b);
     uint64_t* r = Words(c);
     for (int64_t i = 0; i < a.NumElements(); i += 2) {
@@ -148,17 +149,16 @@ class WideMulOp : public OpKernel {
   }
 };
 
-class PackWordsOp : public OpKernel {
+class PackWordsOp : public Kernel {
  public:
-  explicit PackWordsOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit PackWordsOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("width", &width_));
     OP_REQUIRES(c, width_ >= 1 && width_ <= 64, absl::InvalidArgumentError("width must be 1..64"));
   }
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                0, TensorShape({PackedBytes(x.NumElements(), width_)}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {PackedBytes(x.NumElements(), width_)}, &out));
     // Groups of eight elements end on a byte boundary, so that they can be worked on alone.
     const int64_t n = x.NumElements();
     ParallelRange(context, (n + 7) / 8, 40, [&](int64_t begin, int64_t end) {
@@ -170,19 +170,20 @@ class PackWordsOp : public OpKernel {
   int width_;
 };
 
-class UnpackWordsOp : public OpKernel {
+class UnpackWordsOp : public Kernel {
  public:
-  explicit UnpackWordsOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit UnpackWordsOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("width", &width_));
     OP_REQUIRES(c, width_ >= 1 && width_ <= 64, absl::InvalidArgumentError("width must be 1..64"));
   }
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     const Tensor& packed = context->input(0);
-    const int64_t n = context->input(1).scalar<int64_t>()();
-    OP_REQUIRES(context, n >= 0 && PackedBytes(n, width_) == packed.NumElements(),
+    int64_t n;
+    OP_REQUIRES_OK(context, SizeFrom(context->input(1), &n));
+    OP_REQUIRES(context, PackedBytes(n, width_) == packed.NumElements(),
                 absl::InvalidArgumentError("UnpackWords: n does not fit the bytes"));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({n}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {n}, &out));
     ParallelRange(context, (n + 7) / 8, 40, [&](int64_t begin, int64_t end) {
       UnpackRange(packed.flat<uint8_t>().data(), n, width_, Words(out), 8 * begin, 8 * end);
     });
@@ -192,15 +193,15 @@ class UnpackWordsOp : public OpKernel {
   int width_;
 };
 
-class EncodeFixedOp : public OpKernel {
+class EncodeFixedOp : public Kernel {
  public:
-  explicit EncodeFixedOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit EncodeFixedOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("fractional_bits", &fractional_bits_));
   }
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, x.shape(), &out));
     const int64_t bad = EncodeFixed(x.flat<double>().data(), x.NumElements(), fractional_bits_,
                                     Words(out));
     OP_REQUIRES(context, bad < 0,
@@ -212,15 +213,15 @@ class EncodeFixedOp : public OpKernel {
   int fractional_bits_;
 };
 
-class DecodeFixedOp : public OpKernel {
+class DecodeFixedOp : public Kernel {
  public:
-  explicit DecodeFixedOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit DecodeFixedOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("fractional_bits", &fractional_bits_));
   }
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, x.shape(), &out));
     DecodeFixed(Words(x), x.NumElements(), fractional_bits_, out->flat<double>().data());
   }
 

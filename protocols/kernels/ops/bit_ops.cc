@@ -15,7 +15,6 @@ namespace tfe_bench {
 namespace {
 
 using ::tensorflow::shape_inference::InferenceContext;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -59,14 +58,18 @@ REGISTER_OP("TfeBench>PackBits")
       tensorflow::shape_inference::ShapeHandle bits;
       TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &bits));
       tensorflow::shape_inference::DimensionHandle words = c->UnknownDim();
-      if (c->ValueKnown(c->Dim(bits, 1))) words = c->MakeDim((c->Value(c->Dim(bits, 1)) + 63) / 64);
+      if (c->ValueKnown(c->Dim(bits, 1))) {
+        const int64_t n = c->Value(c->Dim(bits, 1));
+        TF_RETURN_IF_ERROR(CheckSizes({n}));
+        words = c->MakeDim((n + 63) / 64);
+      }
       c->set_output(0, c->Matrix(c->Dim(bits, 0), words));
       return absl::OkStatus();
     });
 
-class AndOp : public OpKernel {
+class AndOp : public Kernel {
  public:
-  explicit AndOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit AndOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
     OP_REQUIRES_OK(c, c->GetAttr("tensor", &tensor_));
     OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer_));
@@ -93,7 +96,7 @@ class AndOp : public OpKernel {
 class AndDealOp : public AndOp {
  public:
   using AndOp::AndOp;
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     PrfStream stream;
     OP_REQUIRES_OK(context, Start(context, &call, &stream));
@@ -103,7 +106,7 @@ class AndDealOp : public AndOp {
     const int r = static_cast<int>(beta.dim_size(0));
     const int64_t words = beta.dim_size(1), subsets = (int64_t{1} << r) - 1;
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({subsets, words}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {subsets, words}, &out));
     const uint64_t* b = Words(beta);
     uint64_t* to = Words(out);
     const int64_t blocks = (words + kBlock - 1) / kBlock;
@@ -137,7 +140,7 @@ class AndDealOp : public AndOp {
 class AndShareOp : public AndOp {
  public:
   using AndOp::AndOp;
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     PrfStream stream;
     OP_REQUIRES_OK(context, FindCall(context, &call));
@@ -153,7 +156,7 @@ class AndShareOp : public AndOp {
     OP_REQUIRES(context, role == kE1 || dealt.NumElements() == subsets * words,
                 absl::InvalidArgumentError("AndShare: the message has the wrong size"));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({words}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {words}, &out));
     const uint64_t *o = Words(opened), *from = Words(dealt);
     uint64_t* share = Words(out);
     const int64_t blocks = (words + kBlock - 1) / kBlock;
@@ -194,15 +197,15 @@ class AndShareOp : public AndOp {
   }
 };
 
-class PackBitsOp : public OpKernel {
+class PackBitsOp : public Kernel {
  public:
-  explicit PackBitsOp(OpKernelConstruction* c) : OpKernel(c) {}
-  void Compute(OpKernelContext* context) override {
+  explicit PackBitsOp(OpKernelConstruction* c) : Kernel(c) {}
+  void Work(OpKernelContext* context) override {
     const Tensor& bits = context->input(0);
     OP_REQUIRES(context, bits.dims() == 2, absl::InvalidArgumentError("PackBits wants [rows, n]"));
     const int64_t rows = bits.dim_size(0), n = bits.dim_size(1), words = (n + 63) / 64;
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({rows, words}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {rows, words}, &out));
     const uint64_t* from = Words(bits);
     uint64_t* to = Words(out);
     ParallelRange(context, rows * words, 64, [&](int64_t begin, int64_t end) {

@@ -1,29 +1,25 @@
 // Send and Recv: a tensor to, or from, another party under its tag.
 #include <atomic>
+#include <string>
 #include <vector>
 
+#include "protocols/kernels/core/memory.h"
 #include "protocols/kernels/ops/session_op.h"
 
 namespace tfe_bench {
 
 using tensorflow::AsyncOpKernel;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorBuffer;
 using tensorflow::TensorShape;
 
-absl::Status ShapeFrom(const Tensor& t, TensorShape* shape) {
-  const auto dims = t.flat<int64_t>();
-  return tensorflow::TensorShapeUtils::MakeShape(dims.data(), dims.size(), shape);
-}
-
 namespace {
 
-class SendOp : public OpKernel {
+class SendOp : public Kernel {
  public:
-  explicit SendOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit SendOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
     OP_REQUIRES_OK(c, c->GetAttr("slot", &slot_));
     OP_REQUIRES_OK(c, c->GetAttr("peer", &peer_));
@@ -32,7 +28,7 @@ class SendOp : public OpKernel {
     OP_REQUIRES(c, peer_ >= 0 && peer_ < 3, absl::InvalidArgumentError("peer must be 0, 1 or 2"));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     const Tag tag{static_cast<uint64_t>(call.step), static_cast<uint32_t>(site_),
@@ -43,7 +39,7 @@ class SendOp : public OpKernel {
                                 peer_, tag, run_ahead_, deps_,
                                 reinterpret_cast<const uint8_t*>(data.data()), data.size(), keep)));
     Tensor* token;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &token));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {}, &token));
     token->scalar<int32_t>()() = 0;
   }
 
@@ -89,6 +85,11 @@ class RecvOp : public AsyncOpKernel {
     OP_REQUIRES_OK_ASYNC(context, ShapeFrom(context->input(1), &shape), done);
     const size_t bytes =
         static_cast<size_t>(shape.num_elements()) * tensorflow::DataTypeSize(type_);
+    OP_REQUIRES_ASYNC(context, FitsMemory(bytes),
+                      absl::ResourceExhaustedError("TfeBench: a message of " +
+                                                   std::to_string(bytes) +
+                                                   " bytes does not fit into this host's memory"),
+                      done);
     const Tag tag{static_cast<uint64_t>(call.step), static_cast<uint32_t>(site_),
                   static_cast<uint32_t>(call.iteration), static_cast<uint32_t>(slot_)};
     // A kernel that fails elsewhere in this call must not leave this one waiting for ever.
@@ -150,12 +151,12 @@ class GateOp : public AsyncOpKernel {
   }
 };
 
-class HeardOp : public OpKernel {
+class HeardOp : public Kernel {
  public:
-  explicit HeardOp(OpKernelConstruction* c) : OpKernel(c) {}
-  void Compute(OpKernelContext* context) override {
+  explicit HeardOp(OpKernelConstruction* c) : Kernel(c) {}
+  void Work(OpKernelContext* context) override {
     Tensor* token;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({}), &token));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {}, &token));
     token->scalar<int32_t>()() = 0;
   }
 };

@@ -11,7 +11,6 @@ namespace tfe_bench {
 namespace {
 
 using tensorflow::OpInputList;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -23,13 +22,13 @@ using tensorflow::shape_inference::ShapeHandle;
 using Gradient = void (*)(const ConvShape&, int, const uint64_t* const*, const uint64_t* const*,
                           uint64_t*, const ParallelFor&);
 
-class GradientOp : public OpKernel {
+class GradientOp : public Kernel {
  public:
-  explicit GradientOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit GradientOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, windows_.Read(c));
     OP_REQUIRES_OK(c, c->GetAttr("depthwise", &depthwise_));
     OP_REQUIRES_OK(c, c->GetAttr("size", &size_));
-    OP_REQUIRES(c, size_.size() == 2 && size_[0] >= 0 && size_[1] >= 0,
+    OP_REQUIRES(c, size_.size() == 2 && CheckSizes(size_).ok(),
                 absl::InvalidArgumentError("a gradient wants a size (height, width)"));
   }
 
@@ -50,7 +49,10 @@ class GradientOp : public OpKernel {
   // Whether d is what a convolution of this shape would have given.
   absl::Status Fits(const ConvShape& s, const Tensor& d) const {
     const int64_t outputs = depthwise_ ? s.channels * s.filters : s.filters;
-    if (d.shape() == TensorShape({s.images, s.out_h, s.out_w, outputs})) return absl::OkStatus();
+    if (d.dim_size(0) == s.images && d.dim_size(1) == s.out_h && d.dim_size(2) == s.out_w &&
+        d.dim_size(3) == outputs) {
+      return absl::OkStatus();
+    }
     return absl::InvalidArgumentError(
         "TfeBench: the gradient does not have the shape of the convolution's result");
   }
@@ -71,7 +73,7 @@ class GradientOp : public OpKernel {
 class InputGradientOp : public GradientOp {
  public:
   using GradientOp::GradientOp;
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     OpInputList d, w;
     std::vector<const uint64_t*> ds, ws;
     OP_REQUIRES_OK(context, Operands(context, "a", &d, &ds));
@@ -83,8 +85,7 @@ class InputGradientOp : public GradientOp {
     windows_.Complete(&s);
     OP_REQUIRES_OK(context, Fits(s, d[0]));
     Tensor* dx;
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                0, TensorShape({s.images, s.h, s.w, s.channels}), &dx));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {s.images, s.h, s.w, s.channels}, &dx));
     Run(context, s, depthwise_ ? DepthwiseConv2DInputGradient : Conv2DInputGradient, ds, ws, dx);
   }
 };
@@ -92,7 +93,7 @@ class InputGradientOp : public GradientOp {
 class KernelGradientOp : public GradientOp {
  public:
   using GradientOp::GradientOp;
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     OpInputList x, d;
     std::vector<const uint64_t*> xs, ds;
     OP_REQUIRES_OK(context, Operands(context, "a", &x, &xs));
@@ -107,8 +108,7 @@ class KernelGradientOp : public GradientOp {
     OP_REQUIRES_OK(context, Fits(s, d[0]));
     Tensor* dw;
     OP_REQUIRES_OK(context,
-                   context->allocate_output(
-                       0, TensorShape({s.kernel_h, s.kernel_w, s.channels, s.filters}), &dw));
+                   Allocate(context, 0, {s.kernel_h, s.kernel_w, s.channels, s.filters}, &dw));
     Run(context, s, depthwise_ ? DepthwiseConv2DKernelGradient : Conv2DKernelGradient, xs, ds, dw);
   }
 };
@@ -120,7 +120,7 @@ absl::Status Sizes(InferenceContext* c, std::vector<int64_t>* size, ShapeHandle*
   TF_RETURN_IF_ERROR(c->GetAttr("N", &pairs));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 4, a));
   TF_RETURN_IF_ERROR(c->WithRank(c->input(pairs), 4, b));
-  if (size->size() == 2) return absl::OkStatus();
+  if (size->size() == 2 && CheckSizes(*size).ok()) return absl::OkStatus();
   return absl::InvalidArgumentError("a gradient wants a size (height, width)");
 }
 

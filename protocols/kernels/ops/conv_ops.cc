@@ -10,7 +10,6 @@ namespace tfe_bench {
 namespace {
 
 using tensorflow::OpInputList;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -35,6 +34,8 @@ absl::Status InferShape(InferenceContext* c, bool depthwise) {
     const DimensionHandle in = c->Dim(x, 1 + axis), kernel = c->Dim(w, axis);
     size[axis] = c->UnknownDim();
     if (c->ValueKnown(in) && c->ValueKnown(kernel)) {
+      TF_RETURN_IF_ERROR(CheckSizes({c->Value(in)}));
+      TF_RETURN_IF_ERROR(CheckSizes({c->Value(kernel)}));
       int64_t out, before;
       windows.Along(axis, c->Value(in), c->Value(kernel), &out, &before);
       size[axis] = c->MakeDim(out);
@@ -45,13 +46,13 @@ absl::Status InferShape(InferenceContext* c, bool depthwise) {
 }
 
 template <bool kDepthwise>
-class RingConv2DOp : public OpKernel {
+class RingConv2DOp : public Kernel {
  public:
-  explicit RingConv2DOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit RingConv2DOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, windows_.Read(c));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     OpInputList x, w;
     OP_REQUIRES_OK(context, context->input_list("a", &x));
     OP_REQUIRES_OK(context, context->input_list("b", &w));
@@ -70,8 +71,7 @@ class RingConv2DOp : public OpKernel {
     windows_.Complete(&s);
     Tensor* y;
     const int64_t outputs = kDepthwise ? s.channels * s.filters : s.filters;
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                0, TensorShape({s.images, s.out_h, s.out_w, outputs}), &y));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {s.images, s.out_h, s.out_w, outputs}, &y));
     std::vector<const uint64_t*> xs, ws;
     for (int i = 0; i < x.size(); ++i) {
       xs.push_back(Words(x[i]));

@@ -10,7 +10,6 @@
 namespace tfe_bench {
 namespace {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -64,9 +63,9 @@ REGISTER_OP("TfeBench>ExpShare")
       return absl::OkStatus();
     });
 
-class ExpOp : public OpKernel {
+class ExpOp : public Kernel {
  public:
-  explicit ExpOp(OpKernelConstruction* c) : OpKernel(c), mask_(c) {
+  explicit ExpOp(OpKernelConstruction* c) : Kernel(c), mask_(c) {
     std::string form;
     std::vector<int64_t> factor;
     OP_REQUIRES_OK(c, c->GetAttr("form", &form));
@@ -118,7 +117,7 @@ class ExpDealOp : public ExpOp {
  public:
   explicit ExpDealOp(OpKernelConstruction* c) : ExpOp(c) {}
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     const Tensor &l1 = context->input(1), &l2 = context->input(2);
@@ -126,7 +125,7 @@ class ExpDealOp : public ExpOp {
                 absl::InvalidArgumentError("ExpDeal wants two tensors of one shape"));
     const int64_t n = l1.NumElements() / p_.limbs;
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({n * pad_words_}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {n * pad_words_}, &out));
     if (n == 0) return;
     PrfStream stream;
     OP_REQUIRES_OK(context, mask_.Stream(call, n * pad_words_ * 8, &stream));
@@ -146,7 +145,7 @@ class ExpShareOp : public ExpOp {
     OP_REQUIRES_OK(c, c->GetAttr("second", &second_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     const Tensor &m = context->input(1), &dealt = context->input(2);
@@ -156,8 +155,8 @@ class ExpShareOp : public ExpOp {
                     dealt.NumElements() == (second_ ? n * pad_words_ : 0),
                 absl::InvalidArgumentError("ExpShare: the dealt words do not fit the elements"));
     Tensor *out, *bits;
-    OP_REQUIRES_OK(context, context->allocate_output(0, m.shape(), &out));
-    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({prime_ ? n : 0}), &bits));
+    OP_REQUIRES_OK(context, Allocate(context, 0, m.shape(), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 1, {prime_ ? n : 0}, &bits));
     if (n == 0) return;
     uint64_t *y = Words(out), *low = Words(bits);
     const auto work = [&](const uint64_t* share, int64_t begin, int64_t end) {

@@ -11,7 +11,6 @@
 namespace tfe_bench {
 namespace {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -55,9 +54,9 @@ REGISTER_OP("TfeBench>ExpSelectShare")
       return absl::OkStatus();
     });
 
-class ExpSelectOp : public OpKernel {
+class ExpSelectOp : public Kernel {
  public:
-  explicit ExpSelectOp(OpKernelConstruction* c) : OpKernel(c), mask_(c) {
+  explicit ExpSelectOp(OpKernelConstruction* c) : Kernel(c), mask_(c) {
     int64_t factor;
     OP_REQUIRES_OK(c, c->GetAttr("factor", &factor));
     OP_REQUIRES_OK(c, c->GetAttr("offset", &p_.offset));
@@ -98,7 +97,7 @@ class ExpSelectDealOp : public ExpSelectOp {
  public:
   using ExpSelectOp::ExpSelectOp;
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     const Tensor &beta = context->input(1), &l1 = context->input(2), &l2 = context->input(3);
@@ -106,7 +105,7 @@ class ExpSelectDealOp : public ExpSelectOp {
     OP_REQUIRES(context, l2.NumElements() == n && beta.NumElements() == (n + 63) / 64,
                 absl::InvalidArgumentError("ExpSelectDeal: the sizes do not fit"));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({n * kSelectWords}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {n * kSelectWords}, &out));
     if (n == 0) return;
     PrfStream stream;
     OP_REQUIRES_OK(context, mask_.Stream(call, n * kSelectWords * 8, &stream));
@@ -125,7 +124,7 @@ class ExpSelectShareOp : public ExpSelectOp {
     OP_REQUIRES_OK(c, c->GetAttr("second", &second_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     const Tensor &opened = context->input(1), &m = context->input(2), &dealt = context->input(3);
@@ -135,7 +134,7 @@ class ExpSelectShareOp : public ExpSelectOp {
                     dealt.NumElements() == (second_ ? n * kSelectWords : 0),
                 absl::InvalidArgumentError("ExpSelectShare: the sizes do not fit"));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, m.shape(), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, m.shape(), &out));
     if (n == 0) return;
     uint64_t* y = Words(out);
     const auto work = [&](const uint64_t* given, int64_t begin, int64_t end) {

@@ -32,7 +32,6 @@ namespace tfe_bench {
 namespace {
 
 using ::tensorflow::shape_inference::InferenceContext;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -81,9 +80,9 @@ REGISTER_OP("TfeBench>InjectShare")
 
 constexpr int kParts = 5;        // beta, beta lam, om, msb(lam), beta msb(lam)
 
-class InjectOp : public OpKernel {
+class InjectOp : public Kernel {
  public:
-  explicit InjectOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit InjectOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
     OP_REQUIRES_OK(c, c->GetAttr("tensor", &tensor_));
     OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer_));
@@ -112,7 +111,9 @@ class InjectOp : public OpKernel {
     return absl::OkStatus();
   }
   // Bits made for another shape may take as many words.
-  static absl::Status OneBitEach(int64_t bits, int64_t elements) {
+  static absl::Status OneBitEach(const Tensor& size, int64_t elements) {
+    int64_t bits;
+    TF_RETURN_IF_ERROR(SizeFrom(size, &bits));
     if (bits == elements) return absl::OkStatus();
     return absl::InvalidArgumentError("TfeBench: inject wants one bit per element. Received: " +
                                       std::to_string(bits) + " bits and " +
@@ -125,18 +126,18 @@ class InjectOp : public OpKernel {
 class InjectDealOp : public InjectOp {
  public:
   using InjectOp::InjectOp;
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     OP_REQUIRES(context, call.session->RoleOf(dealer_) == kDealer,
                 absl::InternalError("only the dealer deals"));
     const Tensor &beta = context->input(1), &l1 = context->input(2), &l2 = context->input(3);
     const int64_t n = l1.NumElements();
-    OP_REQUIRES_OK(context, OneBitEach(context->input(4).scalar<int64_t>()(), n));
+    OP_REQUIRES_OK(context, OneBitEach(context->input(4), n));
     OP_REQUIRES(context, l2.NumElements() == n && beta.NumElements() == (n + 63) / 64,
                 absl::InvalidArgumentError("InjectDeal: the sizes do not fit"));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({MessageBytes(n)}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {MessageBytes(n)}, &out));
     if (n == 0) return;
     PrfStream streams[kParts];
     OP_REQUIRES_OK(context, Streams(call, n, streams));
@@ -187,7 +188,7 @@ class InjectShareOp : public InjectOp {
     OP_REQUIRES(c, !whole_ || (bits_ < 64 && drop_ == 0),
                 absl::InvalidArgumentError("only a small ring's value is read as signed"));
   }
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     const Role role = call.session->RoleOf(dealer_);
@@ -195,16 +196,15 @@ class InjectShareOp : public InjectOp {
     const Tensor &opened = context->input(1), &m = context->input(2), &part = context->input(3),
                  &dealt = context->input(4);
     const int64_t n = m.NumElements();
-    OP_REQUIRES_OK(context, OneBitEach(context->input(5).scalar<int64_t>()(), n));
+    OP_REQUIRES_OK(context, OneBitEach(context->input(5), n));
     OP_REQUIRES(context,
                 part.NumElements() == n && opened.NumElements() == (n + 63) / 64 &&
                     (role == kE1 || dealt.NumElements() == MessageBytes(n)),
                 absl::InvalidArgumentError("InjectShare: the sizes do not fit"));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, m.shape(), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, m.shape(), &out));
     Tensor* read;
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                1, whole_ ? m.shape() : TensorShape({0}), &read));
+    OP_REQUIRES_OK(context, Allocate(context, 1, whole_ ? m.shape() : TensorShape({0}), &read));
     if (n == 0) return;
     PrfStream streams[kParts], leaving;
     if (role == kE1) OP_REQUIRES_OK(context, Streams(call, n, streams));

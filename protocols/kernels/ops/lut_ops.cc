@@ -8,20 +8,19 @@
 namespace tfe_bench {
 namespace {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-class PlanesOp : public OpKernel {
+class PlanesOp : public Kernel {
  public:
-  explicit PlanesOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit PlanesOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("bits", &bits_));
     OP_REQUIRES(c, bits_ >= 1 && bits_ <= 128, absl::InvalidArgumentError("bits must be 1..128"));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
     OP_REQUIRES(context, x.dims() == 2 && (x.dim_size(1) == 1 || x.dim_size(1) == 2),
                 absl::InvalidArgumentError("Planes wants [n, 1] or [n, 2] words"));
@@ -44,7 +43,7 @@ class PlanesOp : public OpKernel {
       n = pairs;
     }
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({WordsFor(n) * bits_}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {WordsFor(n) * bits_}, &out));
     ParallelRange(context, SuperblocksFor(WordsFor(n)), 512 * 30 * limbs,
                   [&](int64_t begin, int64_t end) {
                     Lut().planes(Words(x), limbs, a, b, n, bits_, Words(out), begin, end);
@@ -55,9 +54,9 @@ class PlanesOp : public OpKernel {
   int bits_;
 };
 
-class LutOp : public OpKernel {
+class LutOp : public Kernel {
  public:
-  explicit LutOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit LutOp(OpKernelConstruction* c) : Kernel(c) {
     std::vector<int> widths, groups, counts;
     OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
     OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer_));
@@ -148,14 +147,13 @@ class LutOp : public OpKernel {
 class LutDealOp : public LutOp {
  public:
   using LutOp::LutOp;
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Job job;
     OP_REQUIRES_OK(context, Start(context, context->input(1), &job));
     OP_REQUIRES(context, job.role == kDealer, absl::InternalError("only the dealer deals"));
     Tensor *message, *top;
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                0, TensorShape({job.words * recipe_.DealtPlanes()}), &message));
-    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({job.words}), &top));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {job.words * recipe_.DealtPlanes()}, &message));
+    OP_REQUIRES_OK(context, Allocate(context, 1, {job.words}, &top));
     const uint64_t* lam = Words(context->input(1));
     Run(context, job, [&](uint8_t* scratch, int64_t begin, int64_t end) {
       Lut().deal(recipe_, job.words, lam, job.mask, Words(message), Words(top), scratch, begin,
@@ -174,7 +172,7 @@ class LutDealOp : public LutOp {
 class LutOpenOp : public LutOp {
  public:
   using LutOp::LutOp;
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Job job;
     OP_REQUIRES_OK(context, Start(context, context->input(1), &job));
     OP_REQUIRES(context, job.role != kDealer, absl::InternalError("the dealer opens nothing"));
@@ -182,8 +180,7 @@ class LutOpenOp : public LutOp {
       OP_REQUIRES_OK(context, Expect(context->input(2), recipe_.DealtPlanes(), job));
     }
     Tensor* message;
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                0, TensorShape({job.words * recipe_.OpenPlanes(0)}), &message));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {job.words * recipe_.OpenPlanes(0)}, &message));
     const uint64_t* m = Words(context->input(1));
     const uint64_t* dealt = Dealt(job, context->input(2));
     Run(context, job, [&](uint8_t* scratch, int64_t begin, int64_t end) {
@@ -206,7 +203,7 @@ class LutNodeOp : public LutOp {
                 absl::InvalidArgumentError("level out of range"));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Job job;
     OP_REQUIRES_OK(context, Start(context, context->input(1), &job));
     OP_REQUIRES(context, job.role != kDealer, absl::InternalError("the dealer opens nothing"));
@@ -219,7 +216,7 @@ class LutNodeOp : public LutOp {
     const int planes = done ? 1 : recipe_.OpenPlanes(level_ + 1);
     Tensor* out;
     OP_REQUIRES_OK(context,
-                   context->allocate_output(0, TensorShape({job.words * planes}), &out));
+                   Allocate(context, 0, {job.words * planes}, &out));
     const uint64_t* m = Words(context->input(1));
     const uint64_t* own = Words(context->input(2));
     const uint64_t* other = Words(context->input(3));
@@ -238,16 +235,17 @@ class LutNodeOp : public LutOp {
   int level_;
 };
 
-class UnpackBitsOp : public OpKernel {
+class UnpackBitsOp : public Kernel {
  public:
-  explicit UnpackBitsOp(OpKernelConstruction* c) : OpKernel(c) {}
-  void Compute(OpKernelContext* context) override {
+  explicit UnpackBitsOp(OpKernelConstruction* c) : Kernel(c) {}
+  void Work(OpKernelContext* context) override {
     const uint64_t* words = Words(context->input(0));
-    const int64_t n = context->input(1).scalar<int64_t>()();
-    OP_REQUIRES(context, n >= 0 && WordsFor(n) == context->input(0).NumElements(),
+    int64_t n;
+    OP_REQUIRES_OK(context, SizeFrom(context->input(1), &n));
+    OP_REQUIRES(context, WordsFor(n) == context->input(0).NumElements(),
                 absl::InvalidArgumentError("UnpackBits: n does not fit the words"));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({n}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {n}, &out));
     uint64_t* bits = Words(out);
     ParallelRange(context, WordsFor(n), 64, [&](int64_t begin, int64_t end) {
       for (int64_t w = begin; w < end; ++w) {

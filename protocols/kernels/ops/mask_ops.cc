@@ -8,7 +8,6 @@
 
 namespace tfe_bench {
 
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -32,17 +31,17 @@ namespace {
 
 constexpr int64_t kBlocksPerShard = 512;  // 8 KiB: fits the first-level cache
 
-class MaskOp : public OpKernel {
+class MaskOp : public Kernel {
  public:
-  explicit MaskOp(OpKernelConstruction* c) : OpKernel(c), attrs_(c) {}
+  explicit MaskOp(OpKernelConstruction* c) : Kernel(c), attrs_(c) {}
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     TensorShape shape;
     OP_REQUIRES_OK(context, ShapeFrom(context->input(1), &shape));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, shape, &out));
     const int64_t n = shape.num_elements();
     if (n == 0) return;
     PrfStream stream;
@@ -64,9 +63,9 @@ class MaskOp : public OpKernel {
   MaskAttrs attrs_;
 };
 
-class ApplyMaskOp : public OpKernel {
+class ApplyMaskOp : public Kernel {
  public:
-  explicit ApplyMaskOp(OpKernelConstruction* c) : OpKernel(c), attrs_(c) {
+  explicit ApplyMaskOp(OpKernelConstruction* c) : Kernel(c), attrs_(c) {
     std::string op;
     OP_REQUIRES_OK(c, c->GetAttr("op", &op));
     op_ = op[0];  // 'a'dd, 's'ub, 'x'or
@@ -74,15 +73,15 @@ class ApplyMaskOp : public OpKernel {
     OP_REQUIRES_OK(c, c->GetAttr("sent", &sent_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     const Tensor& x = context->input(1);
     Tensor* y;
-    OP_REQUIRES_OK(context, context->allocate_output(0, x.shape(), &y));
+    OP_REQUIRES_OK(context, Allocate(context, 0, x.shape(), &y));
     const int64_t n = x.NumElements();
     if (n == 0) return;
-    OP_REQUIRES(context, !wide_ || x.dim_size(x.dims() - 1) == 2,
+    OP_REQUIRES(context, !wide_ || (x.dims() > 0 && x.dim_size(x.dims() - 1) == 2),
                 absl::InvalidArgumentError("128-bit elements want a last axis of 2 words"));
     PrfStream stream;
     OP_REQUIRES_OK(context, attrs_.Stream(call, n * 8, &stream));
@@ -126,19 +125,19 @@ class ApplyMaskOp : public OpKernel {
   bool sent_;  // the result leaves this party; else it is one of its shares
 };
 
-class PermutationOp : public OpKernel {
+class PermutationOp : public Kernel {
  public:
-  explicit PermutationOp(OpKernelConstruction* c) : OpKernel(c), attrs_(c) {}
+  explicit PermutationOp(OpKernelConstruction* c) : Kernel(c), attrs_(c) {}
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     TensorShape shape;
     OP_REQUIRES_OK(context, ShapeFrom(context->input(1), &shape));
-    OP_REQUIRES(context, shape.dims() == 2,
-                absl::InvalidArgumentError("a permutation has the shape [rows, n]"));
+    OP_REQUIRES(context, shape.dims() == 2 && shape.dim_size(1) <= INT32_MAX,
+                absl::InvalidArgumentError("a permutation has the shape [rows, n], n < 2^31"));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, shape, &out));
     const int64_t rows = shape.dim_size(0), n = shape.dim_size(1);
     if (rows * n == 0) return;
     // Rejection sampling draws a random number of words: each row owns four times what it expects,
@@ -164,11 +163,11 @@ class PermutationOp : public OpKernel {
   MaskAttrs attrs_;
 };
 
-class PermuteOp : public OpKernel {
+class PermuteOp : public Kernel {
  public:
-  explicit PermuteOp(OpKernelConstruction* c) : OpKernel(c) {}
+  explicit PermuteOp(OpKernelConstruction* c) : Kernel(c) {}
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
     const Tensor& p = context->input(1);
     OP_REQUIRES(context,
@@ -183,7 +182,7 @@ class PermuteOp : public OpKernel {
     }
     Tensor* y;
     OP_REQUIRES_OK(context,
-                   context->allocate_output(0, TensorShape({rows, m, x.dim_size(2)}), &y));
+                   Allocate(context, 0, {rows, m, x.dim_size(2)}, &y));
     if (y->NumElements() == 0) return;
     const char* in = reinterpret_cast<const char*>(Words(x));
     char* out = reinterpret_cast<char*>(Words(y));

@@ -12,7 +12,6 @@ namespace tfe_bench {
 namespace {
 
 using tensorflow::OpInputList;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -22,9 +21,9 @@ using tensorflow::shape_inference::InferenceContext;
 // Elements that one thread works on at a time: their mask starts on a whole block.
 constexpr int64_t kChunk = 64;
 
-class PolynomialOp : public OpKernel {
+class PolynomialOp : public Kernel {
  public:
-  PolynomialOp(OpKernelConstruction* c, bool with_coefficients) : OpKernel(c), attrs_(c) {
+  PolynomialOp(OpKernelConstruction* c, bool with_coefficients) : Kernel(c), attrs_(c) {
     OP_REQUIRES_OK(c, c->GetAttr("bits", &polynomial_.bits));
     OP_REQUIRES_OK(c, c->GetAttr("degrees", &polynomial_.degrees));
     OP_REQUIRES_OK(c, c->GetAttr("widths", &polynomial_.widths));
@@ -89,7 +88,7 @@ class PolynomialDealOp : public PolynomialOp {
  public:
   explicit PolynomialDealOp(OpKernelConstruction* c) : PolynomialOp(c, false) {}
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     const uint64_t* lam[kMaxFactors];
@@ -97,7 +96,7 @@ class PolynomialDealOp : public PolynomialOp {
     OP_REQUIRES_OK(context, Factors(context, "lam", lam, &shape));
     const int64_t n = shape.num_elements(), words = polynomial_.record_words();
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({n, words}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {n, words}, &out));
     if (n == 0) return;
     PrfStream stream;
     OP_REQUIRES_OK(context, attrs_.Stream(call, n * words * 8, &stream));
@@ -116,7 +115,7 @@ class PolynomialShareOp : public PolynomialOp {
     OP_REQUIRES_OK(c, c->GetAttr("first", &first_));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     const uint64_t* m[kMaxFactors];
@@ -127,7 +126,7 @@ class PolynomialShareOp : public PolynomialOp {
     OP_REQUIRES(context, first_ || dealt.NumElements() == n * words,
                 absl::InvalidArgumentError("a dealt message has the wrong size"));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, shape, &out));
     if (n == 0) return;
     uint64_t* y = Words(out);
     if (!first_) {

@@ -24,7 +24,6 @@ namespace tfe_bench {
 namespace {
 
 using ::tensorflow::shape_inference::InferenceContext;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -51,6 +50,7 @@ REGISTER_OP("TfeBench>TakeCells")
       int64_t width;
       TF_RETURN_IF_ERROR(c->GetAttr("cells", &cells));
       TF_RETURN_IF_ERROR(c->GetAttr("width", &width));
+      TF_RETURN_IF_ERROR(CheckSizes({static_cast<int64_t>(cells.size()), width}));
       c->set_output(0, c->Matrix(cells.size(), width));
       return absl::OkStatus();
     });
@@ -63,15 +63,16 @@ REGISTER_OP("TfeBench>PlaceCells")
       std::vector<int64_t> image;
       TF_RETURN_IF_ERROR(c->GetAttr("image", &image));
       if (image.size() != 4) return absl::InvalidArgumentError("an image has 4 sizes");
+      TF_RETURN_IF_ERROR(CheckSizes(image));
       c->set_output(0, c->MakeShape({c->MakeDim(image[0]), c->MakeDim(image[1]),
                                      c->MakeDim(image[2]), c->MakeDim(image[3])}));
       return absl::OkStatus();
     });
 
 template <bool kTake>
-class CellsOp : public OpKernel {
+class CellsOp : public Kernel {
  public:
-  explicit CellsOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit CellsOp(OpKernelConstruction* c) : Kernel(c) {
     std::vector<int64_t> image, windows;
     OP_REQUIRES_OK(c, c->GetAttr("image", &image));
     OP_REQUIRES_OK(c, c->GetAttr("windows", &windows));
@@ -79,7 +80,10 @@ class CellsOp : public OpKernel {
     OP_REQUIRES_OK(c, c->GetAttr("columns", &columns_));
     OP_REQUIRES_OK(c, c->GetAttr("cells", &cells_));
     OP_REQUIRES_OK(c, c->GetAttr("width", &width_));
-    bool fits = image.size() == 4 && windows.size() == 2 && windows[0] > 0 && windows[1] > 0;
+    bool fits = image.size() == 4 && windows.size() == 2 && windows[0] > 0 && windows[1] > 0 &&
+                CheckSizes(image).ok() &&
+                CheckSizes({image[0], windows[0], windows[1], image[3]}).ok() &&
+                CheckSizes({static_cast<int64_t>(cells_.size()), width_}).ok();
     if (fits) {
       n_ = image[0], h_ = image[1], w_ = image[2], c_ = image[3];
       down_ = windows[0], across_ = windows[1];
@@ -95,14 +99,16 @@ class CellsOp : public OpKernel {
     }
     OP_REQUIRES(c, fits, absl::InvalidArgumentError("the cells do not fit the image"));
   }
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
-    const TensorShape image({n_, h_, w_, c_});
-    const TensorShape cells({static_cast<int64_t>(cells_.size()), width_});
+    TensorShape image, cells;
+    OP_REQUIRES_OK(context, TensorShape::BuildTensorShape({n_, h_, w_, c_}, &image));
+    OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
+                                {static_cast<int64_t>(cells_.size()), width_}, &cells));
     OP_REQUIRES(context, x.shape() == (kTake ? image : cells),
                 absl::InvalidArgumentError("TfeBench: the cells do not fit the image"));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, kTake ? cells : image, &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, kTake ? cells : image, &out));
     const uint64_t* from = Words(x);
     uint64_t* to = Words(out);
     if (kTake) {
@@ -192,9 +198,9 @@ REGISTER_OP("TfeBench>AddPacked")
       return absl::OkStatus();
     });
 
-class NamedOp : public OpKernel {
+class NamedOp : public Kernel {
  public:
-  explicit NamedOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit NamedOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
     OP_REQUIRES_OK(c, c->GetAttr("tensor", &tensor_));
     OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer_));
@@ -219,7 +225,7 @@ class NamedOp : public OpKernel {
 class SmallSelectDealOp : public NamedOp {
  public:
   using NamedOp::NamedOp;
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     OP_REQUIRES(context, call.session->RoleOf(dealer_) == kDealer,
@@ -230,7 +236,7 @@ class SmallSelectDealOp : public NamedOp {
     OP_REQUIRES_OK(context, Sizes(fit));
     Tensor* out;
     const int64_t field = PackedBytes(n, bits_);
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({2 * field}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {2 * field}, &out));
     if (n == 0) return;
     PrfStream streams[2];
     for (int p = 0; p < 2; ++p) OP_REQUIRES_OK(context, Stream(call, kK1, p, n, &streams[p]));
@@ -259,7 +265,7 @@ class SmallSelectDealOp : public NamedOp {
 class SmallSelectShareOp : public NamedOp {
  public:
   using NamedOp::NamedOp;
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     const Role role = call.session->RoleOf(dealer_);
@@ -270,7 +276,7 @@ class SmallSelectShareOp : public NamedOp {
     for (int i = 2; i < 6; ++i) fit = fit && context->input(i).NumElements() == n;
     OP_REQUIRES_OK(context, Sizes(fit && (role == kE1 || dealt.NumElements() == 2 * field)));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({field}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {field}, &out));
     if (n == 0) return;
     PrfStream streams[2], leaving;
     for (int p = 0; p < 2 && role == kE1; ++p) {
@@ -310,13 +316,13 @@ class SmallSelectShareOp : public NamedOp {
   }
 };
 
-class AddPackedOp : public OpKernel {
+class AddPackedOp : public Kernel {
  public:
-  explicit AddPackedOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit AddPackedOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("width", &width_));
     OP_REQUIRES(c, width_ >= 1 && width_ <= 64, absl::InvalidArgumentError("width must be 1..64"));
   }
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     TensorShape shape;
     OP_REQUIRES_OK(context, ShapeFrom(context->input(2), &shape));
     const int64_t n = shape.num_elements();
@@ -326,7 +332,7 @@ class AddPackedOp : public OpKernel {
                     other.NumElements() == own.NumElements(),
                 absl::InvalidArgumentError("AddPacked: the shape does not fit the bytes"));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, shape, &out));
     const uint8_t *a = own.flat<uint8_t>().data(), *b = other.flat<uint8_t>().data();
     const uint64_t ring = width_ == 64 ? ~uint64_t{0} : (uint64_t{1} << width_) - 1;
     uint64_t* to = Words(out);
@@ -371,6 +377,7 @@ REGISTER_OP("TfeBench>RouteShare")
       int64_t cells, width;
       TF_RETURN_IF_ERROR(c->GetAttr("cells", &cells));
       TF_RETURN_IF_ERROR(c->GetAttr("width", &width));
+      TF_RETURN_IF_ERROR(CheckSizes({cells, width}));
       c->set_output(0, c->Matrix(cells, width));
       return absl::OkStatus();
     });
@@ -380,7 +387,8 @@ class RouteOp : public NamedOp {
   explicit RouteOp(OpKernelConstruction* c) : NamedOp(c) {
     OP_REQUIRES_OK(c, c->GetAttr("cells", &cells_));
     OP_REQUIRES_OK(c, c->GetAttr("width", &width_));
-    OP_REQUIRES(c, cells_ >= 1 && width_ >= 0 && width_ % 64 == 0 && bits_ <= 62,
+    OP_REQUIRES(c,
+                cells_ >= 1 && CheckSizes({cells_, width_}).ok() && width_ % 64 == 0 && bits_ <= 62,
                 absl::InvalidArgumentError("width must be a multiple of 64, bits 1..62"));
   }
 
@@ -413,7 +421,7 @@ class RouteOp : public NamedOp {
 class RouteDealOp : public RouteOp {
  public:
   using RouteOp::RouteOp;
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     OP_REQUIRES(context, call.session->RoleOf(dealer_) == kDealer,
@@ -422,7 +430,7 @@ class RouteDealOp : public RouteOp {
     const int64_t n = l1.NumElements();
     OP_REQUIRES_OK(context, Sizes(Fit(beta, l1) && l2.NumElements() == n));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({Offset(kFields)}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {Offset(kFields)}, &out));
     PrfStream streams[kFields];
     OP_REQUIRES_OK(context, Streams(call, streams));
     const uint64_t *b = Words(beta), *x = Words(l1), *y = Words(l2);
@@ -468,7 +476,7 @@ class RouteDealOp : public RouteOp {
 class RouteShareOp : public RouteOp {
  public:
   using RouteOp::RouteOp;
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     const Role role = call.session->RoleOf(dealer_);
@@ -478,7 +486,7 @@ class RouteShareOp : public RouteOp {
     OP_REQUIRES_OK(context, Sizes(Fit(opened, m) && (role == kE1 ||
                                                      dealt.NumElements() == Offset(kFields))));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({cells_, width_}), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {cells_, width_}, &out));
     PrfStream streams[kFields];
     if (role == kE1) OP_REQUIRES_OK(context, Streams(call, streams));
     const uint64_t *o = Words(opened), *masked = Words(m);

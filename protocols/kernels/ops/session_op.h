@@ -6,9 +6,7 @@
 #include <string>
 
 #include "protocols/kernels/core/session.h"
-#include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/util/work_sharder.h"
+#include "protocols/kernels/ops/kernel.h"
 
 namespace tfe_bench {
 
@@ -34,22 +32,12 @@ inline absl::Status ToStatus(const Error& error) {
   return error.empty() ? absl::OkStatus() : absl::AbortedError("TfeBench: " + error);
 }
 
-// Runs fn(begin, end) over [0, total) on the threads that TensorFlow grants.
-template <typename Fn>
-void ParallelRange(tensorflow::OpKernelContext* context, int64_t total, int64_t cycles_each,
-                   Fn fn) {
-  auto workers = *context->device()->tensorflow_cpu_worker_threads();
-  tensorflow::Shard(workers.num_threads, workers.workers, total, cycles_each, fn);
-}
-
 inline const uint64_t* Words(const tensorflow::Tensor& t) {
   return reinterpret_cast<const uint64_t*>(t.flat<int64_t>().data());
 }
 inline uint64_t* Words(tensorflow::Tensor* t) {
   return reinterpret_cast<uint64_t*>(t->flat<int64_t>().data());
 }
-
-absl::Status ShapeFrom(const tensorflow::Tensor& t, tensorflow::TensorShape* shape);
 
 // The attributes that name one mask.
 struct MaskAttrs {

@@ -15,7 +15,6 @@ namespace tfe_bench {
 namespace {
 
 using ::tensorflow::shape_inference::InferenceContext;
-using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -67,9 +66,9 @@ REGISTER_OP("TfeBench>TruncateOpen")
 
 constexpr uint64_t kHalf = uint64_t{1} << 62;
 
-class TruncateOp : public OpKernel {
+class TruncateOp : public Kernel {
  public:
-  explicit TruncateOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit TruncateOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
     OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer_));
     OP_REQUIRES_OK(c, c->GetAttr("drop", &drop_));
@@ -89,7 +88,7 @@ class TruncateOp : public OpKernel {
 class TruncateDealOp : public TruncateOp {
  public:
   using TruncateOp::TruncateOp;
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     OP_REQUIRES(context, call.session->RoleOf(dealer_) == kDealer,
@@ -99,9 +98,9 @@ class TruncateDealOp : public TruncateOp {
     OP_REQUIRES(context, l2.NumElements() == n,
                 absl::InvalidArgumentError("TruncateDeal: the sizes do not fit"));
     Tensor *out, *first, *second;
-    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({MessageBytes(n)}), &out));
-    OP_REQUIRES_OK(context, context->allocate_output(1, l1.shape(), &first));
-    OP_REQUIRES_OK(context, context->allocate_output(2, l1.shape(), &second));
+    OP_REQUIRES_OK(context, Allocate(context, 0, {MessageBytes(n)}, &out));
+    OP_REQUIRES_OK(context, Allocate(context, 1, l1.shape(), &first));
+    OP_REQUIRES_OK(context, Allocate(context, 2, l1.shape(), &second));
     if (n == 0) return;
     PrfStream shifted, top, own1, own2;
     OP_REQUIRES_OK(context, Stream(call, kK1, 0, n, &shifted));
@@ -138,7 +137,7 @@ class TruncateDealOp : public TruncateOp {
 class TruncateShareOp : public TruncateOp {
  public:
   using TruncateOp::TruncateOp;
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     const Role role = call.session->RoleOf(dealer_);
@@ -149,8 +148,8 @@ class TruncateShareOp : public TruncateOp {
                 absl::InvalidArgumentError("TruncateShare: the sizes do not fit"));
     Tensor *own, *part;
     OP_REQUIRES_OK(
-        context, context->allocate_output(0, TensorShape({PackedBytes(n, drop_)}), &own));
-    OP_REQUIRES_OK(context, context->allocate_output(1, m.shape(), &part));
+        context, Allocate(context, 0, {PackedBytes(n, drop_)}, &own));
+    OP_REQUIRES_OK(context, Allocate(context, 1, m.shape(), &part));
     if (n == 0) return;
     PrfStream shifted, top, leaving;
     if (role == kE1) {
@@ -188,20 +187,20 @@ class TruncateShareOp : public TruncateOp {
   }
 };
 
-class TruncateOpenOp : public OpKernel {
+class TruncateOpenOp : public Kernel {
  public:
-  explicit TruncateOpenOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit TruncateOpenOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("drop", &drop_));
     OP_REQUIRES(c, drop_ >= 1 && drop_ <= 62, absl::InvalidArgumentError("drop must be 1..62"));
   }
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     const Tensor &m = context->input(0), &own = context->input(1), &got = context->input(2);
     const int64_t n = m.NumElements();
     OP_REQUIRES(context,
                 own.NumElements() == PackedBytes(n, drop_) && got.NumElements() == own.NumElements(),
                 absl::InvalidArgumentError("TruncateOpen: the sizes do not fit"));
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, m.shape(), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, m.shape(), &out));
     if (n == 0) return;
     const uint64_t* masked = Words(m);
     const uint8_t *mine = own.flat<uint8_t>().data(), *theirs = got.flat<uint8_t>().data();

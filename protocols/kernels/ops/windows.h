@@ -7,10 +7,13 @@
 #include <vector>
 
 #include "protocols/kernels/core/conv.h"
+#include "protocols/kernels/ops/kernel.h"
 #include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/op_kernel.h"
 
 namespace tfe_bench {
+
+// With it and sizes of up to kMostElements nothing below overflows.
+constexpr int64_t kMostExtent = int64_t{1} << 28;
 
 // [height, width] each.
 struct Windows {
@@ -23,13 +26,15 @@ struct Windows {
     TF_RETURN_IF_ERROR(c->GetAttr("dilations", &dilations));
     TF_RETURN_IF_ERROR(c->GetAttr("pads", &pads));
     TF_RETURN_IF_ERROR(c->GetAttr("padding", &padding));
-    const auto below = [](const std::vector<int64_t>& v, int64_t least) {
-      return std::any_of(v.begin(), v.end(), [least](int64_t i) { return i < least; });
+    const auto outside = [](const std::vector<int64_t>& v, int64_t least) {
+      return std::any_of(v.begin(), v.end(),
+                         [least](int64_t i) { return i < least || i > kMostExtent; });
     };
-    if (strides.size() != 2 || dilations.size() != 2 || pads.size() != 4 || below(strides, 1) ||
-        below(dilations, 1) || below(pads, 0)) {
+    if (strides.size() != 2 || dilations.size() != 2 || pads.size() != 4 || outside(strides, 1) ||
+        outside(dilations, 1) || outside(pads, 0)) {
       return absl::InvalidArgumentError(
-          "RingConv2D wants 2 strides and 2 dilations of at least 1, and 4 pads of at least 0");
+          "RingConv2D wants 2 strides and 2 dilations of at least 1, 4 pads of at least 0, and none "
+          "above 2^28");
     }
     return absl::OkStatus();
   }

@@ -1,0 +1,415 @@
+"""Calls every op of the library with hostile shapes and numbers; test_shape_fuzz.py runs it.
+
+A process of its own, because the defect that is looked for ends it.  Each case is named on stdout
+before it begins; the one that is named last is the one that ended the process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+import numpy as np
+
+HUGE = 1 << 40
+MOST = 1 << 33  # what kernels take at most
+ADDRESS_SPACE = 12 << 30
+
+_SITE = {"site": 5, "dealer": 0}
+_MASK = {**_SITE, "tensor": 0, "key": 1}
+_FIELDS = {**_SITE, "tensor": 0}
+_WINDOWS = {"strides": [1, 1], "dilations": [1, 1], "padding": "VALID", "pads": [0, 0, 0, 0]}
+_LUT = {
+    **_SITE,
+    "bits": 3,
+    "widths": [1, 1],
+    "groups": [2],
+    "group_counts": [1],
+    "absorb": True,
+}
+_EXP = {
+    **_MASK,
+    "form": "one-round",
+    "limbs": 1,
+    "factor": [1, 0],
+    "offset": 10,
+    "mantissa": 30,
+    "drop": 10,
+    "point": 16,
+}
+_EXP_SELECT = {**_MASK, "factor": 1, "offset": 10, "mantissa": 30, "drop": 10}
+_POLYNOMIAL = {
+    **_MASK,
+    "factors": 1,
+    "bits": [31],
+    "degrees": [2],
+    "widths": [0, 40, 40],
+    "modulus_bits": 40,
+}
+_CELLS = {
+    "image": [1, 2, 2, 1],
+    "rows": [0, 1],
+    "columns": [0, 1],
+    "windows": [1, 1],
+    "cells": [0, 1, 2, 3],
+    "width": 64,
+}
+_SELECT = {
+    **_FIELDS,
+    "ring": 40,
+    "shifts": [0, 3],
+    "factors": [1, 2],
+    "width": 40,
+    "factor_width": 20,
+    "multiply": False,
+}
+_SEND = {"site": 5, "slot": 0, "peer": 1, "T": "int64"}
+_ROUTE = {**_FIELDS, "bits": 10, "cells": 2, "width": 64}
+_GRADIENT = {"N": 1, "size": [1, 1], "depthwise": False, **_WINDOWS}
+
+# Attributes with which each op can be called; one that is missing here fails the test.
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "AddPacked": {"width": 5},
+    "AndDeal": _FIELDS,
+    "AndShare": _FIELDS,
+    "ApplyMask": {**_MASK, "op": "add128", "sent": True},
+    "DecodeFixed": {"fractional_bits": 16},
+    "DifferencePlanes": {"bits": 20},
+    "EncodeFixed": {"fractional_bits": 16},
+    "ExpDeal": _EXP,
+    "ExpSelectDeal": _EXP_SELECT,
+    "ExpSelectShare": {**_EXP_SELECT, "second": False},
+    "ExpShare": {**_EXP, "second": False},
+    "Gate": {"site": 5},
+    "Heard": {"T": "int64"},
+    "HeardInLoop": {"T": "int64"},
+    "InjectDeal": {**_FIELDS, "bits": 31, "drop": 0},
+    "InjectShare": {**_FIELDS, "bits": 31, "drop": 0, "open": -1, "negate": False},
+    "LiftedProductDeal": {**_FIELDS, "ring": 20},
+    "LiftedProductShare": {**_FIELDS, "ring": 20, "open": 9},
+    "LutDeal": _LUT,
+    "LutNode": {**_LUT, "level": 0},
+    "LutOpen": _LUT,
+    "Mask": _MASK,
+    "PackBits": {},
+    "PackWords": {"width": 5},
+    "Permutation": _MASK,
+    "Permute": {},
+    "PlaceCells": _CELLS,
+    "Planes": {"bits": 20},
+    "PolynomialDeal": _POLYNOMIAL,
+    "PolynomialShare": {**_POLYNOMIAL, "coefficients": [1, 2, 3], "drop": 10, "first": True},
+    "Recv": {**_SEND, "index": 0},
+    "RingConv2D": {"N": 1, **_WINDOWS},
+    "RingConv2DInputGradient": _GRADIENT,
+    "RingConv2DKernelGradient": _GRADIENT,
+    "RingDepthwiseConv2D": {"N": 1, **_WINDOWS},
+    "RingMatMul": {"N": 1},
+    "RouteDeal": _ROUTE,
+    "RouteShare": _ROUTE,
+    "SelectDeal": _SELECT,
+    "SelectShare": {**_SELECT, "drop": 3},
+    "Send": {**_SEND, "run_ahead": False, "deps": ""},
+    "SendInLoop": {**_SEND, "site": 6, "run_ahead": False, "deps": ""},
+    "SmallSelectDeal": {**_FIELDS, "bits": 20},
+    "SmallSelectShare": {**_FIELDS, "bits": 20},
+    "TakeCells": _CELLS,
+    "TruncateDeal": {**_SITE, "drop": 16},
+    "TruncateOpen": {"drop": 16},
+    "TruncateShare": {**_SITE, "drop": 16},
+    "UnpackBits": {},
+    "UnpackWords": {"width": 5},
+    "WideMul": {},
+}
+# Two shapes for the ops that take two sides: each fits an op, and their product is too large.
+PRODUCTS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((HUGE, 0), (0, HUGE)),
+    ((1 << 20, 0), (0, 1 << 20)),
+    ((1 << 20, 1), (1, 1 << 20)),
+    ((1 << 31, 0), (0, 1 << 31)),
+    ((1 << 16, 1, 0, 1), (1 << 16, 0, 1 << 16)),
+    ((1 << 20, 1, 1, 1), (1 << 20, 1, 1)),
+    ((0, HUGE, HUGE, 0), (1, 1, 0, HUGE)),
+    ((1, 1 << 31, 1 << 31, 0), (1, 1, 0, 1 << 31)),
+    ((1, 1, 1 << 12, 1), (1, 1, 1, 1 << 12)),
+    ((0, 1, 1, 1), (1, 1 << 20, 1, 1)),
+]
+# Shapes that fit, of ops that none of the others fits.
+FITTING: dict[str, list[tuple[int, ...]]] = {
+    "Permute": [(1, 1, 1), (1, 1)],
+    "PlaceCells": [(4, 64)],
+    "SelectDeal": [(1,), (1,), (1,), (0,), (0,)],
+    "SelectShare": [(1,), (1,), (1,), (0,), (0,), (0,)],
+}
+SHAPES: list[tuple[int, ...]] = [
+    (),
+    (0,),
+    (1,),
+    (2,),
+    (3,),
+    (63,),
+    (64,),
+    (1, 1),
+    (2, 2),
+    (0, 1),
+    (1, 0),
+    (1, 2),
+    (1, 1, 1),
+    (1, 1, 2),
+    (2, 0, 3),
+    (1, 1, 1, 1),
+    (0, 1, 1, 1),
+    (1, 1, 1, 0),
+    (1, 2, 2, 1),
+    (1,) * 9,
+    (HUGE, 0),
+    (0, HUGE),
+    (0, 1 << 31),
+    (1 << 31, 0),
+    (1 << 31, 0, 1 << 31),
+    (HUGE, 0, HUGE),
+    (0, HUGE, HUGE),
+    (1, HUGE, HUGE, 0),
+    (0, (1 << 62) - 1),
+    ((1 << 63) - 1, 0),
+]
+# Of inputs that hold a shape or a size.
+NUMBERS: list[list[int]] = [
+    [],
+    [0],
+    [1],
+    [-1],
+    [64],
+    [MOST],
+    [MOST + 1],
+    [HUGE],
+    [1 << 62],
+    [(1 << 63) - 1],
+    [-(1 << 63)],
+    [0, HUGE],
+    [HUGE, 0],
+    [HUGE, HUGE],
+    [1 << 32, 1 << 32],
+    [-1, -1],
+    [1, 1 << 32],
+    [3, 4],
+    [1] * 300,
+]
+INTEGERS = [-(1 << 63), -(1 << 31), -64, -1, 0, 1, 3, 62, 64, 65, 128, 1 << 31, HUGE, 1 << 62]
+_SIZES = ("shape", "n")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call: shapes, or for an input that holds sizes its numbers, and attributes."""
+
+    op: str
+    inputs: tuple[tuple[int, ...], ...]
+    attributes: dict[str, Any]
+
+    def __str__(self) -> str:
+        own = {k: v for k, v in self.attributes.items() if v != ATTRIBUTES[self.op].get(k)}
+        return f"{self.op} {list(self.inputs)} {own}"
+
+
+def operations() -> dict[str, Any]:
+    """The definitions of all ops that the library registers, by name."""
+    from tensorflow.python.framework import op_def_registry
+
+    from tfe_bench.protocols import ops
+
+    ops.module()
+    named = re.findall(rb"TfeBench>(\w+)", ops.library_path().read_bytes())
+    found = {name: op_def_registry.get(f"TfeBench>{name}") for name in {n.decode() for n in named}}
+    return {name: definition for name, definition in found.items() if definition is not None}
+
+
+def arguments(definition: Any, attributes: dict[str, Any]) -> list[tuple[str, str]]:
+    """(name, type) of each tensor but the call; lists are parted."""
+    found = []
+    for argument in definition.input_arg:
+        if argument.name in ("call",):
+            continue
+        kind = {9: "int64", 3: "int32", 4: "uint8", 2: "float64"}.get(argument.type, "int64")
+        count = attributes[argument.number_attr] if argument.number_attr else 1
+        found += [(argument.name, kind)] * count
+    return found
+
+
+def cases(name: str, definition: Any, rng: np.random.Generator, each: int) -> Iterator[Case]:
+    """The cases of an op: `each` random ones besides the planned."""
+    attributes = ATTRIBUTES[name]
+    names = [n for n, _ in arguments(definition, attributes)]
+    ordinary: tuple[tuple[int, ...], ...] = tuple((1,) for _ in names)
+
+    def numbers(n: str) -> list[tuple[int, ...]]:
+        return [tuple(v) for v in NUMBERS] if n in _SIZES else SHAPES
+
+    if name in FITTING:
+        yield Case(name, tuple(FITTING[name]), attributes)
+    # all alike, then one of them otherwise
+    for shape in SHAPES:
+        alike = tuple(
+            (int(np.prod(shape, dtype=object)),) if n == "n" else tuple(shape) for n in names
+        )
+        yield Case(name, alike, attributes)
+    for i, n in enumerate(names):
+        for other in numbers(n):
+            yield Case(name, (*ordinary[:i], other, *ordinary[i + 1 :]), attributes)
+    if len(names) >= 2:
+        for a, b in PRODUCTS:
+            yield Case(name, (a, b, *ordinary[2:]), attributes)
+            yield Case(name, (b, a, *ordinary[2:]), attributes)
+    counts = {a.number_attr for a in definition.input_arg}
+    # attributes out of their range, in the company of small shapes
+    for attribute in definition.attr:
+        if attribute.name in counts or attribute.type not in ("int", "list(int)"):
+            continue
+        usual = attributes[attribute.name]
+        hostile: list[Any] = [v for v in INTEGERS if attribute.type == "int"]
+        if attribute.type != "int":
+            count = len(usual)
+            hostile = [[v] * n for v in INTEGERS for n in {0, 1, count, count + 1}]
+        for value in hostile:
+            for shape in ((1,), (1, 1, 1, 1), (0,)):
+                alike = tuple((1,) if n == "n" else shape for n in names)
+                yield Case(name, alike, {**attributes, attribute.name: value})
+    for count in (1, 4):
+        for attribute in definition.attr:
+            if attribute.name in counts:
+                more = {**attributes, attribute.name: count}
+                several = [n for n, _ in arguments(definition, more)]
+                for shape in SHAPES:
+                    yield Case(name, tuple(tuple(shape) for _ in several), more)
+    for _ in range(each):
+        chosen = [options[rng.integers(len(options))] for options in map(numbers, names)]
+        yield Case(name, tuple(chosen), attributes)
+
+
+def _value(kind: str, name: str, given: tuple[int, ...]) -> Any:
+    import tensorflow as tf
+
+    if name in _SIZES:
+        if name == "n" and len(given) == 1:
+            return tf.constant(given[0], tf.int64)
+        return tf.constant(list(given), tf.int64)
+    return tf.zeros(given, kind)
+
+
+class Sessions:
+    """Three parties' sessions with an open step; and one that is over, where a receipt ends."""
+
+    def __init__(self) -> None:
+        from tfe_bench.protocols import ops
+
+        native = ops.native()
+        self.calls = []
+        for party in range(3):
+            handle = native.session_new(party, bytes(48), 1)
+            native.record(handle, 1)
+            assert native.error_of("step_begin", handle, 1, 0, 4) == ""
+            self.calls.append((handle, 1, 0))
+        over = native.session_new(0, bytes(48), 1)
+        assert native.error_of("step_begin", over, 1, 0, 4) == ""
+        native.abort(over, b"over")
+        self.over = (over, 1, 0)
+
+    def of(self, op: str) -> list[tuple[int, int, int]]:
+        """Who calls an op."""
+        return [self.over] if op == "Recv" else self.calls
+
+
+def function_of(op: str) -> Any:
+    """The Python function of an op."""
+    from tfe_bench.protocols import ops
+
+    snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in op).lstrip("_")
+    module = ops.module()
+    wanted = f"tfe_bench_{snake}".replace("_", "")
+    return next(getattr(module, n) for n in dir(module) if n.replace("_", "") == wanted)
+
+
+def run(case: Case, definition: Any, sessions: Sessions) -> bool:
+    """One case, as three parties, eagerly and as a graph of these static shapes.
+
+    Returns whether some party could do it.
+    """
+    import tensorflow as tf
+
+    function = function_of(case.op)
+    own = arguments(definition, case.attributes)
+    counts = {a.number_attr for a in definition.input_arg}
+    attributes = {k: v for k, v in case.attributes.items() if k != "T" and k not in counts}
+    expected = (tf.errors.OpError, ValueError, TypeError, OverflowError)
+
+    def call(values: list[Any], context: Any) -> None:
+        keyed: dict[str, Any] = {}
+        parted = {a.name for a in definition.input_arg if a.number_attr}
+        for (n, _), value in zip(own, values, strict=True):
+            if n in parted:
+                keyed.setdefault(n, []).append(value)
+            else:
+                keyed[n] = value
+        if any(a.name == "call" for a in definition.input_arg):
+            keyed["call"] = context
+        extra = {"T": tf.int64} if case.op == "Recv" else {}
+        function(**keyed, **attributes, **extra)
+
+    worked = False
+    for context in sessions.of(case.op):
+        try:
+            values = [
+                _value(kind, n, given) for (n, kind), given in zip(own, case.inputs, strict=True)
+            ]
+            call(values, tf.constant(context, tf.int64))
+            worked = True
+        except expected:
+            pass
+    with tf.Graph().as_default():
+        try:
+            values = [
+                _value(kind, n, given) if n in _SIZES else tf.compat.v1.placeholder(kind, given)
+                for (n, kind), given in zip(own, case.inputs, strict=True)
+            ]
+            call(values, tf.compat.v1.placeholder(tf.int64, [3]))
+        except expected:
+            pass
+    return worked
+
+
+def main(seed: int, percent: int, each: int, begin: int) -> None:
+    """Runs a part of the planned cases and `each` random ones of every op, from `begin` on."""
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    definitions = operations()
+    unknown = sorted(set(definitions) ^ set(ATTRIBUTES))
+    if unknown:
+        print(f"MISSING {' '.join(unknown)}", flush=True)
+        return
+    sessions = Sessions()
+    rng = np.random.default_rng(seed)
+    worked = set()
+    number = 0
+    for name in sorted(definitions):
+        for case in cases(name, definitions[name], rng, each):
+            taken = rng.integers(100) < percent or case.attributes is ATTRIBUTES[name]
+            if not taken:
+                continue
+            number += 1
+            if number > begin:
+                print(f"CASE {number} {case}", flush=True)
+                if run(case, definitions[name], sessions):
+                    worked.add(name)
+    # What an op refuses by itself, whatever it is given, would test nothing.
+    print(f"END {' '.join(sorted(set(definitions) - worked))}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*(int(word) for word in sys.argv[1:]))

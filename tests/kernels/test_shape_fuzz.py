@@ -1,0 +1,51 @@
+"""No shape and no number ends a process: every op of the library is called with hostile ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FUZZ = Path(__file__).with_name("shape_fuzz.py")
+WAITING = ["Recv"]  # in the fuzz its session is over: it would wait for a message
+
+
+def _run(*words: int) -> tuple[list[str], int, str]:
+    done = subprocess.run(
+        [sys.executable, str(FUZZ), *map(str, words)],
+        cwd=FUZZ.parents[2],
+        capture_output=True,
+        text=True,
+        timeout=7200,
+        check=False,
+    )
+    return done.stdout.splitlines(), done.returncode, done.stderr
+
+
+def _endings(seed: int, percent: int, each: int) -> list[str]:
+    """The cases that end the process, each with what it said last."""
+    found: list[str] = []
+    begin = 0
+    while len(found) < 40:
+        lines, code, stderr = _run(seed, percent, each, begin)
+        assert lines, stderr[-2000:]
+        last = lines[-1].split()
+        assert last[0] != "MISSING", f"ops without a row in shape_fuzz.py, or rows without: {last}"
+        if last[0] == "END":
+            assert begin or last[1:] == WAITING, "ops that have refused all they were given"
+            return found
+        assert last[0] == "CASE", stderr[-2000:]
+        found.append(f"{lines[-1]}: rc {code}, {stderr.strip().splitlines()[-1:]}")
+        begin = int(last[1])
+    return found
+
+
+def test_no_shape_and_no_number_ends_the_process_in_any_op(seed: int) -> None:
+    assert _endings(seed, 2, 5) == []
+
+
+@pytest.mark.slow
+def test_no_combination_of_many_ends_the_process_in_any_op(seed: int) -> None:
+    assert _endings(seed, 100, 1000) == []
