@@ -8,12 +8,15 @@ module of the same name.  In a checkout the links in tfe_bench/ point at them.
 
 import hashlib
 import os
+import platform
+import shlex
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError, PlatformError
 
 HERE = Path(__file__).resolve().parent
 SUBPACKAGES = ("protocols", "models", "cluster", "benchmarks")
@@ -33,6 +36,44 @@ ISA_FLAGS = {
 }
 
 
+def compiler():
+    """The command of a C++ compiler that knows all instruction sets.
+
+    Raises:
+        PlatformError: there is none, or this is no machine that the ops run on; setuptools prints
+            its text as one line.
+    """
+    here = f"{platform.system()} on {platform.machine()}"
+    if here != "Linux on x86_64":
+        raise PlatformError(f"tfe_bench runs on Linux on x86_64. Received: {here}.")
+    command = shlex.split(os.environ.get("CXX", "g++"))
+    trial = [*command, "-std=c++17", *ISA_FLAGS["_avx512"], "-x", "c++", "-fsyntax-only", "-"]
+    try:
+        fits = subprocess.run(trial, input=b"#include <vector>\n", capture_output=True)
+    except OSError as error:
+        raise PlatformError(
+            f"tfe_bench compiles C++, and {command[0]!r} cannot be run ({error.strerror}). Install "
+            "g++ 12 or later (apt-get install g++; dnf install gcc-c++), or name a compiler in CXX."
+        ) from None
+    if fits.returncode:
+        raise PlatformError(
+            f"tfe_bench compiles C++17 for AVX-512, and {command[0]!r} refuses a trial. Install "
+            "g++ 12 or later with its standard library, or name another compiler in CXX."
+        )
+    return command
+
+
+def make(target, command):
+    """Runs a compiler, which prints its own messages.
+
+    Raises:
+        CompileError: it failed.
+    """
+    if code := subprocess.call([*command, "-o", str(target)]):
+        name = Path(target).name
+        raise CompileError(f"{command[0]!r} ended with {code} on {name}: its messages are above.")
+
+
 class BuildOps(build_ext):
     """Compiles the ops to a plain shared library, beside the sources too."""
 
@@ -40,13 +81,16 @@ class BuildOps(build_ext):
         return fullname.replace(".", "/") + ".so"
 
     def build_extension(self, ext):
-        # Only now: metadata commands must work without TensorFlow.
-        import tensorflow as tf
+        # Only now: metadata commands must work everywhere, and without TensorFlow.
+        cxx = compiler()
+        try:
+            import tensorflow as tf
+        except ImportError as error:
+            raise PlatformError(f"tfe_bench is built with TensorFlow, missing: {error}.") from None
 
         output = Path(self.get_ext_fullpath(ext.name)).resolve()
         output.parent.mkdir(parents=True, exist_ok=True)
         objects = Path(self.build_temp).resolve()
-        compiler = os.environ.get("CXX", "g++")
         common = ["-O3", "-fPIC", "-Wall", "-Wno-psabi", "-DNDEBUG", f"-I{HERE}"]
         common.append(f'-DTFE_BENCH_TF_VERSION="{tf.__version__}"')
         # As system headers: their warnings are not ours.
@@ -62,14 +106,12 @@ class BuildOps(build_ext):
             # An object of the same sources is kept: a second install, or one change, takes seconds.
             # (Where TensorFlow's headers lie changes with every isolated build; its version tells.)
             own = [f for f in flags if not f.startswith("-isystem")]
-            made_of = repr([compiler, *common, *own, *isa]).encode() + (HERE / path).read_bytes()
+            made_of = repr([*cxx, *common, *own, *isa]).encode() + (HERE / path).read_bytes()
             key = hashlib.sha256(made_of + headers).hexdigest()
             note = target.with_suffix(".key")
             if not (target.exists() and note.exists() and note.read_text() == key):
                 note.unlink(missing_ok=True)
-                subprocess.check_call(
-                    [compiler, *common, *flags, *isa, "-c", str(HERE / path), "-o", str(target)]
-                )
+                make(target, [*cxx, *common, *flags, *isa, "-c", str(HERE / path)])
                 note.write_text(key)
             return str(target)
 
@@ -81,9 +123,7 @@ class BuildOps(build_ext):
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             compiled = list(pool.map(compile_one, sources))
         link = tf.sysconfig.get_link_flags()
-        subprocess.check_call(
-            [compiler, "-shared", "-o", str(output), *compiled, *link, "-Wl,-z,defs", "-lpthread"]
-        )
+        make(output, [*cxx, "-shared", *compiled, *link, "-Wl,-z,defs", "-lpthread"])
         # `python -m tfe_bench` in the checkout imports the checkout, also after a
         # plain `pip install .`; it finds the library there.
         in_place = HERE / self.get_ext_filename(ext.name)

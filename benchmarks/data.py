@@ -23,13 +23,16 @@ from typing import IO, Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from tfe_bench.errors import DataError, UsageError, did_you_mean
+from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean, place
 
 SUFFIXES = (".csv", ".npy")
 KINDS = ("int64", "few", "float", "sorted", "reversed")
 
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+# A column as its file has it: the text of a .csv's cells, the numbers of a .npy.
+Cells = list[str] | npt.NDArray[Any]
 
+INT64 = "-2^63 .. 2^63-1"
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _INTEGER = re.compile(r"[+-]?[0-9]+")  # int() would also take 1_000 and other scripts' digits
 _REAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -50,11 +53,13 @@ class Column:
             whose rows are separate, so that a sort runs along the last axis.
         name: the column's name; its position counted from 0 where the file gives none.
         source: the path that was read.
+        cells: the same as the file has it.
     """
 
     values: Numbers
     name: str
     source: str
+    cells: Cells
 
     def __repr__(self) -> str:
         shape, dtype = self.values.shape, self.values.dtype
@@ -76,14 +81,66 @@ def load_column(path: str | os.PathLike[str], column: str | int | None = None) -
 
     Raises:
         DataError: the file cannot be read, or a cell of the column is no finite number
-            (integers: of at most 64 bits). The text gives line and column.
+            (integers: from -2^63 to 2^63 - 1). The text gives line and column, of a .npy the
+            index.
+    """
+    return load_with(path, column, ())[0]
+
+
+def load_with(
+    path: str | os.PathLike[str],
+    column: str | int | None,
+    others: Sequence[str | int],
+    numbers: bool = False,
+) -> tuple[Column, dict[str, Cells]]:
+    """Returns one column, as `load_column`, and others of the file as they stand there, by name.
+
+    Args:
+        others: names or positions. They may hold anything, text too: nothing is computed on them.
+        numbers: `cells` and the others are numbers, as a .npy file needs them.
+
+    Raises:
+        DataError: as `load_column`; an unknown column, or two of one name.
+        UsageError: a column that is asked for twice; others of a 2-D array without a column.
     """
     file = _readable(path)
     if file.suffix.lower() == ".npy":
-        return _npy_column(file, column)
+        return _npy_columns(file, column, others)
     sheet = _Sheet.read(file)
     position = sheet.only_numeric() if column is None else sheet.find(column)
-    return Column(sheet.numbers(position), sheet.names[position], str(file))
+    places = [sheet.find(other) for other in others]
+    names = [sheet.names[p] for p in (position, *places)]
+    _refuse_repeats([position, *places], names)
+    _refuse_equal_names(file, names)
+    rest = list(zip(names[1:], places, strict=True))
+    own = sheet.numbers(position)
+    if numbers:
+        return Column(own, names[0], str(file), own), {n: sheet.numbers(p) for n, p in rest}
+    cells = sheet.cells
+    return Column(own, names[0], str(file), cells[position]), {n: cells[p] for n, p in rest}
+
+
+@contextlib.contextmanager
+def naming_lines(path: str | os.PathLike[str], columns: Sequence[str]) -> Iterator[None]:
+    """Lets a RangeError about the numbers of a .csv name line and column, as it names any other.
+
+    Args:
+        path: where the numbers [rows] or [rows, columns] came from.
+        columns: their names.
+
+    Raises:
+        RangeError: the same as in the block, but for the place.
+    """
+    try:
+        yield
+    except RangeError as error:
+        file = Path(path)
+        if error.position is None or file.suffix.lower() == ".npy":
+            raise
+        row, *other = error.position
+        line = _Sheet.read(file).lines[row]
+        name = columns[other[0] if other else 0]
+        raise error.moved(f"on line {line} of {str(file)!r}, column {name!r}") from None
 
 
 def load_table(
@@ -106,20 +163,21 @@ def load_table(
     if columns is not None and (isinstance(columns, str) or not columns):
         raise UsageError(f"Columns are a list of one or more names. Received: {columns!r}.")
     if file.suffix.lower() == ".npy":
-        numbers = _read_npy(file)
+        numbers, _ = _read_npy(file)
         matrix = numbers[:, np.newaxis] if numbers.ndim == 1 else numbers
         wanted = range(matrix.shape[1]) if columns is None else columns
         places = [_npy_position(file, matrix.shape[1], c) for c in wanted]
-        _refuse_repeats([str(p) for p in places])
-        return {str(p): _column_of(matrix, p) for p in places}
+        _refuse_repeats(places, [str(p) for p in places])
+        return {str(p): cast(Numbers, _column_of(matrix, p)) for p in places}
     sheet = _Sheet.read(file)
     if columns is None:
         places = list(range(len(sheet.names)))
         sheet.refuse_text_columns()
-        sheet.refuse_equal_names()
     else:
         places = [sheet.find(c) for c in columns]
-        _refuse_repeats([sheet.names[p] for p in places])
+    names = [sheet.names[p] for p in places]
+    _refuse_repeats(places, names)
+    _refuse_equal_names(file, names)
     return {sheet.names[p]: sheet.numbers(p) for p in places}
 
 
@@ -141,16 +199,16 @@ def check_result_path(path: str | os.PathLike[str]) -> Path:
     return file
 
 
-def write_result(path: str | os.PathLike[str], values: npt.NDArray[Any], name: str) -> None:
+def write_result(path: str | os.PathLike[str], values: Cells, name: str) -> None:
     """Writes a result as .csv or .npy, whole or not at all, readable by its owner only (0600).
 
     Sorted private data is still private.  An existing file is replaced.
 
     Args:
         path: where to; the suffix chooses the format.
-        values: integers or floats, 1-D, or 2-D. A .csv has a header line: `name`, or
-            `name_0`, `name_1`, ... for a matrix. Floats are written so that they read back
-            equal.
+        values: integers or floats, 1-D, or 2-D; for a .csv also a list of texts. A .csv has a
+            header line: `name`, or `name_0`, `name_1`, ... for a matrix. Floats are written so
+            that they read back equal, texts as they are.
         name: the column's name; one that is blank or looks like a number is written
             as `column_<name>`, so that it cannot be taken for a value.
 
@@ -158,10 +216,13 @@ def write_result(path: str | os.PathLike[str], values: npt.NDArray[Any], name: s
         DataError: see `check_result_path`; or the disk is full.
         UsageError: `values` has other types or more axes.
     """
-    _refuse_other_types(values)
+    file = check_result_path(path)
+    _refuse_other_types(values, file)
+    if isinstance(values, list):
+        _write_csv(file, {name: values})
+        return
     if values.ndim not in (1, 2):
         raise UsageError(f"A result has one or two axes. Received: shape {values.shape}.")
-    file = check_result_path(path)
     if file.suffix.lower() == ".npy":
         write_atomically(file, lambda stream: np.save(stream, values, allow_pickle=False))
         return
@@ -171,32 +232,42 @@ def write_result(path: str | os.PathLike[str], values: npt.NDArray[Any], name: s
         _write_csv(file, {f"{name}_{j}": values[:, j] for j in range(values.shape[1])})
 
 
-def write_table(path: str | os.PathLike[str], table: Mapping[str, npt.NDArray[Any]]) -> None:
+def write_table(path: str | os.PathLike[str], table: Mapping[str, Cells]) -> None:
     """Writes columns of equal length, such as a sorted key with its payload, like `write_result`.
 
     Args:
-        path: where to. A .npy holds them side by side and needs columns of one type.
-        table: name -> 1-D integers or floats.
+        path: where to. A .npy holds them side by side and needs numbers of one type.
+        table: name -> 1-D integers or floats, or a list of texts.
 
     Raises:
         DataError: see `check_result_path`.
         UsageError: no columns, unequal lengths, other types, mixed types for .npy.
     """
-    for values in table.values():
-        _refuse_other_types(values)
-    if not table or {v.shape for v in table.values()} != {(len(next(iter(table.values()))),)}:
-        shapes = [v.shape for v in table.values()]
-        raise UsageError(f"A table has 1-D columns of one length. Received: shapes {shapes}.")
     file = check_result_path(path)
+    for values in table.values():
+        _refuse_other_types(values, file)
+    shapes = {np.shape(values) for values in table.values()}
+    if len(shapes) != 1 or len(next(iter(shapes))) != 1:
+        raise UsageError(f"A table has 1-D columns of one length. Received: shapes {shapes}.")
     if file.suffix.lower() == ".csv":
         _write_csv(file, table)
         return
-    types = {v.dtype for v in table.values()}
-    if len(types) > 1:
-        names = ", ".join(sorted(map(str, types)))
-        raise UsageError(f"A .npy file has one type; write a .csv instead. Received: {names}.")
-    matrix = np.stack(list(table.values()), axis=1)
+    check_one_type(table)
+    matrix = np.stack([np.asarray(values) for values in table.values()], axis=1)
     write_atomically(file, lambda stream: np.save(stream, matrix, allow_pickle=False))
+
+
+def check_one_type(table: Mapping[str, Cells]) -> None:
+    """Refuses columns that no .npy file holds together.
+
+    Raises:
+        UsageError: they have several types.
+    """
+    names = sorted({str(np.asarray(values).dtype) for values in table.values()})
+    if len(names) > 1:
+        raise UsageError(
+            f"A .npy file has one type; write a .csv instead. Received: {', '.join(names)}."
+        )
 
 
 def generate(n: int, seed: int, kind: str = "int64") -> Numbers:
@@ -227,6 +298,18 @@ def generate(n: int, seed: int, kind: str = "int64") -> Numbers:
         return keys
     keys.sort()
     return keys if kind == "sorted" else np.ascontiguousarray(keys[::-1])
+
+
+def ordered(values: Numbers) -> npt.NDArray[np.int64]:
+    """Returns int64 in the order of the values: equal where they are equal, less where less.
+
+    A float64 is read as an integer of 64 bits: from 0 up that is their order already, below 0 it is
+    turned around. Nothing is rounded.
+    """
+    if values.dtype.kind != "f":
+        return values.astype(np.int64)
+    words = (values + 0.0).view(np.int64)  # -0.0 becomes 0.0: they are equal
+    return words ^ ((words >> 63) & np.int64(_INT64_MAX))
 
 
 # --- finding the file -------------------------------------------------------------------------
@@ -314,7 +397,7 @@ class _Sheet:
                         f"{lines[0]} has {len(columns)} (separated by {delimiter!r})."
                     )
                 for cells, cell in zip(columns, row, strict=True):
-                    cells.append(cell.strip())
+                    cells.append(cell)
                 lines.append(reader.line_num)
         except csv.Error as error:  # its text names the rule that was broken, never a cell
             raise DataError(f"Line {reader.line_num} of {str(file)!r}: {error}.") from error
@@ -322,7 +405,7 @@ class _Sheet:
             raise DataError(f"{str(file)!r} is empty.")
         names = [str(j) for j in range(len(columns))]
         if _has_header(file, columns):
-            names = [cells.pop(0) or str(j) for j, cells in enumerate(columns)]
+            names = [cells.pop(0).strip() or str(j) for j, cells in enumerate(columns)]
             lines.pop(0)
         if not lines:
             raise DataError(f"{str(file)!r} has a header line and no rows under it.")
@@ -366,37 +449,40 @@ class _Sheet:
                 f"{self._list_columns()}"
             )
 
-    def refuse_equal_names(self) -> None:
-        name, count = Counter(self.names).most_common(1)[0]
-        if count > 1:
-            raise DataError(f"{str(self.file)!r} has {count} columns named {name!r}; rename them.")
-
     def numbers(self, position: int) -> Numbers:
         """The column as int64 if all its cells are integers, else float64."""
-        cells = self.cells[position]
         whole = True
+        inexact: int | None = None  # the first row with an integer that float64 would round
         values: list[int | float] = []
-        for row, cell in enumerate(cells):
+        for row, cell in enumerate(map(str.strip, self.cells[position])):
             if _INTEGER.fullmatch(cell):
                 value: int | float = int(cell) if len(cell) <= 40 else _int_of_long(cell)
                 if not _INT64_MIN <= value <= _INT64_MAX:
-                    self._refuse(row, position, "an integer beyond 64 bits")
+                    self._refuse(row, position, f"is outside {INT64}", "a larger integer")
+                if inexact is None and int(float(value)) != value:
+                    inexact = row
             elif _REAL.fullmatch(cell):
                 whole = False
                 value = float(cell)
                 if value in (float("inf"), float("-inf")):
-                    self._refuse(row, position, "a number too large for float64")
+                    self._refuse(row, position, "is outside -1.8e308 .. 1.8e308", "a larger number")
             else:
-                self._refuse(row, position, _fault(cell))
+                self._refuse(row, position, *_fault(cell))
             values.append(value)
-        return np.array(values, np.int64) if whole else np.array(values, np.float64)
+        if whole:
+            return np.array(values, np.int64)
+        if inexact is not None:
+            self._refuse(
+                inexact, position, "stands among reals", "an integer that float64 does not hold"
+            )
+        return np.array(values, np.float64)
 
-    def _refuse(self, row: int, position: int, fault: str) -> None:
+    def _refuse(self, row: int, position: int, wrong: str, received: str) -> None:
         name = self.names[position]
         label = str(position) if name == str(position) else f"{name!r} (position {position})"
         raise DataError(
-            f"Line {self.lines[row]} of {str(self.file)!r}, column {label}, is no number. "
-            f"Received: {fault}."
+            f"Line {self.lines[row]} of {str(self.file)!r}, column {label}, {wrong}. "
+            f"Received: {received}."
         )
 
     def _list_columns(self) -> str:
@@ -434,7 +520,7 @@ def _has_header(file: Path, columns: list[list[str]]) -> bool:
     A line of text and numbers over columns that settle nothing is refused: guessing
     would silently drop a row, or sort a heading along.
     """
-    first = [cells[0] for cells in columns]
+    first = [cells[0].strip() for cells in columns]
     named = [_is_name(cell) for cell in first]
     if not any(named):
         return False
@@ -459,7 +545,8 @@ def _is_name(cell: str) -> bool:
 
 def _holds_numbers(cells: Sequence[str], start: int = 0) -> bool:
     """Whether most cells that are not blank are numbers (the rest are then errors)."""
-    filled = [cell for cell in itertools.islice(cells, start, start + _JUDGED_ROWS) if cell]
+    judged = map(str.strip, itertools.islice(cells, start, start + _JUDGED_ROWS))
+    filled = [cell for cell in judged if cell]
     return 2 * sum(map(_is_numeric, filled)) > len(filled)
 
 
@@ -471,15 +558,16 @@ def _int_of_long(cell: str) -> int:
     return int(digits or "0") * (-1 if cell.startswith("-") else 1)
 
 
-def _fault(cell: str) -> str:
-    """What kind of cell this is, without what it says."""
+def _fault(cell: str) -> tuple[str, str]:
+    """(what is wrong, what kind of cell this is), without what it says."""
     if not cell:
-        return "a blank cell"
+        return "is no number", "a blank cell"
     if _NOT_FINITE.fullmatch(cell):
-        return "NaN" if "nan" in cell.lower() else "an infinite value"
+        return "is not finite", "NaN" if "nan" in cell.lower() else "an infinite value"
     if _COMMA.fullmatch(cell):
-        return "a number with a comma; write decimals with a point and thousands without marks"
-    return "text"
+        hint = "write decimals with a point and thousands without marks"
+        return "is no number", f"a number with a comma; {hint}"
+    return "is no number", "text"
 
 
 def _as_position(column: str | int) -> int | None:
@@ -489,28 +577,49 @@ def _as_position(column: str | int) -> int | None:
     return int(column)
 
 
-def _refuse_repeats(names: list[str]) -> None:
+def _refuse_repeats(places: Sequence[int], names: Sequence[str]) -> None:
+    place, count = Counter(places).most_common(1)[0]
+    if count > 1:
+        name = names[list(places).index(place)]
+        raise UsageError(f"Each column is taken once. Received: {name!r} {count} times.")
+
+
+def _refuse_equal_names(file: Path, names: Sequence[str]) -> None:
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
-        raise UsageError(f"Each column is taken once. Received: {name!r} {count} times.")
+        raise DataError(f"{str(file)!r} has {count} columns named {name!r}; rename them.")
 
 
 # --- .npy -------------------------------------------------------------------------------------
 
 
-def _npy_column(file: Path, column: str | int | None) -> Column:
-    numbers = _read_npy(file)
-    if column is None:
-        return Column(numbers, file.stem, str(file))
+def _npy_columns(
+    file: Path, column: str | int | None, others: Sequence[str | int]
+) -> tuple[Column, dict[str, Cells]]:
+    numbers, cells = _read_npy(file)
     if numbers.ndim == 1:
-        _npy_position(file, 1, column)
-        return Column(numbers, file.stem, str(file))
-    position = _npy_position(file, numbers.shape[1], column)
-    return Column(_column_of(numbers, position), str(position), str(file))
+        if column is not None:
+            _npy_position(file, 1, column)
+        if others:
+            raise DataError(f"{str(file)!r} has one axis: there are no other columns in it.")
+        return Column(numbers, file.stem, str(file), cells), {}
+    if column is None:
+        if others:
+            raise UsageError(
+                f"{str(file)!r} has two axes: other columns go with the one to sort by. "
+                "Received: others alone. Name that one too (--column)."
+            )
+        return Column(numbers, file.stem, str(file), cells), {}
+    places = [_npy_position(file, numbers.shape[1], c) for c in (column, *others)]
+    _refuse_repeats(places, [str(p) for p in places])
+    first, *rest = places
+    values = cast(Numbers, _column_of(numbers, first))
+    own = Column(values, str(first), str(file), _column_of(cells, first))
+    return own, {str(p): _column_of(cells, p) for p in rest}
 
 
-def _column_of(matrix: Numbers, position: int) -> Numbers:
-    return cast(Numbers, np.ascontiguousarray(matrix[:, position]))
+def _column_of(matrix: npt.NDArray[Any], position: int) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(matrix[:, position])
 
 
 def _npy_position(file: Path, width: int, column: str | int) -> int:
@@ -523,8 +632,8 @@ def _npy_position(file: Path, width: int, column: str | int) -> int:
     return position
 
 
-def _read_npy(file: Path) -> Numbers:
-    """The array as int64 or float64, with one or two axes, finite, not empty."""
+def _read_npy(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
+    """The array as int64 or float64, with one or two axes, finite, not empty; and as it is."""
     try:
         with file.open("rb") as stream:
             _check_npy_size(file, stream)
@@ -541,13 +650,15 @@ def _read_npy(file: Path) -> Numbers:
         raise DataError(f"{str(file)!r} is empty: its array has shape {values.shape}.")
     if values.dtype.kind in "biu":
         if values.dtype == np.uint64 and np.any(bad := values > np.uint64(_INT64_MAX)):
-            raise DataError(f"{str(file)!r}: an integer beyond 64 bits signed, {_where(bad)}.")
-        return np.ascontiguousarray(values, np.int64)
+            raise DataError(f"{str(file)!r}: an integer is outside {INT64}, {_where(bad)}.")
+        whole = np.ascontiguousarray(values, np.int64)
+        return whole, whole if values.dtype.kind == "b" else values
     with np.errstate(over="ignore"):
         reals = np.ascontiguousarray(values, np.float64)
     if np.any(bad := ~np.isfinite(reals)):
-        raise DataError(f"{str(file)!r}: a value is NaN or infinite, {_where(bad)}.")
-    return reals
+        kind = "NaN" if np.isnan(reals.flat[int(np.argmax(bad))]) else "infinite"
+        raise DataError(f"{str(file)!r}: a value is {kind}, {_where(bad)}.")
+    return reals, reals if values.dtype.itemsize > 8 else values
 
 
 def _check_npy_size(file: Path, stream: IO[bytes]) -> None:
@@ -578,16 +689,18 @@ def _check_npy_size(file: Path, stream: IO[bytes]) -> None:
 
 
 def _where(bad: npt.NDArray[np.bool_]) -> str:
-    index = np.unravel_index(int(np.argmax(bad)), bad.shape)
-    labels = ("index",) if bad.ndim == 1 else ("row", "column")
-    place = ", ".join(f"{label} {i}" for label, i in zip(labels, index, strict=True))
-    return f"at {place} (counted from 0)"
+    """The first place of an array that is bad."""
+    return place(tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape)))
 
 
 # --- writing ----------------------------------------------------------------------------------
 
 
-def _refuse_other_types(values: npt.NDArray[Any]) -> None:
+def _refuse_other_types(values: Cells, file: Path) -> None:
+    if isinstance(values, list) and all(isinstance(cell, str) for cell in values):
+        if file.suffix.lower() == ".npy":
+            raise UsageError("A .npy file holds numbers; write a .csv instead. Received: texts.")
+        return
     kind = getattr(values, "dtype", None)
     if kind is None or kind.kind not in "iuf" or kind.itemsize > 8:
         raise UsageError(
@@ -596,28 +709,31 @@ def _refuse_other_types(values: npt.NDArray[Any]) -> None:
         )
 
 
-def _write_csv(file: Path, table: Mapping[str, npt.NDArray[Any]]) -> None:
+def _write_csv(file: Path, table: Mapping[str, Cells]) -> None:
     names = [_heading(name) for name in table]
-    # A delimiter of another dialect within a name would mislead a reader unless quoted.
-    foreign = any(re.search("[;\t]", name) for name in names)
+    texts = itertools.chain(names, *(cells for cells in table.values() if isinstance(cells, list)))
+    # Of another dialect, or the end of a line for some: it would mislead a reader unless quoted.
+    foreign = any(re.search("[;\t\r]", text) for text in texts)
 
     def write(stream: IO[bytes]) -> None:
         text = io.TextIOWrapper(stream, "utf-8", newline="")
         plain = csv.writer(text, lineterminator="\n")
         quoted = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
         (quoted if foreign else plain).writerow(names)
-        plain.writerows(_rows(list(table.values())))
+        texts_too = any(isinstance(cells, list) for cells in table.values())
+        (quoted if foreign and texts_too else plain).writerows(_rows(list(table.values())))
         text.flush()
         text.detach()
 
     write_atomically(file, write)
 
 
-def _rows(columns: list[npt.NDArray[Any]]) -> Iterator[tuple[int | float, ...]]:
+def _rows(columns: list[Cells]) -> Iterator[tuple[int | float | str, ...]]:
     """Python numbers, a block at a time; csv writes a float by its shortest exact repr."""
     block = 65536
     for start in range(0, len(columns[0]) if columns else 0, block):
-        yield from zip(*(c[start : start + block].tolist() for c in columns), strict=True)
+        parts = (c[start : start + block] for c in columns)
+        yield from zip(*(p if isinstance(p, list) else p.tolist() for p in parts), strict=True)
 
 
 def _heading(name: str) -> str:

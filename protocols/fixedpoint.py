@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.errors import RangeError, UsageError, place
 from tfe_bench.protocols import words
 
 RINGS = (64, 128)
@@ -170,8 +170,9 @@ class FixedPoint:
         more = f" ({count} such values in all)" if count > 1 else ""
         raise RangeError(
             f"A value does not fit fixed point with {bits} fractional bits: the admitted range "
-            f"is {admitted}. Received: {kind}, {_place(position)}{more}. "
-            "Scale or clean the data, or use fewer fractional bits."
+            f"is {admitted}. Received: {kind}, {place(position)}{more}. "
+            "Scale or clean the data, or use fewer fractional bits.",
+            position,
         )
 
 
@@ -221,15 +222,3 @@ def _kind(value: Any) -> str:
     if np.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return "too large"
-
-
-def _place(position: tuple[int, ...]) -> str:
-    match position:
-        case ():
-            return "the only value"
-        case (index,):
-            return f"at index {index} (counted from 0)"
-        case (row, column):
-            return f"at row {row}, column {column} (counted from 0)"
-        case _:
-            return f"at index {position} (counted from 0)"

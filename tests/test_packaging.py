@@ -139,6 +139,52 @@ def test_built_in_programs_are_the_registered_ones() -> None:
     assert project["project"]["entry-points"]["tfe_bench.programs"] == jobs._BUILT_IN
 
 
+_BUILD = """
+import platform, runpy, sys
+system, machine = sys.argv[1:]
+platform.system, platform.machine = lambda: system, lambda: machine
+sys.argv = ["setup.py", "-q", "build_ext", "--build-lib", "l", "--build-temp", "t"]
+runpy.run_path("setup.py", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "compiler", "words"),
+    [
+        ("Darwin", "arm64", "g++", "runs on Linux on x86_64. Received: Darwin on arm64."),
+        ("Windows", "AMD64", "g++", "runs on Linux on x86_64. Received: Windows on AMD64."),
+        ("Linux", "aarch64", "g++", "runs on Linux on x86_64. Received: Linux on aarch64."),
+        ("Linux", "x86_64", "no-such-g++ -pipe", "'no-such-g++' cannot be run (No such file"),
+        ("Linux", "x86_64", "false", "'false' refuses a trial"),
+        pytest.param(
+            *("Linux", "x86_64", "sh -c 'case $* in *syntax*) ;; *) exit 3; esac' sh"),
+            "'sh' ended with 3 on ",
+            marks=pytest.mark.slow,  # imports TensorFlow, which says more
+        ),
+    ],
+)
+def test_a_build_that_cannot_be_says_in_one_line_what_is_missing(
+    tmp_path: Path, system: str, machine: str, compiler: str, words: str
+) -> None:
+    copy = tmp_path / "checkout"
+    ignore = shutil.ignore_patterns(".git", "tests", "*.so", "__pycache__", "build", "docs")
+    shutil.copytree(ROOT, copy, symlinks=True, ignore=ignore)
+    done = subprocess.run(
+        [sys.executable, "-c", _BUILD, system, machine],
+        cwd=copy,
+        env={**os.environ, "CXX": compiler, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if "000 00:00:" not in line]
+    said = [line for line in said if not line.startswith("WARNING: All log messages")]
+    assert len(said) == 1 and said[0].startswith("error: ") and words in said[0], done.stderr
+    assert done.stdout == ""
+    assert not list(copy.rglob("*.so"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["normal", "editable", "wheel", "sdist"])
 def test_every_way_to_install_gives_a_working_sort(mode: str, tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ def make_parser() -> Any:
     """The command line's parser."""
     from absl.flags import argparse_flags
 
+    from tfe_bench import __version__
     from tfe_bench.cli import (
         certs,
         channel,
+        common,
         compare,
         doctor,
         exp,
@@ -37,13 +39,21 @@ def make_parser() -> Any:
         worker,
     )
 
-    parser: Any = argparse_flags.ArgumentParser(  # type: ignore[no-untyped-call]
+    class Parser(argparse_flags.ArgumentParser):  # type: ignore[misc]
+        """Also of each command: every `type=int` takes 1e6 and 2^20."""
+
+        def __init__(self, **options: Any) -> None:
+            super().__init__(**options)  # type: ignore[no-untyped-call]
+            self.register("type", int, common.whole_number)
+
+    parser: Any = Parser(
         prog="tfe_bench",
         description="Secure three-party computation as TensorFlow graphs, and what it costs.",
         # TensorFlow registers flags of its own; a command's `--n` is no abbreviation of them.
         allow_abbrev=False,
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    parser.add_argument("--version", action="version", version=f"tfe_bench {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (
         *(sort, extremes, compare, relu, softmax, exp, matmul),

@@ -85,9 +85,35 @@ class PolicyError(SecurityError):
 
 
 class RangeError(TfeBenchError):
-    """A value cannot be represented (NaN, Inf, outside the fixed-point range)."""
+    """A value cannot be represented (NaN, Inf, outside the fixed-point range).
+
+    Args:
+        position: of the value in its array, where the text names one by `place`.
+    """
 
     exit_code = 40
+
+    def __init__(self, text: str, position: tuple[int, ...] | None = None) -> None:
+        self.position = position
+        super().__init__(text)
+
+    def moved(self, where: str) -> RangeError:
+        """The same error with other words for the place, such as a line of a file."""
+        assert self.position is not None
+        return RangeError(str(self).replace(place(self.position), where))
+
+
+def place(position: tuple[int, ...]) -> str:
+    """A position in an array, in words."""
+    match position:
+        case ():
+            return "the only value"
+        case (index,):
+            return f"at index {index} (counted from 0)"
+        case (row, column):
+            return f"at row {row}, column {column} (counted from 0)"
+        case _:
+            return f"at index {position} (counted from 0)"
 
 
 class OpsMissing(TfeBenchError):

@@ -22,7 +22,7 @@ from tfe_bench.benchmarks.operations.catalogue import (
     ulps,
     uniform,
 )
-from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.errors import RangeError, UsageError, place
 
 Shares = Mapping[str, Any]
 
@@ -40,11 +40,11 @@ def refuse_beyond(name: str, rings: Arrays, bits: int, what: str) -> None:
         # -2^63 has no positive counterpart, so both ends are asked for.
         outside = (ring >= 1 << bits) | (ring <= -(1 << bits))
         if np.any(outside):
-            place = [int(i) for i in np.unravel_index(int(np.argmax(outside)), outside.shape)]
-            where = f"index {place[0]}" if len(place) == 1 else f"index {place}"
+            index = np.unravel_index(int(np.argmax(outside)), outside.shape)
+            position = tuple(int(i) for i in index)
             raise RangeError(
-                f"{name} is right for values of {what}. Received: a larger one at {where} "
-                "(counted from 0)."
+                f"{name} is right for values of {what}. Received: a larger one {place(position)}.",
+                position,
             )
 
 

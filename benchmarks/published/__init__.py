@@ -1,12 +1,10 @@
-"""Figures that others published, and peers measured on our development machine, as data.
+"""Figures that others published, as data.
 
 tf_encrypted.csv
     TF Encrypted's benchmark tables in two editions ("readme-0.9" is the README's of version 0.9),
     with MP-SPDZ as they measured it beside it.
 other.csv
     Further figures, each read in the source that its row names.
-same_machine.csv
-    Peers on a 2-core machine beside ours, as `SAME_MACHINE` describes; not published by anybody.
 """
 
 from __future__ import annotations
@@ -26,11 +24,6 @@ TF_ENCRYPTED: Final = (
     "TF Encrypted's benchmark tables: three hosts of 4 cores (Xeon 8369B, 2.7 GHz), 40 Gbit/s and "
     "0.02 ms round trip (LAN), 352 Mbit/s and 40 ms round trip (WAN). MP-SPDZ "
     "beside it as they measured it."
-)
-SAME_MACHINE: Final = (
-    "Measured during development on one 2-core machine that held all three parties: tf-encrypted "
-    "0.9.1 with three gRPC workers and no TLS; SPU 0.9.5 (ABY3, FM64) in one process without a "
-    "network; MP-SPDZ's replicated-ring-party as three processes with its TLS."
 )
 
 _WORK = re.compile(
@@ -83,12 +76,6 @@ def numbers(size: str) -> tuple[int, ...] | None:
 def published() -> tuple[Figure, ...]:
     """All published figures."""
     return tuple([*_tf_encrypted(), *(_figure(row, row["source"]) for row in _table("other"))])
-
-
-@cache
-def same_machine() -> tuple[Figure, ...]:
-    """Peers on our development machine."""
-    return tuple(_figure(row, "measured by us") for row in _table("same_machine"))
 
 
 def _table(name: str) -> list[dict[str, str]]:

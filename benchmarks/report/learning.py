@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +102,9 @@ def _curve(record: Record) -> Curve | None:
     return Curve(record, epochs, private, plain if plain and len(plain) == len(epochs) else None)
 
 
-def draw(found: Sequence[Curve], theme: Any, axes: Sequence[Any]) -> None:
+def draw(
+    found: Sequence[Curve], theme: Any, axes: Sequence[Any], legend: Callable[[Any], None]
+) -> None:
     """One panel for each model and data set: lines are private, crosses plaintext."""
     panels = list(dict.fromkeys((c.model, c.dataset) for c in found))
     for panel, place in zip(panels, axes, strict=False):
@@ -159,6 +161,6 @@ def draw(found: Sequence[Curve], theme: Any, axes: Sequence[Any]) -> None:
         whole = int(max(c.epochs[-1] for c in mine))
         place.set_xticks(range(1, max(whole, 1) + 1))
         place.grid()
-        place.legend(loc="lower right")
+        legend(place)
     for place in axes[len(panels) :]:
         place.set_axis_off()

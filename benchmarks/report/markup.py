@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfe_bench.benchmarks.report.plots import Picture
-from tfe_bench.benchmarks.report.style import CSS, SCRIPT
+from tfe_bench.benchmarks.report.style import CSS, NARROW, SCRIPT
 from tfe_bench.benchmarks.table import clean
 
 _LONGEST = 400
@@ -74,13 +74,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Cell]], caption: str) -> 
         f'<th scope="col"{" class=n" if n else ""}>{text(title)}</th>'
         for title, n in zip(head, numeric, strict=True)
     )
-    body = "\n".join(
+    lines = "\n".join(
         "<tr>" + "".join(_cell(c, w) for c, w in zip(row, widths, strict=True)) + "</tr>"
         for row in rows
     )
+    # The words are outside of what scrolls, where they would be as wide as the table.
     return (
-        f'<div class="scroll"><table><caption>{text(caption)}</caption>\n<thead><tr>{heads}</tr>'
-        f"</thead>\n<tbody>\n{body}\n</tbody></table></div>"
+        f'<figure><div class="scroll"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{lines}\n'
+        f"</tbody></table></div><figcaption>{text(caption)}</figcaption></figure>"
     )
 
 
@@ -97,14 +98,24 @@ def _cell(cell: Cell, width: int) -> str:
 
 
 def picture(given: Picture, words: str, caption: str) -> str:
-    """A picture inside the page, in the colours of the reader's choice."""
-    light, dark = (base64.b64encode(p).decode() for p in (given.light, given.dark))
+    """A picture inside the page, in the colours and at the width of the reader's choice."""
+
+    def source(media: str, of: Picture, content: bytes) -> str:
+        return f'<source media="{media}" width="{of.width}" srcset="{_data(content)}">'
+
+    dark = "(prefers-color-scheme: dark)"
+    small = given.narrow
+    sources = "" if small is None else source(f"{NARROW} and {dark}", small, small.dark)
+    sources += "" if small is None else source(NARROW, small, small.light)
     return (
-        "<figure><picture>"
-        f'<source media="(prefers-color-scheme: dark)" srcset="data:image/png;base64,{dark}">'
-        f'<img alt="{text(words)}" width="{given.width}" src="data:image/png;base64,{light}">'
+        f"<figure><picture>{sources}{source(dark, given, given.dark)}"
+        f'<img alt="{text(words)}" width="{given.width}" src="{_data(given.light)}">'
         f"</picture><figcaption>{text(caption)}</figcaption></figure>"
     )
+
+
+def _data(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def document(title: str, body: str) -> str:

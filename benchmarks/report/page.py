@@ -17,7 +17,6 @@ from tfe_bench.benchmarks.report.beside import (
     best_pair,
     extents,
     latest,
-    near,
     order,
     pairs,
     profile_of,
@@ -46,7 +45,6 @@ SECTIONS = {
     "bytes": "Bytes",
     "memory": "Memory",
     "learning": "Training",
-    "peers": "Peers on our development machine",
     "records": "All records",
     "notes": "How to read this",
 }
@@ -64,7 +62,6 @@ def render(reading: Reading, pictures: Mapping[str, Picture]) -> str:
         "bytes": _bytes(newest, pictures),
         "memory": _memory(newest, pictures),
         "learning": _learning(newest, pictures),
-        "peers": _peers(newest),
         "records": _records(records),
         "notes": _notes(reading),
     }
@@ -443,43 +440,6 @@ def _learning(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
 
 def _percent(value: float | None) -> Number:
     return NOTHING if value is None else Number(value, f"{value:.2f}")
-
-
-def _peers(newest: Sequence[Record]) -> str:
-    rows: list[list[Cell]] = []
-    for figure in published.same_machine():
-        beside = [
-            r
-            for r in newest
-            if profile_of(r) == figure.profile and near(r, [figure]) and size_of(r) == figure.size
-        ]
-        of = figure.elements
-        size = " × ".join(f"{n:,}" for n in of) if of else figure.size
-        variant = ", ".join(filter(None, (figure.setting, figure.optimizer)))
-        common: list[Cell] = [figure.workload, size, figure.profile, figure.system, variant]
-        rows += [
-            [
-                *common,
-                _seconds(figure.seconds),
-                _seconds(r.seconds.median),
-                _ratio(figure.seconds / r.seconds.median if r.seconds.median else None),
-            ]
-            for r in beside
-        ]
-    if not rows:
-        return (
-            "<p>No record is of work that was measured with peers. "
-            "<code>python -m tfe_bench peers</code> runs them here.</p>"
-        )
-    head = [
-        *("workload", "size", "network", "system", "variant"),
-        *("theirs, s", "ours, s", "theirs / ours"),
-    ]
-    caption = (
-        f"{published.SAME_MACHINE} “ours” is this report's record, whose machine may be another: "
-        "see the records below."
-    )
-    return table(head, rows, caption)
 
 
 def _records(records: Sequence[Record]) -> str:

@@ -1,11 +1,16 @@
-"""The report's pictures, each for a light and a dark page; matplotlib is imported to draw."""
+"""The report's pictures, each for a light and a dark page and for a wide and a narrow one.
+
+A narrow picture has its panels one below the other, and legends below them: shrunk to a
+telephone's width the wide one would be unreadable.  matplotlib is imported to draw.
+"""
 
 from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tfe_bench.benchmarks import published
@@ -22,6 +27,8 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 24
 _MOST_WORKLOADS: Final = 6
 _DPI: Final = 132
+_NARROW: Final = 3.9  # inches: 374 CSS pixels
+_NARROW_LABEL: Final = 44  # characters of a legend's line there
 # Okabe and Ito's colours: told apart by everybody.
 _OURS: Final = {
     "local": "#0072B2",
@@ -58,12 +65,14 @@ class Picture:
         light: for a white page, and as a file of its own.
         dark: the same for a dark page.
         width: on the page, in CSS pixels.
+        narrow: the same for a narrow page; None in there.
     """
 
     name: str
     light: bytes
     dark: bytes
     width: int
+    narrow: Picture | None = None
 
 
 def draw(records: Sequence[Record]) -> dict[str, Picture]:
@@ -80,7 +89,7 @@ def draw(records: Sequence[Record]) -> dict[str, Picture]:
             "pip install 'matplotlib>=3.8'."
         ) from error
     newest = latest(records)
-    makers: dict[str, Callable[[list[Record], Theme], Drawing | None]] = {
+    makers: dict[str, Callable[[list[Record], Theme, bool], Drawing | None]] = {
         "time": _time,
         "network": _network,
         "bytes": _bytes,
@@ -89,18 +98,30 @@ def draw(records: Sequence[Record]) -> dict[str, Picture]:
     }
     found = {}
     for name, make in makers.items():
-        light = _png(make, newest, LIGHT)
-        if light is not None:
-            dark = _png(make, newest, DARK)
-            assert dark is not None
-            found[name] = Picture(name, light[0], dark[0], light[1])
+        if (wide := _picture(name, make, newest, False)) is not None:
+            found[name] = replace(wide, narrow=_picture(name, make, newest, True))
     return found
 
 
-def _png(make: Any, records: list[Record], theme: Theme) -> tuple[bytes, int] | None:
+def _picture(name: str, make: Any, records: list[Record], narrow: bool) -> Picture | None:
+    light, dark = (_png(make, records, theme, narrow) for theme in (LIGHT, DARK))
+    return None if light is None or dark is None else Picture(name, light[0], dark[0], light[1])
+
+
+def _png(make: Any, records: list[Record], theme: Theme, narrow: bool) -> tuple[bytes, int] | None:
     import matplotlib
 
-    settings: Any = {
+    with matplotlib.rc_context(_style(theme)):
+        drawing = make(records, theme, narrow)
+        if drawing is None:
+            return None
+        out = io.BytesIO()
+        drawing.savefig(out, format="png", dpi=_DPI)
+        return out.getvalue(), round(drawing.get_figwidth() * 96)
+
+
+def _style(theme: Theme) -> Any:
+    return {
         "font.size": 9.5,
         "text.color": theme.ink,
         "axes.labelcolor": theme.ink,
@@ -120,13 +141,6 @@ def _png(make: Any, records: list[Record], theme: Theme) -> tuple[bytes, int] | 
         "text.parse_math": False,  # a record's words are no formulas
         "svg.fonttype": "none",
     }
-    with matplotlib.rc_context(settings):
-        drawing = make(records, theme)
-        if drawing is None:
-            return None
-        out = io.BytesIO()
-        drawing.savefig(out, format="png", dpi=_DPI)
-        return out.getvalue(), round(drawing.get_figwidth() * 96)
 
 
 def _drawing(width: float, height: float) -> Drawing:
@@ -134,7 +148,19 @@ def _drawing(width: float, height: float) -> Drawing:
 
     new: Any = New  # its arguments have no types
     drawing: Drawing = new(figsize=(width, height), layout="constrained")
+    engine: Any = drawing.get_layout_engine()
+    engine.set(h_pad=0.1)  # inches between panels
     return drawing
+
+
+def _legend(axes: Any, narrow: bool, **place: Any) -> None:
+    """Where there is room: inside the axes, or of a narrow picture below them."""
+    if not narrow:
+        axes.legend(**place)
+        return
+    lines, labels = axes.get_legend_handles_labels()
+    wrapped = [textwrap.fill(label, _NARROW_LABEL) for label in labels]
+    axes.legend(lines, wrapped, loc="upper left", bbox_to_anchor=(-0.02, -0.2))
 
 
 def _colour(profile: str) -> str:
@@ -173,7 +199,7 @@ def _workloads(records: Sequence[Record]) -> list[tuple[str, tuple[int, ...]]]:
     return sorted(chosen, key=lambda kind: kind not in known)[:_MOST_WORKLOADS]
 
 
-def _time(records: list[Record], theme: Theme) -> Drawing | None:
+def _time(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
     workloads = _workloads(records)
     if not workloads:
         return None
@@ -181,26 +207,45 @@ def _time(records: list[Record], theme: Theme) -> Drawing | None:
         {_column(profile_of(r)) for r in records},
         key=lambda name: [*_OURS].index(name) if name in _OURS else len(_OURS),
     )
-    drawing = _drawing(max(7.6, 5.4 * len(columns)), 3.7 * len(workloads))
-    grid: Any = drawing.subplots(len(workloads), len(columns), squeeze=False, sharey="row")
-    for row, (workload, rest) in enumerate(workloads):
-        theirs = [
+    panels = [(workload, column) for workload in workloads for column in columns]
+    series = {(w, c): _series(records, *w, c) for w, c in panels}
+    theirs = {
+        (workload, rest): [
             f
             for f in published.published()
             if f.workload == workload and f.elements and f.elements[1:] == rest
         ]
-        for i, column in enumerate(columns):
-            _panel(grid[row, i], column, theirs, _series(records, workload, rest, column), theme)
-            network_name = "loopback and LAN" if column == "lan" else clean(column)
-            shape = "".join(f" x {n}" for n in rest)
-            title = f"{clean(workload)}{' of n' + shape if shape else ''}, {network_name}"
-            grid[row, i].set_title(title, loc="left", fontweight="bold", fontsize=10)
-        grid[row, 0].set_ylabel("seconds")
+        for workload, rest in workloads
+    }
+    if narrow:
+        # A legend's lines add to what the axes need.
+        lines = [len(series[w, c]) + len(_systems(theirs[w], c)) for w, c in panels]
+        heights = [3.1 + 0.22 * count for count in lines]
+        drawing = _drawing(_NARROW, sum(heights))
+        grid: Any = drawing.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
+    else:
+        drawing = _drawing(max(7.6, 5.4 * len(columns)), 3.7 * len(workloads))
+        grid = drawing.subplots(len(workloads), len(columns), squeeze=False, sharey="row")
+    for (workload, column), axes in zip(panels, grid.reshape(-1), strict=True):
+        _panel(axes, column, theirs[workload], series[workload, column], theme, narrow)
+        name, rest = workload
+        network_name = "loopback and LAN" if column == "lan" else clean(column)
+        shape = "".join(f" x {n}" for n in rest)
+        title = f"{clean(name)}{' of n' + shape if shape else ''}, {network_name}"
+        axes.set_title(title, loc="left", fontweight="bold", fontsize=10)
+    for row in grid:
+        row[0].set_ylabel("seconds")
         # Of all panels of the row, which share the axis: whole decades, and room for the legend.
-        low, high = grid[row, 0].get_ylim()
+        low, high = row[0].get_ylim()
         low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
-        grid[row, 0].set_ylim(low, high * (high / low) ** 0.3)
+        row[0].set_ylim(low, high if narrow else high * (high / low) ** 0.3)
     return drawing
+
+
+def _systems(theirs: list[Figure], column: str) -> list[tuple[str, str]]:
+    """(system, profile) of the published figures that a panel shows."""
+    shown = ("lan", "local") if column == "lan" else (column,)
+    return sorted({(f.system, f.profile) for f in theirs if f.profile in shown})
 
 
 def _series(
@@ -235,7 +280,12 @@ def _series(
 
 
 def _panel(
-    axes: Any, column: str, theirs: list[Figure], series: dict[str, list[Record]], theme: Theme
+    axes: Any,
+    column: str,
+    theirs: list[Figure],
+    series: dict[str, list[Record]],
+    theme: Theme,
+    narrow: bool,
 ) -> None:
     for label, group in series.items():
         n = [(extents(r) or (1,))[0] for r in group]
@@ -254,8 +304,7 @@ def _panel(
             capsize=2.5,
             zorder=3,
         )
-    shown = ("lan", "local") if column == "lan" else (column,)
-    systems = sorted({(f.system, f.profile) for f in theirs if f.profile in shown})
+    systems = _systems(theirs, column)
     for i, (system, profile) in enumerate(systems):
         points = sorted(
             (f.elements[0], f.seconds)
@@ -282,7 +331,7 @@ def _panel(
     _plain_ticks(axes.xaxis, lambda v: f"2{_raised(round(math.log2(v)))}" if v > 0 else "")
     axes.grid()
     if series or systems:
-        axes.legend(loc="upper left")
+        _legend(axes, narrow, loc="upper left")
 
 
 def _plain_ticks(axis: Any, show: Callable[[float], str]) -> None:
@@ -303,12 +352,12 @@ def _raised(exponent: int) -> str:
 # ---- the network's share
 
 
-def _network(records: list[Record], theme: Theme) -> Drawing | None:
+def _network(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
     rows = [(r, network.share(r)) for r in records]
     points = [(r, s) for r, s in rows if s is not None and s.latency > 0]
     if not points:
         return None
-    drawing = _drawing(7.6, 4.6)
+    drawing = _drawing(*((_NARROW, 4.4) if narrow else (7.6, 4.6)))
     axes: Any = drawing.subplots()
     profiles = list(dict.fromkeys(profile_of(r) for r, _ in points))
     for profile in profiles:
@@ -332,35 +381,37 @@ def _network(records: list[Record], theme: Theme) -> Drawing | None:
     for axis in (axes.xaxis, axes.yaxis):
         _plain_ticks(axis, lambda v: f"{v:,g}")
     axes.grid()
-    axes.legend(loc="lower right")
+    _legend(axes, narrow, loc="lower right")
     return drawing
 
 
 # ---- what trainings have learnt
 
 
-def _learning(records: list[Record], theme: Theme) -> Drawing | None:
+def _learning(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
     found = learning.curves(records)
     panels = len({(c.model, c.dataset) for c in found})
     if not panels:
         return None
-    columns = min(panels, 3)
+    columns = 1 if narrow else min(panels, 3)
     rows = math.ceil(panels / columns)
-    drawing = _drawing(max(5.6, 4.4 * columns), 3.9 * rows)
+    width = _NARROW if narrow else max(5.6, 4.4 * columns)
+    drawing = _drawing(width, (4.3 if narrow else 3.9) * rows)
     grid: Any = drawing.subplots(rows, columns, squeeze=False)
-    learning.draw(found, theme, list(grid.reshape(-1)))
+    axes = list(grid.reshape(-1))
+    learning.draw(found, theme, axes, lambda place: _legend(place, narrow, loc="lower right"))
     return drawing
 
 
 # ---- figures of each party
 
 
-def _bytes(records: list[Record], theme: Theme) -> Drawing | None:
+def _bytes(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
     rows = {_name(r): r.bytes_sent for r in records if r.bytes_sent is not None}
-    return _parties(rows, "bytes sent in one run", theme)
+    return _parties(rows, "bytes sent in one run", theme, narrow)
 
 
-def _memory(records: list[Record], theme: Theme) -> Drawing | None:
+def _memory(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
     rows: dict[str, tuple[int, int, int]] = {}
     for record in records:
         if record.peak_memory is not None:
@@ -368,15 +419,19 @@ def _memory(records: list[Record], theme: Theme) -> Drawing | None:
             before = rows.get(name, (0, 0, 0))
             a, b, c = (max(x, y) for x, y in zip(before, record.peak_memory, strict=True))
             rows[name] = (a, b, c)
-    return _parties(rows, "growth above an idle worker, bytes", theme)
+    return _parties(rows, "growth above an idle worker, bytes", theme, narrow)
 
 
-def _parties(rows: dict[str, tuple[int, int, int]], label: str, theme: Theme) -> Drawing | None:
+def _parties(
+    rows: dict[str, tuple[int, int, int]], label: str, theme: Theme, narrow: bool
+) -> Drawing | None:
+    from matplotlib.ticker import LogLocator
+
     rows = {name: values for name, values in rows.items() if max(values) > 0}
     chosen = dict(list(rows.items())[:MOST_ROWS])
     if not chosen:
         return None
-    drawing = _drawing(8.2, 1.3 + 0.3 * len(chosen))
+    drawing = _drawing(_NARROW if narrow else 8.2, 1.3 + 0.3 * len(chosen))
     axes: Any = drawing.subplots()
     for i, values in enumerate(chosen.values()):
         positive = [v for v in values if v > 0]
@@ -393,12 +448,16 @@ def _parties(rows: dict[str, tuple[int, int, int]], label: str, theme: Theme) ->
                 zorder=2,
                 alpha=0.9,
             )
-    axes.set_yticks(range(len(chosen)), list(chosen))
+    names = [textwrap.shorten(n, 24, placeholder="…") for n in chosen] if narrow else list(chosen)
+    axes.set_yticks(range(len(chosen)), names)
     axes.invert_yaxis()
     axes.margins(y=0.5 / len(chosen) + 0.02)
     axes.set_xscale("log")
+    if narrow:
+        axes.xaxis.set_major_locator(LogLocator(numticks=3))
     _plain_ticks(axes.xaxis, human_bytes)
     axes.set_xlabel(label)
     axes.grid(axis="x")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
+    # "outside" makes room for it, where a legend of the axes would be cut off.
+    drawing.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
     return drawing

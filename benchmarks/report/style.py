@@ -2,7 +2,9 @@
 
 from typing import Final
 
-CSS: Final = """
+NARROW: Final = "(max-width: 40rem)"
+CSS: Final = (
+    """
 :root { --paper: #ffffff; --ink: #1d232b; --soft: #5b6673; --line: #dfe3e8; --tint: #f5f7f9;
   --accent: #0b6bb8; --good: #0a7a52; --bad: #b3261e; color-scheme: light dark; }
 @media (prefers-color-scheme: dark) { :root { --paper: #15191e; --ink: #e6e9ed; --soft: #9aa5b1;
@@ -15,10 +17,11 @@ body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 80rem; background
 h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 .5rem; letter-spacing: -.015em; }
 h2 { font-size: 1.3rem; margin: 3.2rem 0 .4rem; letter-spacing: -.01em; }
 p { margin: .5rem 0; max-width: 46rem; }
-.lede, .say, figcaption, caption, footer { color: var(--soft); }
+.lede, .say, figcaption, footer { color: var(--soft); }
 .lede { font-size: 1.06rem; }
 nav { margin: 1rem 0 0; font-size: .9rem; }
-nav a { color: var(--accent); margin-right: 1.1rem; text-decoration: none; }
+nav a { color: var(--accent); margin-right: 1.1rem; text-decoration: none;
+  display: inline-block; }
 nav a:hover { text-decoration: underline; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(19rem, 1fr));
   gap: .9rem; margin: 1.6rem 0 .6rem; }
@@ -32,11 +35,11 @@ nav a:hover { text-decoration: underline; }
 .tile b { color: var(--ink); }
 .warn { border-left: 4px solid var(--bad); background: var(--tint); padding: .6rem 1rem;
   border-radius: 0 .4rem .4rem 0; max-width: none; }
-.scroll { overflow-x: auto; margin: 1rem 0; }
+.scroll { overflow-x: auto; background:
+  linear-gradient(to left, var(--paper) 50%, transparent) 100% 0 / 3rem 100% no-repeat local,
+  linear-gradient(to left, rgb(128 128 128 / .3), transparent) 100% 0 / 1rem 100% no-repeat; }
 table { border-collapse: collapse; font-size: .85rem; line-height: 1.35;
   font-variant-numeric: tabular-nums lining-nums; min-width: 60%; }
-caption { caption-side: bottom; text-align: left; padding-top: .6rem; font-size: .86rem;
-  max-width: 46rem; }
 th, td { padding: .34rem .6rem; text-align: left; vertical-align: baseline;
   border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { padding-left: .2rem; }
@@ -44,7 +47,7 @@ thead th { max-width: 8rem; }
 thead th { border-bottom: 2px solid var(--line); font-weight: 600; vertical-align: bottom; }
 th.n, td.n { text-align: right; } td.n { white-space: nowrap; }
 td.t { white-space: nowrap; }
-td.wide { min-width: 13rem; }
+td.wide { min-width: 22rem; }
 td .f { display: inline-block; text-align: left; }
 .f1 { min-width: 1ch; } .f2 { min-width: 2ch; } .f3 { min-width: 3ch; } .f4 { min-width: 4ch; }
 .f5 { min-width: 5ch; } .f6 { min-width: 6ch; } .f7 { min-width: 7ch; } .f8 { min-width: 8ch; }
@@ -65,12 +68,18 @@ ul.legend { list-style: none; padding: 0; margin: 0; font-size: .86rem; color: v
 ul.legend li { max-width: none; margin: .1rem 0; } ul.legend b { color: var(--ink); }
 footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: .8rem;
   font-size: .86rem; }
-@media (max-width: 40rem) { body { padding: 1.4rem 1rem 3rem; } h1 { font-size: 1.6rem; } }
+@media """
+    + NARROW
+    + """ { body { padding: 1.4rem .8rem 3rem; } h1 { font-size: 1.6rem; }
+  figure img { width: 100%; max-width: 30rem; }
+  th, td { padding: .3rem .45rem; } td .mark { display: block; width: max-content; }
+  th:first-child, td:first-child { position: sticky; left: 0; background: var(--paper); } }
 @media print { :root { --paper: #fff; --ink: #000; --soft: #444; --line: #bbb; --tint: #fff; }
   body { max-width: none; padding: 0; font-size: 10pt; } nav { display: none; }
   .scroll { overflow: visible; } table { font-size: 7.5pt; } th, td { padding: .2rem .4rem; }
-  h2, caption { break-after: avoid; } figure, tr { break-inside: avoid; } }
+  h2 { break-after: avoid; } figure:has(img), tr { break-inside: avoid; } }
 """
+)
 
 SCRIPT: Final = """
 document.querySelectorAll("table").forEach(function (table) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
 import stat
 from pathlib import Path
@@ -20,10 +21,14 @@ from tfe_bench.benchmarks.data import (
     generate,
     load_column,
     load_table,
+    load_with,
+    naming_lines,
+    ordered,
     write_result,
     write_table,
 )
-from tfe_bench.errors import DataError, UsageError
+from tfe_bench.errors import DataError, RangeError, UsageError
+from tfe_bench.protocols.fixedpoint import FixedPoint
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 SECRET = "48151623"
@@ -154,10 +159,10 @@ def test_equal_names_need_a_position(csv_file: Any) -> None:
         ("١٢", "text"),
         ("0x10", "text"),
         ("1 000", "text"),
-        ("1e999", "too large"),
-        (str(2**63), "beyond 64 bits"),
-        (str(-(2**63) - 1), "beyond 64 bits"),
-        ("9" * 5000, "beyond 64 bits"),
+        ("1e999", r"outside -1\.8e308 \.\. 1\.8e308"),
+        (str(2**63), r"outside -2\^63 \.\. 2\^63-1"),
+        (str(-(2**63) - 1), r"outside -2\^63 \.\. 2\^63-1"),
+        ("9" * 5000, r"outside -2\^63 \.\. 2\^63-1"),
         ("--1", "text"),
         ("1e", "text"),
         (".", "text"),
@@ -169,6 +174,8 @@ def test_a_bad_cell_is_told_by_line_column_and_kind_and_never_quoted(
     path = csv_file(f"name,salary\nAnn,1\nBob,{cell}\nAda,3\nEve,4\n")
     with pytest.raises(DataError, match=rf"Line 3 .*'salary' \(position 1\).*{fault}") as error:
         load_column(path)
+    number = "no number" in str(error.value)
+    assert number == (fault in ("text", "blank", "comma"))  # NaN is NaN, and 2^63 is a number
     for private in (SECRET, "Bob", "99999", "922337"):
         assert private not in str(error.value)
 
@@ -251,6 +258,87 @@ def test_a_column_shows_its_shape_and_never_its_values(csv_file: Any) -> None:
     assert "shape=(1,)" in repr(read)
 
 
+def test_an_integer_that_float64_would_round_is_refused_among_reals(csv_file: Any) -> None:
+    assert load_column(csv_file(f"x\n{2**53 + 1}")).values.tolist() == [2**53 + 1]
+    assert load_column(csv_file(f"x\n{2**53}\n0.5")).values.tolist() == [2.0**53, 0.5]
+    with pytest.raises(DataError, match=r"Line 3 .*stands among reals.* float64 does not hold"):
+        load_column(csv_file(f"x\n1.5\n{2**53 + 1}"))
+
+
+# --- what stays with its owner ----------------------------------------------------------------
+
+
+def test_columns_are_kept_as_they_stand_in_the_file(csv_file: Any) -> None:
+    path = csv_file('id,pay,note\n 007 ,244.59," a, ""b"""\n+2,1e0,\n3,2.50,"x\ny"\n')
+    column, others = load_with(path, "pay", ["note", "0"])
+    assert column.values.tolist() == [244.59, 1.0, 2.5]
+    assert column.cells == ["244.59", "1e0", "2.50"]
+    assert others == {"note": [' a, "b"', "", "x\ny"], "id": [" 007 ", "+2", "3"]}
+    with pytest.raises(DataError, match=r"Line 2 .*'note'.* is no number"):
+        load_with(path, "pay", ["note"], numbers=True)
+    column, others = load_with(path, "pay", ["id"], numbers=True)
+    assert column.cells is column.values
+    assert np.asarray(others["id"]).tolist() == [7, 2, 3]
+
+
+def test_a_column_that_is_asked_for_twice_or_shares_its_name_is_refused(csv_file: Any) -> None:
+    path = csv_file("a,b,a\n1,2,3\n")
+    for others in (["b", "b"], ["1", "b"], ["0"]):
+        with pytest.raises(UsageError, match=r"taken once"):
+            load_with(path, 0, others)
+    with pytest.raises(DataError, match=r"2 columns named 'a'; rename"):
+        load_with(path, 0, [2])  # written side by side, one would replace the other
+
+
+@pytest.mark.parametrize("dtype", ["f4", ">f8", "u1", "<i8", "u8"])
+def test_an_arrays_columns_keep_their_type(tmp_path: Path, dtype: str) -> None:
+    matrix = np.array([[1, 2, 3], [4, 5, 6]], dtype)
+    np.save(tmp_path / "m.npy", matrix)
+    column, others = load_with(tmp_path / "m.npy", 1, ["2"])
+    assert column.cells.dtype == others["2"].dtype == np.dtype(dtype)  # type: ignore[union-attr]
+    assert np.array_equal(column.cells, matrix[:, 1])
+    with pytest.raises(UsageError, match=r"two axes.*--column"):
+        load_with(tmp_path / "m.npy", None, [2])
+    np.save(tmp_path / "v.npy", matrix[0])
+    with pytest.raises(DataError, match=r"one axis"):
+        load_with(tmp_path / "v.npy", None, [1])
+
+
+@settings(deadline=None, print_blob=True)
+@example(values=[0.0, -0.0, 5e-324, -5e-324, 1.7976931348623157e308, -1.7976931348623157e308])
+@example(values=[1.0, 1.0 + 2**-52, -1.0, -1.0 - 2**-52, 0.1, 0.1])
+@given(values=st.lists(st.floats(allow_nan=False, allow_infinity=False)))
+def test_reals_are_ordered_as_integers_with_their_ties(values: list[float]) -> None:
+    given_values = np.array(values)
+    keys = ordered(given_values)
+    assert keys.dtype == np.int64
+    assert np.array_equal(keys[:, None] < keys, given_values[:, None] < given_values)
+    assert np.array_equal(keys[:, None] == keys, given_values[:, None] == given_values)
+
+
+def test_integers_are_their_own_order() -> None:
+    keys = np.array([INT64_MAX, INT64_MIN, 0, -1])
+    assert np.array_equal(ordered(keys), keys)
+
+
+def test_a_value_out_of_range_is_told_by_line_in_a_file_and_by_index_in_an_array(
+    csv_file: Any,
+) -> None:
+    encode = FixedPoint(16).encode
+    path = csv_file(f'a,b,c\n"x\ny",1,2\nz,3,{SECRET}e20\n')
+    for columns in (["c"], ["b", "c"]):
+        numbers = np.stack([*load_table(path, columns).values()], -1).squeeze()
+        told = pytest.raises(RangeError, match=r"on line 4 of '.*people\.csv', column 'c'")
+        with told as error, naming_lines(path, columns):
+            encode(numbers)
+        assert "index" not in str(error.value) and SECRET not in str(error.value)
+    with (
+        pytest.raises(RangeError, match=r"at index 1 \(counted from 0\)"),
+        naming_lines(path.with_suffix(".npy"), []),
+    ):
+        encode(np.array([1.0, 1e30]))
+
+
 # --- tables -----------------------------------------------------------------------------------
 
 
@@ -321,9 +409,9 @@ def test_a_matrix_is_whole_without_a_column_and_contiguous(tmp_path: Path) -> No
         (np.zeros((1, 1, 1)), "one or two axes"),
         (np.zeros(0), "empty"),
         (np.zeros((3, 0)), "empty"),
-        (np.array([0, 2**63], np.uint64), "beyond 64 bits signed, at index 1"),
-        (np.array([[0.0, 1], [2, np.nan]]), "NaN or infinite, at row 1, column 1"),
-        (np.array([np.inf]), "NaN or infinite, at index 0"),
+        (np.array([0, 2**63], np.uint64), r"outside -2\^63 \.\. 2\^63-1, at index 1"),
+        (np.array([[0.0, 1], [2, np.nan]]), "a value is NaN, at row 1, column 1"),
+        (np.array([np.inf]), "a value is infinite, at index 0"),
         (np.array([1j]), "complex128"),
         (np.array(["1"]), "<U1"),
         (np.zeros(2, [("a", "f8")]), "integers or floats"),
@@ -454,6 +542,20 @@ def test_a_table_reads_back_equal(tmp_path: Path) -> None:
     for bad in ({}, {"a": np.zeros(2), "b": np.zeros(3)}, {"a": np.zeros((2, 2))}):
         with pytest.raises(UsageError, match=r"one length"):
             write_table(tmp_path / "u.csv", bad)
+
+
+@settings(
+    deadline=None, print_blob=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@example(cells=["a\rb", "a;b", " x ", '"', ",", "", "=1+1", "1\t2", "x\ny"])
+@given(cells=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1))
+def test_texts_are_written_as_they_are(tmp_path: Path, cells: list[str]) -> None:
+    table: dict[str, data.Cells] = {"id": np.arange(len(cells)), "note": cells}
+    write_table(tmp_path / "t.csv", table)
+    with (tmp_path / "t.csv").open(newline="", encoding="utf-8") as stream:
+        assert [row[1] for row in csv.reader(stream, strict=True)] == ["note", *cells]
+    with pytest.raises(UsageError, match=r"holds numbers; write a .csv"):
+        write_table(tmp_path / "t.npy", table)
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out.npy"])

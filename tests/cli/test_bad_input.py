@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tfe_bench.__main__ import main
+
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
 
 USAGE, CONFIG, SECURITY, RANGE = 2, 10, 30, 40
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs ``tfe_bench arguments...`` in the test's own folder, in this process: what is refused
+    starts no other, and an interpreter for each line would take most of the time."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(tmp_path)
+        try:
+            code = main([*arguments])
+        except SystemExit as end:
+            assert isinstance(end.code, int)
+            code = end.code
+        out, err = capfd.readouterr()
+        return subprocess.CompletedProcess([*arguments], code, out, err)
+
+    return run
+
+
 _SECRET = "123456.789"
 
 
@@ -57,8 +82,7 @@ def files(tmp_path: Path) -> Path:
     [
         (["nan.csv"], CONFIG, ["Line 3", "'salary'", "NaN"]),
         (["inf.csv"], CONFIG, ["Line 4", "'salary'", "infinite"]),
-        (["large.csv"], RANGE, ["index 1", "2^46"]),
-        (["wide.csv"], CONFIG, ["Line 3", "64 bits"]),
+        (["wide.csv"], CONFIG, ["Line 3", "outside -2^63 .. 2^63-1"]),
         (["holes.csv"], CONFIG, ["Line 3", "blank"]),
         (["ragged.csv"], CONFIG, ["Line 3"]),
         (["header.csv"], CONFIG, ["no rows"]),
@@ -73,7 +97,7 @@ def files(tmp_path: Path) -> Path:
         (["people.csv", "--column", "7"], CONFIG, ["no column"]),
         (["people.csv", "--column", "name"], CONFIG, ["Line 2", "text"]),
         (["text.csv", "--column", "note"], CONFIG, ["Line 2", "text"]),
-        (["people.csv", "--column", "age", "--payload", "name"], CONFIG, ["Line 2", "text"]),
+        (["people.csv", "--column", "age", "--payload", "age"], USAGE, ["'age'", "once"]),
         (["people.csv", "--column", "age", "--payload", "agee"], CONFIG, ['"age"']),
         (["people.csv", "--column", "age", "--n", "5"], USAGE, ["exclude"]),
     ],
@@ -85,6 +109,12 @@ def test_a_data_file_that_does_not_fit_is_refused_without_showing_a_value(
     err = _refused(command, files, ["sort", "--input", *arguments], code, *told)
     for secret in (_SECRET, "7.77e20", "777777777", "85000", "hello"):
         assert secret not in err
+
+
+def test_a_value_beyond_fixed_point_is_told_by_its_line(command: Command, files: Path) -> None:
+    told = ["on line 3 of 'large.csv', column 'salary'", "2^46"]
+    err = _refused(command, files, ["relu", "--input", "large.csv"], RANGE, *told)
+    assert "index" not in err and "7.77e20" not in err
 
 
 @pytest.mark.parametrize(
@@ -193,11 +223,18 @@ def test_a_folder_without_permission_is_refused_before_the_run(
         _refused(command, tmp_path, ["sort", "--n", "9", option, str(closed / name)], CONFIG)
 
 
-def test_types_that_no_npy_file_holds_together_are_refused_before_the_run(
-    command: Command, files: Path
+@pytest.mark.parametrize(
+    ("file", "columns", "code", "told"),
+    [
+        ("mixed.csv", ["key", "weight"], USAGE, ".csv"),
+        ("people.csv", ["age", "name"], CONFIG, "Line 2"),
+    ],
+)
+def test_columns_that_no_npy_file_holds_are_refused_before_the_run(
+    command: Command, files: Path, file: str, columns: list[str], code: int, told: str
 ) -> None:
-    arguments = ["sort", "--input", "mixed.csv", "--column", "key", "--payload", "weight"]
-    _refused(command, files, [*arguments, "--output", "result.npy"], USAGE, ".csv")
+    arguments = ["sort", "--input", file, "--column", columns[0], "--payload", columns[1]]
+    _refused(command, files, [*arguments, "--output", "result.npy"], code, told)
 
 
 # ---- cluster files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,16 +18,45 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.client import JobResult
 
 _OPS = 12
+_REPEAT = 5
+_WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.([0-9]+))?(?:[eE]([0-9]{1,2}))?", re.ASCII)
+_POWER = re.compile(r"([0-9]{1,2})\^([0-9]{1,2})", re.ASCII)
 
 
-def add_run_options(p: argparse.ArgumentParser, repeat: int = 5) -> None:
-    """Options of every command that runs a program; `repeat` times by default."""
+def whole_number(text: str) -> int:
+    """A whole number as people write it: 1000000, 1_000_000, 1e6, 2.5e3, 2^20.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    if power := _POWER.fullmatch(text):
+        return int(power[1]) ** int(power[2])
+    if found := _WHOLE.fullmatch(text.replace("_", "")):
+        digits, decimals, exponent = found[1], (found[2] or "").rstrip("0"), int(found[3] or 0)
+        if len(digits) <= 100 and len(decimals) <= exponent:
+            return int(digits + decimals.ljust(exponent, "0"))
+    raise argparse.ArgumentTypeError(
+        f"a whole number is due, as 1000000, 1e6 or 2^20. Received: {text[:40]!r}."
+    )
+
+
+def add_run_options(
+    p: argparse.ArgumentParser, repeat: int = _REPEAT, takes_files: bool = False
+) -> None:
+    """Options of every command that runs a program.
+
+    Args:
+        repeat: runs by default.
+        takes_files: the command has --input; a file's result is wanted once.
+    """
     p.add_argument(
         "--repeat",
         type=int,
-        default=repeat,
+        default=None if takes_files else repeat,
         metavar="R",
-        help=f"timed runs (default {repeat})",
+        help="timed runs (default 5 after a warm-up, of a file 1 without)"
+        if takes_files
+        else f"timed runs (default {repeat})",
     )
     add_network_options(p)
     p.add_argument("--json", action="store_true", help="print the record as JSON, nothing else")
@@ -50,8 +80,11 @@ def quiet_tensorflow() -> None:
 
 def harness_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the timing loop of a job is told."""
-    traced = {"trace": True} if arguments.trace is not None else {}
-    return {"repeat": arguments.repeat, **traced}
+    found = {"trace": True} if arguments.trace is not None else {}
+    if arguments.repeat is not None:
+        return {"repeat": arguments.repeat, **found}
+    once = {"repeat": 1, "warm_up": 0}
+    return {**({"repeat": _REPEAT} if arguments.input is None else once), **found}
 
 
 def add_network_options(p: argparse.ArgumentParser) -> None:
@@ -167,7 +200,7 @@ def check_run_options(arguments: argparse.Namespace) -> None:
         UsageError, DataError: naming what does not fit.
     """
     check_network_options(arguments)
-    if not 1 <= arguments.repeat <= 1000:
+    if arguments.repeat is not None and not 1 <= arguments.repeat <= 1000:
         raise UsageError(f"--repeat is 1 to 1000. Received: {arguments.repeat}.")
     if arguments.record is not None:
         _check_path(arguments.record, "--record", "The record")
@@ -307,13 +340,16 @@ def make_record(
     # A run is over when the last of the three is.
     times = [max(turn) for turn in zip(*(m["seconds"] for m in measured), strict=True)]
     cold, ahead = total_rounds(measured)
+    build = max(m["build_seconds"] for m in measured)
+    if parameters.get("warm_up") == 0:  # the only run built the graphs, which is told apart
+        times = [max(0.0, times[0] - build)]
     seconds = records.Seconds.of(times)
     return records.Record(
         workload=workload,
         parameters=dict(parameters),
         repeats=len(times),
         seconds=seconds,
-        build_seconds=max(m["build_seconds"] for m in measured),
+        build_seconds=build,
         start_seconds=cluster.start_seconds,
         share_seconds=result.share_seconds,
         bytes_sent=tuple(sum(m["payload"]) for m in measured),

@@ -134,10 +134,12 @@ def _input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
     file, mark, column = path.rpartition("#")
     if not mark or Path(path).is_file():
         file, column = path, ""
-    values = data.load_column(file, column or None).values
+    found = data.load_column(file, column or None)
     # Integers exactly, reals in the cluster's fixed point.
-    bits = fractional_bits if values.dtype.kind == "f" else 0
-    return name, PrivateInput(FixedPoint(bits).encode(values), bits)
+    bits = fractional_bits if found.values.dtype.kind == "f" else 0
+    with data.naming_lines(file, [found.name]):
+        ring = FixedPoint(bits).encode(found.values)
+    return name, PrivateInput(ring, bits)
 
 
 def _check_output(path: Path) -> None:

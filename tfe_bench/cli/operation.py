@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli.common import add_run_options, open_cluster, progress_bar, report
+from tfe_bench.cli.common import (
+    add_run_options,
+    harness_parameters,
+    open_cluster,
+    progress_bar,
+    report,
+    whole_number,
+)
 from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,8 +26,6 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.client import JobResult
 
     Array = np.ndarray[Any, Any]
-
-_SHAPE = re.compile(r"-?[0-9]{1,30}(x-?[0-9]{1,30})*", re.ASCII)
 
 
 def add_options(p: argparse.ArgumentParser, size: str, n: str) -> None:
@@ -39,7 +43,7 @@ def add_options(p: argparse.ArgumentParser, size: str, n: str) -> None:
         "--column", metavar="C[,C]", help="columns of it: names or 0-based indices (default: all)"
     )
     p.add_argument("--output", type=Path, metavar="FILE", help="write the result (.csv or .npy)")
-    add_run_options(p)
+    add_run_options(p, takes_files=True)
 
 
 @dataclass(frozen=True)
@@ -74,12 +78,13 @@ def size_of(arguments: argparse.Namespace, operation: Operation) -> tuple[int, .
         return operation.of_length(arguments.n)
     if arguments.shape is None:
         return operation.size
-    if not _SHAPE.fullmatch(arguments.shape):
+    try:
+        return tuple(whole_number(n) for n in arguments.shape.split("x"))
+    except argparse.ArgumentTypeError:
         raise UsageError(
             f"--shape is numbers with x between them, as {operation.example()}. "
             f"Received: {arguments.shape!r}."
-        )
-    return tuple(int(n) for n in arguments.shape.split("x"))
+        ) from None
 
 
 def check_elements(operation: Operation, size: tuple[int, ...], local: bool) -> None:
@@ -137,9 +142,10 @@ def prepare(
         for option in ("n", "shape"):
             if getattr(arguments, option) is not None:
                 raise UsageError(f"--{option} and --input exclude each other. Received: both.")
-        numbers = _read(arguments)
+        numbers, columns = _read(arguments)
         # As the file has them, so that an error names the place in the file.
-        operation.domain(operations.encode(operation, {"x": numbers}).rings, options)
+        with data.naming_lines(arguments.input, columns):
+            operation.domain(operations.encode(operation, {"x": numbers}).rings, options)
         values = arrange(numbers)
         size = operation.size_of([v.shape for v in values.values()])
         operations.settle(operation, size, options)
@@ -149,8 +155,8 @@ def prepare(
     return Work(operation, options, inputs, source, shown)
 
 
-def _read(arguments: argparse.Namespace) -> Array:
-    """The numbers of --input: one column, or several or all side by side.
+def _read(arguments: argparse.Namespace) -> tuple[Array, list[str]]:
+    """The numbers of --input, one column, or several or all side by side, and their names.
 
     Raises:
         DataError, UsageError: the file or its columns do not fit.
@@ -161,10 +167,11 @@ def _read(arguments: argparse.Namespace) -> Array:
 
     path, columns = arguments.input, arguments.column
     if columns is None and path.suffix.lower() == ".npy":
-        return data.load_column(path).values
+        return data.load_column(path).values, []
     names = None if columns is None else [c.strip() for c in columns.split(",")]
-    table = list(data.load_table(path, names).values())
-    return table[0] if len(table) == 1 else np.stack(table, axis=1)
+    table = data.load_table(path, names)
+    found = list(table.values())
+    return found[0] if len(found) == 1 else np.stack(found, axis=1), list(table)
 
 
 def add_axis(p: argparse.ArgumentParser) -> None:
@@ -201,10 +208,9 @@ def perform(
     from tfe_bench.benchmarks import data
     from tfe_bench.protocols.fixedpoint import FixedPoint
 
+    harness = harness_parameters(arguments)
     with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
-        result, verdict = compute(
-            cluster, work, arguments.repeat, bar.update, arguments.trace is not None
-        )
+        result, verdict = compute(cluster, work, harness, bar.update)
     if arguments.output:
         bits = result.fractional_bits["result"]
         ring = result.outputs["result"]
@@ -215,7 +221,7 @@ def perform(
         arguments,
         cluster,
         result,
-        parameters(work),
+        {**parameters(work), **({"warm_up": 0} if "warm_up" in harness else {})},
         verdict.correct,
         verdict.max_error,
         work.inputs.fractional_bits,
@@ -227,19 +233,17 @@ def perform(
 def compute(
     cluster: Any,
     work: Work,
-    repeat: int,
+    harness: Mapping[str, Any],
     progress: Callable[[float, str], None],
-    trace: bool = False,
 ) -> tuple[JobResult, Verdict]:
-    """One job on a cluster (with one more run if it is traced), and whether its result is right."""
+    """One job on a cluster, timed as the harness is told, and whether its result is right."""
     from tfe_bench.benchmarks import operations
     from tfe_bench.cluster.client import PrivateInput
 
     bits = work.inputs.fractional_bits
-    traced = {"trace": True} if trace else {}
     result = cluster.run(
         "operation",
-        {"operation": work.operation.name, "repeat": repeat, **traced, **work.options},
+        {"operation": work.operation.name, **harness, **work.options},
         {name: PrivateInput(ring, bits) for name, ring in work.inputs.rings.items()},
         progress,
     )

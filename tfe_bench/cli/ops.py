@@ -6,7 +6,14 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli import operation
-from tfe_bench.cli.common import add_run_options, keep, make_record, open_cluster, progress_bar
+from tfe_bench.cli.common import (
+    add_run_options,
+    harness_parameters,
+    keep,
+    make_record,
+    open_cluster,
+    progress_bar,
+)
 from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -97,9 +104,8 @@ def _measured(
     size, options = operations.settle(entry, size, given)
     inputs = operations.generate(entry, size, arguments.seed)
     work = operation.Work(entry, options, inputs, f"seed {arguments.seed}", options)
-    traced = arguments.trace is not None
-    result, verdict = operation.compute(cluster, work, arguments.repeat, progress, traced)
-    if traced:
+    result, verdict = operation.compute(cluster, work, harness_parameters(arguments), progress)
+    if arguments.trace is not None:
         traces.append((entry.name, [m["trace"] for m in result.measured]))
     record = make_record(
         entry.name,

@@ -1,0 +1,298 @@
+"""Reruns the samples of README.md and docs/ and compares what they print: python -m docs.samples.
+
+Behind the language of a fenced block stands what it is; a test refuses a block without it.
+
+    sh run, python run        runs in a folder of its page's own, in the page's order
+    sh run slow, ...          the same, but takes long, as all that starts workers: not in --fast
+    text output               what the block before it prints, without the lines LEFT_OUT
+    toml file=NAME, ...       is written to that folder
+    sh skip REASON, ...       cannot run here
+
+In Python a line that prints may end in `# -> ` and what it prints.  Between
+`<!-- generated NAME -->` and `<!-- end -->` stands what GENERATED makes of the code.
+
+What two runs cannot have in common is not compared: times, sizes of messages and memory, rounds of
+a sort (its shuffle is random); numbers with decimals may differ by a tenth.  --write puts in what
+was printed now.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
+SECONDS = 600
+# What operators allow (allow_programs, [[reveal]]) for each command to work; checked by a test.
+PROGRAMS: dict[str, tuple[str, ...]] = {
+    "sort": ("sort",),
+    **dict.fromkeys(("max", "compare", "relu", "softmax", "ops"), ("operation",)),
+    "exp": ("exp",),
+    "matmul": ("matmul",),
+    **dict.fromkeys(("infer", "resnet50"), ("predict",)),
+    "deploy": ("deploy",),
+    "models --remove": ("undeploy",),
+    "predict": ("serve",),
+    "train": ("train",),
+    "train --deploy": ("train", "deploy"),
+    "provide": ("provide",),
+    "provide --remove": ("withdraw",),
+    "suite": ("sort", "operation", "train"),
+    **dict.fromkeys(("links", "doctor"), ("links",)),
+}
+# Files that pages take as given.
+GIVEN = {
+    "salaries.csv": "name,salary,bonus\nAnn,85000.50,244.59\nBob,72000,1000\nCy,91000,0\n",
+}
+# Of a record's table: they say when and with which build.
+LEFT_OUT = re.compile(
+    r"^(commit|measured) .*\n|\n?^(tfe_bench \d|\d+ operations, )(.*[,;]\n)*.*\n", re.MULTILINE
+)
+
+_FENCE = re.compile(r"^```(?P<mark>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+_PRINTS = re.compile(r"  # -> (?P<shown>.*)$", re.MULTILINE)
+_SECTION = re.compile(
+    r"(?P<head><!-- generated (?P<name>[\w-]+) -->\n)(?P<body>.*?)(?=<!-- end -->)", re.DOTALL
+)
+# The CI installs the checkout; here it is there.
+_INSTALL = re.compile(r"^pip install \S+ && ", re.MULTILINE)
+_UNLIKE = (
+    (re.compile(r"[\d.,]+ (ns|us|ms|s)\b"), "TIME"),
+    (re.compile(r"[+-]?[\d.,]+ (B|kB|MB|GB|TB)\b"), "SIZE"),
+    (re.compile(r"[\d.,]+ [KMG]?bit/s\b"), "RATE"),
+    (re.compile(r"^machine .*$", re.MULTILINE), "machine"),
+    (re.compile(r"-{2,}"), "--"),
+    (re.compile(r"[\d,]+ cold / [\d,]+ run-ahead|^messages .*$", re.MULTILINE), "COUNT"),
+)
+_NUMBER = re.compile(r"-?\d+\.\d*(?:[eE][+-]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block.
+
+    Attributes:
+        language: of it.
+        kind: "run", "output", "file", "skip", or "" where nothing says so.
+        rest: words behind the kind.
+        text: its lines.
+        span: of the text in its page.
+    """
+
+    language: str
+    kind: str
+    rest: str
+    text: str
+    span: tuple[int, int]
+    line: int
+
+    @property
+    def slow(self) -> bool:
+        """Whether --fast leaves it out."""
+        return self.rest == "slow"
+
+
+def blocks(page: str) -> list[Block]:
+    """The fenced blocks of a page's text."""
+    found = []
+    for match in _FENCE.finditer(page):
+        mark = re.fullmatch(r"(\S*) ?(run|output|file=|skip)?\s*(.*)", match["mark"])
+        assert mark is not None
+        language, kind, rest = mark.groups()
+        line = page.count("\n", 0, match.start()) + 1
+        span = match.span("body")
+        found.append(Block(language, (kind or "").rstrip("="), rest, match["body"], span, line))
+    return found
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """The words of every `python -m tfe_bench ...` of a shell's block."""
+    import shlex
+
+    for line in block.text.replace("\\\n", " ").splitlines():
+        _, found, words = line.partition("python -m tfe_bench ")
+        if found:
+            yield shlex.split(words, comments=True)
+
+
+def alike(shown: str, printed: str) -> bool:
+    """Whether two outputs agree in what two runs have in common."""
+    for pattern, word in _UNLIKE:
+        shown, printed = pattern.sub(word, shown), pattern.sub(word, printed)
+    ours, theirs = ([float(n) for n in _NUMBER.findall(t)] for t in (shown, printed))
+    words = [_NUMBER.sub("#", t).split() for t in (shown, printed)]
+    close = all(abs(a - b) <= 0.1 * max(abs(a), abs(b)) for a, b in zip(ours, theirs, strict=False))
+    return words[0] == words[1] and len(ours) == len(theirs) and close
+
+
+def run(block: Block, folder: Path) -> str:
+    """What a block prints to standard output.
+
+    Raises:
+        RuntimeError: it fails.
+    """
+    code = _INSTALL.sub("", block.text)
+    shell = ["bash", "-euo", "pipefail", "-c", code]
+    command = shell if block.language == "sh" else [sys.executable, "-c", code]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    given = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "LINES")}
+    given |= {"PATH": path, "PYTHONPATH": str(ROOT), "COLUMNS": "88", "NO_COLOR": "1"}
+    done = subprocess.run(
+        command, cwd=folder, env=given, capture_output=True, text=True, timeout=SECONDS
+    )
+    if done.returncode:
+        raise RuntimeError(f"ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
+    return LEFT_OUT.sub("", done.stdout)
+
+
+def rerun(page: str, fast: bool) -> tuple[str, list[str]]:
+    """Runs the blocks of a page.
+
+    Returns:
+        The page with what they print now, and what differs from what it says.
+    """
+    edits: list[tuple[tuple[int, int], str]] = []
+    differs: list[str] = []
+    all_blocks = blocks(page)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, content in GIVEN.items():
+            (folder / file).write_text(content)
+        for number, block in enumerate(all_blocks):
+            if block.kind == "file":
+                (folder / block.rest).parent.mkdir(parents=True, exist_ok=True)
+                (folder / block.rest).write_text(block.text)
+            if block.kind != "run" or (fast and block.slow):
+                continue
+            after = all_blocks[number + 1] if number + 1 < len(all_blocks) else None
+            try:
+                printed = run(block, folder)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                differs.append(f"line {block.line}: {error}")
+                continue
+            if after is not None and after.kind == "output":
+                shown, span = after.text, after.span
+                renewed = printed.strip("\n") + "\n"
+            elif places := list(_PRINTS.finditer(block.text)):
+                shown, span = "".join(p["shown"] + "\n" for p in places), block.span
+                renewed = block.text
+                for place, line in reversed(list(zip(places, printed.splitlines(), strict=False))):
+                    start, end = place.span("shown")
+                    renewed = renewed[:start] + line + renewed[end:]
+            else:
+                continue
+            if not alike(shown, printed):
+                differs.append(f"line {block.line}: it says\n{shown}and prints\n{printed}")
+            edits.append((span, renewed))
+    for (start, end), text in reversed(edits):
+        page = page[:start] + text + page[end:]
+    return page, differs
+
+
+# ---- what is made of the code
+
+
+# What a layer is made with, where it needs something.
+ARGUMENTS: dict[str, tuple[object, ...]] = {
+    "Activation": ("relu",),
+    "AveragePooling2D": (2,),
+    "Conv2D": (2, 2),
+    "Dense": (2,),
+    "DepthwiseConv2D": (2,),
+    "Dropout": (0.5,),
+    "Normalization": (-1, 0.5, 2.0),
+    "Rescaling": (0.5,),
+    "Reshape": ((-1,),),
+    "SeparableConv2D": (2, 2),
+}
+MERGES = ("Add", "Concatenate", "Multiply", "Subtract")
+
+
+def keras_layers() -> str:
+    """Which layers and activations are converted and trained: each is tried."""
+    import importlib
+
+    from tfe_bench.models import keras_layers as converters
+
+    keras = importlib.import_module("keras")
+    lines = ["| layer | predicts (`convert`) | trains (`trainable`) |\n|---|---|---|\n"]
+    for kind in sorted(converters.table(keras), key=lambda k: str(k.__name__)):
+        name = kind.__name__
+        lines.append(f"| `{name}` | {_fits(keras, kind(*ARGUMENTS.get(name, ())))} |\n")
+    lines.append("\n| activation | predicts | trains |\n|---|---|---|\n")
+    for function in sorted(converters.activations(keras), key=lambda f: str(f.__name__)):
+        dense = keras.layers.Dense(2, activation=function)
+        lines.append(f"| `{function.__name__}` | {_fits(keras, dense)} |\n")
+    return "".join(lines)
+
+
+def _fits(keras: Any, layer: Any) -> str:
+    """Two cells of the table: whether a model of this layer is converted, and whether trained."""
+    from tfe_bench.errors import UsageError
+    from tfe_bench.models.from_keras import from_keras
+    from tfe_bench.models.training import losses, nodes, reader
+
+    x = keras.Input((4, 4, 3))
+    model = keras.Model(x, layer([x, x] if type(layer).__name__ in MERGES else x))
+    from_keras(model)
+    graph = reader.read(model).graph
+    try:
+        nodes.check_trainable(graph)
+    except UsageError:
+        return f"yes | {'as the last' if graph.layers[-1].op in losses.FOLDED.values() else 'no'}"
+    return "yes | yes"
+
+
+def programs() -> str:
+    """Which programs each command orders, as worker.toml allows them."""
+    by_programs: dict[tuple[str, ...], list[str]] = {}
+    for command, names in PROGRAMS.items():
+        by_programs.setdefault(names, []).append(command)
+    lines = ["| commands | programs |\n|---|---|\n"]
+    for names, those in by_programs.items():
+        listed = [", ".join(f"`{word}`" for word in words) for words in (those, names)]
+        lines.append(f"| {listed[0]} | {listed[1]} |\n")
+    return "".join(lines)
+
+
+GENERATED: dict[str, Callable[[], str]] = {"keras-layers": keras_layers, "programs": programs}
+
+
+def regenerate(page: str) -> str:
+    """The page with its generated sections as the code has them."""
+    return _SECTION.sub(lambda m: m["head"] + "\n" + GENERATED[m["name"]]() + "\n", page)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the samples; 1 if a page says something else than they do."""
+    parser = argparse.ArgumentParser(prog="python -m docs.samples", description=__doc__)
+    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: all")
+    parser.add_argument("--fast", action="store_true", help="none that takes long")
+    parser.add_argument("--write", action="store_true", help="renew what the pages say")
+    given = parser.parse_args(argv)
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}  # says nothing of ours
+    wrong = False
+    for page in given.pages or PAGES:
+        text = page.read_text()
+        renewed, differs = rerun(text, given.fast)
+        if (sections := regenerate(renewed)) != renewed:
+            differs.append("a generated section is not what the code says now")
+        if given.write:
+            page.write_text(sections)
+        for what in differs:
+            print(f"{page.name}: {what}")
+        wrong = wrong or bool(differs)
+    return 1 if wrong and not given.write else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

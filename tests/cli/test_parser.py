@@ -1,0 +1,92 @@
+"""The command line in this process: numbers as people write them, the version, what a file is."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench import __version__
+from tfe_bench.__main__ import main, make_parser
+from tfe_bench.cli import common, sort
+
+
+def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for child in action.choices.values():
+                yield from _parsers(child)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *(("0", 0), ("-1", -1), ("+7", 7), ("007", 7), ("1_000_000", 10**6), ("1e6", 10**6)),
+        *(("1E6", 10**6), ("2.5e3", 2500), ("1.50e1", 15), ("3.0", 3), ("2^20", 1 << 20)),
+        *(("-2e2", -200), ("0e5", 0), ("10^3", 1000), ("1e99", 10**99)),
+    ],
+)
+def test_a_whole_number_is_read_however_it_is_written(text: str, number: int) -> None:
+    assert common.whole_number(text) == number
+    assert type(common.whole_number(text)) is int
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "many", "1.5", "1e-3", "1.25e1", "1e", "e5", "1e999999999", "2^", "2^999", "-2^3"),
+        *("1,000", "0x10", "\u0661", "nan", "inf", "1 000", "9" * 101),
+    ],
+)
+def test_what_is_no_whole_number_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="whole number is due"):
+        common.whole_number(text)
+
+
+def test_every_option_of_integers_of_every_command_reads_them_so() -> None:
+    count = 0
+    for parser in _parsers(make_parser()):
+        for action in parser._actions:
+            if action.type is int:
+                count += 1
+                assert parser._registry_get("type", int, int) is common.whole_number, action.dest  # type: ignore[attr-defined]
+    assert count > 20
+    parsed = make_parser().parse_args(["train", "linear", "--limit", "1e4", "--batch", "2^5"])
+    assert (parsed.limit, parsed.batch) == (10_000, 32)
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"tfe_bench {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], {"repeat": 5}),
+        (["--repeat", "1"], {"repeat": 1}),
+        (["--input", "f.csv"], {"repeat": 1, "warm_up": 0}),
+        (["--input", "f.csv", "--repeat", "3"], {"repeat": 3}),
+    ],
+)
+@pytest.mark.parametrize("command", ["sort", "relu", "max", "compare", "softmax"])
+def test_a_file_is_computed_on_once(command: str, words: list[str], told: Any) -> None:
+    assert common.harness_parameters(make_parser().parse_args([command, *words])) == told
+
+
+def test_rows_of_a_matrix_are_said_to_be_sorted_by_themselves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "m.npy", np.arange(6.0).reshape(2, 3))
+    words = ["sort", "--input", str(tmp_path / "m.npy")]
+    work = sort._work_of_file(make_parser().parse_args(words))
+    assert work.keys.shape == (2, 3) and "each of its 2 rows" in capsys.readouterr().err
+    work = sort._work_of_file(make_parser().parse_args([*words, "--column", "1"]))
+    assert work.keys.shape == (2,) and capsys.readouterr().err == ""

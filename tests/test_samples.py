@@ -1,0 +1,232 @@
+"""README.md and docs/ say what the code does: their samples run, parse and print that."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfe_bench.__main__ import main, make_parser
+from tfe_bench.cli import common
+from tfe_bench.cluster import jobs
+from tfe_bench.cluster.config import ClusterConfig
+from tfe_bench.cluster.policy import WorkerPolicy
+from tfe_bench.models import owners, service
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def _tool() -> Any:
+    """docs/samples.py, which belongs to no package."""
+    spec = importlib.util.spec_from_file_location("samples", ROOT / "docs" / "samples.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["samples"] = module  # its dataclass asks for it
+    spec.loader.exec_module(module)
+    return module
+
+
+samples = _tool()
+PAGES = [pytest.param(page, id=page.stem) for page in samples.PAGES]
+
+
+def _runs(page: Path) -> bool:
+    text = page.read_text()
+    fast = any(b.kind == "run" and not b.slow for b in samples.blocks(text))
+    return fast or "<!-- generated" in text
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_runs_or_says_why_not(page: Path) -> None:
+    before = None
+    for block in samples.blocks(page.read_text()):
+        where = f"{page.name}, line {block.line}"
+        assert block.language and block.kind, f"{where}: see docs/samples.py for what it may be"
+        if block.kind == "run":
+            assert block.language in ("sh", "python") and block.rest in ("", "slow"), where
+        elif block.kind == "output":
+            assert before is not None and before.kind == "run", where
+        else:
+            assert block.rest, f"{where}: a reason, or a file's name"
+        if block.language == "toml":
+            tomllib.loads(block.text)
+        before = block
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_is_one_that_the_parser_knows(page: Path) -> None:
+    for block in samples.blocks(page.read_text()):
+        if block.language == "sh":
+            for words in samples.commands(block):
+                parsed = make_parser().parse_args(words)
+                assert parsed.command == words[0], words
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if _runs(p.values[0])])  # type: ignore[arg-type]
+def test_what_starts_no_worker_prints_what_its_page_says(page: Path) -> None:
+    text, differs = samples.rerun(page.read_text(), fast=True)
+    assert not differs, "\n".join(differs)
+    assert samples.regenerate(text) == text, "python -m docs.samples --fast --write renews it"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_every_sample_prints_what_its_page_says(page: Path) -> None:
+    _, differs = samples.rerun(page.read_text(), fast=False)
+    assert not differs, "\n".join(differs)
+
+
+def test_the_files_of_the_cluster_page_fit_each_other_and_its_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the steps make is what later commands name, and is read as it stands there."""
+    blocks = samples.blocks((ROOT / "docs" / "cluster.md").read_text())
+    monkeypatch.chdir(tmp_path)
+    for block in blocks:
+        if block.kind == "file":
+            Path(block.rest).write_text(block.text)
+        elif block.kind == "run":
+            for words in samples.commands(block):
+                assert main(words) == 0
+    for party in "12":  # made on the other hosts
+        assert main(["certs", "party", "--party", party, "--out", "."]) == 0
+    assert len(ClusterConfig.load("cluster.toml").parties) == 3
+    assert WorkerPolicy.load("worker.toml").load_key()
+    for block in blocks:
+        for words in samples.commands(block) if block.language == "sh" else ():
+            for option, name in itertools.pairwise(words):
+                if option in ("--cluster", "--config", "--worker"):
+                    assert Path(name).is_file(), words
+
+
+# ---- programs
+
+
+class _Ordered(Exception):
+    """A program was ordered."""
+
+
+class _Runner:
+    """A cluster that runs nothing and says what it was asked to."""
+
+    profile = emulation = realised = None
+    start_seconds = 0.0
+    name = "fake"
+
+    def __enter__(self) -> _Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def run(self, program: str, *_: object, **__: object) -> None:
+        raise _Ordered(program)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["sort", "max", "compare", "relu", "softmax", "ops", "exp", "matmul", "infer network-a"],
+)
+def test_commands_order_the_programs_of_the_table(
+    words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("sort", "operation", "ops", "exp", "matmul", "resnet50"):
+        monkeypatch.setattr(f"tfe_bench.cli.{module}.open_cluster", lambda *_: _Runner())
+    monkeypatch.setattr(common, "open_cluster", lambda *_: _Runner())
+    parsed = make_parser().parse_args([*words.split(), "--repeat", "1"])
+    with pytest.raises(_Ordered) as ordered:
+        parsed.run(parsed)
+    assert samples.PROGRAMS[parsed.command] == (str(ordered.value),)
+
+
+def test_the_table_has_every_command_and_every_program() -> None:
+    parser = make_parser()
+    (commands,) = (a.choices for a in parser._actions if hasattr(a, "choices") and a.choices)
+    ordering = {
+        name
+        for name, p in commands.items()
+        if any("--cluster" in a.option_strings for a in p._actions)
+    }
+    none = {"submit", "status", "cancel", "worker"}  # any that is named, or none
+    assert {words.split()[0] for words in samples.PROGRAMS} == ordering - none
+    named = {name for names in samples.PROGRAMS.values() for name in names}
+    assert named == set(jobs._BUILT_IN) - {"channel"}  # of local workers alone
+    assert samples.PROGRAMS["deploy"] == (service.DEPLOY,)
+    assert samples.PROGRAMS["models --remove"] == (service.REMOVE,)
+    assert samples.PROGRAMS["predict"] == (service.SERVE,)
+    assert samples.PROGRAMS["provide"] == (owners.PROVIDE,)
+    assert samples.PROGRAMS["provide --remove"] == (owners.WITHDRAW,)
+
+
+# ---- the tool itself
+
+
+def _fence(mark: str, text: str) -> str:
+    return f"```{mark}\n{text}```\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "same"),
+    [
+        (
+            "run time  7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nrounds  9 cold / 7 run-ahead\nx 1.05 3",
+            True,
+        ),
+        (
+            "run time  7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nrounds  9 cold / 7 run-ahead\nx 1.25 3",
+            False,
+        ),
+        (
+            "run time  7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nrounds  9 cold / 7 run-ahead\nx 1.05 4",
+            False,
+        ),
+        ("run time  7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nx 1.05 3", False),
+        ("run time  7.25 s\nsent  2.1 kB\nrounds  9 cold / 7 run-ahead\nx 1.05 3", False),
+        ("", False),
+    ],
+)
+def test_outputs_agree_but_for_what_two_runs_cannot_share(printed: str, same: bool) -> None:
+    shown = (
+        "run time   1.5 ms  (1 ms .. 2 ms)\nsent  12 MB\nrounds  19 cold / 15 run-ahead\nx 1.00 3"
+    )
+    assert samples.alike(shown, printed) is same
+
+
+def test_a_sample_that_is_stale_or_fails_is_told_and_renewed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.md"
+    stale = _fence("sh run", "cat note.txt; head -1 salaries.csv\n") + _fence(
+        "text output", "old\n"
+    )
+    python = _fence("python run", "for n in (3, 4):\n    print(n)\nprint('x')  # -> y\n")
+    page.write_text(
+        _fence("text file=note.txt", "a note\n")
+        + stale
+        + _fence("python run", "print(1 + 1)  # -> 3\n")
+        + _fence("sh run", "exit 3\n")
+        + _fence("sh run slow", "exit 4\n")
+        + _fence("sh skip no reason", "exit 5\n")
+    )
+    assert samples.main([str(page), "--fast"]) == 1
+    told = capsys.readouterr().out
+    assert all(word in told for word in ("line 4:", "line 10:", "line 13: ended with 3")), told
+    assert "ended with 4" not in told
+    assert samples.main([str(page), "--fast", "--write"]) == 0
+    assert "```text output\na note\nname,salary,bonus\n```" in page.read_text()
+    assert "print(1 + 1)  # -> 2\n" in page.read_text()
+    page.write_text(python)  # three lines where the page shows one
+    assert samples.main([str(page)]) == 1
+
+
+def test_a_generated_section_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(samples.GENERATED, "programs", lambda: "new\n")
+    page = "a\n<!-- generated programs -->\n\nold\n\n<!-- end -->\nb\n"
+    assert samples.regenerate(page) == page.replace("old", "new")
+    with pytest.raises(KeyError):
+        samples.regenerate(page.replace("programs", "unheard-of"))
