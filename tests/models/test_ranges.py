@@ -34,7 +34,10 @@ def check(models: dict[str, PrivateModel], images: dict[str, Array], dealer: int
 
     A comparison that is too narrow is off by as much as the values are large, or more.
     """
-    results = run_all([case(models[k], images[k]) for k in models], dealer, again=False)
+    cases = [case(models[name], images[name]) for name in models]
+    results = []
+    for i in range(0, len(cases), 8):  # (a simulation has 255 inputs at most)
+        results += run_all(cases[i : i + 8], dealer, again=False)
     wrong = {}
     for (name, model), (got, _) in zip(models.items(), results, strict=True):
         want = model.plain(images[name])
@@ -90,30 +93,29 @@ def to_scale(model: Any, samples: Array, largest: float) -> None:
         variable.assign(variable * (largest / max(found, 1e-6)))
 
 
-def promise(rng: np.random.Generator, count: int) -> None:
-    """`count` drawn models at each scale of logits, behind each last layer."""
+def promise(rng: np.random.Generator) -> None:
+    """A drawn model at each scale of logits, behind each last layer."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     models, images = {}, {}
     for largest in (1e-3, 0.03, 0.2, 1.0, 8.0, 1000.0):
         for last in ("softmax", "sigmoid", "tanh", "linear"):
-            for i in range(count):
-                model = shaken(drawn(rng, last), rng)
-                samples = rng.normal(0, 1, (8, *model.input_shape[1:]))
-                to_scale(model, samples, largest)
-                name = f"{last} of {largest}, {i}"
-                models[name] = convert(model, samples=samples)
-                images[name] = moved(samples)
+            model = shaken(drawn(rng, last), rng)
+            samples = rng.normal(0, 1, (8, *model.input_shape[1:]))
+            to_scale(model, samples, largest)
+            name = f"{last} of {largest}"
+            models[name] = convert(model, samples=samples)
+            images[name] = moved(samples)
     check(models, images, int(rng.integers(3)))
 
 
 def test_drawn_models_are_right_up_to_the_margin(rng: np.random.Generator) -> None:
-    promise(rng, 1)
+    promise(rng)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("again", range(8))
+@pytest.mark.parametrize("again", range(12))
 def test_many_drawn_models_are_right_up_to_the_margin(again: int, rng: np.random.Generator) -> None:
-    promise(rng, 2)
+    promise(rng)
 
 
 # ---- the zoo

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -133,6 +134,12 @@ COSTS: list[tuple[tuple[int, ...], Callable[..., Any], Cost]] = [
     ((8, 13), activations.softmax, activations.softmax_cost(8, 13)),
     ((100,), activations.tanh, activations.tanh_cost(100)),
     ((4100,), activations.sigmoid, activations.sigmoid_cost(4100)),
+    # where a constant wants more bits than the values, and where one opening does not suffice
+    ((9,), partial(activations.sigmoid, bits=2), activations.sigmoid_cost(9, bits=2)),
+    ((9,), partial(activations.tanh, bits=20), activations.tanh_cost(9, bits=20)),
+    ((3, 4), partial(activations.softmax, bits=3), activations.softmax_cost(3, 4, bits=3)),
+    ((9,), partial(activations.sigmoid, bits=49), activations.sigmoid_cost(9, bits=49)),
+    ((3, 12), partial(activations.softmax, bits=62), activations.softmax_cost(3, 12, bits=62)),
 ]
 
 

@@ -144,6 +144,17 @@ def test_numbers_are_integers_that_all_parties_agree_on() -> None:
         assert n.epsilon == round(1e-5 * 2**40) and n.slope + 7 + 3 * n.most <= 46
 
 
+def test_a_mean_whose_reciprocal_has_no_bits_left_is_refused() -> None:
+    """1/M gets 62 - bits fractional bits: of 2^24 values of 40 bits it was 0."""
+    for bits in range(17, 41):
+        most = min(2**24, 2 ** (55 - bits + 1) - 1)
+        n = batch_norm.numbers(most, bits=bits)
+        assert abs(n.reciprocal(n.mean_bits) * most / 2**n.mean_bits - 1) <= 2.0**-7
+        if most < 2**24:
+            with pytest.raises(UsageError, match="bits at most"):
+                batch_norm.numbers(most + 1, bits=bits)
+
+
 NOT_PRIVATE: Any = np.zeros((8, 4))
 REFUSED: dict[str, Callable[[Party, Shared, Shared], Any]] = {
     "a public tensor": lambda p, x, g: batch_norm.normalise(p, NOT_PRIVATE, g),

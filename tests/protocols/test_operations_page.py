@@ -89,15 +89,20 @@ def wire() -> dict[str, tuple[int, float]]:
     return found
 
 
-def rows() -> list[list[str]]:
-    """The cells of the table of operations."""
-    lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+def rows(heading: str = "All operations") -> list[list[str]]:
+    """The cells of the table of operations under a heading."""
+    _, text = PAGE.read_text().split(f"## {heading}\n")
+    lines = [line for line in text.split("\n## ")[0].splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
+def named(rows: list[list[str]]) -> set[str]:
+    """The operations of the first cells."""
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+
+
 def test_every_operation_is_in_the_table_and_no_other() -> None:
-    listed = {name for row in rows() for name in re.findall(r"`(\w+)`", row[0])}
-    assert listed == set(functional.__all__)
+    assert named(rows()) == set(functional.__all__)
 
 
 def test_rounds_and_bytes_of_the_table_are_what_the_wire_carries() -> None:
@@ -105,6 +110,74 @@ def test_rounds_and_bytes_of_the_table_are_what_the_wire_carries() -> None:
     leading = {re.sub(r"(,| \(here).*", "", name): cells for name, cells in table.items()}
     for name, (rounds, size) in wire().items():
         assert leading[name] == [str(rounds), f"{size:.0f}"], (name, rounds, size)
+
+
+def test_every_operation_that_has_a_range_says_what_happens_outside_of_it() -> None:
+    # what takes all values: shapes, logic and selection, and what sorts
+    unlimited = named([row for row in rows() if row[1].startswith(("all", "bits"))])
+    unlimited |= {"sort", "top_k"}
+    told = named(rows("Outside of the range"))
+    assert told == set(functional.__all__) - unlimited | {
+        *("add", "subtract", "negative", "add_n", "cumsum", "reduce_sum", "cast")
+    }
+
+
+def test_what_comes_out_outside_of_the_range_is_what_the_page_says(
+    rng: np.random.Generator,
+) -> None:
+    """At 20 bits: ring units below 2^19 are inside."""
+    x = rng.integers(1 << 19, 1 << 40, (64, 4)) * rng.choice([-1, 1], (64, 4))
+    y = rng.integers(-(1 << 40), 1 << 40, (64, 4))
+    unit = 2.0**-F
+    found: dict[str, Callable[[Shared, Shared], Any]] = {
+        "relu": lambda x, y: tfe.relu(x, 20),
+        "relu_derivative": lambda x, y: tfe.relu_derivative(x, 20),
+        "leaky_relu": lambda x, y: tfe.leaky_relu(x, 0.5, 20),
+        "abs": lambda x, y: tfe.abs(x, 20),
+        "sign": lambda x, y: tfe.sign(x, 20),
+        "maximum": lambda x, y: tfe.maximum(x, y, 20),
+        "minimum": lambda x, y: tfe.minimum(x, y, 20),
+        "clip_by_value": lambda x, y: tfe.clip_by_value(x, -unit, unit, 20),
+        "reduce_max": lambda x, y: tfe.reduce_max(x, 1, bits=20),
+        "reduce_min": lambda x, y: tfe.reduce_min(tfe.concat([x, x, x], 1), 1, bits=20),
+        "max_pool2d": lambda x, y: tfe.max_pool2d(tfe.reshape(x, [64, 2, 2, 1]), 2, bits=20),
+        "argmax": lambda x, y: tfe.argmax(x, 1, 20),
+        "less": lambda x, y: tfe.cast(tfe.less(x, y, 20)),
+        "equal": lambda x, y: tfe.cast(tfe.equal(x, y, 20)),
+        "add": lambda x, y: (x + x) * (1 << 40),
+    }
+
+    def program(p: Party, x: Shared, y: Shared) -> Any:
+        return p.function(lambda x, y: [f(x, y) for f in found.values()])(x, y)
+
+    sim = simulate(program, x, y, fractional_bits=F)
+    out = {name: sim.value(lambda o, i=i: o[i]) for i, name in enumerate(found)}
+
+    def among(name: str, *choices: Any) -> None:
+        # (leaky_relu's truncation rounds by less than an ulp)
+        near = [np.abs(out[name] - c) <= (name == "leaky_relu") for c in choices]
+        assert np.any(near, 0).all(), name
+
+    among("relu", x, 0)
+    among("relu_derivative", 0, 1)
+    among("leaky_relu", x, x / 2)
+    among("abs", x, -x)
+    among("sign", -1 << F, 0, 1 << F)
+    among("maximum", x, y)
+    among("minimum", x, y)
+    among("clip_by_value", x, -1, 1)
+    among("reduce_max", 0, *x.T)
+    among("reduce_min", 0, *x.T)
+    among("argmax", *range(4))
+    assert np.isin(out["max_pool2d"].reshape(-1, 1), np.append(x, 0)).all()
+
+    def modulo(v: Any, k: int) -> Any:
+        return (v + (1 << (k - 1))) % (1 << k) - (1 << (k - 1))
+
+    assert (out["less"] == (modulo(x - y, 20) < 0)).all()
+    assert (out["equal"] == (modulo(x - y, 20) == 0)).all()
+    assert (out["add"] == (x + x) << 40).all()
+    assert (out["relu"] != np.maximum(x, 0)).any()
 
 
 def test_the_example_of_the_page_runs_and_is_right() -> None:

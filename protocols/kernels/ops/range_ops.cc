@@ -33,9 +33,9 @@ REGISTER_OP("TfeBench>RangeDigest")
       return absl::OkStatus();
     });
 
-class RangeDigestOp : public OpKernel {
+class RangeDigestOp : public Kernel {
  public:
-  explicit RangeDigestOp(OpKernelConstruction* c) : OpKernel(c) {
+  explicit RangeDigestOp(OpKernelConstruction* c) : Kernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
     OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer_));
     OP_REQUIRES_OK(c, c->GetAttr("width", &width_));
@@ -45,7 +45,7 @@ class RangeDigestOp : public OpKernel {
                 absl::InvalidArgumentError("RangeDigest compares 1 to 60 bits"));
   }
 
-  void Compute(OpKernelContext* context) override {
+  void Work(OpKernelContext* context) override {
     Call call;
     OP_REQUIRES_OK(context, FindCall(context, &call));
     const Role role = call.session->RoleOf(dealer_);
@@ -56,7 +56,7 @@ class RangeDigestOp : public OpKernel {
                 absl::InvalidArgumentError("RangeDigest: the sizes do not fit"));
     const int64_t rows = share.dim_size(0), n = share.dim_size(1);
     Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, before.shape(), &out));
+    OP_REQUIRES_OK(context, Allocate(context, 0, before.shape(), &out));
     if (rows == 0) return;
     // (A row begins with a block of its own.)
     const int64_t stride = n + n % 2, chunks = (n + kChunk - 1) / kChunk;
