@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +15,7 @@ import pytest
 
 from tests.cluster.conftest import wait_until
 from tfe_bench.cluster.client import Client, PrivateInput, new_job
+from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.errors import JobCancelled, UsageError
 
 if TYPE_CHECKING:
@@ -119,3 +123,107 @@ def test_jobs_leave_no_descriptor_task_thread_or_session(trio: Trio) -> None:
 
     print(baseline)
     wait_until(at_baseline, f"all is as before: {baseline}", 30)
+
+
+class _Process:
+    """What one worker's process holds, read from /proc."""
+
+    def __init__(self, pid: int) -> None:
+        status = Path(f"/proc/{pid}/status").read_text()
+        self.descriptors = len(os.listdir(f"/proc/{pid}/fd"))
+        self.threads = int(status.split("Threads:")[1].split()[0])
+        self.megabytes = int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+    def __str__(self) -> str:
+        return f"{self.descriptors} fds, {self.threads} threads, {self.megabytes:.0f} MB"
+
+
+def _sort(cluster: LocalCluster, rng: np.random.Generator) -> None:
+    keys = rng.integers(-(2**63), 2**63 - 1, int(rng.integers(0, 300)), np.int64)
+    found = cluster.run("sort", {}, {"keys": PrivateInput(keys)}).outputs["keys"]
+    np.testing.assert_array_equal(found, np.sort(keys))
+
+
+def _matmul(cluster: LocalCluster, rng: np.random.Generator) -> None:
+    n = int(rng.integers(1, 40))
+    x, y = (rng.integers(-1000, 1000, (n, n), np.int64) for _ in range(2))
+    inputs = {"x": PrivateInput(x), "y": PrivateInput(y)}
+    [found] = cluster.run("matmul", {}, inputs).outputs.values()
+    np.testing.assert_array_equal(found, x @ y)
+
+
+def _fails(cluster: LocalCluster, rng: np.random.Generator) -> None:
+    with pytest.raises(UsageError):
+        cluster.run("sort", {"repeat": int(rng.integers(1001, 2000))}, _X)
+
+
+def _leaves(cluster: LocalCluster, rng: np.random.Generator) -> None:
+    """Its client goes in the middle."""
+
+    def leave(fraction: float, text: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cluster.run("sort", {"repeat": 1000}, {"keys": PrivateInput(np.arange(500))}, leave)
+
+
+def _is_cancelled(cluster: LocalCluster, rng: np.random.Generator) -> None:
+    job = new_job()
+
+    def cancel(fraction: float, text: str) -> None:
+        cluster.client.cancel(job)
+
+    with pytest.raises(JobCancelled):
+        keys = {"keys": PrivateInput(np.arange(500))}
+        cluster.client.run("sort", {"repeat": 1000}, keys, cancel, job)
+
+
+_MIX = (_sort, _matmul, _sort, _fails, _sort, _leaves, _matmul, _sort, _is_cancelled, _sort)
+
+
+def _held(cluster: LocalCluster) -> list[_Process]:
+    time.sleep(8)  # the last sessions are dropped after 5 s
+    return [_Process(pid) for pid in cluster.pids]
+
+
+def _is_steady(before: list[_Process], after: list[_Process], megabytes: float) -> None:
+    for party, (first, last) in enumerate(zip(before, after, strict=True)):
+        print(f"party {party}: {first} before, {last} after")
+        assert last.descriptors <= first.descriptors + 2
+        # (an idle thread of the pool for what waits is used again)
+        assert last.threads <= first.threads + 12
+        assert last.megabytes <= first.megabytes + megabytes
+
+
+@pytest.mark.slow
+def test_two_hundred_jobs_leave_three_processes_as_they_were(rng: np.random.Generator) -> None:
+    with LocalCluster() as cluster:
+        for kind in 6 * _MIX:
+            kind(cluster, rng)
+        before = _held(cluster)
+        for kind in 20 * _MIX:
+            kind(cluster, rng)
+        _is_steady(before, _held(cluster), MEGABYTES)
+
+
+@pytest.mark.slow
+def test_a_soak(rng: np.random.Generator) -> None:
+    """TFE_BENCH_SOAK_MINUTES (30) of mixed jobs; prints what docs/performance.md says."""
+    minutes = float(os.environ.get("TFE_BENCH_SOAK_MINUTES", "30"))
+    with LocalCluster() as cluster:
+        for kind in 6 * _MIX:
+            kind(cluster, rng)
+        before = _held(cluster)
+        counts: Counter[str] = Counter()
+        began = told = time.monotonic()
+        while time.monotonic() - began < minutes * 60:
+            kind = _MIX[int(rng.integers(len(_MIX)))]
+            kind(cluster, rng)
+            counts[kind.__name__.strip("_")] += 1
+            if time.monotonic() - told > 60:
+                told = time.monotonic()
+                here = "; ".join(str(_Process(pid)) for pid in cluster.pids)
+                print(f"{(told - began) / 60:.0f} min, {counts.total()} jobs: {here}", flush=True)
+        after = _held(cluster)
+        print(f"{minutes:g} minutes, {counts.total()} jobs: {dict(counts)}")
+        _is_steady(before, after, MEGABYTES + counts.total() / 200 * MEGABYTES)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tfe_bench.cli import certs
-from tfe_bench.cluster import tls
+from tfe_bench.cluster import policy, tls
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.policy import RevealRule, WorkerPolicy
 from tfe_bench.errors import ConfigError, PolicyError, SecurityError, UsageError
@@ -119,6 +119,25 @@ def test_elements_are_limited(folder: Path) -> None:
     for count in (1001, -1):
         with pytest.raises(PolicyError, match=f"Received: {count} .*max_elements"):
             policy.permit_elements(count)
+
+
+@pytest.mark.parametrize("name", list(policy._LIMITS))
+def test_every_limit_is_read_and_holds_its_range(folder: Path, name: str) -> None:
+    default, least, most = policy._LIMITS[name]
+
+    def loaded(value: object) -> WorkerPolicy:
+        text = f'party = 1\nkey = "party1.key"\n[limits]\n{name} = {value}\n'
+        return _load(folder, text)
+
+    assert getattr(WorkerPolicy(1), name) == default
+    within = (0.5, 1e9) if type(default) is float else (least, default, min(most, 2**62))
+    for value in within:
+        assert getattr(loaded(value), name) == value
+    outside = [0, -1] if type(default) is float else [least - 1, -1, 2**63 - 1]
+    for value in outside:
+        with pytest.raises(ConfigError, match=rf'"{name}" is .*Received: {value}') as caught:
+            loaded(value)
+        assert f"{default:g}" in str(caught.value) or str(default) in str(caught.value)
 
 
 BAD = {
