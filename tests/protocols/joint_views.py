@@ -1,24 +1,24 @@
 """Whether all that a party receives, taken together, could be made up without any secret.
 
 One message that looks random proves little: two of them may hide behind one mask, or behind a mask
-that their receiver can make.  So the masks are moved, one at a time.  Keys and steps are frozen, so
-that a protocol says the same words in every run; then one word of one pad stream is replaced at both
-of its holders, and what each party receives is compared.
+that their receiver can make.  So the masks are moved, one at a time.  Keys and steps are frozen: a
+protocol then says the same words in every run.  One word of one pad stream is replaced at both of
+its holders, and what each party receives is compared.
 
-A party lacks one of the three keys.  If what it received can be put into an order in which each
+A party lacks one of the three keys.  What it received is to be put into an order in which each
 region (a word, or an element of a packed message) has a pad of that key which moves it and nothing
-that is still to be explained, then the regions are independent and uniform together: given all pads
-but the first, the first region is uniform; without it, so is the second; and so on.  `explain` looks
-for that order.  (That a pad which moves a region makes it uniform is what the statistics of
-test_views.py are about.)  Where there is none, two regions share their only pad, or one has none.
+that is still to be explained.  Then the regions are uniform together: given all pads but the first,
+the first region is uniform; whatever it was, so is the second; and so on.  `explain` looks for that
+order.  Where there is none, two regions share their only pad, or one has none.  (That one pad makes
+one region uniform is what the statistics of test_views.py are about.)
 
-A pad explains a region if it moves its lowest bit, none below, and its highest: so that it covers
-the element, not a part of it.  Elements of packed messages are found by what the pads of their sender
-move: no protocol has to tell its layout.
+A pad explains a region if it moves the region's lowest bit and its highest: it covers the element,
+not a part of it.  The elements of packed messages are found by what the pads of their sender move,
+so that no protocol has to tell its layout.
 
-What `reveal` and `reveal_bits` publish takes the place of the message that led to it (the message is
-the result less what its receiver holds).  A result cannot be explained and need not, where the
-protocol is there to publish it; but no pad that moves it explains anything else.
+What `reveal` and `reveal_bits` publish takes the place of the message that led to it, which is the
+result less what its receiver holds.  A result need not be explained where the protocol is there to
+publish it; but no pad that moves it explains anything else.
 
 All of it is deterministic: the keys are fixed.
 """
@@ -30,7 +30,7 @@ import itertools
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from unittest import mock
@@ -111,7 +111,7 @@ class Stream(NamedTuple):
 
 
 class Pad(NamedTuple):
-    """Words [first, end) of a stream."""
+    """Words [first, end) of a stream; all of them for end 0."""
 
     stream: Stream
     first: int
@@ -120,6 +120,7 @@ class Pad(NamedTuple):
 
 View = dict[Message, Words]
 Moved = dict[Message, int]  # the bits that are others than before
+Heads = Mapping[tuple[Pad, int], Moved]
 
 
 @dataclass
@@ -248,26 +249,31 @@ class _Received:
     def _modular(self, message: Message) -> bool:
         return message.slot == 0 and self._names[message.site] in RESIDUES
 
-    def heads(self) -> set[tuple[Stream, int]]:
-        """Streams, and the bit of their words that must move the highest bit of a region."""
+    def heads(self, left: set[Region] | None = None) -> set[tuple[Pad, int]]:
+        """Pads that move regions, and the bit of theirs that must move the highest of the region's.
+
+        Args:
+            left: regions, if not all.
+        """
         return {
-            (pad.stream, r.end - r.start - 1)
+            (pad, r.end - r.start - 1)
             for pad, moved in self._moves.items()
-            for r in moved
+            for r in (moved if left is None else moved & left)
             if r.end - r.start <= 64
         }
 
-    def _covers(self, pad: Pad, r: Region, heads: Mapping[tuple[Stream, int], Moved]) -> bool:
+    def _covers(self, pad: Pad, r: Region, heads: Heads) -> bool:
         """Whether a pad that moves a region moves all of it."""
         if _permutes(pad.stream, self._names):
             return r.message.slot == -1
         if self._modular(r.message):
             return pad.stream.site == r.message.site
+        bit = r.end - r.start - 1
+        tops = (heads.get((p, bit), {}).get(r.message, 0) for p in (pad, _all_of(pad.stream)))
         low = self._moved[pad][r.message] >> r.start & 1
-        high = heads.get((pad.stream, r.end - r.start - 1), {}).get(r.message, 0) >> r.end - 1 & 1
-        return bool(low and high)
+        return bool(low and any(top >> r.end - 1 & 1 for top in tops))
 
-    def unexplained(self, heads: Mapping[tuple[Stream, int], Moved]) -> list[Region]:
+    def unexplained(self, heads: Heads) -> list[Region]:
         """The regions that have no pad of their own."""
         covers = {
             pad: {r for r in moved if self._covers(pad, r, heads)}
@@ -284,6 +290,10 @@ class _Received:
             f"{self._names[site]} (site {site}, step {step}, iteration {iteration}): {what}, bits "
             f"{r.start} to {r.end}"
         )
+
+
+def _all_of(stream: Stream) -> Pad:
+    return Pad(stream, 0, 0)
 
 
 def _permutes(stream: Stream, names: Mapping[int, str]) -> bool:
@@ -303,6 +313,7 @@ class Row:
         n: elements of each input.
         publishes: whether results of reveal may be left unexplained.
         whole: the protocol makes graphs of its own and runs them.
+        slow: it takes too long for every day; other rows test its sites too.
     """
 
     protocol: Callable[[Party, Shared, Shared], Any]
@@ -312,6 +323,7 @@ class Row:
     fractional_bits: int = 0
     publishes: bool = False
     whole: bool = False
+    slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -377,29 +389,49 @@ class _Experiment:
         self.pads = _pads(log, names)
         self.base: list[View] = [{}, {}, {}]
         self.moved: list[list[Moved]] = [[], [], []]
-        self.tops: list[list[Moved]] = [[], [], []]
         self.received: list[_Received] = []
-        self.heads: list[tuple[Stream, int]] = []
+        self.asked: list[tuple[Pad, int]] = []
+        self.tops: list[list[Moved]] = [[], [], []]
+        self._ends = {pad.stream: pad.end for pad in self.pads}
 
-    def second(self) -> list[tuple[Pad, int]]:
-        """What else is to be changed: to see that pads cover."""
+    def words(self, pad: Pad, bits: int) -> Words:
+        """What is to be added to a stream."""
+        words = np.zeros(pad.end or self._ends[pad.stream], np.uint64)
+        words[pad.first :] = bits
+        return words
+
+    def of_streams(self) -> list[tuple[Pad, int]]:
+        """Pads and bits of theirs to move next: whether they cover regions, for whole streams."""
         for p in range(3):
             moved = dict(zip(self.pads, self.moved[p], strict=True))
             self.received.append(_Received(p, self.base[p], moved, self.log, self.names))
-        self.heads = sorted(set().union(*(r.heads() for r in self.received)))
-        ends = {pad.stream: pad.end for pad in self.pads}
-        return [(Pad(stream, 0, ends[stream]), 1 << bit) for stream, bit in self.heads]
+        every = set().union(*(r.heads() for r in self.received))
+        return self._ask({(_all_of(pad.stream), bit) for pad, bit in every})
+
+    def of_words(self) -> list[tuple[Pad, int]]:
+        """The same for single pads, where two of a stream may have undone each other."""
+        left = (r.heads(set(r.unexplained(self._heads(p)))) for p, r in enumerate(self.received))
+        return self._ask(set().union(*left))
+
+    def _ask(self, heads: set[tuple[Pad, int]]) -> list[tuple[Pad, int]]:
+        self.asked += (more := sorted(heads))
+        return [(pad, 1 << bit) for pad, bit in more]
+
+    def _heads(self, party: int) -> Heads:
+        return dict(zip(self.asked, self.tops[party], strict=True))
 
     def outcome(self, publishes: bool) -> Outcome:
         """What was found."""
-        unexplained, regions = [], []
-        for received, tops in zip(self.received, self.tops, strict=True):
-            bare = received.unexplained(dict(zip(self.heads, tops, strict=True)))
-            regions.append(sum(len(each) for each in received.regions.values()))
-            unexplained.append(
-                [received.text(r) for r in bare if not (publishes and r.message.slot == -1)]
-            )
-        return Outcome(tuple(unexplained), tuple(regions), frozenset(self.names.values()))
+        unexplained = [
+            [
+                received.text(r)
+                for r in received.unexplained(self._heads(p))
+                if not (publishes and r.message.slot == -1)
+            ]
+            for p, received in enumerate(self.received)
+        ]
+        regions = tuple(sum(len(each) for each in r.regions.values()) for r in self.received)
+        return Outcome(tuple(unexplained), regions, frozenset(self.names.values()))
 
 
 def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
@@ -428,8 +460,7 @@ def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
             """What each change to words of a pad makes of what this party receives."""
             found = []
             for pad, bits in changes:
-                words = np.zeros(pad.end, np.uint64)
-                words[pad.first :] = bits
+                words = made.words(pad, bits)
                 replay(party, party._step - start, pad.stream.hi, pad.stream.lo, words)
                 found.append(_difference(made.base[p], run()))
             return found
@@ -446,7 +477,8 @@ def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
             )
             made.base[p] = base
             made.moved[p] = changed([(pad, ALL) for pad in made.pads])
-            made.tops[p] = changed(together(made.second))
+            made.tops[p] += changed(together(made.of_streams))
+            made.tops[p] += changed(together(made.of_words))
         return made
 
     with watch.watching():

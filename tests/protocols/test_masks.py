@@ -255,6 +255,22 @@ def test_numbered_turns_and_python_loops_use_counters_of_their_own(
     assert len(counters) == len(sent) == 2 * 4 * 3  # loops, turns, one send per role
 
 
+@pytest.mark.parametrize("dealer", range(3))
+def test_the_log_has_the_shares_of_a_comparison(dealer: int, rng: np.random.Generator) -> None:
+    """They are made and used inside of its kernels; each of its pads is logged by both holders."""
+
+    def compared(party: Party, x: Shared, y: Shared) -> Any:
+        return party.function(lambda x: compare.msb(party, x, 31, 2))(x)
+
+    pads = log_of(rng, dealer, compared)
+    holders: dict[Any, set[int]] = {}
+    for key, hi, lo, party in pads[["key", "hi", "lo", "party"]].tolist():
+        holders.setdefault((key, hi, lo), set()).add(party)
+    assert len(holders) == 5  # what is dealt, and two for each opening
+    for (key, _, _), parties in holders.items():
+        assert parties == {key, (key + 2) % 3}
+
+
 def test_the_log_shows_a_counter_that_ignores_the_step(rng: np.random.Generator) -> None:
     pads = log_of(rng, 0, few_calls, fault="reuse_counter")
     assert words_under_one_pad(pads) > 0
