@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.errors import ConfigError, UsageError, did_you_mean
+from tfe_bench.errors import ConfigError, TfeBenchError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 GROUP = "tfe_bench.programs"
 # Of an array: no network has more axes, and no kernel takes more words (kernels/ops/kernel.h).
 MOST_AXES, MOST_WORDS = 16, 1 << 33
+_MOST_TEXT = 2000
 
 
 @dataclass(frozen=True)
@@ -119,9 +120,9 @@ class Program:
             or PolicyError). The store may change before the job's turn: `run` asks again.
         late: whether inputs may arrive while it runs; others are refused before `check`.
         size: an upper bound on the 64-bit words of the largest array that a run makes anywhere,
-            inputs, messages and results included; asked after `check` and `permit`. A worker
-            compares it with its limit before it takes any memory. None: nobody knows, and a run
-            is bounded by its inputs and by what each kernel finds of the host's memory.
+            messages and results included; asked, as `permit` is, once both have let a job pass. A
+            worker compares it with its limit before it takes any memory. None: nobody knows, and a
+            run is bounded by its inputs and by what each kernel finds of the host's memory.
         together: how many samples a job brings, if waiting jobs with equal parameters may be run
             as one: their inputs joined along the first axis, their outputs parted again (see
             batching.py). 0 for a job that runs alone.
@@ -138,21 +139,16 @@ class Program:
     late: bool = False
     together: Callable[[Mapping[str, Any], Sequence[InputSpec]], int] | None = None
     needs: Callable[[Mapping[str, Any]], Sequence[str]] = lambda parameters: ()
-    size: Callable[[Mapping[str, Any], Sequence[InputSpec], Store | None], int] | None = None
+    size: Callable[[str, Store, Mapping[str, Any], Sequence[InputSpec]], int] | None = None
 
     def largest(
-        self,
-        parameters: Mapping[str, Any],
-        inputs: Sequence[InputSpec],
-        store: Store | None = None,
+        self, client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
     ) -> int:
-        """Words of the largest array of a run; see `size`.
-
-        Args:
-            store: of the worker, for programs that run what it holds.
-        """
+        """Words of the largest array of a run; see `size`."""
         given = max((_padded(spec.word_shape) for spec in inputs), default=0)
-        return given if self.size is None else max(given, self.size(parameters, inputs, store))
+        if self.size is None:
+            return given
+        return max(given, self.size(client, store, parameters, inputs))
 
     def admit(self, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         """Refuses unfit parameters or inputs before anything runs.
@@ -186,6 +182,11 @@ class Program:
                 f"The program {self.name!r} does not take these parameters and inputs. Received: "
                 f"values of another type ({type(error).__name__})."
             ) from error
+        except TfeBenchError as error:
+            if len(str(error)) <= _MOST_TEXT:
+                raise
+            # What a stranger sent is not sent back at any length.
+            raise type(error)(f"{str(error)[:_MOST_TEXT]}...") from None
 
 
 def installed() -> dict[str, importlib.metadata.EntryPoint]:

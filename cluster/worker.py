@@ -526,7 +526,8 @@ class Worker:
             self.policy.permit_reveal(other, client)
         if program.permit is not None:
             program.permit(client, self._store, header["parameters"], job.inputs)
-        self.policy.permit_largest(program.largest(header["parameters"], job.inputs, self._store))
+        largest = program.largest(client, self._store, header["parameters"], job.inputs)
+        self.policy.permit_largest(largest)
         held = {0: {"l1", "l2"}, 1: {"l1"}, 2: {"l2"}}[(self.party - _DEALER) % 3]
         for spec, given in zip(job.inputs, header["inputs"], strict=True):
             # In words: the limit is about memory.

@@ -101,6 +101,17 @@ def model_cost(s: Setting) -> Cost:
     return _whole_cost(s)
 
 
+def largest(s: Setting) -> int:
+    """An upper bound on the words of the largest array of `run`: a value, or what it sends."""
+    values = max(math.prod(shape) for shape in s.plan.graph.shapes.values())
+    sent = max(
+        max(cost.dealer, cost.e1, cost.e2)
+        for x in s.plan.graph.layers
+        for _, cost in layers.stages(s, x)
+    )
+    return max(2 * s.batch * values, sent // 64)
+
+
 def run(
     party: Party, s: Setting, weights: Mapping[str, Shared], inputs: Sequence[Shared]
 ) -> list[Shared]:

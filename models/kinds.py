@@ -224,7 +224,10 @@ def _pool(x: Shape, options: Options) -> Shape:
     kernel, _ = _pair(options, "ksize"), _pair(options, "strides")
     _need(options["padding"] in ("SAME", "VALID"), 'padding "SAME" or "VALID"', options["padding"])
     windows = windows_of(options)
-    fits = windows.padding == "SAME" or all(k <= n for k, n in zip(kernel, x[:2], strict=True))
+    # Each cell of a window is listed: those outside of the image are no use.
+    fits = all(
+        k <= (2 * n if windows.padding == "SAME" else n) for k, n in zip(kernel, x[:2], strict=True)
+    )
     _need(fits, "windows no larger than the image", [list(kernel), list(x)])
     height, width = (int(windows.size(a, x[a], kernel[a])) for a in (0, 1))
     return height, width, x[2]

@@ -33,9 +33,9 @@ def _nothing(*_: Any) -> None:
     """No condition."""
 
 
-# Words of an operation's largest array for each element of its largest input: what is dealt for a
-# comparison of 64 bits, or for a polynomial, and some more.
-GROWTH = 16
+# Words of the largest array of an operation for each element of its largest input: of what is dealt
+# for comparisons, and for functions that are polynomials after a normalisation.
+GROWTH, FUNCTION_GROWTH = 16, 64
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,9 @@ class Operation:
             alone.
         input_bits: fractional bits of the inputs.
         integers: it takes integers without a scale too.
-        most: an upper bound on the words of its largest array, from a size and options; None:
-            GROWTH for each element of the largest input.
+        growth: an upper bound on the words of its largest array, for each element of the largest
+            input.
+        most: the same from a size and options, where that is not all.
         shrinks: the axes of the size that `ops --scale` makes smaller, alike.
         least: smallest extents of a size.
         per_input: "bytes per element" counts elements of the first input, not of the result.
@@ -85,6 +86,7 @@ class Operation:
     domain: Callable[[Arrays, Options], None] = _nothing
     input_bits: int = FRACTIONAL_BITS
     integers: bool = False
+    growth: int = GROWTH
     most: Callable[[Shape, Options], int] | None = None
     shrinks: tuple[int, ...] = (0,)
     least: Shape = (1,)
@@ -96,7 +98,7 @@ class Operation:
         """An upper bound on the words of the largest array of a run."""
         if self.most is not None:
             return self.most(size, options)
-        return GROWTH * max(math.prod(shape) for shape in self.shapes(size).values())
+        return self.growth * max(math.prod(shape) for shape in self.shapes(size).values())
 
     def check_size(self, size: Shape) -> None:
         """Refuses a size with another number of axes or with too small extents.

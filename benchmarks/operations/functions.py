@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.benchmarks.operations.catalogue import (
+    FUNCTION_GROWTH,
     Array,
     Arrays,
     Options,
@@ -68,6 +69,7 @@ for _name, _exact in (
         inputs=_logits,
         run=_call("activations", _name),
         reference=_exact,
+        growth=FUNCTION_GROWTH,
         tolerance=ulps(2),
         domain=_layer_domain(_name),
         variant="one-round exponential, polynomial",
@@ -94,6 +96,7 @@ register(
     inputs=_logits,
     run=_call("activations", "softmax"),
     reference=_exact_softmax,
+    growth=FUNCTION_GROWTH,
     tolerance=ulps(2),
     options={"profile": "local"},
     check=_check_softmax,
@@ -114,6 +117,7 @@ register(
     },
     run=_call("exponential", "exp"),
     reference=lambda x, _: np.exp(x["x"]),
+    growth=FUNCTION_GROWTH,
     tolerance=relative(29, 1.001),
     variant="one-round",
 )
@@ -134,6 +138,7 @@ register(
     run=_call("logarithm", "log"),
     reference=lambda x, _: np.log(x["x"]),
     # 18 bits of precision are a quarter of an ulp.
+    growth=FUNCTION_GROWTH,
     tolerance=ulps(1.1 + 0.25),
     variant="normalisation, polynomial",
 )
@@ -152,6 +157,7 @@ for _name, _module, _exact in (
         inputs=_positive,
         run=_call(_module, _name),
         reference=_exact,
+        growth=FUNCTION_GROWTH,
         tolerance=relative(20, 1.2),
         variant="normalisation, polynomial",
     )
@@ -172,6 +178,7 @@ register(
     inputs=_quotients,
     run=_call("reciprocal", "divide", "x", "y"),
     reference=lambda x, _: x["x"] / x["y"],
+    growth=FUNCTION_GROWTH,
     tolerance=relative(20, 1.25),
     variant="normalisation, polynomial",
 )
@@ -195,6 +202,7 @@ register(
     inputs=lambda size, rng: {"x": rng.uniform(-7.99, 7.99, size)},
     run=_polyval,
     reference=lambda x, _: np.polyval(_COEFFICIENTS, x["x"]),
+    growth=FUNCTION_GROWTH,
     tolerance=ulps(1.2),
     variant="one round",
 )

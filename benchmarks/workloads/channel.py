@@ -33,7 +33,9 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         raise UsageError(f"channel takes no inputs. Received: {len(inputs)}.")
 
 
-def size(parameters: Mapping[str, Any], inputs: Sequence[InputSpec], store: Store | None) -> int:
+def size(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> int:
     """Words of the bulk transfer."""
     return int(parameters.get("megabytes", _KNOWN["megabytes"])) * 125_000
 

@@ -29,7 +29,9 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     _cost(parameters, inputs[0])  # that of a form that does not exist is refused in words
 
 
-def size(parameters: Mapping[str, Any], inputs: Sequence[InputSpec], store: Store | None) -> int:
+def size(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> int:
     """Words of all that is sent, of which no array has more, and those of the local residues."""
     return max(_cost(parameters, inputs[0]).total // 64, 8 * inputs[0].words)
 

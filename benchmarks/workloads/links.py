@@ -41,7 +41,9 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
             )
 
 
-def size(parameters: Mapping[str, Any], inputs: Sequence[InputSpec], store: Store | None) -> int:
+def size(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> int:
     """Words of the longest transfer."""
     settings = {k: int(parameters.get(k, d)) for k, (d, *_) in _KNOWN.items()}
     return max(settings["kilobytes"] * 1000 // 16, settings["pair_kilobytes"] * 125, 1000)

@@ -26,7 +26,9 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         raise UsageError(f"matmul wants two matrices [m, k] and [k, n]. Received: {shapes}.")
 
 
-def size(parameters: Mapping[str, Any], inputs: Sequence[InputSpec], store: Store | None) -> int:
+def size(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> int:
     """Words of the product."""
     (rows, _), (_, columns) = (spec.shape for spec in inputs)
     return rows * columns

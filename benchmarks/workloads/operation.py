@@ -27,7 +27,9 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     _check_inputs(operation, operation.shapes(shape), inputs)
 
 
-def size(parameters: Mapping[str, Any], inputs: Sequence[InputSpec], store: Store | None) -> int:
+def size(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> int:
     """Words of the operation's largest array."""
     operation = operations.find(str(parameters["operation"]))
     return operation.largest(*_settled(operation, parameters, inputs))

@@ -5,8 +5,9 @@ The client sends the plan, which is public, with the job: an architecture of kno
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfe_bench.benchmarks.harness import check_parameters, measure
 from tfe_bench.cluster import profiles
@@ -17,6 +18,9 @@ from tfe_bench.models.program import RANGE, default_batch, input_names, output_n
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols import shapes
 from tfe_bench.protocols.sharing import Shared
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.store import Store
 
 
 def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
@@ -69,6 +73,21 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         raise UsageError(f"All inputs have one batch. Received: {sorted(counts)}.")
 
 
+def size(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> int:
+    """Words of the largest array of a batch, or of all outputs."""
+    return largest(Plan.of(parameters["plan"]), parameters, inputs[-1].shape[0])
+
+
+def largest(plan: Plan, parameters: Mapping[str, Any], samples: int) -> int:
+    """An upper bound on the words of the largest array of a prediction."""
+    batch = min(samples, int(parameters.get("batch", default_batch(plan))))
+    profile = profiles.get(str(parameters.get("profile", "local"))).plan
+    outputs = max(math.prod(plan.graph.shapes[name]) for name in plan.graph.outputs)
+    return max(execute.largest(execute.tuned(plan, profile, batch)), samples * outputs)
+
+
 def run(context: Context) -> dict[str, Shared]:
     """Predicts for all samples, `batch` at a time; with check_range one output more: RANGE."""
     party, parameters = context.party, context.parameters
@@ -100,4 +119,6 @@ def run(context: Context) -> dict[str, Shared]:
     return dict(zip(names, results, strict=True))
 
 
-PROGRAM = Program("predict", run, check, "predicts with a private model on private inputs")
+PROGRAM = Program(
+    "predict", run, check, "predicts with a private model on private inputs", size=size
+)

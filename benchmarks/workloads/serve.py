@@ -58,6 +58,15 @@ def permit(
     predict.check(_as_predict(parameters, facts), [*kept, *inputs])
 
 
+def size(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> int:
+    """As of the program "predict", with as many samples as may come along from others."""
+    about = store.facts(parameters["name"], client).about
+    samples = MOST_SAMPLES if together(parameters, inputs) else inputs[0].shape[0]
+    return predict.largest(plan_of(about), parameters, samples)
+
+
 def _as_predict(parameters: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
     """The parameters of the program "predict", which is what is run once the weights are there."""
     own = {k: v for k, v in parameters.items() if k not in ("name", "deployment")}
@@ -100,4 +109,6 @@ def together(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> int:
     return inputs[0].shape[0]
 
 
-PROGRAM = Program(SERVE, run, check, "predicts with a kept model", permit=permit, together=together)
+PROGRAM = Program(
+    SERVE, run, check, "predicts with a kept model", permit=permit, together=together, size=size
+)

@@ -40,7 +40,9 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
             )
 
 
-def size(parameters: Mapping[str, Any], inputs: Sequence[InputSpec], store: Store | None) -> int:
+def size(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> int:
     """Words of the largest array of the sort."""
     from tfe_bench.protocols.sort import largest
 

@@ -6,12 +6,14 @@ and weights leave for the client that ordered the job, or stay here as a deploye
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.benchmarks import tracing
 from tfe_bench.benchmarks.harness import begin_together, metered
+from tfe_bench.benchmarks.operations.catalogue import FUNCTION_GROWTH, GROWTH
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.cluster.store import CHECKPOINTS, Store
@@ -65,6 +67,33 @@ def permit(
 def needs(parameters: Mapping[str, Any]) -> Sequence[str]:
     """The program whose work is done at the end: a trained model that stays is a deployed one."""
     return () if parameters.get("deploy") is None else (DEPLOY,)
+
+
+def size(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> int:
+    """Words of all rows, or of what is made of a batch of them, of test rows or of weights."""
+    order = Order.of(parameters)
+    recipe = order.recipe
+    graph = recipe.graph
+    largest = max(math.prod(shape) for shape in graph.shapes.values())
+    curved = [x.name for x in graph.layers if x.op in ("sigmoid", "tanh", "softmax")]
+    smooth = max(math.prod(graph.shapes[name]) for name in (*graph.outputs, *curved))
+    weights = max((w.size for w in graph.arrays().values()), default=0)
+    features = max(math.prod(recipe.input_shape), math.prod(recipe.output_shape))
+    return max(
+        GROWTH * max(recipe.batch * largest, _tested(order) * largest),
+        FUNCTION_GROWTH * max(recipe.batch, _tested(order)) * smooth,
+        (FUNCTION_GROWTH if recipe.optimizer.adaptive else GROWTH) * weights,
+        (order.rows + order.holdout) * features,
+    )
+
+
+def _tested(order: Order) -> int:
+    """Rows that are evaluated at once."""
+    largest = max((math.prod(shape) for shape in order.recipe.graph.shapes.values()), default=1)
+    most = max(1, min(_MOST_TESTED, _MOST_ELEMENTS // largest))
+    return min(most, order.test + order.holdout)
 
 
 def run(context: Context) -> dict[str, Shared]:
@@ -250,8 +279,7 @@ class _Training:
         started = time.perf_counter()
         x, y = self._feed.test
         count = int(x.shape[0])
-        largest = max((_size(s) for s in self._recipe.graph.shapes.values()), default=1)
-        size = max(1, min(_MOST_TESTED, _MOST_ELEMENTS // largest))
+        size = _tested(self._order)
         party, recipe, setting = self._party, self._recipe, self._setting
         scored = party.cached_function(
             "score", lambda: lambda held, a, b: scores.score(party, recipe, setting, held, a, b)
@@ -356,13 +384,6 @@ class _Training:
         begin_together(party)
 
 
-def _size(shape: Sequence[int]) -> int:
-    found = 1
-    for n in shape:
-        found *= n
-    return found
-
-
 PROGRAM = Program(
     "train",
     run,
@@ -371,4 +392,5 @@ PROGRAM = Program(
     permit=permit,
     late=True,
     needs=needs,
+    size=size,
 )

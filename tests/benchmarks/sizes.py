@@ -1,0 +1,32 @@
+"""How large the arrays of traced graphs are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from tfe_bench.protocols.party import PrivateFunction
+
+
+@contextlib.contextmanager
+def traced() -> Iterator[list[tuple[float, str]]]:
+    """(words, op) of every array in the graphs that parties trace meanwhile, if its size is known.
+
+    A message that the dealer makes has its size where it is received.
+    """
+    found: list[tuple[float, str]] = []
+    trace = PrivateFunction._trace
+
+    def watched(self: PrivateFunction, *arguments: Any) -> Any:
+        traced = trace(self, *arguments)
+        for op in traced[0].graph.get_operations():
+            for t in op.outputs:
+                count = t.shape.num_elements()
+                if count is not None:
+                    found.append((count * t.dtype.size / 8, op.type))
+        return traced
+
+    with mock.patch.object(PrivateFunction, "_trace", watched):
+        yield found

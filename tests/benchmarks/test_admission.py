@@ -1,0 +1,311 @@
+"""What strangers order is refused in words, before it costs anything, or is known in its size."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.benchmarks import sizes
+from tfe_bench.benchmarks import operations
+from tfe_bench.benchmarks.workloads import predict, train
+from tfe_bench.cluster import jobs
+from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.cluster.policy import WorkerPolicy
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
+from tfe_bench.models import owners, service, weights
+from tfe_bench.models.order import Order
+from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.training.recipe import Recipe
+
+HUGE = 1 << 40
+SHAPES: list[Any] = [
+    (),
+    (0,),
+    (HUGE,),
+    (HUGE, 0),
+    (0, HUGE),
+    (1 << 20, 0),
+    (1 << 31, 0, 1 << 31),
+    (1 << 16, 1 << 16),
+    (-1,),
+    (-(1 << 63), 1),
+    (1 << 64,),
+    (10**30, 0),
+    (1,) * 40,
+    (1.5,),
+    ("4",),
+    (True,),
+    (None,),
+    ([3],),
+]
+VALUES: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    1 << 31,
+    1 << 62,
+    10**30,
+    -(10**30),
+    1e308,
+    math.nan,
+    -math.inf,
+    "",
+    "abc",
+    "x" * 100_000,
+    [],
+    {},
+    [HUGE],
+    [[HUGE, HUGE], [1]],
+    {"a": {"b": [None]}},
+    [0] * 10_000,
+]
+
+
+class NoStore:
+    """A worker that keeps nothing."""
+
+    party = 0
+
+    def facts(self, name: str, client: str) -> Any:
+        raise UsageError("nothing is kept")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a client orders."""
+
+    program: str
+    parameters: Mapping[str, Any]
+    inputs: tuple[InputSpec, ...]
+
+
+def _model() -> tuple[Any, PrivateModel]:
+    import keras
+
+    layers = [
+        keras.Input((6, 6, 1)),
+        keras.layers.Conv2D(2, 3, activation="relu"),
+        keras.layers.MaxPooling2D(2),
+        keras.layers.Flatten(),
+        keras.layers.Dense(3, activation="softmax"),
+    ]
+    model = keras.Sequential(layers)
+    return model, convert(model, np.random.default_rng(2).uniform(0, 1, (8, 6, 6, 1)))
+
+
+@pytest.fixture(scope="module")
+def ordinary() -> list[Job]:
+    """A job of every installed program, and of every operation of the catalogue."""
+    model, private = _model()
+    plan = private.plan
+    about = {"plan": plan.header(), "bounds": private.bounds, "preprocessing": None}
+    keep = {"name": "a", "clients": ["b"], "replace": False, "deployment": "0" * 32}
+    samples = (InputSpec("input0", (2, 6, 6, 1), plan.fraction),)
+    recipe = Recipe.build(model, "adam", "categorical_crossentropy", 2)
+    order = Order(recipe, 1, 4, 0, "0" * 32, test=2)
+    data = {"rows": 4, "x": [3], "y": [], "target": "numeric", "classes": 1, "columns": ["a"]}
+    data["target"] = next(iter(owners.TARGETS))
+    rows = (InputSpec("x", (4, 3), 16), InputSpec("y", (4,), owners.LABEL_BITS))
+    found = [
+        Job("sort", {"algorithm": "quick", "profile": "lan", "descending": True}, (_x("keys", 9),)),
+        Job("channel", {"rounds": 2, "megabytes": 1, "repeat": 1}, ()),
+        Job("links", {"pings": 1, "kilobytes": 1, "turns": 1, "pair_kilobytes": 1}, ()),
+        Job("matmul", {"repeat": 1, "warm_up": 0}, (_x("x", 2, 3), _x("y", 3, 4))),
+        Job("exp", {"method": "taylor", "iterations": 8, "clamp": "none"}, (_x("x", 5),)),
+        Job("deploy", {**keep, "about": about}, tuple(service.weight_specs(plan))),
+        Job("undeploy", {"name": "a"}, ()),
+        Job("serve", {"name": "a", "deployment": "0" * 32, "batch": 2}, samples),
+        Job(
+            "predict", {"plan": plan.header(), "batch": 2}, (*service.weight_specs(plan), *samples)
+        ),
+        Job("train", order.header(), tuple(order.wanted())),
+        Job("provide", {**keep, "about": data}, rows),
+        Job("withdraw", {"name": "a"}, ()),
+    ]
+    extents = {1: (9,), 2: (3, 5), 3: (3, 4, 5), 4: (1, 6, 6, 4)}
+    for name, operation in operations.OPERATIONS.items():
+        shapes = operation.shapes(extents[len(operation.size)])
+        specs = tuple(InputSpec(n, s, operation.input_bits) for n, s in shapes.items())
+        options = {**operation.options, **({"k": 2} if "k" in operation.options else {})}
+        found.append(Job("operation", {"operation": name, **options}, specs))
+    return [Job(j.program, json.loads(json.dumps(j.parameters)), j.inputs) for j in found]
+
+
+def _x(name: str, *shape: int) -> InputSpec:
+    return InputSpec(name, shape, 16)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of a JSON value, the long lists' first ones only."""
+    yield path
+    if isinstance(value, dict):
+        for key in list(value)[:40]:
+            yield from _places(value[key], (*path, key))
+    elif isinstance(value, list):
+        for i in range(min(2, len(value))):
+            yield from _places(value[i], (*path, i))
+
+
+def _changed(value: Any, path: Sequence[Any], other: Any) -> Any:
+    if not path:
+        return other
+    changed = copy.copy(value)
+    changed[path[0]] = _changed(value[path[0]], path[1:], other)
+    return changed
+
+
+def _largest(job: Job, program: Program, inputs: Sequence[InputSpec], parameters: Any) -> int:
+    program.admit(parameters, inputs)
+    return program.largest("client", NoStore(), parameters, inputs)  # type: ignore[arg-type]
+
+
+def _outcome(job: Job, program: Program, inputs: Any, parameters: Any) -> str:
+    """ "": refused in words, or admitted with a known size; else what came instead."""
+    try:
+        specs = [InputSpec(**{**vars(spec), **change}) for spec, change in inputs]
+        largest = _largest(job, program, specs, parameters)
+    except TfeBenchError as error:
+        return "" if len(str(error)) < 3000 else f"a text of {len(str(error))} characters"
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:200]}"
+    words = max((spec.words for spec in specs), default=0)
+    return "" if type(largest) is int and largest >= words else f"a size of {largest!r}"
+
+
+def test_every_installed_program_says_how_large_it_gets_or_holds_its_inputs_alone() -> None:
+    unknown = {name for name in jobs.installed() if jobs.load(name).size is None}
+    assert unknown == {"deploy", "undeploy", "provide", "withdraw"}
+
+
+def test_what_is_ordered_ordinarily_is_admitted(ordinary: list[Job]) -> None:
+    assert {job.program for job in ordinary} == set(jobs.installed())
+    for job in ordinary:
+        if job.program != "serve":  # for which something is kept
+            assert _largest(job, jobs.load(job.program), job.inputs, job.parameters) < 1 << 26
+
+
+def test_hostile_orders_are_refused_in_words_and_cost_nothing(
+    ordinary: list[Job], seed: int
+) -> None:
+    _hostile(ordinary, seed, 0.1)
+
+
+@pytest.mark.slow
+def test_all_hostile_orders_are_refused_in_words_and_cost_nothing(
+    ordinary: list[Job], seed: int
+) -> None:
+    _hostile(ordinary, seed, 1.0)
+
+
+def _hostile(ordinary: list[Job], seed: int, share: float) -> None:
+    rng = np.random.default_rng(seed)
+    wrong: dict[str, str] = {}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for job in ordinary:
+        program = jobs.load(job.program)
+        plain = [(spec, {}) for spec in job.inputs]
+        for path in _places(job.parameters):
+            for value in VALUES:
+                if rng.random() < share:
+                    parameters = _changed(job.parameters, path, value)
+                    found = _outcome(job, program, plain, parameters)
+                    if found:
+                        wrong[f"{job.program} {path} {str(value)[:40]}"] = found
+        every = [plain[:-1], [*plain, *plain[:1]], [(_x("z", 1), {}), *plain]]
+        for i in range(len(plain)):
+            changes: list[dict[str, Any]] = [{"shape": shape} for shape in SHAPES]
+            changes += [{"fractional_bits": v} for v in VALUES] + [{"name": "z"}, {"limbs": 2}]
+            spec = plain[i][0]
+            every += [[*plain[:i], (spec, c), *plain[i + 1 :]] for c in changes]
+        # all inputs at once: so they may fit each other
+        every += [[(spec, {"shape": shape}) for spec, _ in plain] for shape in SHAPES]
+        for inputs in every:
+            found = _outcome(job, program, inputs, job.parameters)
+            if found:
+                wrong[f"{job.program} {[c for _, c in inputs]}"] = found
+    assert wrong == {}
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB
+
+
+@pytest.mark.parametrize("sizes", [(HUGE, 0), (1 << 20, 0)])
+def test_matrices_without_elements_whose_product_has_many_are_refused(
+    sizes: tuple[int, int],
+) -> None:
+    policy, program = WorkerPolicy.for_local(0, None), jobs.load("matmul")
+    with pytest.raises(TfeBenchError, match=r"words|at most"):
+        inputs = [InputSpec("x", sizes, 16), InputSpec("y", sizes[::-1], 16)]
+        program.admit({}, inputs)
+        policy.permit_largest(program.largest("", NoStore(), {}, inputs))  # type: ignore[arg-type]
+
+
+def test_a_program_of_ones_own_is_admitted_by_its_inputs() -> None:
+    program = Program("own", lambda context: {})
+    specs = [InputSpec("a", (3, 0, 5), 0), InputSpec("b", (4,), 0)]
+    program.admit({"anything": 1}, specs)
+    assert program.largest("", NoStore(), {}, specs) == 15  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="different names"):
+        program.admit({}, [specs[0], specs[0]])
+    for parameters in ([], None, "x", 3):
+        with pytest.raises(UsageError, match="have names"):
+            program.admit(parameters, [])  # type: ignore[arg-type]
+
+
+def test_a_limit_of_growth_times_the_largest_input(tmp_path: Any) -> None:
+    policy = WorkerPolicy(0, max_elements=10)
+    policy.permit_largest(160)
+    with pytest.raises(PolicyError, match=r"up to 161 words, the limit is 160.*max_elements"):
+        policy.permit_largest(161)
+
+
+# ---- the sizes are upper bounds of what is made
+
+
+def _measured(job: Job, program: Program, inputs: Mapping[str, Any]) -> float:
+    """Words of the largest array of a run in this process."""
+    specs = {spec.name: spec for spec in job.inputs}
+
+    def of_party(party: Any, *shares: Any) -> Any:
+        from dataclasses import replace
+
+        held = {
+            name: replace(share, fractional_bits=specs[name].fractional_bits)
+            for name, share in zip(inputs, shares, strict=True)
+        }
+        context = Context(party, job.parameters, held, lambda fraction, text="": None)
+        return list(program.run(context).values())
+
+    with sizes.traced() as arrays:
+        simulate(of_party, *inputs.values())
+    return max(arrays)[0]
+
+
+def test_a_prediction_makes_no_larger_array_than_it_says(
+    ordinary: list[Job], rng: np.random.Generator
+) -> None:
+    job = next(job for job in ordinary if job.program == "predict")
+    _, private = _model()
+    arrays = {weights.input_name(i): w for i, w in enumerate(weights.encode(private.plan))}
+    arrays["input0"] = rng.integers(0, 1 << 16, (2, 6, 6, 1))
+    parameters = {**job.parameters, "repeat": 1, "warm_up": 0}
+    job = Job("predict", parameters, job.inputs)
+    found = _measured(job, predict.PROGRAM, arrays)
+    assert found <= _largest(job, predict.PROGRAM, job.inputs, job.parameters) < 50 * found
+
+
+def test_a_training_makes_no_larger_array_than_it_says(
+    ordinary: list[Job], rng: np.random.Generator
+) -> None:
+    job = next(job for job in ordinary if job.program == "train")
+    arrays = {spec.name: rng.integers(0, 1 << 10, spec.shape) for spec in job.inputs}
+    found = _measured(job, train.PROGRAM, arrays)
+    assert found <= _largest(job, train.PROGRAM, job.inputs, job.parameters) < 100 * found
