@@ -13,7 +13,7 @@ import pytest
 
 from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.cluster.launch import LocalCluster
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.protocols.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
@@ -117,6 +117,18 @@ def test_inputs_that_do_not_fit_each_other_are_refused(shared_cluster: LocalClus
         _sort(shared_cluster, keys, payload=_keys(8))
     with pytest.raises(UsageError, match='"keys"'):
         shared_cluster.run("sort", {}, {"keyz": PrivateInput(keys)})
+    _assert_sorted(_sort(shared_cluster, keys), keys)
+
+
+@pytest.mark.parametrize("sizes", [(1 << 40, 0), (1 << 20, 0), (0, 1 << 40)])
+def test_a_job_without_a_byte_ends_no_worker(
+    shared_cluster: LocalCluster, sizes: tuple[int, int]
+) -> None:
+    factors = {"x": np.zeros(sizes, np.int64), "y": np.zeros(sizes[::-1], np.int64)}
+    inputs = {name: PrivateInput(ring) for name, ring in factors.items()}
+    with pytest.raises((UsageError, PolicyError), match=r"of shape \[|arrays of up to \d+ words"):
+        shared_cluster.run("matmul", {}, inputs)
+    keys = _keys(9)
     _assert_sorted(_sort(shared_cluster, keys), keys)
 
 

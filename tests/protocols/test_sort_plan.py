@@ -159,15 +159,23 @@ int main(int, char** argv) {
 """
 
 
+def test_more_pairs_than_memory_holds_are_refused() -> None:
+    with (
+        SortPlan(1, 1 << 22, 1 << 22, 20_000.0) as plan,
+        pytest.raises(UsageError, match="does not hold the comparisons"),
+    ):
+        next(plan.levels())
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="wants g++")
 def test_contradictory_answers_end_the_plan_in_some_permutation_and_harm_no_memory(
     tmp_path: Path, seed: int
 ) -> None:
     program = tmp_path / "inconsistent"
-    core = ROOT / "protocols/kernels/core/sort_plan.cc"
+    core = [str(ROOT / "protocols/kernels/core" / f"{name}.cc") for name in ("sort_plan", "memory")]
     flags = ["-std=c++17", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     subprocess.run(
-        ["g++", *flags, "-I", str(ROOT), "-x", "c++", "-", str(core), "-o", str(program)],
+        ["g++", *flags, "-I", str(ROOT), "-x", "c++", "-", *core, "-o", str(program)],
         input=INCONSISTENT.encode(),
         check=True,
     )

@@ -33,7 +33,7 @@ std::vector<int32_t> RankAll(const int32_t* elements, int64_t size, Less less) {
 
 SortPlan::SortPlan(int64_t rows, int64_t n, int64_t all_pairs_at, double round_cost)
     : all_pairs_at_(std::max<int64_t>(2, all_pairs_at)), round_cost_(round_cost) {
-  order_.resize(rows * n);
+  order_.resize(CheckedWords(rows, n));  // (half words)
   for (int64_t i = 0; i < rows * n; ++i) order_[i] = static_cast<int32_t>(i);
   if (n > 1) {
     for (int64_t r = 0; r < rows; ++r) segments_.push_back({r * n, (r + 1) * n, {}, kAllPairs, 0, 0});
