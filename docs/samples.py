@@ -70,7 +70,7 @@ _UNLIKE = (
     (re.compile(r"[+-]?[\d.,]+ (B|kB|MB|GB|TB)\b"), "SIZE"),
     (re.compile(r"[\d.,]+ [KMG]?bit/s\b"), "RATE"),
     (re.compile(r"^machine .*$", re.MULTILINE), "machine"),
-    (re.compile(r"-{2,}"), "--"),
+    (re.compile(r"[-\u2500-\u257f]{2,}"), "--"),  # lines of a table
     (re.compile(r"[\d,]+ cold / [\d,]+ run-ahead|^messages .*$", re.MULTILINE), "COUNT"),
 )
 _NUMBER = re.compile(r"-?\d+\.\d*(?:[eE][+-]?\d+)?")
