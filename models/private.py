@@ -237,7 +237,8 @@ def convert(
         ranges: instead of samples, the largest |v|: a number, or numbers by layer.  Without
             either, each layer takes |v| < 2^14 (at 16 fractional bits); beyond, results are wrong.
         fractional_bits: 8 to 20.
-        margin: private inputs may exceed the samples' ranges by this factor.
+        margin: private inputs may exceed the samples' ranges by this factor: every value may be so
+            many times the largest on the samples, and as large as on the samples times +-margin.
 
     Error: each layer rounds its values by less than 2^-16 and its weights by 2^-17 or 2^-15 of the
         largest, whichever is less; `PrivateModel.agreement` measures what becomes of that.

@@ -66,7 +66,7 @@ def everything() -> Any:
     y = L.Dropout(0.5)(y)
     y = L.Reshape((4, -1))(y)
     y = L.Dense(3)(y)
-    y = L.Multiply()([L.Softmax()(y), L.Activation("sigmoid")(y)])
+    y = L.Multiply()([L.Softmax()(y), L.Activation("sigmoid")(y), y])
     y = L.Flatten()(y)
     head = keras.Sequential([L.Input((12,)), L.Dense(5, activation="leaky_relu"), L.Dense(3)])
     z = head(y)
