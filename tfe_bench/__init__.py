@@ -1,8 +1,14 @@
 """Secure three-party computation as TensorFlow graphs, and what it costs."""
 
+import os as _os
 from importlib import import_module as _import_module
 from pathlib import Path as _Path
 from typing import TYPE_CHECKING
+
+# What TensorFlow and gRPC log of themselves is no result of ours: errors of ours say what is wrong
+# in words.  Whoever wants to read it sets these before, or imports tensorflow first.
+_os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+_os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 _HERE = _Path(__file__).resolve().parent
 if not (_HERE / "protocols").is_dir():  # a checkout without symbolic links
