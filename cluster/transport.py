@@ -290,7 +290,9 @@ async def hang_up(channel: Any, call: Any = None, linger: float = 0.0) -> None:
         # Where a write fails because the other side has ended, grpc.aio takes the call for done,
         # and its cancel() for not needed.  The call below it lives on with its connection as long
         # as one message lies unread.
-        call._cython_call.cancel("hung up")
+        inner = getattr(call, "_cython_call", None)
+        if inner is not None:
+            inner.cancel("hung up")
     await channel.close()
 
 

@@ -23,7 +23,7 @@ MODELS = "Models"  # the deployed models that a client may use
 
 CHUNK_BYTES = 1 << 20
 # No message to a worker is larger: a chunk, a blob between workers, or a job's submission.
-MOST_MESSAGE_BYTES = 2 << 20
+MOST_MESSAGE_BYTES = 4 << 20
 # Nor one to a client: a trace, or a list of what is kept.
 MOST_ANSWER_BYTES = 1 << 28
 _EVENT, _DATA = b"E", b"D"

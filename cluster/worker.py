@@ -15,6 +15,7 @@ import hashlib
 import logging
 import math
 import queue
+import socket
 import threading
 import time
 import traceback
@@ -77,6 +78,14 @@ log = logging.getLogger("tfe_bench.worker")
 def pair_key(a: int, b: int) -> int:
     """Index j of the key k_j that parties a and b share (k_j: parties j and j-1)."""
     return {frozenset((0, 2)): 0, frozenset((0, 1)): 1, frozenset((1, 2)): 2}[frozenset((a, b))]
+
+
+def _addresses(host: str) -> int:
+    """How many addresses a host's name stands for."""
+    try:
+        return len({found[4][0] for found in socket.getaddrinfo(host, None)}) or 1
+    except OSError:
+        return 1  # gRPC will say that it cannot listen there
 
 
 def _leave(job: Job, _: Any) -> None:
@@ -146,10 +155,12 @@ class Worker:
     async def _start_server(self, host: str) -> grpc.aio.Server:
         # What waits (for a client, a job, an event) does so in these threads, not on the loop.
         self._loop.set_default_executor(ThreadPoolExecutor(_RPC_THREADS, "tfe-rpc"))
+        # (gRPC counts the connections of each address of the host by themselves)
+        share = max(1, self.policy.max_connections // _addresses(host))
         server = grpc.aio.server(
             options=[
                 *CHANNEL_OPTIONS,
-                ("grpc.max_allowed_incoming_connections", self.policy.max_connections),
+                ("grpc.max_allowed_incoming_connections", share),
                 ("grpc.max_concurrent_streams", _CALLS_PER_CONNECTION),
             ]
         )

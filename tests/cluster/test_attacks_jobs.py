@@ -175,7 +175,7 @@ def test_a_large_first_message_is_refused(trio: Trio, method: str, megabytes: in
 
 def test_an_honest_client_says_itself_that_a_submission_is_too_large(trio: Trio) -> None:
     with pytest.raises(UsageError, match=f"at most {wire.MOST_MESSAGE_BYTES} bytes"):
-        trio.client("analyst").run("plain", {"note": "x" * 3 * MEGABYTE}, _X)
+        trio.client("analyst").run("plain", {"note": "x" * 5 * MEGABYTE}, _X)
 
 
 def test_inputs_are_limited_in_number_and_bytes(trio: Trio) -> None:
