@@ -956,12 +956,14 @@ class Worker:
         """Sends this party's parts of a result: the client alone puts them together."""
         import numpy as np
 
+        from tfe_bench.protocols.sharing import Shared
+
+        shared = isinstance(value, Shared)
+        if not shared or value.limbs not in (1, 2) or value.ring_bits != 64 * value.limbs:
+            shown = repr(value) if shared else type(value).__name__
+            raise UsageError(f"A program returns values over Z_2^64 or Z_2^128. Received: {shown}.")
         role = (self.party - value.dealer) % 3
         parts = ("l1", "l2") if role == 0 else ("m",)
-        if value.limbs not in (1, 2) or value.ring_bits != 64 * value.limbs:
-            raise UsageError(
-                f"A program returns values over Z_2^64 or Z_2^128. Received: {value!r}."
-            )
         arrays = [np.asarray(getattr(value, part), np.int64, order="C") for part in parts]
         shape = list(arrays[0].shape if value.limbs == 1 else arrays[0].shape[:-1])
         digest = ""
