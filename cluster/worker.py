@@ -1099,7 +1099,17 @@ class Worker:
         return inputs
 
     def _result_parts(self, value: Any) -> tuple[str, ...]:
-        """Which parts of a result this party has, as far as a client needs them."""
+        """Which parts of a result this party has, as far as a client needs them.
+
+        Raises:
+            UsageError: it is nothing that can be revealed: bits, or a value of a small ring.
+        """
+        from tfe_bench.protocols.sharing import Shared
+
+        shared = isinstance(value, Shared)
+        if not shared or value.limbs not in (1, 2) or value.ring_bits != 64 * value.limbs:
+            shown = repr(value) if shared else type(value).__name__
+            raise UsageError(f"A program returns values over Z_2^64 or Z_2^128. Received: {shown}.")
         return ("l1", "l2") if (self.party - value.dealer) % 3 == 0 else ("m",)
 
     def _result_bytes(self, outputs: Mapping[str, Any]) -> int:
@@ -1115,12 +1125,8 @@ class Worker:
         """Sends this party's parts of a result: the client alone puts them together."""
         import numpy as np
 
-        role = (self.party - value.dealer) % 3
         parts = self._result_parts(value)
-        if value.limbs not in (1, 2) or value.ring_bits != 64 * value.limbs:
-            raise UsageError(
-                f"A program returns values over Z_2^64 or Z_2^128. Received: {value!r}."
-            )
+        role = (self.party - value.dealer) % 3
         arrays = [np.asarray(getattr(value, part), np.int64, order="C") for part in parts]
         shape = list(arrays[0].shape if value.limbs == 1 else arrays[0].shape[:-1])
         digest = ""

@@ -231,6 +231,12 @@ def capped_relu(party: Party, x: Shared, most: int, bits: int, openings: int | N
     Raises:
         UsageError: the comparison has no room for most.
     """
+    width = bits if x.ring_bits == 64 else x.ring_bits
+    if most >> (width - 1):
+        raise UsageError(
+            f"A ReLU capped at {most} ring units wants {most.bit_length() + 2} bits or more. "
+            f"Received: {width}."
+        )
     both = relu.relu(party, _and_lowered(x, most), bits, openings)
     return both.map(lambda a: a[0] - a[1])
 
@@ -239,12 +245,6 @@ def _and_lowered(x: Shared, most: int) -> Shared:
     """[x, x - most]"""
     import tensorflow as tf
 
-    width = bits if x.ring_bits == 64 else x.ring_bits
-    if most >> (width - 1):
-        raise UsageError(
-            f"A ReLU capped at {most} ring units wants {most.bit_length() + 2} bits or more. "
-            f"Received: {width}."
-        )
     shift = tf.constant([0, most], tf.int64)
     two = x.map(lambda a: tf.stack([a, a]))
     if two.m is None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import queue
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,15 @@ import pytest
 from tfe_bench.cluster import wire
 from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.cluster.launch import LocalCluster
-from tfe_bench.cluster.worker import _check_copies
-from tfe_bench.errors import PolicyError, ProtocolError, TfeBenchError, VersionMismatch
+from tfe_bench.cluster.worker import Worker, _check_copies
+from tfe_bench.errors import (
+    PolicyError,
+    ProtocolError,
+    TfeBenchError,
+    UsageError,
+    VersionMismatch,
+)
+from tfe_bench.protocols.sharing import EvaluatorBits, MaskedBits, Shared
 
 Change = Callable[[bytes], list[bytes]]
 KEYS = np.arange(40, dtype=np.int64)[::-1].copy()
@@ -240,3 +249,32 @@ def test_only_the_two_holders_of_a_part_compare_it() -> None:
     assert told == [{(0, 1), (1, 0)}, {(0, 2), (2, 0)}, {(1, 2), (2, 1)}]
     assert all(len(digest) == hashlib.sha256().digest_size for digest in base.values())
     assert base[1, 2] == base[2, 1]
+
+
+# ---- results
+
+
+def _given_to_client(party: int, value: Any) -> int:
+    """How many events a result makes at a party."""
+    job = SimpleNamespace(events=queue.Queue())
+    Worker._reveal_to_client(SimpleNamespace(party=party), job, "y", value)  # type: ignore[arg-type]
+    return job.events.qsize()
+
+
+@pytest.mark.parametrize("party", range(3))
+def test_a_result_for_a_client_is_over_the_whole_ring_or_refused(party: int) -> None:
+    """The other bits of a word may hold more than the result says."""
+    words = np.arange(4)
+    refused = [
+        *(Shared(words, words, words, bits=bits) for bits in range(2, 64)),
+        *(Shared(words, words, words, limbs=2, bits=bits) for bits in range(65, 128)),
+        MaskedBits(words, words, 4),
+        EvaluatorBits(words, None, 4),
+        words,
+    ]
+    for value in refused:
+        with pytest.raises(UsageError, match="returns values over") as error:
+            _given_to_client(party, value)
+        assert "1 2" not in str(error.value)
+    for value in (Shared(words, words, words), Shared(words, words, words, limbs=2)):
+        assert _given_to_client(party, value) >= 1
