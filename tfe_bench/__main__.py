@@ -39,7 +39,7 @@ def make_parser() -> Any:
         worker,
     )
 
-    class Parser(argparse_flags.ArgumentParser):  # type: ignore[misc]
+    class Parser(argparse_flags.ArgumentParser):
         """Also of each command: every `type=int` takes 1e6 and 2^20."""
 
         def __init__(self, **options: Any) -> None:

@@ -54,7 +54,7 @@ def test_every_option_of_integers_of_every_command_reads_them_so() -> None:
         for action in parser._actions:
             if action.type is int:
                 count += 1
-                assert parser._registry_get("type", int, int) is common.whole_number, action.dest  # type: ignore[attr-defined]
+                assert parser._registry_get("type", int, int) is common.whole_number, action.dest
     assert count > 20
     parsed = make_parser().parse_args(["train", "linear", "--limit", "1e4", "--batch", "2^5"])
     assert (parsed.limit, parsed.batch) == (10_000, 32)

@@ -30,9 +30,11 @@ def whole_number(text: str) -> int:
         argparse.ArgumentTypeError: it is none.
     """
     if power := _POWER.fullmatch(text):
-        return int(power[1]) ** int(power[2])
+        base, exponent = int(power[1]), int(power[2])
+        return int(base**exponent)
     if found := _WHOLE.fullmatch(text.replace("_", "")):
-        digits, decimals, exponent = found[1], (found[2] or "").rstrip("0"), int(found[3] or 0)
+        digits, decimals = found[1], (found[2] or "").rstrip("0")
+        exponent = int(found[3] or 0)
         if len(digits) <= 100 and len(decimals) <= exponent:
             return int(digits + decimals.ljust(exponent, "0"))
     raise argparse.ArgumentTypeError(
@@ -277,7 +279,7 @@ def report(
     result: JobResult,
     parameters: Mapping[str, Any],
     correct: bool,
-    max_error: float,
+    max_error: float | None,
     fractional_bits: int,
     ring: int | None = None,
     agreement: Mapping[str, Any] | None = None,

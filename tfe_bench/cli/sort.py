@@ -200,4 +200,5 @@ def _write(path: Path, work: _Work, result: JobResult) -> None:
     if len(table) > 1:
         data.write_table(path, table)
     else:
-        data.write_result(path, *reversed(table.popitem()))
+        name, keys = table.popitem()
+        data.write_result(path, keys, name)
