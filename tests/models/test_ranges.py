@@ -26,7 +26,7 @@ FACTORS = np.array([1, ranges.MARGIN, -ranges.MARGIN, -0.3])
 
 def moved(samples: Array) -> Array:
     """One sample times each of FACTORS."""
-    return samples[: len(FACTORS)] * FACTORS.reshape(-1, *[1] * (samples.ndim - 1))
+    return np.asarray(samples[: len(FACTORS)] * FACTORS.reshape(-1, *[1] * (samples.ndim - 1)))
 
 
 def check(models: dict[str, PrivateModel], images: dict[str, Array], dealer: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def test_what_comes_out_outside_of_the_range_is_what_the_page_says(
         return p.function(lambda x, y: [f(x, y) for f in found.values()])(x, y)
 
     sim = simulate(program, x, y, fractional_bits=F)
-    out = {name: sim.value(lambda o, i=i: o[i]) for i, name in enumerate(found)}
+    out = {name: sim.value(itemgetter(i)) for i, name in enumerate(found)}
 
     def among(name: str, *choices: Any) -> None:
         # (leaky_relu's truncation rounds by less than an ulp)

@@ -13,6 +13,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,8 @@ LIMITS = (-3, 5)  # of clip_by_value and of capped_relu, in ring units
 KNOT = piecewise.EDGE << F
 DROP = 7
 ROWS = 24  # of logits
+# where the largest constant of each stops to fit, and one opening to suffice
+OF_SIGMOID, OF_SOFTMAX = (2, 20, 21, 49, 62), (2, 19, 20, 48, 62)
 POLYNOMIAL = [0.5, -1.25]
 
 
@@ -254,6 +257,22 @@ def normalised(p: Party, bits: int, x: Shared) -> Shared:
 # ---- the rows
 
 
+def activation(
+    function: Callable[[Shared, int], Shared], right: Callable[[Array], Array], f: int
+) -> Row:
+    return Row(
+        2,
+        62,
+        lambda b, rng: [below(1 << (b - 1), rng, activation_edges(f))],
+        lambda p, b, x: function(x, b),
+        lambda b, x: right(x * 2.0**-f) * 2.0**f,
+        ulp(2),
+        OF_SIGMOID if f == F else (f + 4,),
+        f,
+        (1, 63),
+    )
+
+
 LESS: dict[str, tuple[Callable[..., Any], Callable[[Array, Array], Array]]] = {
     "predicates.less": (tfe.less, np.less),
     "predicates.less_equal": (tfe.less_equal, np.less_equal),
@@ -264,8 +283,6 @@ LESS: dict[str, tuple[Callable[..., Any], Callable[[Array, Array], Array]]] = {
     "functional.maximum": (tfe.maximum, np.maximum),
     "functional.minimum": (tfe.minimum, np.minimum),
 }
-# where the largest constant of each stops to fit, and one opening to suffice
-OF_SIGMOID, OF_SOFTMAX = (2, 20, 21, 49, 62), (2, 19, 20, 48, 62)
 
 WIDTHS: dict[str, Row] = {
     **{
@@ -314,17 +331,7 @@ WIDTHS: dict[str, Row] = {
         2, 64, rows(4), lambda p, b, x: line(tfe.max_pool2d(images(x), 2, bits=b)), largest
     ),
     **{
-        f"neural.{name}, {f} fractional bits": Row(
-            2,
-            62,
-            lambda b, rng, f=f: [below(1 << (b - 1), rng, activation_edges(f))],
-            lambda p, b, x, g=g: g(x, b),
-            lambda b, x, h=h, f=f: h(x * 2.0**-f) * 2.0**f,
-            ulp(2),
-            OF_SIGMOID if f == F else (f + 4,),
-            f,
-            (1, 63),
-        )
+        f"neural.{name}, {f} fractional bits": activation(g, h, f)
         for name, g, h in (("sigmoid", tfe.sigmoid, sigmoid), ("tanh", tfe.tanh, np.tanh))
         for f in (8, F, 20)
     },
@@ -609,7 +616,7 @@ def check(name: str, widths: Iterable[int], seed: int) -> None:
     flat = [x for _, xs in cases for x in xs]
     sim = simulate(program, *flat, fractional_bits=row.fraction, dealer=seed % 3)
     for i, (b, xs) in enumerate(cases):
-        got = signed(sim.value(lambda out, i=i: out[i]), sim.outputs[0][i].ring_bits)
+        got = signed(sim.value(itemgetter(i)), sim.outputs[0][i].ring_bits)
         right = np.asarray(row.right(b, *xs))
         assert got.shape == right.shape, (name, b)
         if right.dtype.kind != "f":
