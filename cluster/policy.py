@@ -166,6 +166,12 @@ class WorkerPolicy:
             rules = top.tables("reveal", ("program", "to"))
             limits = top.table("limits", tuple(_LIMITS))
             key, models = top.text("key", ""), top.text("models", "")
+            values: dict[str, Any] = {
+                name: limits.number(name, default)
+                if type(default) is float
+                else limits.integer(name, default)
+                for name, (default, _, _) in _LIMITS.items()
+            }
             policy = cls(
                 party=top.integer("party"),
                 key=path.parent / key if key else None,
@@ -173,12 +179,7 @@ class WorkerPolicy:
                 reveal=tuple(RevealRule(rule.text("program"), rule.texts("to")) for rule in rules),
                 allow_shaping=top.boolean("allow_shaping", False),
                 models=path.parent / models if models else None,
-                **{
-                    name: limits.number(name, default)
-                    if type(default) is float
-                    else limits.integer(name, default)
-                    for name, (default, _, _) in _LIMITS.items()
-                },
+                **values,
             )
             if policy.key is not None:
                 policy.load_key()

@@ -146,7 +146,11 @@ class Worker:
         self._started = time.monotonic()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="tfe-channel", daemon=True).start()
-        self._server = self._on_loop(self._start_server(bind or self._me.host))
+        try:
+            self._server = self._on_loop(self._start_server(bind or self._me.host))
+        except BaseException:
+            self._door.close()
+            raise
         if self.party == 0:
             threading.Thread(target=self._coordinate, name="tfe-jobs", daemon=True).start()
 

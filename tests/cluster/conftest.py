@@ -233,7 +233,8 @@ class Trio:
 
         async def names() -> list[str]:
             here = asyncio.current_task()
-            return [t.get_coro().__qualname__ for t in asyncio.all_tasks() if t is not here]
+            tasks = asyncio.all_tasks() - {here}
+            return [getattr(t.get_coro(), "__qualname__", "") for t in tasks]
 
         return sorted(name for worker in self.workers for name in worker._on_loop(names()))
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -300,7 +301,7 @@ def test_what_is_told_of_strangers_is_bounded_in_lines_and_addresses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(doorkeeper.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(doorkeeper, "time", SimpleNamespace(monotonic=lambda: now[0]))
     told = doorkeeper._Complaints()
     told.add("a", "ended")
     assert told.lines() == ["connections from a: 1 ended"]
