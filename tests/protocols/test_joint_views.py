@@ -47,6 +47,7 @@ from tfe_bench.protocols import (
     rss,
     shuffle,
     small_ring,
+    sort,
     truncation,
     wide_arithmetic,
 )
@@ -155,6 +156,12 @@ def routed(party: Party, x: Shared, y: Shared) -> Any:
     return pool_gradient.route(party, choice, shaped(y, 1, 2, 1, 1), 13)
 
 
+def kept(party: Party, x: Shared, y: Shared) -> Any:
+    """The same shares in two graph calls, as a model's weights in two jobs."""
+    times = party.cached_function("kept", lambda: lambda a, b: arithmetic.mul(party, a, b))
+    return [times(x, y) for _ in range(2)]
+
+
 ROWS: dict[str, Row] = {
     "input": Row(owned, ("input",)),
     "reveal": Row(published, ("reveal",), publishes=True),
@@ -227,6 +234,15 @@ ROWS: dict[str, Row] = {
     ),
     "refresh_wide": Row(lambda p, x, y: refresh.refresh(p, x), ("refresh",), limbs=2),
     "shuffle": Row(shuffled, ("shuffle",), n=2),
+    "sort": Row(
+        lambda p, x, y: sort.sort(p, x, algorithm="all-pairs", full_range=False),
+        ("shuffle", "reveal_bits"),
+        n=2,
+        whole=True,
+        slow=True,
+    ),
+    "kept": Row(kept, ("mul",), whole=True),
+    "relu": Row(lambda p, x, y: relu.relu(p, x), ("inject",), n=1, slow=True),
     "argmax": Row(
         lambda p, x, y: extremes._extreme(
             p, "argmax", shaped(x, 2, 1), 0, False, 4, "all-pairs", "local", 1, index=True
