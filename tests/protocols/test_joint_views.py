@@ -47,6 +47,7 @@ from tfe_bench.protocols import (
     rss,
     shuffle,
     small_ring,
+    sort,
     truncation,
     wide_arithmetic,
 )
@@ -79,10 +80,9 @@ def owned(party: Party, x: Shared, y: Shared) -> Any:
 
 
 def published(party: Party, x: Shared, y: Shared) -> Any:
-    """A product for each reader, in the whole ring, in a small one and in two words."""
+    """A product for each reader, in the whole ring and in a small one."""
     z = arithmetic.mul(party, x, y)
-    wide = convert.extend(party, arithmetic.mul(party, x, x), 4)
-    values = [z, small_ring.reduced(z, 8), wide]
+    values = [z, small_ring.reduced(z, 8)]
     return [io.reveal(party, v, to) for v in values for to in (None, 0, 1, 2)]
 
 
@@ -156,9 +156,15 @@ def routed(party: Party, x: Shared, y: Shared) -> Any:
     return pool_gradient.route(party, choice, shaped(y, 1, 2, 1, 1), 13)
 
 
+def kept(party: Party, x: Shared, y: Shared) -> Any:
+    """The same shares in two graph calls, as a model's weights in two jobs."""
+    times = party.cached_function("kept", lambda: lambda a, b: arithmetic.mul(party, a, b))
+    return [times(x, y) for _ in range(2)]
+
+
 ROWS: dict[str, Row] = {
     "input": Row(owned, ("input",)),
-    "reveal": Row(published, ("reveal", "extend"), n=1, publishes=True),
+    "reveal": Row(published, ("reveal",), publishes=True),
     "mul": Row(lambda p, x, y: arithmetic.mul(p, x, y), ("mul",)),
     "matmul": Row(
         lambda p, x, y: arithmetic.matmul(p, shaped(x, 2, 2), shaped(y, 2, 2)), ("matmul",), n=4
@@ -203,7 +209,9 @@ ROWS: dict[str, Row] = {
     "b2a": Row(lambda p, x, y: convert.b2a(p, signs(p, x)), ("b2a",)),
     "inject": Row(lambda p, x, y: convert.inject(p, signs(p, x), y), ("inject",)),
     "inject_wide": Row(
-        lambda p, x, y: convert.inject(p, signs(p, x), convert.extend(p, y, 1)), ("inject",), n=1
+        lambda p, x, y: convert.inject(p, signs(p, x), convert.extend(p, y, 1)),
+        ("extend", "inject"),
+        n=1,
     ),
     "inject_small": Row(
         lambda p, x, y: convert.inject(p, signs(p, x), small(p, y), extend_ring=True), ("inject",)
@@ -226,6 +234,15 @@ ROWS: dict[str, Row] = {
     ),
     "refresh_wide": Row(lambda p, x, y: refresh.refresh(p, x), ("refresh",), limbs=2),
     "shuffle": Row(shuffled, ("shuffle",), n=2),
+    "sort": Row(
+        lambda p, x, y: sort.sort(p, x, algorithm="all-pairs", full_range=False),
+        ("shuffle", "reveal_bits"),
+        n=2,
+        whole=True,
+        slow=True,
+    ),
+    "kept": Row(kept, ("mul",), whole=True),
+    "relu": Row(lambda p, x, y: relu.relu(p, x), ("inject",), n=1, slow=True),
     "argmax": Row(
         lambda p, x, y: extremes._extreme(
             p, "argmax", shaped(x, 2, 1), 0, False, 4, "all-pairs", "local", 1, index=True
@@ -248,7 +265,7 @@ ROWS: dict[str, Row] = {
         lambda p, x, y: exponential.exp(p, x, "prime"), ("exp_prime",), fractional_bits=16
     ),
     "exp_clamp": Row(
-        lambda p, x, y: exponential.exp(p, x, "one-round", "both"),
+        lambda p, x, y: exponential.exp(p, x, "one-round", "low"),
         ("exp_clamp",),
         n=1,
         fractional_bits=16,
