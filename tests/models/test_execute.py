@@ -215,6 +215,19 @@ def test_the_summary_of_a_net_is_what_is_on_the_wire_also_rotated(
     assert whole.dealer > 1.5 * whole.e1
 
 
+def test_a_batch_in_thirds_is_watched_too(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = rng.uniform(0, 1, (4, 8, 8, 1)).astype(np.float32)
+    model = shaken(small_net(), rng)
+    some = case(convert(model, samples=images), images, "wan", True)
+    monkeypatch.setattr(rotation, "worthwhile", lambda cost, bits: True)
+    assert execute.rotated(some[0])
+    ((got, calls),) = run_all([some], 0)
+    assert np.abs(got - model.predict(images, verbose=0)).max() < 32 * ULP
+    assert_costs(calls, execute.model_cost(some[0]))
+
+
 def net(*layers: Layer, outputs: tuple[str, ...] = ()) -> Graph:
     return Graph("m", {"x": (2,)}, layers, outputs or (layers[-1].name,))
 

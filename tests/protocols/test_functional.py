@@ -546,6 +546,7 @@ def test_functions_want_a_running_party_and_its_graph() -> None:
             "conv2d": (image, image[0, ..., None]),
             "depthwise_conv2d": (image, image[0, ..., None]),
             "max_pool2d": (image, 2),
+            "in_range": (x, 31),
             "matmul": (x[None], x[:, None]),
             "polyval": ([1.0, 2.0], x),
             "pow": (x, 2),
