@@ -85,7 +85,8 @@ def _resnet50() -> Row:
 
 def _batches(model: str, optimizer: str, steps: int, rows: int) -> Row:
     """What a batch of 128 costs."""
-    words = ("train", model, "--optimizer", optimizer, "--steps", str(steps), "--limit", str(rows))
+    words = ("train", model, "--discard", "--optimizer", optimizer)
+    words += ("--steps", str(steps), "--limit", str(rows))
     expected = {"model": model, "optimizer": optimizer, "batch": 128, "steps": steps, "rows": rows}
     return Row(
         "train", f"{model} {optimizer}", words, "train", expected, repeats=False, pictures=True
@@ -94,7 +95,7 @@ def _batches(model: str, optimizer: str, steps: int, rows: int) -> Row:
 
 def _learning(model: str, optimizer: str, epochs: int) -> Row:
     """How right a model becomes; on a WAN, as right as here."""
-    words = ("train", model, "--optimizer", optimizer, "--epochs", str(epochs))
+    words = ("train", model, "--discard", "--optimizer", optimizer, "--epochs", str(epochs))
     expected = {"model": model, "optimizer": optimizer, "batch": 128, "epochs": epochs}
     expected = {**expected, "steps": None, "dataset": "mnist"}
     return Row(

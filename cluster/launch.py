@@ -79,7 +79,10 @@ class _Runner:
                 private, images, batch, self.profile.name, progress, check_range
             )
         _check_kind(
-            private, "shared_weights", "predict", "convert(model), or a deployed model's name"
+            private,
+            "shared_weights",
+            "predict",
+            "convert(model), or a deployed model's name; of a Trainable, convert(private.keras)",
         )
         config = self.client.config
         if config.fractional_bits != private.fractional_bits:

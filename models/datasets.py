@@ -14,17 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.errors import DataError, UsageError, did_you_mean
-from tfe_bench.models import mnist
+from tfe_bench.models import mnist, scales
+from tfe_bench.models.tables import MOST_CLASSES, MOST_COLUMNS, MOST_TEXT, TARGETS, Table
 
 Array = npt.NDArray[Any]
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
-TARGETS = ("binary", "classes", "number")
 # The published logistic regression tells the digits 0 to 4 from 5 to 9.
 _HALF = 5
 _TEST_PART = 5
 MOST_ROWS = 10**8
-_MOST_COLUMNS = 100_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,13 +31,14 @@ class Rows:
     """Samples and what is to be learnt of them; their owner alone sees them.
 
     Attributes:
-        x: float32 [n, ...], prepared: pictures from 0 to 1, columns of a table standardised.
-        y: [n]: 0 or 1 ("binary"), a class (integer, "classes"), or a real, standardised
-            ("number"); None where somebody else has the labels.
+        x: float32 [n, ...], prepared: pictures from 0 to 1, columns of a table scaled.
+        y: [n]: 0 or 1 ("binary"), a class (integer, "classes"), or a real, scaled ("number");
+            None where somebody else has the labels.
         target: which of the three.
         classes: how many there are, 1 for a number.
         columns: names of a table's features, empty for pictures.
         source: for the record: no values.
+        table: what these rows are to a model; None for pictures.
     """
 
     x: Array | None
@@ -47,6 +47,7 @@ class Rows:
     classes: int
     columns: tuple[str, ...]
     source: str
+    table: Table | None = None
 
     def __len__(self) -> int:
         held = self.x if self.x is not None else self.y
@@ -113,56 +114,73 @@ def table(
     classes: int | None = None,
     features: bool = True,
     standardise: bool = True,
+    columns: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    like: Table | None = None,
 ) -> Rows:
     """The rows of a CSV file with a line of names: every column a feature, but for the label.
 
     Args:
         label: the label's column; None where somebody else has the labels.
-        target: what the label is: "binary" (two values), "classes" (integers from 0) or "number".
+        target: what the label is: "binary" (two values), "classes" (integers from 0, or names) or
+            "number".
         classes: how many, for "classes".
         features: False for the labels alone.
-        standardise: scales every feature, and a number to be learnt, to mean 0 and deviation 1,
-            by the rows of this file.
+        standardise: brings every feature, and a number to be learnt, near mean 0 and deviation 1,
+            by the rows of this file and a scale that tells little about them (`scales`).
+        columns: the features, in their order; None: every column but the label.
+        drop: columns that are no features.
+        like: columns, classes and scales of a model, in place of this file's own.
 
     Raises:
         UsageError: no such column or target.
         DataError: the file is missing, or not a table of numbers; rows and columns are named, the
             values are not.
+        RangeError: columns that no scale makes usable.
     """
     if target not in TARGETS:
-        raise UsageError(f"A target is {', '.join(TARGETS)}. Received: {target!r}.")
-    file = Path(path)
-    names, lines = _read(file)
-    if label is not None and label not in names:
         raise UsageError(
-            f"{file.name!r} has no column {label!r}.{did_you_mean(label, names)} Columns: "
-            f"{', '.join(names[:20])}."
+            f"A target is {', '.join(TARGETS)}. Received: {target!r}."
+            f"{did_you_mean(target, TARGETS)}"
         )
-    own = [i for i, name in enumerate(names) if name != label]
-    if features and not own:
+    file = Path(path)
+    names, lines = read(file)
+    if like is not None:
+        columns = like.columns
+    for name in [*([label] if label is not None else []), *(columns or ()), *drop]:
+        if name not in names:
+            raise UsageError(
+                f"{file.name!r} has no column {name!r}.{did_you_mean(name, names)} Columns: "
+                f"{', '.join(names[:20])}."
+            )
+    if columns is not None and (label in columns or len(set(columns)) != len(columns)):
+        raise UsageError("Features are named once each, and the label is none of them.")
+    kept = [n for n in names if n != label] if columns is None else list(columns)
+    kept = [n for n in kept if n not in drop] if features else []
+    if features and not kept:
         raise DataError(f"{file.name!r} has no columns besides the label.")
     x = y = None
+    scale = unit = None
     if features:
-        x = np.array(
-            [[_number(file, i, names[c], line[c]) for c in own] for i, line in enumerate(lines)],
-            np.float64,
-        )
-        if standardise:
-            x = standard(x)
-        x = x.astype(np.float32)
-    count = 1
+        x = numbers(file.name, names, lines, [names.index(n) for n in kept])
+        if like is not None:
+            scale = like.scale
+        elif standardise:
+            scale = scales.of_columns(x, tuple(kept))
+        with np.errstate(over="ignore"):  # (beyond float32 is beyond what is shared, too)
+            x = (x if scale is None else scale.apply(x)).astype(np.float32)
+    known: tuple[str, ...] = ()
     if label is not None:
-        y, count = _label(file, lines, names.index(label), label, target, classes)
-        if target == "number" and standardise:
-            y = standard(y[:, None])[:, 0]
-    kept = tuple(names[i] for i in own) if features else ()
-    return Rows(x, y, target, count, kept, file.name)
-
-
-def standard(x: Array) -> Array:
-    """Columns with mean 0 and deviation 1; constant ones become 0."""
-    spread = x.std(0)
-    return np.asarray((x - x.mean(0)) / np.where(spread > 0, spread, 1.0))
+        given = like.classes if like is not None else ()
+        y, known = _label(file, lines, names.index(label), label, target, classes, given)
+        if target == "number":
+            if like is not None:
+                unit = like.unit
+            elif standardise:
+                unit = scales.of_columns(y[:, None], (label,))
+            y = y if unit is None else unit.apply(y[:, None])[:, 0]
+    about = Table(tuple(kept), target, label, known, scale, unit)
+    return Rows(x, y, target, max(1, len(known)), tuple(kept), file.name, about)
 
 
 def parted(rows: Rows, seed: int) -> tuple[Rows, Rows]:
@@ -178,7 +196,12 @@ def parted(rows: Rows, seed: int) -> tuple[Rows, Rows]:
     return rows.take(order[count:]), rows.take(order[:count])
 
 
-def _read(file: Path) -> tuple[list[str], list[list[str]]]:
+def read(file: Path) -> tuple[list[str], list[list[str]]]:
+    """The names and the lines of a CSV file.
+
+    Raises:
+        DataError: it cannot be read, or is no table.
+    """
     try:
         with file.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.reader(stream, strict=True)
@@ -201,14 +224,30 @@ def _read(file: Path) -> tuple[list[str], list[list[str]]]:
         raise DataError(
             f"{str(file)!r} is no CSV file in UTF-8. Received: {type(error).__name__}."
         ) from None
-    if len(set(names)) != len(names) or not all(names) or len(names) > _MOST_COLUMNS:
-        raise DataError(f"The first line of {file.name!r} names its columns, each by another name.")
+    long = any(len(name) > MOST_TEXT for name in names)
+    if len(set(names)) != len(names) or not all(names) or long or len(names) > MOST_COLUMNS:
+        raise DataError(
+            f"The first line of {file.name!r} names its columns, each by another name of "
+            f"at most {MOST_TEXT} characters."
+        )
     if not lines:
         raise DataError(f"{file.name!r} has no rows below its names.")
     return names, lines
 
 
-def _number(file: Path, row: int, column: str, text: str) -> float:
+def numbers(
+    source: str, names: Sequence[str], lines: Sequence[Sequence[str]], places: Sequence[int]
+) -> Array:
+    """Columns of a table as numbers, float64.
+
+    Raises:
+        DataError: a field that is none; row and column are named.
+    """
+    rows = [[_number(source, i, names[p], line[p]) for p in places] for i, line in enumerate(lines)]
+    return np.array(rows, np.float64)
+
+
+def _number(source: str, row: int, column: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -218,8 +257,8 @@ def _number(file: Path, row: int, column: str, text: str) -> float:
         what = "NaN or infinity"
     if not math.isfinite(value):
         raise DataError(
-            f"{file.name!r}, row {row + 1}, column {column!r}: a number is due. Received: {what}. "
-            "Fill in what is missing, write classes as numbers, or leave the column out."
+            f"{source!r}, row {row + 1}, column {column!r}: a number is due. Received: {what}. "
+            "Fill in what is missing, write classes as numbers, or leave the column out (--drop)."
         )
     return value
 
@@ -231,33 +270,75 @@ def _label(
     name: str,
     target: str,
     classes: int | None,
-) -> tuple[Array, int]:
-    """The label's column, and how many classes it has."""
-    if target == "binary":
-        texts = [line[place].strip() for line in lines]
-        for i, text in enumerate(texts):
-            if not text or text.lower() in ("nan", "na", "null"):
-                raise DataError(
-                    f"{file.name!r}, row {i + 1}, column {name!r}: a label is due. Received: "
-                    "nothing. Leave the row out."
-                )
-        values = sorted(set(texts))
+    given: tuple[str, ...],
+) -> tuple[Array, tuple[str, ...]]:
+    """The label's column, and the names of its classes; `given` ones, or those of the file."""
+    if target == "number":
+        return np.array([_number(file.name, i, name, ln[place]) for i, ln in enumerate(lines)]), ()
+    texts = [line[place].strip() for line in lines]
+    for i, text in enumerate(texts):
+        if not text or text.lower() in ("nan", "na", "null"):
+            raise DataError(
+                f"{file.name!r}, row {i + 1}, column {name!r}: a label is due. Received: "
+                "nothing. Leave the row out."
+            )
+        if len(text) > MOST_TEXT:
+            raise DataError(
+                f"{file.name!r}, row {i + 1}, column {name!r}: a class has at most {MOST_TEXT} "
+                "characters."
+            )
+    values = given or tuple(sorted(set(texts)))
+    if not given and target == "binary":
         if set(values) <= {"0", "1"}:  # an owner may have rows of one class only
-            values = ["0", "1"]
+            values = ("0", "1")
         if len(values) != 2:
             raise DataError(
                 f"{file.name!r}: the label {name!r} has two values, best 0 and 1. Received: "
                 f"{len(values)}. More classes are for --target classes, others for --target number."
             )
-        return np.array([values.index(t) for t in texts], np.int64), 2
-    numbers = np.array([_number(file, i, name, line[place]) for i, line in enumerate(lines)])
-    if target == "number":
-        return numbers, 1
-    top = int(numbers.max()) + 1 if classes is None else classes
-    bad = (numbers != np.floor(numbers)) | (numbers < 0) | (numbers >= top)
-    if bad.any():
+    elif not given:
+        values = _class_names(file, name, texts, classes)
+    if values == tuple(map(str, range(len(values)))):
+        texts = [_whole(text) for text in texts]
+    places = {text: i for i, text in enumerate(values)}
+    bad = next((i for i, text in enumerate(texts) if text not in places), None)
+    if bad is not None:
         raise DataError(
-            f"{file.name!r}, row {int(np.flatnonzero(bad)[0]) + 1}, column {name!r}: a class from "
-            f"0 to {top - 1} is due. Received: another number."
+            f"{file.name!r}, row {bad + 1}, column {name!r}: the label is none of the "
+            f"{len(values)} classes that the model knows."
         )
-    return numbers.astype(np.int64), max(top, 2)
+    return np.array([places[t] for t in texts], np.int64), values
+
+
+def _whole(text: str) -> str:
+    """A class as a number, written as such: "1.0" is "1"."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() else text
+
+
+def _class_names(
+    file: Path, name: str, texts: Sequence[str], classes: int | None
+) -> tuple[str, ...]:
+    """Integers from 0, or the texts themselves in their order."""
+    try:
+        labels = np.array([float(text) for text in texts])
+    except ValueError:
+        values = tuple(sorted(set(texts)))
+        if len(values) > (classes or MOST_CLASSES) or len(values) < 2:
+            raise DataError(
+                f"{file.name!r}: the label {name!r} has {len(values)} values. A label has 2 to "
+                f"{classes or MOST_CLASSES} classes; numbers to be learnt are for --target number."
+            ) from None
+        return values
+    top = int(min(labels.max(), 1e9)) + 1 if classes is None else classes
+    bad = (labels != np.floor(labels)) | (labels < 0) | (labels >= top)
+    if bad.any() or top > MOST_CLASSES:
+        row = int(np.flatnonzero(bad)[0]) + 1 if bad.any() else int(labels.argmax()) + 1
+        raise DataError(
+            f"{file.name!r}, row {row}, column {name!r}: a class from 0 to "
+            f"{min(top, MOST_CLASSES) - 1} is due. Received: another number."
+        )
+    return tuple(map(str, range(max(top, 2))))

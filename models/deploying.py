@@ -13,26 +13,40 @@ from tfe_bench.cluster.jobs import Context
 from tfe_bench.cluster.store import Facts
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept, service, weights
+from tfe_bench.models.graph import Graph
 from tfe_bench.protocols.sharing import Shared
 
 if TYPE_CHECKING:
     from tfe_bench.models.ranges import Plan
+    from tfe_bench.models.tables import Table
     from tfe_bench.models.training.recipe import Recipe
 
 
 def parameters(
-    model: Any, name: str, clients: Sequence[str] = (), replace: bool = True
+    model: Any,
+    name: str,
+    clients: Sequence[str] = (),
+    replace: bool = True,
+    table: Table | None = None,
 ) -> dict[str, Any]:
     """Of the program "deploy", for a model whose weights are yet to be trained.
 
-    Its ranges are not known before: each layer takes |v| < 2^14.
+    Its ranges are not known before: each layer takes |v| < 2^14.  No layer is merged into
+    another's weights, since what is deployed are the weights as they are trained.
+
+    Args:
+        table: of the rows that are trained on: predictions take its columns as they are.
 
     Raises:
         UsageError: a name or clients that do not fit, or layers that prediction lacks.
     """
-    from tfe_bench.models.private import convert
+    from tfe_bench.models import from_keras
+    from tfe_bench.models.private import plan_of
 
-    private = convert(model)
+    graph = model if isinstance(model, Graph) else from_keras.from_keras(model)
+    private = plan_of(graph, merge=False)
+    if table is not None:
+        private = table.scaled(private)
     return {
         "name": name,
         "clients": list(clients),
@@ -42,6 +56,7 @@ def parameters(
             "plan": private.plan.header(),
             "bounds": private.bounds,
             "preprocessing": None,
+            **({} if table is None else {"table": table.header()}),
         },
     }
 
@@ -74,7 +89,7 @@ def _keys(recipe: Recipe, plan: Plan) -> list[str]:
             raise UsageError(
                 "This model cannot stay at the workers when it is trained: prediction computes "
                 f"with the weights {part.key!r} {list(part.shape)}, which are none of the "
-                "training's (as where a BatchNormalization is merged into a layer before it). "
+                "training's (as those of a Normalization, BatchNormalization or Rescaling). "
                 "Take the weights, and deploy the model then."
             )
         found.append(key)

@@ -64,6 +64,7 @@ class Graph:
         outputs: names of the values that leave.
         scaling: (factor, offset) by name of an input: what the owner of the data computes,
             x * factor + offset, before sharing it.
+        results: (factor, offset) for each output, or none: what whoever gets it computes.
 
     Raises:
         UsageError: the layers do not fit each other, or are not of a known kind.
@@ -75,6 +76,7 @@ class Graph:
     layers: tuple[Layer, ...]
     outputs: tuple[str, ...]
     scaling: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    results: tuple[tuple[Any, Any], ...] = ()
     shapes: Mapping[str, Shape] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -115,6 +117,11 @@ class Graph:
             raise UsageError(f"A model's outputs are its layers. Received: {list(self.outputs)}.")
         if any(name not in self.inputs for name in self.scaling):
             raise UsageError(f"Only inputs are scaled. Received: {sorted(self.scaling)}.")
+        if len(self.results) not in (0, len(self.outputs)):
+            raise UsageError("Results are scaled for each output, or for none.")
+        for name, pair in [*self.scaling.items(), *zip(self.outputs, self.results, strict=False)]:
+            if not all(_scales(part, shapes[name]) for part in pair):
+                raise UsageError(f"{name!r} is scaled by numbers that do not fit its shape.")
         object.__setattr__(self, "shapes", shapes)
 
     def uses(self) -> dict[str, list[str]]:
@@ -147,6 +154,7 @@ class Graph:
             "inputs": {name: list(shape) for name, shape in self.inputs.items()},
             "outputs": list(self.outputs),
             "scaling": {name: list(pair) for name, pair in self.scaling.items()},
+            **({"results": [list(pair) for pair in self.results]} if self.results else {}),
             "layers": [
                 {
                     "name": layer.name,
@@ -192,7 +200,8 @@ class Graph:
             inputs = {str(k): tuple(v) for k, v in header["inputs"].items()}
             scaling = {str(k): (v[0], v[1]) for k, v in header.get("scaling", {}).items()}
             outputs = tuple(str(o) for o in header["outputs"])
-            return cls(str(header["name"]), inputs, layers, outputs, scaling)
+            results = tuple((v[0], v[1]) for v in header.get("results", ()))
+            return cls(str(header["name"]), inputs, layers, outputs, scaling, results)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(
                 f"This is no model's header. Received: {type(error).__name__}: {error}."
@@ -256,6 +265,15 @@ def _size(n: Any) -> bool:
     return isinstance(n, (int, np.integer)) and not isinstance(n, bool) and int(n) > 0
 
 
+def _scales(part: Any, shape: Shape) -> bool:
+    """Whether these are finite numbers: one, or one for each channel."""
+    try:
+        numbers = np.asarray(part, np.float64)
+    except (TypeError, ValueError):
+        return False
+    return numbers.shape in ((), (1,), shape[-1:]) and bool(np.isfinite(numbers).all())
+
+
 def _check_weights(layer: Layer) -> None:
     for name, w in layer.weights.items():
         if not isinstance(w, np.ndarray) or w.dtype.kind != "f":
@@ -279,6 +297,7 @@ def replaced(graph: Graph, layers: Sequence[Layer], **changed: Any) -> Graph:
         "inputs": graph.inputs,
         "outputs": graph.outputs,
         "scaling": graph.scaling,
+        "results": graph.results,
         **changed,
     }
     return Graph(layers=ordered(layers, fields["inputs"]), **fields)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tfe_bench.errors import RangeError
+from tfe_bench.models import scales
 from tfe_bench.models.graph import Array
 
 SUPPORTED = (
@@ -30,6 +31,7 @@ SUPPORTED = (
     "LeakyReLU",
     "MaxPooling2D",
     "Multiply",
+    "Normalization",
     "ReLU",
     "Rescaling",
     "Reshape",
@@ -238,6 +240,40 @@ def _rescaling(r: Reader, layer: Any, name: str, x: list[str], *_: Any) -> str:
     return r.emit(name, "rescale", x, None, scale=scale, offset=offset)
 
 
+def statistics(layer: Any, name: str) -> tuple[Array, Array]:
+    """(factor, offset) of a Normalization, float64, one of each or one for each channel.
+
+    Raises:
+        Unfit: another axis than the last.
+        RangeError: statistics that are NaN, or a negative variance.
+    """
+    mean, variance = (
+        array_of(name, k, w).astype(np.float64)
+        for k, w in (("mean", layer.mean), ("variance", layer.variance))
+    )
+    if any(n != 1 for n in mean.shape[:-1]):
+        raise Unfit(f"axis {layer.axis}; only the last is supported, or none")
+    if (variance < 0).any():
+        raise RangeError(f"Layer {name!r} has a variance that is negative.")
+    mean = mean.reshape(-1)
+    deviation = np.maximum(np.sqrt(variance.reshape(-1)), 1e-7)  # as Keras has it
+    return (deviation, mean) if layer.invert else (1 / deviation, -mean / deviation)
+
+
+def _standardised(r: Reader, layer: Any, name: str, x: list[str], shapes: list[Any], _: Any) -> str:
+    """Its statistics are weights; before anything else a coarse scale of them, which is public."""
+    factor, offset = statistics(layer, name)
+    if layer.invert:  # a Rescaling at the end is parted where it is known to be the end
+        return r.emit(name, "rescale", x, None, **scales.as_options((factor, offset)))
+    first, then = scales.parted(factor, offset)
+    found = r.emit(name, "rescale", x, None, **scales.as_options(first))
+    if scales.nothing(then):
+        return found
+    channels = [np.broadcast_to(v, shapes[0][-1:]).copy() for v in then]
+    weights = dict(zip(("kernel", "bias"), channels, strict=True))
+    return r.emit(r.unique(f"{name}/rest"), "affine", [found], weights)
+
+
 def _nothing(r: Reader, layer: Any, name: str, x: list[str], *_: Any) -> str:
     return x[0]
 
@@ -267,6 +303,7 @@ def table(keras: Any) -> dict[Any, Callable[..., str]]:
         layers.Concatenate: _concat,
         layers.Dropout: _nothing,
         layers.Rescaling: _rescaling,
+        layers.Normalization: _standardised,
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import RangeError
-from tfe_bench.models import kinds
+from tfe_bench.models import kinds, scales
 from tfe_bench.models.graph import Array, Graph, Layer, replaced
 
 Pass = Callable[[Graph], Graph]
@@ -115,6 +115,28 @@ def scale_inputs(graph: Graph) -> Graph:
 
 def _swap(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
     return tuple(new if n == old else n for n in names)
+
+
+def scale_outputs(graph: Graph) -> Graph:
+    """A Rescaling that ends the model: its coarse scale is for whoever gets the output to do."""
+    layers, outputs = list(graph.layers), list(graph.outputs)
+    results = list(graph.results) or [(1.0, 0.0)] * len(outputs)
+    for i, name in enumerate(outputs):
+        x = graph.by_name.get(name)
+        if x is None or x.op != "rescale" or graph.uses()[name] != [""] or len(layers) == 1:
+            continue
+        rest, (factor, offset) = scales.parted_last(x.options["scale"], x.options["offset"])
+        old, more = (_wide(v) for v in results[i])
+        results[i] = ((factor * old).tolist(), (offset * old + more).tolist())
+        place = layers.index(x)
+        if scales.nothing(rest) and x.inputs[0] not in graph.inputs:
+            del layers[place]
+            outputs[i] = x.inputs[0]
+        else:
+            layers[place] = replace(x, options=scales.as_options(rest))
+    if all(scales.nothing(pair) for pair in results):
+        return graph
+    return replaced(graph, layers, outputs=tuple(outputs), results=tuple(results))
 
 
 def affine_rescaling(graph: Graph) -> Graph:
@@ -417,6 +439,7 @@ PASSES: tuple[Pass, ...] = (
     drop_identities,
     products_of_two,
     scale_inputs,
+    scale_outputs,
     affine_rescaling,
     fold_back,
     fold_forward,
@@ -430,9 +453,18 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
-def optimise(graph: Graph) -> Graph:
-    """All passes, in order, of a model that is done with training."""
+# What puts numbers of other layers into a layer's weights.
+_MERGING = (fold_back, fold_forward, fold_averages, fuse_additions)
+
+
+def optimise(graph: Graph, merge: bool = True) -> Graph:
+    """All passes, in order, of a model that is done with training.
+
+    Args:
+        merge: False leaves every array of weights as it is, for weights that are yet to come.
+    """
     graph = leave_training(graph)
     for each in PASSES:
-        graph = each(graph)
+        if merge or each not in _MERGING:
+            graph = each(graph)
     return graph

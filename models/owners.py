@@ -19,9 +19,10 @@ from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.cluster.store import DATA, Facts, Store, check_about, check_name
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept
-from tfe_bench.models.datasets import TARGETS, Rows
+from tfe_bench.models.datasets import Rows
 from tfe_bench.models.rows import LABEL_BITS, encoded_labels, shared_features, shared_targets
 from tfe_bench.models.service import check_clients, check_deployment, check_known
+from tfe_bench.models.tables import TARGETS, Table
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client, JobResult, PrivateInput
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 PROVIDE, WITHDRAW = "provide", "withdraw"
 _FACTS = ("rows", "x", "y", "target", "classes", "columns")
+# Of a Table, besides: there for tables that were read from files.
+_UNITS = ("label", "classes", "scale", "unit")
 _MOST_TEXT = 200
 NAME_IS = "A data set's name"
 
@@ -49,7 +52,7 @@ def check_provide(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
         raise UsageError(f"replace is true or false. Received: {parameters.get('replace')!r}.")
     check_deployment(parameters.get("deployment"))
     about = parameters.get("about")
-    if not isinstance(about, Mapping) or set(about) != set(_FACTS):
+    if not isinstance(about, Mapping) or set(about) - {"units"} != set(_FACTS):
         raise UsageError(f'"about" holds {", ".join(_FACTS)}.')
     rows, classes = about["rows"], about["classes"]
     if type(rows) is not int or rows < 1 or type(classes) is not int or classes < 1:
@@ -67,6 +70,7 @@ def check_provide(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
             f"Every feature has a name, or none has. Received: {len(columns)} names of columns for "
             f"features {about['x']}."
         )
+    table_of(about)
     # Features have the scale that their owner says; a training refuses another than its own.
     bits = {"x": next((i.fractional_bits for i in inputs if i.name == "x"), 0), "y": LABEL_BITS}
     wanted = [
@@ -79,6 +83,21 @@ def check_provide(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) ->
             f"The inputs of a data set are its rows as it says: x {about['x']}, y {about['y']}. "
             f"Received: {[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}."
         )
+
+
+def table_of(about: Mapping[str, Any]) -> Table | None:
+    """What a data set's rows are to a model; None where its owner did not say.
+
+    Raises:
+        UsageError, DataError: it is no table, or another than the rows.
+    """
+    units = about.get("units")
+    if units is None:
+        return None
+    if not isinstance(units, Mapping) or set(units) != set(_UNITS):
+        raise UsageError(f'"units" holds {", ".join(_UNITS)}.')
+    known = {"columns": about["columns"], "target": about["target"], "logits": True}
+    return Table.of({**units, **known})
 
 
 def _is_shape(value: object) -> bool:
@@ -203,11 +222,19 @@ def provide(
             "target": rows.target,
             "classes": rows.classes,
             "columns": list(rows.columns),
+            **_units(rows.table),
         },
     }
     specs = [InputSpec(k, v.shape, v.fractional_bits) for k, v in inputs.items()]
     check_provide(parameters, specs)  # here too: a mistake costs nothing then
     return client.run(PROVIDE, parameters, inputs, progress)
+
+
+def _units(table: Table | None) -> dict[str, Any]:
+    if table is None:
+        return {}
+    header = table.header()
+    return {"units": {key: header[key] for key in _UNITS}}
 
 
 def withdraw(client: Client, name: str) -> None:

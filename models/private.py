@@ -182,7 +182,7 @@ class PrivateModel:
             FixedPoint(result.fractional_bits[name]).decode(result.outputs[name])
             for name in program.output_names(self.plan)
         ]
-        return _single(found)
+        return _single(plain.finished(self.graph, found))
 
     def __repr__(self) -> str:
         inputs = {name: list(shape) for name, shape in self.graph.inputs.items()}
@@ -202,15 +202,16 @@ def plan_of(
     ranges_: Any = None,
     fractional_bits: int = 16,
     margin: float = ranges.MARGIN,
+    merge: bool = True,
 ) -> PrivateModel:
-    """`convert` for a Graph."""
+    """`convert` for a Graph; `merge` as `optimise.optimise` has it."""
     if samples is not None and ranges_ is not None:
         raise UsageError("convert takes samples or ranges, not both.")
     if type(fractional_bits) is not int or not 8 <= fractional_bits <= 20:
         raise UsageError(f"A model has 8 to 20 fractional bits. Received: {fractional_bits!r}.")
     if not (isinstance(margin, (int, float)) and 1 <= margin <= 1024):
         raise UsageError(f"margin is a number from 1 to 1024. Received: {margin!r}.")
-    optimised = optimise.optimise(graph)
+    optimised = optimise.optimise(graph, merge)
     if samples is not None:
         bounds = ranges.calibrate(optimised, samples, margin)
     else:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client, JobResult
     from tfe_bench.models.private import PrivateModel
     from tfe_bench.models.ranges import Plan
+    from tfe_bench.models.tables import Table
     from tfe_bench.protocols.sharing import Shared
 
 DEPLOY, REMOVE, SERVE = "deploy", "undeploy", "serve"
@@ -52,7 +53,8 @@ def check_deploy(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> 
         raise UsageError(f"replace is true or false. Received: {parameters.get('replace')!r}.")
     check_deployment(parameters.get("deployment"))
     about = parameters.get("about")
-    if not isinstance(about, Mapping) or set(about) != {"plan", "bounds", "preprocessing"}:
+    facts = {"plan", "bounds", "preprocessing"}
+    if not isinstance(about, Mapping) or set(about) - {"table"} != facts:
         raise UsageError('"about" holds a plan, bounds of its inputs and a preprocessing.')
     check_about(about)
     way = about["preprocessing"]
@@ -60,6 +62,12 @@ def check_deploy(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> 
         raise UsageError(f"There is no such preprocessing. Known: {', '.join(images.WAYS)}.")
     plan = plan_of(about)
     layers.check_executable(plan)
+    table = table_of(about)
+    shapes = list(plan.graph.inputs.values())
+    if table is not None and shapes != [(len(table.columns),)]:
+        raise UsageError(
+            f"The model takes {shapes} and its table has {len(table.columns)} columns."
+        )
     bounds = about["bounds"]
     if not isinstance(bounds, Mapping) or set(bounds) != set(plan.graph.inputs):
         raise UsageError("bounds are those of the model's inputs.")
@@ -176,6 +184,17 @@ def plan_of(about: Mapping[str, Any]) -> Plan:
     return Plan.of(about["plan"])
 
 
+def table_of(about: Mapping[str, Any]) -> Table | None:
+    """Names of columns and classes among a model's public facts, None where there are none.
+
+    Raises:
+        DataError: what is there is no table.
+    """
+    from tfe_bench.models.tables import Table
+
+    return Table.of(about["table"]) if about.get("table") is not None else None
+
+
 DEPLOY_PROGRAM = Program(DEPLOY, deploy, check_deploy, "keeps a model", permit=_permit_deploy)
 REMOVE_PROGRAM = Program(REMOVE, remove, _check_remove, "removes a kept model")
 
@@ -196,6 +215,7 @@ class Deployed:
         preprocessing: the way of `tfe_bench.models.images` in which pictures are prepared for it;
             None if its owner did not say.
         complete: whether all three workers have this deployment.
+        table: names of its columns and classes; None if it did not learn from a table.
     """
 
     name: str
@@ -205,6 +225,7 @@ class Deployed:
     private: PrivateModel
     preprocessing: str | None
     complete: bool
+    table: Table | None = None
 
 
 def listed(client: Client) -> list[Deployed]:
@@ -225,6 +246,7 @@ def listed(client: Client) -> list[Deployed]:
             PrivateModel(plan_of(row["about"]), row["about"]["bounds"], True),
             row["about"]["preprocessing"],
             bool(row["complete"]),
+            table_of(row["about"]),
         )
         for row in client.stored()
     ]
@@ -260,6 +282,7 @@ def deploy_model(
     replace: bool = False,
     preprocessing: str | None = None,
     progress: Callable[[float, str], None] | None = None,
+    table: Table | None = None,
 ) -> JobResult:
     """Shares a model's weights among the workers, which keep them under a name.
 
@@ -268,6 +291,7 @@ def deploy_model(
         clients: who may use it besides this one; "*" for every client of the cluster.
         replace: what this client deployed under the name before.
         preprocessing: of pictures; see `tfe_bench.models.images.WAYS`.
+        table: names of the model's columns and classes.
 
     Raises:
         UsageError: the name is none or taken, or the model's precision is not the cluster's.
@@ -289,6 +313,7 @@ def deploy_model(
             "plan": private.plan.header(),
             "bounds": private.bounds,
             "preprocessing": preprocessing,
+            **({} if table is None else {"table": table.header()}),
         },
     }
     # Here too: a mistake costs nothing then.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.store import DATA, Store, check_name
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models import kept
-from tfe_bench.models.owners import NAME_IS, listed
+from tfe_bench.models.owners import NAME_IS, listed, table_of
+from tfe_bench.models.scales import Scale
 from tfe_bench.models.service import check_deployment
+from tfe_bench.models.tables import Table
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client
@@ -80,6 +82,7 @@ class Joined:
         x, y: shapes of one row.
         classes: of the labels.
         target: of the labels.
+        table: what they are to a model; None where an owner did not say.
     """
 
     rows: int
@@ -87,6 +90,7 @@ class Joined:
     y: tuple[int, ...]
     classes: int
     target: str
+    table: Table | None = None
 
 
 def joined(source: Source, facts: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Joined:
@@ -120,8 +124,10 @@ def joined(source: Source, facts: Mapping[str, tuple[str, Mapping[str, Any]]]) -
                         f"Rows of several owners have the same {what}. Received: {about[key]} in "
                         f"{said(first)} and {other[key]} in {said(name)}."
                     )
+            _check_units(table_of(about), table_of(other), said(first), said(name))
         rows = sum(facts[name][1]["rows"] for name in source.features)
-        return Joined(rows, tuple(about["x"]), tuple(about["y"]), about["classes"], about["target"])
+        shapes = tuple(about["x"]), tuple(about["y"])
+        return Joined(rows, *shapes, about["classes"], about["target"], table_of(about))
     for name in source.names:
         other = facts[name][1]
         if other["rows"] != about["rows"]:
@@ -134,7 +140,52 @@ def joined(source: Source, facts: Mapping[str, tuple[str, Mapping[str, Any]]]) -
             raise UsageError(f"Columns are those of tables. Received: {said(name)}, {other['x']}.")
     labels = facts[source.labels][1]
     width = sum(facts[name][1]["x"][0] for name in source.features)
-    return Joined(about["rows"], (width,), tuple(labels["y"]), labels["classes"], labels["target"])
+    tables = [table_of(facts[name][1]) for name in source.features]
+    table = _beside(source.features, tables, table_of(labels))
+    shape = tuple(labels["y"])
+    return Joined(about["rows"], (width,), shape, labels["classes"], labels["target"], table)
+
+
+def _check_units(first: Table | None, other: Table | None, left: str, right: str) -> None:
+    """Refuses rows whose numbers mean different things in one column.
+
+    Raises:
+        UsageError: naming the first such column, or the label.
+    """
+    if first is None or other is None or first == other:
+        return  # (who provides arrays says nothing of their units)
+    what = f"the label {first.label!r}"
+    if (first.classes, first.unit) == (other.classes, other.unit):
+        scales = [t.scale or Scale.none(len(t.columns)) for t in (first, other)]
+        parts = zip(*(zip(s.factor, s.offset, strict=True) for s in scales), strict=True)
+        differ = [i for i, (a, b) in enumerate(parts) if a != b]
+        if not differ:
+            return
+        what = f"the column {first.columns[differ[0]]!r}"
+    raise UsageError(
+        f"Rows of several owners have the same scales and classes. Received: others of {what} in "
+        f"{left} and {right}. One owner writes its scales into a file (provide --save-scale FILE), "
+        "and the other provides again with them (--scale FILE --replace)."
+    )
+
+
+def _beside(names: Sequence[str], tables: Sequence[Table | None], label: Table | None) -> Any:
+    """The table of columns of several, and of the labels of one."""
+    if label is None or any(t is None for t in tables):
+        return None
+    held = [t for t in tables if t is not None]
+    every = [c for t in held for c in t.columns]
+    columns = tuple(
+        c if every.count(c) == 1 else f"{name}.{c}"
+        for name, t in zip(names, held, strict=True)
+        for c in t.columns
+    )
+    scale = None
+    if any(t.scale is not None for t in held):
+        each = [t.scale or Scale.none(len(t.columns)) for t in held]
+        factors, offsets = [s.factor for s in each], [s.offset for s in each]
+        scale = Scale(tuple(sum(factors, ())), tuple(sum(offsets, ())))
+    return replace(label, columns=columns, scale=scale)
 
 
 def permitted(source: Source, store: Store, client: str) -> Joined:

@@ -415,7 +415,7 @@ def _learning(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
     if not rows:
         return (
             "<p>No record is of a training of an epoch or more. "
-            "<code>python -m tfe_bench train logistic</code> makes one.</p>"
+            "<code>python -m tfe_bench train logistic --discard</code> makes one.</p>"
         )
     head = [
         *("model", "data", "optimizer", "network", "per batch, s", "epochs", "private, %"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.models import from_keras, keras_layers
+from tfe_bench.models import from_keras, keras_layers, scales
 from tfe_bench.models.graph import Graph
 
 # What changes a layer's gradient or its weights behind the optimizer's back.
@@ -22,11 +22,13 @@ class Read:
         graph: with the model's weights.
         order: keys in the order of model.weights.
         frozen: keys of weights that are not trained.
+        private: layers "rescale" whose numbers are statistics of rows (a Normalization's).
     """
 
     graph: Graph
     order: tuple[str, ...] = ()
     frozen: frozenset[str] = frozenset()
+    private: frozenset[str] = frozenset()
 
 
 class TrainingReader(from_keras.Reader):
@@ -36,6 +38,8 @@ class TrainingReader(from_keras.Reader):
         super().__init__(keras)
         self.table[keras.layers.Dropout] = _dropout
         self.table[keras.layers.BatchNormalization] = _normalization
+        self.table[keras.layers.Normalization] = _standardised
+        self.private: set[str] = set()
         self.keys: dict[int, str] = {}
         self.untrained: set[str] = set()
 
@@ -80,6 +84,37 @@ def _normalization(r: Any, layer: Any, name: str, x: list[str], shapes: list[Any
     return found
 
 
+def _standardised(r: Any, layer: Any, name: str, x: list[str], *_: Any) -> str:
+    pair = keras_layers.statistics(layer, name)
+    r.private.add(name)
+    found: str = r.emit(name, "rescale", x, None, **scales.as_options(pair))
+    return found
+
+
+def variables(model: Any) -> list[Any]:
+    """The weights of a Keras model that have a key, in the order of Read.order.
+
+    A Normalization's statistics have none: they are the owner's of the rows, who scales by them.
+    """
+    import keras
+
+    standing = [x for x in model._flatten_layers() if type(x) is keras.layers.Normalization]
+    passed = {id(v) for layer in standing for v in layer.weights}
+    return [v for v in model.weights if id(v) not in passed]
+
+
+def copied(model: Any, weights: Any = None, clone_function: Any = None) -> Any:
+    """A copy of a Keras model, with its weights or others."""
+    import keras
+
+    found = keras.models.clone_model(model, clone_function=clone_function)
+    found.set_weights(model.get_weights() if weights is None else weights)
+    for layer in found._flatten_layers():
+        if type(layer) is keras.layers.Normalization:
+            layer.finalize_state()  # Keras computes with a copy of its weights
+    return found
+
+
 def read(model: Any) -> Read:
     """A Keras model, a .keras file or a Graph in training form.
 
@@ -98,5 +133,5 @@ def read(model: Any) -> Read:
 
     graph = from_keras.from_keras(model, make)
     (reader,) = found
-    order = tuple(reader.keys[id(v)] for v in model.weights)
-    return Read(graph, order, frozenset(reader.untrained))
+    order = tuple(reader.keys[id(v)] for v in variables(model))
+    return Read(graph, order, frozenset(reader.untrained), frozenset(reader.private))

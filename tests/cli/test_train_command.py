@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.records import Record
+from tfe_bench.cluster import launch
 
 _MNIST = Path(os.environ.get("TFE_BENCH_MNIST", "../shared/data/mnist"))
 
@@ -38,7 +41,7 @@ def test_bad_orders_are_refused_before_anything_starts(
     file = str(_table(tmp_path / "t.csv"))
     (tmp_path / "bad.csv").write_text("a,label\n1,0\n,1\n2,1\n3,0\n4,1\n5,1\n")
     (tmp_path / "broken.keras").write_bytes(b"no model")
-    csv = ("--dataset", file, "--label", "label")
+    table = ("--dataset", file, "--label", "label")
     for code, word, arguments in (
         (2, 'Did you mean "logistic"', ("logistics",)),
         (2, 'Did you mean "adam"', ("logistic", "--optimizer", "adan")),
@@ -50,7 +53,15 @@ def test_bad_orders_are_refused_before_anything_starts(
         (2, 'Did you mean "mnist"', ("logistic", "--dataset", "mnits")),
         (2, "--label COLUMN", ("logistic", "--dataset", file)),
         (2, 'Did you mean "label"', ("logistic", "--dataset", file, "--label", "labl")),
-        (2, "28 x 28", ("network-a", *csv)),
+        (2, "28 x 28", ("network-a", *table)),
+        (2, 'Did you mean "c"', ("logistic", *table, "--drop", "cc")),
+        (2, 'Did you mean "a"', ("logistic", *table, "--features", "aa", "b")),
+        (2, "named once each", ("logistic", *table, "--features", "a", "a")),
+        (2, "the label is none", ("logistic", *table, "--features", "a", "label")),
+        (2, "--features and --drop name", ("logistic", "--drop", "a")),
+        (2, "--target says", ("logistic", "--target", "binary")),
+        (2, 'Did you mean "number"', ("linear", *table, "--target", "numbers")),
+        (2, "for linear", ("logistic", *table, "--target", "number")),
         (2, "a column of numbers", ("linear",)),
         (2, "--columns", ("logistic", "--columns", "a")),
         (2, "--columns", ("logistic", "--rows", "a", "--labels", "b")),
@@ -58,17 +69,23 @@ def test_bad_orders_are_refused_before_anything_starts(
         (2, "--checkpoint NAME", ("logistic", "--restart")),
         (2, "--deploy NAME", ("logistic", "--allow", "x")),
         (2, ".keras file", ("logistic", "--output", "x.h5")),
-        (2, "profile", ("logistic", *csv, "--profile", "moon")),
-        (2, "fewer rows than one batch", ("logistic", *csv, "--batch", "128")),
-        (2, "--client goes with", ("logistic", *csv, "--client", "a")),
+        (2, "profile", ("logistic", *table, "--profile", "moon")),
+        (2, "fewer rows than one batch", ("logistic", *table, "--batch", "128")),
+        (2, "--client goes with", ("logistic", *table, "--client", "a")),
         (
             10,
             "row 2, column 'a'",
             ("logistic", "--dataset", f"{tmp_path}/bad.csv", "--label", "label"),
         ),
-        (10, "none.keras", ("none.keras", *csv)),
-        (10, "broken.keras", (f"{tmp_path}/broken.keras", *csv)),
+        (10, "none.keras", ("none.keras", *table)),
+        (10, "broken.keras", (f"{tmp_path}/broken.keras", *table)),
         (10, "has neither", ("logistic", "--data-dir", str(tmp_path))),
+    ):
+        _fails(capsys, code, word, "train", *arguments, "--discard")
+    for code, word, arguments in (
+        (2, "would be lost. Write it (--output", ("logistic", *table)),
+        (2, "--discard keeps no model", ("logistic", *table, "--discard", "--checkpoint", "a")),
+        (2, "--discard keeps no model", ("logistic", *table, "--discard", "--deploy", "a")),
     ):
         _fails(capsys, code, word, "train", *arguments)
     more: tuple[tuple[int, str, tuple[str, ...]], ...] = (
@@ -79,6 +96,9 @@ def test_bad_orders_are_refused_before_anything_starts(
         (2, "--label COLUMN", ("a", "--csv", file, "--labels-only")),
         (2, "--part is I/K", ("a", "--dataset", "mnist", "--data-dir", "x", "--part", "3/2")),
         (2, "--part and", ("a", "--csv", file, "--part", "1/2")),
+        (2, "--scale says which", ("a", "--csv", file, "--scale", file, "--raw")),
+        (10, "no file of --save-scale", ("a", "--csv", file, "--scale", file)),
+        (2, "go with --csv", ("a", "--dataset", "mnist", "--drop", "a")),
         (2, "cluster.toml", ("a", "--csv", file, "--for", "x y")),
         (10, "row 2, column 'a'", ("a", "--csv", f"{tmp_path}/bad.csv")),
         (10, "none.csv", ("a", "--csv", f"{tmp_path}/none.csv")),
@@ -120,6 +140,130 @@ def test_a_table_is_learnt_kept_and_gone_on_with(
     assert "is complete: 18 steps" in capsys.readouterr().out
 
 
+def _people(path: Path, rows: int, order: str = "") -> list[dict[str, str]]:
+    """A table as users have one: numbers of all sizes, a text, and labels that are words."""
+    rng = np.random.default_rng(11)
+    age, income = rng.normal(45, 12, rows).round(), rng.lognormal(11, 0.6, rows).round(2)
+    year, ratio = rng.integers(2005, 2024, rows), rng.uniform(0, 0.01, rows).round(6)
+    z = (age - 45) / 12 + (np.log(income) - 11) / 0.6 - (ratio - 0.005) / 0.003
+    price = income * 3 + 1000 * (age - 45) + rng.normal(0, 5000, rows)
+    columns = {"id": [f"c{i}" for i in range(rows)], "age": age, "income": income}
+    columns |= {"year": year, "ratio": ratio, "note": ["hello"] * rows}
+    columns |= {"granted": np.where(z > 0, "yes", "no"), "price": price.round(2)}
+    names = order.split() or list(columns)
+    lines = [{n: str(columns[n][i]) for n in names} for i in range(rows)]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(lines)
+    return lines
+
+
+class _Open:
+    """A cluster that stays open, however often a command closes it."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    def __enter__(self) -> _Open:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stays open."""
+
+    close = __exit__
+
+
+def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Train, predict in the open, predict privately: by names, in the columns' own units."""
+    with launch.LocalCluster(models=tmp_path / "kept") as cluster:  # one for all commands
+        monkeypatch.setattr(launch, "LocalCluster", lambda **_: _Open(cluster))
+        _used(tmp_path, capsys)
+
+
+def _used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import keras
+
+    past, new, kept = tmp_path / "past.csv", tmp_path / "new.csv", str(tmp_path / "kept")
+    _people(past, 160)
+    lines = _people(new, 7, "ratio note income age year")
+
+    def ran(*words: str | Path, code: int = 0) -> str:
+        given = [str(w) for w in words]
+        assert main([*given, "--models", kept]) == code, given
+        out, err = capsys.readouterr()
+        return err if code or words[0] == "predict" else out
+
+    def written(path: Path) -> list[dict[str, str]]:
+        assert path.stat().st_mode & 0o777 == 0o600
+        with path.open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    def in_the_open(model: Path, *columns: str) -> Any:
+        x = np.array([[float(line[c]) for c in columns] for line in lines])
+        return keras.models.load_model(model).predict(x, verbose=0)[:, 0]
+
+    common = ("--batch", "16", "--epochs", "2", "--learning-rate", "0.1", "--no-plain")
+    loans, houses, out = tmp_path / "loan.keras", tmp_path / "house.keras", tmp_path / "out.csv"
+    table = ("--dataset", past, "--label", "granted")
+    ran("train", "logistic", *table, "--drop", "id", "note", "price", *common, "--output", loans)
+    want = 1 / (1 + np.exp(-in_the_open(loans, "age", "income", "year", "ratio")))
+    said = ran("predict", loans, "--input", new, "--output", out)
+    assert "does not take: note" in said
+    got = written(out)
+    assert list(got[0]) == ["granted", "probability of no", "probability of yes"]
+    np.testing.assert_allclose([float(r["probability of yes"]) for r in got], want, atol=1e-3)
+    assert [r["granted"] for r in got] == ["yes" if p > 0.5 else "no" for p in want]
+
+    # deployed, with its names
+    ran("deploy", loans, "--name", "loans")
+    ran("predict", "loans", "--input", new, "--output", out)
+    again = [float(r["probability of yes"]) for r in written(out)]
+    np.testing.assert_allclose(again, want, atol=1e-3)
+    (tmp_path / "less.csv").write_text("age,year\n1,2\n")
+    said = ran("predict", "loans", "--input", tmp_path / "less.csv", code=10)
+    assert "lacks columns" in said and "'income', 'ratio'" in said
+
+    # a model without names takes as many columns as it has inputs, and says in which order
+    plain = tmp_path / "plain.keras"
+    layer = keras.layers.Dense(1, kernel_initializer="ones")
+    keras.Sequential([keras.Input((2,)), layer]).save(plain)
+    assert "in the file's order" in ran(
+        "predict", plain, "--input", tmp_path / "less.csv", "--output", out
+    )
+    assert abs(float(written(out)[0]["output0"]) - 3) < 1e-3
+    assert "with 5 columns" in ran("predict", plain, "--input", new, code=2)
+
+    # a number is learnt and told in its own unit; the columns that are named are the features
+    features = ("--features", "income", "age")
+    about = ("--dataset", past, "--label", "price")
+    ran("train", "linear", *about, *features, *common, "--output", houses)
+    want = in_the_open(houses, "income", "age")
+    assert np.abs(want).max() > 10_000
+    ran("predict", houses, "--input", new, "--output", out)
+    np.testing.assert_allclose([float(r["price"]) for r in written(out)], want, rtol=1e-3)
+
+    # owners' rows, and weights that stay
+    drop = ("--drop", "id", "note", "price")
+    scale = tmp_path / "scale.json"
+    ran("provide", "ours", "--csv", past, *table[2:], *drop, "--save-scale", scale)
+    ran("provide", "theirs", "--csv", past, *table[2:], "--scale", scale)
+    ran("train", "logistic", "--rows", "ours", "theirs", *common, "--output", loans)
+    want = 1 / (1 + np.exp(-in_the_open(loans, "age", "income", "year", "ratio")))
+    ran("train", "logistic", "--rows", "ours", "theirs", *common, "--deploy", "stayed")
+    ran("predict", "stayed", "--input", new, "--output", out)
+    got = written(out)
+    np.testing.assert_allclose([float(r["probability of yes"]) for r in got], want, atol=1e-2)
+    # and trained on
+    ran("train", loans, *table, *common, "--output", houses)
+    assert in_the_open(houses, "age", "income", "year", "ratio").shape == (7,)
+
+
 @pytest.mark.slow
 def test_owners_provide_and_somebody_trains(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -136,7 +280,8 @@ def test_owners_provide_and_somebody_trains(
     assert rows["rows"] == 120 and rows["features"] == [3] and rows["labels"] is True
     assert main(["provide", "--list", *kept]) == 0
     assert "120" in capsys.readouterr().out
-    found = told("train", "logistic", "--rows", "rows", "--batch", "16", "--holdout", "24")
+    trained = ("train", "logistic", "--rows", "rows", "--batch", "16", "--holdout", "24")
+    found = told(*trained, "--discard")
     assert isinstance(found["agreement"], dict) and found["agreement"]["samples"] == 24
     told("provide", "answers", "--csv", file, "--label", "label", "--labels-only")
     asked = ("--columns", "rows", "--labels", "answers", "--batch", "16", "--epochs", "1")
@@ -156,7 +301,7 @@ def test_a_keras_file_and_a_regression_are_trained(
     layers = [keras.Input((3,)), keras.layers.Dense(4, activation="relu")]
     model = keras.Sequential([*layers, keras.layers.Dense(2, activation="softmax")])
     model.save(tmp_path / "m.keras")
-    common = ("--dataset", file, "--batch", "16", "--epochs", "2", "--json")
+    common = ("--dataset", file, "--batch", "16", "--epochs", "2", "--json", "--discard")
     for words in (
         ("train", str(tmp_path / "m.keras"), "--label", "label", "--optimizer", "adam"),
         ("train", "linear", "--label", "c", "--reveal-loss", "--guard", "3"),
@@ -170,7 +315,8 @@ def test_a_keras_file_and_a_regression_are_trained(
 @pytest.mark.skipif(not _MNIST.is_dir(), reason="set TFE_BENCH_MNIST to a folder of MNIST")
 def test_logistic_regression_reaches_its_plaintext_accuracy(tmp_path: Path) -> None:
     record = tmp_path / "r.jsonl"
-    words = ("train", "logistic", "--data-dir", str(_MNIST), "--record", str(record))
+    words = ("train", "logistic", "--discard", "--data-dir", str(_MNIST))
+    words += ("--record", str(record))
     assert main(list(words)) == 0
     found = Record.from_json(record.read_text()).agreement
     assert found is not None

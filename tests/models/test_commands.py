@@ -77,7 +77,7 @@ def test_bad_deployments_and_questions_are_refused(
         (2, "three channels", ("deploy", "network-a", "--name", "a", "--preprocessing", "caffe")),
         (2, "neither", ("predict", "a")),
         (2, "both", ("predict", "a", "--image", "x", "--input", "y")),
-        (2, ".npy", ("predict", "a", "--image", "x", "--output", "x.csv")),
+        (2, ".csv or .npy", ("predict", "a", "--image", "x", "--output", "x.txt")),
         (2, "--client goes with", ("models", "--client", "owner")),
     ):
         _fails(capsys, code, word, *arguments, *where)

@@ -53,14 +53,28 @@ def test_tables_are_read_and_standardised(tmp_path: Path, rng: np.random.Generat
     rows = datasets.table(file, "label")
     assert rows.columns == ("a", "b", "c", "same") and rows.classes == 2
     assert rows.x is not None and rows.y is not None
-    np.testing.assert_allclose(rows.x.mean(0), 0, atol=1e-6)
-    np.testing.assert_allclose(rows.x.std(0), [1, 1, 1, 0], atol=1e-6)
+    assert np.abs(rows.x.mean(0)).max() <= 0.25 + 1e-6
+    assert ((rows.x.std(0)[:3] > 0.7) & (rows.x.std(0)[:3] < 1.42)).all()
+    np.testing.assert_array_equal(rows.x[:, 3], 0)
     np.testing.assert_array_equal(rows.y, values[:, 0] > 5)
     plain = datasets.table(file, "label", standardise=False)
     assert plain.x is not None
     np.testing.assert_allclose(plain.x[:, :3], values, rtol=1e-6)
     number = datasets.table(file, "b", "number")
-    assert number.y is not None and abs(number.y.mean()) < 1e-9 and number.classes == 1
+    assert number.y is not None and abs(number.y.mean()) <= 0.25 and number.classes == 1
+    assert number.table is not None and number.table.unit is not None
+    own = number.table.unit.inverse().apply(number.y[:, None])[:, 0]
+    np.testing.assert_allclose(own, values[:, 1], rtol=0, atol=1e-12)
+    chosen = datasets.table(file, "label", columns=["c", "a"])
+    assert chosen.columns == ("c", "a") and chosen.x is not None and rows.x is not None
+    np.testing.assert_array_equal(chosen.x, rows.x[:, [2, 0]])
+    assert datasets.table(file, "label", drop=["same", "b"]).columns == ("a", "c")
+    for wrong in (["a", "a"], ["a", "label"], ["a", "d"]):
+        with pytest.raises(UsageError):
+            datasets.table(file, "label", columns=wrong)
+    again = datasets.table(file, "label", like=chosen.table)
+    assert again.x is not None
+    np.testing.assert_array_equal(again.x, chosen.x)
     labels = datasets.table(file, "label", features=False)
     assert labels.x is None and len(labels) == 50
     features = datasets.table(file, None)

@@ -34,6 +34,13 @@ def joined(layer: Any, *branches: Any) -> Any:
     return keras.Model(x, layer([b(x) for b in branches]))
 
 
+def adapted(shape: tuple[int, ...]) -> Any:
+    """A Normalization that has seen rows."""
+    layer = L.Normalization()
+    layer.adapt(np.random.default_rng(3).normal(0.4, 3, (50, *shape)).astype(np.float32))
+    return layer
+
+
 def cases() -> dict[str, Any]:
     """Models of one kind of layer each, with what makes it run as it does in larger ones."""
     flat = (6,)
@@ -82,6 +89,9 @@ def cases() -> dict[str, Any]:
         ),
         "concatenate": joined(L.Concatenate(), L.ReLU(), L.Conv2D(3, 1), L.Activation("linear")),
         "rescaling": of(L.ReLU(), L.Rescaling(0.3, offset=-0.5)),
+        "normalization": of(adapted(shape=flat), L.Dense(4), shape=flat),
+        "normalization of images": of(adapted(shape=(5, 5, 2)), L.ReLU()),
+        "normalization within": of(L.Dense(4), L.Normalization(None, 0.25, 4.0), shape=flat),
     }
 
 
@@ -169,6 +179,7 @@ def test_every_layer_agrees_with_keras_and_costs_what_is_declared(
     for name, (s, _, _), want, (got, calls) in zip(
         names, some, expected, run_all(some, dealer), strict=True
     ):
+        (got,) = plain.finished(s.plan.graph, [got])
         assert got.shape == want.shape, name
         assert np.abs(got - want).max() < 32 * ULP, name
         try:

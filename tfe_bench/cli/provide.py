@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from tfe_bench.models.datasets import Rows
+    from tfe_bench.models.tables import Table
 
 
 def add_parser(commands: Any) -> None:
@@ -33,9 +34,15 @@ def add_parser(commands: Any) -> None:
     )
     p.add_argument("--classes", type=int, metavar="K", help="how many, with --target classes")
     p.add_argument("--labels-only", action="store_true", help="the label without the features")
+    p.add_argument("--features", nargs="+", metavar="COLUMN", help="these and no others")
+    p.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="all but these")
     p.add_argument(
-        "--raw", action="store_true", help="columns as they are, not scaled to mean 0, deviation 1"
+        "--scale", type=Path, metavar="FILE", help="columns, scales and classes of another owner"
     )
+    p.add_argument(
+        "--save-scale", type=Path, metavar="FILE", help="write them for other owners (.json)"
+    )
+    p.add_argument("--raw", action="store_true", help="columns as they are, not scaled to about 1")
     p.add_argument(
         "--dataset", metavar="D", help="mnist or fashion-mnist instead of a table, for trying out"
     )
@@ -97,6 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
                 bar.update,
             )
             seconds = time.perf_counter() - started
+            if arguments.save_scale is not None:
+                _save_scale(arguments.save_scale, rows)
     if arguments.list:
         return _list(arguments, found)
     if rows is None:
@@ -130,8 +139,12 @@ def _rows(arguments: argparse.Namespace) -> Rows:
     if (arguments.csv is None) == (arguments.dataset is None):
         raise UsageError("Rows are of --csv FILE or of --dataset NAME. Received: both or none.")
     if arguments.dataset is not None:
-        if arguments.label is not None or arguments.labels_only or arguments.raw:
-            raise UsageError("--label, --labels-only and --raw go with --csv.")
+        of_tables = (arguments.label, arguments.features, arguments.scale, arguments.save_scale)
+        if any(of_tables) or arguments.drop or arguments.labels_only or arguments.raw:
+            raise UsageError(
+                "--label, --labels-only, --features, --drop, --raw, --scale and --save-scale go "
+                "with --csv."
+            )
         rows, _ = datasets.digits(
             arguments.dataset, arguments.data_dir, arguments.target or "classes"
         )
@@ -140,14 +153,43 @@ def _rows(arguments: argparse.Namespace) -> Rows:
         raise UsageError("--part and --data-dir go with --dataset.")
     if arguments.label is None and (arguments.labels_only or arguments.target is not None):
         raise UsageError("--labels-only and --target go with --label COLUMN.")
+    like = None
+    if arguments.scale is not None:
+        if arguments.raw or arguments.features or arguments.drop or arguments.classes is not None:
+            raise UsageError("--scale says which columns, scales and classes there are.")
+        like = _read_scale(arguments.scale)
+        if arguments.target not in (None, like.target):
+            raise UsageError(f"{arguments.scale.name!r} is of a label that is {like.target}.")
     return datasets.table(
         arguments.csv,
         arguments.label,
-        arguments.target or "binary",
+        arguments.target or (like.target if like is not None else "binary"),
         arguments.classes,
         features=not arguments.labels_only,
         standardise=not arguments.raw,
+        columns=arguments.features,
+        drop=arguments.drop,
+        like=like,
     )
+
+
+def _save_scale(path: Path, rows: Rows) -> None:
+    assert rows.table is not None
+    try:
+        path.write_text(json.dumps(rows.table.header()) + "\n")
+    except OSError as error:
+        raise DataError(f"Cannot write {str(path)!r}: {error.strerror}.") from error
+
+
+def _read_scale(path: Path) -> Table:
+    from tfe_bench.models.tables import Table
+
+    try:
+        return Table.of(json.loads(path.read_text()))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"{str(path)!r} is no file of --save-scale. Received: {type(error).__name__}."
+        ) from None
 
 
 def _part(text: str | None, count: int) -> slice:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from tfe_bench.cluster.client import JobResult
     from tfe_bench.models.private import PrivateModel
     from tfe_bench.models.service import Deployed
+    from tfe_bench.models.tables import Table
 
 _SHOWN = 5
 
@@ -68,7 +72,9 @@ def add_parser(commands: Any) -> None:
         description="Shares a picture or numbers among three workers that keep a model, and puts "
         "the result together here. No worker sees either.",
     )
-    p.add_argument("name", metavar="NAME", help="of a deployed model; see `models`")
+    p.add_argument(
+        "name", metavar="MODEL", help="name of a deployed model (see `models`), or a .keras file"
+    )
     p.add_argument(
         "--image",
         type=Path,
@@ -77,12 +83,17 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="a picture (JPEG, PNG, GIF, BMP); may be repeated",
     )
-    p.add_argument("--input", type=Path, metavar="FILE", help="numbers instead (.npy, [n, ...])")
+    p.add_argument(
+        "--input",
+        type=Path,
+        metavar="FILE",
+        help="numbers instead: a table by its columns' names (.csv), or an array (.npy, [n, ...])",
+    )
     p.add_argument(
         "--preprocessing", metavar="WAY", help="of pictures, if the model's owner did not say"
     )
     p.add_argument("--batch", type=int, metavar="N", help="samples at a time (default 32)")
-    p.add_argument("--output", type=Path, metavar="FILE", help="write the outputs (.npy)")
+    p.add_argument("--output", type=Path, metavar="FILE", help="write the outputs (.csv or .npy)")
     p.add_argument(
         "--check-range",
         action=argparse.BooleanOptionalAction,
@@ -128,7 +139,7 @@ def deploy(arguments: argparse.Namespace) -> int:
     service.check_clients(arguments.allow)
     with progress_bar(arguments) as bar:
         bar.say("converting the model")
-        private, way, source = _converted(arguments)
+        private, way, source, table = _converted(arguments)
         with open_service(arguments, bar) as cluster:
             started = time.perf_counter()
             service.deploy_model(
@@ -139,6 +150,7 @@ def deploy(arguments: argparse.Namespace) -> int:
                 arguments.replace,
                 way,
                 bar.update,
+                table,
             )
             seconds = time.perf_counter() - started
     told = {
@@ -165,13 +177,16 @@ def deploy(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _converted(arguments: argparse.Namespace) -> tuple[PrivateModel, str | None, str]:
-    """The model of the command line, its preprocessing, and where its weights come from."""
-    from tfe_bench.models import images, zoo
+def _converted(
+    arguments: argparse.Namespace,
+) -> tuple[PrivateModel, str | None, str, Table | None]:
+    """The model of the command line, its preprocessing, where its weights come from, its table."""
+    from tfe_bench.models import images, tables, zoo
     from tfe_bench.models.private import convert
 
     way = arguments.preprocessing
     samples = None if arguments.samples is None else _numbers(arguments.samples)
+    table = None
     if arguments.model in zoo.names():
         built = zoo.build(arguments.model, arguments.weights)
         way = way or built.entry.preprocessing
@@ -182,10 +197,11 @@ def _converted(arguments: argparse.Namespace) -> tuple[PrivateModel, str | None,
         raise AssertionError("unreachable")
     else:
         private, source = convert(arguments.model, samples), Path(arguments.model).name
+        table = tables.load(arguments.model)
     if way is not None:
         shapes = list(private.graph.inputs.values())
         images.check_way(way, images.picture_shape(shapes[0])[2])
-    return private, way, source
+    return private, way, source, table
 
 
 def _numbers(path: Path) -> Any:
@@ -224,23 +240,29 @@ def predict(arguments: argparse.Namespace) -> int:
         )
     if arguments.output is not None:
         _check_output(arguments.output)
+    own = _own(arguments) if arguments.name.endswith(".keras") else None
     with progress_bar(arguments) as bar, open_service(arguments, bar) as cluster:
-        model = service.find(cluster.client, arguments.name)
+        model = own or service.find(cluster.client, arguments.name)
         if arguments.output is not None and len(model.private.graph.outputs) > 1:
             raise UsageError("--output takes a model of one output; this has more. Use --json.")
         bar.say("preparing the inputs")
-        inputs = _inputs(arguments, model)
+        inputs, notes = _inputs(arguments, model)
         started = time.perf_counter()
-        outputs, result = service.predict(
-            cluster.client,
-            model,
-            inputs,
-            cluster.profile.name,
-            arguments.batch,
-            bar.update,
-            arguments.check_range,
-        )
+        if own is None:
+            outputs, result = service.predict(
+                cluster.client,
+                model,
+                inputs,
+                cluster.profile.name,
+                arguments.batch,
+                bar.update,
+                arguments.check_range,
+            )
+        else:
+            outputs, result = _asked(cluster, own, inputs, arguments, bar)
         seconds = time.perf_counter() - started
+    for note in notes:
+        print(f"tfe_bench: {note}", file=sys.stderr)
     names = [path.name for path in arguments.image]
     measured = result.measured
     told = {
@@ -251,14 +273,19 @@ def predict(arguments: argparse.Namespace) -> int:
         "rounds": total_rounds(measured)[0],
     }
     several = outputs if isinstance(outputs, list) else [outputs]
+    header, rows = _told(model, several[0])
     if arguments.output is not None:
-        _write(arguments.output, several)
+        _write(arguments.output, several, header, rows)
     if arguments.json:
         shown = None if arguments.output is not None else [y.tolist() for y in several]
         print(json.dumps({**told, "images": names, "outputs": shown}))
         return 0
     for i, row in enumerate(several[0]):
-        print(f"{names[i] if names else f'sample {i}'}: {_best(row)}")
+        said = _best(row)
+        if model.table is not None:
+            pairs = zip(header, rows[i], strict=True)
+            said = "  ".join(f"{h} {v if isinstance(v, str) else f'{v:.6g}'}" for h, v in pairs)
+        print(f"{names[i] if names else f'sample {i}'}: {said}")
         if i + 1 == 20 and len(several[0]) > 20:
             print(f"... and {len(several[0]) - 20} more (--output FILE takes all)")
             break
@@ -271,13 +298,45 @@ def predict(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _inputs(arguments: argparse.Namespace, model: Deployed) -> Any:
+@dataclass(frozen=True, eq=False)
+class _Own:
+    """A model of a file, as `Deployed` is one that workers keep."""
+
+    name: str
+    private: PrivateModel
+    table: Table | None
+    preprocessing: str | None = None
+
+
+def _own(arguments: argparse.Namespace) -> _Own:
+    from tfe_bench.models import tables
+    from tfe_bench.models.private import convert
+
+    path = Path(arguments.name)
+    return _Own(path.name, convert(path), tables.load(path))
+
+
+def _asked(
+    cluster: Any, own: _Own, inputs: Any, arguments: argparse.Namespace, bar: Any
+) -> tuple[Any, JobResult]:
+    """Outputs of a model that is shared for this once, and what they cost."""
+    given = {**own.private.shared_weights(), **own.private.shared_inputs(inputs)}
+    name = cluster.profile.name
+    parameters = own.private.parameters(name, arguments.batch, arguments.check_range)
+    result = cluster.run("predict", parameters, given, bar.update)
+    return own.private.decode(result), result
+
+
+def _inputs(arguments: argparse.Namespace, model: Deployed | _Own) -> tuple[Any, list[str]]:
+    """What the model is asked about, and what is to be said of it."""
     import numpy as np
 
     from tfe_bench.models import images
 
     if arguments.input is not None:
-        return _numbers(arguments.input)
+        if arguments.input.suffix.lower() == ".csv":
+            return _columns(arguments.input, model)
+        return _numbers(arguments.input), []
     way = arguments.preprocessing or model.preprocessing
     shapes = list(model.private.graph.inputs.values())
     if len(shapes) != 1:
@@ -287,7 +346,45 @@ def _inputs(arguments: argparse.Namespace, model: Deployed) -> Any:
             f"The owner of {model.name!r} does not say how pictures are prepared for it. Add "
             f"--preprocessing ({', '.join(images.WAYS)})."
         )
-    return np.concatenate([images.load(path, shapes[0], way) for path in arguments.image])
+    return np.concatenate([images.load(path, shapes[0], way) for path in arguments.image]), []
+
+
+def _columns(path: Path, model: Deployed | _Own) -> tuple[Any, list[str]]:
+    """A table's columns as the model takes them, by name."""
+    from tfe_bench.models import datasets
+
+    names, lines = datasets.read(path)
+    if model.table is not None:
+        x = model.table.rows(names, lines, path.name)
+        ignored = [n for n in names if n not in model.table.columns]
+        return x, [
+            f"left out what the model does not take: {', '.join(ignored)}"
+        ] if ignored else []
+    shapes = list(model.private.graph.inputs.values())
+    if shapes != [(len(names),)]:
+        raise UsageError(
+            f"{model.name!r} has no names of columns, and takes {' and '.join(map(str, shapes))} "
+            f"of each row. Received: {path.name!r} with {len(names)} columns. Give those it "
+            "takes, in its order."
+        )
+    x = datasets.numbers(path.name, names, lines, range(len(names)))
+    return x, [f"{model.name!r} has no names of columns: they are taken in the file's order"]
+
+
+def _told(model: Deployed | _Own, outputs: Any) -> tuple[list[str], list[list[Any]]]:
+    """Outputs as a table: names, and a line for each row."""
+    table = model.table
+    if table is None:
+        flat = outputs.reshape(len(outputs), -1)
+        return [f"output{i}" for i in range(flat.shape[1])], flat.tolist()
+    found = table.probabilities(outputs)
+    label = table.label or "prediction"
+    if table.target == "number":
+        return [label], found.tolist()
+    known = [*table.classes, *map(str, range(len(table.classes), found.shape[1]))]
+    best = found.argmax(1)
+    rows = [[known[b], *row] for b, row in zip(best, found.tolist(), strict=True)]
+    return [label, *(f"probability of {name}" for name in known)], rows
 
 
 def _best(row: Any) -> str:
@@ -299,8 +396,8 @@ def _best(row: Any) -> str:
 
 def _check_output(path: Path) -> None:
     """Refuses before the job what could not be written after it."""
-    if path.suffix.lower() != ".npy":
-        raise UsageError(f"--output is a .npy file. Received: {str(path)!r}.")
+    if path.suffix.lower() not in (".csv", ".npy"):
+        raise UsageError(f"--output is a .csv or .npy file. Received: {str(path)!r}.")
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         raise DataError(
             f"The outputs cannot be written to {str(path)!r}. Received: a folder, or a missing or "
@@ -308,13 +405,19 @@ def _check_output(path: Path) -> None:
         )
 
 
-def _write(path: Path, outputs: list[Any]) -> None:
+def _write(path: Path, outputs: list[Any], header: list[str], rows: list[list[Any]]) -> None:
+    import csv
     import io
 
     import numpy as np
 
     from tfe_bench.cluster import tls
 
+    if path.suffix.lower() == ".csv":
+        text = io.StringIO(newline="")
+        csv.writer(text, lineterminator="\n").writerows([header, *rows])
+        tls.write_private(path, text.getvalue().encode(), overwrite=True)
+        return
     buffer = io.BytesIO()
     np.save(buffer, outputs[0])
     tls.write_private(path, buffer.getvalue(), overwrite=True)

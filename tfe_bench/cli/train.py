@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli import common, train_options
 from tfe_bench.cli.train_options import NETWORKS, PICTURES
-from tfe_bench.errors import DataError, UsageError
+from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.records import Record
     from tfe_bench.cluster.client import JobResult
     from tfe_bench.models.datasets import Rows
     from tfe_bench.models.order import Order
+    from tfe_bench.models.sources import Joined
+    from tfe_bench.models.tables import Table
     from tfe_bench.models.trainable import History, Trainable
 
 # As published: SGD 0.01 with momentum 0.9, Adam and AMSGrad 0.001.
@@ -44,12 +46,20 @@ def add_parser(commands: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Task:
-    """What is trained on what."""
+    """What is trained on what.
+
+    Attributes:
+        private: the model, of scaled columns.
+        train, test: this client's rows; None of owners'.
+        dataset: for the record.
+        table: what the rows are to the model; None of pictures, or where no owner said.
+    """
 
     private: Trainable
     train: Rows | None
     test: Rows | None
     dataset: str
+    table: Table | None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     train_options.check(arguments)
     with common.progress_bar(arguments) as bar:
         bar.say("reading the data")
-        train, test = _rows(arguments)
+        given = _Given.read(arguments.model)
+        train, test = _rows(arguments, given)
         if train is not None:  # in chunks, sorted rows would be learnt one after the other
             train = _shuffled(train, arguments.seed)
         bar.say("building the model")
@@ -70,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.keep = arguments.models or local_folder()
         bar.say("starting the workers")
         if arguments.rows is None and arguments.columns is None:
-            task = _task(arguments, train, test, None)
+            task = _task(arguments, given, train, test, None)
             order, inputs = _order(arguments, task, None)
             with common.open_cluster(arguments, bar) as cluster:
                 history = task.private.run(cluster, order, inputs, bar.update)
@@ -80,23 +91,23 @@ def run(arguments: argparse.Namespace) -> int:
 
                 names = arguments.rows or arguments.columns
                 found = sources.source_of(cluster.client, names, arguments.labels)
-                task = _task(arguments, None, None, found[1])
+                task = _task(arguments, given, None, None, found[1])
                 order, inputs = _order(arguments, task, found)
                 history = task.private.run(cluster, order, inputs, bar.update)
         if not history.result.measured[0]["seconds"]:
-            return _was_complete(arguments, history)
+            return _was_complete(arguments, task, history)
         plain = None
         if task.train is not None and not arguments.no_plain:
             plain = _plain(task, order, history, lambda f: bar.update(f, "training in plaintext"))
     return _tell(arguments, task, order, history, plain, cluster)
 
 
-def _was_complete(arguments: argparse.Namespace, history: History) -> int:
+def _was_complete(arguments: argparse.Namespace, task: _Task, history: History) -> int:
     said = (
         f"The training {arguments.checkpoint!r} is complete: {history.steps} steps. --restart "
         "trains anew, more --epochs go on."
     )
-    _write(arguments, history)
+    _write(arguments, task, history)
     if arguments.json:
         print(json.dumps({"complete": True, "steps": history.steps, **history.history}))
     else:
@@ -109,7 +120,42 @@ def _was_complete(arguments: argparse.Namespace, history: History) -> int:
 # ---- what is trained on what
 
 
-def _rows(arguments: argparse.Namespace) -> tuple[Rows | None, Rows | None]:
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """A user's own model, and what it says of its columns.
+
+    Attributes:
+        model: the Keras model that is trained; None for one of ours.
+        table: of the rows that it learnt from before.
+        raw: whether it scales its columns itself.
+    """
+
+    model: Any = None
+    table: Table | None = None
+    raw: bool = False
+
+    @classmethod
+    def read(cls, name: str) -> _Given:
+        """The model of a .keras file.
+
+        Raises:
+            DataError: it cannot be read.
+            UsageError: it cannot be trained.
+        """
+        if not name.endswith(".keras"):
+            return cls()
+        from tfe_bench.models import from_keras, tables
+        from tfe_bench.models.training import recipe
+
+        model, table = from_keras.load(name), tables.load(name)
+        if table is None:
+            return cls(model, None, recipe.scales_inputs(model))
+        if table.scale is not None or table.unit is not None:
+            model = tables.scaled_part(model)
+        return cls(model, table)
+
+
+def _rows(arguments: argparse.Namespace, given: _Given) -> tuple[Rows | None, Rows | None]:
     """This client's rows: to train on and to test; none with owners' data."""
     from tfe_bench.models import datasets
 
@@ -119,8 +165,23 @@ def _rows(arguments: argparse.Namespace) -> tuple[Rows | None, Rows | None]:
         target = "binary" if arguments.model == "logistic" else "classes"
         pair = datasets.digits(arguments.dataset, arguments.data_dir, target)
         return _limited(arguments.limit, *pair)
-    target = {"logistic": "binary", "linear": "number"}.get(arguments.model, "classes")
-    rows = datasets.table(arguments.dataset, arguments.label, target)
+    target = arguments.target or train_options.LEARNT.get(arguments.model, "classes")
+    if given.table is not None:
+        if arguments.features or arguments.drop or arguments.target is not None:
+            raise UsageError(
+                f"{arguments.model!r} names its columns and its target itself. Leave out "
+                "--features, --drop and --target."
+            )
+        target = given.table.target
+    rows = datasets.table(
+        arguments.dataset,
+        arguments.label,
+        target,
+        standardise=not given.raw,
+        columns=arguments.features,
+        drop=arguments.drop,
+        like=given.table,
+    )
     return _limited(arguments.limit, *datasets.parted(rows, arguments.seed))
 
 
@@ -136,25 +197,44 @@ def _limited(most: int | None, train: Rows, test: Rows) -> tuple[Rows, Rows]:
 
 
 def _task(
-    arguments: argparse.Namespace, train: Rows | None, test: Rows | None, joined: Any
+    arguments: argparse.Namespace,
+    given: _Given,
+    train: Rows | None,
+    test: Rows | None,
+    joined: Joined | None,
 ) -> _Task:
     from tfe_bench.models.trainable import trainable
 
-    if train is not None and train.x is not None:
-        shape, target, outputs = train.x.shape[1:], train.target, train.classes
+    if joined is not None:
+        shape, target, table = joined.x, joined.target, joined.table
+        if given.table is not None and (
+            table is None or dataclasses.replace(table, logits=given.table.logits) != given.table
+        ):
+            raise UsageError(
+                f"{arguments.model!r} learnt from other columns, classes or scales than the "
+                "owners' data have."
+            )
     else:
-        shape, target, outputs = joined.x, joined.target, joined.y[-1]
-    model, loss = _model(arguments, tuple(shape), target, outputs)
+        assert train is not None and train.x is not None
+        shape, target, table = tuple(train.x.shape[1:]), train.target, train.table
+    model, loss = _model(arguments, given.model, shape, target)
+    if tuple(model.input_shape[1:]) != shape:
+        raise UsageError(
+            f"The model takes {list(model.input_shape[1:])} of each row. Received: rows of "
+            f"{list(shape)}."
+        )
+    if table is not None:
+        table = dataclasses.replace(table, logits=not isinstance(loss, str))
     private = trainable(model)
     private.compile(_optimizer(arguments), loss, seed=arguments.seed)
-    name = arguments.dataset if train is not None else "owners"
-    return _Task(private, train, test, Path(name).name)
+    name = "owners" if train is None else arguments.dataset
+    return _Task(private, train, test, Path(name).name, table)
 
 
 def _model(
-    arguments: argparse.Namespace, shape: tuple[int, ...], target: str, outputs: int
+    arguments: argparse.Namespace, given: Any, shape: tuple[int, ...], target: str
 ) -> tuple[Any, Any]:
-    """The Keras model and its loss."""
+    """The Keras model and its loss: by name if the model ends in its softmax or sigmoid."""
     import keras
 
     from tfe_bench.models import zoo
@@ -169,8 +249,8 @@ def _model(
     loss = Loss(losses[target])
     if arguments.model in NETWORKS:
         return zoo.build(arguments.model, seed=arguments.seed).keras, loss
-    if arguments.model in ("logistic", "linear"):
-        wanted = "number" if arguments.model == "linear" else "binary"
+    if given is None:
+        wanted = train_options.LEARNT[arguments.model]
         if target != wanted:
             raise UsageError(
                 f"{arguments.model} learns {'numbers' if wanted == 'number' else 'two classes'}. "
@@ -182,21 +262,13 @@ def _model(
             layers.append(keras.layers.Flatten())
         layers.append(keras.layers.Dense(1, kernel_initializer=start))
         return keras.Sequential(layers, name=arguments.model), loss
-    try:
-        model = keras.saving.load_model(arguments.model, compile=False)
-    except Exception as error:  # keras's, of many kinds
-        raise DataError(
-            f"{arguments.model!r} is no Keras model that can be read. Received: "
-            f"{type(error).__name__}."
-        ) from error
-    if int(model.output_shape[-1]) == 1 and target == "classes":
+    if int(given.output_shape[-1]) == 1 and target == "classes":
         loss = Loss(losses["binary"])
-    del outputs
     try:  # a model that ends in softmax or sigmoid, as users of Keras write it
-        Recipe.build(model, loss=loss.name)
+        Recipe.build(given, loss=loss.name)
     except UsageError:
-        return model, loss
-    return model, loss.name
+        return given, loss
+    return given, loss.name
 
 
 def _optimizer(arguments: argparse.Namespace) -> Any:
@@ -236,7 +308,9 @@ def _order(arguments: argparse.Namespace, task: _Task, found: Any) -> tuple[Orde
         saving = Saving(arguments.checkpoint, arguments.every, arguments.restart)
     deploy = None
     if arguments.deploy is not None:
-        deploy = deploying.parameters(task.private.keras, arguments.deploy, arguments.allow)
+        deploy = deploying.parameters(
+            task.private.keras, arguments.deploy, arguments.allow, table=task.table
+        )
     order = Order(
         recipe,
         arguments.epochs,
@@ -318,7 +392,7 @@ def _tell(
 
         traces = [m["trace"] for m in history.result.measured]
         trace_file.write(arguments.trace, [("train", traces)])
-    _write(arguments, history)
+    _write(arguments, task, history)
     common.keep(arguments, record)
     if not arguments.json:
         table.render(record, Console())
@@ -389,13 +463,11 @@ def _thinned(result: JobResult) -> JobResult:
     return dataclasses.replace(result, measured=measured)
 
 
-def _write(arguments: argparse.Namespace, history: History) -> None:
+def _write(arguments: argparse.Namespace, task: _Task, history: History) -> None:
     if arguments.output is None or history.model is None:
         return
-    import os
+    from tfe_bench.models import tables
 
-    before = os.umask(0o077)  # what it learnt from is private
-    try:
-        history.model.save(arguments.output)
-    finally:
-        os.umask(before)
+    table = task.table
+    model = history.model if table is None else table.in_units(history.model)
+    tables.save(model, table, arguments.output)

@@ -12,6 +12,9 @@ NETWORKS = ("network-a", "network-b", "network-c", "network-d")
 MODELS = ("logistic", "linear", *NETWORKS)
 OPTIMIZERS = ("sgd", "amsgrad", "adam")
 PICTURES = ("mnist", "fashion-mnist")
+TARGETS = ("binary", "classes", "number")
+# What a model of ours learns.
+LEARNT = {"logistic": "binary", "linear": "number"}
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -49,6 +52,17 @@ def add(p: argparse.ArgumentParser) -> None:
     )
     data.add_argument("--label", metavar="COLUMN", help="of a table: what is to be learnt")
     data.add_argument(
+        "--target",
+        metavar="T",
+        help="what the label is: binary (logistic), number (linear) or classes (other models)",
+    )
+    data.add_argument(
+        "--features", nargs="+", metavar="COLUMN", help="of a table: what is learnt from"
+    )
+    data.add_argument(
+        "--drop", nargs="+", default=[], metavar="COLUMN", help="of a table: what is left out"
+    )
+    data.add_argument(
         "--rows", nargs="+", metavar="NAME", help="owners' data sets, one below other"
     )
     data.add_argument(
@@ -71,6 +85,9 @@ def add(p: argparse.ArgumentParser) -> None:
         "--allow", action="append", default=[], metavar="CLIENT", help="who may use it, besides"
     )
     kept.add_argument("--output", type=Path, metavar="FILE", help="write the model (.keras)")
+    kept.add_argument(
+        "--discard", action="store_true", help="keep no model: what counts are the figures"
+    )
     kept.add_argument(
         "--models", type=Path, metavar="FOLDER", help="where three local workers keep their shares"
     )
@@ -157,6 +174,35 @@ def check(arguments: argparse.Namespace) -> None:
         folder = arguments.output.parent
         if arguments.output.suffix != ".keras" or not folder.is_dir():
             raise UsageError("--output is a .keras file in a folder that exists.")
+    table = table and not any(owners)
+    if not table and (arguments.features or arguments.drop):
+        raise UsageError("--features and --drop name columns of a table: --dataset FILE.csv.")
+    if arguments.target is not None and (any(owners) or not table):
+        raise UsageError(
+            "--target says what the label of a table is: --dataset FILE.csv. Owners say it of "
+            "theirs (`provide --target`)."
+        )
+    if arguments.target is not None and arguments.target not in TARGETS:
+        raise UsageError(
+            f"A target is {', '.join(TARGETS)}. Received: {arguments.target!r}."
+            f"{did_you_mean(arguments.target, TARGETS)}"
+        )
+    fixed = LEARNT.get(arguments.model)
+    if arguments.target is not None and fixed not in (None, arguments.target):
+        other = next((m for m, t in LEARNT.items() if t == arguments.target), "a .keras file")
+        raise UsageError(
+            f"{arguments.model} learns --target {fixed}. Received: {arguments.target!r}, which is "
+            f"for {other}."
+        )
     if arguments.model.endswith(".keras") and not Path(arguments.model).is_file():
         raise DataError(f"There is no file {arguments.model!r}.")
     common.check_run_options(arguments)
+    kept = [arguments.output, arguments.deploy, arguments.checkpoint]
+    if arguments.discard == any(v is not None for v in kept):
+        raise UsageError(
+            "--discard keeps no model. Received: --output, --deploy or --checkpoint besides."
+            if arguments.discard
+            else "The trained model would be lost. Write it (--output FILE.keras), keep it at the "
+            "workers (--deploy NAME), or its shares (--checkpoint NAME); --discard is for who "
+            "wants the figures alone."
+        )

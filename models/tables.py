@@ -1,0 +1,263 @@
+"""What a table is to the model that learnt from it: names and scales of columns, and of classes.
+
+It goes with the model: into its .keras file, and into the public facts of a deployed one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import DataError, UsageError, did_you_mean
+from tfe_bench.models import graph as graphs
+from tfe_bench.models.graph import Array
+from tfe_bench.models.private import PrivateModel
+from tfe_bench.models.scales import Scale
+
+TARGETS = ("binary", "classes", "number")
+MOST_COLUMNS, MOST_CLASSES, MOST_TEXT = 100_000, 10_000, 200
+# Beside Keras' own parts of a .keras file, which Keras passes over.
+_MEMBER = "tfe_bench.json"
+_MOST_BYTES = 1 << 25
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table's columns and its label.
+
+    Attributes:
+        columns: names of the features, in the model's order.
+        target: "binary", "classes" or "number".
+        label: the name of what is learnt, None where nothing says.
+        classes: names of the classes, none of a number.
+        scale: by which the model was given the columns; None as they are.
+        unit: by which the model was given a number to learn; None as it is.
+        logits: whether the model's outputs are logits and no probabilities.
+    """
+
+    columns: tuple[str, ...]
+    target: str
+    label: str | None = None
+    classes: tuple[str, ...] = ()
+    scale: Scale | None = None
+    unit: Scale | None = None
+    logits: bool = True
+
+    # ---- as data
+
+    def header(self) -> dict[str, Any]:
+        """As JSON holds it."""
+
+        def pair(scale: Scale | None) -> Any:
+            return None if scale is None else [list(scale.factor), list(scale.offset)]
+
+        return {
+            "columns": list(self.columns),
+            "target": self.target,
+            "label": self.label,
+            "classes": list(self.classes),
+            "scale": pair(self.scale),
+            "unit": pair(self.unit),
+            "logits": self.logits,
+        }
+
+    @classmethod
+    def of(cls, header: object) -> Table:
+        """The table of a header, which may come from a stranger.
+
+        Raises:
+            DataError: it is none.
+        """
+        if not isinstance(header, Mapping) or set(header) != set(cls.__dataclass_fields__):
+            raise DataError("A table's facts are its columns, label, classes and scales.")
+        columns, classes = (_names(header[k], m) for k, m in _BOUNDED.items())
+        label, target, logits = header["label"], header["target"], header["logits"]
+        if target not in TARGETS or type(logits) is not bool:
+            raise DataError("A table's label is binary, classes or a number.")
+        if label is not None:
+            [label] = _names([label], 1)
+        if len(set(columns)) != len(columns):
+            raise DataError("A table names each column once.")
+        return cls(
+            columns,
+            target,
+            label,
+            classes,
+            _scale(header["scale"], len(columns)),
+            _scale(header["unit"], 1),
+            logits,
+        )
+
+    # ---- rows
+
+    def rows(self, names: Sequence[str], lines: Sequence[Sequence[str]], source: str) -> Array:
+        """The features of a file's lines, float64 as they are, by the columns' names.
+
+        Raises:
+            DataError: columns that are missing, all of them named, or no numbers.
+        """
+        from tfe_bench.models.datasets import numbers
+
+        missing = [c for c in self.columns if c not in names]
+        if missing:
+            hint = did_you_mean(missing[0], names)
+            raise DataError(
+                f"{source!r} lacks columns that the model takes: "
+                f"{', '.join(map(repr, missing[:20]))}"
+                f"{f' and {len(missing) - 20} more' if len(missing) > 20 else ''}.{hint}"
+            )
+        return numbers(source, names, lines, [list(names).index(c) for c in self.columns])
+
+    # ---- models
+
+    def in_units(self, model: Any) -> Any:
+        """The Keras model with its scales as layers: it takes and gives numbers as they are.
+
+        Args:
+            model: a Keras model of scaled columns; it becomes one layer of the new one.
+        """
+        if self.scale is None and self.unit is None:
+            return model
+        import keras
+
+        given = value = keras.Input(model.input_shape[1:])
+        if self.scale is not None:
+            value = keras.layers.Rescaling(*map(list, _parts(self.scale)), name="columns")(value)
+        value = model(value)
+        if self.unit is not None:
+            value = keras.layers.Rescaling(*map(list, _parts(self.unit.inverse())), name="unit")(
+                value
+            )
+        return keras.Model(given, value, name=model.name)
+
+    def scaled(self, private: PrivateModel) -> PrivateModel:
+        """A converted model of scaled columns as one that takes columns as they are."""
+        (name,) = private.graph.inputs
+        if self.scale is None and self.unit is None:
+            return private
+        changed: dict[str, Any] = {}
+        if self.scale is not None:
+            changed["scaling"] = {name: _after(private.graph.scaling.get(name), self.scale)}
+        if self.unit is not None:
+            own = self.unit.inverse()
+            changed["results"] = tuple(
+                (
+                    np.multiply(f, own.factor).tolist(),
+                    (np.multiply(o, own.factor) + own.offset).tolist(),
+                )
+                for f, o in private.graph.results or [(1.0, 0.0)] * len(private.graph.outputs)
+            )
+        graph = graphs.replaced(private.graph, private.graph.layers, **changed)
+        return PrivateModel(replace(private.plan, graph=graph), private.bounds, private.calibrated)
+
+    def probabilities(self, outputs: Any) -> Array:
+        """What outputs say of each class, [n, classes]; of a number the number, [n, 1]."""
+        found = np.asarray(outputs, np.float64).reshape(len(outputs), -1)
+        if self.target == "number":
+            return found
+        if found.shape[1] == 1:
+            yes = np.exp(-np.logaddexp(0, -found)) if self.logits else found
+            return np.concatenate([1 - yes, yes], 1)
+        if self.logits:
+            found = np.exp(found - found.max(1, keepdims=True))
+            found = found / found.sum(1, keepdims=True)
+        return found
+
+
+_BOUNDED = {"columns": MOST_COLUMNS, "classes": MOST_CLASSES}
+
+
+def _parts(scale: Scale) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    return scale.factor, scale.offset
+
+
+def _after(inner: Any, scale: Scale) -> tuple[Any, Any]:
+    """The scale first, and then what a graph does with its input anyway."""
+    factor, offset = (1.0, 0.0) if inner is None else inner
+    first = np.multiply(scale.factor, factor)
+    return first.tolist(), (np.multiply(scale.offset, factor) + offset).tolist()
+
+
+def _names(value: object, most: int) -> tuple[str, ...]:
+    if (
+        not isinstance(value, list)
+        or len(value) > most
+        or not all(isinstance(v, str) and len(v) <= MOST_TEXT for v in value)
+    ):
+        raise DataError(f"Names are at most {most} texts of at most {MOST_TEXT} characters.")
+    return tuple(value)
+
+
+def _scale(value: object, count: int) -> Scale | None:
+    if value is None:
+        return None
+    if isinstance(value, list) and len(value) == 2:
+        factor, offset = value
+        fits = all(
+            isinstance(part, list)
+            and len(part) == count
+            and all(type(v) is float and math.isfinite(v) for v in part)
+            for part in value
+        )
+        if fits and all(v != 0 for v in factor):
+            return Scale(tuple(factor), tuple(offset))
+    raise DataError(f"A scale is {count} factors, none of them 0, and {count} offsets.")
+
+
+# ---- in a file
+
+
+def save(model: Any, table: Table | None, path: str | Path) -> None:
+    """Writes a Keras model, 0600, with its table beside Keras' own parts."""
+    before = os.umask(0o077)  # what it learnt from is private
+    try:
+        model.save(path)
+        if table is not None:
+            with zipfile.ZipFile(path, "a") as file:
+                file.writestr(_MEMBER, json.dumps(table.header()))
+    finally:
+        os.umask(before)
+
+
+def load(path: str | Path) -> Table | None:
+    """The table in a .keras file, None where there is none.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    try:
+        with zipfile.ZipFile(path) as file:
+            if _MEMBER not in file.namelist():
+                return None
+            if file.getinfo(_MEMBER).file_size > _MOST_BYTES:
+                raise DataError(f"The columns' names in {str(path)!r} are too many.")
+            return Table.of(json.loads(file.read(_MEMBER)))
+    except (OSError, zipfile.BadZipFile, ValueError, RecursionError) as error:
+        raise DataError(
+            f"The model in {str(path)!r} cannot be read. Received: {type(error).__name__}."
+        ) from None
+
+
+def scaled_part(model: Any) -> Any:
+    """The model within one that `Table.in_units` made: to train it again on scaled columns.
+
+    Raises:
+        UsageError: there is none.
+    """
+    import keras
+
+    inner = [layer for layer in model.layers if isinstance(layer, keras.Model)]
+    if len(inner) != 1:
+        raise UsageError(
+            f"The model {model.name!r} has names and scales of columns but is not as `train` wrote "
+            "it. Save it again with model.save(...), which leaves them out."
+        )
+    return inner[0]

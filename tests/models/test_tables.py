@@ -1,0 +1,304 @@
+"""Tables keep their names and scales; public ones are coarse, and nothing is scaled twice."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.errors import DataError, RangeError, UsageError
+from tfe_bench.models import deploying, owners, scales, sources, tables, weights
+from tfe_bench.models.from_keras import from_keras
+from tfe_bench.models.optimise import optimise
+from tfe_bench.models.plain import evaluate
+from tfe_bench.models.private import convert
+from tfe_bench.models.scales import Scale
+from tfe_bench.models.tables import Table
+from tfe_bench.models.trainable import trainable
+from tfe_bench.models.training.recipe import Recipe
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+
+
+def _adapted(x: Any, **options: Any) -> Any:
+    layer = L.Normalization(**options)
+    layer.adapt(x.astype(np.float32))
+    return layer
+
+
+def _wide(rng: np.random.Generator) -> Any:
+    """Columns as tables have them: a ratio, a year, an income, one that is constant."""
+    columns = [rng.uniform(0, 0.01, 60), rng.integers(2000, 2024, 60), rng.lognormal(11, 1, 60)]
+    return np.stack([*columns, np.full(60, 7.0)], 1)
+
+
+# ---- scales
+
+
+def test_scales_are_parted_into_coarse_ones_and_the_rest(rng: np.random.Generator) -> None:
+    factor = rng.choice([-1, 1], 200) * 2.0 ** rng.uniform(-40, 40, 200)
+    offset = rng.normal(0, 1, 200) * 2.0 ** rng.uniform(-5, 12, 200)
+    x = rng.normal(0, 1, 200) / factor
+    want = x * factor + offset
+    for split, public in ((scales.parted, 0), (scales.parted_last, 1)):
+        pairs = split(factor, offset)
+        first, then = pairs
+        got = (x * first[0] + first[1]) * then[0] + then[1]
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+        f, o = pairs[public]
+        assert (np.log2(f) == np.rint(np.log2(f))).all()
+        steps = 2 * o if public == 0 else 2 * o / f
+        assert (steps == np.rint(steps)).all()
+        f, o = pairs[1 - public]
+        assert (np.abs(f) > 0.7).all() and (np.abs(f) < 1.42).all() and (np.abs(o) < 0.4).all()
+    assert scales.nothing(scales.parted(0.25, 1.5)[1])
+    (first, _) = scales.parted(0.0, 3.0)
+    assert np.isfinite(first).all()
+
+
+def test_columns_of_any_size_are_scaled_and_hopeless_ones_named(rng: np.random.Generator) -> None:
+    for power in (-55, -20, 0, 20, 55):
+        x = (rng.normal(0, 1, (80, 1)) + 3) * 2.0**power
+        scale = scales.of_columns(x, ("a",))
+        scaled = scale.apply(x)
+        assert abs(scaled.mean()) <= 0.26 and 0.7 < scaled.std() < 1.42
+        np.testing.assert_allclose(scale.inverse().apply(scaled), x, rtol=1e-9)
+    steady = np.full((9, 1), 1e6 / 3)
+    assert not scales.of_columns(steady, ("a",)).apply(steady).any()
+    for power in (-70.0, 70.0, 600.0):
+        with pytest.raises(RangeError, match=r"'b'.*--drop"):
+            x = rng.normal(0, 1, (80, 2)) * [1.0, 2.0**power]
+            scales.of_columns(x, ("a", "b"))
+
+
+# ---- Normalization
+
+
+def _normalised(rng: np.random.Generator) -> dict[str, tuple[Any, Any]]:
+    x = _wide(rng)
+    numbers = rng.normal(0, 1, (60, 4))
+    images = rng.normal(3, 9, (8, 3, 3, 2))
+    y = rng.normal(50_000, 20_000, (60, 2))
+    inverse = _adapted(y, invert=True)
+    given = L.Normalization(mean=x.mean(0), variance=x.var(0))
+    shared = L.Rescaling([2.0, -0.5], offset=300.0)
+    return {
+        "adapted": (x, [_adapted(x), L.Dense(3)]),
+        "given": (x, [given, L.Dense(3)]),
+        "a number": (numbers, [L.Normalization(None, 5.0, 9.0), L.Rescaling(1e-5), L.Dense(2)]),
+        "images": (images, [_adapted(images), L.Conv2D(2, 2), L.Flatten(), L.Dense(1)]),
+        "second": (numbers, [L.Dense(3), L.Normalization(-1, [0.1] * 3, [4.0] * 3), L.Dense(2)]),
+        "alone": (numbers, [_adapted(numbers)]),
+        "of the label": (numbers, [L.Dense(2), inverse]),
+        "of a function": (numbers, [L.Dense(2, activation="sigmoid"), inverse]),
+        "rescaled label": (numbers, [L.Dense(2), L.ReLU(), shared]),
+    }
+
+
+def test_normalization_computes_what_keras_computes(rng: np.random.Generator) -> None:
+    for name, (x, layers) in _normalised(rng).items():
+        model = keras.Sequential([L.Input(x.shape[1:]), *layers])
+        want = model.predict(x, verbose=0)
+        size = float(np.abs(want).max())
+        graph = from_keras(model)
+        assert np.abs(evaluate(graph, x)[0] - want).max() < 1e-4 * size, name
+        made = optimise(graph)
+        assert np.abs(evaluate(made, x)[0] - want).max() < 1e-4 * size, name
+        again = type(made).of(made.header(), made.arrays())
+        assert np.abs(evaluate(again, x)[0] - want).max() < 1e-4 * size, name
+        private = convert(model, samples=x)
+        assert np.abs(private.plain(x) - want).max() < 1e-4 * size, name
+        # labels of 50,000 leave the workers near 1, and columns go to them so
+        assert all(b < 4096 for b in private.bounds.values()), name
+
+
+def test_statistics_are_coarse_where_they_are_public_and_never_in_a_training(
+    rng: np.random.Generator,
+) -> None:
+    x = _wide(rng)
+    model = keras.Sequential([L.Input((4,)), _adapted(x), L.Dense(1, activation="sigmoid")])
+    told = json.dumps(convert(model, samples=x).plan.header())
+    recipe = Recipe.build(model, "sgd", "binary_crossentropy")
+    trained = json.dumps(recipe.header())
+    for value in (*x.mean(0)[:3], *x.std(0)[:3], *(1 / x.std(0)[:3])):
+        assert f"{value:.6g}"[:6] not in told and f"{value:.6g}"[:6] not in trained
+    np.testing.assert_allclose(recipe.features(x)[:, :3].std(0), 1, atol=1e-4)
+    # its weights are Keras', and it learns nothing; a copy is scaled as the model is
+    private = trainable(model)
+    private.compile("sgd", "binary_crossentropy")
+    assert len(recipe.order) == 2 and len(model.weights) == 5
+    want = model.predict(x, verbose=0)
+    np.testing.assert_array_equal(private.initial_model().predict(x, verbose=0), want)
+    late = keras.Sequential([L.Input((4,)), L.Dense(4), _adapted(x), L.Dense(1)])
+    with pytest.raises(UsageError, match="comes first"):
+        Recipe.build(late, "sgd", "mse")
+    for layer, word in (
+        (L.Normalization(axis=(1, 2), mean=np.ones((2, 3)), variance=np.ones((2, 3))), "axis"),
+        (L.Normalization(None, 1.0, -1.0), "negative"),
+    ):
+        bad = keras.Sequential([L.Input((2, 3)), layer])
+        with pytest.raises((UsageError, RangeError), match=word):
+            from_keras(bad)
+
+
+# ---- weights that are trained, and stay
+
+
+def test_a_model_that_stays_computes_with_the_weights_it_was_trained_to(
+    rng: np.random.Generator,
+) -> None:
+    """No pass may put another layer's numbers into an array that is replaced by a trained one."""
+    image = [L.Input((6, 6, 1)), L.Conv2D(2, 3)]
+    kept = {
+        "average": [*image, L.AveragePooling2D(2), L.Flatten(), L.Dense(1)],
+        "global average": [*image, L.GlobalAveragePooling2D(), L.Dense(1)],
+        "dense": [L.Input((4,)), L.Dense(4, activation="relu"), L.Dense(1)],
+        "scaled": [L.Input((4,)), L.Rescaling(0.3, 1.7), L.Dense(1)],
+    }
+    for name, layers in kept.items():
+        model = keras.Sequential(layers)
+        given = deploying.parameters(model, "a")
+        recipe = Recipe.build(model, "sgd", "mse")
+        deploying.check(recipe, given)
+        plan = deploying.service.plan_of(given["about"])
+        held = recipe.graph.arrays()
+        arrays = dict(
+            zip(
+                (f"{p.layer.name}/{p.name}" for p in weights.parts(plan)),
+                (held[key] for key in deploying._keys(recipe, plan)),
+                strict=True,
+            )
+        )
+        graph = type(plan.graph).of(plan.graph.header(), arrays)
+        x = rng.normal(0, 1, (5, *model.input_shape[1:]))
+        want = model.predict(x, verbose=0)
+        np.testing.assert_allclose(evaluate(graph, x)[0], want, rtol=0, atol=1e-4, err_msg=name)
+    lost = {
+        "batch norm": [L.Input((4,)), L.Dense(4), L.BatchNormalization(), L.Dense(1)],
+        "between": [L.Input((4,)), L.Dense(4), L.Rescaling(2.0, 1.0), L.ReLU(), L.Dense(1)],
+        "normalization": [L.Input((4,)), L.Normalization(-1, [0.3] * 4, [3.0] * 4), L.Dense(1)],
+    }
+    for name, layers in lost.items():
+        model = keras.Sequential(layers)
+        given = deploying.parameters(model, "a")
+        with pytest.raises(UsageError, match="cannot stay"):
+            deploying.check(Recipe.build(model, "sgd", "mse"), given)
+            raise AssertionError(name)
+
+
+# ---- tables
+
+
+def _table(**changed: Any) -> Table:
+    scale = Scale((0.5, 2.0), (-1.5, 0.0))
+    found = {"columns": ("a", "b"), "target": "binary", "label": "y", "classes": ("n", "j")}
+    return Table(**{**found, "scale": scale, **changed})
+
+
+def test_a_table_goes_with_its_model(tmp_path: Path, rng: np.random.Generator) -> None:
+    unit = Scale((2.0**-10,), (-3.5,))
+    for table in (_table(), _table(target="number", classes=(), unit=unit), _table(scale=None)):
+        model = keras.Sequential([L.Input((2,)), L.Dense(1)])
+        whole = table.in_units(model)
+        tables.save(whole, table, tmp_path / "m.keras")
+        assert (tmp_path / "m.keras").stat().st_mode & 0o777 == 0o600
+        assert tables.load(tmp_path / "m.keras") == table
+        read = keras.models.load_model(tmp_path / "m.keras")
+        x = rng.normal(3, 2, (9, 2))
+        scaled = x if table.scale is None else table.scale.apply(x)
+        want = model.predict(scaled, verbose=0)
+        if table.unit is not None:
+            want = table.unit.inverse().apply(want)
+        np.testing.assert_allclose(read.predict(x, verbose=0), want, rtol=1e-5, atol=1e-4)
+        # a model that stays at the workers is given the same scales
+        made = table.scaled(convert(model))
+        np.testing.assert_allclose(made.plain(x), want, rtol=1e-5, atol=1e-4)
+        if table.scale is not None:
+            inner = tables.scaled_part(read)
+            np.testing.assert_array_equal(inner.get_weights()[0], model.get_weights()[0])
+    model.save(tmp_path / "plain.keras")
+    assert tables.load(tmp_path / "plain.keras") is None
+    (tmp_path / "no.keras").write_bytes(b"no")
+    with pytest.raises(DataError, match="cannot be read"):
+        tables.load(tmp_path / "no.keras")
+    with zipfile.ZipFile(tmp_path / "plain.keras", "a") as file:
+        file.writestr("tfe_bench.json", "[" * 100_000)
+    with pytest.raises(DataError):
+        tables.load(tmp_path / "plain.keras")
+
+
+def test_tables_of_strangers_are_checked() -> None:
+    good = _table().header()
+    assert Table.of(json.loads(json.dumps(good))) == _table()
+    for changed in (
+        {"columns": ["a", "a"]},
+        {"columns": ["a", 5]},
+        {"columns": ["a" * 201, "b"]},
+        {"columns": "ab"},
+        {"columns": [""] * 100_001},
+        {"target": "x"},
+        {"label": 5},
+        {"logits": 1},
+        {"classes": None},
+        {"scale": [[1.0], [0.0]]},
+        {"scale": [[1.0, float("nan")], [0.0, 0.0]]},
+        {"scale": [[1.0, 0.0], [0.0, 0.0]]},
+        {"scale": [[1.0, True], [0.0, 0.0]]},
+        {"unit": [[1.0, 1.0], [0.0, 0.0]]},
+        {"unit": 5},
+        {"more": 1},
+    ):
+        with pytest.raises(DataError):
+            Table.of({**good, **changed})
+    with pytest.raises(DataError):
+        Table.of(None)
+
+
+def test_probabilities_are_those_of_the_outputs() -> None:
+    logits = np.array([[-1.0], [2.0]])
+    yes = 1 / (1 + np.exp(-logits[:, 0]))
+    np.testing.assert_allclose(_table().probabilities(logits), np.stack([1 - yes, yes], 1))
+    got = _table(logits=False).probabilities(yes[:, None])
+    np.testing.assert_allclose(got, np.stack([1 - yes, yes], 1))
+    three = np.array([[0.0, 1.0, 800.0]])
+    np.testing.assert_allclose(_table(target="classes").probabilities(three), [[0, 0, 1]])
+    number = _table(target="number")
+    np.testing.assert_array_equal(number.probabilities(logits), logits)
+
+
+def _about(table: Table | None, rows: int = 5, **changed: Any) -> dict[str, Any]:
+    found = {"rows": rows, "x": [2], "y": [1], "target": "binary", "classes": 2}
+    return {**found, "columns": ["a", "b"], **owners._units(table), **changed}
+
+
+def test_rows_of_owners_mean_the_same_in_one_column() -> None:
+    rows = sources.Source(("p", "q"), None, {})
+
+    def joined(first: Any, other: Any) -> Any:
+        return sources.joined(rows, {"p": ("alice", first), "q": ("bob", other)})
+
+    assert joined(_about(_table()), _about(_table())).table == _table()
+    assert joined(_about(None), _about(None)).table is None
+    with pytest.raises(UsageError, match=r"the column 'b' in 'p' of 'alice'.*--scale FILE"):
+        joined(_about(_table()), _about(_table(scale=Scale((0.5, 4.0), (-1.5, 0.0)))))
+    with pytest.raises(UsageError, match="the label 'y'"):
+        joined(_about(_table()), _about(_table(classes=("j", "n"))))
+    with pytest.raises(UsageError, match="the column 'a'"):
+        joined(_about(_table()), _about(_table(scale=None)))
+
+    beside = sources.Source(("p", "q"), "l", {})
+    left, right = _about(_table(), y=None), _about(_table(scale=None), y=None)
+    label = _about(_table(columns=(), scale=None, label="z"), x=None, columns=[])
+    facts = {"p": ("alice", left), "q": ("bob", right), "l": ("bob", label)}
+    found = sources.joined(beside, facts).table
+    assert found is not None and found.columns == ("p.a", "p.b", "q.a", "q.b")
+    assert found.scale == Scale((0.5, 2.0, 1.0, 1.0), (-1.5, 0.0, 0.0, 0.0))
+    assert (found.label, found.classes) == ("z", ("n", "j"))
+    for bad in ({"label": "y"}, 5, {**_about(_table())["units"], "scale": 3}):
+        with pytest.raises((UsageError, DataError)):
+            owners.table_of({**_about(None), "units": bad})
