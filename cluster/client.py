@@ -43,8 +43,7 @@ SILENCE_SECONDS = 9.5
 _DEALER = 0
 _JOB = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MOST_BITS = 127
-# A list of all that a worker keeps.
-_MOST_ANSWER = 1 << 28
+
 # A worker that was started again is found within a second, however long it was away; an attempt
 # (TCP and TLS) may still take 5 s.
 _RECONNECT = [
@@ -587,7 +586,7 @@ def ask(
             iter([wire.event(method.lower(), **fields)]), timeout=timeout, wait_for_ready=True
         )
         with watch.over(call.cancel):
-            answer = wire.Reader(call, nan=True).next_event(_MOST_ANSWER)
+            answer = wire.Reader(call, nan=True).next_event(wire.MOST_ANSWER_BYTES)
     except grpc.RpcError as error:
         details = str(error.details() or "") if hasattr(error, "details") else ""
         code = error.code() if hasattr(error, "code") else None

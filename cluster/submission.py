@@ -69,8 +69,9 @@ def _seeds(value: object) -> bool:
 
 
 def _shaping(value: object) -> bool:
-    pair = isinstance(value, list) and len(value) == 2
-    return value is None or (pair and all(_whole(each, 1 << 62) for each in value))
+    if not isinstance(value, list):
+        return value is None
+    return len(value) == 2 and all(_whole(each, 1 << 62) for each in value)
 
 
 _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {

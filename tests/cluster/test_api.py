@@ -69,15 +69,15 @@ def test_what_a_cluster_is_given_is_looked_at(cluster: Cluster) -> None:
     with pytest.raises(UsageError, match=r"PrivateInput.*ndarray"):
         cluster.run("sort", {}, {"keys": np.arange(3)})  # type: ignore[dict-item]
     for given in (np.zeros(3), None, 7):
-        asked: tuple[Callable[[], object], ...] = (
-            lambda g=given: cluster.predict(g, np.zeros((1, 3))),
-            lambda g=given: cluster.fit(g, np.zeros((1, 3)), np.zeros(1)),
-            lambda g=given: cluster.evaluate(g, np.zeros((1, 3)), np.zeros(1)),
-            lambda g=given: cluster.deploy(g, "name"),
+        asked: tuple[Callable[[Any], object], ...] = (
+            lambda g: cluster.predict(g, np.zeros((1, 3))),
+            lambda g: cluster.fit(g, np.zeros((1, 3)), np.zeros(1)),
+            lambda g: cluster.evaluate(g, np.zeros((1, 3)), np.zeros(1)),
+            lambda g: cluster.deploy(g, "name"),
         )
         for ask in asked:
             with pytest.raises(UsageError, match=f"Received: {type(given).__name__}"):
-                ask()
+                ask(given)
     for name in ("", None, 7):
         with pytest.raises(UsageError, match="first digits"):
             cluster.client.cancel(name)  # type: ignore[arg-type]

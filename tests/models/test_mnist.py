@@ -78,7 +78,7 @@ _LABELS = "train-labels-idx1-ubyte"
         (_LABELS, lambda b: b"\0\0\x08\x01\0\0\0\x07" + bytes([0, 1, 2, 3, 4, 5, 10]), "0 to 9"),
         (_LABELS, None, "has neither"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_names_the_file_that_is_missing_or_damaged(
     tmp_path: Path,
