@@ -1102,26 +1102,12 @@ class Worker:
             raise wrong[0]
         return inputs
 
-    def _result_parts(self, value: Any) -> tuple[str, ...]:
-        """Which parts of a result this party has, as far as a client needs them.
-
-        Raises:
-            UsageError: it is nothing that can be revealed: bits, or a value of a small ring.
-        """
-        from tfe_bench.protocols.sharing import Shared
-
-        shared = isinstance(value, Shared)
-        if not shared or value.limbs not in (1, 2) or value.ring_bits != 64 * value.limbs:
-            shown = repr(value) if shared else type(value).__name__
-            raise UsageError(f"A program returns values over Z_2^64 or Z_2^128. Received: {shown}.")
-        return ("l1", "l2") if (self.party - value.dealer) % 3 == 0 else ("m",)
-
     def _result_bytes(self, outputs: Mapping[str, Any]) -> int:
         """What this party keeps of results until their client has taken them."""
         return sum(
             8 * math.prod(getattr(value, part).shape)
             for value in outputs.values()
-            for part in self._result_parts(value)
+            for part in _result_parts(self.party, value)
             if (self.party - value.dealer) % 3 != 2  # whose part is compared, not sent
         )
 
@@ -1129,7 +1115,7 @@ class Worker:
         """Sends this party's parts of a result: the client alone puts them together."""
         import numpy as np
 
-        parts = self._result_parts(value)
+        parts = _result_parts(self.party, value)
         role = (self.party - value.dealer) % 3
         arrays = [np.asarray(getattr(value, part), np.int64, order="C") for part in parts]
         shape = list(arrays[0].shape if value.limbs == 1 else arrays[0].shape[:-1])
@@ -1151,6 +1137,21 @@ class Worker:
         for array in arrays:
             for chunk in wire.data(array.reshape(-1).data.cast("B")):
                 job.events.put(chunk)
+
+
+def _result_parts(party: int, value: Any) -> tuple[str, ...]:
+    """Which parts of a result a party has, as far as a client needs them.
+
+    Raises:
+        UsageError: it is nothing that can be revealed: bits, or a value of a small ring.
+    """
+    from tfe_bench.protocols.sharing import Shared
+
+    shared = isinstance(value, Shared)
+    if not shared or value.limbs not in (1, 2) or value.ring_bits != 64 * value.limbs:
+        shown = repr(value) if shared else type(value).__name__
+        raise UsageError(f"A program returns values over Z_2^64 or Z_2^128. Received: {shown}.")
+    return ("l1", "l2") if (party - value.dealer) % 3 == 0 else ("m",)
 
 
 def _check_copies(party: Any, name: str, seed: dict[str, bytes], masked: bytearray) -> None:

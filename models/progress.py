@@ -57,7 +57,7 @@ def _bar(console: Any) -> Iterator[Progress]:
 
 def _notebook() -> Progress:
     """One line of a notebook, written over (rich's own bar takes ipywidgets there)."""
-    from IPython.display import display
+    from IPython.display import display  # type: ignore[import-not-found]
 
     shown = display({"text/plain": "sharing"}, raw=True, display_id=True)
 

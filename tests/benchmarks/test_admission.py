@@ -21,9 +21,11 @@ from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
-from tfe_bench.models import owners, service, weights
+from tfe_bench.models import service, weights
 from tfe_bench.models.order import Order
 from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.rows import LABEL_BITS
+from tfe_bench.models.tables import TARGETS
 from tfe_bench.models.training.recipe import Recipe
 
 HUGE = 1 << 40
@@ -114,8 +116,8 @@ def ordinary() -> list[Job]:
     recipe = Recipe.build(model, "adam", "categorical_crossentropy", 2)
     order = Order(recipe, 1, 4, 0, "0" * 32, test=2)
     data = {"rows": 4, "x": [3], "y": [], "target": "numeric", "classes": 1, "columns": ["a"]}
-    data["target"] = next(iter(owners.TARGETS))
-    rows = (InputSpec("x", (4, 3), 16), InputSpec("y", (4,), owners.LABEL_BITS))
+    data["target"] = next(iter(TARGETS))
+    rows = (InputSpec("x", (4, 3), 16), InputSpec("y", (4,), LABEL_BITS))
     found = [
         Job("sort", {"algorithm": "quick", "profile": "lan", "descending": True}, (_x("keys", 9),)),
         Job("channel", {"rounds": 2, "megabytes": 1, "repeat": 1}, ()),
@@ -213,7 +215,7 @@ def _hostile(ordinary: list[Job], seed: int, share: float) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for job in ordinary:
         program = jobs.load(job.program)
-        plain = [(spec, {}) for spec in job.inputs]
+        plain: list[Any] = [(spec, {}) for spec in job.inputs]
         for path in _places(job.parameters):
             for value in VALUES:
                 if rng.random() < share:
@@ -255,9 +257,10 @@ def test_a_program_of_ones_own_is_admitted_by_its_inputs() -> None:
     assert program.largest("", NoStore(), {}, specs) == 15  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="different names"):
         program.admit({}, [specs[0], specs[0]])
-    for parameters in ([], None, "x", 3):
+    wrong: tuple[Any, ...] = ([], None, "x", 3)
+    for parameters in wrong:
         with pytest.raises(UsageError, match="have names"):
-            program.admit(parameters, [])  # type: ignore[arg-type]
+            program.admit(parameters, [])
 
 
 def test_a_limit_of_growth_times_the_largest_input(tmp_path: Any) -> None:
@@ -281,7 +284,7 @@ def _measured(job: Job, program: Program, inputs: Mapping[str, Any]) -> float:
             name: replace(share, fractional_bits=specs[name].fractional_bits)
             for name, share in zip(inputs, shares, strict=True)
         }
-        context = Context(party, job.parameters, held, lambda fraction, text="": None)
+        context = Context(party, job.parameters, held, lambda fraction, text: None)
         return list(program.run(context).values())
 
     with sizes.traced() as arrays:

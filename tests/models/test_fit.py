@@ -471,7 +471,7 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
     c = keras.callbacks
     x, y = _data()
 
-    class Batches(c.Callback):  # type: ignore[misc]
+    class Batches(keras.callbacks.Callback):  # type: ignore[misc]
         """Wants what is private."""
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -568,7 +568,7 @@ def test_a_rule_ends_a_training_where_keras_does(rng: np.random.Generator) -> No
                 break
     for bad in ({"patience": -1}, {"min_delta": float("nan")}, {"higher": 1}, {"baseline": "x"}):
         with pytest.raises(UsageError):
-            Stopping(**bad)  # type: ignore[arg-type]
+            Stopping(**bad)
     with pytest.raises(UsageError):
         Stopping.of({"patience": 1})
 

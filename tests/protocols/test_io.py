@@ -151,7 +151,7 @@ def _parts_of(party: int, dealer: int, parts: dict[str, Array], **about: Any) ->
     import tensorflow as tf
 
     lacks = LACKS[(party - dealer) % 3]
-    held = {k: None if k == lacks else tf.constant(a) for k, a in parts.items()}
+    held: dict[str, Any] = {k: None if k == lacks else tf.constant(a) for k, a in parts.items()}
     return Shared(**held, dealer=dealer, **about)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any
 
@@ -18,6 +19,10 @@ from tfe_bench.protocols.range_check import Watch
 from tfe_bench.protocols.sharing import Shared
 
 Array = np.ndarray[Any, Any]
+
+
+def _nth(*at: int) -> Any:
+    return lambda out: functools.reduce(operator.getitem, at, out)
 
 
 def edges(*magnitudes: int) -> list[int]:
@@ -66,7 +71,7 @@ def test_what_relu_and_truncation_get_wrong_is_out_of_range() -> None:
     layer, whole = (truth([out[0][i] for out in sim.outputs]) for i in range(2))
     assert layer.tolist() == [False, True, True, False, False, False]
     assert whole.tolist() == [True, True, True, True, False, True]
-    positive, shorter = (sim.value(lambda out, i=i: out[1][i]) for i in range(2))
+    positive, shorter = (sim.value(_nth(1, i)) for i in range(2))
     assert positive[0] == 0  # of 16385
     assert positive[layer].tolist() == [max(v, 0) for v in np.array(values)[layer]]
     assert np.all(np.abs(shorter[whole] - np.array(values)[whole] / 2**16) < 1)
@@ -147,8 +152,8 @@ def test_a_value_is_flagged_exactly_where_it_is_read_wrongly(
 
     sim = simulate(program, *(np.array(v, np.int64) for v in values), dealer=dealer)
     for i, (drop, bits) in enumerate(CASES):
-        flagged = sim.value(lambda out, i=i: out[i][1]) != 0
-        got = sim.value(lambda out, i=i: out[i][0])
+        flagged = sim.value(_nth(i, 1)) != 0
+        got = sim.value(_nth(i, 0))
         most = 1 << (bits - 2)
         wrong, fits = [], []
         for v, y in zip(values[i], got, strict=True):
@@ -233,4 +238,4 @@ def test_signed_shares_of_an_injection_are_those_of_the_value(rng: np.random.Gen
         signed = (x << (64 - k)) >> (64 - k)
         parts = [np.asarray(sim.outputs[p][i][1]) for p in (e1, e2)]
         assert np.array_equal(parts[0] + parts[1], signed), k
-        assert np.array_equal(sim.value(lambda out, i=i: out[i][0]), np.maximum(signed, 0)), k
+        assert np.array_equal(sim.value(_nth(i, 0)), np.maximum(signed, 0)), k

@@ -248,7 +248,7 @@ def predict(arguments: argparse.Namespace) -> int:
         bar.say("preparing the inputs")
         inputs, notes = _inputs(arguments, model)
         started = time.perf_counter()
-        if own is None:
+        if isinstance(model, service.Deployed):
             outputs, result = service.predict(
                 cluster.client,
                 model,
@@ -259,7 +259,7 @@ def predict(arguments: argparse.Namespace) -> int:
                 arguments.check_range,
             )
         else:
-            outputs, result = _asked(cluster, own, inputs, arguments, bar)
+            outputs, result = _asked(cluster, model, inputs, arguments, bar)
         seconds = time.perf_counter() - started
     for note in notes:
         print(f"tfe_bench: {note}", file=sys.stderr)
