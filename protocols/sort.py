@@ -100,20 +100,28 @@ def largest(
     Raises:
         UsageError: as `choose`.
     """
+
+    def dealt(count: int, bits: int) -> int:
+        return compare.msb_cost(count, bits).dealer // 64
+
     elements = rows * n
     # Wide keys, the index and the columns are moved as one; each key is extended by a comparison.
-    moved = max(elements * (columns + 4), compare.msb_cost(elements, 128).total // 64)
+    moved = max(elements * (columns + 4), dealt(elements, compare.EXACT_BITS))
+    bits = 65 + index_bits(n)
     chosen = choose(algorithm, n, profile, rows)
     if chosen == "network":
-        # Two positions in a word: all comparators of a row at once, and a layer's of all rows.
+        # All comparators of a row at once, two positions in a word, and a layer's of all rows.
         depth = n.bit_length()
-        return max(moved, n * depth * (depth + 1) // 4)
-    if chosen == "all-pairs":
-        pairs = rows * n * (n - 1) // 2
-    else:
-        # Levels compare with one pivot, or with so many that they cost less than another level.
-        pairs = 10 * elements + 4 * int(round_cost(profile))
-    return max(moved, pairs, compare.msb_cost(min(pairs, _CALL_PAIRS), 128).total // 64)
+        return max(moved, n * depth * (depth + 1) // 4, dealt(elements // 2, bits))
+    pairs = rows * n * (n - 1) // 2
+    if chosen == "quick":
+        # Of small segments all pairs, of others one pivot each, and more of either only where that
+        # costs less than some more levels.
+        pairs = min(pairs, 5 * elements + 6 * int(round_cost(profile)))
+    call = min(pairs, _CALL_PAIRS)
+    return max(
+        moved, pairs, dealt(call if call < 2 * _SLICE_PAIRS else call // _SLICES + 512, bits)
+    )
 
 
 def index_bits(n: int) -> int:

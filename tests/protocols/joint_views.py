@@ -168,11 +168,12 @@ class _Watch:
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(Site, "recv", heard))
             for name in ("reveal", "reveal_bits"):
-                function: Any = getattr(io, name)
+                function = getattr(io, name)
+                publish = told(function)
                 for module in list(sys.modules.values()):
                     ours = getattr(module, "__name__", "").startswith("tfe_bench.")
                     if ours and vars(module).get(name) is function:
-                        stack.enter_context(mock.patch.object(module, name, told(function)))
+                        stack.enter_context(mock.patch.object(module, name, publish))
             yield
 
     def view(self, party: int) -> View:

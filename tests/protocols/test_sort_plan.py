@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols import sort
 from tfe_bench.protocols.sort_plan import SortPlan, odd_even_merge
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,6 +158,19 @@ int main(int, char** argv) {
   }
 }
 """
+
+
+@pytest.mark.parametrize("profile", sorted(sort.ROUND_COST))
+@pytest.mark.parametrize(("rows", "n"), [(1, 10), (1, 1000), (1, 30_000), (300, 30), (30, 400)])
+def test_no_level_has_more_pairs_than_the_declared_size(
+    rows: int, n: int, profile: str, rng: np.random.Generator
+) -> None:
+    keys = rng.random(rows * n)
+    with SortPlan(rows, n, 10, sort.round_cost(profile)) as plan:
+        for left, right in plan.levels():
+            assert len(left) <= sort.largest(rows, n, 1, "quick", profile)
+            bits = np.pad(keys[left] < keys[right], (0, -len(left) % 64))
+            plan.answer(np.packbits(bits, bitorder="little").view(np.int64))
 
 
 def test_more_pairs_than_memory_holds_are_refused() -> None:

@@ -8,7 +8,6 @@
 
 namespace tfe_bench {
 
-using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -66,9 +65,9 @@ class MessageBuffer : public TensorBuffer {
   Message message_;
 };
 
-class RecvOp : public AsyncOpKernel {
+class RecvOp : public AsyncKernel {
  public:
-  explicit RecvOp(OpKernelConstruction* c) : AsyncOpKernel(c) {
+  explicit RecvOp(OpKernelConstruction* c) : AsyncKernel(c) {
     OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
     OP_REQUIRES_OK(c, c->GetAttr("slot", &slot_));
     OP_REQUIRES_OK(c, c->GetAttr("peer", &peer_));
@@ -78,7 +77,7 @@ class RecvOp : public AsyncOpKernel {
     OP_REQUIRES(c, index_ >= 0 && index_ < (1 << 20), absl::InvalidArgumentError("bad index"));
   }
 
-  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+  void WorkAsync(OpKernelContext* context, DoneCallback done) override {
     Call call;
     OP_REQUIRES_OK_ASYNC(context, FindCall(context, &call), done);
     TensorShape shape;
@@ -105,14 +104,18 @@ class RecvOp : public AsyncOpKernel {
                        [this, context, done, shape, cancellation, token](const Error& error,
                                                                          Message message) {
                          if (cancellation) cancellation->TryDeregisterCallback(token);
-                         if (!error.empty()) {
-                           context->SetStatus(ToStatus(error));
-                         } else if (message.size == 0) {
-                           context->set_output(0, Tensor(type_, shape));
-                         } else {
-                           tensorflow::core::RefCountPtr<TensorBuffer> buffer(
-                               new MessageBuffer(std::move(message)));
-                           context->set_output(0, Tensor(type_, shape, std::move(buffer)));
+                         try {
+                           if (!error.empty()) {
+                             context->SetStatus(ToStatus(error));
+                           } else if (message.size == 0) {
+                             context->set_output(0, Tensor(type_, shape));
+                           } else {
+                             tensorflow::core::RefCountPtr<TensorBuffer> buffer(
+                                 new MessageBuffer(std::move(message)));
+                             context->set_output(0, Tensor(type_, shape, std::move(buffer)));
+                           }
+                         } catch (const std::exception&) {  // or the graph would wait for ever
+                           context->SetStatus(FromException());
                          }
                          done();
                        });
@@ -124,10 +127,10 @@ class RecvOp : public AsyncOpKernel {
 };
 
 // Lets the dealer on once its material has been used up far enough; hands `call` through.
-class GateOp : public AsyncOpKernel {
+class GateOp : public AsyncKernel {
  public:
-  explicit GateOp(OpKernelConstruction* c) : AsyncOpKernel(c) {}
-  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+  explicit GateOp(OpKernelConstruction* c) : AsyncKernel(c) {}
+  void WorkAsync(OpKernelContext* context, DoneCallback done) override {
     Call call;
     OP_REQUIRES_OK_ASYNC(context, FindCall(context, &call), done);
     auto* cancellation = context->cancellation_manager();

@@ -74,11 +74,28 @@ absl::Status FromException() {
   }
 }
 
-void Kernel::Compute(OpKernelContext* context) {
+namespace {
+absl::Status CheckInputs(OpKernelContext* context) {
   for (int i = 0; i < context->num_inputs(); ++i) {
-    OP_REQUIRES_OK(context, CheckShape(context->input(i).shape()));
+    TF_RETURN_IF_ERROR(CheckShape(context->input(i).shape()));
   }
+  return absl::OkStatus();
+}
+}  // namespace
+
+void AsyncKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   try {
+    OP_REQUIRES_OK_ASYNC(context, CheckInputs(context), done);
+    WorkAsync(context, done);
+  } catch (const std::exception&) {
+    context->SetStatus(FromException());
+    done();
+  }
+}
+
+void Kernel::Compute(OpKernelContext* context) {
+  try {
+    OP_REQUIRES_OK(context, CheckInputs(context));
     Work(context);
   } catch (const std::exception&) {
     context->SetStatus(FromException());

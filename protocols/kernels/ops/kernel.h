@@ -47,6 +47,16 @@ class Kernel : public tensorflow::OpKernel {
   virtual void Work(tensorflow::OpKernelContext* context) = 0;
 };
 
+class AsyncKernel : public tensorflow::AsyncOpKernel {
+ public:
+  using AsyncOpKernel::AsyncOpKernel;
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) final;
+
+ protected:
+  // Calls done once, unless it throws.
+  virtual void WorkAsync(tensorflow::OpKernelContext* context, DoneCallback done) = 0;
+};
+
 // Runs fn(begin, end) over [0, total) on the threads that TensorFlow grants.
 template <typename Fn>
 void ParallelRange(tensorflow::OpKernelContext* context, int64_t total, int64_t cycles_each,
