@@ -88,7 +88,7 @@ class Watch:
         self._party, self._rows, self._dealer = party, rows, dealer
         s = party.site("watch", rows, dealer=dealer)
         # s, so that a digest by itself is uniform
-        self._digest = None if s.is_dealer else s.mask(K3, 0, [rows])
+        self._digest: Any = None if s.is_dealer else s.mask(K3, 0, [rows])
 
     def zero(self, share: Any, width: int, low: int = 0) -> None:
         """Notes shares that add up to 0 modulo 2^width where all is right.  Local.
