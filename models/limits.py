@@ -65,7 +65,7 @@ def _limit(plan: Plan, x: Layer, given: list[int]) -> int | None:
         return _capped(x, (1 << (numbers.bits - 1)) - 1, one)
     if x.op in _POINTWISE:
         return one + 2
-    moved: list[int] = [
+    moved = [
         v << max(0, numbers.fraction - plan.fraction_of(name))
         for v, name in zip(given, x.inputs, strict=True)
     ]
@@ -76,11 +76,11 @@ def _limit(plan: Plan, x: Layer, given: list[int]) -> int | None:
     if x.op == "concat":
         return max(moved)
     if x.op == "leaky_relu":
-        return int(moved[0] * max(1, math.ceil(x.options["alpha"])) + 1)
+        return moved[0] * max(1, math.ceil(float(x.options["alpha"]))) + 1
     if x.op in ("avg_pool2d", "global_avg_pool2d"):
         return 2 * moved[0] + 1  # (a reciprocal is rounded)
     if x.op == "sum_pool2d":
-        return int(moved[0] * math.prod(x.options["ksize"]))
+        return moved[0] * math.prod(map(int, x.options["ksize"]))
     if x.op == "global_sum_pool2d":
         return moved[0] * math.prod(plan.graph.shapes[x.inputs[0]][:2])
     assert x.op in _SAME, x.op

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,17 @@ from tfe_bench.protocols.sharing import Shared
 Array = np.ndarray[Any, Any]
 
 
-def _nth(*at: int) -> Any:
-    return lambda out: functools.reduce(operator.getitem, at, out)
-
-
 def edges(*magnitudes: int) -> list[int]:
     """0, the ends of Z_2^64, and magnitudes with their neighbours, of both signs."""
     found = {0, 1, -1, 2**63 - 1, -(2**63), 3 * 2**61, -3 * 2**61, 2**62, -(2**62)}
     for m in magnitudes:
         found |= {s * (m + d) for s in (1, -1) for d in (-1, 0, 1)}
     return sorted(v for v in found if -(2**63) <= v < 2**63)
+
+
+def part(*path: int) -> Callable[[Any], Any]:
+    """out[a][b]..."""
+    return lambda out: functools.reduce(operator.getitem, path, out)
 
 
 def truth(bits: Any) -> Array:
@@ -71,7 +73,7 @@ def test_what_relu_and_truncation_get_wrong_is_out_of_range() -> None:
     layer, whole = (truth([out[0][i] for out in sim.outputs]) for i in range(2))
     assert layer.tolist() == [False, True, True, False, False, False]
     assert whole.tolist() == [True, True, True, True, False, True]
-    positive, shorter = (sim.value(_nth(1, i)) for i in range(2))
+    positive, shorter = (sim.value(part(1, i)) for i in range(2))
     assert positive[0] == 0  # of 16385
     assert positive[layer].tolist() == [max(v, 0) for v in np.array(values)[layer]]
     assert np.all(np.abs(shorter[whole] - np.array(values)[whole] / 2**16) < 1)
@@ -152,8 +154,8 @@ def test_a_value_is_flagged_exactly_where_it_is_read_wrongly(
 
     sim = simulate(program, *(np.array(v, np.int64) for v in values), dealer=dealer)
     for i, (drop, bits) in enumerate(CASES):
-        flagged = sim.value(_nth(i, 1)) != 0
-        got = sim.value(_nth(i, 0))
+        flagged = sim.value(part(i, 1)) != 0
+        got = sim.value(part(i, 0))
         most = 1 << (bits - 2)
         wrong, fits = [], []
         for v, y in zip(values[i], got, strict=True):
@@ -238,4 +240,4 @@ def test_signed_shares_of_an_injection_are_those_of_the_value(rng: np.random.Gen
         signed = (x << (64 - k)) >> (64 - k)
         parts = [np.asarray(sim.outputs[p][i][1]) for p in (e1, e2)]
         assert np.array_equal(parts[0] + parts[1], signed), k
-        assert np.array_equal(sim.value(_nth(i, 0)), np.maximum(signed, 0)), k
+        assert np.array_equal(sim.value(part(i, 0)), np.maximum(signed, 0)), k
