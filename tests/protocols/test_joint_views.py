@@ -39,6 +39,7 @@ from tfe_bench.protocols import (
     piecewise,
     polynomial,
     pool_gradient,
+    range_check,
     reciprocal,
     reductions,
     refresh,
@@ -99,6 +100,14 @@ def sums(party: Party, x: Shared, y: Shared) -> Any:
     return linear.product_sum(party, products, addend), linear.truncated_sum(
         party, products, addend, 16, SMALL
     )
+
+
+def watched(party: Party, x: Shared, y: Shared) -> Any:
+    """A ReLU of a sum, and one number for whether any value left its range."""
+    watch = range_check.Watch(party, 1, x.dealer)
+    product = linear.Product(shaped(x, 1, -1), shaped(y, 1, -1), linear.elementwise)
+    narrow, u = linear.watched_sum(party, [product], None, 16, SMALL)
+    return linear.watched_relu(party, watch, narrow, u, 16), watch.flag()
 
 
 def convolved(party: Party, x: Shared, y: Shared) -> Any:
@@ -184,6 +193,13 @@ ROWS: dict[str, Row] = {
         ("truncated_product",),
     ),
     "sums": Row(sums, ("product_sum", "truncated_sum")),
+    "watched": Row(watched, ("watch", "watch_zero", "watch_flag", "truncated_sum"), n=2),
+    "in_range": Row(lambda p, x, y: range_check.in_range(p, x, K, 1), ("all_of",), n=1, slow=True),
+    "truncate_exact": Row(
+        lambda p, x, y: io.reveal(p, truncation.truncate(p, x, 5, "exact")),
+        ("truncate_safe", "b2a"),
+        publishes=True,
+    ),
     "wide_mul": Row(lambda p, x, y: wide_arithmetic.mul(p, x, y), ("wide_mul",), limbs=2),
     "wide_truncate_safe": Row(
         lambda p, x, y: wide_arithmetic.truncate(p, x, 13, "safe"),
@@ -577,6 +593,7 @@ FAULTS: dict[str, tuple[Row, Fault]] = {
         ROWS["sums"],
         bare("product_sum", "is_dealer"),
     ),
+    "a flag of ranges without its mask": (ROWS["watched"], bare("watch_flag", "is_e1")),
     "truncated_sum opens under the dealt mask": (ROWS["sums"], merged("truncated_sum", {1: 0})),
     "an extended ring's wraps share a mask": (
         ROWS["extend_small"],
