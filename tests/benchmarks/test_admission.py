@@ -21,11 +21,9 @@ from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
-from tfe_bench.models import service, weights
+from tfe_bench.models import rows, service, tables, weights
 from tfe_bench.models.order import Order
 from tfe_bench.models.private import PrivateModel, convert
-from tfe_bench.models.rows import LABEL_BITS
-from tfe_bench.models.tables import TARGETS
 from tfe_bench.models.training.recipe import Recipe
 
 HUGE = 1 << 40
@@ -116,8 +114,8 @@ def ordinary() -> list[Job]:
     recipe = Recipe.build(model, "adam", "categorical_crossentropy", 2)
     order = Order(recipe, 1, 4, 0, "0" * 32, test=2)
     data = {"rows": 4, "x": [3], "y": [], "target": "numeric", "classes": 1, "columns": ["a"]}
-    data["target"] = next(iter(TARGETS))
-    rows = (InputSpec("x", (4, 3), 16), InputSpec("y", (4,), LABEL_BITS))
+    data["target"] = next(iter(tables.TARGETS))
+    provided = (InputSpec("x", (4, 3), 16), InputSpec("y", (4,), rows.LABEL_BITS))
     found = [
         Job("sort", {"algorithm": "quick", "profile": "lan", "descending": True}, (_x("keys", 9),)),
         Job("channel", {"rounds": 2, "megabytes": 1, "repeat": 1}, ()),
@@ -131,7 +129,7 @@ def ordinary() -> list[Job]:
             "predict", {"plan": plan.header(), "batch": 2}, (*service.weight_specs(plan), *samples)
         ),
         Job("train", order.header(), tuple(order.wanted())),
-        Job("provide", {**keep, "about": data}, rows),
+        Job("provide", {**keep, "about": data}, provided),
         Job("withdraw", {"name": "a"}, ()),
     ]
     extents = {1: (9,), 2: (3, 5), 3: (3, 4, 5), 4: (1, 6, 6, 4)}
@@ -196,33 +194,18 @@ def test_what_is_ordered_ordinarily_is_admitted(ordinary: list[Job]) -> None:
             assert _largest(job, jobs.load(job.program), job.inputs, job.parameters) < 1 << 26
 
 
-def test_hostile_orders_are_refused_in_words_and_cost_nothing(
-    ordinary: list[Job], seed: int
-) -> None:
-    _hostile(ordinary, seed, 0.1)
-
-
-@pytest.mark.slow
-def test_all_hostile_orders_are_refused_in_words_and_cost_nothing(
-    ordinary: list[Job], seed: int
-) -> None:
-    _hostile(ordinary, seed, 1.0)
-
-
-def _hostile(ordinary: list[Job], seed: int, share: float) -> None:
-    rng = np.random.default_rng(seed)
+def test_hostile_orders_are_refused_in_words_and_cost_nothing(ordinary: list[Job]) -> None:
     wrong: dict[str, str] = {}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for job in ordinary:
         program = jobs.load(job.program)
-        plain: list[Any] = [(spec, {}) for spec in job.inputs]
+        plain: list[tuple[InputSpec, dict[str, Any]]] = [(spec, {}) for spec in job.inputs]
         for path in _places(job.parameters):
             for value in VALUES:
-                if rng.random() < share:
-                    parameters = _changed(job.parameters, path, value)
-                    found = _outcome(job, program, plain, parameters)
-                    if found:
-                        wrong[f"{job.program} {path} {str(value)[:40]}"] = found
+                parameters = _changed(job.parameters, path, value)
+                found = _outcome(job, program, plain, parameters)
+                if found:
+                    wrong[f"{job.program} {path} {str(value)[:40]}"] = found
         every = [plain[:-1], [*plain, *plain[:1]], [(_x("z", 1), {}), *plain]]
         for i in range(len(plain)):
             changes: list[dict[str, Any]] = [{"shape": shape} for shape in SHAPES]
@@ -257,8 +240,8 @@ def test_a_program_of_ones_own_is_admitted_by_its_inputs() -> None:
     assert program.largest("", NoStore(), {}, specs) == 15  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="different names"):
         program.admit({}, [specs[0], specs[0]])
-    wrong: tuple[Any, ...] = ([], None, "x", 3)
-    for parameters in wrong:
+    several: list[Any] = [[], None, "x", 3]
+    for parameters in several:
         with pytest.raises(UsageError, match="have names"):
             program.admit(parameters, [])
 
@@ -284,7 +267,7 @@ def _measured(job: Job, program: Program, inputs: Mapping[str, Any]) -> float:
             name: replace(share, fractional_bits=specs[name].fractional_bits)
             for name, share in zip(inputs, shares, strict=True)
         }
-        context = Context(party, job.parameters, held, lambda fraction, text: None)
+        context = Context(party, job.parameters, held, lambda *told: None)
         return list(program.run(context).values())
 
     with sizes.traced() as arrays:
