@@ -256,9 +256,10 @@ def test_only_the_two_holders_of_a_part_compare_it() -> None:
 
 def _given_to_client(party: int, value: Any) -> int:
     """How many events a result makes at a party."""
-    job = SimpleNamespace(events=queue.Queue())
+    events: queue.Queue[Any] = queue.Queue()
+    job = SimpleNamespace(events=events)
     Worker._reveal_to_client(SimpleNamespace(party=party), job, "y", value)  # type: ignore[arg-type]
-    return job.events.qsize()
+    return events.qsize()
 
 
 @pytest.mark.parametrize("party", range(3))

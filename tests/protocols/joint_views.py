@@ -169,9 +169,8 @@ class _Watch:
             stack.enter_context(mock.patch.object(Site, "recv", heard))
             for name in ("reveal", "reveal_bits"):
                 function = getattr(io, name)
-                for module in list(sys.modules.values()):
-                    ours = getattr(module, "__name__", "").startswith("tfe_bench.")
-                    if ours and getattr(module, name, None) is function:
+                for known, module in list(sys.modules.items()):
+                    if known.startswith("tfe_bench.") and vars(module).get(name) is function:
                         stack.enter_context(mock.patch.object(module, name, told(function)))
             yield
 
@@ -491,4 +490,5 @@ def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
             limbs=row.limbs,
             fractional_bits=row.fractional_bits,
         )
-    return sim.outputs[0].outcome(row.publishes)
+    found: _Experiment = sim.outputs[0]
+    return found.outcome(row.publishes)
