@@ -168,7 +168,7 @@ class _Watch:
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(Site, "recv", heard))
             for name in ("reveal", "reveal_bits"):
-                function = getattr(io, name)
+                function: Callable[..., Any] = getattr(io, name)
                 for known, module in list(sys.modules.items()):
                     if known.startswith("tfe_bench.") and vars(module).get(name) is function:
                         stack.enter_context(mock.patch.object(module, name, told(function)))
