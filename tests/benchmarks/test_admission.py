@@ -113,7 +113,7 @@ def ordinary() -> list[Job]:
     samples = (InputSpec("input0", (2, 6, 6, 1), plan.fraction),)
     recipe = Recipe.build(model, "adam", "categorical_crossentropy", 2)
     order = Order(recipe, 1, 4, 0, "0" * 32, test=2)
-    data = {"rows": 4, "x": [3], "y": [], "target": "numeric", "classes": 1, "columns": ["a"]}
+    data = {"rows": 4, "x": [3], "y": [], "target": "numeric", "classes": 1, "columns": list("abc")}
     data["target"] = next(iter(tables.TARGETS))
     provided = (InputSpec("x", (4, 3), 16), InputSpec("y", (4,), rows.LABEL_BITS))
     found = [

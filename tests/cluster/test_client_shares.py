@@ -257,9 +257,8 @@ def test_only_the_two_holders_of_a_part_compare_it() -> None:
 def _given_to_client(party: int, value: Any) -> int:
     """How many events a result makes at a party."""
     events: queue.Queue[Any] = queue.Queue()
-    job: Any = SimpleNamespace(events=events)
-    worker: Any = SimpleNamespace(party=party)
-    Worker._reveal_to_client(worker, job, "y", value)
+    job = SimpleNamespace(events=events)
+    Worker._reveal_to_client(SimpleNamespace(party=party), job, "y", value)  # type: ignore[arg-type]
     return events.qsize()
 
 

@@ -168,12 +168,10 @@ class _Watch:
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(Site, "recv", heard))
             for name in ("reveal", "reveal_bits"):
-                function = getattr(io, name)
-                publish = told(function)
-                for module in list(sys.modules.values()):
-                    ours = getattr(module, "__name__", "").startswith("tfe_bench.")
-                    if ours and vars(module).get(name) is function:
-                        stack.enter_context(mock.patch.object(module, name, publish))
+                function: Callable[..., Any] = getattr(io, name)
+                for known, module in list(sys.modules.items()):
+                    if known.startswith("tfe_bench.") and vars(module).get(name) is function:
+                        stack.enter_context(mock.patch.object(module, name, told(function)))
             yield
 
     def view(self, party: int) -> View:
@@ -492,5 +490,5 @@ def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
             limbs=row.limbs,
             fractional_bits=row.fractional_bits,
         )
-    found: Outcome = sim.outputs[0].outcome(row.publishes)
-    return found
+    found: _Experiment = sim.outputs[0]
+    return found.outcome(row.publishes)

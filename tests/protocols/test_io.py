@@ -151,8 +151,8 @@ def _parts_of(party: int, dealer: int, parts: dict[str, Array], **about: Any) ->
     import tensorflow as tf
 
     lacks = LACKS[(party - dealer) % 3]
-    held: dict[str, Any] = {k: None if k == lacks else tf.constant(a) for k, a in parts.items()}
-    return Shared(**held, dealer=dealer, **about)
+    m, l1, l2 = (None if k == lacks else tf.constant(parts[k]) for k in ("m", "l1", "l2"))
+    return Shared(m, l1, l2, dealer, **about)
 
 
 @pytest.fixture

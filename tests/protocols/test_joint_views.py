@@ -52,7 +52,7 @@ from tfe_bench.protocols import (
     truncation,
     wide_arithmetic,
 )
-from tfe_bench.protocols.party import K1, K3, Party, Site
+from tfe_bench.protocols.party import K1, K2, K3, Party, Site
 from tfe_bench.protocols.sharing import MaskedBits, Shared
 
 K = 5  # bits of the comparisons that only feed other protocols
@@ -538,10 +538,11 @@ def one_site_for_all(site: str) -> Fault:
 
 def keys_of_the_party_s_own_dealer(patch: Patch) -> None:
     """Another dealer's evaluators pad with the key that both of them hold."""
-    own_key: Any = Site.own_key
 
     def wrong(self: Site) -> int:
-        return own_key.fget(self) if self.dealer == self.party.dealer else K3
+        if self.dealer != self.party.dealer:
+            return K3
+        return K1 if self.is_e1 else K2
 
     patch.setattr(Site, "own_key", property(wrong))
 
