@@ -70,6 +70,12 @@ class _Runner:
         """
         if isinstance(private, str):
             return self.client.predict(private, images, batch, self.profile.name, progress)
+        if not hasattr(private, "shared_inputs"):
+            raise UsageError(
+                "predict takes a model of tfe_bench.convert, or the name of a deployed one. "
+                f"Received: {type(private).__name__}. Convert it first: tfe_bench.convert(model); "
+                "of a Trainable, tfe_bench.convert(private.keras)."
+            )
         config = self.client.config
         if config.fractional_bits != private.fractional_bits:
             raise UsageError(

@@ -15,12 +15,15 @@ from tfe_bench.cluster.store import check_name
 from tfe_bench.errors import UsageError
 from tfe_bench.models.datasets import MOST_ROWS, Array
 from tfe_bench.models.sources import Joined, Source
+from tfe_bench.models.training.stopping import Stopping
 
 if TYPE_CHECKING:
     from tfe_bench.models.training.recipe import Recipe
 
 MOST_CHUNKS = 1 << 14
 MOST_EPOCHS, MOST_STEPS = 100_000, 10**9
+# Of all epochs together, 8 bytes each.
+MOST_SNAPSHOTS = 1 << 24
 _RUN = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # In place of an epoch, for the draw of rows that none trains on; rows.SHUFFLED is -2, and chunks
 # have -3 and below.
@@ -85,6 +88,10 @@ class Order:
     reveal_loss: bool = False
     trace: bool = False
     chunk: int = 0
+    first: int = 0
+    shuffle: bool = True
+    stopping: Stopping | None = None
+    snapshots: bool = False
     _orders: dict[int, Array] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -100,9 +107,10 @@ class Order:
             ("guard", 0, MOST_STEPS),
         ):
             _whole(name, getattr(self, name), low, high)
+        _whole("initial_epoch", self.first, 0, max(0, self.epochs - 1))
         if self.steps is not None:
             _whole("steps", self.steps, 1, MOST_STEPS)
-        for name in ("reveal_loss", "trace"):
+        for name in ("reveal_loss", "trace", "shuffle", "snapshots"):
             if type(getattr(self, name)) is not bool:
                 raise UsageError(f"{name} is true or false. Received: {getattr(self, name)!r}.")
         if not isinstance(self.run, str) or not _RUN.fullmatch(self.run):
@@ -125,6 +133,32 @@ class Order:
                 f"Rows come in at most {MOST_CHUNKS} chunks. Received: {self.rows} rows in chunks "
                 f"of {self.chunk}."
             )
+        if self.stopping is not None and (not self.reveal_loss or self.saving is not None):
+            raise UsageError(
+                "Training ends early by the loss, if that is revealed (reveal_loss=True), and "
+                "without a checkpoint, which does not remember it."
+            )
+        if self.snapshots and (self.deploy is not None or self.saving is not None):
+            raise UsageError(
+                "The weights after each epoch leave trainings without deploy and without a "
+                "checkpoint."
+            )
+        words = (self.epochs - self.first) * self.recipe.graph.parameters
+        if self.snapshots and words > MOST_SNAPSHOTS:
+            raise UsageError(
+                f"The weights after each epoch are at most {MOST_SNAPSHOTS} numbers. Received: "
+                f"{words}. Train fewer epochs at a time (initial_epoch)."
+            )
+        if self.recipe.weighted and (self.source is not None or self.reveal_loss):
+            raise UsageError(
+                "Weights of samples go with a client's own rows, and with a loss that is not "
+                "revealed: that loss knows no weights."
+            )
+        if self.source is not None and self.recipe.graph.scaling:  # (known to the client alone)
+            raise UsageError(
+                "The model begins with a Rescaling or Normalization, which the owner of the rows "
+                "computes; owners' rows are as they provided them. Train the layers behind it."
+            )
         if self.holdout and self.source is None:
             raise UsageError("Rows are held out of what owners provide. Send test rows instead.")
         if self.saving is not None:
@@ -143,7 +177,7 @@ class Order:
     @property
     def total(self) -> int:
         """Steps of the training."""
-        whole = self.epochs * self.steps_per_epoch
+        whole = (self.epochs - self.first) * self.steps_per_epoch
         return whole if self.steps is None else min(whole, self.steps)
 
     def batch_rows(self, step: int) -> Array:
@@ -155,10 +189,11 @@ class Order:
             self._orders.clear()
             size = self.recipe.batch
             if epoch or not self.chunk:
-                self._orders[epoch] = batches(self.seed, epoch, self.rows, size)
+                named = epoch + self.first
+                self._orders[epoch] = batches(self.seed, named, self.rows, size, self.shuffle)
             else:
                 parts = [
-                    b.start + batches(self.seed, -3 - number, len(b), size)
+                    b.start + batches(self.seed, -3 - number, len(b), size, self.shuffle)
                     for number, b in enumerate(self.chunks)
                 ]
                 self._orders[epoch] = np.concatenate(parts)
@@ -203,7 +238,15 @@ class Order:
             "reveal_loss": self.reveal_loss,
             "trace": self.trace,
             "chunk": self.chunk,
+            **self._more(),
+            **({} if self.stopping is None else {"stopping": self.stopping.header()}),
+            **({"snapshots": True} if self.snapshots else {}),
         }
+
+    def _more(self) -> dict[str, Any]:
+        """What few trainings have, as JSON holds it."""
+        found: dict[str, Any] = {"first": self.first} if self.first else {}
+        return found if self.shuffle else {**found, "shuffle": False}
 
     @classmethod
     def of(cls, header: Mapping[str, Any]) -> Order:
@@ -230,8 +273,10 @@ class Order:
         deploy = given.get("deploy")
         if deploy is not None and not isinstance(deploy, Mapping):
             raise UsageError("deploy holds the parameters of the program deploy.")
+        stopping = given.pop("stopping", None)
         return cls(
             recipe,
+            stopping=None if stopping is None else Stopping.of(stopping),
             source=None if source is None else Source.of(source),
             saving=saving,
             **given,
@@ -256,6 +301,7 @@ class Order:
             "holdout": self.holdout,
             "chunk": self.chunk,
             "source": None if self.source is None else self.source.header(),
+            **self._more(),
         }
 
     def wanted(self) -> list[InputSpec]:
@@ -268,19 +314,19 @@ class Order:
             for i, spec in enumerate(specs(recipe))
         ]
 
-        def rows(count: int, x: str, y: str, late: bool = False) -> None:
+        def rows(count: int, x: str, y: str, label: tuple[int, ...], late: bool = False) -> None:
             for name, shape, bits in (
                 (x, recipe.input_shape, numbers.activation),
-                (y, recipe.output_shape, numbers.gradient),
+                (y, label, numbers.gradient),
             ):
                 found.append(InputSpec(name, (count, *shape), bits, late=late))
 
         if self.source is None and self.rows and not self.chunk:
-            rows(self.rows, "x", "y")
+            rows(self.rows, "x", "y", recipe.label_shape)
         if self.test:
-            rows(self.test, "test_x", "test_y")
+            rows(self.test, "test_x", "test_y", recipe.output_shape)
         for number, b in enumerate(self.chunks):
-            rows(len(b), f"x{number}", f"y{number}", late=True)
+            rows(len(b), f"x{number}", f"y{number}", recipe.label_shape, late=True)
         return found
 
     def check_inputs(self, inputs: Sequence[InputSpec]) -> None:
@@ -347,6 +393,11 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 def state_name(number: int) -> str:
     """Of an array of the state, as an input and an output of the job."""
     return f"state{number}"
+
+
+def snapshot_name(epoch: int, number: int) -> str:
+    """Of an array of the weights after an epoch of the job (from 0), as its output."""
+    return f"epoch{epoch}/{state_name(number)}"
 
 
 def _whole(name: str, value: object, low: int, high: int) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.datasets import MOST_ROWS, Array, Rows
+from tfe_bench.models.training.losses import SQUARED
+from tfe_bench.models.training.recipe import MOST_WEIGHT
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import LateInput, PrivateInput
@@ -103,12 +108,12 @@ def chunk_of(recipe: Recipe, rows: int) -> int:
     return chunk if chunk < rows else 0
 
 
-def shuffled(seed: int, x: Any, y: Any) -> tuple[Any, Any]:
+def shuffled(seed: int, *several: Any) -> tuple[Any, ...]:
     """Rows in an order of their own: chunks of sorted rows would be learnt one after the other."""
     from tfe_bench.models.training.order import permutation
 
-    order = permutation(seed, SHUFFLED, len(x))
-    return np.asarray(x)[order], np.asarray(y)[order]
+    order = permutation(seed, SHUFFLED, len(several[0]))
+    return tuple(np.asarray(rows)[order] for rows in several)
 
 
 def check_rows(recipe: Recipe, x: Any, y: Any) -> None:
@@ -124,11 +129,13 @@ def check_rows(recipe: Recipe, x: Any, y: Any) -> None:
         check_features(part, "features", begin)
 
 
-def late_rows(recipe: Recipe, x: Any, y: Any, chunk: int) -> dict[str, LateInput]:
+def late_rows(
+    recipe: Recipe, x: Any, y: Any, chunk: int, weights: Any = None
+) -> dict[str, LateInput]:
     """Features and labels that `check_rows` has seen, as inputs that leave chunk by chunk."""
     from tfe_bench.cluster.client import LateInput
 
-    targets = _targets(recipe, y, "labels")
+    targets = with_weights(recipe, _targets(recipe, y, "labels"), weights)
     found: dict[str, LateInput] = {}
     for number, begin in enumerate(range(0, len(x), chunk)):
         cut = slice(begin, min(begin + chunk, len(x)))
@@ -142,19 +149,24 @@ def late_rows(recipe: Recipe, x: Any, y: Any, chunk: int) -> dict[str, LateInput
 
         bits = recipe.numbers
         found[f"x{number}"] = LateInput((count, *recipe.input_shape), bits.activation, features)
-        found[f"y{number}"] = LateInput((count, *recipe.output_shape), bits.gradient, labels)
+        found[f"y{number}"] = LateInput((count, *recipe.label_shape), bits.gradient, labels)
     return found
 
 
-def shared_rows(recipe: Recipe, x: Any, y: Any, prefix: str = "") -> dict[str, PrivateInput]:
+def shared_rows(
+    recipe: Recipe, x: Any, y: Any, prefix: str = "", weights: Any = None
+) -> dict[str, PrivateInput]:
     """Features and labels of one client as its inputs.
+
+    Args:
+        weights: of the samples, for a recipe that is weighted; as `sample_weights` gives them.
 
     Raises:
         UsageError, RangeError: shapes, counts, numbers or labels that do not fit.
     """
     check_counts(x, y)
     features = shared_features(_features(recipe, x), recipe.numbers.activation, f"{prefix}features")
-    targets = _targets(recipe, y, f"{prefix}labels")
+    targets = with_weights(recipe, _targets(recipe, y, f"{prefix}labels"), weights)
     return {f"{prefix}x": features, f"{prefix}y": shared_targets(targets)}
 
 
@@ -182,3 +194,74 @@ def _targets(recipe: Recipe, y: Any, what: str) -> Array:
 def _features(recipe: Recipe, x: Any) -> Array:
     found: Array = recipe.features(x)
     return found
+
+
+def sample_weights(recipe: Recipe, y: Any, samples: Any, classes: Any) -> Array:
+    """The weight of each sample: what is given of it times that of its class.
+
+    Args:
+        samples: sample_weight as Keras takes it, [rows]; None: 1 each.
+        classes: class_weight as Keras takes it, {class: weight}; None: 1 each.
+
+    Raises:
+        UsageError: other shapes, classes that a label does not have, or a loss without classes.
+        RangeError: weights that are NaN, negative or too large.
+    """
+    found = np.ones(len(y)) if samples is None else np.asarray(samples)
+    if found.dtype.kind not in "fiub" or found.reshape(-1).shape != (len(y),):
+        raise UsageError(
+            f"sample_weight is a number for each row, [{len(y)}]. Received: {found.dtype} "
+            f"{list(found.shape)}."
+        )
+    found = found.reshape(-1).astype(np.float64)
+    if classes is not None:
+        targets = recipe.targets(y)
+        if recipe.loss.answers(recipe.output_shape) != 1 or recipe.loss.name == SQUARED:
+            raise UsageError("class_weight goes with one class for each row.")
+        count = recipe.output_shape[-1] if recipe.loss.categorical else 2
+        names = classes if isinstance(classes, Mapping) else {}
+        if not names or not all(k in range(count) and not isinstance(k, bool) for k in names):
+            raise UsageError(
+                f"class_weight is {{class: weight}} of classes 0 to {count - 1}. Received: "
+                f"{str(classes)[:80]}."
+            )
+        each = np.array([float(names.get(k, 1.0)) for k in range(count)])
+        flat = targets.reshape(len(y), -1)
+        labels = flat.argmax(-1) if recipe.loss.categorical else np.rint(flat[:, 0])
+        found = found * each[labels.astype(np.int64)]
+    if not (np.isfinite(found).all() and (found >= 0).all() and (found <= MOST_WEIGHT).all()):
+        raise RangeError(
+            f"Weights of samples are numbers from 0 to {MOST_WEIGHT}. Received: others."
+        )
+    return found
+
+
+def weighted(recipe: Recipe, weights: Array) -> Recipe:
+    """The recipe for samples with weights: it tells the power of two that bounds them."""
+    return replace(recipe, weighted=1 << max(0, math.ceil(math.log2(max(1.0, weights.max())))))
+
+
+def with_weights(recipe: Recipe, targets: Array, weights: Any) -> Array:
+    """Targets with their samples' weights behind them, if there are any."""
+    if weights is None:
+        return targets
+    weights = np.asarray(weights, np.float64) / recipe.weighted
+    shape = (len(targets), *(1,) * (targets.ndim - 1))
+    each = np.broadcast_to(np.reshape(weights, shape), (*targets.shape[:-1], 1))
+    return np.concatenate([targets, each], -1)
+
+
+def split(x: Any, y: Any, part: Any, weights: Any = None) -> tuple[Any, Any, Any, tuple[Any, Any]]:
+    """(x, y, weights, the last part of x and y), as Keras' validation_split has it.
+
+    Raises:
+        UsageError: no part between 0 and 1, or one that leaves nothing to learn or to test.
+    """
+    if isinstance(part, bool) or not isinstance(part, (int, float)) or not 0 < part < 1:
+        raise UsageError(f"validation_split is a part between 0 and 1. Received: {part!r}.")
+    at = math.floor(len(x) * (1.0 - part))
+    if not 0 < at < len(x):
+        raise UsageError(
+            f"validation_split={part} of {len(x)} rows leaves none to learn from, or none to test."
+        )
+    return x[:at], y[:at], None if weights is None else weights[:at], (x[at:], y[at:])

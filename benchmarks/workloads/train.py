@@ -19,7 +19,7 @@ from tfe_bench.errors import RangeError
 from tfe_bench.models import kept, scores, sources
 from tfe_bench.models.checkpoint import Checkpoints
 from tfe_bench.models.feed import Feed, take
-from tfe_bench.models.order import Order, state_name
+from tfe_bench.models.order import Order, snapshot_name, state_name
 from tfe_bench.protocols import arithmetic, refresh, shapes
 from tfe_bench.protocols.sharing import Shared
 
@@ -77,6 +77,8 @@ class _Training:
         self._checkpoints: Checkpoints | None = None
         self._scores: dict[int, Shared] = {}
         self._losses: list[float] = []
+        self._ended = False
+        self._snapshots: list[dict[str, Shared]] = []
         self._loss: Shared | None = None
         self._since = 0
         self._times: list[float] = []
@@ -98,7 +100,7 @@ class _Training:
         # (rows that are there may be a chunk of them, or all)
         self._function = party.function(self._graph, dynamic=(1, 2))
         done = begun
-        while done < order.total:
+        while done < order.total and not self._ended:
             self._step(done)
             done += 1
             if done % order.steps_per_epoch == 0 or done == order.total:
@@ -106,7 +108,8 @@ class _Training:
             saves = self._checkpoints is not None and (
                 done % (order.saving.every if order.saving else 1) == 0 or done == order.total
             )
-            looks = order.guard and (done % order.guard == 0 or saves or done == order.total)
+            last = done == order.total or self._ended
+            looks = order.guard and (done % order.guard == 0 or saves or last)
             if looks:
                 self._look(done)
             if saves:
@@ -203,7 +206,7 @@ class _Training:
         epoch, step = divmod(done - 1, per)
         recent = sorted(self._times[-25:])
         seconds = recent[len(recent) // 2]
-        text = f"epoch {epoch + 1} of {order.epochs}, step {step + 1} of {per}, "
+        text = f"epoch {order.first + epoch + 1} of {order.epochs}, step {step + 1} of {per}, "
         text += f"{1000 * seconds:.3g} ms per batch"
         if self._losses:
             text += f", loss {self._losses[-1]:.4f}"
@@ -213,8 +216,13 @@ class _Training:
         if self._loss is not None:
             self._losses.append(self._revealed_loss(self._loss))
             self._loss, self._since = None, 0
+            rule, epoch = self._order.stopping, (done - 1) // self._order.steps_per_epoch
+            if rule is not None:
+                self._ended = rule.ends(self._order.first + epoch, self._losses[-1])
         if self._feed.test is not None:
             self._evaluate(done)
+        if self._order.snapshots:
+            self._snapshots.append({key: self._state[key] for key in self._recipe.order})
 
     def _revealed_loss(self, total: Shared) -> float:
         """The mean loss of an epoch (since the checkpoint), which its client wants to be public."""
@@ -295,6 +303,9 @@ class _Training:
         elif order.total:
             numbered = {key: i for i, key in enumerate(self._keys)}
             leaving = {state_name(numbered[k]): self._state[k] for k in order.recipe.order}
+            # (those after the last epoch are what leaves anyway)
+            for epoch, kept in enumerate(self._snapshots[:-1]):
+                leaving |= {snapshot_name(epoch, numbered[k]): v for k, v in kept.items()}
         if self._scores:
             several = [self._scores[step] for step in sorted(self._scores)]
             leaving["scores"] = shapes.stack(several, 0)

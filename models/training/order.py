@@ -24,13 +24,17 @@ def permutation(seed: int, epoch: int, count: int) -> Array:
     return np.argsort(words, kind="stable").astype(np.int64)
 
 
-def batches(seed: int, epoch: int, count: int, batch: int) -> Array:
+def batches(seed: int, epoch: int, count: int, batch: int, shuffle: bool = True) -> Array:
     """Samples of each step of an epoch, [steps, batch]; what is left over waits for another epoch.
 
     An epoch with fewer samples than a batch has no step.
+
+    Args:
+        shuffle: False takes the samples as they come, and leaves out the same ones every time.
     """
     steps = count // batch
-    return permutation(seed, epoch, count)[: steps * batch].reshape(steps, batch)
+    order = permutation(seed, epoch, count) if shuffle else np.arange(count)
+    return order[: steps * batch].reshape(steps, batch)
 
 
 def kept(seed: int, step: int, layer: str, count: int, rate: float) -> Array:

@@ -84,13 +84,12 @@ def _with_masks(model: Any, batch: int) -> tuple[Any, dict[str, Any]]:
         def compute_output_shape(self, shape: Any) -> Any:
             return shape
 
-    def copied(layer: Any) -> Any:
+    def made(layer: Any) -> Any:
         if type(layer) is keras.layers.Dropout:
             return PublicDropout(layer.rate, layer.name, tuple(layer.output.shape[1:]))
         return layer.__class__.from_config(layer.get_config())
 
-    found = keras.models.clone_model(model, clone_function=copied)
-    found.set_weights(model.get_weights())
+    found = reader.copied(model, clone_function=made)
     for own, layer in zip(found.layers, model.layers, strict=True):
         own.trainable = layer.trainable
     return found, masks
@@ -121,8 +120,11 @@ class Twin:
         self.model.compile(keras_optimizer(recipe.optimizer), keras_loss(recipe, self._logits))
         self._steps = 0
 
-    def step(self, x: Any, y: Any) -> float:
+    def step(self, x: Any, y: Any, weights: Any = None) -> float:
         """One step on a batch: features as the model takes them, targets as recipe.targets gives.
+
+        Args:
+            weights: of the samples; None: 1 each.
 
         Returns the loss.
         """
@@ -130,7 +132,7 @@ class Twin:
         for name, mask in self._masks.items():
             mask.assign(public[moves.dropout_name(name)].astype(np.float32))
         self._steps += 1
-        return float(self.model.train_on_batch(x, y))
+        return float(self.model.train_on_batch(x, y, sample_weight=weights))
 
     def correct(self, x: Any, targets: Array) -> int:
         """The number of right answers, as evaluate.correct counts them."""

@@ -25,6 +25,8 @@ from tfe_bench.models.training.optimizers import Optimizer
 
 FORMAT = 1
 MOST_BATCH = 1 << 14
+# Of a sample.
+MOST_WEIGHT = 256
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class Recipe:
         frozen: keys that do not change.
         seed: of Dropout's masks: public.
         numbers: the fixed point.
+        weighted: 0, or what the weights of samples are divided by: a power of two, at least the
+            largest of them.  Every label then brings its sample's, as one more private column.
 
     Raises:
         UsageError: layers that cannot be trained, all of them listed, or settings that do not fit.
@@ -82,6 +86,7 @@ class Recipe:
     frozen: frozenset[str] = frozenset()
     seed: int = 0
     numbers: Numbers = DEFAULT
+    weighted: int = 0
     nodes: tuple[Node, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +103,12 @@ class Recipe:
             raise UsageError(
                 f"This version trains with the fixed point {DEFAULT.header()}. Received: "
                 f"{self.numbers.header()}."
+            )
+        powers = [0, *(1 << i for i in range(MOST_WEIGHT.bit_length()))]
+        if type(self.weighted) is not int or self.weighted not in powers:
+            raise UsageError(
+                f"weighted is 0, or a power of two up to {MOST_WEIGHT}. Received: "
+                f"{self.weighted!r}."
             )
         check_trainable(self.graph)
         keys = set(self.graph.arrays())
@@ -131,7 +142,13 @@ class Recipe:
         """
         found = reader.read(model)
         chosen, logits = losses.of_keras(loss)
-        graph = _from_logits(_scaled(found.graph), chosen, logits)
+        graph = _scaled(found.graph)
+        if left := [x.name for x in graph.layers if x.name in found.private]:
+            raise UsageError(
+                f"A Normalization comes first in a model that is trained. Received: {left} behind "
+                "others, or beside them. Its statistics would become public."
+            )
+        graph = _from_logits(graph, chosen, logits)
         return cls(
             graph, chosen, optimizers.of_keras(optimizer), batch, found.order, found.frozen, seed
         )
@@ -147,6 +164,12 @@ class Recipe:
     def output_shape(self) -> tuple[int, ...]:
         """Of a sample's logits and of its target."""
         return self.graph.shapes[self.graph.outputs[0]]
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """Of what is shared of a sample to learn: its target, and its weight behind it."""
+        *lead, last = self.output_shape
+        return (*lead, last + 1) if self.weighted else self.output_shape
 
     def features(self, x: Any) -> Array:
         """Features as their owner shares them, float64 with a batch, at numbers.activation.
@@ -175,7 +198,8 @@ class Recipe:
         """As JSON holds it, without the weights' values."""
         return {
             "format": FORMAT,
-            "graph": self.graph.header(),
+            # (the owner of the rows has scaled them: by what, nobody else needs to know)
+            "graph": {**self.graph.header(), "scaling": {}},
             "loss": self.loss.name,
             "optimizer": self.optimizer.header(),
             "batch": self.batch,
@@ -183,6 +207,7 @@ class Recipe:
             "frozen": sorted(self.frozen),
             "seed": self.seed,
             "numbers": self.numbers.header(),
+            **({"weighted": self.weighted} if self.weighted else {}),
         }
 
     def digest(self) -> str:
@@ -214,6 +239,7 @@ class Recipe:
                 frozenset(str(k) for k in header["frozen"]),
                 header["seed"],
                 Numbers(*numbers),
+                header.get("weighted", 0),
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(
@@ -240,6 +266,16 @@ def _scaled(graph: Graph) -> Graph:
     layers = [_renamed(x, first.name, name) for x in graph.layers[1:]]
     scaling = {name: tuple(a.tolist() for a in pair)}
     return graphs.replaced(graph, layers, scaling=scaling)
+
+
+def scales_inputs(model: Any) -> bool:
+    """Whether a Keras model begins with a Rescaling or Normalization.
+
+    Raises:
+        UsageError: layers that cannot be trained.
+    """
+    graph = reader.read(model).graph
+    return len(graph.inputs) == 1 and bool(_scaled(graph).scaling)
 
 
 def _renamed(layer: Layer, old: str, new: str) -> Layer:

@@ -61,7 +61,14 @@ def _step(
 ) -> tuple[dict[str, Value], Value | None]:
     p = Pass(ops, recipe, held, public, small=not loss)
     output = gradients.forward(p, x)
+    weight = None
+    if recipe.weighted:
+        lead, last = ops.shape(y)[:-1], ops.shape(y)[-1] - 1
+        weight = ops.local(y, lambda a: a[..., last:], (*lead, 1))
+        y = ops.local(y, lambda a: a[..., :last], (*lead, last))
     d, total = _slope(ops, recipe, output, y, loss)
+    if weight is not None:
+        d = ops.truncate(ops.mul(d, weight), weight.fractional_bits)
     found = gradients.backward(p, d, nodes.differentiated(recipe.graph, recipe.frozen))
     return {**updates.update(ops, recipe, held, found, public), **p.renewed}, total
 
@@ -81,7 +88,7 @@ def step(
     Args:
         held: the state by key, as state.specs says.
         x: features [batch, ...] with numbers.activation fractional bits.
-        y: targets [batch, ...] with numbers.gradient fractional bits.
+        y: targets [batch, *recipe.label_shape] with numbers.gradient fractional bits.
         public: `public_values` of the step, as int64 tensors.
         loss: compute it too; it stays private, and `mean_loss` says what its revealed sum means.
 
@@ -147,6 +154,6 @@ def step_cost(recipe: Recipe, setting: Setting, loss: bool = False) -> Cost:
     ops = Pricing(setting)
     held = {s.key: Priced(s.shape, s.fractional_bits) for s in state.specs(recipe)}
     x = Priced((recipe.batch, *recipe.input_shape), recipe.numbers.activation)
-    y = Priced((recipe.batch, *recipe.output_shape), recipe.numbers.gradient)
+    y = Priced((recipe.batch, *recipe.label_shape), recipe.numbers.gradient)
     _step(ops, recipe, held, x, y, dict.fromkeys(public_values(recipe, 0)), loss)
     return ops.total

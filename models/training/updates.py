@@ -45,8 +45,17 @@ def _exponent(largest: Decimal, bits: int) -> int:
 
 
 def _share(recipe: Recipe) -> Fraction:
-    """What a summed gradient is multiplied by besides the learning rate."""
+    """What a summed gradient is multiplied by besides the learning rate.
+
+    Of samples' weights the common factor is left to the rate, so that gradients stay in their
+    range; a direction is the same at any scale.
+    """
     return recipe.loss.factor(recipe.output_shape) / recipe.batch
+
+
+def _stepped(recipe: Recipe) -> Fraction:
+    """The same for SGD, whose steps are as large as its gradients."""
+    return _share(recipe) * max(1, recipe.weighted)
 
 
 def _rounded(value: Fraction) -> int:
@@ -56,7 +65,7 @@ def _rounded(value: Fraction) -> int:
 
 def _sgd_exponent(recipe: Recipe) -> int:
     with localcontext(DIGITS):
-        share = _share(recipe)
+        share = _stepped(recipe)
         top = recipe.optimizer.schedule.largest * share.numerator / share.denominator
     if top <= 0:
         raise UsageError("A learning rate is above 0 at some step.")
@@ -107,7 +116,7 @@ def public_rates(recipe: Recipe, step: int) -> dict[str, int]:
         return {RATE: _rounded(rate * Fraction(2) ** _direction_exponent(recipe))}
     with localcontext(DIGITS):
         rate = Fraction(optimizer.rate(step, Decimal(0)))
-    scaled = rate * _share(recipe) * Fraction(2) ** _sgd_exponent(recipe)
+    scaled = rate * _stepped(recipe) * Fraction(2) ** _sgd_exponent(recipe)
     found = {RATE: _rounded(scaled)}
     if optimizer.nesterov:
         found[AHEAD] = _rounded(scaled * (1 + Fraction(optimizer.momentum)))

@@ -147,7 +147,7 @@ def _people(path: Path, rows: int, order: str = "") -> list[dict[str, str]]:
     year, ratio = rng.integers(2005, 2024, rows), rng.uniform(0, 0.01, rows).round(6)
     z = (age - 45) / 12 + (np.log(income) - 11) / 0.6 - (ratio - 0.005) / 0.003
     price = income * 3 + 1000 * (age - 45) + rng.normal(0, 5000, rows)
-    columns = {"id": [f"c{i}" for i in range(rows)], "age": age, "income": income}
+    columns: dict[str, Any] = {"id": [f"c{i}" for i in range(rows)], "age": age, "income": income}
     columns |= {"year": year, "ratio": ratio, "note": ["hello"] * rows}
     columns |= {"granted": np.where(z > 0, "yes", "no"), "price": price.round(2)}
     names = order.split() or list(columns)
@@ -315,9 +315,9 @@ def test_a_keras_file_and_a_regression_are_trained(
 @pytest.mark.skipif(not _MNIST.is_dir(), reason="set TFE_BENCH_MNIST to a folder of MNIST")
 def test_logistic_regression_reaches_its_plaintext_accuracy(tmp_path: Path) -> None:
     record = tmp_path / "r.jsonl"
-    words = ("train", "logistic", "--discard", "--data-dir", str(_MNIST))
-    words += ("--record", str(record))
-    assert main(list(words)) == 0
+    words = ["train", "logistic", "--discard", "--data-dir", str(_MNIST)]
+    words += ["--record", str(record)]
+    assert main(words) == 0
     found = Record.from_json(record.read_text()).agreement
     assert found is not None
     print(found)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.models import deploying, owners, scales, sources, tables, weights
+from tfe_bench.models import deploying, owners, scales, service, sources, tables, weights
 from tfe_bench.models.from_keras import from_keras
 from tfe_bench.models.optimise import optimise
 from tfe_bench.models.plain import evaluate
@@ -62,7 +62,7 @@ def test_scales_are_parted_into_coarse_ones_and_the_rest(rng: np.random.Generato
 
 
 def test_columns_of_any_size_are_scaled_and_hopeless_ones_named(rng: np.random.Generator) -> None:
-    for power in (-55, -20, 0, 20, 55):
+    for power in (-55.0, -20.0, 0.0, 20.0, 55.0):
         x = (rng.normal(0, 1, (80, 1)) + 3) * 2.0**power
         scale = scales.of_columns(x, ("a",))
         scaled = scale.apply(x)
@@ -165,7 +165,7 @@ def test_a_model_that_stays_computes_with_the_weights_it_was_trained_to(
         given = deploying.parameters(model, "a")
         recipe = Recipe.build(model, "sgd", "mse")
         deploying.check(recipe, given)
-        plan = deploying.service.plan_of(given["about"])
+        plan = service.plan_of(given["about"])
         held = recipe.graph.arrays()
         arrays = dict(
             zip(

@@ -236,15 +236,18 @@ def predict(arguments: argparse.Namespace) -> int:
         _check_output(arguments.output)
     own = _own(arguments) if arguments.name.endswith(".keras") else None
     with progress_bar(arguments) as bar, open_service(arguments, bar) as cluster:
-        model = own or service.find(cluster.client, arguments.name)
+        found = None if own is not None else service.find(cluster.client, arguments.name)
+        model = own or found
+        assert model is not None
         if arguments.output is not None and len(model.private.graph.outputs) > 1:
             raise UsageError("--output takes a model of one output; this has more. Use --json.")
         bar.say("preparing the inputs")
         inputs, notes = _inputs(arguments, model)
         started = time.perf_counter()
         if own is None:
+            assert found is not None
             outputs, result = service.predict(
-                cluster.client, model, inputs, cluster.profile.name, arguments.batch, bar.update
+                cluster.client, found, inputs, cluster.profile.name, arguments.batch, bar.update
             )
         else:
             outputs, result = _asked(cluster, own, inputs, arguments.batch, bar)

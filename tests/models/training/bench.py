@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.cluster.simulate import measured, reconstruct, simulate
+from tfe_bench.models.rows import with_weights
 from tfe_bench.models.training import evaluate, state, step
 from tfe_bench.models.training.operations import Setting
 from tfe_bench.models.training.recipe import Recipe
@@ -31,6 +32,7 @@ class Case:
     setting: Setting = LOCAL
     evaluated: bool = False
     loss: bool = False
+    weights: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +58,8 @@ def train(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
         first = state.initial(case.recipe)
         flat += [FixedPoint(s.fractional_bits).encode(first[s.key]) for s in own]
         flat.append(FixedPoint(16).encode(case.recipe.features(case.x)))
-        flat.append(FixedPoint(20).encode(case.recipe.targets(case.y)))
+        labels = with_weights(case.recipe, case.recipe.targets(case.y), case.weights)
+        flat.append(FixedPoint(20).encode(labels))
 
     def one(party: Party, case: Case, held: dict[str, Shared], x: Shared, y: Shared) -> Any:
         import tensorflow as tf

@@ -12,9 +12,10 @@ import pytest
 from tests.models.training.bench import LOCAL, Case, Result, rows, train
 from tfe_bench.cluster.simulate import assert_costs, total_rounds
 from tfe_bench.errors import UsageError
+from tfe_bench.models.rows import weighted
 from tfe_bench.models.training import optimizers, plain, schedules, state, step, updates
 from tfe_bench.models.training.operations import Setting
-from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.models.training.recipe import MOST_WEIGHT, Recipe
 from tfe_bench.protocols import rotation
 
 keras: Any = pytest.importorskip("keras")
@@ -87,7 +88,8 @@ def follow(case: Case, model: Any) -> tuple[Any, float]:
     twin, targets, loss = plain.Twin(model, case.recipe), case.recipe.targets(case.y), 0.0
     for number in range(case.steps):
         cut = rows(case, number)
-        loss = twin.step(case.x[cut], targets[cut])
+        weights = None if case.weights is None else case.weights[cut]
+        loss = twin.step(case.x[cut], targets[cut], weights)
     return twin, loss
 
 
@@ -99,17 +101,19 @@ def compared(
     loss: tuple[str, ...] = (),
     typical: float = np.inf,
     setting: Setting = LOCAL,
+    weights: Array | None = None,
 ) -> dict[str, tuple[Case, Result, Any]]:
     """Trains all, and holds weights, costs, losses and right answers against Keras."""
     cases, dealer = {}, int(rng.integers(3))
     for name, (model, optimizer, about) in chosen.items():
         recipe = Recipe.build(model, optimizer, about, BATCH)
+        recipe = recipe if weights is None else weighted(recipe, weights)
         # (what the workers get)
         again = Recipe.of(recipe.header())
         assert again.digest() == recipe.digest() and state.specs(again) == state.specs(recipe)
         x, y = data(recipe, rng, 2)
-        judged = recipe.loss.name != "mean_squared_error"
-        cases[name] = Case(recipe, x, y, steps, setting, judged, name in loss)
+        judged = recipe.loss.name != "mean_squared_error" and weights is None
+        cases[name] = Case(recipe, x, y, steps, setting, judged, name in loss, weights)
     found = {}
     for (name, case), result in zip(
         cases.items(), train(list(cases.values()), dealer), strict=True
@@ -139,6 +143,38 @@ def test_losses_and_sgd_follow_keras(rng: np.random.Generator) -> None:
     """Five steps; weights within 2^-8 (with up to 10 samples' worth of 2^-10 in a logistic)."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     compared(sgd_cases(), rng, 5, 2.0**-8, loss=("momentum", "one output", "regression"))
+
+
+@pytest.mark.parametrize(
+    "largest", [MOST_WEIGHT, *(pytest.param(v, marks=pytest.mark.slow) for v in (0.5, 3.0))]
+)
+def test_weights_of_samples_follow_keras(largest: float, rng: np.random.Generator) -> None:
+    """Three steps with weights from nothing to the most; moves are about as large as without."""
+    keras.utils.set_random_seed(int(rng.integers(1 << 31)))
+    rate = 0.5 / max(1.0, largest)
+    chosen = {
+        "classes": (
+            net(L.Dense(4, activation="softmax")),
+            Opt.SGD(rate, momentum=0.5),
+            "categorical_crossentropy",
+        ),
+        "sparse": (
+            net(L.Dense(4, activation="softmax")),
+            Opt.SGD(rate),
+            "sparse_categorical_crossentropy",
+        ),
+        "outputs": (
+            net(L.Dense(3)),
+            Opt.SGD(rate),
+            keras.losses.BinaryCrossentropy(from_logits=True),
+        ),
+        "numbers": (net(L.Dense(2)), Opt.SGD(rate), "mse"),
+        "adam": (net(L.Dense(1, activation="sigmoid")), Opt.Adam(2.0**-6), "binary_crossentropy"),
+    }
+    weights = rng.choice([0.0, 0.25, min(1.0, largest), largest], 2 * BATCH)
+    compared(chosen, rng, 3, 2.0**-6, weights=weights)
+    with pytest.raises(UsageError, match="power of two"):
+        Recipe.of({**Recipe.build(net(L.Dense(2)), "sgd", "mse").header(), "weighted": 3})
 
 
 def test_adam_and_amsgrad_follow_keras(rng: np.random.Generator) -> None:

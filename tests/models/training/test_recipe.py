@@ -176,7 +176,7 @@ def test_rescaling_of_the_input_is_left_to_its_owner() -> None:
     made = Recipe.build(scaled, "sgd", "mse")
     assert [x.op for x in made.graph.layers] == ["flatten", "dense"]
     assert np.allclose(made.features(np.full((1, 2, 2), 51.0)), 0.7)
-    assert Recipe.of(made.header()).graph.scaling == made.graph.scaling
+    assert not Recipe.of(made.header()).graph.scaling  # (its owner's, and nobody else's)
     with pytest.raises(UsageError, match="wants"):
         made.features(np.ones((1, 4)))
 

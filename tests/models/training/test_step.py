@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster.simulate import simulate
+from tfe_bench.models.rows import with_weights
 from tfe_bench.models.training import state, step
 from tfe_bench.models.training.operations import Setting
 from tfe_bench.models.training.recipe import Recipe
@@ -37,14 +38,17 @@ def net() -> Any:
     )
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "amsgrad"])
+@pytest.mark.parametrize(("optimizer", "weighted"), [("sgd", True), ("amsgrad", False)])
 def test_each_mask_of_a_step_hides_one_message_of_one_call(
-    optimizer: str, rng: np.random.Generator
+    optimizer: str, weighted: bool, rng: np.random.Generator
 ) -> None:
     recipe = Recipe.build(net(), optimizer, "categorical_crossentropy", 4)
+    recipe = replace(recipe, weighted=4 if weighted else 0)
     specs, first = state.specs(recipe), state.initial(recipe)
     x = rng.normal(0, 1, (4, 6, 6, 1))
-    y = np.eye(3)[rng.integers(0, 3, 4)]
+    y = with_weights(
+        recipe, np.eye(3)[rng.integers(0, 3, 4)], rng.uniform(0, 3, 4) if weighted else None
+    )
     arrays = [FixedPoint(s.fractional_bits).encode(first[s.key]) for s in specs]
     given = [*arrays, FixedPoint(16).encode(x), FixedPoint(20).encode(y)]
 

@@ -1,0 +1,92 @@
+"""When a training ends early: Keras' EarlyStopping on the revealed loss, decided by each worker.
+
+The loss is public and the same at all three, and so is what follows from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+
+_MOST_EPOCHS = 100_000
+
+
+@dataclass
+class Stopping:
+    """The rule, and how far it is.
+
+    Attributes:
+        patience: epochs without a better loss after which training ends.
+        min_delta: by how much a better loss is lower.
+        baseline: what it is to be lower than as well; None for nothing.
+        start_from_epoch: before which nothing is looked at.
+        higher: whether a higher loss is the better one (Keras' mode="max").
+
+    Raises:
+        UsageError: numbers that do not fit.
+    """
+
+    patience: int = 0
+    min_delta: float = 0.0
+    baseline: float | None = None
+    start_from_epoch: int = 0
+    higher: bool = False
+    _best: float | None = field(default=None, init=False, repr=False)
+    _wait: int = field(default=0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("patience", "start_from_epoch"):
+            value = getattr(self, name)
+            if type(value) is not int or not 0 <= value <= _MOST_EPOCHS:
+                raise UsageError(f"{name} is 0 to {_MOST_EPOCHS} epochs. Received: {value!r}.")
+        for name, value in (("min_delta", self.min_delta), ("baseline", self.baseline)):
+            if name == "baseline" and value is None:
+                continue
+            if type(value) is not float or not math.isfinite(value):
+                raise UsageError(f"{name} is a finite number. Received: {value!r}.")
+        if type(self.higher) is not bool:
+            raise UsageError(f"higher is true or false. Received: {self.higher!r}.")
+
+    def ends(self, epoch: int, loss: float) -> bool:
+        """Whether training ends behind an epoch, counted from 0, with this loss."""
+        if epoch < self.start_from_epoch:
+            return False
+        self._wait += 1
+        if self._better(loss, self._best):
+            self._best = loss
+            if self.baseline is None or self._better(loss, self.baseline):
+                self._wait = 0
+            return False
+        return self._wait >= self.patience and epoch > 0
+
+    def _better(self, loss: float, than: float | None) -> bool:
+        if than is None:
+            return True
+        delta = abs(self.min_delta)
+        # in float32, as Keras compares
+        found, before = np.float32(loss - delta if self.higher else loss + delta), np.float32(than)
+        return bool(found > before if self.higher else found < before)
+
+    def header(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return {name: getattr(self, name) for name in _NAMES}
+
+    @classmethod
+    def of(cls, header: object) -> Stopping:
+        """The rule of a header, which may come from a stranger.
+
+        Raises:
+            UsageError: it is none.
+        """
+        if not isinstance(header, Mapping) or set(header) != set(_NAMES):
+            raise UsageError(f"A rule to stop by holds {', '.join(_NAMES)}.")
+        return cls(**header)
+
+
+_NAMES = ("patience", "min_delta", "baseline", "start_from_epoch", "higher")
