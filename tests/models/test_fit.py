@@ -263,6 +263,19 @@ def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: P
     assert (fresh.first_step, fresh.steps) == (0, 2)
 
 
+def test_a_model_that_is_built_again_is_the_same_training() -> None:
+    """Also where Keras first calls a layer as its kind, which must not be renamed with it."""
+    import keras
+
+    def what(*names: str) -> Any:
+        dense = [keras.layers.Dense(1, name=name) for name in names]
+        model = keras.Sequential([keras.Input((3,)), *dense])
+        recipe = Recipe.build(model, "sgd", "mse")
+        return Order(recipe, 1, 200, 1, "0" * 32).what()
+
+    assert what("dense", "sgd") == what("dense_1", "relu") != what("dense")
+
+
 def test_a_training_that_diverges_says_where_to_go_back(cluster: LocalCluster) -> None:
     x, _ = _data()
     asked: dict[str, Any] = {
