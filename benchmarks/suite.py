@@ -85,13 +85,13 @@ def _resnet50() -> Row:
 
 def _batches(model: str, optimizer: str, steps: int, rows: int) -> Row:
     """What a batch of 128 costs."""
-    words = ["train", model, "--discard", "--optimizer", optimizer]
-    words += ["--steps", str(steps), "--limit", str(rows)]
+    size = ("--steps", str(steps), "--limit", str(rows))
+    words = ("train", model, "--discard", "--optimizer", optimizer, *size)
     expected = {"model": model, "optimizer": optimizer, "batch": 128, "steps": steps, "rows": rows}
     return Row(
         "train",
         f"{model} {optimizer}",
-        tuple(words),
+        words,
         "train",
         expected,
         repeats=False,

@@ -287,11 +287,7 @@ class Order:
 
         The learning rates are not among them: who has diverged goes on with lower ones.
         """
-        graph = self.recipe.graph
-        # Keras numbers the names of layers anew for every model that is built.
-        names = {n: f"#{i}" for i, n in enumerate([*graph.inputs, *graph.by_name])}
-        recipe = _renamed(self.recipe.header(), names)
-        recipe["graph"].pop("name", None)
+        recipe = _anonymous(self.recipe.header())
         optimizer = {k: v for k, v in recipe["optimizer"].items() if k != "schedule"}
         return {
             "recipe": {**recipe, "optimizer": optimizer},
@@ -378,16 +374,29 @@ class Order:
             )
 
 
-def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """Data with other names for layers, also in "layer/weight"."""
-    if isinstance(value, Mapping):
-        return {_renamed(k, names): _renamed(v, names) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_renamed(v, names) for v in value]
-    if not isinstance(value, str):
-        return value
-    layer, slash, weight = value.rpartition("/")
-    return names.get(value) or names.get(layer, layer) + slash + weight
+def _anonymous(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's header without names: Keras numbers those of layers anew for every model."""
+    graph = recipe["graph"]
+    known = [*graph["inputs"], *(row["name"] for row in graph["layers"])]
+    number = {name: f"#{i}" for i, name in enumerate(known)}
+
+    def key(text: str) -> str:
+        layer, _, weight = text.rpartition("/")
+        return f"{number[layer]}/{weight}"
+
+    layers = [
+        {**row, "name": number[row["name"]], "inputs": [number[i] for i in row["inputs"]]}
+        for row in graph["layers"]
+    ]
+    shapes = [graph["inputs"][name] for name in graph["inputs"]]
+    outputs = [number[name] for name in graph["outputs"]]
+    nameless = {k: v for k, v in graph.items() if k != "name"}
+    return {
+        **recipe,
+        "graph": {**nameless, "inputs": shapes, "outputs": outputs, "layers": layers},
+        "order": [key(k) for k in recipe["order"]],
+        "frozen": sorted(key(k) for k in recipe["frozen"]),
+    }
 
 
 def state_name(number: int) -> str:

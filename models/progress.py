@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -57,9 +58,9 @@ def _bar(console: Any) -> Iterator[Progress]:
 
 def _notebook() -> Progress:
     """One line of a notebook, written over (rich's own bar takes ipywidgets there)."""
-    from IPython.display import display  # type: ignore[import-not-found]
-
-    shown = display({"text/plain": "sharing"}, raw=True, display_id=True)
+    shown = importlib.import_module("IPython.display").display(
+        {"text/plain": "sharing"}, raw=True, display_id=True
+    )
 
     def heard(fraction: float, text: str) -> None:
         shown.update({"text/plain": f"{fraction:4.0%}  {text}"}, raw=True)

@@ -27,7 +27,7 @@ from tfe_bench.models.rows import (
     split,
     weighted,
 )
-from tfe_bench.models.training.losses import SQUARED
+from tfe_bench.models.training.losses import SQUARED, of_keras
 from tfe_bench.protocols.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
@@ -446,8 +446,7 @@ class Trainable:
         table = None
         if joined is not None and joined.table is not None:
             assert self._compiled is not None
-            logits = not isinstance(self._compiled[1], str)
-            table = replace(joined.table, logits=logits)
+            table = replace(joined.table, logits=of_keras(self._compiled[1])[1])
         return deploying.parameters(self.keras, check_name(name), clients, table=table)
 
     def _history(self, order: Order, result: JobResult) -> History:
@@ -501,6 +500,8 @@ class Trainable:
             put(last)  # what the workers have done is not lost with it
             raise
         if passed <= last:  # one of them ended it there
+            if not order.snapshots:  # none that takes weights: those that there are
+                put(last)
             history.epoch = history.epoch[:passed]
             history.history = {k: v[:passed] for k, v in history.history.items()}
             history.steps = min(history.steps, passed * order.steps_per_epoch)

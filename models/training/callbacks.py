@@ -233,7 +233,7 @@ def _takes_weights(callback: Any) -> bool:
     import keras
 
     kinds = keras.callbacks
-    if type(callback) in (kinds.CSVLogger, kinds.History, kinds.LambdaCallback):
+    if type(callback) in (kinds.CSVLogger, kinds.History):
         return False
     if type(callback) is kinds.EarlyStopping:
         return bool(callback.restore_best_weights)

@@ -316,7 +316,8 @@ def test_a_keras_file_and_a_regression_are_trained(
 def test_logistic_regression_reaches_its_plaintext_accuracy(tmp_path: Path) -> None:
     record = tmp_path / "r.jsonl"
     words = ["train", "logistic", "--discard", "--data-dir", str(_MNIST)]
-    assert main([*words, "--record", str(record)]) == 0
+    words += ["--record", str(record)]
+    assert main(words) == 0
     found = Record.from_json(record.read_text()).agreement
     assert found is not None
     print(found)

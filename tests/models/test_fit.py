@@ -263,6 +263,19 @@ def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: P
     assert (fresh.first_step, fresh.steps) == (0, 2)
 
 
+def test_a_model_that_is_built_again_is_the_same_training() -> None:
+    """Also where Keras first calls a layer as its kind, which must not be renamed with it."""
+    import keras
+
+    def what(*names: str) -> Any:
+        dense = [keras.layers.Dense(1, name=name) for name in names]
+        model = keras.Sequential([keras.Input((3,)), *dense])
+        recipe = Recipe.build(model, "sgd", "mse")
+        return Order(recipe, 1, 200, 1, "0" * 32).what()
+
+    assert what("dense", "sgd") == what("dense_1", "relu") != what("dense")
+
+
 def test_a_training_that_diverges_says_where_to_go_back(cluster: LocalCluster) -> None:
     x, _ = _data()
     asked: dict[str, Any] = {
@@ -442,6 +455,13 @@ def test_callbacks_do_what_they_do_in_keras(
 
     model, told, private, x, y = _keras(epochs=4, callbacks=[Enough()])
     history = private.fit(cluster, x, y, epochs=4, shuffle=False, callbacks=Enough())
+    lone = _private()
+    enough = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: setattr(lone.keras, "stop_training", epoch == 1)
+    )
+    lone.fit(cluster, x, y, epochs=4, shuffle=False, callbacks=enough)
+    for a, b in zip(lone.keras.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
     assert history.epoch == told.epoch == [0, 1] and history.steps == 12
     for a, b in zip(history.model.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
