@@ -177,7 +177,7 @@ def simulate(
     def run(p: int) -> None:
         try:
             shares = [
-                share(x, p, seed + bytes([i]), fractional_bits, dealer, limbs)
+                share(x, p, seed + _number(i), fractional_bits, dealer, limbs)
                 for i, x in enumerate(inputs)
             ]
             with parties[p].active():
@@ -229,6 +229,11 @@ def simulate(
 def total_rounds(per_party: Sequence[Sequence[Any]], kind: str) -> int:
     """Rounds of a run: steps follow each other, and each lasts as long as at its slowest party."""
     return sum(max(getattr(s, kind) for s in step) for step in zip(*per_party, strict=True))
+
+
+def _number(i: int) -> bytes:
+    """Of an input, in as few bytes as hold it."""
+    return i.to_bytes(max(1, (i.bit_length() + 7) // 8), "big")
 
 
 def measured(party: Party, graph: Callable[..., Any], *arguments: Any) -> tuple[int, list[Any]]:
