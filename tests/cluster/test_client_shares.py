@@ -196,7 +196,7 @@ def test_another_shape_at_one_worker_is_refused(
 def test_a_shape_beyond_the_limit_is_refused_before_its_data_is_read(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
 ) -> None:
-    huge = _in_header(lambda header: header["inputs"][0].update(shape=[1 << 40]))
+    huge = _in_header(lambda header: header["inputs"][0].update(shape=[1 << 30]))
     _refused(monkeypatch, shared_cluster, dict.fromkeys(range(3), huge), PolicyError, "limit")
 
 

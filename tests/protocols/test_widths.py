@@ -516,6 +516,14 @@ WIDTHS: dict[str, Row] = {
         ulp(1),
         refused=(1, 58),
     ),
+    "predicates.in_range": Row(
+        2,
+        63,
+        lambda b, rng: [below(1 << 62, rng, [1 << (b - 1), (1 << (b - 1)) + 1])],
+        lambda p, b, x: tfe.in_range(x, b),
+        lambda b, x: ((-1 << (b - 1) <= x) & (x < 1 << (b - 1))).astype(np.int64),
+        refused=(1, 64),
+    ),
     "linear.capped_relu": Row(
         4,  # (the narrowest that the limit fits)
         64,
@@ -528,6 +536,8 @@ WIDTHS: dict[str, Row] = {
 
 # Operations that hand their width on to one with a row, or are handed it by one.
 BEHIND = {
+    "linear.watched_sum": "linear.truncated_sum",
+    "range_check.in_range": "predicates.in_range",
     "activations.sigmoid": "neural.sigmoid",
     "activations.tanh": "neural.tanh",
     "activations.softmax": "neural.softmax",
