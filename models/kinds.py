@@ -228,7 +228,11 @@ def _pool(x: Shape, options: Options) -> Shape:
     fits = all(
         k <= (2 * n if windows.padding == "SAME" else n) for k, n in zip(kernel, x[:2], strict=True)
     )
-    _need(fits, "windows no larger than the image", [list(kernel), list(x)])
+    _need(
+        fits,
+        "windows no larger than the image (SAME: than twice the image)",
+        [list(kernel), list(x)],
+    )
     height, width = (int(windows.size(a, x[a], kernel[a])) for a in (0, 1))
     return height, width, x[2]
 

@@ -122,7 +122,7 @@ def test_layers_that_cannot_be_trained_are_named() -> None:
         ([image, L.Conv2D(2, 3, groups=2), L.LayerNormalization()], "groups=2.*LayerNormal"),
         ([image, L.Flatten(), L.Dense(2, kernel_regularizer="l2")], "kernel_regularizer"),
         ([image, L.Flatten(), L.Dense(2, bias_constraint="non_neg")], "bias_constraint"),
-        ([image, L.MaxPooling2D(6, 1, "same"), L.MaxPooling2D(13, 1, "same")], "128 cells"),
+        ([image, L.MaxPooling2D(6, 1, "same"), L.MaxPooling2D(12, 1, "same")], "128 cells"),
         ([L.Input((4,)), L.Dropout(0.5, noise_shape=(None, 1)), L.Dense(2)], "noise_shape"),
     ):
         with pytest.raises(UsageError, match=text):
