@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Command
 
 _ROWS = [
-    ("ann", "85000.10", "31"),
+    ("ann", "85000.10", "31.4159"),
     ("Bob, Jr.", "72000.1", " 244.59"),
-    ("cy", "91000", "29"),
+    ("cy", "91000.77", "29.2718"),
     ("di", "72000.10", "52.500"),
 ]
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -58,7 +58,7 @@ def test_json_prints_one_record_and_the_result_goes_to_a_private_file(
     assert result.stat().st_mode & 0o777 == 0o600
     # Key and payload as they were read, to the last sign; equal keys in the file's order.
     assert result.read_text() == (
-        "salary,bonus,name\n91000,29,cy\n85000.10,31,ann\n"
+        "salary,bonus,name\n91000.77,29.2718,cy\n85000.10,31.4159,ann\n"
         '72000.1, 244.59,"Bob, Jr."\n72000.10,52.500,di\n'
     )
 
