@@ -84,7 +84,7 @@ def _exact_softmax(x: Arrays, options: Options) -> Array:
 def _check_softmax(size: Shape, options: Options) -> None:
     if size[-1] > _MOST_CLASSES:
         raise UsageError(f"softmax takes up to {_MOST_CLASSES} classes. Received: {size[-1]}.")
-    from tfe_bench.protocols.extremes import choose
+    from tfe_bench.protocols.order.extremes import choose
 
     choose("auto", size[0], size[-1], options["profile"])
 
@@ -190,7 +190,7 @@ _POLYNOMIAL_BITS = 20  # |x| < 2^3 at 16 fractional bits
 
 
 def _polyval(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.polynomial import polyval
+    from tfe_bench.protocols.functions.polynomial import polyval
 
     return polyval(party, _COEFFICIENTS, x["x"], _POLYNOMIAL_BITS)
 
