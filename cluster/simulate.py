@@ -51,7 +51,7 @@ class Simulation:
     Attributes:
         outputs: of the program, by party.
         sent: payload bits sent, by party.
-        to: payload bits sent [party][peer].
+        to: payload bits sent, by party and by receiver.
         rounds: longest chain of messages, summed over graph calls, the dealer's material present.
         cold: the same with everything counted.
         pads: the debug log of masks (if recorded), all parties together.
