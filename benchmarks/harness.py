@@ -13,7 +13,7 @@ from tfe_bench.cluster.jobs import Context
 from tfe_bench.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from tfe_bench.protocols.party import Party
+    from tfe_bench.protocols.session.party import Party
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
     Returns:
         What the last run returned.
     """
-    from tfe_bench.protocols import timeline
+    from tfe_bench.protocols.session import timeline
 
     party, parameters = context.party, context.parameters
     repeat, warm_up = int(parameters.get("repeat", 1)), int(parameters.get("warm_up", 1))
@@ -154,7 +154,7 @@ def metered(party: Party, once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
 
     For a workload whose runs follow from each other, so that `measure` cannot repeat them.
     """
-    from tfe_bench.protocols import timeline
+    from tfe_bench.protocols.session import timeline
 
     before = processor.usage()
     begin_together(party)

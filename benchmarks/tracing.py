@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.benchmarks.harness import begin_together
-from tfe_bench.protocols import timeline
-from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.session import timeline
+from tfe_bench.protocols.session.party import Party
 
 _MARK = "tfe_bench begins"
 # Name and kind of an op, as TensorFlow calls what it runs.

@@ -21,8 +21,8 @@ from tfe_bench.errors import ProtocolError
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.pending import Job
-    from tfe_bench.protocols.party import Party
-    from tfe_bench.protocols.sharing import Shared
+    from tfe_bench.protocols.session.party import Party
+    from tfe_bench.protocols.session.sharing import Shared
 
 # Samples of one batch: what a client alone may send at once.
 MOST_SAMPLES = 4096
@@ -93,7 +93,7 @@ def agreed(party: Party, fits: Sequence[bool]) -> list[bool]:
 
 def merged(inputs: Sequence[Mapping[str, Shared]]) -> tuple[dict[str, Shared], list[int]]:
     """The samples of all jobs one after the other, and how many each brought."""
-    from tfe_bench.protocols import shapes
+    from tfe_bench.protocols.ring import shapes
 
     counts = [int(next(iter(each.values())).shape[0]) for each in inputs]
     return {name: shapes.concat([each[name] for each in inputs], 0) for name in inputs[0]}, counts

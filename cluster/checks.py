@@ -82,7 +82,7 @@ def machine() -> Iterator[Check]:
 
 
 def _ops() -> Check:
-    from tfe_bench.protocols import ops
+    from tfe_bench.protocols.session import ops
 
     try:
         found = f"ABI {ops.abi()}, for TensorFlow {ops.built_for(ops.library_path())}"

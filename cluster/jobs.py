@@ -12,8 +12,8 @@ from tfe_bench.errors import ConfigError, TfeBenchError, UsageError, did_you_mea
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
-    from tfe_bench.protocols.party import Party
-    from tfe_bench.protocols.sharing import Shared
+    from tfe_bench.protocols.session.party import Party
+    from tfe_bench.protocols.session.sharing import Shared
 
 GROUP = "tfe_bench.programs"
 # Of an array: no network has more axes, and no kernel takes more words (kernels/ops/kernel.h).

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tfe_bench.errors import JobCancelled, TfeBenchError
 
 if TYPE_CHECKING:
-    from tfe_bench.protocols.sharing import Shared
+    from tfe_bench.protocols.session.sharing import Shared
 
 # That lie here and are not used yet.  The client's stream stands still meanwhile.
 MOST_AHEAD = 4

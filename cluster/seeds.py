@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from tfe_bench.protocols import words
+from tfe_bench.protocols.session import words
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
 SEED_BYTES = 16

@@ -18,10 +18,10 @@ import numpy as np
 
 from tfe_bench.cluster.seeds import masked, unmasked
 from tfe_bench.errors import ProtocolError, UsageError
-from tfe_bench.protocols import ops
-from tfe_bench.protocols.cost import Cost
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 FAULTS = {
     None: 0,
@@ -51,7 +51,7 @@ class Simulation:
     Attributes:
         outputs: of the program, by party.
         sent: payload bits sent, by party.
-        to: payload bits sent [party][peer].
+        to: payload bits sent, by party and by receiver.
         rounds: longest chain of messages, summed over graph calls, the dealer's material present.
         cold: the same with everything counted.
         pads: the debug log of masks (if recorded), all parties together.

@@ -19,7 +19,7 @@ from typing import Any
 
 from tfe_bench.cluster import untrusted, wire
 from tfe_bench.errors import PeerLost, ProtocolError, TfeBenchError
-from tfe_bench.protocols import ops
+from tfe_bench.protocols.session import ops
 
 # Larger messages halve the rate of gRPC with TLS; smaller ones cost more calls.
 BLOB_BYTES = 1 << 20

@@ -351,7 +351,7 @@ class Worker:
             yield wire.failure(error)
 
     def _facts(self) -> dict[str, Any]:
-        from tfe_bench.protocols import ops
+        from tfe_bench.protocols.session import ops
 
         return {
             "version": handshake.version(),
@@ -901,7 +901,7 @@ class Worker:
             job.finish(failure or job.failed)
 
     def _compute(self, job: Job, link: SessionLink) -> None:
-        from tfe_bench.protocols.party import Party
+        from tfe_bench.protocols.session.party import Party
 
         party = Party(self.party, link.handle, _DEALER)
         party._on_abort = link.explain
@@ -1056,7 +1056,7 @@ class Worker:
         import tensorflow as tf
 
         from tfe_bench.cluster import seeds
-        from tfe_bench.protocols.sharing import Shared
+        from tfe_bench.protocols.session.sharing import Shared
 
         role = (self.party - _DEALER) % 3
         wrong: list[ProtocolError] = []
@@ -1145,7 +1145,7 @@ def _result_parts(party: int, value: Any) -> tuple[str, ...]:
     Raises:
         UsageError: it is nothing that can be revealed: bits, or a value of a small ring.
     """
-    from tfe_bench.protocols.sharing import Shared
+    from tfe_bench.protocols.session.sharing import Shared
 
     shared = isinstance(value, Shared)
     if not shared or value.limbs not in (1, 2) or value.ring_bits != 64 * value.limbs:

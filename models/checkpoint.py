@@ -17,8 +17,8 @@ from typing import Any
 from tfe_bench.cluster.store import ANOTHERS, CHECKPOINTS, NONE, Facts, Store, Tensor
 from tfe_bench.errors import ConfigError, PolicyError, TfeBenchError, UsageError
 from tfe_bench.models import kept
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 _NONE, _GOOD, _DAMAGED, _FOREIGN = range(4)
 _STEP, _RUN, _WHAT = 8, 16, 32

@@ -14,7 +14,7 @@ from tfe_bench.cluster.store import Facts
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept, service, weights
 from tfe_bench.models.graph import Graph
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
     from tfe_bench.models.ranges import Plan
@@ -101,7 +101,7 @@ def deploy(
 ) -> None:
     """Keeps the trained weights at all three workers, or at none."""
     from tfe_bench.models.layers import shifted
-    from tfe_bench.protocols import refresh, truncation
+    from tfe_bench.protocols.ring import refresh, truncation
 
     party, store = context.party, kept.store_of(context)
     store.permit_writing(given["name"], context.client, given["replace"])

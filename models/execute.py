@@ -11,11 +11,12 @@ from tfe_bench.models import layers
 from tfe_bench.models.graph import Layer
 from tfe_bench.models.layers import Setting
 from tfe_bench.models.ranges import Plan
-from tfe_bench.protocols import extremes, range_check, rotation
-from tfe_bench.protocols.cost import Cost
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.range_check import Watch
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.order import extremes
+from tfe_bench.protocols.ring import range_check, rotation
+from tfe_bench.protocols.ring.range_check import Watch
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 
 def _run(

@@ -8,7 +8,7 @@ from typing import Any
 from tfe_bench.cluster.jobs import Context
 from tfe_bench.models import kept, sources
 from tfe_bench.models.order import Order
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session.sharing import Shared
 
 
 class Feed:

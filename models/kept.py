@@ -11,8 +11,8 @@ import numpy as np
 from tfe_bench.cluster.jobs import Context
 from tfe_bench.cluster.store import ANOTHERS, NONE, OWN, UNREADABLE, Facts, Store, Tensor
 from tfe_bench.errors import ConfigError, ProtocolError, UsageError
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 
 def store_of(context: Context) -> Store:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.protocols.conv import Windows
+from tfe_bench.protocols.ring.conv import Windows
 
 Shape = tuple[int, ...]
 Options = Mapping[str, Any]

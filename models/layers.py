@@ -15,27 +15,25 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models import limits, linear
+from tfe_bench.models import limits
 from tfe_bench.models.graph import Layer
 from tfe_bench.models.kinds import windows_of
 from tfe_bench.models.ranges import Numbers, Plan
-from tfe_bench.protocols import (
-    activations,
+from tfe_bench.protocols.nn import activations, linear, pool, relu
+from tfe_bench.protocols.order import extremes
+from tfe_bench.protocols.ring import (
     arithmetic,
     compare,
     conv,
-    extremes,
-    pool,
     reductions,
-    relu,
     shapes,
     small_ring,
     truncation,
 )
-from tfe_bench.protocols.cost import Cost
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.range_check import Watch
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.ring.range_check import Watch
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 NOTHING = Cost(0, 0, 0, 0, 0)
 

@@ -1,6 +1,6 @@
 """How large the values of a plan can be, in ring units, where no check found fault.
 
-A watched computation (protocols/range_check.py) checks every sum.  From there on it is interval
+A watched computation (ring/range_check.py) checks every sum.  From there on it is interval
 arithmetic: what a layer makes of values below a limit has a limit, and a comparison takes as many
 bits as what comes to it can need.  So nothing else has to be checked.
 

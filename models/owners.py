@@ -26,7 +26,7 @@ from tfe_bench.models.tables import TARGETS, Table
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client, JobResult, PrivateInput
-    from tfe_bench.protocols.sharing import Shared
+    from tfe_bench.protocols.session.sharing import Shared
 
 PROVIDE, WITHDRAW = "provide", "withdraw"
 _FACTS = ("rows", "x", "y", "target", "classes", "columns")

@@ -20,7 +20,7 @@ from tfe_bench.models import (
 )
 from tfe_bench.models.graph import Array, Graph
 from tfe_bench.models.summary import Summary, summarise
-from tfe_bench.protocols.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import JobResult, PrivateInput

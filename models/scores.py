@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
     from tfe_bench.models.training.operations import Setting
     from tfe_bench.models.training.recipe import Recipe
-    from tfe_bench.protocols.party import Party
+    from tfe_bench.protocols.session.party import Party
 
 # A weight beyond this is no weight of a model that learns: sums of products are wrong from 2^13.
 LARGEST_WEIGHT = 2.0**10
@@ -34,7 +34,7 @@ def score(
     import tensorflow as tf
 
     from tfe_bench.models.training import evaluate
-    from tfe_bench.protocols import arithmetic, truncation
+    from tfe_bench.protocols.ring import arithmetic, truncation
 
     if recipe.loss.name != "mean_squared_error":
         return evaluate.correct(party, recipe, setting, held, x, y)
@@ -57,14 +57,15 @@ def weights_left(party: Party, weights: Sequence[Shared], bound: float = LARGEST
     """
     import tensorflow as tf
 
-    from tfe_bench.protocols import compare, convert, io
+    from tfe_bench.protocols.ring import compare, convert
+    from tfe_bench.protocols.session import io
 
     def below(w: Shared, sign: int) -> Shared:
         edge = round(bound * 2.0**w.fractional_bits)
         flat = w.map(lambda a: tf.reshape(sign * a, [-1]))
         return replace(flat, m=None if flat.m is None else flat.m - edge, fractional_bits=0)
 
-    from tfe_bench.protocols import shapes
+    from tfe_bench.protocols.ring import shapes
 
     sides = shapes.concat([below(w, sign) for w in weights for sign in (1, -1)], 0)
     count = int(sides.shape[0])

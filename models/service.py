@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tfe_bench.models.private import PrivateModel
     from tfe_bench.models.ranges import Plan
     from tfe_bench.models.tables import Table
-    from tfe_bench.protocols.sharing import Shared
+    from tfe_bench.protocols.session.sharing import Shared
 
 DEPLOY, REMOVE, SERVE = "deploy", "undeploy", "serve"
 _CLIENT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)

@@ -16,8 +16,8 @@ from tfe_bench.models.tables import Table
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client
-    from tfe_bench.protocols.party import Party
-    from tfe_bench.protocols.sharing import Shared
+    from tfe_bench.protocols.session.party import Party
+    from tfe_bench.protocols.session.sharing import Shared
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def loaded(source: Source, party: Party, store: Store, client: str) -> tuple[Sha
         UsageError, PolicyError, ConfigError, SecurityError: as `permitted`.
         ProtocolError: shares that do not fit each other.
     """
-    from tfe_bench.protocols import shapes
+    from tfe_bench.protocols.ring import shapes
 
     of = store.of(DATA)
     permitted(source, store, client)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tfe_bench.cluster import profiles
 from tfe_bench.models import execute, layers
 from tfe_bench.models.ranges import Plan
-from tfe_bench.protocols.cost import Cost
+from tfe_bench.protocols.session.cost import Cost
 
 # Measured for ResNet50 with three workers on two cores: 64-bit multiplications per second, bytes
 # per second through comparisons and the channel, and a round's own cost.  Estimates; what is sent

@@ -28,7 +28,7 @@ from tfe_bench.models.rows import (
     weighted,
 )
 from tfe_bench.models.training.losses import SQUARED, of_keras
-from tfe_bench.protocols.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import JobResult, LateInput, PrivateInput

@@ -10,7 +10,7 @@ import numpy as np
 from tfe_bench.errors import RangeError
 from tfe_bench.models.graph import Array, Layer
 from tfe_bench.models.ranges import Plan
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session.sharing import Shared
 
 # An encoded weight stays below 2^62.
 LARGEST = 2.0**62

@@ -1,1 +1,20 @@
-"""Three-party replicated secret sharing as TensorFlow graphs."""
+"""Three-party replicated secret sharing as TensorFlow graphs, in families: see each one's README."""
+
+import importlib
+import importlib.util
+import warnings
+from types import ModuleType
+
+FAMILIES = ("session", "ring", "functions", "order", "nn", "api")
+
+
+def __getattr__(name: str) -> ModuleType:
+    """A protocol's module by the name that it had before there were families."""
+    for family in FAMILIES if not name.startswith("_") else ():
+        path = f"{__name__}.{family}.{name}"
+        if importlib.util.find_spec(path):
+            warnings.warn(
+                f"{__name__}.{name} is {path} now.", DeprecationWarning, stacklevel=2
+            )
+            return importlib.import_module(path)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

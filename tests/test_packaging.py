@@ -35,7 +35,7 @@ def _run(
 
 _IMPORT_ALL = """
 import tfe_bench, sys
-import tfe_bench.protocols.sort, tfe_bench.models, tfe_bench.cluster.launch
+import tfe_bench.protocols.order.sort, tfe_bench.models, tfe_bench.cluster.launch
 import tfe_bench.benchmarks.records
 assert "tensorflow" not in sys.modules, "a client needs no TensorFlow"
 for name in ("protocols", "models", "cluster", "benchmarks"):
@@ -70,7 +70,7 @@ def test_a_missing_library_is_explained_in_words(tmp_path: Path) -> None:
     ignore = shutil.ignore_patterns(".git", "tests", "*.so", "__pycache__", "build")
     shutil.copytree(ROOT, copy, symlinks=True, ignore=ignore)
     code = (
-        "from tfe_bench.protocols import ops\n"
+        "from tfe_bench.protocols.session import ops\n"
         "from tfe_bench.errors import OpsMissing\n"
         "try: ops.built_for(ops.library_path())\n"
         "except OpsMissing as e: print(e); assert e.exit_code == 50\n"
@@ -87,7 +87,7 @@ def test_a_missing_library_is_explained_in_words(tmp_path: Path) -> None:
     assert marker in blob
     (copy / "tfe_bench" / "_ops.so").write_bytes(blob.replace(marker, marker[:-5] + b"9.99."))
     code = (
-        "from tfe_bench.protocols import ops\n"
+        "from tfe_bench.protocols.session import ops\n"
         "from tfe_bench.errors import OpsMissing\n"
         "try: ops.native()\n"
         "except OpsMissing as e: print(e)\n"
@@ -230,5 +230,7 @@ def test_every_way_to_install_gives_a_working_sort(mode: str, tmp_path: Path) ->
     expected = checkout if mode == "editable" else site
     assert str(expected) in done.stderr
     if mode in ("normal", "editable"):  # and from the checkout itself
-        done = _run("from tfe_bench.protocols import ops; print(ops.abi())", checkout, python)
+        done = _run(
+            "from tfe_bench.protocols.session import ops; print(ops.abi())", checkout, python
+        )
         assert done.returncode == 0, done.stderr

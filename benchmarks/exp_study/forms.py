@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from tfe_bench.protocols.cost import Cost
+    from tfe_bench.protocols.session.cost import Cost
 
 Reals = npt.NDArray[np.float64]
 
@@ -18,7 +18,7 @@ METHODS = ("one-round", "taylor", "prime", "pade")
 CLAMPS = ("none", "low", "both")
 SOFTMAX = ("one-round", "prime")
 """Methods whose range moves; to the others it makes no difference."""
-# As protocols/exponential.py declares them, besides the result's last place.
+# As protocols/functions/exponential.py declares them, besides the result's last place.
 _RELATIVE = {
     64: {"one-round": 2.0**-29, "prime": 2.0**-10, "pade": 2.0**-12},
     128: {"one-round": 2.0**-44, "prime": 2.0**-21, "pade": 2.0**-13},
@@ -85,7 +85,7 @@ class Form:
         Raises:
             UsageError: there is no such form.
         """
-        from tfe_bench.protocols.exponential import exp_cost
+        from tfe_bench.protocols.functions.exponential import exp_cost
 
         return exp_cost(
             n, self.method, self.ring_bits, self.fxp, self.clamp, self.iterations, self.softmax
@@ -93,7 +93,7 @@ class Form:
 
     def valid_range(self) -> tuple[float, float]:
         """The x for which exp is computed, as declared; a clamp decides what comes outside."""
-        from tfe_bench.protocols.exponential import valid_range
+        from tfe_bench.protocols.functions.exponential import valid_range
 
         low, high = valid_range(
             self.method, self.ring_bits, self.fxp, self.clamp, self.softmax, self.iterations
@@ -123,7 +123,7 @@ class Form:
 
     def failure_probability(self) -> float:
         """Of one element of the valid range, as declared."""
-        from tfe_bench.protocols.exponential import failure_probability
+        from tfe_bench.protocols.functions.exponential import failure_probability
 
         return float(
             failure_probability(

@@ -12,7 +12,7 @@ import numpy as np
 from tfe_bench.benchmarks import judged
 from tfe_bench.benchmarks.operations.catalogue import Array, Operation, Options, Shape
 from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.protocols.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 # float64 has 53 bits; sums and functions of it lose a few.
 _FLOAT_ERROR = 2.0**-48

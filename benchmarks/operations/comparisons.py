@@ -74,7 +74,7 @@ def integer_pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
 
 def _full_range(party: Any, name: str, x: Any, y: Any) -> Any:
     """A comparison of integers, of which some are NOT of another or with sides changed."""
-    from tfe_bench.protocols import full_range, logic
+    from tfe_bench.protocols.ring import full_range, logic
 
     if name in ("equal", "not_equal"):
         bits = full_range.equal(party, x, y)
@@ -89,7 +89,7 @@ def _compared(name: str) -> Any:
     def run(party: Any, x: Shares, options: Options) -> Any:
         import tensorflow as tf
 
-        from tfe_bench.protocols import convert, relational
+        from tfe_bench.protocols.ring import convert, relational
 
         # Differences of encoded reals fit 64 bits, those of integers need not.
         if x["x"].fractional_bits == 0:
@@ -132,7 +132,7 @@ for _name, (_sign, _ufunc) in COMPARISONS.items():
 
 
 def _maximum(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.relational import maximum
+    from tfe_bench.protocols.ring.relational import maximum
 
     return maximum(party, x["x"], x["y"])
 
@@ -151,7 +151,7 @@ register(
 
 
 def _where(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols import relational
+    from tfe_bench.protocols.ring import relational
 
     bits = relational.negative(party, x["c"])
     return relational.where(party, bits, x["x"], x["y"])
@@ -177,7 +177,7 @@ register(
 
 
 def _relu(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.relu import relu
+    from tfe_bench.protocols.nn.relu import relu
 
     return relu(party, x["x"], bits=options["bits"])
 
@@ -221,7 +221,7 @@ register(
 
 
 def _check_extreme(size: Shape, options: Options) -> None:
-    from tfe_bench.protocols.extremes import choose
+    from tfe_bench.protocols.order.extremes import choose
 
     choose(options["method"], size[0], size[-1], options["profile"])
 
@@ -231,13 +231,13 @@ def _extreme_domain(rings: Arrays, options: Options) -> None:
 
 
 def _max(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.extremes import reduce_max
+    from tfe_bench.protocols.order.extremes import reduce_max
 
     return reduce_max(party, x["x"], axis=-1, method=options["method"], profile=options["profile"])
 
 
 def _argmax(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.extremes import argmax
+    from tfe_bench.protocols.order.extremes import argmax
 
     return argmax(party, x["x"], axis=-1, method=options["method"], profile=options["profile"])
 
@@ -270,7 +270,7 @@ for _name, _about, _run, _exact in (
 
 def _check_order(size: Shape, options: Options) -> None:
     from tfe_bench.errors import did_you_mean
-    from tfe_bench.protocols.sort import ALGORITHMS, ROUND_COST
+    from tfe_bench.protocols.order.sort import ALGORITHMS, ROUND_COST
 
     for name, known in (("algorithm", ALGORITHMS), ("profile", tuple(ROUND_COST))):
         if options[name] not in known:
@@ -288,14 +288,14 @@ def _check_top_k(size: Shape, options: Options) -> None:
 
 
 def _sort_words(size: Shape, options: Options) -> int:
-    from tfe_bench.protocols.sort import largest
+    from tfe_bench.protocols.order.sort import largest
 
     *rows, n = size
     return largest(math.prod(rows), n, 1, options["algorithm"], options["profile"])
 
 
 def _top_k(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.order_statistics import top_k
+    from tfe_bench.protocols.order.order_statistics import top_k
 
     chosen = {name: options[name] for name in ("algorithm", "profile")}
     return top_k(party, x["x"], options["k"], **chosen)[0]
@@ -321,7 +321,7 @@ register(
 
 
 def _median(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.order_statistics import median
+    from tfe_bench.protocols.order.order_statistics import median
 
     return median(party, x["x"], **options)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +21,8 @@ from tfe_bench.benchmarks.operations.catalogue import (
 )
 from tfe_bench.benchmarks.operations.comparisons import refuse_beyond
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions import exponential, logarithm, reciprocal, roots
+from tfe_bench.protocols.nn import activations
 
 Shares = Mapping[str, Any]
 
@@ -29,11 +30,10 @@ _LAYER = 30  # |x| < 2^30 ring units
 _MOST_CLASSES = 1 << 16
 
 
-def _call(module: str, name: str, *names: str) -> Any:
-    """The protocol of a module on the inputs, in their order."""
+def _call(function: Any, *names: str) -> Any:
+    """A protocol on the inputs, in their order."""
 
     def run(party: Any, x: Shares, options: Options) -> Any:
-        function = getattr(importlib.import_module(f"tfe_bench.protocols.{module}"), name)
         return function(party, *(x[i] for i in names or ("x",)), **options)
 
     return run
@@ -58,16 +58,16 @@ def _exact_sigmoid(x: Arrays, options: Options) -> Array:
     return np.asarray(np.where(x["x"] < 0, t, 1.0) / (1 + t))
 
 
-for _name, _exact in (
-    ("sigmoid", _exact_sigmoid),
-    ("tanh", lambda x, _: np.tanh(x["x"])),
+for _name, _function, _exact in (
+    ("sigmoid", activations.sigmoid, _exact_sigmoid),
+    ("tanh", activations.tanh, lambda x, _: np.tanh(x["x"])),
 ):
     register(
         name=_name,
         about="for |x| < 2^14",
         size=(1 << 16,),
         inputs=_logits,
-        run=_call("activations", _name),
+        run=_call(_function),
         reference=_exact,
         growth=FUNCTION_GROWTH,
         tolerance=ulps(2),
@@ -84,7 +84,7 @@ def _exact_softmax(x: Arrays, options: Options) -> Array:
 def _check_softmax(size: Shape, options: Options) -> None:
     if size[-1] > _MOST_CLASSES:
         raise UsageError(f"softmax takes up to {_MOST_CLASSES} classes. Received: {size[-1]}.")
-    from tfe_bench.protocols.extremes import choose
+    from tfe_bench.protocols.order.extremes import choose
 
     choose("auto", size[0], size[-1], options["profile"])
 
@@ -94,7 +94,7 @@ register(
     about="of each row, |x| < 2^14",
     size=(128, 10),
     inputs=_logits,
-    run=_call("activations", "softmax"),
+    run=_call(activations.softmax),
     reference=_exact_softmax,
     growth=FUNCTION_GROWTH,
     tolerance=ulps(2),
@@ -115,7 +115,7 @@ register(
             rng.random(size) < 0.5, rng.uniform(-12, 12, size), rng.uniform(-75, 31, size)
         )
     },
-    run=_call("exponential", "exp"),
+    run=_call(exponential.exp),
     reference=lambda x, _: np.exp(x["x"]),
     growth=FUNCTION_GROWTH,
     tolerance=relative(29, 1.001),
@@ -135,7 +135,7 @@ register(
     about="ln(x) for 0 < x < 2^46",
     size=(1 << 16,),
     inputs=_positive,
-    run=_call("logarithm", "log"),
+    run=_call(logarithm.log),
     reference=lambda x, _: np.log(x["x"]),
     # 18 bits of precision are a quarter of an ulp.
     growth=FUNCTION_GROWTH,
@@ -145,17 +145,17 @@ register(
 
 # ---- reciprocal and roots
 
-for _name, _module, _exact in (
-    ("reciprocal", "reciprocal", lambda x, _: 1 / x["x"]),
-    ("sqrt", "roots", lambda x, _: np.sqrt(x["x"])),
-    ("rsqrt", "roots", lambda x, _: 1 / np.sqrt(x["x"])),
+for _name, _function, _exact in (
+    ("reciprocal", reciprocal.reciprocal, lambda x, _: 1 / x["x"]),
+    ("sqrt", roots.sqrt, lambda x, _: np.sqrt(x["x"])),
+    ("rsqrt", roots.rsqrt, lambda x, _: 1 / np.sqrt(x["x"])),
 ):
     register(
         name=_name,
         about="for 0 < x < 2^46",
         size=(1 << 16,),
         inputs=_positive,
-        run=_call(_module, _name),
+        run=_call(_function),
         reference=_exact,
         growth=FUNCTION_GROWTH,
         tolerance=relative(20, 1.2),
@@ -176,7 +176,7 @@ register(
     size=(1 << 16,),
     shapes=same_shapes("x", "y"),
     inputs=_quotients,
-    run=_call("reciprocal", "divide", "x", "y"),
+    run=_call(reciprocal.divide, "x", "y"),
     reference=lambda x, _: x["x"] / x["y"],
     growth=FUNCTION_GROWTH,
     tolerance=relative(20, 1.25),
@@ -190,7 +190,7 @@ _POLYNOMIAL_BITS = 20  # |x| < 2^3 at 16 fractional bits
 
 
 def _polyval(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.polynomial import polyval
+    from tfe_bench.protocols.functions.polynomial import polyval
 
     return polyval(party, _COEFFICIENTS, x["x"], _POLYNOMIAL_BITS)
 

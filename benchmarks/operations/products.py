@@ -34,7 +34,7 @@ _POOL = 2
 
 
 def _truncated(party: Any, product: Any) -> Any:
-    from tfe_bench.protocols.truncation import truncate
+    from tfe_bench.protocols.ring.truncation import truncate
 
     return truncate(party, product, FRACTIONAL_BITS)
 
@@ -52,7 +52,7 @@ def _factors(*names: str) -> Any:
 
 
 def _mul(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols import arithmetic
+    from tfe_bench.protocols.ring import arithmetic
 
     return _truncated(party, arithmetic.mul(party, x["x"], x["y"]))
 
@@ -71,7 +71,7 @@ register(
 
 
 def _square(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols import reductions
+    from tfe_bench.protocols.ring import reductions
 
     return _truncated(party, reductions.square(party, x["x"]))
 
@@ -109,7 +109,7 @@ register(
 
 
 def _reduce_sum(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols import reductions
+    from tfe_bench.protocols.ring import reductions
 
     return reductions.reduce_sum(x["x"], axis=-1)
 
@@ -129,14 +129,14 @@ register(
 
 
 def _reduce_mean(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols import reductions
+    from tfe_bench.protocols.ring import reductions
 
     return reductions.reduce_mean(party, x["x"], axis=-1)
 
 
 def _mean_error(inputs: Arrays, exact: Array) -> Array:
     """Of reduce_mean: one ulp, and the rounding of 1 / count where that is no power of 2."""
-    from tfe_bench.protocols.reductions import RECIPROCAL_BITS
+    from tfe_bench.protocols.ring.reductions import RECIPROCAL_BITS
 
     count = inputs["x"].shape[-1]
     rounding = 0.0 if count & (count - 1) == 0 else count * 2.0 ** -(RECIPROCAL_BITS + 1)
@@ -180,7 +180,7 @@ def _product_words(size: Shape, options: Options) -> int:
 
 
 def _matmul(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols import arithmetic
+    from tfe_bench.protocols.ring import arithmetic
 
     return _truncated(party, arithmetic.matmul(party, x["x"], x["y"]))
 
@@ -237,19 +237,20 @@ def _exact_depthwise(x: Arrays, options: Options) -> Array:
 
 
 def _conv2d(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols import conv
+    from tfe_bench.protocols.ring import conv
 
     return _truncated(party, conv.conv2d(party, x["x"], x["w"], padding="SAME"))
 
 
 def _depthwise(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols import conv
+    from tfe_bench.protocols.ring import conv
 
     return _truncated(party, conv.depthwise_conv2d(party, x["x"], x["w"], padding="SAME"))
 
 
 def _conv2d_relu(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols import conv, relu
+    from tfe_bench.protocols.nn import relu
+    from tfe_bench.protocols.ring import conv
 
     windows = conv.Windows.of("conv2d", 1, "SAME")
     small = relu.truncated_product(
@@ -295,7 +296,7 @@ def _windows(x: Array) -> Array:
 
 
 def _max_pool(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.pool import max_pool2d
+    from tfe_bench.protocols.nn.pool import max_pool2d
 
     return max_pool2d(party, x["x"], _POOL, _POOL)
 
@@ -315,7 +316,7 @@ register(
 
 
 def _avg_pool(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.reductions import avg_pool
+    from tfe_bench.protocols.ring.reductions import avg_pool
 
     return avg_pool(party, x["x"], _POOL)
 

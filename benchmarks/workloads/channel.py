@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.benchmarks.harness import begin_together
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.benchmarks.harness import check_parameters, measure
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
-    from tfe_bench.protocols.cost import Cost
+    from tfe_bench.protocols.session.cost import Cost
 
 _OWN = ("method", "clamp", "iterations", "softmax")
 
@@ -37,7 +37,7 @@ def size(
 
 
 def _cost(parameters: Mapping[str, Any], x: InputSpec) -> Cost:
-    from tfe_bench.protocols.exponential import exp_cost
+    from tfe_bench.protocols.functions.exponential import exp_cost
 
     options = _options(parameters)
     return exp_cost(
@@ -63,7 +63,7 @@ def _options(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def run(context: Context) -> dict[str, Shared]:
     """Computes `repeat` times; the last result is revealed to the client."""
-    from tfe_bench.protocols.exponential import exp
+    from tfe_bench.protocols.functions.exponential import exp
 
     party, x = context.party, context.inputs["x"]
     options = _options(context.parameters)

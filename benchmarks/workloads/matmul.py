@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.benchmarks.harness import check_parameters, measure
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
@@ -36,7 +36,7 @@ def size(
 
 def run(context: Context) -> dict[str, Shared]:
     """Multiplies `repeat` times; the last product is revealed to the client."""
-    from tfe_bench.protocols import arithmetic
+    from tfe_bench.protocols.ring import arithmetic
 
     party = context.party
     x, y = (context.inputs[name] for name in ("x", "y"))

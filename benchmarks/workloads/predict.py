@@ -16,8 +16,8 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models import execute, layers, limits, weights
 from tfe_bench.models.program import RANGE, default_batch, input_names, output_names
 from tfe_bench.models.ranges import Plan
-from tfe_bench.protocols import shapes
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store

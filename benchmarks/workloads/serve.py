@@ -20,7 +20,7 @@ from tfe_bench.models.service import (
     plan_of,
     weight_specs,
 )
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session.sharing import Shared
 
 
 def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
@@ -75,7 +75,7 @@ def _as_predict(parameters: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
 
 def run(context: Context) -> dict[str, Shared]:
     """Predicts with a deployed model; the outputs go to the client whose inputs they are from."""
-    from tfe_bench.protocols import refresh
+    from tfe_bench.protocols.ring import refresh
 
     party, store, parameters = context.party, store_of(context), context.parameters
     given = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.benchmarks.harness import check_parameters, measure
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
@@ -23,7 +23,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     Raises:
         UsageError: naming what does not fit.
     """
-    from tfe_bench.protocols.sort import choose, round_cost
+    from tfe_bench.protocols.order.sort import choose, round_cost
 
     check_parameters("sort", parameters, _OWN)
     choose(str(parameters.get("algorithm", "auto")), 2, "local")
@@ -44,7 +44,7 @@ def size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
     """Words of the largest array of the sort."""
-    from tfe_bench.protocols.sort import largest
+    from tfe_bench.protocols.order.sort import largest
 
     *rows, n = inputs[0].shape
     algorithm, profile = (
@@ -56,7 +56,7 @@ def size(
 
 def run(context: Context) -> dict[str, Shared]:
     """Sorts `repeat` times with fresh shuffles; the last result is revealed to the client."""
-    from tfe_bench.protocols.sort import Sorted, choose, sort
+    from tfe_bench.protocols.order.sort import Sorted, choose, sort
 
     parameters = context.parameters
     keys = context.inputs["keys"]

@@ -23,8 +23,9 @@ from tfe_bench.models.checkpoint import Checkpoints
 from tfe_bench.models.feed import Feed, take
 from tfe_bench.models.order import Order, snapshot_name, state_name
 from tfe_bench.models.service import DEPLOY
-from tfe_bench.protocols import arithmetic, io, refresh, shapes, truncation
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.ring import arithmetic, refresh, shapes, truncation
+from tfe_bench.protocols.session import io
+from tfe_bench.protocols.session.sharing import Shared
 
 # Rows that are evaluated at once: no more, and no more than keep the largest value to so many.
 _MOST_TESTED, _MOST_ELEMENTS = 1000, 6_000_000

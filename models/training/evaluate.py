@@ -10,9 +10,10 @@ from tfe_bench.models.training import gradients, losses
 from tfe_bench.models.training.operations import Running, Setting
 from tfe_bench.models.training.passes import Pass
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.protocols import arithmetic, compare, convert, extremes, logic, truncation
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.order import extremes
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, truncation
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 
 def logits(

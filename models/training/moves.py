@@ -18,7 +18,7 @@ from tfe_bench.models.training.passes import (
     reshaped,
     summed,
 )
-from tfe_bench.protocols import conv_gradients, reductions
+from tfe_bench.protocols.ring import conv_gradients, reductions
 
 Gradients = list[Value | None]
 
@@ -153,7 +153,7 @@ def average(p: Pass, node: Node, x: Value) -> Value:
     o = node.layer.options
 
     def sums(a: Any) -> Any:
-        from tfe_bench.protocols.sharing import Shared
+        from tfe_bench.protocols.session.sharing import Shared
 
         held = Shared(a, None, None)
         return reductions.sum_pool(held, o["ksize"], o["strides"], o["padding"]).m

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Graph, Layer
-from tfe_bench.protocols import pool_gradient
+from tfe_bench.protocols.nn import pool_gradient
 
 LINEAR = ("dense", "conv2d", "depthwise_conv2d")
 TRAINABLE = (

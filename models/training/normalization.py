@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tfe_bench.models.linear import elementwise
 from tfe_bench.models.training.nodes import Node
 from tfe_bench.models.training.operations import Bilinear, Value
 from tfe_bench.models.training.passes import Pass
 from tfe_bench.models.training.products import bent, unbent
-from tfe_bench.protocols import batch_norm
+from tfe_bench.protocols.nn import batch_norm
+from tfe_bench.protocols.nn.linear import elementwise
 
 ELEMENTWISE = Bilinear(elementwise, lambda x, w: x)
 # Of the running variance's reciprocal root.

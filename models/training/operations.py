@@ -11,27 +11,21 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models import linear
 from tfe_bench.models.layers import shifted as more_bits
-from tfe_bench.protocols import (
+from tfe_bench.protocols.functions import piecewise, roots
+from tfe_bench.protocols.nn import (
     activations,
     adaptive,
-    arithmetic,
-    backward,
     batch_norm,
-    compare,
-    convert,
     cross_entropy,
-    extremes,
-    piecewise,
+    linear,
     pool_gradient,
-    relational,
     relu,
-    roots,
-    truncation,
 )
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import MaskedBits, Shared
+from tfe_bench.protocols.order import extremes
+from tfe_bench.protocols.ring import arithmetic, backward, compare, convert, relational, truncation
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 Shape = tuple[int, ...]
 # A value that is private (Shared) or priced; bits of comparisons alike.
@@ -169,7 +163,7 @@ class Operations(Protocol):
         """1 / sqrt(x) for 0 < x < 2^bits ring units, at x's scale."""
 
     def normalise(self, x: Value, gamma: Value, epsilon: float) -> Normalised:
-        """Statistics of a batch (protocols/batch_norm.py)."""
+        """Statistics of a batch (protocols/nn/batch_norm.py)."""
 
     def centred(self, normalised: Normalised) -> tuple[Value, Value]:
         """x - mean, and the factor for it."""
@@ -231,7 +225,7 @@ class Running:
         return arithmetic.mul_public(x, factor, fraction)
 
     def concat(self, xs: Sequence[Shared], axis: int) -> Shared:
-        from tfe_bench.protocols import shapes
+        from tfe_bench.protocols.ring import shapes
 
         return shapes.concat(list(xs), axis)
 

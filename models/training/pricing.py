@@ -10,22 +10,17 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.models.training.operations import Bilinear, Setting, Shape, compared
-from tfe_bench.protocols import (
+from tfe_bench.protocols.functions import piecewise, roots
+from tfe_bench.protocols.nn import (
     activations,
     adaptive,
-    arithmetic,
-    backward,
     batch_norm,
-    convert,
     cross_entropy,
-    piecewise,
     pool_gradient,
-    relational,
     relu,
-    roots,
-    truncation,
 )
-from tfe_bench.protocols.cost import Cost
+from tfe_bench.protocols.ring import arithmetic, backward, convert, relational, truncation
+from tfe_bench.protocols.session.cost import Cost
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from tfe_bench.models.training.losses import BINARY
 from tfe_bench.models.training.nodes import Node
 from tfe_bench.models.training.operations import Bilinear, Shape, Value
 from tfe_bench.models.training.passes import Pass, reshaped, summed
-from tfe_bench.protocols import arithmetic, conv, conv_gradients
+from tfe_bench.protocols.ring import arithmetic, conv, conv_gradients
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,10 +14,10 @@ from tfe_bench.models.training.operations import Operations, Running, Setting, V
 from tfe_bench.models.training.passes import Pass, reshaped, summed
 from tfe_bench.models.training.pricing import Priced, Pricing
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.protocols import activations
-from tfe_bench.protocols.cost import Cost
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.nn import activations
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 # Fractional bits of every loss but those that come from a logarithm, which have as many.
 _LOSS_BITS = activations.INNER_BITS

@@ -19,7 +19,7 @@ from tfe_bench.models.training.operations import Operations, Shape, Value
 from tfe_bench.models.training.passes import reshaped
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import DIGITS
-from tfe_bench.protocols import adaptive
+from tfe_bench.protocols.nn import adaptive
 
 # Bits of c for SGD: the rate is exact to 2^-11 of the largest, and a gradient's mean over the batch
 # may reach 2^4 with momentum (products below 2^62, velocities up to 16 times a step).

@@ -28,7 +28,7 @@ from tfe_bench.benchmarks.data import (
     write_table,
 )
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.protocols.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 SECRET = "48151623"

@@ -43,7 +43,7 @@ from tfe_bench.errors import (
     TfeBenchError,
     UsageError,
 )
-from tfe_bench.protocols.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 # ---- figures
 

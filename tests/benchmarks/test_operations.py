@@ -14,8 +14,8 @@ from tfe_bench.benchmarks.workloads import operation as program
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 NAMES = sorted(operations.OPERATIONS)

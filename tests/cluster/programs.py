@@ -10,7 +10,7 @@ from tfe_bench.cluster.jobs import Context, Program
 from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
-    from tfe_bench.protocols.sharing import Shared
+    from tfe_bench.protocols.session.sharing import Shared
 
 
 def _run(context: Context) -> Mapping[str, Shared]:

@@ -24,7 +24,7 @@ from tfe_bench.errors import (
     UsageError,
     VersionMismatch,
 )
-from tfe_bench.protocols.sharing import EvaluatorBits, MaskedBits, Shared
+from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
 Change = Callable[[bytes], list[bytes]]
 KEYS = np.arange(40, dtype=np.int64)[::-1].copy()

@@ -11,7 +11,7 @@ from tfe_bench.benchmarks.exp_study import measurement
 from tfe_bench.benchmarks.exp_study.forms import Form
 from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.launch import LocalCluster

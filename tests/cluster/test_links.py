@@ -25,7 +25,7 @@ from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.errors import PolicyError, ProfileError, UsageError
-from tfe_bench.protocols import ops
+from tfe_bench.protocols.session import ops
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Processes

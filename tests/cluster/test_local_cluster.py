@@ -14,7 +14,7 @@ import pytest
 from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.errors import PolicyError, UsageError
-from tfe_bench.protocols.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Processes

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from tfe_bench.cluster import seeds
-from tfe_bench.protocols import words
+from tfe_bench.protocols.session import words
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
 _EDGES = [0, 1, -1, 2**31, 2**63 - 1, -(2**63), 2**62 + 1, -(2**62) - 1]

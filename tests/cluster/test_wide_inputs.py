@@ -17,8 +17,8 @@ from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.simulate import share, simulate
 from tfe_bench.errors import PolicyError, ProtocolError, TfeBenchError, UsageError, VersionMismatch
-from tfe_bench.protocols import words
-from tfe_bench.protocols.fixedpoint import FixedPoint
+from tfe_bench.protocols.session import words
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 Change = Callable[[dict[str, Any]], object]
 EDGES = [0, 1, -1, 2**63, -(2**63), 2**64 - 1, 2**64, -(2**64), 2**127 - 1, -(2**127)]
@@ -183,7 +183,7 @@ def test_the_words_of_an_input_are_counted() -> None:
 
 
 def test_simulated_parties_share_wide_inputs(rng: np.random.Generator) -> None:
-    from tfe_bench.protocols import arithmetic
+    from tfe_bench.protocols.ring import arithmetic
 
     x = np.concatenate([words.from_integers(EDGES), rng.integers(-9, 9, (1000, 2), np.int64)])
     done = simulate(

@@ -224,7 +224,7 @@ def operations() -> dict[str, Any]:
     """The definitions of all ops that the library registers, by name."""
     from tensorflow.python.framework import op_def_registry
 
-    from tfe_bench.protocols import ops
+    from tfe_bench.protocols.session import ops
 
     ops.module()
     named = re.findall(rb"TfeBench>(\w+)", ops.library_path().read_bytes())
@@ -308,7 +308,7 @@ class Sessions:
     """Three parties' sessions with an open step; and one that is over, where a receipt ends."""
 
     def __init__(self) -> None:
-        from tfe_bench.protocols import ops
+        from tfe_bench.protocols.session import ops
 
         native = ops.native()
         self.calls = []
@@ -329,7 +329,7 @@ class Sessions:
 
 def function_of(op: str) -> Any:
     """The Python function of an op."""
-    from tfe_bench.protocols import ops
+    from tfe_bench.protocols.session import ops
 
     snake = "".join(f"_{c.lower()}" if c.isupper() else c for c in op).lstrip("_")
     module = ops.module()

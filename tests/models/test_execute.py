@@ -10,14 +10,15 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, simulate
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.models import execute, layers, linear, plain, ranges, weights
+from tfe_bench.models import execute, layers, plain, ranges, weights
 from tfe_bench.models.graph import Graph, Layer
 from tfe_bench.models.private import PrivateModel, convert
-from tfe_bench.protocols import rotation
-from tfe_bench.protocols.cost import Cost
-from tfe_bench.protocols.fixedpoint import FixedPoint
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.nn import linear
+from tfe_bench.protocols.ring import rotation
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers

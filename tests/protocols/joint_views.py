@@ -38,9 +38,9 @@ from unittest import mock
 import numpy as np
 
 from tfe_bench.cluster.simulate import log_of, replay, simulate
-from tfe_bench.protocols import io, ops
-from tfe_bench.protocols.party import Party, Site
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session import io, ops
+from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.sharing import Shared
 
 ALL = 2**64 - 1
 PATIENCE = 300.0  # seconds until parties that wait for each other give up

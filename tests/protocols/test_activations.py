@@ -12,10 +12,11 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import activations, convert
-from tfe_bench.protocols.cost import Cost
-from tfe_bench.protocols.party import Party, Site
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.nn import activations
+from tfe_bench.protocols.ring import convert
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 F = 16

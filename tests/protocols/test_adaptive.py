@@ -10,9 +10,10 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import adaptive, relational, truncation
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.nn import adaptive
+from tfe_bench.protocols.ring import relational, truncation
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 MANY = 10_000

@@ -10,9 +10,9 @@ import pytest
 
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import average_gradient, reductions
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.ring import average_gradient, reductions
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 # image, windows, strides, padding

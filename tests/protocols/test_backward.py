@@ -17,9 +17,9 @@ from tfe_bench.cluster.simulate import (
     simulate,
 )
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import backward, compare, convert
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import MaskedBits, Shared
+from tfe_bench.protocols.ring import backward, compare, convert
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 Array = np.ndarray[Any, Any]
 DROPS = (1, 2, 20, 24, 48)

@@ -12,10 +12,10 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.models import linear
-from tfe_bench.protocols import arithmetic, batch_norm
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.nn import batch_norm, linear
+from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 F, H = 16, 20

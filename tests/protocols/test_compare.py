@@ -10,10 +10,10 @@ import pytest
 
 from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.compare import less_than, msb, msb_cost, recipe
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import EvaluatorBits, Shared
-from tfe_bench.protocols.truncation import truncate_reduce
+from tfe_bench.protocols.ring.compare import less_than, msb, msb_cost, recipe
+from tfe_bench.protocols.ring.truncation import truncate_reduce
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
 
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)

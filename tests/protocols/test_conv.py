@@ -11,9 +11,9 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import arithmetic, conv, convert
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.ring import arithmetic, conv, convert
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)
@@ -218,7 +218,7 @@ def test_convolutions_cost_what_they_say_whatever_the_values(
 def test_frozen_shares_under_fresh_masks_give_other_words_on_every_message(
     layer: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tfe_bench.protocols.party import Site
+    from tfe_bench.protocols.session.party import Site
 
     x, w = words(rng, (1, 6, 6, 4)), words(rng, (3, 3, 4, 4))
     received: dict[tuple[int, int], list[Any]] = {}

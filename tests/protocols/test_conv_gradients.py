@@ -12,11 +12,11 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.models import linear
-from tfe_bench.protocols import arithmetic, conv, conv_gradients
-from tfe_bench.protocols.conv import Windows
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.nn import linear
+from tfe_bench.protocols.ring import arithmetic, conv, conv_gradients
+from tfe_bench.protocols.ring.conv import Windows
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)

@@ -12,11 +12,11 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import convert
-from tfe_bench.protocols.compare import msb
-from tfe_bench.protocols.cost import Cost
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import EvaluatorBits, MaskedBits, Shared
+from tfe_bench.protocols.ring import convert
+from tfe_bench.protocols.ring.compare import msb
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)
@@ -240,7 +240,7 @@ def test_sums_of_unopened_injections_and_bits_open_as_one(
         import tensorflow as tf
 
         def summed(bits: EvaluatorBits, x: Shared) -> Any:
-            from tfe_bench.protocols import wide
+            from tfe_bench.protocols.session import wide
 
             b = convert.open_bits(p, bits)
             x = x if limbs == 1 else convert.extend(p, x, 0)

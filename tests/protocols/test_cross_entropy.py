@@ -10,10 +10,12 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import compare, convert, cross_entropy, exp_select
-from tfe_bench.protocols.cost import Cost
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.functions import exp_select
+from tfe_bench.protocols.nn import cross_entropy
+from tfe_bench.protocols.ring import compare, convert
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 CLASSES = (2, 3, 10, 16)

@@ -12,8 +12,8 @@ from scipy import stats
 
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import exp_one_round
-from tfe_bench.protocols.exponential import (
+from tfe_bench.protocols.functions import exp_one_round
+from tfe_bench.protocols.functions.exponential import (
     CLAMPS,
     METHODS,
     exp,
@@ -21,8 +21,8 @@ from tfe_bench.protocols.exponential import (
     failure_probability,
     valid_range,
 )
-from tfe_bench.protocols.party import Party, Site
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 RINGS = ((64, 16), (128, 40))

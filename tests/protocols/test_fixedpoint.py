@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.protocols import words
-from tfe_bench.protocols.fixedpoint import FixedPoint
+from tfe_bench.protocols.session import words
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 EDGES = [0, 1, -1, 2**31, -(2**31), 2**53 - 1, 2**53 + 1, 2**62, INT64_MAX, INT64_MIN]

@@ -9,9 +9,9 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import convert, full_range
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import MaskedBits, Shared
+from tfe_bench.protocols.ring import convert, full_range
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 INT64 = np.iinfo(np.int64)
 EDGES = np.array(

@@ -14,9 +14,11 @@ import pytest
 import tfe_bench as tfe
 from tfe_bench.cluster.simulate import reconstruct, share, simulate
 from tfe_bench.errors import ProtocolError, RangeError, UsageError
-from tfe_bench.protocols import convert, functional, relu
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.api import functional
+from tfe_bench.protocols.nn import relu
+from tfe_bench.protocols.ring import convert
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 F = 16

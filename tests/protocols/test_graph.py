@@ -12,21 +12,12 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster.simulate import simulate
-from tfe_bench.protocols import (
-    arithmetic,
-    compare,
-    convert,
-    extremes,
-    io,
-    logic,
-    ops,
-    relu,
-    rss,
-    shuffle,
-    truncation,
-)
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.nn import relu
+from tfe_bench.protocols.order import extremes, shuffle
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, rss, truncation
+from tfe_bench.protocols.session import io, ops
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 N = 64
 PARTS = ("m", "l1", "l2")

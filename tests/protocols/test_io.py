@@ -13,11 +13,12 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import arithmetic, convert, io
-from tfe_bench.protocols.cost import Cost
-from tfe_bench.protocols.party import Party, Site
-from tfe_bench.protocols.sharing import EvaluatorBits, Shared
-from tfe_bench.protocols.truncation import truncate_reduce
+from tfe_bench.protocols.ring import arithmetic, convert
+from tfe_bench.protocols.ring.truncation import truncate_reduce
+from tfe_bench.protocols.session import io
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
 
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)
@@ -264,7 +265,7 @@ def test_reveal_bits_gives_all_three_the_bits(
 
 
 def test_reveal_bits_refuses_bits_of_which_the_dealer_keeps_a_part() -> None:
-    from tfe_bench.protocols.compare import msb
+    from tfe_bench.protocols.ring.compare import msb
 
     def program(p: Party, x: Shared) -> Any:
         return p.function(lambda x: io.reveal_bits(p, msb(p, x, absorb=False)))(x)

@@ -18,42 +18,43 @@ import pytest
 import tfe_bench
 from tests.protocols.joint_views import Row, check, explain
 from tfe_bench.cluster import seeds
-from tfe_bench.models import linear
-from tfe_bench.protocols import (
+from tfe_bench.protocols.functions import (
+    exp_select,
+    exponential,
+    logarithm,
+    piecewise,
+    polynomial,
+    reciprocal,
+)
+from tfe_bench.protocols.nn import (
     activations,
     adaptive,
+    batch_norm,
+    cross_entropy,
+    linear,
+    pool_gradient,
+    relu,
+)
+from tfe_bench.protocols.order import extremes, shuffle, sort
+from tfe_bench.protocols.ring import (
     arithmetic,
     backward,
-    batch_norm,
     compare,
     conv,
     convert,
-    cross_entropy,
-    exp_select,
-    exponential,
-    extremes,
-    io,
-    logarithm,
     logic,
-    ops,
-    piecewise,
-    polynomial,
-    pool_gradient,
     range_check,
-    reciprocal,
     reductions,
     refresh,
-    relu,
     rotation,
     rss,
-    shuffle,
     small_ring,
-    sort,
     truncation,
     wide_arithmetic,
 )
-from tfe_bench.protocols.party import K1, K2, K3, Party, Site
-from tfe_bench.protocols.sharing import MaskedBits, Shared
+from tfe_bench.protocols.session import io, ops
+from tfe_bench.protocols.session.party import K1, K2, K3, Party, Site
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 K = 5  # bits of the comparisons that only feed other protocols
 SMALL = 19  # bits of the small rings

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
-from tfe_bench.protocols.logarithm import log, log_cost
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.functions.logarithm import log, log_cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 CASES: list[tuple[int, int, int | None]] = [
     # fractional bits, bits, precision

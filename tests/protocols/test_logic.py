@@ -11,9 +11,9 @@ import pytest
 
 from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, simulate
 from tfe_bench.errors import ProtocolError, UsageError
-from tfe_bench.protocols import convert, logic
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import MaskedBits
+from tfe_bench.protocols.ring import convert, logic
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits
 
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)

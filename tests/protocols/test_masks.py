@@ -13,23 +13,20 @@ import pytest
 
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.errors import ProtocolError
-from tfe_bench.protocols import (
+from tfe_bench.protocols.nn import relu
+from tfe_bench.protocols.order import extremes, shuffle, sort
+from tfe_bench.protocols.ring import (
     arithmetic,
     compare,
     convert,
-    extremes,
-    io,
     logic,
-    ops,
     relational,
-    relu,
     rss,
-    shuffle,
-    sort,
     truncation,
 )
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session import io, ops
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 PATIENCE = 10.0  # seconds; what is tested takes less than one
 PARTS = ("m", "l1", "l2")

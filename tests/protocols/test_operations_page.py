@@ -12,9 +12,9 @@ import numpy as np
 
 import tfe_bench as tfe
 from tfe_bench.cluster.simulate import measured, simulate, total_rounds
-from tfe_bench.protocols import functional
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.api import functional
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 F = 16

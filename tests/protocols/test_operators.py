@@ -12,9 +12,9 @@ import pytest
 import tfe_bench as tfe
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import ProtocolError, RangeError, TfeBenchError, UsageError
-from tfe_bench.protocols import convert, relational
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import MaskedBits, Shared
+from tfe_bench.protocols.ring import convert, relational
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 Array = np.ndarray[Any, Any]
 F = 16

@@ -13,11 +13,11 @@ import pytest
 
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import order_statistics as order
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
-from tfe_bench.protocols.sort import sort
-from tfe_bench.protocols.truncation import truncate_cost
+from tfe_bench.protocols.order import order_statistics as order
+from tfe_bench.protocols.order.sort import sort
+from tfe_bench.protocols.ring.truncation import truncate_cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)

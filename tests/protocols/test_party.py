@@ -10,8 +10,9 @@ import pytest
 
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.errors import TfeBenchError
-from tfe_bench.protocols import arithmetic, compare, sort
-from tfe_bench.protocols.party import Party
+from tfe_bench.protocols.order import sort
+from tfe_bench.protocols.ring import arithmetic, compare
+from tfe_bench.protocols.session.party import Party
 
 PATIENCE = 10.0  # seconds; what is tested takes less than one
 

@@ -14,11 +14,12 @@ from scipy import stats
 
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import approximation, truncation
-from tfe_bench.protocols.party import Party, Site
-from tfe_bench.protocols.polynomial import polyval, polyval_cost
-from tfe_bench.protocols.product import product, product_cost
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.functions import approximation
+from tfe_bench.protocols.functions.polynomial import polyval, polyval_cost
+from tfe_bench.protocols.functions.product import product, product_cost
+from tfe_bench.protocols.ring import truncation
+from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 

@@ -12,10 +12,11 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import pool_gradient, small_ring, truncation
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.pool_gradient import Choice
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.nn import pool_gradient
+from tfe_bench.protocols.nn.pool_gradient import Choice
+from tfe_bench.protocols.ring import small_ring, truncation
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 DROP = 24
@@ -163,7 +164,7 @@ def test_an_empty_batch_gives_empty_results() -> None:
 def test_a_choice_in_a_small_ring_is_exact_and_sends_its_bits(
     k: int, rng: np.random.Generator
 ) -> None:
-    from tfe_bench.protocols import compare, convert
+    from tfe_bench.protocols.ring import compare, convert
 
     n = 1000
     info = np.iinfo(np.int64)
@@ -238,7 +239,7 @@ def test_each_mask_hides_one_message_only(rng: np.random.Generator) -> None:
 def test_frozen_shares_under_fresh_masks_give_other_words_on_every_message(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tfe_bench.protocols.party import Site
+    from tfe_bench.protocols.session.party import Site
 
     received: dict[tuple[int, int, int], Any] = {}
     plain_recv = Site.recv

@@ -13,11 +13,11 @@ import pytest
 import tfe_bench as tfe
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.models import linear
-from tfe_bench.protocols import arithmetic, compare, convert, range_check, relu, truncation
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.range_check import Watch
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.nn import linear, relu
+from tfe_bench.protocols.ring import arithmetic, compare, convert, range_check, truncation
+from tfe_bench.protocols.ring.range_check import Watch
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 

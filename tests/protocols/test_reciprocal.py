@@ -12,10 +12,10 @@ from scipy import stats
 
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import reciprocal as r
-from tfe_bench.protocols.cost import Cost
-from tfe_bench.protocols.party import Party, Site
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.functions import reciprocal as r
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 

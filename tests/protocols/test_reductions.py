@@ -11,10 +11,10 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import arithmetic, conv, convert, reductions
-from tfe_bench.protocols.cost import Cost
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.ring import arithmetic, conv, convert, reductions
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)

@@ -10,9 +10,9 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import refresh
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.ring import refresh
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 EDGES = np.array([0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63)], np.int64)
 

@@ -12,11 +12,11 @@ import pytest
 
 from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share, simulate
 from tfe_bench.errors import ProtocolError, UsageError
-from tfe_bench.protocols import convert, logic, relational
-from tfe_bench.protocols.cost import Cost
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import MaskedBits, Shared
-from tfe_bench.protocols.truncation import truncate_reduce
+from tfe_bench.protocols.ring import convert, logic, relational
+from tfe_bench.protocols.ring.truncation import truncate_reduce
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 Array = np.ndarray[Any, Any]
 # All differences of these fit 64 bits; those of every k do at one power more.

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.roots import rsqrt, rsqrt_cost, sqrt, sqrt_cost
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.functions.roots import rsqrt, rsqrt_cost, sqrt, sqrt_cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 CASES = [

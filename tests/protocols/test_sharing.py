@@ -15,9 +15,9 @@ from rich.pretty import pretty_repr
 
 from tfe_bench.cluster.simulate import reconstruct, share, simulate
 from tfe_bench.errors import ProtocolError, TfeBenchError, UsageError
-from tfe_bench.protocols import arithmetic
-from tfe_bench.protocols.sharing import EvaluatorBits, MaskedBits, Shared
-from tfe_bench.protocols.sort import Sorted
+from tfe_bench.protocols.order.sort import Sorted
+from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
 # Recognisable in decimal and in hexadecimal.
 CANARY = 1234567890123456

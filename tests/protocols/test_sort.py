@@ -10,12 +10,13 @@ import pytest
 
 from tfe_bench.cluster.simulate import Simulation, share, simulate, total_rounds
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.protocols import compare, convert, shuffle
-from tfe_bench.protocols.cost import Cost
-from tfe_bench.protocols.io import reveal_bits_cost
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
-from tfe_bench.protocols.sort import choose, index_bits, network_cost, sort
+from tfe_bench.protocols.order import shuffle
+from tfe_bench.protocols.order.sort import choose, index_bits, network_cost, sort
+from tfe_bench.protocols.ring import compare, convert
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.io import reveal_bits_cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)

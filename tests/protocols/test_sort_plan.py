@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import sort
-from tfe_bench.protocols.sort_plan import SortPlan, odd_even_merge
+from tfe_bench.protocols.order import sort
+from tfe_bench.protocols.order.sort_plan import SortPlan, odd_even_merge
 
 ROOT = Path(__file__).resolve().parents[2]
 Array = np.ndarray[Any, Any]

@@ -11,16 +11,17 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import convert, io, refresh
-from tfe_bench.protocols.cost import Cost
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
-from tfe_bench.protocols.truncation import (
+from tfe_bench.protocols.ring import convert, refresh
+from tfe_bench.protocols.ring.truncation import (
     truncate,
     truncate_cost,
     truncate_reduce,
     truncate_reduce_cost,
 )
+from tfe_bench.protocols.session import io
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)

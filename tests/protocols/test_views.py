@@ -21,29 +21,25 @@ from scipy import stats
 
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.errors import TfeBenchError
-from tfe_bench.models import linear
-from tfe_bench.protocols import (
-    adaptive,
+from tfe_bench.protocols.functions import exp_select
+from tfe_bench.protocols.nn import adaptive, linear, relu
+from tfe_bench.protocols.order import extremes, shuffle, sort
+from tfe_bench.protocols.order.sort_plan import SortPlan
+from tfe_bench.protocols.ring import (
     arithmetic,
     backward,
     compare,
     convert,
-    exp_select,
-    extremes,
-    io,
     logic,
     range_check,
     relational,
-    relu,
     rotation,
     rss,
-    shuffle,
-    sort,
     truncation,
 )
-from tfe_bench.protocols.party import Party, Site
-from tfe_bench.protocols.sharing import Shared
-from tfe_bench.protocols.sort_plan import SortPlan
+from tfe_bench.protocols.session import io
+from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.sharing import Shared
 
 ALPHA = 1e-6
 SIDE = 128

@@ -9,10 +9,10 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols import compare, convert
-from tfe_bench.protocols import wide_arithmetic as ring
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.ring import compare, convert
+from tfe_bench.protocols.ring import wide_arithmetic as ring
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 RING = 2**128
 MANY = 2000

@@ -23,18 +23,12 @@ import tfe_bench as tfe
 from tfe_bench import models, protocols
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.models import linear
-from tfe_bench.protocols import (
-    activations,
-    batch_norm,
-    cross_entropy,
-    functional,
-    piecewise,
-    pool_gradient,
-)
-from tfe_bench.protocols import relu as rectifier
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import MaskedBits, Shared
+from tfe_bench.protocols.api import functional
+from tfe_bench.protocols.functions import piecewise
+from tfe_bench.protocols.nn import activations, batch_norm, cross_entropy, linear, pool_gradient
+from tfe_bench.protocols.nn import relu as rectifier
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 Array = np.ndarray[Any, Any]
 F = 16

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tfe_bench.protocols import words
+from tfe_bench.protocols.session import words
 
 RING = 1 << 128
 EDGES = sorted(

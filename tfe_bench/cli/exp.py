@@ -135,7 +135,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
     from tfe_bench.benchmarks import judged
     from tfe_bench.benchmarks.exp_study.measurement import decoded, inputs, usual_range
-    from tfe_bench.protocols.fixedpoint import FixedPoint
+    from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
     form = _form(arguments)
     n = arguments.n or 1024

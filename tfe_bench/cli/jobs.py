@@ -126,7 +126,7 @@ def _parameter(text: str) -> tuple[str, Any]:
 def _input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
     from tfe_bench.benchmarks import data
     from tfe_bench.cluster.client import PrivateInput
-    from tfe_bench.protocols.fixedpoint import FixedPoint
+    from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
     name, equals, path = text.partition("=")
     if not equals or not name or not path:
@@ -154,7 +154,7 @@ def _check_output(path: Path) -> None:
 
 
 def _decoded(result: JobResult) -> dict[str, Any]:
-    from tfe_bench.protocols.fixedpoint import FixedPoint
+    from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
     decoded = {}
     for name, ring in result.outputs.items():

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from tfe_bench.cluster.client import PrivateInput
-    from tfe_bench.protocols.fixedpoint import FixedPoint
+    from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
     n = arguments.n
     if not 1 <= n <= 8192:

@@ -206,7 +206,7 @@ def perform(
         The exit code.
     """
     from tfe_bench.benchmarks import data
-    from tfe_bench.protocols.fixedpoint import FixedPoint
+    from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
     harness = harness_parameters(arguments)
     with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:

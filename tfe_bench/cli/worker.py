@@ -96,7 +96,7 @@ def _load_tensorflow(threads: int | None) -> None:
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
     import tensorflow as tf
 
-    from tfe_bench.protocols import ops
+    from tfe_bench.protocols.session import ops
 
     cores = threads or len(os.sched_getaffinity(0))
     # Three workers may share few cores: an idle thread that spins takes time from the next party.

@@ -1,4 +1,4 @@
-// Kernels of protocols/adaptive.py, in one pass each: what would be a hundred passes over memory as
+// Kernels of protocols/nn/adaptive.py, in one pass each: what would be a hundred passes over memory as
 // TensorFlow's elementwise ops.
 //
 // Select: with b_j = o_j ^ beta_j (o known to E1 and E2, beta to D) nested bits of x's segment, the

@@ -15,7 +15,7 @@
 // With drop = f > 0 x is of Z_2^64, |x| < 2^62 - 2^(f+1), and b x / 2^f is wanted: then all parts
 // lose their f low bits first, which leaves (x + 2^62) / 2^f >= 0 (rounded) modulo 2^k, k = 64 - f, as
 // above; the evaluators subtract b 2^(62-f).  They also subtract half a unit of the result before
-// they drop bits, so that the rounding is 0 in the mean (protocols/backward.py).
+// they drop bits, so that the rounding is 0 in the mean (protocols/ring/backward.py).
 //
 // n is the number of bits: one per element, or the bits were made for another shape.
 #include <cstring>

@@ -1,5 +1,5 @@
 // Whether all sums of two evaluators' words are 0 modulo 2^w, as one number for each row of them
-// (protocols/range_check.py): the evaluators hold v1 and v2 = -v1 then, and so the same digest
+// (protocols/ring/range_check.py): the evaluators hold v1 and v2 = -v1 then, and so the same digest
 //   before + sum_i F(K3)_i (v_i >> low) modulo 2^61 - 1.
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Truncation that never fails (T3, protocols/truncation.py), each party's part in one pass.
+// Truncation that never fails (T3, protocols/ring/truncation.py), each party's part in one pass.
 //
 // With r = l1 + l2 mod 2^64 and c = m + 2^62 the value is, for |x| < 2^62,
 //   x / 2^f = (c >> f) - (r >> f) + 2^(64-f) msb(r) (1 - msb(c)) - 2^(62-f), rounded.

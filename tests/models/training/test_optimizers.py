@@ -16,7 +16,7 @@ from tfe_bench.models.rows import weighted
 from tfe_bench.models.training import optimizers, plain, schedules, state, step, updates
 from tfe_bench.models.training.operations import Setting
 from tfe_bench.models.training.recipe import MOST_WEIGHT, Recipe
-from tfe_bench.protocols import rotation
+from tfe_bench.protocols.ring import rotation
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers

@@ -13,9 +13,9 @@ from tfe_bench.models.rows import with_weights
 from tfe_bench.models.training import state, step
 from tfe_bench.models.training.operations import Setting
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.protocols.fixedpoint import FixedPoint
-from tfe_bench.protocols.party import Party
-from tfe_bench.protocols.sharing import Shared
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers

@@ -1,0 +1,154 @@
+"""The documentation's pictures: the layers as the imports are, and what travels between hosts."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LAYERS = {
+    "tfe_bench/cli": "commands",
+    "benchmarks": "measures, compares, reports",
+    "models": "Keras models, training, services",
+    "cluster": "workers, clients, jobs, channel",
+    "protocols": "api, nn, order, functions, ring, session, kernels",
+}
+_IMPORT = re.compile(r"^tfe_bench\.(cli|benchmarks|models|cluster|protocols)\b")
+_INK, _FILL, _TEXT = "#5c6bc0", "#e8eaf6", "#263238"
+
+LANES = ("client", "dealer D", "evaluator E1", "evaluator E2")
+Step = tuple[str, str, str]  # from, to ("" is a note), what
+JOURNEYS: dict[str, Sequence[Step]] = {
+    "sort": (
+        ("client", "dealer D", "l1, l2 as seeds"),
+        ("client", "evaluator E1", "m = x + l1 + l2, l1 as a seed"),
+        ("client", "evaluator E2", "m, l2 as a seed"),
+        ("dealer D", "evaluator E2", "material for all that follows, sent ahead"),
+        ("evaluator E1", "evaluator E2", "keys made distinct: x 2^p + position (4 rounds)"),
+        ("dealer D", "evaluator E2", "shuffle: three permutations, each known to two (2 rounds)"),
+        ("evaluator E1", "evaluator E2", "comparisons of shuffled keys, masked bits (3 rounds)"),
+        ("evaluator E1", "evaluator E2", "the bits are revealed: a random order"),
+        ("evaluator E1", "", "each party puts its shares into that order"),
+        ("dealer D", "client", "l1, l2 of the result"),
+        ("evaluator E1", "client", "m of the result"),
+        ("client", "", "x = m - l1 - l2"),
+    ),
+    "prediction": (
+        ("client", "evaluator E1", "the picture: m, and seeds of l1 and l2"),
+        ("dealer D", "evaluator E2", "products of masks, tables of comparisons, sent ahead"),
+        ("evaluator E1", "evaluator E2", "a convolution and its bias, masked, in Z_2^k (1 round)"),
+        ("evaluator E1", "evaluator E2", "its sign: two or three exchanges of masked bits"),
+        ("evaluator E1", "evaluator E2", "the bit under a mask (1 round)"),
+        ("evaluator E1", "evaluator E2", "bit times value, back in Z_2^64 (1 round)"),
+        ("evaluator E1", "", "... the next layer"),
+        ("evaluator E1", "client", "m of the logits; D sends l1 and l2"),
+    ),
+    "training": (
+        ("client", "evaluator E1", "rows and labels, shared once; each step gathers its batch"),
+        ("dealer D", "evaluator E2", "material for the whole step, sent ahead"),
+        ("evaluator E1", "evaluator E2", "forward: products, ReLU (its bits are kept)"),
+        ("evaluator E1", "evaluator E2", "softmax; p - y is local"),
+        ("evaluator E1", "evaluator E2", "back: products with W, times the ReLU's bits"),
+        ("evaluator E1", "evaluator E2", "gradients x d, truncated; weights - rate times them"),
+        ("evaluator E1", "", "... the next step, on shares that stay where they are"),
+        ("evaluator E1", "client", "at the end: the weights, or shares stay for predictions"),
+    ),
+}
+
+
+def imports() -> Counter[tuple[str, str]]:
+    """How many modules of a layer import from another one."""
+    found: Counter[tuple[str, str]] = Counter()
+    for folder in LAYERS:
+        own = folder.rpartition("/")[2]
+        for path in (ROOT / folder).rglob("*.py"):
+            names = set()
+            for node in ast.walk(ast.parse(path.read_text())):
+                given = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    given = [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
+                names |= {m.group(1) for n in given if (m := _IMPORT.match(n))}
+            found.update((own, name) for name in names - {own})
+    return found
+
+
+def _drawn(width: int, height: int, parts: Sequence[str]) -> str:
+    start = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="14"><defs><marker id="to" viewBox="0 0 8 8" refX="8" '
+        'refY="4" markerWidth="8" markerHeight="8" orient="auto-start-reverse">'
+        f'<path d="M0 0 8 4 0 8z" fill="{_INK}"/></marker></defs>'
+        f'<rect width="{width}" height="{height}" fill="white"/>'
+    )
+    return "\n".join([start, *parts, "</svg>"])
+
+
+def _text(x: int, y: int, what: str, *, anchor: str = "start", bold: bool = False) -> str:
+    weight = ' font-weight="bold"' if bold else ""
+    return (
+        f'<text x="{x}" y="{y}" text-anchor="{anchor}" fill="{_TEXT}"{weight}>{escape(what)}</text>'
+    )
+
+
+def _line(path: str, ends: str = 'marker-end="url(#to)"') -> str:
+    return f'<path d="{path}" fill="none" stroke="{_INK}" stroke-width="1.5" {ends}/>'
+
+
+def layers() -> str:
+    """The five layers; a number says how many modules import across."""
+    names = [folder.rpartition("/")[2] for folder in LAYERS]
+    step, width = 92, 400
+    parts = []
+    for i, (name, about) in enumerate(zip(names, LAYERS.values(), strict=True)):
+        y = step * i + 10
+        parts.append(
+            f'<rect x="10" y="{y}" width="{width}" height="56" rx="8" fill="{_FILL}" '
+            f'stroke="{_INK}"/>'
+        )
+        parts += [_text(28, y + 24, name, bold=True), _text(28, y + 44, about)]
+    lane = width + 40
+    for (upper, lower), count in sorted(imports().items(), key=lambda item: item[0]):
+        a, b = names.index(upper), names.index(lower)
+        if b == a + 1:
+            x, y = width // 2, step * a + 66
+            parts += [_line(f"M{x} {y}V{y + step - 56}"), _text(x + 8, y + 24, str(count))]
+            continue
+        top, end = step * a + 24 + 8 * (b - a), step * b + 20 + 8 * (b - a)
+        parts.append(_line(f"M{width + 10} {top}H{lane}V{end}H{width + 12}"))
+        parts.append(_text(lane + 5, top + 30, str(count)))
+        lane += 42
+    return _drawn(lane + 20, step * len(names), parts)
+
+
+def journey(steps: Sequence[Step]) -> str:
+    """What travels between the client and the three workers, from top to bottom."""
+    apart, row, top = 330, 44, 60
+    at = {name: 90 + apart * i for i, name in enumerate(LANES)}
+    height = top + row * len(steps) + 20
+    parts = []
+    for name, x in at.items():
+        parts.append(
+            f'<path d="M{x} 40V{height - 10}" stroke="{_INK}" stroke-dasharray="3 4"/>'
+            f'<rect x="{x - 75}" y="10" width="150" height="30" rx="6" fill="{_FILL}" '
+            f'stroke="{_INK}"/>'
+        )
+        parts.append(_text(x, 30, name, anchor="middle", bold=True))
+    for i, (source, to, what) in enumerate(steps):
+        y = top + row * i + 24
+        if not to:
+            parts.append(_text(at[source] + 8, y, what))
+            continue
+        both = {source, to} == {LANES[2], LANES[3]}
+        ends = 'marker-end="url(#to)"' + (' marker-start="url(#to)"' if both else "")
+        parts.append(_line(f"M{at[source]} {y}H{at[to]}", ends))
+        parts.append(_text((at[source] + at[to]) // 2, y - 7, what, anchor="middle"))
+    return _drawn(at[LANES[-1]] + 200, height, parts)
+
+
+def all_of_them() -> dict[str, str]:
+    """SVGs by name."""
+    return {"layers": layers(), **{name: journey(steps) for name, steps in JOURNEYS.items()}}

@@ -1,0 +1,66 @@
+"""What mkdocs does beside rendering docs/: README and its neighbors, the API, the pictures."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+# Pages that lie beside docs/, where a visitor of the repository looks for them.
+BESIDE = {
+    "index.md": "README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "security.md": "SECURITY.md",
+    "changes.md": "CHANGELOG.md",
+}
+# Title and modules of each page of the API.
+API = {
+    "operations": ("Operations on private tensors", ["protocols.api.functional"]),
+    "jobs": (
+        "Clusters, jobs and programs",
+        ["cluster.client", "cluster.launch", "cluster.jobs", "cluster.simulate"],
+    ),
+    "models": ("Models and training", ["models.private", "models.trainable", "models.service"]),
+    "party": (
+        "Inside a program",
+        ["protocols.session.party", "protocols.session.sharing", "protocols.session.fixedpoint"],
+    ),
+    "errors": ("Errors", ["errors"]),
+}
+_FENCE = re.compile(r"^(\s*```\w+) .*$", re.MULTILINE)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds the pages and pictures that no file of docs/ holds."""
+    for page, source in BESIDE.items():
+        text = (ROOT / source).read_text().replace("](docs/", "](")
+        for other, name in BESIDE.items():
+            text = text.replace(f"]({name})", f"]({other})")
+        files.append(File.generated(config, page, content=text))
+    for name, (title, modules) in API.items():
+        parts = [f"# {title}\n"]
+        for module in modules:
+            parts.append(f"## tfe_bench.{module}\n\n::: tfe_bench.{module}\n")
+        files.append(File.generated(config, f"api/{name}.md", content="\n".join(parts)))
+    for name, picture in _pictures().items():
+        files.append(File.generated(config, f"{name}.svg", content=picture))
+    return files
+
+
+def _pictures() -> dict[str, str]:
+    """By file name; mkdocs runs hooks outside of any package."""
+    spec = importlib.util.spec_from_file_location("pictures", ROOT / "docs" / "pictures.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: dict[str, str] = module.all_of_them()
+    return found
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Drops what stands behind a block's language for docs/samples.py."""
+    return _FENCE.sub(r"\1", markdown)

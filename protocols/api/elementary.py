@@ -1,0 +1,101 @@
+"""Elementary functions of private tensors: e^x, ln(x), 1 / x, roots and polynomials.
+
+The party is that of the running program; wrong arguments are refused by the function's name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.functions import exponential, logarithm, polynomial, roots
+from tfe_bench.protocols.functions import reciprocal as reciprocals
+from tfe_bench.protocols.ring import compare
+from tfe_bench.protocols.session.sharing import Shared
+
+
+def _real(operation: str, x: Any) -> Shared:
+    value = given.private(operation, x)
+    if not 1 <= value.fractional_bits <= 24:
+        raise UsageError(
+            f"{operation} wants 1 to 24 fractional bits. Received: {value!r}. "
+            f"Rescale it: cast(x, {given.WEIGHT_BITS})."
+        )
+    return value
+
+
+def exp(x: Any, method: str = "one-round", clamp: str = "both") -> Shared:
+    """e^x at x's scale.
+
+    Args:
+        method: "one-round", or the forms that exponential.py compares.
+        clamp: "both": outside of the method's range (exponential.valid_range) the values of its
+            ends, which are 0 and the largest; "low": of its lower end only; "none": garbage.
+
+    Error: relative 2^-29 and 1 ulp at 16 fractional bits.
+    Rounds: 4 (cold 5); 1 without clamp.  Bits sent: exponential.exp_cost.
+    """
+    x = given.private("exp", x)
+    return exponential.exp(given.in_graph("exp"), x, method, clamp)
+
+
+def log(x: Any, bits: int = 62) -> Shared:
+    """ln(x) at x's scale for 0 < x < 2^bits ring units; -f ln(2) for x <= 0.
+
+    Error, rounds and bits: logarithm.log (2^-18 and 1.1 ulp at 16 fractional bits, 8 rounds).
+    """
+    x = _real("log", x)
+    return logarithm.log(given.in_graph("log"), x, given.bits_of("log", bits, 62))
+
+
+def reciprocal(x: Any, signed: bool = True, bits: int = 62) -> Shared:
+    """1 / x at x's scale for 0 < |x| < 2^bits ring units; 0 for x = 0.
+
+    Args:
+        signed: x of either sign; False takes x > 0 (else 0) and a quarter less communication.
+
+    Error, rounds and bits: reciprocal.reciprocal (relative 2^-20 and 1.2 ulp, 9 rounds).
+    """
+    x = _real("reciprocal", x)
+    bits = given.bits_of("reciprocal", bits, 62)
+    return reciprocals.reciprocal(given.in_graph("reciprocal"), x, bits, signed=signed)
+
+
+def sqrt(x: Any, bits: int = 62) -> Shared:
+    """sqrt(x) at x's scale for 0 < x < 2^bits ring units; 0 for x <= 0.
+
+    Error, rounds and bits: roots.sqrt (relative 2^-20 and 1.2 ulp, 9 rounds).
+    """
+    x = _real("sqrt", x)
+    return roots.sqrt(given.in_graph("sqrt"), x, given.bits_of("sqrt", bits, 62))
+
+
+def rsqrt(x: Any, bits: int = 62) -> Shared:
+    """1 / sqrt(x); as `sqrt`."""
+    x = _real("rsqrt", x)
+    return roots.rsqrt(given.in_graph("rsqrt"), x, given.bits_of("rsqrt", bits, 62))
+
+
+def polyval(coeffs: Any, x: Any, bits: int = compare.LAYER_BITS) -> Shared:
+    """p(x) for public coefficients, the highest power first, as tf.math.polyval.
+
+    Args:
+        bits: |x| < 2^(bits-1) ring units, else garbage; fewer admit higher degrees (6 for 31).
+
+    Error: below 1.2 ulp.  Rounds: 1 (cold 2).  Bits sent: polynomial.polyval_cost.
+    """
+    x = given.private("polyval", x)
+    bits = given.bits_of("polyval", bits, 63)
+    known = given.static("polyval", coeffs)
+    if known is None or known.ndim != 1:
+        raise UsageError(
+            "polyval wants a list of public coefficients that is known while tracing. Received: "
+            f"{given.kind_of(coeffs)}."
+        )
+    try:
+        return polynomial.polyval(given.in_graph("polyval"), known.tolist(), x, bits)
+    except UsageError as error:
+        if str(error).startswith("polyval"):
+            raise
+        raise UsageError(f"polyval of degree {len(known) - 1}: {error} Or give bits.") from None

@@ -1,0 +1,230 @@
+"""Layers of neural networks on private tensors, by the names that tf.nn has for them.
+
+Values of layers are below 2^(bits-1) ring units, by default |v| < 2^14 at 16 fractional bits;
+outside of that a result is wrong, but nothing leaks.  Images are [n, h, w, channels].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api import operators
+from tfe_bench.protocols.nn import activations, pool
+from tfe_bench.protocols.nn import relu as rectifier
+from tfe_bench.protocols.ring import arithmetic, compare, conv, reductions, shapes
+from tfe_bench.protocols.session.sharing import Shared
+
+LAYER_BITS = compare.LAYER_BITS
+
+
+def _small_or_whole(operation: str, x: Any) -> Shared:
+    """A value of Z_2^64, or of a small ring as truncated_product gives it."""
+    value = given.private(operation, x, any_ring=True)
+    return value if value.limbs == 1 else given.private(operation, value)
+
+
+def relu(x: Any, bits: int = LAYER_BITS) -> Shared:
+    """max(x, 0), exact for |x| < 2^(bits-1) ring units; see relu.relu.
+
+    Rounds: 4 (cold 5).  Bits sent: relu.relu_cost.
+    """
+    x = _small_or_whole("relu", x)
+    return rectifier.relu(given.in_graph("relu"), x, given.bits_of("relu", bits))
+
+
+def relu_derivative(x: Any, bits: int = LAYER_BITS) -> Shared:
+    """[x >= 0] as the integers 0 and 1; |x| < 2^(bits-1) ring units.  At 0 it is 1.
+
+    Rounds: 4 (cold 5).
+    """
+    x = _small_or_whole("relu_derivative", x)
+    bits = given.bits_of("relu_derivative", bits)
+    return rectifier.derivative(given.in_graph("relu_derivative"), x, bits)
+
+
+def leaky_relu(x: Any, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
+    """x for x >= 0, else alpha x: relu(x) + alpha (x - relu(x)).
+
+    Args:
+        alpha: a public number.
+        bits: |x| < 2^(bits-1) ring units; with a fraction for alpha 39 at most, as alpha is held
+            with 24 significant bits and the product is truncated.
+
+    Error: below 1 ulp, and that of alpha (see multiply); none for x >= 0.
+    Rounds: 5 (cold 6).  Bits sent: those of `relu` and a truncation.
+    """
+    x = given.private("leaky_relu", x)
+    known = given.static("leaky_relu", alpha)
+    if known is None or known.ndim:
+        raise UsageError(
+            f"leaky_relu wants one public number alpha. Received: {given.kind_of(alpha)}."
+        )
+    if x.fractional_bits == 0:
+        raise UsageError(f"leaky_relu wants fractional bits. Received: {x!r}. Use cast(x, 16).")
+    bits = given.bits_of("leaky_relu", bits, _most_bits(known))
+    positive = rectifier.relu(given.in_graph("leaky_relu"), x, bits)
+    low = operators.weighted(
+        "leaky_relu", arithmetic.sub(x, positive), known, arithmetic.mul_public
+    )
+    return arithmetic.add(positive, low)
+
+
+def _most_bits(alpha: Any) -> int:
+    """The widest x whose product with alpha can be truncated: below 2^62 ring units (T3)."""
+    import tensorflow as tf
+
+    ring, scale = given.encode_weight("leaky_relu", alpha)
+    factor = abs(int(tf.get_static_value(ring)))
+    return 63 - (factor - 1).bit_length() if scale else 64
+
+
+def sigmoid(x: Any, bits: int = LAYER_BITS) -> Shared:
+    """1 / (1 + e^-x), off by less than 2 ulp, for |x| < 2^(bits-1) ring units.
+
+    Rounds: 6 or 7 (many elements).  Bits sent: activations.sigmoid_cost.
+    """
+    x = _activated("sigmoid", x, bits)
+    return activations.sigmoid(given.in_graph("sigmoid"), x, bits)
+
+
+def tanh(x: Any, bits: int = LAYER_BITS) -> Shared:
+    """tanh(x), off by less than 2 ulp, for |x| < 2^(bits-1) ring units; as `sigmoid`."""
+    x = _activated("tanh", x, bits)
+    return activations.tanh(given.in_graph("tanh"), x, bits)
+
+
+def softmax(x: Any, axis: int = -1, bits: int = LAYER_BITS) -> Shared:
+    """e^x_i / sum_j e^x_j along an axis, off by less than 2 ulp, for |x| < 2^(bits-1) ring units.
+
+    Rounds and bits: activations.softmax_cost.
+    """
+    x = _activated("softmax", x, bits)
+    at = shapes.axis_of("softmax", axis, shapes.rank_of("softmax", x))
+    return activations.softmax(given.in_graph("softmax"), x, at, bits=bits)
+
+
+def _activated(operation: str, x: Any, bits: Any) -> Shared:
+    value = given.private(operation, x)
+    given.bits_of(operation, bits, 62)
+    if not 8 <= value.fractional_bits <= 20:
+        raise UsageError(
+            f"{operation} wants 8 to 20 fractional bits. Received: {value!r}. "
+            f"Rescale it: cast(x, {given.WEIGHT_BITS})."
+        )
+    given.sizes(operation, value)
+    return value
+
+
+# ---- windows
+
+
+def max_pool2d(
+    x: Any, ksize: Any, strides: Any = None, padding: str = "VALID", bits: int = LAYER_BITS
+) -> Shared:
+    """The largest of each window, as tf.nn.max_pool2d, exact for |x| < 2^(bits-2) ring units.
+
+    Args:
+        ksize, strides: an integer, a pair or [1, height, width, 1]; strides None: as ksize.
+        padding: "VALID" or "SAME".
+        bits: right while differences within a window are below 2^(bits-1) ring units.
+
+    Rounds and bits: pool.max_pool2d_cost.
+    """
+    x = given.private("max_pool2d", x)
+    bits = given.bits_of("max_pool2d", bits)
+    kernel = conv.pair_of("max_pool2d", "ksize", ksize)
+    steps = kernel if strides is None else conv.pair_of("max_pool2d", "strides", strides)
+    chosen = padding.upper() if isinstance(padding, str) else padding
+    return pool.max_pool2d(given.in_graph("max_pool2d"), x, kernel, steps, chosen, bits=bits)
+
+
+def avg_pool2d(x: Any, ksize: Any, strides: Any = None, padding: Any = "VALID") -> Shared:
+    """The mean of each window's cells that lie in the image, as tf.nn.avg_pool2d.
+
+    Args:
+        ksize, strides, padding: as of `max_pool2d`.
+
+    Error, domain, rounds and bits: reductions.avg_pool (1 round; 1 ulp and 2^-31 of the sum).
+    """
+    x = given.private("avg_pool2d", x)
+    given.sizes("avg_pool2d", x)
+    party = given.in_graph("avg_pool2d")
+    try:
+        return reductions.avg_pool(party, x, ksize, strides, padding)
+    except UsageError as error:
+        raise UsageError(str(error).replace("avg_pool ", "avg_pool2d ", 1)) from None
+
+
+def conv2d(
+    x: Any,
+    filters: Any,
+    strides: Any = 1,
+    padding: Any = "VALID",
+    dilations: Any = 1,
+    bias: Any = None,
+) -> Shared:
+    """tf.nn.conv2d, plus a bias; one of images and kernel may be public.
+
+    Args:
+        x: images [n, h, w, channels].
+        filters: [h, w, channels, filters].
+        strides, dilations: an integer, a pair or [1, height, width, 1].
+        padding: "SAME", "VALID" or ((top, bottom), (left, right)).
+        bias: broadcast to the result and of its scale; private or public, or None.
+
+    The result has the larger of the two scales; error below 1 ulp (T3), and that of a public
+    kernel (see multiply).  Rounds: 2 (cold 3); 1 (2) with a public kernel.
+    """
+    return _convolution("conv2d", x, filters, strides, padding, dilations, bias, False)
+
+
+def depthwise_conv2d(
+    x: Any,
+    filters: Any,
+    strides: Any = 1,
+    padding: Any = "VALID",
+    dilations: Any = 1,
+    bias: Any = None,
+) -> Shared:
+    """tf.nn.depthwise_conv2d, plus a bias: [h, w, channels, multiplier]; as `conv2d`."""
+    return _convolution("depthwise_conv2d", x, filters, strides, padding, dilations, bias, True)
+
+
+def _convolution(
+    name: str,
+    x: Any,
+    filters: Any,
+    strides: Any,
+    padding: Any,
+    dilations: Any,
+    bias: Any,
+    depthwise: bool,
+) -> Shared:
+    like = given.private(name, given.either_private(name, x, filters))
+    x = given.shared(name, x, like)
+    windows = conv.Windows.of(name, strides, padding, dilations)
+    if given.is_private(filters):
+        filters = given.private(name, filters)
+        conv.check_shapes(name, x.shape, filters.shape, windows)
+        private = conv.depthwise_conv2d if depthwise else conv.conv2d
+        z = private(given.in_graph(name), x, filters, strides, padding, dilations)
+        y = operators.scaled_product(name, z, x.fractional_bits, filters.fractional_bits)
+    else:
+        conv.check_shapes(name, x.shape, given.shape_of(name, filters), windows)
+        public = conv.depthwise_conv2d_public if depthwise else conv.conv2d_public
+
+        def times(a: Shared, ring: Any, bits: int) -> Shared:
+            return public(a, ring, strides, padding, dilations, bits)
+
+        y = operators.weighted(name, x, filters, times)
+    if bias is None:
+        return y
+    y, bias = given.pair(f"{name} with its bias", y, bias)
+    if given.broadcast(name, y.shape, bias.shape).as_list() != y.shape.as_list():
+        raise UsageError(
+            f"{name} wants a bias that broadcasts to the result {y.shape.as_list()}. "
+            f"Received: {bias!r}."
+        )
+    return arithmetic.add(y, bias)

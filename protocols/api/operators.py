@@ -1,0 +1,194 @@
+"""Python's arithmetic operators on private tensors: x + y, x @ w, x / 3, x ** 2.
+
+Scales are looked after: a product of reals is truncated back, public numbers are
+encoded at the scale that fits (operands.py).  The party is that of the running
+program (`party.current`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.ring import arithmetic, compare, relational, truncation
+from tfe_bench.protocols.session.sharing import Shared
+
+MOST_POWER = 64
+EXACT_BITS = compare.EXACT_BITS
+
+
+def add(x: Any, y: Any) -> Shared:
+    """x + y, broadcast; one of them may be public.  Local."""
+    return arithmetic.add(*given.pair("add", x, y))
+
+
+def subtract(x: Any, y: Any) -> Shared:
+    """x - y, broadcast; one of them may be public.  Local."""
+    return arithmetic.sub(*given.pair("subtract", x, y))
+
+
+def negative(x: Any) -> Shared:
+    """-x.  Local."""
+    return arithmetic.neg(given.private("negative", x, any_ring=True))
+
+
+def scaled_product(operation: str, z: Shared, f: int, g: int) -> Shared:
+    """Drops the smaller of two scales from their product."""
+    drop = min(f, g)
+    return truncation.truncate(given.in_graph(operation), z, drop) if drop else z
+
+
+def _factors(operation: str, x: Any, y: Any) -> tuple[Any, Any]:
+    """Both operands, at least one private, the private ones over Z_2^64 and of one dealer."""
+    given.either_private(operation, x, y)
+    for value in (x, y):
+        if given.is_private(value):
+            given.private(operation, value)
+    if given.is_private(x) and given.is_private(y) and x.dealer != y.dealer:
+        raise UsageError(
+            f"{operation} wants operands of one dealer. Received: {x.dealer} and {y.dealer}."
+        )
+    return x, y
+
+
+def weighted(operation: str, x: Shared, weight: Any, times: Any) -> Shared:
+    """times(x, ring elements, their fractional bits) for a public weight, truncated to x's scale.
+
+    An integer x gets WEIGHT_BITS fractional bits, unless the weight is whole too.
+    """
+    kept = 0 if x.fractional_bits else given.WEIGHT_BITS
+    ring, bits = given.encode_weight(operation, weight, kept)
+    z: Shared = times(x, ring, bits)
+    drop = bits - min(bits, kept)
+    return truncation.truncate(given.in_graph(operation), z, drop) if drop else z
+
+
+def multiply(x: Any, y: Any) -> Shared:
+    """x * y elementwise, broadcast; one of them may be public.
+
+    The result has the larger of the two scales; error below 1 ulp (T3), none for integers.  A
+    public real is held with 24 significant bits of the largest one, and 16 fractional bits at
+    least; the exact product must be below 2^62 ring units before it is truncated.
+    Rounds: 2 (cold 3); a public real 1 (2), whole public numbers none.
+    """
+    x, y = _factors("multiply", x, y)
+    if not given.is_private(x):
+        x, y = y, x
+    if given.is_private(y):
+        given.check_fit("multiply", x, y, same_scale=False)
+        z = arithmetic.mul(given.in_graph("multiply"), x, y)
+        return scaled_product("multiply", z, x.fractional_bits, y.fractional_bits)
+    given.broadcast("multiply", x.shape, given.shape_of("multiply", y))
+    return weighted("multiply", x, y, arithmetic.mul_public)
+
+
+def matmul(x: Any, y: Any, transpose_a: bool = False, transpose_b: bool = False) -> Shared:
+    """x @ y over the last two axes; one of them may be public.
+
+    Scale, error and rounds: as `multiply`, the sums taken before the truncation.
+    """
+    x, y = _factors("matmul", x, y)
+    shapes_of = [v.shape if given.is_private(v) else given.shape_of("matmul", v) for v in (x, y)]
+    left, right = shapes_of
+    arithmetic.check_multipliable("matmul", left, right, transpose_a, transpose_b)
+    if given.is_private(x) and given.is_private(y):
+        z = arithmetic.matmul(given.in_graph("matmul"), x, y, transpose_a, transpose_b)
+        return scaled_product("matmul", z, x.fractional_bits, y.fractional_bits)
+
+    def times(a: Shared, ring: Any, bits: int) -> Shared:
+        first, second = (a, ring) if given.is_private(x) else (ring, a)
+        return arithmetic.matmul_public(first, second, bits, transpose_a, transpose_b)
+
+    inner, weight = (x, y) if given.is_private(x) else (y, x)
+    return weighted("matmul", inner, weight, times)
+
+
+def divide(x: Any, y: Any, signed: bool = True, bits: int = 62) -> Shared:
+    """x / y; 0 for y = 0.  A public y is a multiplication.
+
+    Args:
+        signed: y of either sign; False takes y > 0 (else 0) and a quarter less communication.
+        bits: |y| < 2^bits ring units; fewer are cheaper.
+
+    Off by 2^-20 of the quotient and 1.25 ulp at most, while |x| and |x / y| are below 2^30 ring
+    units (2^14 at 16 fractional bits); beyond that garbage.  A public y: as `multiply`.
+    Rounds: 9 (5 for bits <= 12), cold one more.  Bits sent: reciprocal.divide_cost.
+    """
+    import tensorflow as tf
+
+    from tfe_bench.protocols.functions import reciprocal
+
+    given.either_private("divide", x, y)
+    if not given.is_private(y):
+        return multiply(given.private("divide", x), _inverse(y))
+    x, y = given.pair("divide", x, y)
+    given.private("divide", y)
+    given.bits_of("divide", bits, 62)
+    if not 1 <= y.fractional_bits <= 24:
+        raise UsageError(
+            f"divide wants 1 to 24 fractional bits. Received: {y.fractional_bits}. "
+            f"Rescale both: cast(x, {given.WEIGHT_BITS})."
+        )
+    whole = given.broadcast("divide", x.shape, y.shape)
+    if whole.is_fully_defined():
+        x, y = (v.map(lambda a: tf.broadcast_to(a, whole)) for v in (x, y))
+    return reciprocal.divide(given.in_graph("divide"), x, y, bits, signed)
+
+
+def _inverse(y: Any) -> Any:
+    import tensorflow as tf
+
+    known = given.static("divide", y)
+    if known is None:
+        return 1.0 / tf.cast(y, tf.float64)
+    if not np.all(known.astype(np.float64)):
+        raise UsageError(
+            "divide wants a public divisor that is not 0. Received: a 0 in it. "
+            "Replace it, or mask the result with where."
+        )
+    return 1.0 / known.astype(np.float64)
+
+
+def pow(x: Any, exponent: Any) -> Shared:
+    """x ** n for a public integer n from 1 to 64, by repeated squaring.
+
+    Error: each product errs by 1 ulp, n max(|x|, 1)^(n-1) ulp in all at most.
+    Rounds: 2 for each binary digit of n after the first, and 2 more with more than one digit 1.
+    """
+    x = given.private("pow", x)
+    whole = isinstance(exponent, (int, np.integer)) and not isinstance(exponent, bool)
+    if not whole or not 1 <= exponent <= MOST_POWER:
+        received = repr(exponent) if not given.is_private(exponent) else "a private one"
+        raise UsageError(
+            f"pow wants a public integer from 1 to {MOST_POWER} as exponent. Received: {received}. "
+            "Use sqrt, reciprocal, or exp and log for others."
+        )
+    n = int(exponent)
+    result: Shared | None = None
+    while n:
+        if n & 1:
+            result = x if result is None else multiply(result, x)
+        n >>= 1
+        if n:
+            x = square(x)
+    assert result is not None
+    return result
+
+
+def square(x: Any) -> Shared:
+    """x * x, at x's scale; error below 1 ulp.  Rounds: 2 (cold 3), 1 (2) for integers."""
+    from tfe_bench.protocols.ring import reductions
+
+    x = given.private("square", x)
+    z = reductions.square(given.in_graph("square"), x)
+    return scaled_product("square", z, x.fractional_bits, x.fractional_bits)
+
+
+def abs(x: Any, bits: int = EXACT_BITS) -> Shared:
+    """|x|, exact for |x| < 2^(bits-2) ring units.  Rounds: those of `less`, and 1."""
+    x = given.private("abs", x)
+    bits = given.bits_of("abs", bits)
+    return relational.maximum(given.in_graph("abs"), x, arithmetic.neg(x), bits)

@@ -1,0 +1,294 @@
+"""Comparisons of private tensors, logic on their results, and selection: x < y, a & ~b, where.
+
+The party is that of the running program; public operands are taken as operands.py says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.ring import (
+    arithmetic,
+    compare,
+    convert,
+    logic,
+    range_check,
+    relational,
+    shapes,
+    truncation,
+)
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+
+EXACT_BITS = compare.EXACT_BITS
+
+
+def _shaped(bits: MaskedBits, like: Shared) -> MaskedBits:
+    shape = like.shape
+    return replace(bits, shape=None if shape.rank is None else tuple(shape.as_list()))
+
+
+def _below(operation: str, x: Any, y: Any, bits: int) -> MaskedBits:
+    """[x < y]"""
+    bits = given.bits_of(operation, bits)
+    x, y = given.pair(operation, x, y)
+    d = given.private(operation, arithmetic.sub(x, y))
+    return _shaped(relational.negative(given.in_graph(operation), d, bits), d)
+
+
+def less(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
+    """[x < y], broadcast; one side may be public (it is rounded to the scale of the other).
+
+    Args:
+        bits: right while |x - y| < 2^(bits-1) ring units; 64 is exact for all encoded values.
+
+    Rounds and bits: relational.less.
+    """
+    return _below("less", x, y, bits)
+
+
+def greater(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
+    """[x > y]; as `less`."""
+    return _below("greater", y, x, bits)
+
+
+def less_equal(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
+    """[x <= y]; as `less`."""
+    return logic.invert(_below("less_equal", y, x, bits))
+
+
+def greater_equal(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
+    """[x >= y]; as `less`."""
+    return logic.invert(_below("greater_equal", x, y, bits))
+
+
+def _zero(operation: str, x: Any, y: Any, bits: int) -> MaskedBits:
+    bits = given.bits_of(operation, bits)
+    x, y = given.pair(operation, x, y)
+    d = given.private(operation, arithmetic.sub(x, y))
+    given.sizes(operation, d)
+    return _shaped(relational.zero(given.in_graph(operation), d, bits), d)
+
+
+def equal(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
+    """[x == y]; as `less`, for twice the bits.  Rounds and bits: relational.equal."""
+    return _zero("equal", x, y, bits)
+
+
+def not_equal(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
+    """[x != y]; as `equal`."""
+    return logic.invert(_zero("not_equal", x, y, bits))
+
+
+def in_range(x: Any, bits: int) -> MaskedBits:
+    """[-2^(bits-1) <= x < 2^(bits-1)] in ring units, exact for every x.
+
+    Where it is 1, an operation with the same `bits` is right; 63 is what truncations want.
+
+    Args:
+        bits: 2 to 63.
+
+    Rounds and bits: range_check.in_range_cost.
+    """
+    x = given.private("in_range", x)
+    return range_check.in_range(given.in_graph("in_range"), x, bits)
+
+
+# ---- bits
+
+
+def _public_bits(operation: str, value: Any, like: MaskedBits) -> MaskedBits:
+    """Public truth values under a mask of zero."""
+    import tensorflow as tf
+
+    from tfe_bench.protocols.session import ops
+
+    known = given.static(operation, value)
+    shape = given.shape_of(operation, value)
+    kind = value.dtype.is_bool if known is None else known.dtype.kind == "b"
+    if not kind or not shape.is_fully_defined():
+        raise UsageError(
+            f"{operation} wants public truth values of a known shape beside private bits. "
+            f"Received: {given.kind_of(value if known is None else known)} of shape {shape}. "
+            "Compare to get bits."
+        )
+    n = shape.num_elements()
+    row = tf.reshape(tf.cast(value if known is None else known, tf.int64), [1, n])
+    packed = ops.module().tfe_bench_pack_bits(bits=row)[0]
+    return MaskedBits(
+        None if like.opened is None else packed,
+        None if like.beta is None else tf.zeros_like(packed),
+        tf.constant(n, tf.int64),
+        like.dealer,
+        tuple(shape.as_list()),
+    )
+
+
+def spread(operation: str, bits: MaskedBits, shape: tuple[int, ...]) -> MaskedBits:
+    """Bits in a larger shape.  Local.
+
+    Raises:
+        UsageError: their shape is not known, or does not broadcast to it.
+    """
+    import tensorflow as tf
+
+    if bits.shape == shape:
+        return bits
+    if bits.shape is None or None in bits.shape:
+        raise UsageError(f"{operation} wants bits of a known shape. Received: {bits!r}.")
+    if given.broadcast(operation, bits.shape, shape).as_list() != list(shape):
+        raise UsageError(
+            f"{operation} wants bits that broadcast to {list(shape)}. Received: {bits!r}."
+        )
+    n = given.elements(shape)
+    moved = logic.rearrange(bits, bits.shape, lambda a: tf.broadcast_to(a, shape), n)
+    return replace(moved, shape=shape)
+
+
+def _both(operation: str, a: Any, b: Any) -> tuple[MaskedBits, MaskedBits]:
+    private = [v for v in (a, b) if isinstance(v, MaskedBits)]
+    if not private or isinstance(a, Shared) or isinstance(b, Shared):
+        raise UsageError(
+            f"{operation} wants private bits (the results of comparisons). Received: "
+            f"{given.kind_of(a)} and {given.kind_of(b)}."
+        )
+    a, b = (
+        v if isinstance(v, MaskedBits) else _public_bits(operation, v, private[0]) for v in (a, b)
+    )
+    if a.dealer != b.dealer:
+        raise UsageError(f"{operation} wants bits of one dealer. Received: {a!r} and {b!r}.")
+    if a.shape != b.shape:
+        if None in (a.shape, b.shape) or None in (*a.shape, *b.shape):
+            raise UsageError(f"{operation} wants bits of known shapes. Received: {a!r} and {b!r}.")
+        whole = tuple(given.broadcast(operation, a.shape, b.shape).as_list())
+        a, b = spread(operation, a, whole), spread(operation, b, whole)
+    return a, b
+
+
+def _and(operation: str, a: MaskedBits, b: MaskedBits) -> MaskedBits:
+    party = given.in_graph(operation)
+    opened = convert.open_bits(party, logic.all_of(party, [a, b]))
+    return replace(opened, shape=a.shape)
+
+
+def logical_and(a: Any, b: Any) -> MaskedBits:
+    """a AND b, broadcast; one side may be public.
+
+    Rounds: 1 (cold 2).  Bits sent: D 3, E1, E2 1 per bit.
+    """
+    return _and("logical_and", *_both("logical_and", a, b))
+
+
+def logical_or(a: Any, b: Any) -> MaskedBits:
+    """a OR b; as `logical_and`."""
+    a, b = _both("logical_or", a, b)
+    return logic.invert(_and("logical_or", logic.invert(a), logic.invert(b)))
+
+
+def logical_xor(a: Any, b: Any) -> MaskedBits:
+    """a XOR b, broadcast; one side may be public.  Local."""
+    return logic.xor(*_both("logical_xor", a, b))
+
+
+def logical_not(a: Any) -> MaskedBits:
+    """NOT a.  Local."""
+    if not isinstance(a, MaskedBits):
+        raise UsageError(
+            "logical_not wants private bits (the result of a comparison). "
+            f"Received: {given.kind_of(a)}."
+        )
+    return logic.invert(a)
+
+
+def cast(x: Any, fractional_bits: int = 0, method: str = "safe") -> Shared:
+    """Bits as the numbers 0 and 1, or a private tensor at another scale.
+
+    Args:
+        fractional_bits: of the result, 0 to 61.  A tensor that has more is rounded
+            stochastically (error below 1 ulp of the result), one that has fewer stays as it is.
+        method: "exact" rounds to the nearest instead, as what goes to `reveal` should be: see
+            truncation.truncate.
+
+    Rounds: of bits 1 (cold 2); to a lower scale 1 (2) or with "exact" 3 (4), to a higher one none.
+    Bits sent: of bits 64 per bit by each party; else truncation.truncate_cost.
+    """
+    import tensorflow as tf
+
+    if isinstance(fractional_bits, bool) or not isinstance(fractional_bits, (int, np.integer)):
+        raise UsageError(
+            "cast wants a number of fractional bits (0 for integers) instead of a type. "
+            f"Received: {fractional_bits!r}."
+        )
+    if not 0 <= fractional_bits <= 61:
+        raise UsageError(f"cast wants 0 to 61 fractional bits. Received: {fractional_bits}.")
+    if isinstance(x, MaskedBits):
+        sizes = None
+        if x.shape is not None:
+            known = given.elements([d for d in x.shape if d is not None])
+            free = x.n // max(known, 1)
+            if x.shape.count(None) < 2:
+                sizes = tf.stack([free if d is None else tf.constant(d, tf.int64) for d in x.shape])
+                sizes = tf.reshape(sizes, [len(x.shape)])
+        x = convert.b2a(given.in_graph("cast"), x, sizes)
+    x = given.private("cast", x)
+    if method not in truncation.METHODS:
+        raise UsageError(f"cast knows {', '.join(truncation.METHODS)}. Received: {method!r}.")
+    more = int(fractional_bits) - x.fractional_bits
+    if more >= 0:
+        return arithmetic.mul_public(x, tf.constant(1 << more, tf.int64), more) if more else x
+    if more < -truncation.MOST_DROPPED:
+        raise UsageError(
+            f"cast drops {truncation.MOST_DROPPED} bits at most. Received: {x!r} for "
+            f"{fractional_bits} fractional bits. Cast twice."
+        )
+    return truncation.truncate(given.in_graph("cast"), x, -more, method)
+
+
+def where(condition: Any, x: Any, y: Any) -> Shared:
+    """x where the bit is 1, else y; all three broadcast where their shapes are known.
+
+    Args:
+        condition: private bits, or public truth values (then nothing is sent).
+        x, y: one of them may be public.
+
+    Rounds: 1 (cold 2).  Bits sent: D 128, E1, E2 64 per element.
+    """
+
+    x, y = given.pair("where", x, y)
+    d = arithmetic.sub(x, y)
+    if not isinstance(condition, MaskedBits):
+        return arithmetic.add(y, _chosen(condition, d))
+    if condition.dealer != d.dealer:
+        raise UsageError(f"where wants one dealer. Received: {condition!r} and {d!r}.")
+    shape = condition.shape
+    if shape is not None and None not in shape and d.shape.is_fully_defined():
+        whole = tuple(given.broadcast("where", shape, x.shape, y.shape).as_list())
+        condition = spread("where", condition, whole)
+        d = shapes.broadcast_to(d, whole)
+    # (Of sizes that only the graph knows, the kernels refuse another number of bits.)
+    return arithmetic.add(y, convert.inject(given.in_graph("where"), condition, d))
+
+
+def _chosen(condition: Any, d: Shared) -> Shared:
+    """d where a public condition is true, else 0."""
+    import tensorflow as tf
+
+    if given.is_private(condition):
+        raise UsageError(
+            "where wants private bits as its condition (the result of a private comparison). "
+            f"Received: {condition!r}. Compare it: x != 0."
+        )
+    known = given.static("where", condition)
+    kind = condition.dtype.is_bool if known is None else known.dtype.kind == "b"
+    if not kind:
+        raise UsageError(
+            "where wants truth values as its condition. Received: "
+            f"{given.kind_of(condition if known is None else known)}. Compare to get them."
+        )
+    given.private("where", d)
+    given.broadcast("where", given.shape_of("where", condition), d.shape)
+    return arithmetic.mul_public(d, tf.cast(condition if known is None else known, tf.int64))

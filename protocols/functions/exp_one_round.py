@@ -1,0 +1,185 @@
+"""The exponential in one round: exponents modulo N = 2^256 + 1, where 2 has order 512.
+
+With x = m - lam, e^x is one factor known to D times one known to both evaluators, so that additive
+shares of D's factor become shares of e^x by a local product: no multiplication protocol.  And as
+the order of 2 is a power of two, the top 9 bits of the ring share of x log2(e) are the exponent
+modulo 512 as they stand: no conversion of the exponent, and no assumption about its sign.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import K1, Party, Site
+from tfe_bench.protocols.session.sharing import Shared
+
+MODULUS_BITS = 256
+EXPONENT_BITS = 9  # 2 has order 2^9 modulo 2^256 + 1
+FAILURE_BITS = 40  # the probability of failure stays below 2^-40
+# Ends of the range are drawn in by this much, for the rounding of log2(e) and of the mantissas.
+MARGIN = 2.0**-20
+LN2 = math.log(2)
+WORD = 1 << 64
+
+
+@functools.cache
+def log2e(fractional_bits: int) -> int:
+    """round(log2(e) 2^fractional_bits), the same on every host."""
+    with localcontext() as context:
+        context.prec = 80
+        return int((Decimal(2) ** fractional_bits / Decimal(2).ln()).to_integral_value())
+
+
+def word(value: int) -> int:
+    """The low 64 bits of an integer as a signed word."""
+    low = value % WORD
+    return low - WORD if low >> 63 else low
+
+
+@dataclass(frozen=True)
+class OneRound:
+    """Parameters of the one-round form; all public.
+
+    Attributes:
+        mantissa: bits q of each factor's mantissa.
+        offset: added to the exponent so that it is never negative.
+    """
+
+    ring_bits: int
+    fractional_bits: int
+    mantissa: int
+    offset: int
+    softmax: bool
+
+    @property
+    def factor(self) -> int:
+        """log2(e) such that x * factor has its exponent in the ring's top 9 bits."""
+        return log2e(self.ring_bits - EXPONENT_BITS - self.fractional_bits)
+
+    @property
+    def drop(self) -> int:
+        """T: bits of the product below the result's last."""
+        return self.offset + 2 * self.mantissa - self.fractional_bits
+
+    @property
+    def low(self) -> float:
+        """Least x: a lower exponent would be negative."""
+        return (1 - self.offset) * LN2 + MARGIN
+
+    @property
+    def high(self) -> float:
+        """Greatest x: failures below 2^-40, the result in the ring, at most 0 for softmax."""
+        room = MODULUS_BITS - FAILURE_BITS - self.offset - 2 * self.mantissa
+        fits = self.ring_bits - 1 - self.fractional_bits
+        return 0.0 if self.softmax else min(room, fits) * LN2 - MARGIN
+
+    @property
+    def failure(self) -> float:
+        """Probability of a wrong result at the greatest x; at x it is e^(x - high) of that."""
+        power = self.high / LN2 + self.offset + 2 * self.mantissa - MODULUS_BITS
+        return float(2.0**power)
+
+    def cost(self, n: int) -> Cost:
+        """48 bytes per element over Z_2^64, 64 over Z_2^128."""
+        return Cost(
+            dealer=MODULUS_BITS * n, e1=self.ring_bits * n, e2=self.ring_bits * n, rounds=1, cold=2
+        )
+
+    def run(self, party: Party, x: Shared) -> Shared:
+        """e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
+
+        D:  A = 2^offset 2^(-lam log2 e) mod N, A = A1 + A2 with A1 = PRF(K1); A2 to E2
+        E*: B = 2^(m log2 e) mod N, the same at both, bit for bit;  h_i = A_i B mod N
+        E1: y1 = floor(h1 / 2^T);   E2: y2 = -floor((N - h2) / 2^T);   open_mask(y1 + y2)
+
+        h1 + h2 = h + N unless h1 <= h, which has the probability h / N: 2^-40 at the greatest x.
+        A1 has 256 bits, so that A2 is uniform but for one of N values; that one, 2^256, is sent as
+        0 and spoils the result with probability 2^-256.
+
+        Rounds: 1 (cold 2).  Bits sent: D 256, E1, E2 64 per element each (128 over Z_2^128).
+        Source: exponent sharing of Kelkar et al. (USENIX Security 2022) and SPU's exp_prime; the
+        modulus with an order of 2^9 and the missing wrap bit are this project's.
+        """
+        import tensorflow as tf
+
+        s = party.site("exp_one_round", self, dealer=x.dealer)
+        shape = tf.shape(x.any, out_type=tf.int64)
+        m = None
+        if s.is_dealer:
+            deal_factor(s, self, x, "one-round", 0)
+        else:
+            n = sizes.size(x.any) // x.limbs
+            y, _ = share_of_product(s, self, x, "one-round", sizes.vector(4 * n))
+            m = s.open_mask(y, tensor=1, slot=1, limbs=x.limbs)
+        l1, l2 = s.new_mask(shape, tensor=1)
+        return Shared(m, l1, l2, x.dealer, self.fractional_bits, x.limbs)
+
+
+def _attributes(s: Site, form: Any, name: str, limbs: int, point: int) -> dict[str, Any]:
+    return {
+        "site": s.number,
+        "tensor": 0,
+        "dealer": s.dealer,
+        "key": K1,
+        "form": name,
+        "limbs": limbs,
+        "factor": [word(form.factor), word(form.factor >> 64)],
+        "offset": form.offset,
+        "mantissa": form.mantissa,
+        "drop": form.drop,
+        "point": point,
+    }
+
+
+def deal_factor(s: Site, form: Any, x: Shared, name: str, point: int) -> None:
+    """The dealer splits its factor under mask 0 of the site and sends E2's part in slot 0."""
+    message = ops.module().tfe_bench_exp_deal(
+        call=s.ctx, l1=x.l1, l2=x.l2, **_attributes(s, form, name, x.limbs, point)
+    )
+    s.send(message, s.e2, slot=0, run_ahead=True)
+
+
+def share_of_product(
+    s: Site, form: Any, x: Shared, name: str, dealt_shape: Any, point: int = 0
+) -> tuple[Any, Any]:
+    """An evaluator's additive share of e^x, and (prime form) whether it was below p / 2."""
+    import tensorflow as tf
+
+    dealt = s.recv(dealt_shape, s.d, slot=0) if s.is_e2 else tf.zeros([0], tf.int64)
+    y, low = ops.module().tfe_bench_exp_share(
+        call=s.ctx,
+        m=x.m,
+        dealt=dealt,
+        second=s.is_e2,
+        **_attributes(s, form, name, x.limbs, point),
+    )
+    return y, low
+
+
+def plan(ring_bits: int, fractional_bits: int, softmax: bool = False) -> OneRound:
+    """Parameters for a ring and a scale.
+
+    Over Z_2^64, q = 30 and an exponent from -109 to 46: x from -75.5 to 31.8 at f = 16.
+    Over Z_2^128, q = 46 and an exponent from -65 to 58: x from -45 to 40.2.
+    For softmax the whole window lies below 0: x from -107 (-85) to 0.
+
+    Raises:
+        UsageError: too many fractional bits.
+    """
+    most = 30 if ring_bits == 64 else 61
+    if not 0 < fractional_bits <= most:
+        raise UsageError(
+            f"The one-round exponential over Z_2^{ring_bits} has 1 to {most} fractional bits. "
+            f"Received: {fractional_bits}."
+        )
+    mantissa, offset = (30, 110) if ring_bits == 64 else (46, 66)
+    if softmax:
+        offset = MODULUS_BITS - FAILURE_BITS - 2 * mantissa
+    return OneRound(ring_bits, fractional_bits, mantissa, offset, softmax)

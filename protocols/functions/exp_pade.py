@@ -1,0 +1,215 @@
+"""The exponential by bit decomposition: 2^(integer part) bit by bit, 2^(fraction) by a polynomial.
+
+The form that SPU calls pade and MP-SPDZ exp2: X = x log2(e), its six integer bits by comparisons,
+a polynomial of degree 5 (Hart's 1045 as SPU has it) for the fraction, and their product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions import exp_one_round
+from tfe_bench.protocols.functions.exp_one_round import LN2, MARGIN
+from tfe_bench.protocols.ring import arithmetic, compare, convert
+from tfe_bench.protocols.ring import wide_arithmetic as ring
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+
+BITS = 5  # of |integer part|: |x log2(e)| < 32
+OPENINGS = 2
+COEFFICIENTS = (  # of 2^z on [0, 1), lowest first, in units of 10^-15
+    1_000_000_077_443_020,
+    693_147_180_426_163,
+    240_226_510_710_170,
+    55_504_068_620_466,
+    9_618_341_225_880,
+    1_332_730_359_281,
+)
+UNIT = 10**15
+# Deals of the site that makes factors of bits: six bits, then two products of bits.
+PRODUCTS = ((0, 1), (2, 3))
+
+
+@dataclass(frozen=True)
+class Pade:
+    """Parameters of the bit-decomposition form; all public."""
+
+    ring_bits: int
+    fractional_bits: int
+
+    @property
+    def limbs(self) -> int:
+        """Words of a ring element."""
+        return self.ring_bits // 64
+
+    @property
+    def kind(self) -> str:
+        """Truncation: never failing over Z_2^64, one round less over Z_2^128."""
+        return "safe" if self.ring_bits == 64 else "probable"
+
+    @property
+    def low(self) -> float:
+        """Least x: x log2(e) >= -32."""
+        return -(1 << BITS) * LN2 + 4 * 2.0**-self.fractional_bits + MARGIN
+
+    @property
+    def high(self) -> float:
+        """Greatest x: x log2(e) < 32, with a unit to spare for rounding."""
+        return -self.low
+
+    @property
+    def failure(self) -> float:
+        """Sum of |value| / 2^l over the "probable" truncations."""
+        if self.kind == "safe":
+            return 0.0
+        f = self.fractional_bits
+        bits = [BITS + 2 * f, *[2 * f] * 4, 2 * f + 1, f + 32]
+        return float(sum(2.0 ** (b - self.ring_bits) for b in bits))
+
+    def cost(self, n: int) -> Cost:
+        """One truncation, six comparisons, bits to factors, powers, products, a selection."""
+        f, w = self.fractional_bits, self.ring_bits
+        cut = ring.truncate_cost(n, f, self.kind, w)
+        product = ring.mul_cost(n, w)
+        compared = [compare.msb_cost(n, f + 1 + j, OPENINGS) for j in range(BITS + 1)]
+        opened = convert.open_bits_cost(n)
+        chosen = convert.inject_cost(n, self.limbs)
+        last = ring.truncate_cost(n, 32, self.kind, w)
+        factors = Cost(dealer=8 * w * n, e1=4 * w * n, e2=4 * w * n, rounds=1, cold=2)
+        serial = cut
+        for part in (compared[0], opened, factors, *[product, cut] * 3, cut, product, last, chosen):
+            serial = serial.then(part)
+        # Beside these: five comparisons more, one power, and the product of the bits' factors.
+        beside = [*compared[1:], *[opened] * BITS, product, cut, product, product]
+        return Cost(
+            serial.dealer + sum(c.dealer for c in beside),
+            serial.e1 + sum(c.e1 for c in beside),
+            serial.e2 + sum(c.e2 for c in beside),
+            serial.rounds,
+            serial.cold,
+        )
+
+    def run(self, party: Party, x: Shared) -> Shared:
+        """e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
+
+        X = x log2 e = -32 b5 + sum over j < 5 of 2^j b_j + z;  e^x = 2^z prod (1 + b_j (2^2^j - 1))
+        / 2^(32 b5).  Bit j of the integer part is the top bit of X modulo 2^(f + j + 1): one
+        comparison.  Two factors 1 + b (u - 1) and 1 + b' (u' - 1) multiply without a round,
+        because D deals the product of the masks of b and b'.
+
+        Error: relative 2^-13.4 (the polynomial's) + (|x| / 2 + 6) 2^-f, and 2 ulp.
+        Rounds: 9 over Z_2^128, 15 over Z_2^64 (safe truncations).  Bits sent: `cost`.
+        """
+        f, limbs = self.fractional_bits, x.limbs
+        scaled = ring.truncate(party, ring.mul_constant(x, exp_one_round.log2e(f), f), f, self.kind)
+        bits = [
+            convert.open_bits(party, compare.msb(party, scaled, f + 1 + j, OPENINGS))
+            for j in range(BITS + 1)
+        ]
+        z, *factors = self._factors(party, scaled, bits)
+        polynomial = self._polynomial(party, z)
+        whole = ring.mul(party, ring.mul(party, factors[0], factors[1]), factors[2])
+        large = ring.mul(party, polynomial, whole)
+        small = replace(ring.truncate(party, large, 32, self.kind), fractional_bits=f)
+        # Not convert.select: the bit says which of the two is the smaller one.
+        y = convert.inject(party, bits[BITS], arithmetic.sub(small, large))
+        y = arithmetic.add(large, y)
+        return Shared(y.m, y.l1, y.l2, x.dealer, f, limbs)
+
+    def _factors(self, party: Party, x: Shared, bits: list[MaskedBits]) -> list[Shared]:
+        """The fraction z of X, and the powers of two of the bits 0 and 1, of 2 and 3, and of 4."""
+        import tensorflow as tf
+
+        f, limbs = self.fractional_bits, x.limbs
+        s = party.site("pade_factors", f, dealer=x.dealer)
+        shape = tf.shape(x.any, out_type=tf.int64)
+        opened = [ring.unpacked(b, shape, limbs) for b in bits]  # at the dealer: beta
+        openings: list[Any] = [None] * 4
+        if s.is_dealer:
+            for i, b in enumerate(opened):
+                s.deal(b, shape, i, i, limbs)
+            for i, (j, k) in enumerate(PRODUCTS):
+                both = tf.bitwise.bitwise_and(opened[j], opened[k])
+                s.deal(both, shape, 6 + i, 6 + i, limbs)
+        else:
+            masks = [s.deal(None, shape, i, i, limbs) for i in range(8)]
+            b = [ring.flipped(s, o, mask, limbs) for o, mask in zip(opened, masks, strict=False)]
+            z = ring.minus(x.m, x.l2, limbs) if s.is_e2 else -x.l1
+            if limbs == 2 and s.is_e1:
+                z = arithmetic.neg(x).l1
+            for j in range(BITS + 1):
+                weight = -(1 << (f + j)) if j < BITS else 1 << (f + BITS)
+                z = ring.plus(z, _scaled(b[j], weight, limbs), limbs)
+            openings = [z]
+            for i, (j, k) in enumerate(PRODUCTS):
+                both = self._product(s, opened[j], opened[k], masks[j], masks[k], masks[6 + i])
+                openings.append(_powers(s, [(b[j], j), (b[k], k)], both, limbs))
+            openings.append(_powers(s, [(b[4], 4)], None, limbs))
+            openings = [s.open_mask(y, 8 + i, 8 + i, limbs) for i, y in enumerate(openings)]
+        made = []
+        for i, m in enumerate(openings):
+            l1, l2 = s.new_mask(shape, tensor=8 + i)
+            made.append(Shared(m, l1, l2, x.dealer, f if i == 0 else 0, limbs))
+        return made
+
+    def _product(self, s: Site, o1: Any, o2: Any, b1: Any, b2: Any, b12: Any) -> Any:
+        """Shares of (o1 ^ b1)(o2 ^ b2) from shares of b1, b2 and b1 b2."""
+        limbs = self.limbs
+        mixed = ring.plus(
+            ring.signed(o1, ring.times(b1, o2, limbs), limbs),
+            ring.signed(o2, ring.times(b2, o1, limbs), limbs),
+            limbs,
+        )
+        y = ring.plus(mixed, ring.signed(o1, ring.signed(o2, b12, limbs), limbs), limbs)
+        return ring.plus(y, ring.times(o1, o2, limbs), limbs) if s.is_e2 else y
+
+    def _polynomial(self, party: Party, z: Shared) -> Shared:
+        """2^z for 0 <= z < 1."""
+        f = self.fractional_bits
+
+        def product(a: Shared, b: Shared) -> Shared:
+            return ring.truncate(party, ring.mul(party, a, b), f, self.kind)
+
+        z2 = product(z, z)
+        z3, z4 = product(z, z2), product(z2, z2)
+        z5 = product(z, z4)
+        c = [(v * 2 ** (f + 1) + UNIT) // (2 * UNIT) for v in COEFFICIENTS]
+        total = ring.mul_constant(z, c[1], f)
+        for power, coefficient in zip((z2, z3, z4, z5), c[2:], strict=True):
+            total = arithmetic.add(total, ring.mul_constant(power, coefficient, f))
+        return ring.add_constant(ring.truncate(party, total, f, self.kind), c[0])
+
+
+def _scaled(share: Any, weight: int, limbs: int) -> Any:
+    return ring.times(share, ring.constant(weight, limbs), limbs)
+
+
+def _powers(s: Site, bits: list[tuple[Any, int]], both: Any, limbs: int) -> Any:
+    """Shares of the product of 1 + b_j (2^(2^j) - 1) over one bit, or two with their product."""
+    import tensorflow as tf
+
+    weights = [(1 << (1 << j)) - 1 for _, j in bits]
+    y = tf.zeros_like(bits[0][0])
+    for (b, _), weight in zip(bits, weights, strict=True):
+        y = ring.plus(y, _scaled(b, weight, limbs), limbs)
+    if both is not None:
+        y = ring.plus(y, _scaled(both, weights[0] * weights[1], limbs), limbs)
+    return ring.plus(y, ring.constant(1, limbs), limbs) if s.is_e2 else y
+
+
+def plan(ring_bits: int, fractional_bits: int) -> Pade:
+    """Parameters for a ring and a scale.
+
+    Raises:
+        UsageError: too few or too many fractional bits for 2^32 in the ring.
+    """
+    most = 24 if ring_bits == 64 else 48
+    if not 1 < fractional_bits <= most:
+        raise UsageError(
+            f"The pade exponential over Z_2^{ring_bits} has 2 to {most} fractional bits. "
+            f"Received: {fractional_bits}."
+        )
+    return Pade(ring_bits, fractional_bits)

@@ -1,0 +1,166 @@
+"""The exponential by exponent sharing modulo a Mersenne prime p = 2^q - 1.
+
+The method of Kelkar et al. (USENIX Security 2022, section 4) as SPU runs it for two parties
+(semi2k exp_prime), carried to the masked view: x log2 e = -lam log2 e + m log2 e, one part known to
+D and the other to both evaluators, so that the product of the two powers needs no protocol.  What
+stays is the conversion from Z_p to the ring, which wants to know whether the two shares wrap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions import exp_one_round
+from tfe_bench.protocols.functions.exp_one_round import LN2, MARGIN
+from tfe_bench.protocols.ring import wide_arithmetic as ring
+from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.party import K1, K2, Party
+from tfe_bench.protocols.session.sharing import Shared
+
+
+@dataclass(frozen=True)
+class Prime:
+    """Parameters of the prime form; all public.
+
+    Attributes:
+        q: p = 2^q - 1.
+        extra: fractional bits of log2(e).
+        mantissa: bits of each factor's mantissa.
+        offset: added to the exponent so that it is never negative.
+    """
+
+    ring_bits: int
+    fractional_bits: int
+    q: int
+    extra: int
+    mantissa: int
+    offset: int
+
+    @property
+    def factor(self) -> int:
+        """log2(e)."""
+        return exp_one_round.log2e(self.extra)
+
+    @property
+    def point(self) -> int:
+        """Fractional bits of x log2(e)."""
+        return self.fractional_bits + self.extra
+
+    @property
+    def drop(self) -> int:
+        """Bits of the product below the result's last."""
+        return self.offset + 2 * self.mantissa - self.fractional_bits
+
+    @property
+    def low(self) -> float:
+        """Least x: a lower exponent would be negative."""
+        return (1 - self.offset) * LN2 + MARGIN
+
+    @property
+    def high(self) -> float:
+        """Greatest x: the product stays below p / 4, where p / 2 would do for exact factors."""
+        return (self.q - 2 - self.offset - 2 * self.mantissa) * LN2
+
+    @property
+    def failure(self) -> float:
+        """|x log2(e) + offset| 2^point / 2^ring_bits: the parts' signed words wrap."""
+        greatest = max(abs(self.low), abs(self.high)) / LN2 + self.offset
+        return float(greatest * 2.0 ** (self.point - self.ring_bits))
+
+    def cost(self, n: int) -> Cost:
+        """Two ring elements from D, one and a bit from each evaluator."""
+        w = self.ring_bits * n
+        sent = w + packed(n, 1)
+        return Cost(dealer=2 * w, e1=sent, e2=sent, rounds=2, cold=3)
+
+    def run(self, party: Party, x: Shared) -> Shared:
+        """e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
+
+        D:  A = 2^(offset - lam log2 e) 2^mantissa mod p, A = u1 + u2; u1 = PRF(K1) mod p, u2 to E2
+        E*: B = 2^(m log2 e) 2^mantissa mod p;  w_i = u_i B mod p;  c_i = [w_i < p/2]
+        E1, E2 exchange c1 ^ a and c2 ^ b, a = PRF(K1), b = PRF(K2); D deals a b in the ring, and
+        y = floor(w1 / 2^t) + ceil(w2 / 2^t) - (1 - c1 c2) 2^(q - t) is opened as ring shares.
+
+        The words are read as signed; their sum wraps with probability |x log2 e + offset| 2^T/2^l.
+        u1 is q bits of the PRF, and 2^q - 1 counts as 0: a bias of 2^-q.
+        Error: 1 ulp and a relative 2^-mantissa + |x| 2^-(extra + 1).
+        Rounds: 2 (cold 3).  Bits sent: D 128, E1, E2 65 per element each (256 and 129 over
+        Z_2^128), the single bits in whole bytes.
+        """
+        import tensorflow as tf
+
+        s = party.site("exp_prime", self, dealer=x.dealer)
+        limbs = x.limbs
+        shape = tf.shape(x.any, out_type=tf.int64)
+        n = tf.reshape(tf.size(x.any, out_type=tf.int64) // limbs, [1])
+        m = None
+
+        def wide(bit: tf.Tensor) -> tf.Tensor:
+            """0 and 1 per element as ring elements in x's shape."""
+            if limbs == 2:
+                bit = tf.stack([bit, tf.zeros_like(bit)], axis=-1)
+            return tf.reshape(bit, shape)
+
+        def low_bit(words: tf.Tensor) -> tf.Tensor:
+            return tf.bitwise.bitwise_and(words, tf.constant(1, tf.int64))
+
+        if s.is_dealer:
+            exp_one_round.deal_factor(s, self, x, "prime", self.point)
+            a, b = (low_bit(s.mask(key, 1, n)) for key in (K1, K2))
+            s.deal(wide(a * b), shape, tensor=2, slot=2, limbs=limbs)
+        else:
+            y, below = exp_one_round.share_of_product(s, self, x, "prime", n * limbs, self.point)
+            ab = s.deal(None, shape, tensor=2, slot=2, limbs=limbs)
+            own = s.apply_mask(below, s.own_key, 1, "xor")
+            s.send(ops.module().tfe_bench_pack_words(x=own, width=1), s.other, slot=1)
+            got = s.recv((n + 7) // 8, s.other, slot=1, dtype=tf.uint8)
+            other = ops.module().tfe_bench_unpack_words(packed=got, n=n[0], width=1)
+            own = low_bit(own)
+            # c = o + (1 - 2 o) a at its owner; c1 c2 = o1 o2 + o2 s1 a + o1 s2 b + s1 s2 a b,
+            # and o2 s1 a = o2 (c1 - o1).
+            linear = other * (below - own) + (own * other if s.is_e2 else 0)
+            sign = own + other - 2 * own * other  # s1 s2 = 1 - 2 (o1 ^ o2)
+            both = ring.plus(_ring(linear, shape, limbs), ring.signed(wide(sign), ab, limbs), limbs)
+            top = 1 << (self.q - self.drop)  # p / 2^t, rounded up
+            y = ring.plus(y, ring.times(both, ring.constant(top, limbs), limbs), limbs)
+            if s.is_e2:
+                y = ring.minus(y, ring.constant(top, limbs), limbs)
+            m = s.open_mask(y, tensor=3, slot=3, limbs=limbs)
+        l1, l2 = s.new_mask(shape, tensor=3)
+        return Shared(m, l1, l2, x.dealer, self.fractional_bits, limbs)
+
+
+def _ring(small: object, shape: object, limbs: int) -> object:
+    """Small signed numbers as ring elements in a shape."""
+    import tensorflow as tf
+
+    if limbs == 2:
+        sign = tf.bitwise.right_shift(small, tf.constant(63, tf.int64))
+        small = tf.stack([small, sign], axis=-1)
+    return tf.reshape(small, shape)
+
+
+def plan(ring_bits: int, fractional_bits: int, softmax: bool = False) -> Prime:
+    """Parameters for a ring and a scale.
+
+    Over Z_2^128 those of SPU: p = 2^127 - 1, 23-bit mantissas, x from -31.8 to 22.1; for softmax
+    from -54.0 to 0.  Over Z_2^64, p = 2^61 - 1 and 12-bit mantissas: x from -13.1 to 10.3, at
+    f = 16 with a wrap probability of 2^-30; for softmax 16 bits, from -18.0 to 0.
+
+    Raises:
+        UsageError: too many fractional bits.
+    """
+    most = 20 if ring_bits == 64 else 61
+    if not 0 < fractional_bits <= most:
+        raise UsageError(
+            f"The prime exponential over Z_2^{ring_bits} has 1 to {most} fractional bits. "
+            f"Received: {fractional_bits}."
+        )
+    if ring_bits == 128:
+        return Prime(128, fractional_bits, 127, 24, 23, 79 if softmax else 47)
+    extra = min(13, 29 - fractional_bits)
+    if softmax:
+        return Prime(64, fractional_bits, 61, extra, 16, 27)
+    return Prime(64, fractional_bits, 61, extra, 12, 20)

@@ -1,0 +1,80 @@
+"""A bit times an exponential in one round: b e^x, whatever x is where b = 0.
+
+With b = o ^ beta and e^x = A B as in exp_one_round.py (A = exp(-lam) known to D, B = exp(m) to the
+evaluators), b e^x = A[o] B with A[0] = beta A and A[1] = (1 - beta) A.  D deals both, and the
+evaluators take the one that o says: a comparison's bit costs no round after the exponential, and
+the argument need not be brought into the exponential's range first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions import exp_one_round
+from tfe_bench.protocols.ring import convert
+from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import K1, Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+
+WORDS = 8  # of dealt material per element
+
+
+def select_exp(party: Party, bits: MaskedBits, x: Shared) -> Shared:
+    """b e^x for bits in the row-major order of x's elements, at x's scale over Z_2^64.
+
+    Args:
+        x: where b = 1, from `range_low` to 0 (a little more does no harm); else anything.
+
+    Off by a factor of 1 +- 2^-29 and 1 ulp; 0 exactly where b = 0.  Wrong with a probability of
+    2^-40 per element at most, as the one-round exponential.
+    Rounds: 1 (cold 2).  Bits sent: `select_exp_cost`.
+    Raises:
+        UsageError: bits and x of different dealers or numbers, another ring, 31 or more fractional
+            bits.
+    """
+    import tensorflow as tf
+
+    convert.check_inject("select_exp", bits, x)
+    if x.limbs != 1 or x.ring_bits != 64:
+        raise UsageError(f"select_exp works over Z_2^64. Received: {x!r}.")
+    form = exp_one_round.plan(64, x.fractional_bits, softmax=True)
+    s = party.site("select_exp", form, dealer=x.dealer)
+    attributes = {
+        "call": s.ctx,
+        "site": s.number,
+        "tensor": 0,
+        "dealer": s.dealer,
+        "key": K1,
+        "factor": exp_one_round.word(form.factor),
+        "offset": form.offset,
+        "mantissa": form.mantissa,
+        "drop": form.drop,
+    }
+    m = None
+    if s.is_dealer:
+        message = ops.module().tfe_bench_exp_select_deal(
+            beta=bits.beta, l1=x.l1, l2=x.l2, **attributes
+        )
+        s.send(message, s.e2, 0, run_ahead=True)
+    else:
+        dealt = tf.zeros([0], tf.int64)
+        if s.is_e2:
+            dealt = s.recv(sizes.vector(WORDS * sizes.size(x.m)), s.d, 0)
+        y = ops.module().tfe_bench_exp_select_share(
+            opened=bits.opened, m=x.m, dealt=dealt, second=s.is_e2, **attributes
+        )
+        m = s.open_mask(y, tensor=1, slot=1)
+    l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), tensor=1)
+    return replace(x, m=m, l1=l1, l2=l2)
+
+
+def range_low(fractional_bits: int) -> float:
+    """Least x where b = 1: about -107."""
+    return exp_one_round.plan(64, fractional_bits, softmax=True).low
+
+
+def select_exp_cost(n: int) -> Cost:
+    """Cost of `select_exp` for n elements."""
+    return Cost(dealer=64 * WORDS * n, e1=64 * n, e2=64 * n, rounds=1, cold=2)

@@ -1,0 +1,121 @@
+"""The exponential as (1 + x / 2^k)^(2^k): k squarings.
+
+Over Z_2^64 the start is exact: 1 + x / 2^k with k more fractional bits is a shift of the point.
+Over Z_2^128, where those bits would cost a round, x is truncated by k bits without one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions.exp_one_round import FAILURE_BITS, LN2, MARGIN
+from tfe_bench.protocols.ring import wide_arithmetic as ring
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+
+@dataclass(frozen=True)
+class Taylor:
+    """Parameters of the Taylor form; all public.
+
+    Attributes:
+        iterations: k, the number of squarings.
+    """
+
+    ring_bits: int
+    fractional_bits: int
+    iterations: int
+
+    @property
+    def low(self) -> float:
+        """Least x: there the approximation is 0, and below it grows again."""
+        return -(2.0**self.iterations)
+
+    @property
+    def high(self) -> float:
+        """Greatest x: the last square, of 2 f fractional bits, stays below 2^(l - 2)."""
+        return (self.ring_bits - 2 - 2 * self.fractional_bits) * LN2 - MARGIN
+
+    @property
+    def extra(self) -> int:
+        """Fractional bits of the start, more than f."""
+        return self.iterations if self.ring_bits == 64 else 0
+
+    def squares(self) -> list[tuple[int, float]]:
+        """By squaring: bits to drop, and log2 of the greatest square in units of its last bit."""
+        f, k, more = self.fractional_bits, self.iterations, 2 * self.extra
+        first = 2 * f + more + 2 * math.log2(1 + max(self.high, 0) / 2**k)
+        rest = [2 * f + self.high / LN2 / 2 ** (k - j) for j in range(2, k + 1)]
+        return [(f + more, first), *((f, bits) for bits in rest)]
+
+    def kinds(self) -> list[tuple[int, str]]:
+        """By squaring: bits to drop, and how; one round less where failures stay below 2^-40."""
+        rare = self.ring_bits - FAILURE_BITS
+        return [(f, "probable" if bits <= rare else "safe") for f, bits in self.squares()]
+
+    @property
+    def failure(self) -> float:
+        """Sum over the "probable" truncations of |value| / 2^l."""
+        pairs = zip(self.squares(), self.kinds(), strict=True)
+        bits = [b for (_, b), (_, kind) in pairs if kind != "safe"]
+        if self.ring_bits == 128:
+            bits.append(self.fractional_bits + self.iterations)
+        return float(sum(2.0 ** (b - self.ring_bits) for b in bits))
+
+    def cost(self, n: int) -> Cost:
+        """k products and truncations, over Z_2^128 one truncation more."""
+        total = Cost(0, 0, 0, 0, 0)
+        if self.ring_bits == 128:
+            total = ring.truncate_cost(n, self.iterations, "probable", 128)
+        for f, kind in self.kinds():
+            total = total.then(ring.mul_cost(n, self.ring_bits))
+            total = total.then(ring.truncate_cost(n, f, kind, self.ring_bits))
+        return total
+
+    def run(self, party: Party, x: Shared) -> Shared:
+        """e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
+
+        Error: relative x^2 / 2^(k+1) below the truth, and 3 2^(k - f) max(1, e^x).
+        Truncation: over Z_2^64 "safe", which never fails, 2 rounds a squaring.  Over Z_2^128
+        "probable", 1 round, but for the last squarings, where e^x 2^(2f) nears the ring: with
+        f = 40 the last three.
+        Rounds: `cost` (k = 8: 16 at f = 16, 11 at f = 40).
+        """
+        f, k = self.fractional_bits, self.iterations
+        y = x if x.limbs == 1 else ring.truncate(party, x, k, "probable")
+        y = ring.add_constant(y, 1 << (f + self.extra))
+        for drop, kind in self.kinds():
+            y = ring.truncate(party, ring.mul(party, y, y), drop, kind)
+        return Shared(y.m, y.l1, y.l2, x.dealer, f, x.limbs)
+
+
+def plan(ring_bits: int, fractional_bits: int, iterations: int = 8) -> Taylor:
+    """Parameters for a ring, a scale and k.
+
+    Raises:
+        UsageError: the square of a number of f + k fractional bits does not fit the ring.
+    """
+    f, k = fractional_bits, iterations
+    if k < 1 or f < 1:
+        raise UsageError(
+            "The Taylor exponential wants at least 1 iteration and 1 fractional bit. "
+            f"Received: {k} and {f}."
+        )
+    found = Taylor(ring_bits, f, k)
+    most = 48 if ring_bits == 64 else ring.MOST_DROPPED
+    if k > most or found.squares()[0][0] > most or found.high <= 1:
+        raise _too_large(ring_bits, f, k)
+    if found.squares()[0][1] >= ring_bits - 2:
+        raise _too_large(ring_bits, f, k)
+    return found
+
+
+def _too_large(ring_bits: int, f: int, k: int) -> UsageError:
+    rule = "f + k <= 30 and f + 2 k <= 48" if ring_bits == 64 else "f <= 61 and k <= 63"
+    return UsageError(
+        f"The Taylor exponential over Z_2^{ring_bits} wants {rule}. "
+        f"Received: f = {f} fractional bits and k = {k} iterations. Lower one of them."
+    )

@@ -1,0 +1,77 @@
+"""The natural logarithm over the whole positive range of the ring.
+
+ln(c 2^e) = ln(c) + e ln(2): a polynomial of c and, linear in the same evaluation, of e.
+"""
+
+from __future__ import annotations
+
+import decimal
+import functools
+from dataclasses import dataclass
+from decimal import Decimal
+
+from tfe_bench.protocols.functions import approximation, normalize, normalize_plan, polynomial
+from tfe_bench.protocols.functions.reciprocal import PRECISION, check_fractional
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+
+@dataclass(frozen=True)
+class _Log:
+    scheme: normalize_plan.Scheme
+    exponent: normalize_plan.Table
+    plan: polynomial.Plan
+    center: int
+
+
+@functools.cache
+def _log(f: int, bits: int, precision: int | None) -> _Log:
+    check_fractional("log", f)
+    if precision is None:
+        precision = min(PRECISION, max(f + 2, normalize_plan.PRECISIONS.start))
+    scheme = normalize_plan.scheme(bits, precision)
+    found = approximation.approximate(
+        approximation.log,
+        scheme.low,
+        scheme.high,
+        scheme.units,
+        approximation.tolerance(precision),
+        relative=False,
+    )
+    more = max(0, f + 3 - found.scale)
+    scale = found.scale + more
+    with decimal.localcontext(approximation.DIGITS):
+        ln2 = int((Decimal(2).ln() * Decimal(2) ** scale).to_integral_value())
+    exponents = [[-s.shift for s in stage.segments] for stage in scheme.stages]
+    exponents[0] = [e + scheme.top - f for e in exponents[0]]
+    table = normalize_plan.table(exponents, additive=True)
+    coefficients = {(i, 0): a << more for i, a in enumerate(found.coefficients)}
+    coefficients[0, 1] = ln2
+    plan = polynomial.plan((found.limit.bit_length() + 1, table.bits + 1), coefficients, scale - f)
+    return _Log(scheme, table, plan, found.center)
+
+
+def log(party: Party, x: Shared, bits: int = 62, precision: int | None = None) -> Shared:
+    """ln(x) for x > 0, at x's scale; -f ln(2), the logarithm of one ulp, for x <= 0.
+
+    Args:
+        x: ring element 0 < X < 2^bits; zero and negative values above -2^bits count as one
+            ulp; others give garbage.
+        bits: a bound that is known saves comparisons.
+        precision: 6 to 20 (more where it fits 256 bits); f + 2, and 20 at most, unless given.
+
+    Off by 2^-precision (absolute) and 1.1 ulp at most.
+    Rounds: 8 (4 for bits <= 12), cold one more.  Bits sent: `log_cost`.
+    """
+    p = _log(x.fractional_bits, bits, precision)
+    c, exponent = normalize.normalize(party, x, p.scheme, p.center, p.exponent)
+    return polynomial.evaluate(party, "log", p.plan, [c, exponent], x.fractional_bits)
+
+
+def log_cost(n: int, f: int, bits: int = 62, precision: int | None = None) -> Cost:
+    """Cost of `log` for n elements with f fractional bits."""
+    p = _log(f, bits, precision)
+    return normalize.normalize_cost(n, p.scheme, p.exponent).then(
+        polynomial.evaluate_cost(n, p.plan)
+    )

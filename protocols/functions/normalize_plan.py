@@ -1,0 +1,205 @@
+"""How a private value is normalised: the cuts, the segments and their constants, all public."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import compare
+from tfe_bench.protocols.session.cost import Cost, words
+
+RING = 64
+MAX_MAGNITUDE = 62
+# A value within 2^-RESOLUTION below a cut may count as above it.
+RESOLUTION = 5
+GROUP = 8  # octaves
+# Up to so many octaves one stage is cheaper than two.
+ONE_STAGE = 12
+PRECISIONS = range(6, 23)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One comparison [x < at].
+
+    Attributes:
+        drop: bits that both sides lose first.
+        bits: of the comparison then.
+    """
+
+    at: int
+    drop: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What becomes of x between two cuts: sign * x * 2^shift (rounded if negative) + constant."""
+
+    sign: int
+    shift: int
+    constant: int = 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One set of cuts (ascending), and a segment below, between and above them.
+
+    Attributes:
+        openings: of the comparisons.
+        width: the result is opened mod 2^width.
+    """
+
+    cuts: tuple[Cut, ...]
+    segments: tuple[Segment, ...]
+    openings: int
+    width: int
+
+    def cost(self, n: int) -> Cost:
+        """Of the comparisons and of opening their bits."""
+        each = [compare.msb_cost(n, c.bits, self.openings, absorb=False) for c in self.cuts]
+        opened = 64 * words(n) * len(each)
+        return Cost(
+            dealer=sum(c.dealer for c in each),
+            e1=sum(c.e1 for c in each) + opened,
+            e2=sum(c.e2 for c in each) + opened,
+            rounds=self.openings + 1,
+            cold=self.openings + 2,
+        )
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How x is normalised.
+
+    Attributes:
+        stages: one or two; the last one's segments are single octaves.
+        top: c = 1 is 2^top in the last stage's result.
+        units: c is opened with so many fractional bits.
+        low, high: bounds on c.
+        most: of the shifts that take an x to c, the largest one that occurs.
+    """
+
+    stages: tuple[Stage, ...]
+    top: int
+    units: int
+    low: Decimal
+    high: Decimal
+    most: int
+
+    @property
+    def rounds(self) -> int:
+        """Until c is open."""
+        return sum(stage.openings + 2 for stage in self.stages)
+
+
+def _octaves(top: int, count: int, to: int, clamp: bool) -> Stage:
+    """Single octaves up to 2^top, which becomes 2^to; x < 1 apart if clamp."""
+    cuts = [_cut(top - count + i, top, clamp) for i in range(1, count)]
+    segments = [Segment(1, to - (top - count + i)) for i in range(1, count + 1)]
+    if clamp:
+        cuts.insert(0, Cut(1, 0, top + 1))
+        segments.insert(0, Segment(0, segments[0].shift, 1 << segments[0].shift))
+    return Stage(tuple(cuts), tuple(segments), 1, to + 2)
+
+
+def _cut(power: int, top: int, negative: bool) -> Cut:
+    """[x < 2^power] for x < 2^top and, if negative, x > -2^top; else x >= 0."""
+    drop = max(0, power - RESOLUTION)
+    return Cut(1 << power, drop, top - drop + 1 + negative)
+
+
+def scheme(bits: int, precision: int, signed: bool = False, lowest: int = 0) -> Scheme:
+    """The scheme for 0 < x < 2^bits, or 0 < |x| < 2^bits if signed.
+
+    Args:
+        precision: c is off by a factor of 1 +- 0.35 * 2^-precision at most.
+        lowest: x >= 2^lowest is known (then x is not compared with 1).
+
+    Raises:
+        UsageError: bits outside 2..62, precision outside 6..22.
+    """
+    if not 2 <= bits <= MAX_MAGNITUDE or precision not in PRECISIONS:
+        raise UsageError(
+            f"Magnitudes have 2 to {MAX_MAGNITUDE} bits and precisions {PRECISIONS.start} to "
+            f"{PRECISIONS.stop - 1}. Received: bits={bits}, precision={precision}."
+        )
+    units = precision + 3
+    fuzz = Decimal(2) ** -(precision + 2)
+    low = (1 - Decimal(2) ** -RESOLUTION) / 2 - fuzz
+    count = bits - lowest
+    if count <= ONE_STAGE and not signed:
+        top = max(bits, units)
+        stage = _octaves(bits, count, top, lowest == 0)
+        return Scheme((stage,), top, units, low, 1 + fuzz, top - lowest - 1)
+    top = precision + GROUP + 6
+    groups = -(-count // GROUP)
+    tops = [bits - GROUP * (groups - 1 - g) for g in range(groups)]
+    cuts = [_cut(t, bits, lowest == 0) for t in tops[:-1]]
+    segments = [Segment(1, top - t) for t in tops]
+    if lowest == 0:
+        cuts.insert(0, Cut(1, 0, bits + 1 + signed))
+        segments.insert(0, Segment(0, segments[0].shift, 1 << segments[0].shift))
+    if signed:
+        # -x > cut - 2^drop, so that here too it is the larger magnitudes that may come early
+        mirrored = [Cut((1 << c.drop) - c.at, c.drop, c.bits) for c in cuts[::-1]]
+        cuts = [*mirrored, *cuts]
+        segments = [*(replace(s, sign=-s.sign) for s in segments[:0:-1]), *segments]
+    coarse = Stage(tuple(cuts), tuple(segments), 2, top + 2)
+    fine = _octaves(top, GROUP, top, False)
+    # The lowest group may have fewer octaves.  Where its x is rounded it may count as lower still.
+    most = top - lowest - 1 + (tops[0] > top)
+    return Scheme((coarse, fine), top, units, low, 1 + fuzz, most)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Constants by segment whose product (or sum) over the stages accompanies c.
+
+    Attributes:
+        stages: for each stage a constant for each segment.
+        additive: sum them, instead of multiplying.
+        drop: bits dropped when the result is opened.
+        bits: the result is below 2^bits in magnitude, and opened mod 2^(bits + 2).
+    """
+
+    stages: tuple[tuple[int, ...], ...]
+    additive: bool
+    drop: int
+    bits: int
+
+    @property
+    def width(self) -> int:
+        """The sums are right mod 2^width."""
+        return self.bits + 2 + self.drop
+
+
+def table(
+    stages: Sequence[Sequence[int]],
+    drop: int = 0,
+    additive: bool = False,
+    largest: int | None = None,
+) -> Table:
+    """A table and the bits it takes.
+
+    Args:
+        largest: of the products that occur, where that is known.
+
+    Raises:
+        UsageError: the products do not fit 63 bits.
+    """
+    most = [max(abs(v) for v in values) for values in stages]
+    if largest is None:
+        largest = sum(most) if additive else most[0] * (most[1] if len(most) > 1 else 1)
+    found = Table(tuple(tuple(v) for v in stages), additive, drop, (largest >> drop).bit_length())
+    # the rounding may add a unit to a largest value that is all ones
+    if (largest + (1 << drop) - 1) >> drop >= 1 << found.bits:
+        found = replace(found, bits=found.bits + 1)
+    if found.width >= RING:
+        raise UsageError(
+            f"A scale factor takes {found.width} bits. Received: parameters for which it does not "
+            "fit 63. Use fewer fractional bits, a lower precision or a smaller range."
+        )
+    return found

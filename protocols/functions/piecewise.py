@@ -1,0 +1,268 @@
+"""Piecewise linear functions of a private value in three rounds; the logistic function.
+
+All public knots are compared at once, so that with b_i = [x < knot_i] and pieces a_i x + c_i
+
+    y = c_last + sum_i b_i ((a_i - a_(i+1)) x + c_i - c_(i+1))
+
+is one sum of injections, opened once.  x loses the bits that do not matter without a message, which
+leaves it in a ring 2^k below 2^64, and the injection carries it back (convert.inject_shares with
+extend_ring): so x may come as a product has left it, or from a small ring.  Slopes are integers in
+units of 2^-(RESULT_BITS - X_BITS): nothing has to be truncated.  The pieces need not meet: with
+constants of their own, a slope's rounding counts by half of its piece's length only.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from decimal import Decimal, localcontext
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions import normalize
+from tfe_bench.protocols.functions.exp_one_round import word
+from tfe_bench.protocols.ring import compare, convert
+from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+RESULT_BITS = 20  # fractional
+X_BITS = 11  # fractional bits that x keeps
+COMPARED_BITS = 9  # and those that comparisons see
+KNOT_BITS = 6  # knots are multiples of 2^-KNOT_BITS
+RING = 64
+_SLOPE_BITS = RESULT_BITS - X_BITS
+_TABLE_BITS = 40
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A piecewise linear function, all of it public; flat above the last knot.
+
+    Attributes:
+        knots: ascending, in units of 2^-KNOT_BITS.
+        slopes: of the pieces, one more than knots, in units of 2^-(RESULT_BITS - X_BITS); the last
+            one is 0.
+        constants: in units of 2^-RESULT_BITS.
+        error: largest distance from the function, for x as it is and on a fine grid.
+    """
+
+    knots: tuple[int, ...]
+    slopes: tuple[int, ...]
+    constants: tuple[int, ...]
+    error: float
+
+    @property
+    def reach(self) -> int:
+        """Bits that the largest knot takes before the point."""
+        return (max(map(abs, self.knots)) >> KNOT_BITS).bit_length()
+
+
+def fit(
+    function: Callable[[Decimal], Decimal],
+    low: int,
+    high: int,
+    below: int,
+    above: int,
+    tolerance: Decimal,
+) -> Pieces:
+    """Pieces of a function on [low, high], each as long as the tolerance lets it be.
+
+    Args:
+        low, high: integers; outside of them it is the constants below and above.
+        tolerance: of a piece on a grid of 2^-KNOT_BITS.
+
+    Integers and decimals only: the parties must come to the same pieces.
+    """
+    unit = 1 << KNOT_BITS
+    first, last = low * unit, high * unit
+    with localcontext() as context:
+        context.prec = 40
+        table = {
+            i: int((function(Decimal(i) / unit) * (1 << _TABLE_BITS)).to_integral_value())
+            for i in range(first, last + 1)
+        }
+        allowed = int(tolerance * (1 << _TABLE_BITS))
+    down = _TABLE_BITS - RESULT_BITS
+    knots, slopes, constants = [first], [0], [below << RESULT_BITS]
+    worst = max(
+        abs(table[first] - (below << _TABLE_BITS)), abs(table[last] - (above << _TABLE_BITS))
+    )
+
+    def piece(a: int, b: int) -> tuple[int, int, int]:
+        """Slope, constant and error on [a, b]."""
+        rise = (table[b] - table[a]) * unit
+        slope = _rounded(rise << _SLOPE_BITS, (b - a) << _TABLE_BITS)
+        scaled = _TABLE_BITS - _SLOPE_BITS - KNOT_BITS
+        rest = [table[i] - (slope * i << scaled) for i in range(a, b + 1)]
+        constant = _rounded(max(rest) + min(rest), 2 << down)
+        at = constant << down
+        return slope, constant, max(max(rest) - at, at - min(rest))
+
+    start = first
+    while start < last:
+        end, found = start + 1, piece(start, start + 1)
+        while end < last:
+            longer = piece(start, end + 1)
+            if longer[2] > allowed:
+                break
+            end, found = end + 1, longer
+        slopes.append(found[0])
+        constants.append(found[1])
+        knots.append(end)
+        worst = max(worst, found[2])
+        start = end
+    slopes.append(0)
+    constants.append(above << RESULT_BITS)
+    return Pieces(tuple(knots), tuple(slopes), tuple(constants), worst / 2**_TABLE_BITS)
+
+
+def _rounded(a: int, b: int) -> int:
+    """a / b to the nearest integer, b > 0."""
+    return (2 * a + b) // (2 * b)
+
+
+def _rings(ring: int, f: int, bits: int | None) -> tuple[int, int]:
+    """Width of the comparisons, and ring of x with X_BITS."""
+    width = ring - (f - COMPARED_BITS)
+    if bits is not None:
+        width = min(width, bits - (16 - COMPARED_BITS))
+    return width, ring - (f - X_BITS)
+
+
+def _openings(width: int) -> int:
+    return 1 if width <= compare.MOST_AT_ONCE else 2
+
+
+def _check(name: str, x: Any, pieces: Pieces, bits: int | None) -> None:
+    if not isinstance(x, Shared):
+        raise UsageError(f"{name} wants a private tensor. Received: {type(x).__name__}.")
+    if x.limbs != 1 or not X_BITS < x.fractional_bits <= 44:
+        raise UsageError(
+            f"{name} wants a value of Z_2^64 or a smaller ring with {X_BITS + 1} to 44 fractional "
+            f"bits. Received: {x!r}."
+        )
+    width, ring = _rings(x.ring_bits, x.fractional_bits, bits)
+    least = pieces.reach + 3
+    if width < COMPARED_BITS + least or ring < X_BITS + least:
+        raise UsageError(
+            f"{name} wants a ring with {least} bits before the point at least. Received: {x!r}, "
+            f"compared with bits={bits}."
+        )
+    if x.shape.rank is None or None in x.shape.as_list():
+        raise UsageError(f"{name} wants a known shape. Received: {x.shape}.")
+
+
+def evaluate(
+    party: Party, name: str, x: Shared, pieces: Pieces, bits: int | None = compare.LAYER_BITS
+) -> Shared:
+    """The function of x, with RESULT_BITS fractional bits over Z_2^64.
+
+    Args:
+        x: with 12 to 44 fractional bits, over Z_2^64 or in a small ring Z_2^k as
+            relu.truncated_product leaves it; as a real below 2^(k-2) / 2^f and, where it is
+            compared, below half of the comparison's range less the largest knot.
+        bits: of a comparison at 16 fractional bits, as elsewhere; None: the whole ring.
+
+    Off by pieces.error, by the slope times 1.5 * 2^-X_BITS for the rounding of x, whose mean is 0,
+    and by what a neighbouring piece is off 2^-8 beyond its end.
+    Rounds: 3 (cold 4), and one more where more than 49 bits are compared (bits over 56).
+    Bits sent: `evaluate_cost`.
+    Raises:
+        UsageError: another scale, or too small a ring.
+    """
+    import tensorflow as tf
+
+    _check(name, x, pieces, bits)
+    f, shape = x.fractional_bits, x.shape.as_list()
+    flat = x.map(lambda a: tf.reshape(a, [1, -1]))
+    count = len(pieces.knots)
+    n = int(flat.shape[1])
+    width, ring = _rings(x.ring_bits, f, bits)
+
+    def every(value: Shared) -> Shared:
+        return value.map(lambda a: tf.tile(a, [count, 1]))
+
+    compared = every(normalize.shifted(flat, COMPARED_BITS - f))
+    if compared.m is not None:
+        knots = [k << (COMPARED_BITS - KNOT_BITS) for k in pieces.knots]
+        compared = replace(compared, m=compared.m - tf.constant(knots, tf.int64)[:, None])
+    below = convert.open_bits(party, compare.msb(party, compared, width, _openings(width)))
+    # x without its lowest bits, half a unit taken off for the mean, and at least 0
+    lift = 1 << (ring - 2)
+    if flat.m is not None:
+        flat = replace(flat, m=flat.m - (1 << (f - X_BITS - 1)))
+    kept = normalize.shifted(flat, X_BITS - f)
+    if kept.m is not None:
+        kept = replace(kept, m=kept.m + lift)
+    steps = [a - b for a, b in itertools.pairwise(pieces.slopes)]
+    moves = [a - b for a, b in itertools.pairwise(pieces.constants)]
+    s = party.site(name, pieces, f, width, ring, dealer=x.dealer)
+    products = convert.inject_shares(s, below, every(kept), 0, 0, extend_ring=True)
+    ones = convert.b2a_shares(s, below, tf.constant([count, n], tf.int64), 5, 1)
+    m = None
+    if not s.is_dealer:
+        by_slope = tf.constant(steps, tf.int64)[:, None]
+        by_one = [word(c - a * lift) for a, c in zip(steps, moves, strict=True)]
+        terms = products * by_slope + ones * tf.constant(by_one, tf.int64)[:, None]
+        m = s.open_mask(tf.reduce_sum(terms, axis=0), 6, 2) + pieces.constants[-1]
+    l1, l2 = s.new_mask(tf.constant([n], tf.int64), 6)
+    y = Shared(m, l1, l2, x.dealer, RESULT_BITS)
+    return y.map(lambda a: tf.reshape(a, shape))
+
+
+def evaluate_cost(
+    n: int, pieces: Pieces, f: int, ring_bits: int = RING, bits: int | None = compare.LAYER_BITS
+) -> Cost:
+    """Cost of `evaluate` for n elements of Z_2^ring_bits with f fractional bits."""
+    width, ring = _rings(ring_bits, f, bits)
+    each = n * len(pieces.knots)
+    dealt = 192 * each + 3 * packed(each, RING - ring)
+    return (
+        compare.msb_cost(each, width, _openings(width))
+        .then(convert.open_bits_cost(each))
+        .then(Cost(dealt, 64 * n, 64 * n, 1, 2))
+    )
+
+
+# ---- the logistic function
+
+EDGE = 8
+_TOLERANCE = Decimal(2) ** -12
+
+
+def _sigmoid(x: Decimal) -> Decimal:
+    return 1 / (1 + (-x).exp())
+
+
+@functools.cache
+def logistic_pieces() -> Pieces:
+    """The pieces of `logistic`."""
+    return fit(_sigmoid, -EDGE, EDGE, 0, 1, _TOLERANCE)
+
+
+def logistic(party: Party, z: Shared, *, bits: int | None = compare.LAYER_BITS) -> Shared:
+    """1 / (1 + e^-z) with RESULT_BITS fractional bits over Z_2^64, for the gradient of a logit.
+
+    0 below -EDGE and 1 from EDGE on, exactly.
+
+    Args:
+        z: over Z_2^64 or in a small ring Z_2^k, with 12 to 44 fractional bits; |z| < 2^(k-2) / 2^f
+            (2^12 for 30 bits at 16) and |z| < 2^14 - 8 with the default bits.
+        bits: of a comparison at 16 fractional bits; None: the whole ring.
+
+    Off by less than 2^-10.5.
+    Rounds: 3 (cold 4).  Bits sent: `logistic_cost`.
+    Raises:
+        UsageError: another scale, or too small a ring.
+    """
+    return evaluate(party, "logistic", z, logistic_pieces(), bits)
+
+
+def logistic_cost(
+    n: int, f: int = 16, ring_bits: int = RING, bits: int | None = compare.LAYER_BITS
+) -> Cost:
+    """Cost of `logistic` for n elements of Z_2^ring_bits with f fractional bits."""
+    return evaluate_cost(n, logistic_pieces(), f, ring_bits, bits)

@@ -1,0 +1,282 @@
+"""Polynomials of private values in one round, without a failure event.
+
+A masked value that is known to be small is, as an *integer*, a difference of something the
+evaluators know and something the dealer knows: |x| < 2^(k-2) masked mod 2^k is x = M + N_b with M
+and the bit b public to E1 and E2, and N_0, N_1 known to D.  Hence
+
+    p(x) = sum_j Q_j(M) N_b^j,   Q_j = p^(j) / j!  public to E1, E2,
+
+and D deals additive shares mod 2^L of both N_0^j and N_1^j, of which the evaluators take the b-th.
+They so hold z1 + z2 = p(x) mod 2^L exactly, and floor(z1 / 2^t), ceil(z2 / 2^t) are shares of a
+stochastic rounding of p(x) / 2^t mod 2^(L-t) (truncation T4): one opening.  Where Q_j(M) is small
+D rounds the low bits of N^j away and deals a narrower field.  The same works for several values:
+then D deals the products of their powers.
+
+The masked value's top bit decides which of two integers the mask is, as in the ring extension of
+a ReLU's input; dealt powers of a mask generalise ABY2.0's multi-input products (Patra et al.,
+USENIX Security 2021).  The combination is this project's.
+
+Whoever learns a *result* learns a comparison of its dropped bits (docs/threat_model.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import truncation
+from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.party import K1, Party, Site
+from tfe_bench.protocols.session.sharing import Shared
+
+RING = 64
+MAX_MODULUS = 256
+MAX_BITS = 62  # of a factor's ring
+# D's rounding of the dealt powers is off by 2^-SLACK ulp of the result at most, all together.
+SLACK = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One polynomial in ring units: what is public about an evaluation.
+
+    Attributes:
+        bits: k of each factor, |x| < 2^(k-2).
+        degrees: of each factor.
+        coefficients: integers, the last factor's exponent fastest.
+        drop: t, the bits dropped from the result.
+        modulus_bits: L.
+        widths: bits of the field that deals a product of powers, 0 for one that is not needed.
+        out_bits: the result lives in Z_2^out_bits.
+    """
+
+    bits: tuple[int, ...]
+    degrees: tuple[int, ...]
+    coefficients: tuple[int, ...]
+    drop: int
+    modulus_bits: int
+    widths: tuple[int, ...]
+    out_bits: int
+
+    @property
+    def dealt(self) -> int:
+        """Bits of material per element."""
+        exponents = itertools.product(*(range(d + 1) for d in self.degrees))
+        return sum(
+            w << sum(e > 0 for e in exponent)
+            for w, exponent in zip(self.widths, exponents, strict=True)
+        )
+
+    @property
+    def words(self) -> int:
+        """Words of material per element."""
+        return -(-self.dealt // 64)
+
+    def attributes(self) -> dict[str, Any]:
+        """What both kernels want to know."""
+        return {
+            "bits": list(self.bits),
+            "degrees": list(self.degrees),
+            "widths": list(self.widths),
+            "modulus_bits": self.modulus_bits,
+        }
+
+    def coefficient_words(self) -> list[int]:
+        """The coefficients mod 2^(64 limbs) as signed 64-bit words."""
+        limbs = -(-self.modulus_bits // 64)
+        words = [(a >> (64 * w)) & (2**64 - 1) for a in self.coefficients for w in range(limbs)]
+        return [w - 2**64 if w >> 63 else w for w in words]
+
+
+def plan(
+    bits: Sequence[int],
+    coefficients: Mapping[Any, int],
+    drop: int,
+    out_bits: int = RING,
+    slack: int | None = SLACK,
+) -> Plan:
+    """Works out which fields the dealer sends.
+
+    Args:
+        bits: of each factor: |x| < 2^(bits - 1) in ring units.
+        coefficients: of the integer polynomial, by tuples of exponents.
+        slack: D's rounding is off by 2^-slack ulp at most; None: D rounds nothing.
+
+    Raises:
+        UsageError: the polynomial does not fit 256 bits.
+    """
+    # All of this is integer arithmetic: the parties must come to the same widths.
+    rings = tuple(b + 1 for b in bits)
+    modulus = drop + out_bits
+    degrees = tuple(max(e[i] for e in coefficients) for i in range(len(rings)))
+    if modulus > MAX_MODULUS or drop < 0 or not all(3 <= k <= MAX_BITS for k in rings):
+        raise UsageError(
+            f"A polynomial's values want {MAX_MODULUS} bits at most, and its factors 2 to "
+            f"{MAX_BITS - 1}. Received: {modulus} bits, of factors with {tuple(bits)}. Use fewer "
+            "fractional bits, a lower degree or a smaller range."
+        )
+    every = list(itertools.product(*(range(d + 1) for d in degrees)))
+    bounds = {}
+    for beta in every[1:]:
+        bound = 0  # on |Q_beta(M)| for |M| <= 2^(k-2)
+        for alpha, a in coefficients.items():
+            if all(i >= j for i, j in zip(alpha, beta, strict=True)):
+                ways = math.prod(math.comb(i, j) for i, j in zip(alpha, beta, strict=True))
+                more = sum((k - 2) * (i - j) for k, i, j in zip(rings, alpha, beta, strict=True))
+                bound += abs(a) * ways << more
+        bounds[beta] = bound
+    needed = sum(b > 0 for b in bounds.values())
+    if not needed:
+        raise UsageError("A polynomial depends on its argument. Received: a constant.")
+    widths = [0]
+    for bound in bounds.values():
+        rounded = 0
+        if slack is not None and bound:
+            # bound * 2^(rounded - 1) * needed <= 2^(drop - slack)
+            rounded = max(0, drop - slack - (bound * needed).bit_length() + 1)
+        widths.append(max(1, modulus - rounded) if bound else 0)
+    flat = tuple(coefficients.get(e, 0) for e in every)
+    return Plan(rings, degrees, flat, drop, modulus, tuple(widths), out_bits)
+
+
+def shares(s: Site, p: Plan, factors: Sequence[Shared], tensor: int, slot: int) -> Any:
+    """The evaluators' additive shares of p(factors) / 2^drop, unopened; None at the dealer.
+
+    Right mod 2^out_bits; the rounding is stochastic, the error below 1 + 2^-SLACK ulp.
+
+    Args:
+        factors: of one shape.
+        tensor, slot: number of the dealt mask and of its message.
+
+    Rounds: 0 with D ahead, else 1.  Bits sent: D 64 * p.words per element.
+    """
+    import tensorflow as tf
+
+    named = {**s._named(K1, tensor), **p.attributes()}
+    if s.is_dealer:
+        lam = [x.l1 + x.l2 for x in factors]
+        message = ops.module().tfe_bench_polynomial_deal(lam=lam, **named)
+        s.send(message, s.e2, slot, run_ahead=True)
+        return None
+    n = sizes.size(factors[0].m)
+    dealt = tf.zeros([0, p.words], tf.int64)
+    if s.is_e2:
+        dealt = s.recv(sizes.matrix(n, p.words), s.d, slot)
+    return ops.module().tfe_bench_polynomial_share(
+        dealt=dealt,
+        m=[x.m for x in factors],
+        coefficients=p.coefficient_words(),
+        drop=p.drop,
+        first=s.is_e1,
+        **named,
+    )
+
+
+def check_factors(name: str, p: Plan, factors: Sequence[Shared]) -> None:
+    """Refuses what the lift cannot take.
+
+    Raises:
+        UsageError: factors of different dealers, wide ones, or in too small a ring.
+    """
+    for x, k in zip(factors, p.bits, strict=True):
+        if x.dealer != factors[0].dealer or x.limbs != 1 or x.ring_bits < k:
+            raise UsageError(
+                f"{name} wants factors of one dealer in a ring of 2^{k} or more. Received: {x!r}."
+            )
+
+
+def evaluate(
+    party: Party, name: str, p: Plan, factors: Sequence[Shared], fractional_bits: int
+) -> Shared:
+    """p(factors) / 2^drop in Z_2^out_bits, stochastically rounded.
+
+    Rounds: 1 (cold 2).  Bits sent: `evaluate_cost`.
+    """
+    import tensorflow as tf
+
+    check_factors(name, p, factors)
+    s = party.site(name, p, fractional_bits, dealer=factors[0].dealer)
+    y = shares(s, p, factors, tensor=0, slot=0)
+    shape = tf.shape(factors[0].any, out_type=tf.int64)
+    m = None if s.is_dealer else truncation_open(s, y, 1, 1, p.out_bits)
+    l1, l2 = s.new_mask(shape, tensor=1)
+    bits = 0 if p.out_bits == RING else p.out_bits
+    return Shared(m, l1, l2, factors[0].dealer, fractional_bits, 1, bits)
+
+
+def truncation_open(s: Site, share: Any, tensor: int, slot: int, bits: int) -> Any:
+    """open_mask mod 2^bits."""
+    if bits == RING:
+        return s.open_mask(share, tensor, slot)
+    return truncation.open_mask_short(s, share, tensor, slot, bits)
+
+
+def opened_bits(n: int, bits: int) -> int:
+    """Bits that each evaluator sends to open n values mod 2^bits."""
+    return 64 * n if bits == RING else packed(n, bits)
+
+
+def evaluate_cost(n: int, p: Plan) -> Cost:
+    """Cost of `evaluate` for n elements."""
+    e = opened_bits(n, p.out_bits)
+    return Cost(dealer=64 * n * p.words, e1=e, e2=e, rounds=1, cold=2)
+
+
+def real_plan(coefficients: Sequence[float], bits: int, x_bits: int, f: int) -> Plan:
+    """The plan of `polyval`: x has x_bits fractional bits, the result f."""
+    exact = [Fraction(float(c)) for c in reversed(coefficients)]
+    while len(exact) > 2 and exact[-1] == 0:
+        exact.pop()
+    degree = len(exact) - 1
+    # a_i x^i errs by |x|^i / 2 for each unit of 2^-(scale - i x_bits): an eighth of an ulp in all
+    scale = f + 2 + len(exact).bit_length() + max(degree * (bits - 1), 0)
+    whole = {(i,): round(a * Fraction(2) ** (scale - i * x_bits)) for i, a in enumerate(exact)}
+    return plan((bits,), whole, scale - f)
+
+
+def polyval(
+    party: Party,
+    coefficients: Sequence[float],
+    x: Shared,
+    bits: int,
+    fractional_bits: int | None = None,
+) -> Shared:
+    """p(x) for public real coefficients, the highest power first (as tf.math.polyval).
+
+    Args:
+        x: |x| < 2^(bits - 1) in ring units, that is |v| < 2^(bits - 1 - x.fractional_bits); in a
+            ring of more than 2^bits.  Values outside give garbage, silently.
+        fractional_bits: of the result in Z_2^64 (as x unless given).
+
+    Returns p(x), off by less than 1.2 ulp of the result, where |p(x)| < 2^(63 - fractional_bits).
+    Rounds: 1 (cold 2).  Bits sent: `polyval_cost`; per element D two fields for each power, of 256
+    bits at most and fewer for the high powers; E1, E2 64 each.
+    Raises:
+        UsageError: fewer than two coefficients, one that is not finite, or a polynomial whose exact
+            value does not fit 256 bits (64 + degree * (bits - 1) + a few).
+    """
+    f = x.fractional_bits if fractional_bits is None else fractional_bits
+    _check_coefficients(coefficients)
+    p = real_plan(coefficients, bits, x.fractional_bits, f)
+    return evaluate(party, "polyval", p, [x], f)
+
+
+def _check_coefficients(coefficients: Sequence[float]) -> None:
+    if not 2 <= len(coefficients) <= 25 or not all(math.isfinite(c) for c in coefficients):
+        raise UsageError(
+            "polyval wants 2 to 25 finite coefficients, the highest power first. "
+            f"Received: {list(coefficients)!r}."
+        )
+
+
+def polyval_cost(
+    n: int, coefficients: Sequence[float], bits: int, x_bits: int, f: int | None = None
+) -> Cost:
+    """Cost of `polyval` for n elements with x_bits fractional bits (the result: f, or as many)."""
+    return evaluate_cost(n, real_plan(coefficients, bits, x_bits, x_bits if f is None else f))

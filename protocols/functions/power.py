@@ -1,0 +1,185 @@
+"""x^a for a = -1, -1/2, 1/2: a power of two (or of sqrt 2) times a polynomial of c.
+
+With x = c 2^e in ring units, f(x) = g(c) * 2^(a e + b): `normalize` gives c and, as a table over
+its segments, U = 2^(a e + b); g(c) is one round and the product another.
+"""
+
+from __future__ import annotations
+
+import decimal
+import functools
+import math
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions import (
+    approximation,
+    normalize,
+    normalize_plan,
+    polynomial,
+    product,
+)
+from tfe_bench.protocols.functions.polynomial import Plan
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+# Fractional bits of the powers of sqrt(2), at least.
+LEAST_FINE = 12
+
+
+@dataclass(frozen=True)
+class Mantissa:
+    """g(c) as one round.
+
+    Attributes:
+        center: of c's units.
+        bits: |g(c)| < 2^(bits - 1) in units of 2^-fractional.
+    """
+
+    plan: Plan
+    center: int
+    fractional: int
+    bits: int
+
+
+@functools.cache
+def mantissa(
+    function: approximation.Function,
+    scheme: normalize_plan.Scheme,
+    precision: int,
+    sqrt2: bool = False,
+) -> Mantissa:
+    """The polynomial of c; with sqrt2 it is sqrt(2) g(c).
+
+    Off by a factor of 1 +- 0.65 * 2^-precision at most.
+    """
+    found = approximation.approximate(
+        function, scheme.low, scheme.high, scheme.units, approximation.tolerance(precision)
+    )
+    fractional = precision + 4
+    coefficients = found.coefficients
+    if sqrt2:
+        with decimal.localcontext(approximation.DIGITS):
+            root = Decimal(2).sqrt()
+            coefficients = tuple(int((a * root).to_integral_value()) for a in coefficients)
+    bits = fractional + 3  # below 2.1
+    plan = polynomial.plan(
+        (found.limit.bit_length() + 1,),
+        {(i,): a for i, a in enumerate(coefficients)},
+        found.scale - fractional,
+        bits + 1,
+    )
+    return Mantissa(plan, found.center, fractional, bits)
+
+
+@dataclass(frozen=True)
+class Power:
+    """All that is public about one power."""
+
+    scheme: normalize_plan.Scheme
+    mantissa: Mantissa
+    factor: Factor
+
+    @property
+    def drop(self) -> int:
+        """Fractional bits of g(c) U beyond the result's."""
+        return self.mantissa.fractional + self.factor.bits
+
+
+def power_of_two(exponent: Fraction) -> Fraction:
+    """2^exponent for a multiple of 1/2, to 60 digits: alike on every host."""
+    whole, half = divmod(exponent * 2, 2)
+    root = Fraction(1)
+    if half:
+        with decimal.localcontext(approximation.DIGITS):
+            root = Fraction(Decimal(2).sqrt())
+    return root * Fraction(2) ** int(whole)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """U as a table.
+
+    Attributes:
+        bits: its fractional bits.
+        sqrt2: a factor sqrt(2) is left to the polynomial.
+    """
+
+    table: normalize_plan.Table
+    bits: int
+    sqrt2: bool
+
+
+def factors(
+    scheme: normalize_plan.Scheme,
+    slope: Fraction,
+    offset: Fraction,
+    coarse: int,
+    fine: int,
+    keep: int,
+) -> Factor:
+    """2^(slope * shift + offset) with the shift of x's segments; 0 for x = 0.
+
+    Args:
+        coarse: fractional bits of the first of two stages' constants, if they want so many.
+        fine: fractional bits of the last stage's constants, or what fits 63 bits in all.
+        keep: fractional bits of the product, at most.
+    """
+    first = scheme.stages[0].segments
+    stages = [[(s.sign, slope * s.shift + offset) for s in first]]
+    sqrt2, bits = False, 0
+    if len(scheme.stages) == 2:
+        # The fine constants are 1 or more, the coarse ones whole powers of two.
+        second = [slope * s.shift for s in scheme.stages[1].segments]
+        moved = min(second)
+        sqrt2 = (slope * first[-1].shift + offset + moved).denominator == 2
+        moved -= Fraction(1, 2) if sqrt2 else 0
+        stages = [[(sign, e + moved) for sign, e in stages[0]]]
+        stages.append([(1, e - min(second)) for e in second])
+        bits = min(coarse, max(0, -math.floor(min(e for _, e in stages[0]))))
+    while True:
+        fractional = [bits, fine] if len(stages) == 2 else [fine]
+        values = [
+            [_fixed(sign, e, b) for sign, e in stage]
+            for stage, b in zip(stages, fractional, strict=True)
+        ]
+        kept = min(keep, sum(fractional))
+        largest = None
+        if slope > 0:
+            exponent = slope * scheme.most + offset - (Fraction(1, 2) if sqrt2 else 0)
+            largest = _fixed(1, exponent, sum(fractional)) + 1
+            if len(stages) == 2 and fine:  # what the fine constants' rounding adds
+                largest += max(abs(v) for v in values[0])
+        try:
+            made = normalize_plan.table(values, sum(fractional) - kept, largest=largest)
+            return Factor(made, kept, sqrt2)
+        except UsageError:
+            if fine <= LEAST_FINE:
+                raise
+            fine -= 1
+
+
+def _fixed(sign: int, exponent: Fraction, fractional: int) -> int:
+    return sign * int(power_of_two(exponent + fractional) + Fraction(1, 2)) if sign else 0
+
+
+def power(party: Party, x: Shared, p: Power, fractional_bits: int) -> Shared:
+    """g(c) U. Rounds: p.scheme.rounds + 2 (cold one more)."""
+    u_bits = p.factor.table.bits + 1
+    c, u = normalize.normalize(party, x, p.scheme, p.mantissa.center, p.factor.table)
+    g = polynomial.evaluate(party, "mantissa", p.mantissa.plan, [c], p.mantissa.fractional)
+    y = product.product(party, [(g, p.mantissa.bits), (u, u_bits)], p.drop)
+    return replace(y, fractional_bits=fractional_bits)
+
+
+def power_cost(n: int, p: Power) -> Cost:
+    """Cost of `power` for n elements."""
+    u_bits = p.factor.table.bits + 1
+    return (
+        normalize.normalize_cost(n, p.scheme, p.factor.table)
+        .then(polynomial.evaluate_cost(n, p.mantissa.plan))
+        .then(product.product_cost(n, (p.mantissa.bits, u_bits), p.drop))
+    )

@@ -1,0 +1,300 @@
+"""Reciprocal and division over the whole positive range of the ring.
+
+1 / x = 2^-e g(c) for x = c 2^e (protocols/functions/normalize.py), g a polynomial.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy.typing as npt
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions import (
+    approximation,
+    normalize,
+    normalize_plan,
+    polynomial,
+    power,
+    product,
+)
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+PRECISION = 20
+# A range [low, high] with high <= NARROW * low is one polynomial.
+NARROW = 2.2
+# Bits of the numerator's and the quotient's ring elements: |v| < 2^14 at 16 fractional bits.
+QUOTIENT_BITS = 31
+# Of a division's scale and numerator: its powers of two fit a word.
+MOST_DIVISION_BITS = 54
+
+
+def check_fractional(name: str, f: int) -> None:
+    """Refuses scales that the constants of these functions were not made for."""
+    if not 1 <= f <= 24:
+        raise UsageError(f"{name} wants 1 to 24 fractional bits. Received: {f}.")
+
+
+@functools.cache
+def _power(f: int, bits: int, precision: int, signed: bool, lowest: int) -> power.Power:
+    check_fractional("reciprocal", f)
+    scheme = normalize_plan.scheme(bits, precision, signed, lowest)
+    offset = Fraction(2 * f - scheme.top)
+    # constants below 2^-11 ulp vanish: 2^-12 * 2^7 * 2.1 ulp
+    coarse, fine = (11, 0) if len(scheme.stages) == 2 else (0, 5)
+    factor = power.factors(scheme, Fraction(1), offset, coarse, fine, keep=5)
+    mantissa = power.mantissa(approximation.reciprocal, scheme, precision)
+    return power.Power(scheme, mantissa, factor)
+
+
+def reciprocal(
+    party: Party, x: Shared, bits: int = 62, precision: int = PRECISION, signed: bool = False
+) -> Shared:
+    """1 / x for x > 0, at x's scale; 0 for x = 0, and for x < 0 unless signed.
+
+    Args:
+        x: ring element 0 < X < 2^bits (|X| < 2^bits with signed); zero and negative values above
+            -2^bits give 0; others are garbage.
+        bits: a bound that is known saves comparisons.
+        precision: 6 to 22; less of it takes fewer dealt bits.
+        signed: x of either sign, for about twice the comparisons.
+
+    Off by 2^-precision of the result and 1.2 ulp at most.
+    Rounds: 9 (5 for bits <= 12), cold one more.  Bits sent: `reciprocal_cost`.
+    """
+    p = _power(x.fractional_bits, bits, precision, signed, 0)
+    return power.power(party, x, p, x.fractional_bits)
+
+
+def reciprocal_cost(
+    n: int, f: int, bits: int = 62, precision: int = PRECISION, signed: bool = False
+) -> Cost:
+    """Cost of `reciprocal` for n elements with f fractional bits."""
+    return power.power_cost(n, _power(f, bits, precision, signed, 0))
+
+
+# ---- a range that is known
+
+
+@functools.cache
+def _direct(f: int, low: float, high: float, precision: int) -> tuple[polynomial.Plan, int]:
+    """One polynomial of x in ring units: the plan and the center."""
+    found = approximation.approximate(
+        approximation.reciprocal,
+        Decimal(low),
+        Decimal(high),
+        f,
+        approximation.tolerance(precision),
+    )
+    whole = {(i,): a for i, a in enumerate(found.coefficients)}
+    # the scale may be too small for f fractional bits to be left
+    more = max(0, f + 3 - found.scale)
+    whole = {i: a << more for i, a in whole.items()}
+    bits = max(2, found.limit.bit_length() + 1)
+    return polynomial.plan((bits,), whole, found.scale + more - f), found.center
+
+
+def _enough(f: int, low: float, precision: int | None) -> int:
+    """By default a quarter of an ulp of the largest result, where that is less than PRECISION."""
+    if precision is not None:
+        return precision
+    return min(PRECISION, max(normalize_plan.PRECISIONS.start, f + 3 - math.frexp(low)[1]))
+
+
+def plan_in(f: int, lowest: int, bits: int, precision: int) -> power.Power:
+    """How 1 / x is computed for ring elements 2^lowest <= X < 2^bits; its last step is g(c) U."""
+    return _power(f, bits, precision, False, lowest)
+
+
+def _ranged(f: int, low: float, high: float, precision: int) -> power.Power:
+    lowest = int(low * 2**f).bit_length() - 1
+    bits = int(high * 2**f).bit_length()
+    return _power(f, bits, precision, False, lowest)
+
+
+def _check_range(f: int, low: float, high: float) -> None:
+    check_fractional("reciprocal_in", f)
+    if not 0 < low < high or low * 2**f < 2 or high * 2**f >= 2.0**62:
+        raise UsageError(
+            "reciprocal_in wants 0 < low < high, with low at two ulp or more and high below "
+            f"2^{62 - f}. Received: {low}, {high}."
+        )
+
+
+def reciprocal_in(
+    party: Party, x: Shared, low: float, high: float, precision: int | None = None
+) -> Shared:
+    """1 / x for a publicly known range low <= x <= high (reals), at x's scale.
+
+    For [1, 2] (sigmoid) it is one polynomial; for [1, C] (softmax denominators) x is compared with
+    the powers of two in between.  Values outside the range give garbage.
+
+    Args:
+        precision: 6 to 22; unless given 20, or less where that is a quarter of an ulp.
+
+    Off by 2^-precision of the result and 1.2 ulp at most.
+    Rounds: 1 for high <= 2.2 low; 5 for up to 12 octaves; else 9 (cold one more each).
+    Bits sent: `reciprocal_in_cost`.
+    """
+    f = x.fractional_bits
+    _check_range(f, low, high)
+    precision = _enough(f, low, precision)
+    if high > NARROW * low:
+        return power.power(party, x, _ranged(f, low, high, precision), f)
+    plan, center = _direct(f, low, high, precision)
+    centered = replace(x, m=None if x.m is None else x.m - center)
+    return polynomial.evaluate(party, "reciprocal_in", plan, [centered], f)
+
+
+def reciprocal_in_cost(
+    n: int, f: int, low: float, high: float, precision: int | None = None
+) -> Cost:
+    """Cost of `reciprocal_in` for n elements with f fractional bits."""
+    _check_range(f, low, high)
+    precision = _enough(f, low, precision)
+    if high > NARROW * low:
+        return power.power_cost(n, _ranged(f, low, high, precision))
+    return polynomial.evaluate_cost(n, _direct(f, low, high, precision)[0])
+
+
+# ---- division
+
+
+@dataclass(frozen=True)
+class _Division:
+    power: power.Power
+    numerator_bits: int
+    quotient_bits: int
+
+    @property
+    def factors(self) -> tuple[int, int]:
+        """Bits of x and of U."""
+        return self.numerator_bits, self.power.factor.table.bits + 1
+
+    @property
+    def fractional(self) -> int:
+        """Fractional bits of x U in ulp: its rounding shall not show."""
+        return min(5, self.power.factor.bits)
+
+    @property
+    def scaled_drop(self) -> int:
+        """Bits dropped from x U."""
+        return self.power.factor.bits - self.fractional
+
+    @property
+    def scaled_bits(self) -> int:
+        """|x U| < 2^(scaled_bits - 1); g(c) may be a little less than 1."""
+        return self.quotient_bits + self.fractional + 1
+
+    @property
+    def quotient(self) -> tuple[int, int]:
+        """Bits of g(c) and of x U."""
+        return self.power.mantissa.bits, self.scaled_bits
+
+    @property
+    def quotient_drop(self) -> int:
+        """Bits dropped from g(c) x U."""
+        return self.power.mantissa.fractional + self.fractional
+
+
+@functools.cache
+def _division(
+    f: int, bits: int, signed: bool, precision: int, numerator_bits: int | None, quotient_bits: int
+) -> _Division:
+    check_fractional("divide", f)
+    if numerator_bits is None:
+        numerator_bits = min(QUOTIENT_BITS, MOST_DIVISION_BITS - f)
+    scheme = normalize_plan.scheme(bits, precision, signed)
+    offset = Fraction(f - scheme.top)
+    for spare in (4, 3, 2, 1):
+        # U errs by 2^-(numerator_bits + spare) at most, times x and g(c): 1.1 * 2^-spare ulp
+        keep = numerator_bits + spare
+        coarse, fine = (keep + 6, 0) if len(scheme.stages) == 2 else (0, keep)
+        try:
+            factor = power.factors(scheme, Fraction(1), offset, coarse, fine, keep)
+            break
+        except UsageError:
+            if spare == 1:
+                raise
+    mantissa = power.mantissa(approximation.reciprocal, scheme, precision)
+    made = power.Power(scheme, mantissa, factor)
+    return _Division(made, numerator_bits, quotient_bits)
+
+
+def divide(
+    party: Party,
+    x: Shared | npt.ArrayLike,
+    y: Shared,
+    bits: int = 62,
+    signed: bool = False,
+    precision: int = PRECISION,
+    numerator_bits: int | None = None,
+    quotient_bits: int = QUOTIENT_BITS,
+) -> Shared:
+    """x / y for y > 0, at their common scale; 0 for y = 0, and for y < 0 unless signed.
+
+    x times the power of two in 1 / y comes before the polynomial's factor, so that the error is
+    relative to the quotient also where 1 / y is a few ulp.
+
+    Args:
+        x: private, of y's shape, or public reals that broadcast to it; its ring elements are below
+            2^(numerator_bits - 1); by default 2^30 (|x| < 2^14 at 16 fractional bits), and 2^29
+            (|x| < 32) at 24.
+        y: as x of `reciprocal`.
+        quotient_bits: the quotient's ring elements are below 2^(quotient_bits - 1), else it is
+            garbage.
+
+    Off by 2^-precision of the quotient and 1.25 ulp at most (1.7 ulp if f + numerator_bits > 51).
+    Rounds: 9 (5 for bits <= 12), cold one more.  Bits sent: `divide_cost`.
+    Raises:
+        UsageError: f + numerator_bits > 54: the powers of two do not fit a word.
+    """
+    f = y.fractional_bits
+    p = _division(f, bits, signed, precision, numerator_bits, quotient_bits)
+    x = _shared(x, y)
+    made = p.power
+    c, u = normalize.normalize(party, y, made.scheme, made.mantissa.center, made.factor.table)
+    g = polynomial.evaluate(party, "mantissa", made.mantissa.plan, [c], made.mantissa.fractional)
+    first, second = p.factors
+    scaled = product.product(party, [(x, first), (u, second)], p.scaled_drop, p.scaled_bits + 1)
+    pair = list(zip((g, scaled), p.quotient, strict=True))
+    return replace(product.product(party, pair, p.quotient_drop), fractional_bits=f)
+
+
+def divide_cost(
+    n: int,
+    f: int,
+    bits: int = 62,
+    signed: bool = False,
+    precision: int = PRECISION,
+    numerator_bits: int | None = None,
+    quotient_bits: int = QUOTIENT_BITS,
+) -> Cost:
+    """Cost of `divide` for n elements with f fractional bits."""
+    p = _division(f, bits, signed, precision, numerator_bits, quotient_bits)
+    made = p.power
+    before = normalize.normalize_cost(n, made.scheme, made.factor.table)
+    g = polynomial.evaluate_cost(n, made.mantissa.plan)
+    scaled = product.product_cost(n, p.factors, p.scaled_drop, p.scaled_bits + 1)
+    both = Cost(g.dealer + scaled.dealer, g.e1 + scaled.e1, g.e2 + scaled.e2, 1, 2)
+    return before.then(both).then(product.product_cost(n, p.quotient, p.quotient_drop))
+
+
+def _shared(x: Shared | npt.ArrayLike, y: Shared) -> Shared:
+    """x as shares of y's shape; a public x has masks of zero."""
+    import tensorflow as tf
+
+    if isinstance(x, Shared):
+        if x.fractional_bits != y.fractional_bits or x.dealer != y.dealer:
+            raise UsageError(f"divide wants one scale and one dealer. Received: {x!r} and {y!r}.")
+        return x
+    ring = tf.constant(FixedPoint(y.fractional_bits).encode(x))
+    zero = y.map(lambda a: 0 * a)
+    return replace(zero, m=None if zero.m is None else zero.m + ring)

@@ -1,0 +1,72 @@
+"""Square root and its reciprocal over the whole positive range of the ring."""
+
+from __future__ import annotations
+
+import functools
+from fractions import Fraction
+
+from tfe_bench.protocols.functions import approximation, normalize_plan, power
+from tfe_bench.protocols.functions.reciprocal import PRECISION, check_fractional
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+
+@functools.cache
+def _rsqrt(f: int, bits: int, precision: int) -> power.Power:
+    check_fractional("rsqrt", f)
+    scheme = normalize_plan.scheme(bits, precision)
+    # 2^(3f/2) / sqrt(X) with X = c 2^(top - shift)
+    factor = power.factors(
+        scheme, Fraction(1, 2), Fraction(3 * f - scheme.top, 2), 8, precision + 2, keep=5
+    )
+    mantissa = power.mantissa(approximation.rsqrt, scheme, precision, factor.sqrt2)
+    return power.Power(scheme, mantissa, factor)
+
+
+@functools.cache
+def _sqrt(f: int, bits: int, precision: int) -> power.Power:
+    check_fractional("sqrt", f)
+    scheme = normalize_plan.scheme(bits, precision)
+    # 2^(f/2) sqrt(X)
+    factor = power.factors(
+        scheme, Fraction(-1, 2), Fraction(f + scheme.top, 2), 8, precision + 2, keep=4
+    )
+    mantissa = power.mantissa(approximation.sqrt, scheme, precision, factor.sqrt2)
+    return power.Power(scheme, mantissa, factor)
+
+
+def rsqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) -> Shared:
+    """1 / sqrt(x) for x > 0, at x's scale; 0 for x <= 0.
+
+    Args:
+        x: ring element 0 < X < 2^bits; zero and negative values above -2^bits give 0;
+            others are garbage.
+        bits: a bound that is known saves comparisons.
+        precision: 6 to 22; less of it takes fewer dealt bits.
+
+    Off by 2^-precision of the result and 1.2 ulp at most.
+    Rounds: 9 (5 for bits <= 12), cold one more.  Bits sent: `rsqrt_cost`.
+    """
+    return power.power(party, x, _rsqrt(x.fractional_bits, bits, precision), x.fractional_bits)
+
+
+def rsqrt_cost(n: int, f: int, bits: int = 62, precision: int = PRECISION) -> Cost:
+    """Cost of `rsqrt` for n elements with f fractional bits."""
+    return power.power_cost(n, _rsqrt(f, bits, precision))
+
+
+def sqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) -> Shared:
+    """sqrt(x) for x > 0, at x's scale; 0 for x <= 0.
+
+    Not x * rsqrt(x): for large x the reciprocal root has few bits, or none.
+
+    Arguments, error, rounds: as `rsqrt`.  The powers of sqrt(2) take what is left of 63 bits: with
+    more than 20 fractional bits, or a precision above 20, the error can be 2^-19 of the result.
+    """
+    return power.power(party, x, _sqrt(x.fractional_bits, bits, precision), x.fractional_bits)
+
+
+def sqrt_cost(n: int, f: int, bits: int = 62, precision: int = PRECISION) -> Cost:
+    """Cost of `sqrt` for n elements with f fractional bits."""
+    return power.power_cost(n, _sqrt(f, bits, precision))

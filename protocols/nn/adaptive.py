@@ -1,0 +1,354 @@
+"""m / sqrt(v) for adaptive optimizers: 6 bits of precision for hundreds of thousands of weights.
+
+v = X 2^-VARIANCE_BITS with X = c 4^e and c in [1/4, 1): 1 / sqrt(v) = 2^20 2^-e / sqrt(c).  As in
+normalize.py, comparisons with powers of two, in two stages, choose the shift that takes X to c and
+the factor U = 2^(20 - e) that goes with it; powers of four leave no square root of two behind, and
+need half as many comparisons.  Then a polynomial g of c beside m U, and their product.
+
+The result is a step of an optimizer, so that precision costs more than it is worth here (Dettmers
+et al., ICLR 2022, keep m and v themselves with 8 bits and learn as well), and zero needs no
+comparison of its own: v = 0 counts as about 2^-43, as if the optimizer's epsilon were that of
+EPSILON.  Selection and products are one kernel each (kernels/ops/adaptive_ops.cc).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions import approximation, normalize, polynomial
+from tfe_bench.protocols.functions.normalize_plan import Cut, Segment, Stage
+from tfe_bench.protocols.order import extremes
+from tfe_bench.protocols.ring import rotation
+from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+
+RING = 64
+VARIANCE_BITS = 40  # fractional, of v
+TOP = 46  # v < 2^(TOP - VARIANCE_BITS)
+GROUP = 12  # octaves that the first stage leaves together
+_NORMAL = 22  # X is taken to [2^(_NORMAL - GROUP), 2^_NORMAL) by the first stage
+# A value within 2^-_RESOLUTION below a cut may count as above it.
+_RESOLUTION = 4
+_UNITS = 9  # fractional bits of c
+_ROOT_BITS = 10  # of g
+_FINE = 3  # of U
+_FACTOR_WIDTH = 26  # U < 2^23, and the ring is to be lifted
+_ROOT_WIDTH = 14  # g < 4
+_ERROR = Decimal("0.016")
+RESULT_BITS = _FINE + _ROOT_BITS  # fractional, beyond those of m
+EPSILON = 3.0e-7  # what v = 0 counts as, squared
+
+
+@dataclass(frozen=True)
+class _Scheme:
+    """Two stages, and for each segment the factor of U; all public."""
+
+    stages: tuple[Stage, Stage]
+    factors: tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _cut(power: int, top: int) -> Cut:
+    """[x < 2^power] for 0 <= x < 2^top."""
+    drop = max(0, power - _RESOLUTION)
+    return Cut(1 << power, drop, top - drop + 1)
+
+
+@functools.cache
+def _scheme() -> _Scheme:
+    tops = [TOP - GROUP * g for g in range(TOP // GROUP, -1, -1)]
+    coarse = Stage(
+        tuple(_cut(t, TOP) for t in tops[:-1]),
+        tuple(Segment(1, _NORMAL - t) for t in tops),
+        2,
+        _NORMAL + 2,
+    )
+    quads = [_NORMAL - 2 * q for q in range(GROUP // 2 - 1, -1, -1)]
+    fine = Stage(
+        tuple(_cut(t, _NORMAL) for t in quads[:-1]),
+        tuple(Segment(1, _NORMAL - t) for t in quads),
+        1,
+        _NORMAL + 2,
+    )
+    # the largest X has the factor 2^(20 + _FINE - TOP / 2) = 1
+    return _Scheme(
+        (coarse, fine),
+        (
+            tuple(1 << ((TOP - t) // 2) for t in tops),
+            tuple(1 << ((_NORMAL - t) // 2) for t in quads),
+        ),
+    )
+
+
+@functools.cache
+def _root() -> tuple[polynomial.Plan, int]:
+    """g(c) = 1 / sqrt(c) with _ROOT_BITS, in a ring to be lifted: the plan and the center."""
+    low = (1 - Decimal(2) ** -_RESOLUTION) / 4 - Decimal(2) ** -_UNITS
+    found = approximation.approximate(
+        approximation.rsqrt, low, 1 + Decimal(2) ** -(_UNITS - 1), _UNITS, _ERROR
+    )
+    whole = {(i,): a for i, a in enumerate(found.coefficients)}
+    # v = 0 leaves c = 0
+    bits = found.center.bit_length() + 1
+    return polynomial.plan((bits,), whole, found.scale - _ROOT_BITS, _ROOT_WIDTH), found.center
+
+
+# ---- selection
+
+
+def _selected(
+    party: Party,
+    x: Shared,
+    u: Shared | None,
+    bits: MaskedBits,
+    stage: Stage,
+    factors: Sequence[int],
+    drop: int,
+) -> tuple[Shared, Shared]:
+    """(the piece of x's segment / 2^drop, its factor times u), opened in small rings.
+
+    Rounds: 1 (cold 2).  Bits sent: `_selected_cost`.
+    """
+    import tensorflow as tf
+
+    s = party.site("adaptive_select", stage, tuple(factors), drop, u is None, dealer=x.dealer)
+    attributes = {
+        "call": s.ctx,
+        "site": s.number,
+        "tensor": 0,
+        "dealer": s.dealer,
+        "ring": x.ring_bits,
+        "shifts": [segment.shift for segment in stage.segments],
+        "factors": list(factors),
+        "width": stage.width,
+        "factor_width": _FACTOR_WIDTH,
+        "multiply": u is not None,
+    }
+    none = tf.zeros([0], tf.int64)
+    shape = tf.shape(x.any, out_type=tf.int64)
+    y = f = None
+    if s.is_dealer:
+        message = ops.module().tfe_bench_select_deal(
+            beta=bits.beta,
+            l1=x.l1,
+            l2=x.l2,
+            u1=none if u is None else u.l1,
+            u2=none if u is None else u.l2,
+            **attributes,
+        )
+        s.send(message, s.e2, 0, run_ahead=True)
+    else:
+        dealt = tf.zeros([0], tf.uint8)
+        if s.is_e2:
+            n = sizes.size(x.m)
+            widths = _field_widths(stage, u is not None)
+            length = sum(len(stage.cuts) * ((n * w + 7) // 8) for w in widths)
+            dealt = s.recv(sizes.vector(length), s.d, 0, tf.uint8)
+        y, f = ops.module().tfe_bench_select_share(
+            opened=bits.opened,
+            m=x.m,
+            part=x.l1 if s.is_e1 else x.l2,
+            um=none if u is None else u.m,
+            upart=none if u is None else u.l1 if s.is_e1 else u.l2,
+            dealt=dealt,
+            drop=drop,
+            **attributes,
+        )
+    width = stage.width - drop
+    m_y = m_f = None
+    if not s.is_dealer:
+        m_y = polynomial.truncation_open(s, y, 3, 1, width)
+        m_f = polynomial.truncation_open(s, f, 4, 2, _FACTOR_WIDTH)
+    y1, y2 = s.new_mask(shape, 3)
+    f1, f2 = s.new_mask(shape, 4)
+    return (
+        Shared(m_y, y1, y2, x.dealer, 0, 1, width),
+        Shared(m_f, f1, f2, x.dealer, 0, 1, _FACTOR_WIDTH),
+    )
+
+
+def _field_widths(stage: Stage, multiply: bool) -> list[int]:
+    widths = [max(stage.width, _FACTOR_WIDTH), stage.width]
+    return [*widths, _FACTOR_WIDTH] if multiply else widths
+
+
+def _selected_cost(n: int, stage: Stage, multiply: bool, drop: int) -> Cost:
+    dealt = sum(len(stage.cuts) * packed(n, w) for w in _field_widths(stage, multiply))
+    sent = packed(n, stage.width - drop) + packed(n, _FACTOR_WIDTH)
+    return Cost(dealt, sent, sent, 1, 2)
+
+
+# ---- products
+
+
+def lifted_product(party: Party, x: Shared, y: Shared) -> Shared:
+    """x y over Z_2^64, exactly, for y of a small ring; the scales add up.
+
+    Args:
+        x: over Z_2^64.
+        y: of Z_2^k with 3 <= k < 64 and |y| < 2^(k-2), of x's shape.
+
+    As an integer y = P - lam + (1 - b) t 2^k with P and the bit b public to the evaluators and
+    lam = l1 + l2 - 2^k om and its top bit t known to D, who deals lam_x lam and, mod 2^(64-k), om,
+    t and lam_x t.
+    Rounds: 1 (cold 2).  Bits sent: `lifted_product_cost`.
+    Raises:
+        UsageError: other rings, shapes or dealers.
+    """
+    import tensorflow as tf
+
+    _check_product(x, y)
+    k = y.ring_bits
+    s = party.site("lifted_product", k, x.fractional_bits, y.fractional_bits, dealer=x.dealer)
+    attributes = {
+        "call": s.ctx,
+        "site": s.number,
+        "tensor": 0,
+        "dealer": s.dealer,
+        "ring": k,
+    }
+    last = 4
+    m = None
+    if s.is_dealer:
+        message = ops.module().tfe_bench_lifted_product_deal(
+            x1=x.l1, x2=x.l2, y1=y.l1, y2=y.l2, **attributes
+        )
+        s.send(message, s.e2, 0, run_ahead=True)
+    else:
+        dealt = tf.zeros([0], tf.uint8)
+        if s.is_e2:
+            n = sizes.size(x.m)
+            length = 8 * n + 3 * ((n * (RING - k) + 7) // 8)
+            dealt = s.recv(sizes.vector(length), s.d, 0, tf.uint8)
+        own = ops.module().tfe_bench_lifted_product_share(
+            x=x.m,
+            xpart=x.l1 if s.is_e1 else x.l2,
+            y=y.m,
+            ypart=y.l1 if s.is_e1 else y.l2,
+            dealt=dealt,
+            open=last,
+            **attributes,
+        )
+        m = s.exchange_masked(own, slot=1)
+    l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), last)
+    return Shared(m, l1, l2, x.dealer, x.fractional_bits + y.fractional_bits)
+
+
+def _check_product(x: Shared, y: Shared) -> None:
+    for given in (x, y):
+        if not isinstance(given, Shared):
+            raise UsageError(
+                f"lifted_product wants private tensors. Received: {type(given).__name__}."
+            )
+    if x.limbs != 1 or x.ring_bits != RING or y.limbs != 1 or not 3 <= y.ring_bits < RING:
+        raise UsageError(
+            f"lifted_product wants a factor of Z_2^64 and one of a smaller ring. Received: {x!r} "
+            f"and {y!r}."
+        )
+    if x.dealer != y.dealer or not x.shape.is_compatible_with(y.shape):
+        raise UsageError(
+            f"lifted_product wants factors of one shape and one dealer. Received: {x!r} and {y!r}."
+        )
+
+
+def lifted_product_cost(n: int, ring_bits: int) -> Cost:
+    """Cost of `lifted_product` for n elements and a factor of Z_2^ring_bits."""
+    return Cost(64 * n + 3 * packed(n, RING - ring_bits), 64 * n, 64 * n, 1, 2)
+
+
+# ---- the whole
+
+
+def direction(party: Party, m: Shared, v: Shared, *, profile: str = "local") -> Shared:
+    """m / sqrt(v) elementwise, with RESULT_BITS = 13 fractional bits more than m, over Z_2^64.
+
+    Nothing is truncated: the step's own truncation takes those bits too.
+
+    Args:
+        m: over Z_2^64; |m / sqrt(v)| 2^(bits of m + 13) < 2^63, and |m| < 2^(27 - bits of m) where
+            v = 0.
+        v: with VARIANCE_BITS fractional bits, 0 <= v < 64; v = 0 counts as EPSILON^2.  Others give
+            garbage.
+        profile: of the network; with "wan" each party deals for a third of the elements where the
+            line is what is waited for.
+
+    Off by 2^-6 of the result at most, 2^-7 in the root of the mean of squares, 2^-9 in the mean.
+    Rounds: 9 (cold 10).  Bits sent: `direction_cost`.
+    Raises:
+        UsageError: m and v of other rings, scales, shapes or dealers; an unknown profile.
+    """
+    import tensorflow as tf
+
+    for given in (m, v):
+        if not isinstance(given, Shared):
+            raise UsageError(f"direction wants private tensors. Received: {type(given).__name__}.")
+        if given.limbs != 1 or given.ring_bits != RING:
+            raise UsageError(f"direction works over Z_2^64. Received: {given!r}.")
+    shape = m.shape.as_list()
+    if m.dealer != v.dealer or shape != v.shape.as_list() or None in shape:
+        raise UsageError(
+            f"direction wants m and v of one known shape and one dealer. Received: {m!r} and {v!r}."
+        )
+    if v.fractional_bits != VARIANCE_BITS or not 0 <= m.fractional_bits <= 32:
+        raise UsageError(
+            f"direction wants v with {VARIANCE_BITS} fractional bits, and m with 32 at most. "
+            f"Received: {m!r} and {v!r}."
+        )
+    flat = [a.map(lambda t: tf.reshape(t, [-1])) for a in (m, v)]
+    if _rotated(int(flat[0].shape[0]), profile):
+        y = rotation.by_thirds(party, lambda m, v: [_direction(party, m, v)], flat)[0]
+    else:
+        y = _direction(party, *flat)
+    return y.map(lambda a: tf.reshape(a, shape))
+
+
+def _direction(party: Party, m: Shared, v: Shared) -> Shared:
+    scheme = _scheme()
+    (coarse, fine), (first, second) = scheme.stages, scheme.factors
+    x = replace(v, fractional_bits=0)
+    bits = normalize.nested_bits(party, x, coarse)
+    x, u = _selected(party, x, None, bits, coarse, first, 0)
+    bits = normalize.nested_bits(party, x, fine)
+    c, u = _selected(party, x, u, bits, fine, second, _NORMAL - _UNITS)
+    plan, center = _root()
+    centered = replace(c, m=None if c.m is None else c.m - center)
+    g = polynomial.evaluate(party, "adaptive_root", plan, [centered], _ROOT_BITS)
+    scaled = lifted_product(party, m, replace(u, fractional_bits=_FINE))
+    return lifted_product(party, scaled, g)
+
+
+def _rotated(n: int, profile: str) -> bool:
+    if profile not in extremes.ROUND_BITS:
+        known = ", ".join(extremes.ROUND_BITS)
+        raise UsageError(f"Unknown network profile. Received: {profile!r}. Known: {known}.")
+    return (
+        profile == "wan"
+        and n >= 3
+        and rotation.worthwhile(_direction_cost(n), extremes.ROUND_BITS[profile])
+    )
+
+
+def direction_cost(n: int, profile: str = "local") -> Cost:
+    """Cost of `direction` for n elements."""
+    if _rotated(n, profile):
+        return rotation.by_thirds_cost(_direction_cost, n)
+    return _direction_cost(n)
+
+
+def _direction_cost(n: int) -> Cost:
+    coarse, fine = _scheme().stages
+    plan, _ = _root()
+    g, scaled = polynomial.evaluate_cost(n, plan), lifted_product_cost(n, _FACTOR_WIDTH)
+    return (
+        coarse.cost(n)
+        .then(_selected_cost(n, coarse, False, 0))
+        .then(fine.cost(n))
+        .then(_selected_cost(n, fine, True, _NORMAL - _UNITS))
+        .then(Cost(g.dealer + scaled.dealer, g.e1 + scaled.e1, g.e2 + scaled.e2, 1, 2))
+        .then(lifted_product_cost(n, _ROOT_WIDTH))
+    )

@@ -1,0 +1,441 @@
+"""Batch normalisation in training mode, forward and backward, with running statistics.
+
+y = gamma (x - mean) rstd + beta, rstd = 1 / sqrt(var + epsilon), mean and variance over all axes
+but the last.  With A = gamma rstd, T = sum dy (x - mean) and count M:
+
+    dx = A dy - B (x - mean) - K,   B = A rstd^2 T / M,   K = A sum(dy) / M,
+    dgamma = rstd T,   dbeta = sum dy.
+
+All factors per channel are few, so they are made by one-round products that take wide values
+(protocols/functions/product.py); only squares, T and the two sums over images work on every
+element.
+Source: Ioffe and Szegedy, ICML 2015; Keras' formulas (biased variance).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions import product, roots
+from tfe_bench.protocols.ring import arithmetic, truncation
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+FACTOR = 24
+"""Fractional bits of gamma, beta, the variance, rstd and the factors A."""
+VARIANCE_BITS = 44
+GAMMA_BITS = 7  # |gamma| < 2^7
+_ROOT = 20  # of the public factor that undoes the count's part in the root
+_COUNT = 12  # bits of 1/M
+_SUM = 60  # bits of T and of sums of gradients
+_RUNNING = 20
+LEAST_RECIPROCAL = 7  # significant bits of the 1/M that makes the mean
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What is public about a layer: count of elements per channel, scales and bits.
+
+    Attributes:
+        count: M.
+        fraction: of x.
+        shift: floor(log2 M); the variance is held times M / 2^shift.
+        epsilon: in units of 2^-40.
+        mean_bits: e of the public reciprocal round(2^e / M).
+    """
+
+    count: int
+    fraction: int
+    shift: int
+    epsilon: int
+    mean_bits: int
+
+    @property
+    def lift(self) -> Fraction:
+        """M / 2^shift, from 1 to below 2."""
+        return Fraction(self.count, 1 << self.shift)
+
+    @property
+    def most(self) -> int:
+        """rstd < 2^most."""
+        return max(1, (((1 << 40) // self.epsilon).bit_length() + 1) // 2)
+
+    @property
+    def slope(self) -> int:
+        """Fractional bits of A rstd^2, so that it takes 47 bits."""
+        return min(FACTOR, 46 - GAMMA_BITS - 3 * self.most)
+
+    @property
+    def root(self) -> int:
+        """round(2^_ROOT sqrt(M / 2^shift)), in integers."""
+        whole = int(self.lift * (1 << (2 * _ROOT + 2)))
+        return (math.isqrt(whole) + 1) // 2
+
+    def reciprocal(self, bits: int) -> int:
+        """round(2^bits / M)."""
+        return ((2 << bits) + self.count) // (2 * self.count)
+
+
+def numbers(count: int, fraction: int = 16, epsilon: float = 1e-3, bits: int = 31) -> Numbers:
+    """The numbers of a layer.
+
+    Args:
+        count: elements per channel, at least 2.
+        bits: |x| < 2^(bits - 1) ring units.
+
+    Raises:
+        UsageError: an epsilon outside 1e-5 .. 1, a scale outside 13 .. 24, a count outside
+            2 .. 2^24, or so many of so wide values that 1/M would have no bits left.
+    """
+    fits = isinstance(count, int) and 2 <= count <= 1 << 24 and 13 <= fraction <= 24
+    if not fits or not 1e-5 <= epsilon <= 1 or not fraction < bits <= 40:
+        raise UsageError(
+            "Batch normalisation wants 2 to 2^24 elements per channel, epsilon from 1e-5 to 1, 13 "
+            f"to 24 fractional bits and values of up to 40 bits. Received: count={count!r}, "
+            f"epsilon={epsilon!r}, {fraction} of {bits} bits."
+        )
+    most = 62 - LEAST_RECIPROCAL - (count.bit_length() - 1)
+    if bits > most:
+        raise UsageError(
+            f"Batch normalisation of {count} elements per channel takes values of {most} bits at "
+            f"most. Received: bits={bits}."
+        )
+    return Numbers(count, fraction, count.bit_length() - 1, round(epsilon * 2**40), 62 - bits)
+
+
+@dataclass(frozen=True, eq=False)
+class Normalised:
+    """What the forward pass leaves for the result, the backward pass and the statistics.
+
+    Attributes:
+        centred: x - mean, at x's scale.
+        factor: A = gamma rstd per channel, FACTOR bits.
+        rstd: per channel, FACTOR bits.
+        slope: A rstd^2 per channel, numbers.slope bits.
+        mean: per channel, at x's scale.
+        variance: var M / 2^shift per channel, FACTOR bits.
+    """
+
+    numbers: Numbers
+    centred: Shared
+    factor: Shared
+    rstd: Shared
+    slope: Shared
+    mean: Shared
+    variance: Shared
+
+
+def _per_channel(a: list[Any], b: list[Any]) -> Any:
+    """Sums of paired elementwise products over all axes but the last."""
+    import tensorflow as tf
+
+    total = None
+    for p, q in zip(a, b, strict=True):
+        part = tf.reduce_sum(p * q, axis=list(range(len(p.shape) - 1)))
+        total = part if total is None else total + part
+    return total
+
+
+def _sums(x: Shared) -> Shared:
+    import tensorflow as tf
+
+    return x.map(lambda a: tf.reduce_sum(a, axis=list(range(len(a.shape) - 1))))
+
+
+def _correlation(party: Party, name: str, x: Shared, y: Shared) -> Shared:
+    """sum x y per channel; 1 round."""
+    return arithmetic.product(
+        party, name, x, y, _per_channel, lambda a, b: [a.shape[-1]], len(x.shape)
+    )
+
+
+def _stacked(a: Shared, b: Shared) -> Shared:
+    """[a, b], at a's scale."""
+    import tensorflow as tf
+
+    m, l1, l2 = (
+        None if p is None else tf.stack([p, q]) for p, q in ((a.m, b.m), (a.l1, b.l1), (a.l2, b.l2))
+    )
+    return replace(a, m=m, l1=l1, l2=l2)
+
+
+def _times(x: Shared, factor: int, bits: int) -> Shared:
+    """x times a public factor that has `bits` fractional bits.  Local."""
+    import tensorflow as tf
+
+    return arithmetic.mul_public(x, tf.constant(factor, tf.int64), bits)
+
+
+def _checked(name: str, x: Any) -> int:
+    """Elements per channel."""
+    if not isinstance(x, Shared) or x.limbs != 1 or x.ring_bits != 64:
+        raise UsageError(f"{name} wants a private tensor over Z_2^64. Received: {x!r}.")
+    sizes = x.shape.as_list() if x.shape.rank is not None else [None]
+    if len(sizes) < 2 or None in sizes:
+        raise UsageError(f"{name} wants a known shape, the channels last. Received: {x.shape}.")
+    return math.prod(sizes[:-1])
+
+
+def normalise(
+    party: Party, x: Shared, gamma: Shared, *, epsilon: float = 1e-3, bits: int = 31
+) -> Normalised:
+    """Statistics of a batch and the factors that normalise it.
+
+    Args:
+        x: [..., channels] over Z_2^64 with 13 to 24 fractional bits f.
+        gamma: [channels], 24 fractional bits, |gamma| < 2^7.
+        bits: |x| < 2^(bits - 1) ring units.
+
+    Domain: sum over a channel of (x - mean)^2 below 2^(62 - 2f), variance below 2^19.
+    Error of A: 2^-13 of it and 1 ulp where the variance is far above 2^-24 / epsilon.
+    Rounds: 1 (mean) + 1 (squares) + 1 (truncation) + 9 (root) + 1 (A; the slope 1 more, which
+        nothing but the backward pass waits for).  Bits: `normalise_cost`.
+    Raises:
+        UsageError: shapes, scales or rings that do not fit.
+    """
+    import tensorflow as tf
+
+    count = _checked("normalise", x)
+    n = numbers(count, x.fractional_bits, epsilon, bits)
+    _like_channels("gamma", gamma, x)
+    sums = _times(_sums(x), n.reciprocal(n.mean_bits), n.mean_bits)
+    mean = truncation.truncate(party, sums, n.mean_bits)
+    centred = arithmetic.sub(x, mean)
+    squares = _correlation(party, "squares", centred, centred)
+    drop = _drop(n)
+    held = truncation.truncate(party, squares, drop)
+    # its ring elements are those of var M / 2^shift with FACTOR fractional bits
+    variance = replace(held, fractional_bits=FACTOR)
+    offset = tf.constant(int(n.epsilon * n.lift / (1 << (40 - FACTOR)) + Fraction(1, 2)), tf.int64)
+    raised = variance if variance.m is None else replace(variance, m=variance.m + offset)
+    root = _times(roots.rsqrt(party, raised, VARIANCE_BITS, _precision()), n.root, _ROOT)
+    rstd = truncation.truncate(party, root, _ROOT)
+    wide = FACTOR + _ROOT + n.most + 2
+    factor = product.product(party, [(gamma, _gamma_bits()), (root, wide)], FACTOR + _ROOT)
+    most = FACTOR + n.most + 2
+    slope = product.product(
+        party,
+        [(factor, most + GAMMA_BITS), (rstd, most), (rstd, most)],
+        3 * FACTOR - n.slope,
+    )
+    return Normalised(n, centred, factor, rstd, slope, mean, variance)
+
+
+def _precision() -> int:
+    return 16
+
+
+def _gamma_bits() -> int:
+    return FACTOR + GAMMA_BITS + 1
+
+
+def _drop(n: Numbers) -> int:
+    """Bits that the squares have beyond those of the variance."""
+    return n.shift + 2 * n.fraction - FACTOR
+
+
+def _like_channels(what: str, value: Any, x: Shared) -> None:
+    fits = isinstance(value, Shared) and value.shape.is_compatible_with([x.shape[-1]])
+    if not fits or value.fractional_bits != FACTOR or value.dealer != x.dealer:
+        raise UsageError(
+            f"Batch normalisation wants {what} of {x.shape[-1]} channels with {FACTOR} fractional "
+            f"bits and dealer {x.dealer}. Received: {value!r}."
+        )
+
+
+def normalise_cost(elements: int, channels: int, n: Numbers) -> Cost:
+    """Cost of `normalise` for `elements` in all."""
+    most = FACTOR + n.most + 2
+    wide = FACTOR + _ROOT + n.most + 2
+    total = truncation.truncate_cost(channels, n.mean_bits)
+    total = total.then(arithmetic.mul_cost(channels))
+    total = total.then(truncation.truncate_cost(channels, _drop(n)))
+    total = total.then(roots.rsqrt_cost(channels, FACTOR, VARIANCE_BITS, _precision()))
+    beside = truncation.truncate_cost(channels, _ROOT)  # as long as the factor
+    total = total.then(product.product_cost(channels, [_gamma_bits(), wide], FACTOR + _ROOT))
+    total = replace(
+        total,
+        dealer=total.dealer + beside.dealer,
+        e1=total.e1 + beside.e1,
+        e2=total.e2 + beside.e2,
+    )
+    bits = [most + GAMMA_BITS, most, most]
+    return total.then(product.product_cost(channels, bits, 3 * FACTOR - n.slope))
+
+
+def apply(party: Party, normalised: Normalised, beta: Shared) -> Shared:
+    """y = A (x - mean) + beta at x's scale.
+
+    The sum before its truncation is that of linear.Product(centred, factor, linear.elementwise)
+    with `addend(normalised, beta)`: with linear.truncated_sum it goes into a ReLU in one round.
+
+    Error: below 1 ulp besides that of A.  Rounds: 2.  Bits: `apply_cost`.
+    """
+    y = arithmetic.mul(party, normalised.centred, normalised.factor)
+    y = arithmetic.add(y, addend(normalised, beta))
+    return truncation.truncate(party, y, FACTOR)
+
+
+def addend(normalised: Normalised, beta: Shared) -> Shared:
+    """beta at the scale of A (x - mean).  Local."""
+    import tensorflow as tf
+
+    _like_channels("beta", beta, normalised.centred)
+    f = normalised.centred.fractional_bits
+    shift = tf.constant(f, tf.int64)
+    return replace(beta.map(lambda a: tf.bitwise.left_shift(a, shift)), fractional_bits=FACTOR + f)
+
+
+def apply_cost(elements: int) -> Cost:
+    """Cost of `apply`."""
+    return arithmetic.mul_cost(elements).then(truncation.truncate_cost(elements, FACTOR))
+
+
+@dataclass(frozen=True, eq=False)
+class Gradients:
+    """Of a batch normalisation.
+
+    Attributes:
+        x: at FACTOR bits more than dy's, to be truncated with what comes before it.
+        gamma: at the sum of x's and dy's scales.
+        beta: at dy's scale.
+    """
+
+    x: Shared
+    gamma: Shared
+    beta: Shared
+
+
+def backward(party: Party, normalised: Normalised, dy: Shared) -> Gradients:
+    """The gradients of x, gamma and beta.
+
+    Args:
+        dy: of y, over Z_2^64 with its own scale h.
+
+    Domain: |T|, |sum dy| < 2^59 ring units; |dx| < 2^(62 - h - 24).
+    Error: of dx, 2^-11 of B (x - mean) and K, and a few ulp of A times dy.
+    Rounds: 3 (cold 4).  Bits: `backward_cost`.
+    Raises:
+        UsageError: dy does not fit x.
+    """
+    import tensorflow as tf
+
+    n, x = normalised.numbers, normalised.centred
+    fits = isinstance(dy, Shared) and dy.limbs == 1 and dy.ring_bits == 64
+    if not fits or not dy.shape.is_compatible_with(x.shape) or dy.dealer != x.dealer:
+        raise UsageError(f"backward wants the gradient of {x!r}. Received: {dy!r}.")
+    if not 1 <= dy.fractional_bits <= 24:
+        raise UsageError(f"backward wants 1 to 24 fractional bits. Received: {dy!r}.")
+    beta = _sums(dy)
+    correlation = _correlation(party, "correlation", dy, x)
+    s = _scales(n, dy.fractional_bits)
+    by_count = n.reciprocal(s.count)
+    most = FACTOR + n.most + 2
+    offset = product.product(
+        party,
+        [(beta, _SUM), (_times(normalised.factor, by_count, s.count), s.factor_bits)],
+        s.count,
+    )
+    slope = product.product(
+        party,
+        [(correlation, _SUM), (_times(normalised.slope, by_count, s.count), _SUM)],
+        s.drop,
+    )
+    gamma = product.product(party, [(correlation, _SUM), (normalised.rstd, most)], FACTOR)
+
+    def two(a: list[Any], b: list[Any]) -> Any:
+        total = None
+        for p, q in zip(a, b, strict=True):
+            part = p[0] * q[0] + p[1] * q[1]
+            total = part if total is None else total + part
+        return total
+
+    shape: Callable[[Any, Any], Any] = lambda a, b: tf.shape(a, out_type=tf.int64)[1:]  # noqa: E731
+    both = arithmetic.product(
+        party,
+        "batch_norm_gradient",
+        _stacked(dy, x),
+        _stacked(normalised.factor, arithmetic.neg(slope)),
+        two,
+        shape,
+    )
+    both = replace(both, fractional_bits=dy.fractional_bits + FACTOR)
+    return Gradients(arithmetic.sub(both, offset), gamma, beta)
+
+
+@dataclass(frozen=True)
+class _Scales:
+    count: int  # fractional bits of 1/M
+    drop: int  # of the product that makes B, which has h + FACTOR - f
+    factor_bits: int
+
+
+def _scales(n: Numbers, h: int) -> _Scales:
+    count = n.shift + _COUNT
+    drop = h + n.fraction + n.slope + count - (h + FACTOR - n.fraction)
+    return _Scales(count, drop, FACTOR + n.most + 2 + GAMMA_BITS + _COUNT + 1)
+
+
+def backward_cost(elements: int, channels: int, n: Numbers, h: int = 20) -> Cost:
+    """Cost of `backward` for gradients with h fractional bits."""
+    s = _scales(n, h)
+    offset = product.product_cost(channels, [_SUM, s.factor_bits], s.count)
+    slope = product.product_cost(channels, [_SUM, _SUM], s.drop)
+    gamma = product.product_cost(channels, [_SUM, FACTOR + n.most + 2], FACTOR)
+    total = arithmetic.mul_cost(channels).then(slope).then(arithmetic.mul_cost(elements))
+    return replace(
+        total,
+        dealer=total.dealer + offset.dealer + gamma.dealer,
+        e1=total.e1 + offset.e1 + gamma.e1,
+        e2=total.e2 + offset.e2 + gamma.e2,
+    )
+
+
+def running(
+    party: Party, normalised: Normalised, mean: Shared, variance: Shared, momentum: float = 0.99
+) -> tuple[Shared, Shared]:
+    """The running mean and variance: momentum times the old ones and the rest of the batch's.
+
+    Args:
+        mean, variance: [channels], 24 fractional bits.
+        momentum: public; held with 20 fractional bits.
+
+    Error: below 1 ulp of 2^-24 and, of what is added, 2^-20 / (1 - momentum) and that of the mean.
+    Rounds: 1.  Bits: `running_cost`.
+    Raises:
+        UsageError: other shapes or scales, or a momentum outside 0 .. 1.
+    """
+
+    n = normalised.numbers
+    if not 0 <= momentum <= 1:
+        raise UsageError(f"running wants a momentum from 0 to 1. Received: {momentum!r}.")
+    _like_channels("a running mean", mean, normalised.centred)
+    _like_channels("a running variance", variance, normalised.centred)
+    kept = round(momentum * 2**_RUNNING)
+    rest = (1 << _RUNNING) - kept
+    finer = FACTOR - n.fraction
+    of_variance = int(rest / n.lift + Fraction(1, 2))
+    parts = [
+        (mean, normalised.mean, rest << finer),
+        (variance, normalised.variance, of_variance),
+    ]
+    new = [
+        arithmetic.add(
+            _times(old, kept, _RUNNING),
+            replace(_times(batch, factor, 0), fractional_bits=FACTOR + _RUNNING),
+        )
+        for old, batch, factor in parts
+    ]
+    both = truncation.truncate(party, _stacked(*new), _RUNNING)
+    return both.map(lambda a: a[0]), both.map(lambda a: a[1])
+
+
+def running_cost(channels: int) -> Cost:
+    """Cost of `running`."""
+    return truncation.truncate_cost(2 * channels, _RUNNING)

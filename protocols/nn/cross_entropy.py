@@ -1,0 +1,478 @@
+"""Softmax for the gradient of the cross-entropy: few rounds rather than last bits.
+
+Training needs p - y to about 2^-12, so every step is as coarse as that allows:
+
+* Comparisons are of the logits with COARSE fractional bits, cut off without a message.  The largest
+  so found is the largest within 3/16, which is as good: softmax does not change when a constant is
+  subtracted.  The same comparisons, moved by T, say what is so far below some other value that it
+  counts as 0; its exponential is multiplied by that bit in its own round (exp_select.py).
+* 1 / S is a polynomial y0 of a coarse S, right to 7%, and three terms of the series of
+  1 / (1 - eps) with eps = 1 - S y0, which is computed exactly beside e_i y0:
+  p_i = e_i y0 (1 + eps + eps^2 + eps^3), off by eps^4.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions import (
+    approximation,
+    exp_select,
+    logarithm,
+    normalize,
+    polynomial,
+)
+from tfe_bench.protocols.nn import activations, relu
+from tfe_bench.protocols.order import extremes
+from tfe_bench.protocols.ring import arithmetic, backward, compare, convert, logic, truncation
+from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+
+RESULT_BITS = 20  # fractional, of the probabilities
+LOGIT_BITS = range(16, 41)  # fractional, of the logits
+# Up to so many classes every pair is compared; above it is activations.softmax.
+MOST_PAIRED = 16
+COARSE = 4  # fractional bits of compared logits
+CUTOFF = 32  # a class so far below another one counts as 0
+INNER = activations.INNER_BITS
+# Fractional bits of S for y0, of y0, of e_i y0 and S y0, and of eps in the last polynomial.
+_SUM, _INVERSE, _PRODUCT, _EPS = 12, 14, 20, 16
+_RELATIVE = Decimal("0.07")  # of y0
+_FACTOR_BITS, _EPS_BITS = 22, 14  # e_i y0 < 2, |eps| < 1 / 8
+# The fallback's scale.
+_PLAIN = 16
+_MOST_PRODUCT = 62  # bits of what is truncated
+
+
+def _check(name: str, x: Any, bits: int) -> tuple[int, int]:
+    """Rows and classes."""
+    if not isinstance(x, Shared):
+        raise UsageError(f"{name} wants private logits. Received: {type(x).__name__}.")
+    if x.limbs != 1 or x.ring_bits != 64 or x.fractional_bits not in LOGIT_BITS:
+        raise UsageError(
+            f"{name} wants logits of Z_2^64 with {LOGIT_BITS.start} to {LOGIT_BITS.stop - 1} "
+            f"fractional bits. Received: {x!r}."
+        )
+    if x.shape.rank is None or x.shape.rank < 1 or None in x.shape.as_list():
+        raise UsageError(f"{name} wants a known shape [..., classes]. Received: {x.shape}.")
+    shape = [int(n) for n in x.shape.as_list()]
+    if not 2 <= shape[-1] <= activations.MOST_CLASSES:
+        raise UsageError(
+            f"{name} wants 2 to {activations.MOST_CLASSES} classes along the last axis. Received: "
+            f"shape {shape}. One logit for two classes is piecewise.logistic's."
+        )
+    if not 23 <= bits <= 45:  # fewer do not hold logits that are CUTOFF apart
+        raise UsageError(f"{name} compares 23 to 45 bits. Received: bits={bits!r}.")
+    return math.prod(shape[:-1]), shape[-1]
+
+
+# ---- comparisons
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Which comparisons are made, and which of them each class asks.
+
+    Attributes:
+        left, right: classes of comparison k, [left < right] for the first half of them (i < j), and
+            [left + T < right] for the others (all i, j).
+        won, kept: [classes - 1][classes], the comparisons whose (flipped) bits must all be 1.
+        flips: of `won`, 1 where the bit is to be inverted.
+    """
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    pairs: int
+    won: tuple[tuple[int, ...], ...]
+    flips: tuple[tuple[int, ...], ...]
+    kept: tuple[tuple[int, ...], ...]
+
+
+@functools.cache
+def _compared(classes: int) -> _Compared:
+    pairs = [(i, j) for i in range(classes) for j in range(i + 1, classes)]
+    ordered = [(i, j) for i in range(classes) for j in range(classes) if i != j]
+    number = {pair: k for k, pair in enumerate(pairs)}
+    rivals = [[j for j in range(classes) if j != i] for i in range(classes)]
+    steps = range(classes - 1)
+    won = [[number[min(i, r[k]), max(i, r[k])] for i, r in enumerate(rivals)] for k in steps]
+    # For j > i value i must not be smaller, for j < i it must be larger: the first one wins.
+    flips = [[int(r[k] > i) for i, r in enumerate(rivals)] for k in steps]
+    far = {pair: len(pairs) + k for k, pair in enumerate(ordered)}
+    kept = [[far[i, r[k]] for i, r in enumerate(rivals)] for k in steps]
+    every = [*pairs, *ordered]
+
+    def fixed(rows: list[list[int]]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(row) for row in rows)
+
+    return _Compared(
+        tuple(i for i, _ in every),
+        tuple(j for _, j in every),
+        len(pairs),
+        fixed(won),
+        fixed(flips),
+        fixed(kept),
+    )
+
+
+def _groups(operands: int) -> list[int]:
+    """Sizes of the ANDs that become one: a single one for up to 9 operands."""
+    if operands <= logic.MOST:
+        return [operands]
+    count = -(-operands // 4)
+    return [operands // count + (k < operands % count) for k in range(count)]
+
+
+def _all(party: Party, ones: Any, count: int, n: int, dealer: int) -> MaskedBits:
+    """AND over the first axis of 0s and 1s [count, n] (opened, or beta at D), opened again."""
+    import tensorflow as tf
+
+    packed_rows = ops.module().tfe_bench_pack_bits(bits=ones)
+    size = tf.constant(n, tf.int64)
+    groups = _groups(count)
+    if len(groups) == 1:
+        return convert.open_bits(party, logic.all_of_rows(party, packed_rows, count, size, dealer))
+    parts, start = [], 0
+    for group in groups:
+        rows = packed_rows[start : start + group]
+        found = logic.all_of_rows(party, rows, group, size, dealer)
+        parts.append(convert.open_bits(party, found))
+        start += group
+    return convert.open_bits(party, logic.all_of(party, parts))
+
+
+def _chosen(party: Party, x: Shared, bits: int) -> tuple[MaskedBits, MaskedBits]:
+    """(hot, keep) for x [classes, rows]: the largest of each row, and who is not far below it.
+
+    Rounds: 3 (4 for more than 10 classes).
+    """
+    import tensorflow as tf
+
+    classes, rows = (int(n) for n in x.shape.as_list())
+    plan = _compared(classes)
+    coarse = normalize.shifted(x, COARSE - x.fractional_bits)
+    left, right = (coarse.map(lambda a, k=k: tf.gather(a, k)) for k in (plan.left, plan.right))
+    d = arithmetic.sub(left, right)
+    far = len(plan.left) - plan.pairs
+    if d.m is not None:
+        shift = tf.constant([0] * plan.pairs + [CUTOFF << COARSE] * far, tf.int64)
+        d = replace(d, m=d.m + shift[:, None])
+    found = convert.open_bits(party, compare.msb(party, d, _width(bits), openings=1))
+    held = found.beta if found.opened is None else found.opened
+    ones = ops.module().tfe_bench_unpack_bits(words=held, n=found.n)
+    ones = tf.reshape(ones, [len(plan.left), rows])
+    both = tf.stack([tf.gather(ones, plan.won), tf.gather(ones, plan.kept)], axis=1)
+    if found.opened is not None:
+        flips = tf.stack([tf.constant(plan.flips, tf.int64), tf.ones_like(plan.flips, tf.int64)], 1)
+        both = tf.bitwise.bitwise_xor(both, flips[..., None])
+    n = 2 * classes * rows
+    result = _all(party, tf.reshape(both, [classes - 1, n]), classes - 1, n, x.dealer)
+    held = result.beta if result.opened is None else result.opened
+    ones = ops.module().tfe_bench_unpack_bits(words=held, n=result.n)
+    halves = ops.module().tfe_bench_pack_bits(bits=tf.reshape(ones, [2, classes * rows]))
+    size = tf.constant(classes * rows, tf.int64)
+
+    def half(i: int) -> MaskedBits:
+        return replace(
+            result,
+            opened=None if result.opened is None else halves[i],
+            beta=None if result.beta is None else halves[i],
+            n=size,
+        )
+
+    return half(0), half(1)
+
+
+def _width(bits: int) -> int:
+    """Bits of the comparisons of differences at COARSE fractional bits."""
+    return bits + 1 - (16 - COARSE)
+
+
+def _chosen_cost(rows: int, classes: int, bits: int) -> Cost:
+    plan = _compared(classes)
+    n = len(plan.left) * rows
+    m = 2 * classes * rows
+    total = compare.msb_cost(n, _width(bits), 1).then(convert.open_bits_cost(n))
+    groups = _groups(classes - 1)
+    if len(groups) > 1:
+        each = [logic.all_of_cost(m, g).then(convert.open_bits_cost(m)) for g in groups]
+        total = total.then(
+            Cost(
+                sum(c.dealer for c in each), sum(c.e1 for c in each), sum(c.e2 for c in each), 1, 2
+            )
+        )
+        groups = [len(groups)]
+    return total.then(logic.all_of_cost(m, groups[0])).then(convert.open_bits_cost(m))
+
+
+# ---- exponents
+
+
+def _below_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
+    """x - sum_j hot_j x_j for x [classes, rows], with INNER fractional bits.
+
+    Rounds: 1 (cold 2).  Bits sent: `_below_largest_cost`.
+    """
+    import tensorflow as tf
+
+    classes, rows = (int(n) for n in x.shape.as_list())
+    drop = x.fractional_bits - INNER
+    if drop <= 0:
+        wide = x if drop == 0 else activations._widened(x)
+        largest = extremes.pick(party, hot, wide)
+        return arithmetic.sub(wide, largest.map(lambda a: a[None]))
+    n = classes * rows
+    # The values themselves lose their bits in the same way: times bits that are all 1.
+    ones = ops.module().tfe_bench_unpack_bits(
+        words=hot.beta if hot.opened is None else hot.opened, n=hot.n
+    )
+    constant = tf.zeros([n], tf.int64) if hot.opened is None else tf.ones([n], tf.int64)
+    joined = ops.module().tfe_bench_pack_bits(bits=tf.concat([ones, constant], 0)[None])[0]
+    both = replace(
+        hot,
+        opened=None if hot.opened is None else joined,
+        beta=None if hot.beta is None else joined,
+        n=tf.constant(2 * n, tf.int64),
+    )
+    s = party.site("below_largest", drop, dealer=x.dealer)
+    twice = x.map(lambda a: tf.stack([a, a]))
+    y = backward.inject_truncated_shares(s, both, twice, drop, 0, 0)
+    m = None
+    if not s.is_dealer:
+        m = s.open_mask(y[1] - tf.reduce_sum(y[0], axis=0), backward.MASKS, 1)
+    l1, l2 = s.new_mask(tf.constant([classes, rows], tf.int64), backward.MASKS)
+    return Shared(m, l1, l2, x.dealer, INNER)
+
+
+def _below_largest_cost(rows: int, classes: int, f: int) -> Cost:
+    n, drop = rows * classes, f - INNER
+    if drop <= 0:
+        return Cost(128 * n, 64 * rows, 64 * rows, 1, 2)
+    return Cost(128 * 2 * n + 3 * packed(2 * n, drop), 64 * n, 64 * n, 1, 2)
+
+
+# ---- division by the sum
+
+
+@functools.cache
+def _inverse(classes: int) -> tuple[polynomial.Plan, int]:
+    """y0 of S with _SUM fractional bits: the plan, over Z_2^64, and the center."""
+    # the largest is right within 3/16 of the others
+    high = 1 + Decimal(classes - 1) * (Decimal(3) / 16).exp()
+    slack = Decimal(1) / 64
+    found = approximation.approximate(
+        approximation.reciprocal, 1 - slack, high + slack, _SUM, _RELATIVE
+    )
+    more = max(0, _INVERSE + 2 - found.scale)
+    whole = {(i,): a << more for i, a in enumerate(found.coefficients)}
+    bits = (found.limit + 2).bit_length() + 1
+    return polynomial.plan((bits,), whole, found.scale + more - _INVERSE), found.center
+
+
+@functools.cache
+def _series() -> polynomial.Plan:
+    """q (1 + eps + eps^2 + eps^3), over Z_2^64 with RESULT_BITS."""
+    terms = {(1, j): 1 << _EPS * (3 - j) for j in range(4)}
+    drop = _PRODUCT + 3 * _EPS - RESULT_BITS
+    return polynomial.plan((_FACTOR_BITS, _EPS_BITS), terms, drop)
+
+
+def _normalized(party: Party, e: Shared, total: Shared) -> Shared:
+    """e_i / S.  Rounds: 3 (cold 4)."""
+    import tensorflow as tf
+
+    classes = int(e.shape[0])
+    plan, center = _inverse(classes)
+    coarse = normalize.shifted(total, _SUM - INNER)
+    centered = replace(coarse, m=None if coarse.m is None else coarse.m - center)
+    y0 = polynomial.evaluate(party, "softmax_inverse", plan, [centered], _INVERSE)
+    joined = [
+        None if a is None else tf.concat([a, b[None]], axis=0)
+        for a, b in ((e.m, total.m), (e.l1, total.l1), (e.l2, total.l2))
+    ]
+    factors = replace(e, m=joined[0], l1=joined[1], l2=joined[2])
+    drop = INNER + _INVERSE - _PRODUCT
+    z = relu.truncated_product(
+        party,
+        factors,
+        y0.map(lambda a: a[None]),
+        drop,
+        _FACTOR_BITS + 1,
+        lambda a, b: functools.reduce(lambda u, v: u + v, map(_times, a, b)),
+    )
+    q = z.map(lambda a: a[:classes])
+    eps = normalize.shifted(z.map(lambda a: -a[classes:]), _EPS - _PRODUCT)
+    if eps.m is not None:
+        eps = replace(eps, m=eps.m + (1 << _EPS))
+    eps = eps.map(lambda a: tf.tile(a, [classes, 1]))
+    return polynomial.evaluate(party, "softmax_series", _series(), [q, eps], RESULT_BITS)
+
+
+def _times(a: Any, b: Any) -> Any:
+    return a * b
+
+
+def _normalized_cost(rows: int, classes: int) -> Cost:
+    plan, _ = _inverse(classes)
+    drop = INNER + _INVERSE - _PRODUCT
+    return (
+        polynomial.evaluate_cost(rows, plan)
+        .then(relu.truncated_product_cost(rows * (classes + 1), drop, _FACTOR_BITS + 1))
+        .then(polynomial.evaluate_cost(rows * classes, _series()))
+    )
+
+
+# ---- the whole
+
+
+def softmax_for_gradient(
+    party: Party, logits: Shared, *, bits: int = compare.LAYER_BITS, profile: str = "local"
+) -> Shared:
+    """e^x_i / sum_j e^x_j along the last axis, with RESULT_BITS fractional bits over Z_2^64.
+
+    Args:
+        logits: [..., classes] with 16 to 40 fractional bits, |x| < 2^(bits - 17) - 32 as reals
+            (2^14 by default); 2 classes or more.
+        bits: of a comparison at 16 fractional bits, as elsewhere.
+        profile: of the network, for the fallback's choice of method.
+
+    Off by less than 2^-14 for up to MOST_PAIRED classes; a class more than 32 below another is 0.
+    For more classes it is activations.softmax after a truncation: more rounds.
+    Rounds: 8 for up to 10 classes, 9 for up to 16 (cold one more).
+    Bits sent: `softmax_for_gradient_cost`.
+    Raises:
+        UsageError: another ring, scale or shape, fewer than 2 classes.
+    """
+    rows, classes = _check("softmax_for_gradient", logits, bits)
+    if classes > MOST_PAIRED or rows == 0:
+        return _plain(party, logits, bits, profile)
+    return _parts(party, logits, bits, rows, classes)[0]
+
+
+def _parts(
+    party: Party, logits: Shared, bits: int, rows: int, classes: int
+) -> tuple[Shared, Shared, Shared]:
+    """(p as the logits' shape, x - largest [classes, rows], S [rows])."""
+    import tensorflow as tf
+
+    shape = logits.shape.as_list()
+    x = logits.map(lambda a: tf.transpose(tf.reshape(a, [rows, classes])))
+    hot, keep = _chosen(party, x, bits)
+    d = _below_largest(party, x, hot)
+    e = exp_select.select_exp(party, keep, d)
+    total = e.map(lambda a: tf.reduce_sum(a, axis=0))
+    p = _normalized(party, e, total)
+    return p.map(lambda a: tf.reshape(tf.transpose(a), shape)), d, total
+
+
+def _plain(party: Party, logits: Shared, bits: int, profile: str) -> Shared:
+    import tensorflow as tf
+
+    x = logits
+    if x.fractional_bits > _PLAIN:
+        x = truncation.truncate(party, x, x.fractional_bits - _PLAIN)
+    p = activations.softmax(party, x, -1, bits=bits, profile=profile)
+    more = tf.constant(RESULT_BITS - _PLAIN, tf.int64)
+    return replace(p.map(lambda a: tf.bitwise.left_shift(a, more)), fractional_bits=RESULT_BITS)
+
+
+def softmax_for_gradient_cost(
+    rows: int,
+    classes: int,
+    f: int,
+    bits: int = compare.LAYER_BITS,
+    profile: str = "local",
+) -> Cost:
+    """Cost of `softmax_for_gradient` for rows of classes with f fractional bits."""
+    if classes > MOST_PAIRED or rows == 0:
+        cost = activations.softmax_cost(rows, classes, bits, profile=profile, f=_PLAIN)
+        if f > _PLAIN:
+            cost = truncation.truncate_cost(rows * classes, f - _PLAIN).then(cost)
+        return cost
+    return (
+        _chosen_cost(rows, classes, bits)
+        .then(_below_largest_cost(rows, classes, f))
+        .then(exp_select.select_exp_cost(rows * classes))
+        .then(_normalized_cost(rows, classes))
+    )
+
+
+def softmax_and_loss(
+    party: Party,
+    logits: Shared,
+    labels: Shared,
+    *,
+    bits: int = compare.LAYER_BITS,
+) -> tuple[Shared, Shared]:
+    """(`softmax_for_gradient`, sum over rows of ln S + max - x_label): the loss is private too.
+
+    ln S - sum_i y_i (x_i - max) with what the softmax has made already; the logarithm's rounds are
+    beside those of p.
+
+    Args:
+        labels: private one-hot rows of the logits' shape; whole numbers, or with up to 54 - bits
+            fractional bits (23 by default), so that their product with x - max can be truncated.
+
+    Returns p as above, and the loss, a scalar with INNER fractional bits over Z_2^64, off by less
+    than 2^-17 per row, however far below the largest the label's class is.
+    Rounds: 13 for up to 10 classes (cold one more).  Bits sent: `softmax_and_loss_cost`.
+    Raises:
+        UsageError: labels of another shape, ring or dealer, or more classes.
+    """
+    import tensorflow as tf
+
+    rows, classes = _check("softmax_and_loss", logits, bits)
+    if classes > MOST_PAIRED or rows == 0:
+        raise UsageError(
+            f"softmax_and_loss wants rows of up to {MOST_PAIRED} classes. Received: {logits!r}."
+        )
+    arithmetic.check_pair("softmax_and_loss", logits, labels, same_scale=False)
+    most = _MOST_PRODUCT - INNER - (bits - 16)
+    if labels.shape != logits.shape or not 0 <= labels.fractional_bits <= most:
+        raise UsageError(
+            f"softmax_and_loss wants labels of the logits' shape with up to {most} fractional "
+            f"bits beside bits={bits}. Received: {labels!r} for {logits!r}."
+        )
+    p, d, total = _parts(party, logits, bits, rows, classes)
+    y = labels.map(lambda a: tf.transpose(tf.reshape(a, [rows, classes])))
+
+    def along(a: list[Any], b: list[Any]) -> Any:
+        return tf.reduce_sum(functools.reduce(lambda u, v: u + v, map(_times, a, b)), axis=0)
+
+    of_label = arithmetic.product(party, "label", y, d, along, lambda a, b: tf.shape(a)[1:])
+    if labels.fractional_bits:
+        of_label = truncation.truncate(party, of_label, labels.fractional_bits)
+    log = logarithm.log(party, total, _sum_bits(classes))
+    loss = arithmetic.sub(log, of_label)
+    return p, loss.map(lambda a: tf.reduce_sum(a))
+
+
+def _sum_bits(classes: int) -> int:
+    """S < 2^this in ring units."""
+    return INNER + (2 * classes).bit_length()
+
+
+def softmax_and_loss_cost(
+    rows: int, classes: int, f: int, label_bits: int, bits: int = compare.LAYER_BITS
+) -> Cost:
+    """Cost of `softmax_and_loss` for labels with label_bits fractional bits."""
+    gradient = softmax_for_gradient_cost(rows, classes, f, bits)
+    log = logarithm.log_cost(rows, INNER, _sum_bits(classes))
+    label = arithmetic.mul_cost(rows)
+    if label_bits:
+        label = label.then(truncation.truncate_cost(rows, label_bits))
+    rounds = gradient.rounds - 3 + log.rounds
+    return Cost(
+        gradient.dealer + log.dealer + label.dealer,
+        gradient.e1 + log.e1 + label.e1,
+        gradient.e2 + log.e2 + label.e2,
+        rounds,
+        rounds + 1,
+    )

@@ -1,0 +1,401 @@
+"""Max pooling that remembers which cell of each window won, and the way back of its gradient.
+
+Forward, the cells of a window meet in a tree of comparisons, and `relu` adds the comparison of the
+winner with 0, all in a small ring Z_2^k; only the result goes to Z_2^64.  The bits that the
+comparisons opened under masks are ANDed to one bit per cell, beside the last forward round.
+Backward, one injection hands each window's gradient to its cell and truncates it at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, shapes, small_ring
+from tfe_bench.protocols.ring.conv import Pair, Windows, pair_of
+from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
+
+MOST_CELLS = 128  # of a window: a cell's bit is an AND of up to 7 comparisons and that with 0
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where the cells of each window lie in images [n, height, width, channels].
+
+    Attributes:
+        image: the images' shape.
+        rows, columns: for each cell along that axis its place in each window; a place outside of
+            the image repeats one inside of it, so that it changes no maximum.
+        order: the cells, counted row by row, such that the two halves of every level of the tree
+            lie side by side and neighbours meet first.
+    """
+
+    image: tuple[int, int, int, int]
+    rows: tuple[tuple[int, ...], ...]
+    columns: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...]
+
+    @property
+    def pooled(self) -> tuple[int, int, int, int]:
+        """Shape of the result."""
+        return self.image[0], len(self.rows[0]), len(self.columns[0]), self.image[3]
+
+    @property
+    def windows(self) -> int:
+        """Number of windows, channels apart."""
+        return math.prod(self.pooled)
+
+    @property
+    def width(self) -> int:
+        """Windows in whole words of bits: all bits of a cell start with a word of their own."""
+        return -(-self.windows // 64) * 64
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether no cell lies in two windows."""
+        along = ([i for cell in axis for i in cell] for axis in (self.rows, self.columns))
+        return all(len(set(places)) == len(places) for places in along)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Of the ops TakeCells and PlaceCells."""
+        return {
+            "image": list(self.image),
+            "rows": [i for cell in self.rows for i in cell],
+            "columns": [i for cell in self.columns for i in cell],
+            "windows": [len(self.rows[0]), len(self.columns[0])],
+            "cells": list(self.order),
+            "width": self.width,
+        }
+
+
+def _order(width: int) -> list[int]:
+    """Of nodes 0 .. width - 1: the even ones that have a neighbour, those neighbours, the rest."""
+    if width == 1:
+        return [0]
+    parents = _order((width + 1) // 2)
+    pairs = [i for i in parents if 2 * i + 1 < width]
+    rest = [2 * i for i in parents if 2 * i + 1 == width]
+    return [2 * i for i in pairs] + [2 * i + 1 for i in pairs] + rest
+
+
+def geometry(name: str, shape: Any, ksize: Pair, strides: Pair, padding: str = "VALID") -> Geometry:
+    """The cells of max or average pooling's windows.
+
+    Raises:
+        UsageError: sizes that are unknown or do not fit, named by the operation.
+    """
+    known = shape.as_list() if hasattr(shape, "as_list") else shape
+    if not isinstance(known, (list, tuple)) or len(known) != 4 or None in known:
+        raise UsageError(f"{name} wants [batch, height, width, channels]. Received: {known}.")
+    if padding not in ("VALID", "SAME"):
+        raise UsageError(f'{name} knows padding "VALID" and "SAME". Received: {padding!r}.')
+    kernel = pair_of(name, "ksize", ksize)
+    windows = Windows.of(name, strides, padding)
+    batch, height, width, channels = (int(n) for n in known)
+    places = []
+    for axis, size in enumerate((height, width)):
+        count = max(int(windows.size(axis, size, kernel[axis])), 0)
+        before = windows.before(axis, size, kernel[axis]) if count else 0
+        starts = [i * windows.strides[axis] - before for i in range(count)]
+        places.append(
+            tuple(
+                tuple(min(max(s + cell, max(s, 0)), size - 1) for s in starts)
+                for cell in range(kernel[axis])
+            )
+        )
+    if not all(len(p[0]) for p in places) or math.prod(kernel) > MOST_CELLS:
+        raise UsageError(
+            f"{name} wants windows no larger than the image and of {MOST_CELLS} cells at most. "
+            f"Received: windows {kernel} on {[height, width]}."
+        )
+    order = tuple(_order(math.prod(kernel)))
+    return Geometry((batch, height, width, channels), places[0], places[1], order)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """Which cell of each window the maximum is.
+
+    Attributes:
+        bits: [cells, width] one bit per cell in the geometry's order; at most one of a window is 1,
+            exactly one without ReLU.
+        geometry: of the windows.
+        relu: whether a window whose maximum is not positive has no chosen cell.
+    """
+
+    bits: MaskedBits
+    geometry: Geometry
+    relu: bool
+
+
+def _ring(x: Shared, bits: int) -> int:
+    """k: all comparisons and choices are made in Z_2^k."""
+    return x.ring_bits if x.ring_bits < 64 else bits
+
+
+def max_pool2d_with_choice(
+    party: Party,
+    x: Shared,
+    ksize: Pair,
+    strides: Pair,
+    padding: str = "VALID",
+    *,
+    relu: bool = False,
+    bits: int = compare.LAYER_BITS,
+    profile: str = "local",
+    openings: int | None = None,
+) -> tuple[Shared, Choice]:
+    """(the largest of each window over Z_2^64, which cell it is); with relu max(largest, 0).
+
+    Of equal cells the first wins, as in TensorFlow.  With relu a window whose largest value is 0 or
+    less has no chosen cell: that is ReLU's derivative, 0 at 0.
+
+    Args:
+        x: [batch, height, width, channels] of a known shape, of a small ring Z_2^k as
+            linear.truncated_sum gives it, or of Z_2^64; then k is `bits`.
+        ksize, strides, padding: as tf.nn.max_pool2d.
+        profile: of the network.  A tree is taken for all of them: where a line is waited for, it
+            is the dealer's, and all pairs take two and a half times its bits.
+        openings: of each comparison, 1 to 3; None as compare.recipe takes it.
+
+    Domain: |x| < 2^(k-2) ring units, so that differences fit; beyond it the result is garbage.
+    Rounds: ceil(log2 cells) (openings + 2), with relu openings + 2 more, and 1 more for k < 64 (the
+        choice's bits are opened beside the last).  Bits: `max_pool2d_with_choice_cost`.
+    Raises:
+        UsageError: shapes, windows or rings that do not fit.
+    """
+    name = "max_pool2d_with_choice"
+    if not isinstance(x, Shared) or x.limbs != 1:
+        raise UsageError(f"{name} wants a private tensor of 64-bit words. Received: {x!r}.")
+    _check(name, bits, profile)
+    g = geometry(name, x.shape, ksize, strides, padding)
+    k = _ring(x, bits)
+    nodes = small_ring.reduced(x, k).map(
+        lambda a: ops.module().tfe_bench_take_cells(x=a, **g.attributes)
+    )
+    path: list[list[tuple[MaskedBits, bool]]] = [[] for _ in g.order]
+    under: list[list[int]] = [[i] for i in range(len(g.order))]  # the cells of each node
+    while len(under) > 1:
+        half = len(under) // 2
+        even, odd, rest = (
+            nodes.map(lambda a, b=b, e=e: a[b:e])
+            for b, e in ((0, half), (half, 2 * half), (2 * half, len(under)))
+        )
+        below = convert.open_bits(party, compare.msb(party, arithmetic.sub(even, odd), k, openings))
+        nodes = small_ring.select(party, below, odd, even)
+        if len(under) % 2:
+            nodes = shapes.concat([nodes, rest], 0)
+        for i in range(half):
+            bit = _part(below, i, g.width)
+            for side, cells in ((False, under[i]), (True, under[half + i])):
+                for cell in cells:
+                    path[cell].append((bit, side))
+        under = [under[i] + under[half + i] for i in range(half)] + under[2 * half :]
+    best = nodes.map(lambda a: a[0])
+    if relu:
+        below_one = best if best.m is None else replace(best, m=best.m - 1)
+        none = convert.open_bits(party, compare.msb(party, below_one, k, openings))
+        best = small_ring.rectified(party, none, best)
+        for each in path:
+            each.append((none, False))
+    elif k < 64:
+        best = small_ring.lift(party, best)
+    hot = _all_of(party, path, g, x.dealer)
+    y = best.map(lambda a: _reshaped(a[: g.windows], g.pooled))
+    return y, Choice(hot, g, relu)
+
+
+def _reshaped(a: Any, shape: Sequence[int]) -> Any:
+    import tensorflow as tf
+
+    return tf.reshape(a, list(shape))
+
+
+def _check(name: str, bits: int, profile: str) -> None:
+    from tfe_bench.protocols.order import extremes
+
+    extremes.choose("tree", 1, 1, profile)  # refuses an unknown one
+    if not isinstance(bits, int) or not 4 <= bits <= 64:
+        raise UsageError(f"{name} compares 4 to 64 bits. Received: {bits!r}.")
+
+
+def _part(bits: MaskedBits, i: int, width: int) -> MaskedBits:
+    """Row i of bits [rows, width], width in whole words."""
+    import tensorflow as tf
+
+    words = slice(i * width // 64, (i + 1) * width // 64)
+    opened, beta = (None if a is None else a[words] for a in (bits.opened, bits.beta))
+    return MaskedBits(opened, beta, tf.constant(width, tf.int64), bits.dealer)
+
+
+def _all_of(
+    party: Party, path: list[list[tuple[MaskedBits, bool]]], g: Geometry, dealer: int
+) -> MaskedBits:
+    """For each cell the AND of the bits of its path, each negated where its side is False."""
+    import tensorflow as tf
+
+    held: list[Any] = [None] * len(path)  # packed words by cell, opened or beta
+    lengths = sorted({len(p) for p in path})
+    n = tf.constant(len(path) * g.width, tf.int64)
+    is_dealer = party.index == dealer
+
+    def words(bit: MaskedBits, side: bool) -> Any:
+        if is_dealer:
+            return bit.beta
+        return bit.opened if side else tf.bitwise.invert(bit.opened)
+
+    shares, cells_of = [], []
+    for length in lengths:
+        cells = [i for i, p in enumerate(path) if len(p) == length]
+        if length == 0:
+            zeros = tf.zeros([g.width // 64], tf.int64)
+            held[cells[0]] = zeros if is_dealer else tf.bitwise.invert(zeros)
+        elif length == 1:
+            for i in cells:
+                held[i] = words(*path[i][0])
+        else:
+            rows = [tf.concat([words(*path[i][j]) for i in cells], 0) for j in range(length)]
+            count = tf.constant(len(cells) * g.width, tf.int64)
+            share = logic.all_of_rows(party, tf.stack(rows), length, count, dealer)
+            shares.append(share.share)
+            cells_of += cells
+    if cells_of:
+        count = tf.constant(len(cells_of) * g.width, tf.int64)
+        joined = None if is_dealer else tf.concat(shares, 0)
+        won = convert.open_bits(party, EvaluatorBits(joined, None, count, dealer))
+        for at, i in enumerate(cells_of):
+            part = _part(won, at, g.width)
+            held[i] = part.beta if is_dealer else part.opened
+    packed_words = tf.concat(held, 0)
+    return MaskedBits(
+        None if is_dealer else packed_words, packed_words if is_dealer else None, n, dealer
+    )
+
+
+def max_pool2d_with_choice_cost(
+    shape: Sequence[int],
+    ksize: Pair,
+    strides: Pair,
+    padding: str = "VALID",
+    *,
+    relu: bool = False,
+    bits: int = compare.LAYER_BITS,
+    openings: int | None = None,
+) -> Cost:
+    """Cost of `max_pool2d_with_choice` for images [batch, height, width, channels].
+
+    Args:
+        bits: k, the ring of the images where that is a small one.
+    """
+    g = geometry("max_pool2d_with_choice", list(shape), ksize, strides, padding)
+    total = Cost(0, 0, 0, 0, 0)
+    if g.width == 0:
+        return total
+    depth = [0] * len(g.order)
+    under = [[i] for i in range(len(g.order))]
+    while len(under) > 1:
+        half = len(under) // 2
+        n = half * g.width
+        total = total.then(compare.msb_cost(n, bits, openings)).then(convert.open_bits_cost(n))
+        total = total.then(small_ring.select_cost(n, bits))
+        for i in range(half):
+            for cell in (*under[i], *under[half + i]):
+                depth[cell] += 1
+        under = [under[i] + under[half + i] for i in range(half)] + under[2 * half :]
+    if relu:
+        total = total.then(compare.msb_cost(g.width, bits, openings))
+        total = total.then(convert.open_bits_cost(g.width))
+        total = total.then(small_ring.rectified_cost(g.width, bits))
+        depth = [d + 1 for d in depth]
+    elif bits < 64:
+        total = total.then(small_ring.extend_cost(g.width, bits))
+    for length in set(depth) - {0, 1}:
+        n = depth.count(length) * g.width
+        ands, opened = logic.all_of_cost(n, length), convert.open_bits_cost(n)
+        total = replace(  # beside the last round
+            total,
+            dealer=total.dealer + ands.dealer,
+            e1=total.e1 + opened.e1,
+            e2=total.e2 + opened.e2,
+        )
+    return total
+
+
+def route(party: Party, choice: Choice, g: Shared, drop: int) -> Shared:
+    """The gradient of the pooled images: each window's g / 2^drop at its chosen cell, else 0.
+
+    v = g / 2^drop = P + 2^(64-drop) W msb(r) - (r >> drop) as in truncation "safe", P and W known
+    to the evaluators, r to D; so e v for a cell's bit e = o ^ beta needs shares of r >> drop and
+    msb(r), once for each window, and of beta, beta (r >> drop), beta msb(r) for each cell.
+    Contributions to one place of an image are added before they are opened.
+
+    Args:
+        choice: of `max_pool2d_with_choice`.
+        g: of the pooled shape over Z_2^64, |g| < 2^62.
+        drop: fractional bits to drop, 1 to 48.
+
+    Returns dx [batch, height, width, channels].  Off by less than 1 ulp for each window that the
+    place was chosen in; a place that none chose is exactly 0.
+    Rounds: 1 (cold 2).  Bits sent: `route_cost`.  Security: D's fields are padded by masks of K1,
+    each number its own; the evaluators' sums by masks that the other cannot make.
+    Raises:
+        UsageError: g does not fit the choice, or is not over Z_2^64.
+    """
+    import tensorflow as tf
+
+    geo = choice.geometry
+    if not isinstance(g, Shared) or g.limbs != 1 or g.ring_bits != 64:
+        raise UsageError(f"route wants a gradient over Z_2^64. Received: {g!r}.")
+    if not isinstance(drop, int) or not 1 <= drop <= 48:
+        raise UsageError(f"route drops 1 to 48 bits. Received: {drop!r}.")
+    if g.dealer != choice.bits.dealer or not g.shape.is_compatible_with(geo.pooled):
+        raise UsageError(
+            f"route wants a gradient {list(geo.pooled)} with dealer {choice.bits.dealer}. "
+            f"Received: {g!r}."
+        )
+    s = party.site("route", drop, geo, dealer=g.dealer)
+    named = {"call": s.ctx, "site": s.number, "tensor": 0, "dealer": s.dealer, "bits": drop}
+    size = {"cells": len(geo.order), "width": geo.width}
+    m = None
+    if s.is_dealer:
+        message = ops.module().tfe_bench_route_deal(
+            beta=choice.bits.beta, l1=g.l1, l2=g.l2, **size, **named
+        )
+        s.send(message, s.e2, 0, run_ahead=True)
+    else:
+        dealt = tf.zeros([0], tf.uint8)
+        if s.is_e2:
+            dealt = s.recv(sizes.vector(_dealt(geo, drop) // 8), s.d, 0, tf.uint8)
+        share = ops.module().tfe_bench_route_share(
+            opened=choice.bits.opened, m=g.m, dealt=dealt, **size, **named
+        )
+        placed = ops.module().tfe_bench_place_cells(x=share, **geo.attributes)
+        m = s.open_mask(placed, tensor=5, slot=1)
+    l1, l2 = s.new_mask(tf.constant(geo.image, tf.int64), tensor=5)
+    return replace(g, m=m, l1=l1, l2=l2, fractional_bits=g.fractional_bits - drop)
+
+
+def _dealt(g: Geometry, drop: int) -> int:
+    """Bits of the dealer's message."""
+    n = len(g.order) * g.width
+    return 64 * g.width + packed(g.width, drop) + 2 * 64 * n + packed(n, drop)
+
+
+def route_cost(
+    shape: Sequence[int], ksize: Pair, strides: Pair, padding: str = "VALID", *, drop: int
+) -> Cost:
+    """Cost of `route` to images [batch, height, width, channels].
+
+    D sends 64 + drop for each window and 128 + drop for each of its cells, the evaluators 64 for
+    each place of an image.
+    """
+    g = geometry("route", list(shape), ksize, strides, padding)
+    opened = 64 * math.prod(g.image)
+    return Cost(dealer=_dealt(g, drop), e1=opened, e2=opened, rounds=1, cold=2)

@@ -1,0 +1,441 @@
+"""Sorting of private keys, with payload.
+
+`quick` and `all-pairs` shuffle (key, index) secretly and then reveal comparisons:
+the index makes keys distinct, so the revealed order is a uniformly random
+permutation, independent of the data (Hamada et al., ICISC 2012).  `network`
+reveals nothing at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.protocols.order.shuffle import shuffle
+from tfe_bench.protocols.order.sort_plan import SortPlan, odd_even_merge
+from tfe_bench.protocols.ring import arithmetic, compare, convert, rotation
+from tfe_bench.protocols.session import ops, wide
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.io import reveal_bits
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+ALGORITHMS = ("auto", "quick", "all-pairs", "network")
+
+# What one more level of comparisons costs, in comparisons: measured on one host; and 4 rounds of
+# 20 ms against 35 to 50 bytes of the dealer's per comparison at 44 MB/s, where a little more than
+# that ends sooner, as an even number of levels is not to be had.
+ROUND_COST = {"local": 20_000.0, "lan": 20_000.0, "wan": 100_000.0}
+_ALL_PAIRS_AT = 10
+# A third opening saves 17 bytes of a comparison: as much as a round of 20 ms at 44 MB/s.
+_THREE_OPENINGS_AT = 50_000
+# Comparisons per graph call and per pipelined slice of one: bound memory, keep both links busy.
+_CALL_PAIRS = 1 << 20
+_SLICE_PAIRS = 1 << 17
+_SLICES = 2  # of each dealer's
+# Where the line is what is waited for, parties take turns to deal for slices; from this on that
+# saves more than what a slice costs.
+_ROTATED_AT = 5_000
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """What `sort` returns, all of it private.
+
+    Attributes:
+        keys: sorted along the last axis.
+        payload: columns moved with their keys.
+        indices: original positions (the argsort), ring elements with no fractional bits.
+    """
+
+    keys: Shared
+    payload: tuple[Shared, ...]
+    indices: Shared
+
+
+def round_cost(profile: str) -> float:
+    """Cost of one level under a network profile, in comparisons.
+
+    Raises:
+        UsageError: an unknown profile.
+    """
+    if profile not in ROUND_COST:
+        raise UsageError(
+            f"Unknown network profile. Received: {profile!r}."
+            f"{did_you_mean(str(profile), ROUND_COST)} Known: {', '.join(ROUND_COST)}."
+        )
+    return ROUND_COST[profile]
+
+
+def choose(algorithm: str, n: int, profile: str, rows: int = 1) -> str:
+    """The algorithm behind "auto": quick, or all-pairs where that saves round trips for little.
+
+    Raises:
+        UsageError: unknown algorithm.
+    """
+    if algorithm not in ALGORITHMS:
+        raise UsageError(
+            f"Unknown sort algorithm {algorithm!r}.{did_you_mean(algorithm, ALGORITHMS)} "
+            f"Known: {', '.join(ALGORITHMS)}."
+        )
+    if algorithm != "auto":
+        return algorithm
+    return "all-pairs" if rows * n * (n - 1) // 2 <= 2 * round_cost(profile) else "quick"
+
+
+def largest(
+    rows: int, n: int, columns: int, algorithm: str = "auto", profile: str = "local"
+) -> int:
+    """An upper bound on the words of the largest array that `sort` makes.
+
+    Args:
+        columns: keys and payload.
+
+    Raises:
+        UsageError: as `choose`.
+    """
+
+    def dealt(count: int, bits: int) -> int:
+        return compare.msb_cost(count, bits).dealer // 64
+
+    elements = rows * n
+    # Wide keys, the index and the columns are moved as one; each key is extended by a comparison.
+    moved = max(elements * (columns + 4), dealt(elements, compare.EXACT_BITS))
+    bits = 65 + index_bits(n)
+    chosen = choose(algorithm, n, profile, rows)
+    if chosen == "network":
+        # All comparators of a row at once, two positions in a word, and a layer's of all rows.
+        depth = n.bit_length()
+        return max(moved, n * depth * (depth + 1) // 4, dealt(elements // 2, bits))
+    pairs = rows * n * (n - 1) // 2
+    if chosen == "quick":
+        # Of small segments all pairs, of others one pivot each, and more of either only where that
+        # costs less than some more levels.
+        pairs = min(pairs, 5 * elements + 6 * int(round_cost(profile)))
+    call = min(pairs, _CALL_PAIRS)
+    return max(
+        moved, pairs, dealt(call if call < 2 * _SLICE_PAIRS else call // _SLICES + 512, bits)
+    )
+
+
+def index_bits(n: int) -> int:
+    """Bits appended to a key to make n keys distinct."""
+    return max(1, (n - 1).bit_length())
+
+
+def wide_keys(party: Party, keys: Shared, descending: bool, full_range: bool) -> Shared:
+    """(key, index) as one element per key: key * 2^p + index, over Z_2^(65+p) or Z_2^(64+p).
+
+    Args:
+        keys: [rows, n]; read as signed 64-bit values if full_range, else |key| < 2^62 is assumed
+            and the extension of the ring by a comparison is saved.
+    """
+    import tensorflow as tf
+
+    p = index_bits(int(keys.shape[1]))
+    # Descending: ~key reverses the order without overflow, and keeps ties in their order.
+    x = keys
+    if descending:
+        x = arithmetic.add_public(arithmetic.neg(x), tf.constant(-1, tf.int64))
+    if full_range:
+        # signed -> unsigned order
+        x = arithmetic.add_public(x, tf.constant(-(2**63), tf.int64))
+        lifted = convert.extend(party, x, p)
+    else:
+        lifted = replace(x.map(lambda a: wide.shift_left(a, p)), limbs=2, bits=64 + p)
+    if lifted.m is None:
+        return lifted
+    index = tf.range(tf.shape(lifted.m)[1], dtype=tf.int64)
+    index = tf.broadcast_to(index, tf.shape(lifted.m)[:2])
+    added = wide.add(lifted.m, tf.stack([index, tf.zeros_like(index)], axis=-1))
+    return replace(lifted, m=added)
+
+
+def _flat(x: Shared) -> Shared:
+    import tensorflow as tf
+
+    shape = [-1] if x.limbs == 1 else [-1, 2]
+    return x.map(lambda a: tf.reshape(a, shape))
+
+
+def compare_pairs(
+    party: Party,
+    parts: Sequence[tf.Tensor],
+    left: Any,
+    right: Any,
+    recipe: compare.Recipe,
+    dealers: Sequence[int],
+    slices: int,
+) -> tf.Tensor:
+    """Reveals [keys[left] < keys[right]] for pairs of positions, packed.
+
+    Slices are compared independently, so that one computes while another travels, and take turns
+    with the dealers.
+
+    Args:
+        parts: this party's `compare.masked_part` of the keys, as each of the dealers names them.
+    """
+    import tensorflow as tf
+
+    n = tf.shape(left, out_type=tf.int64)[0]
+    # slices begin at whole words, so that their packed results join
+    step = ((n + slices - 1) // slices + 511) // 512 * 512
+    bits = []
+    for i in range(slices):
+        begin, end = tf.minimum(i * step, n), tf.minimum((i + 1) * step, n)
+        planes = ops.module().tfe_bench_difference_planes(
+            x=parts[i % len(parts)], left=left[begin:end], right=right[begin:end], bits=recipe.bits
+        )
+        dealer = dealers[i % len(dealers)]
+        less = compare.msb_of_planes(party, planes, end - begin, recipe, dealer)
+        bits.append(reveal_bits(party, less))
+    return bits[0] if slices == 1 else tf.concat(bits, axis=0)
+
+
+def _run_plan(
+    party: Party,
+    keys: Shared,
+    rows: int,
+    n: int,
+    all_pairs_at: int,
+    profile: str,
+    progress: Callable[[float], None] | None,
+) -> Any:
+    """The order of shuffled keys, public: position of rank i in row r at [r, i]."""
+    import numpy as np
+
+    first = keys.dealer
+    turns = 3 if profile == "wan" else 1
+    dealers = tuple((first + turn) % 3 for turn in range(turns))
+
+    def make(recipe: compare.Recipe, dealers: Sequence[int], slices: int) -> Callable[..., Any]:
+        return lambda a, b, *k: compare_pairs(party, k, a, b, recipe, dealers, slices)
+
+    parts = [compare.masked_part(party, rotation.named(party, keys, d)) for d in dealers]
+    expected = max(1.0, rows * n * math.log2(max(2, n)) * 1.25)
+    done = 0
+    with SortPlan(rows, n, all_pairs_at, round_cost(profile)) as plan:
+        for left, right in plan.levels():
+            answers = []
+            for start in range(0, len(left), _CALL_PAIRS):
+                a, b = left[start : start + _CALL_PAIRS], right[start : start + _CALL_PAIRS]
+                used = turns if len(a) >= _ROTATED_AT else 1
+                slices = used * (_SLICES if len(a) >= 2 * _SLICE_PAIRS else 1)
+                recipe = compare.recipe(keys.ring_bits, 3 if len(a) > _THREE_OPENINGS_AT else 2)
+                graph = party.cached_function(
+                    ("sort.compare_pairs", recipe, slices, dealers[:used]),
+                    functools.partial(make, recipe, dealers[:used], slices),
+                    True,
+                )
+                answers.append(graph(a, b, *parts[:used]).numpy())
+                done += len(a)
+                if progress:
+                    progress(min(0.99, done / expected))
+            plan.answer(np.concatenate(answers) if len(answers) > 1 else answers[0])
+        return plan.order().reshape(rows, n)
+
+
+def sort(
+    party: Party,
+    keys: Shared,
+    payload: Sequence[Shared] = (),
+    *,
+    descending: bool = False,
+    algorithm: str = "auto",
+    full_range: bool = True,
+    profile: str = "local",
+    progress: Callable[[float], None] | None = None,
+) -> Sorted:
+    """Sorts along the last axis; equal keys keep their order, each row is sorted by itself.
+
+    Called between graph calls (not inside party.function): its control flow follows revealed
+    comparisons of shuffled keys.
+
+    Args:
+        keys: [n] or [rows, n], 64-bit.
+        payload: columns of the keys' shape that move with them.
+        algorithm: "quick", "all-pairs", "network" (reveals nothing, many more rounds) or "auto".
+        full_range: keys may be any 64-bit value.  False saves a comparison per key where the
+            program itself guarantees |key| < 2^62; others would sort wrongly and give away that
+            they are out of range, so never say so for what a client chose.
+        profile: network profile that "auto" plans for.
+        progress: called with a fraction in [0, 1).
+
+    Rounds and bits: those of `quick` and `all-pairs` follow the shuffled order, and so do not
+    depend on the data; `network_cost` is exact for "network".
+    Raises:
+        UsageError: a payload of another shape, an unknown algorithm.
+    """
+    import tensorflow as tf
+
+    shape = keys.shape.as_list()
+    if len(shape) not in (1, 2):
+        raise UsageError(f"sort wants [n] or [rows, n] keys. Received: shape {shape}.")
+    if keys.limbs != 1 or keys.ring_bits != 64:
+        raise UsageError(f"sort wants keys over Z_2^64. Received: {keys!r}.")
+    for column in payload:
+        if column.shape.as_list() != shape or column.limbs != 1:
+            raise UsageError(
+                f"sort wants payload of the keys' shape {shape}. Received: {column!r}."
+            )
+    rows, n = (1, shape[0]) if len(shape) == 1 else shape
+    chosen = choose(algorithm, n, profile, rows)
+
+    columns = (keys, *payload)
+    dealer = keys.dealer
+    if rows * n == 0 or n == 1:
+        return Sorted(keys, tuple(payload), _positions(keys, rows, n, shape))
+
+    # Graphs are kept for later sorts: they hold shapes, which are in their keys, and no share.
+    def prepare(k: Shared, *more: Shared) -> list[Shared]:
+        parts = [c.map(lambda a: tf.reshape(a, [rows, n])) for c in (k, *more)]
+        lifted = wide_keys(party, parts[0], descending, full_range)
+        moved = [lifted, *parts, _positions(k, rows, n, [rows, n])]
+        return moved if chosen == "network" else shuffle(party, moved)
+
+    start = party.cached_function(
+        ("sort.prepare", chosen == "network", descending, full_range, rows, n, dealer),
+        lambda: prepare,
+    )
+    lifted, *moved = start(*columns)
+    if chosen == "network":
+        moved = _run_network(party, lifted, moved, rows, n, progress)
+    else:
+        order = _run_plan(
+            party,
+            _flat(lifted),
+            rows,
+            n,
+            n if chosen == "all-pairs" else _ALL_PAIRS_AT,
+            profile,
+            progress,
+        )
+
+        def finish(positions: Any, *parts: Shared) -> list[Shared]:
+            return [_reorder(c, positions, shape) for c in parts]
+
+        end = party.cached_function(("sort.finish", tuple(shape), dealer), lambda: finish)
+        offsets = (tf.range(rows, dtype=tf.int32) * n)[:, None]
+        moved = end(tf.constant(order) - offsets, *moved)
+    if progress:
+        progress(1.0)
+    result = [c.map(lambda a: tf.reshape(a, shape)) for c in moved]
+    return Sorted(result[0], tuple(result[1:-1]), result[-1])
+
+
+def _positions(like: Shared, rows: int, n: int, shape: Sequence[int]) -> Shared:
+    """The public column 0..n-1 of each row, as a share with empty masks."""
+    import tensorflow as tf
+
+    index = tf.reshape(tf.broadcast_to(tf.range(n, dtype=tf.int64), [rows, n]), shape)
+    zero = tf.zeros_like(index)
+    return Shared(
+        None if like.m is None else index,
+        None if like.l1 is None else zero,
+        None if like.l2 is None else zero,
+        like.dealer,
+    )
+
+
+def _reorder(x: Shared, positions: Any, shape: Any) -> Shared:
+    def move(a: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.reshape(
+            ops.module().tfe_bench_permute(x=a[..., None], permutation=positions), shape
+        )
+
+    return x.map(move)
+
+
+def _run_network(
+    party: Party,
+    keys: Shared,
+    columns: Sequence[Shared],
+    rows: int,
+    n: int,
+    progress: Callable[[float], None] | None,
+) -> list[Shared]:
+    import numpy as np
+
+    def exchange(a: Any, b: Any, *parts: Shared) -> list[Shared]:
+        return _compare_exchange(party, a, b, parts)
+
+    graph = party.cached_function(("sort.exchange", keys.dealer), lambda: exchange, True)
+    state = [_flat(keys), *(_flat(c) for c in columns)]
+    layers = odd_even_merge(n)
+    offsets = (np.arange(rows, dtype=np.int32) * n)[:, None]
+    for i, (low, high) in enumerate(layers):
+        a, b = (offsets + low).reshape(-1), (offsets + high).reshape(-1)
+        state = graph(a.astype(np.int32), b.astype(np.int32), *state)
+        if progress:
+            progress((i + 1) / (len(layers) + 1))
+    return list(state[1:])
+
+
+def _compare_exchange(party: Party, a: Any, b: Any, parts: Sequence[Shared]) -> list[Shared]:
+    """Orders positions a and b of every pair by the first column (wide keys)."""
+    import tensorflow as tf
+
+    keys = parts[0]
+    low, high = (keys.map(lambda t, i=i: tf.gather(t, i)) for i in (a, b))
+    less = compare.less_than(party, low, high, keys.ring_bits)
+    keep = convert.open_bits(party, less)
+    result = []
+    for x in parts:
+        add, sub = (tf.add, tf.subtract) if x.limbs == 1 else (wide.add, wide.sub)
+        p, q = (x.map(lambda t, i=i: tf.gather(t, i)) for i in (a, b))
+        chosen = convert.inject(party, keep, arithmetic.sub(p, q))
+
+        def place(whole: Any, pa: Any, qa: Any, delta: Any, add: Any = add, sub: Any = sub) -> Any:
+            if whole is None:
+                return None
+            first = add(qa, delta)
+            second = sub(pa, delta)
+            whole = tf.tensor_scatter_nd_update(whole, a[:, None], first)
+            return tf.tensor_scatter_nd_update(whole, b[:, None], second)
+
+        m, l1, l2 = (
+            place(getattr(x, k), getattr(p, k), getattr(q, k), getattr(chosen, k))
+            for k in ("m", "l1", "l2")
+        )
+        result.append(replace(x, m=m, l1=l1, l2=l2))
+    return result
+
+
+def network_cost(n: int, payload: int = 0) -> Cost:
+    """Cost of sort(..., algorithm="network") for one row of n keys with payload columns."""
+    if n < 2:
+        return Cost(0, 0, 0, 0, 0)
+    total = convert.extend_cost(n)
+    bits = 65 + index_bits(n)
+    for low, _ in odd_even_merge(n):
+        c = len(low)
+        layer = compare.msb_cost(c, bits).then(convert.open_bits_cost(c))
+        wide_column, column = convert.inject_cost(c, 2), convert.inject_cost(c, 1)
+        columns = 2 + payload  # the keys' own column and the index move like payload
+        layer = layer.then(
+            Cost(
+                wide_column.dealer + columns * column.dealer,
+                wide_column.e1 + columns * column.e1,
+                wide_column.e2 + columns * column.e2,
+                1,
+                2,
+            )
+        )
+        # Each layer is a graph call of its own, for which the dealer starts anew.
+        total = Cost(
+            total.dealer + layer.dealer,
+            total.e1 + layer.e1,
+            total.e2 + layer.e2,
+            total.rounds + layer.rounds,
+            total.cold + layer.cold,
+        )
+    return total

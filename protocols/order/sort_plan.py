@@ -1,0 +1,107 @@
+"""Which pairs to compare next: the public side of quicksort (kernels/core/sort_plan.h)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.protocols.session import ops
+
+Pairs = np.ndarray[Any, np.dtype[np.int32]]
+
+
+class SortPlan:
+    """Levels of comparisons over shuffled positions, and the order they give.
+
+    Args:
+        rows, n: each row's positions r*n .. r*n+n-1 are sorted by themselves.
+        all_pairs_at: segments of at most this size are finished by comparing all pairs.
+        round_cost: what one more level costs, counted in comparisons.
+    """
+
+    def __init__(self, rows: int, n: int, all_pairs_at: int, round_cost: float) -> None:
+        if rows * n >= 2**31:
+            raise UsageError(f"A sort holds fewer than 2^31 elements. Received: {rows} x {n}.")
+        self._native = ops.native()
+        self._size = rows * n
+        self._plan = self._native.plan_new(rows, n, all_pairs_at, float(round_cost))
+        if not self._plan:
+            raise self._too_large()
+
+    def __enter__(self) -> SortPlan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._native.plan_drop(self._plan)
+        self._plan = None
+
+    def levels(self) -> Iterator[tuple[Pairs, Pairs]]:
+        """Yields (left, right) positions; call `answer` before taking the next level.
+
+        Raises:
+            UsageError: this host's memory does not hold them.
+        """
+        left, right = ctypes.c_void_p(), ctypes.c_void_p()
+        while count := self._native.plan_next(self._plan, ctypes.byref(left), ctypes.byref(right)):
+            if count < 0:
+                raise self._too_large()
+            yield _view(left.value, count), _view(right.value, count)
+
+    def _too_large(self) -> UsageError:
+        return UsageError(
+            f"This host's memory does not hold the comparisons of a sort of {self._size} elements. "
+            "Sort fewer at a time, or with another algorithm."
+        )
+
+    def answer(self, words: np.ndarray[Any, Any]) -> None:
+        """Takes packed bits: bit i set when element left[i] < right[i].
+
+        Raises:
+            RangeError: the answers contradict each other, as those of keys outside the range that
+                full_range=False promises do.
+        """
+        words = np.ascontiguousarray(words)
+        answered = self._native.plan_answer(self._plan, words.ctypes.data)
+        if answered == -2:
+            raise self._too_large()
+        if answered != 0:
+            raise RangeError(
+                "The comparisons contradict each other: keys lie outside |key| < 2^62. "
+                "Sort them with full_range=True."
+            )
+
+    def order(self) -> Pairs:
+        """order[r*n + i] = position of the element of rank i in row r."""
+        if self._size == 0:
+            return np.zeros(0, np.int32)
+        return _view(self._native.plan_order(self._plan), self._size).copy()
+
+
+def _view(address: int | None, count: int) -> Pairs:
+    array = (ctypes.c_int32 * count).from_address(address or 0)
+    return np.ctypeslib.as_array(array)
+
+
+def odd_even_merge(n: int) -> list[tuple[Pairs, Pairs]]:
+    """Layers of comparators (low, high) of Batcher's merge exchange (Knuth, algorithm 5.2.2M)."""
+    layers: list[tuple[Pairs, Pairs]] = []
+    if n < 2:
+        return layers
+    top = 1 << ((n - 1).bit_length() - 1)
+    p = top
+    while p > 0:
+        q, r, d = top, 0, p
+        while True:
+            i = np.arange(n - d, dtype=np.int32)
+            low = i[(i & p) == r]
+            if len(low):
+                layers.append((low, (low + d).astype(np.int32)))
+            if q == p:
+                break
+            d, q, r = q - p, q >> 1, p
+        p >>= 1
+    return layers

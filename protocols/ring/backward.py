@@ -1,0 +1,134 @@
+"""Bit times value with the truncation in the same round: a gradient through a ReLU.
+
+With T = 2^62 - 2^(f-1) and every part shifted logically, without a message,
+
+    m' = (m + T) >> f,   l1' = l1 >> f,   l2' = l2 >> f,   k = 64 - f,
+
+m' - l1' - l2' mod 2^k is x / 2^f + 2^(62-f), rounded: the three dropped fractions are off by
+(-1, 2) units, and T takes half a unit off.  That value lies in [0, 2^(k-1)), so that as an integer
+it is m' - lam + 2^k (1 - msb m') msb(lam) with lam = l1' + l2' - 2^k om: what `convert.inject` with
+extend_ring multiplies with a bit.  Nothing is left to chance, unlike with a share that is shifted
+after the injection, whose wrap nobody knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import convert
+from tfe_bench.protocols.ring.truncation import MOST_DROPPED
+from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+
+RING = 64
+# Numbers of masks that `inject_truncated_shares` takes.
+MASKS = 5
+
+
+def inject_truncated_shares(
+    s: Site,
+    bits: MaskedBits,
+    x: Shared,
+    drop: int,
+    tensor: int,
+    slot: int,
+    *,
+    negated: bool = False,
+    leave: int | None = None,
+) -> Any:
+    """The evaluators' additive shares of b * x / 2^drop, unopened; None at the dealer.
+
+    Sums of them open as one; where b = 0 the value is 0 exactly, so that a sum with one bit set is
+    rounded once.
+
+    Args:
+        tensor, slot: numbers of the first of MASKS dealt masks, and of the one message.
+        negated: take 1 - b for b.
+        leave: number of the mask under which the share leaves.
+
+    Rounds: 0 with D ahead, else 1.  Bits sent: D 128 + 3 drop per element.
+    Raises:
+        UsageError: as `inject_truncated`.
+    """
+    import tensorflow as tf
+
+    _check(bits, x, drop)
+    attributes = {
+        "call": s.ctx,
+        "site": s.number,
+        "tensor": tensor,
+        "dealer": s.dealer,
+        "bits": RING - drop,
+        "drop": drop,
+    }
+    if s.is_dealer:
+        message = ops.module().tfe_bench_inject_deal(
+            beta=bits.beta, l1=x.l1, l2=x.l2, n=bits.n, **attributes
+        )
+        s.send(message, s.e2, slot, run_ahead=True)
+        return None
+    dealt = tf.zeros([0], tf.uint8)
+    if s.is_e2:
+        n = sizes.size(x.m)
+        dealt = s.recv(sizes.vector(16 * n + 3 * ((n * drop + 7) // 8)), s.d, slot, tf.uint8)
+    share, _ = ops.module().tfe_bench_inject_share(
+        opened=bits.opened,
+        m=x.m,
+        part=x.l1 if s.is_e1 else x.l2,
+        dealt=dealt,
+        n=bits.n,
+        open=-1 if leave is None else leave,
+        negate=negated,
+        **attributes,
+    )
+    return share
+
+
+def _check(bits: MaskedBits, x: Shared, drop: int) -> None:
+    convert.check_inject("inject_truncated", bits, x)
+    if x.limbs != 1 or x.ring_bits != RING:
+        raise UsageError(f"inject_truncated works over Z_2^64. Received: {x!r}.")
+    whole = isinstance(drop, int) and not isinstance(drop, bool)
+    if not (whole and 1 <= drop <= MOST_DROPPED):
+        raise UsageError(
+            f"inject_truncated drops 1 to {MOST_DROPPED} bits. Received: {drop!r}. "
+            "Use convert.inject where nothing is dropped."
+        )
+
+
+def inject_truncated(
+    party: Party, bits: MaskedBits, x: Shared, drop: int, *, negated: bool = False
+) -> Shared:
+    """b * x / 2^drop for bits in the row-major order of x's elements, stochastically rounded.
+
+    With v = x / 2^drop as the module gives it, b v = o v + (1 - 2o) beta v; D deals beta, beta lam
+    (64 bits each) and om, msb(lam), beta msb(lam) (drop bits each, as they count 2^(64-drop)).
+
+    Args:
+        x: over Z_2^64, |x| < 2^62 - 2^(drop+1) in ring units; never fails there.
+        drop: 1 to 48; the result has that many fractional bits fewer.
+        negated: (1 - b) * x / 2^drop instead, as a ReLU's gradient wants it of [z < 0].
+
+    Off by less than 1.5 ulp, 2^-(drop+1) ulp in the mean; 0 exactly where the bit is 0.
+    Rounds: 1 (cold 2).  Bits sent: `inject_truncated_cost`.
+    Raises:
+        UsageError: bits and x of different dealers or numbers, another ring, a wrong drop.
+    """
+    import tensorflow as tf
+
+    _check(bits, x, drop)
+    s = party.site("inject_truncated", drop, negated, dealer=x.dealer)
+    last = MASKS
+    own = inject_truncated_shares(s, bits, x, drop, 0, 0, negated=negated, leave=last)
+    m = None if s.is_dealer else s.exchange_masked(own, slot=1)
+    l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), last)
+    return replace(x, m=m, l1=l1, l2=l2, fractional_bits=x.fractional_bits - drop)
+
+
+def inject_truncated_cost(n: int, drop: int) -> Cost:
+    """Cost of `inject_truncated` for n elements."""
+    return Cost(128 * n + 3 * packed(n, drop), 64 * n, 64 * n, rounds=1, cold=2)

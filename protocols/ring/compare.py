@@ -1,0 +1,279 @@
+"""Comparison by dealt one-hot tables and multi-input ANDs: LUT-msb.
+
+One-time truth tables (Ishai et al., TCC 2013) over 3-bit chunks, combined by the
+multi-input AND of ABY2.0 (Patra et al., USENIX Security 2021).  The composition
+is this project's; its security argument is in docs/protocols.md.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.session import ops, sizes, wide
+from tfe_bench.protocols.session.cost import Cost, words
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+EXACT_BITS = 64
+# Comparison range of machine-learning layers: |v| < 2^14 at 16 fractional bits.
+LAYER_BITS = 31
+# A chunk's table has 2^width entries.
+MAX_CHUNK_BITS = 6
+# What one opening compares: eight chunks and the sign.
+MOST_AT_ONCE = 8 * MAX_CHUNK_BITS + 1
+
+
+def moved(bits: int, by: int) -> int:
+    """Bits that compare x + c with 0 for every |x| < 2^(bits-1) and |c| <= by.
+
+    One more than bits while the constant is no larger than x may be, else as many as it wants.
+
+    Raises:
+        UsageError: fewer than 2 bits.
+    """
+    if bits < 2:
+        raise UsageError(f"A comparison is of 2 to 128 bits. Received: {bits}.")
+    return ((1 << (bits - 1)) - 1 + by).bit_length() + 1
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the k-1 low bits are cut into chunks and their nodes combined.
+
+    Attributes:
+        bits: k.
+        widths: of the chunks, most significant first.
+        groups: per level the sizes of the groups, most significant first.
+    """
+
+    bits: int
+    widths: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def openings(self) -> int:
+        """Exchanges between the evaluators."""
+        return len(self.groups)
+
+    def nodes(self, level: int) -> int:
+        """Nodes before a level."""
+        return len(self.widths) if level == 0 else len(self.groups[level - 1])
+
+    @property
+    def opened(self) -> int:
+        """Bits that each evaluator sends per comparison."""
+        return sum(2 * self.nodes(level) - 1 for level in range(self.openings))
+
+    @property
+    def dealt(self) -> int:
+        """Bits that the dealer sends per comparison (without lam's top bit)."""
+        tables = sum((1 << w) - 1 for w in self.widths)
+        return tables + sum(
+            _monomials(r, g == len(level) - 1) for level in self.groups for g, r in enumerate(level)
+        )
+
+    @property
+    def total(self) -> int:
+        """Bits that all three send per comparison."""
+        return self.dealt + 2 * self.opened
+
+
+def _monomials(radix: int, last: bool) -> int:
+    if last:  # no one asks for the equality of the last node
+        return 3 * (1 << (radix - 1)) - 2 * radix - 1
+    return (1 << (radix + 1)) - 2 * radix - 2
+
+
+def _split(total: int, parts: int) -> tuple[int, ...]:
+    """Even group sizes, the larger ones last (the last node is the cheapest)."""
+    small, more = divmod(total, parts)
+    return (small,) * (parts - more) + (small + 1,) * more
+
+
+@functools.cache
+def recipe(bits: int, openings: int | None = None) -> Recipe:
+    """The cheapest recipe for k = bits, with a given number of openings.
+
+    Unless it is given: 2, or 3 where the third saves an eighth of the bits.
+
+    Raises:
+        UsageError: bits outside 2..128, or openings outside 1..3.
+    """
+    if not 2 <= bits <= 128:
+        raise UsageError(f"A comparison is of 2 to 128 bits. Received: {bits}.")
+    if openings is None:
+        two, three = recipe(bits, 2), recipe(bits, 3)
+        return three if 8 * three.total <= 7 * two.total else two
+    if openings not in (1, 2, 3):
+        raise UsageError(f"A comparison takes 1, 2 or 3 openings. Received: {openings}.")
+    best: Recipe | None = None
+    low = bits - 1
+    for widest in range(1, MAX_CHUNK_BITS + 1):
+        widths = _split(low, -(-low // widest))[::-1]
+        for groups in _groupings(len(widths), openings):
+            candidate = Recipe(bits, widths, groups)
+            if best is None or candidate.total < best.total:
+                best = candidate
+    if best is None:
+        raise UsageError(
+            f"{openings} opening(s) do not suffice to compare {bits} bits. Ask for more."
+        )
+    return best
+
+
+def _groupings(nodes: int, levels: int) -> list[tuple[tuple[int, ...], ...]]:
+    if levels == 1:
+        return [((nodes,),)] if nodes <= 8 else []
+    return [
+        (_split(nodes, parts), *rest)
+        for parts in range(max(1, -(-nodes // 8)), max(1, nodes // 2) + 1)
+        for rest in _groupings(parts, levels - 1)
+    ]
+
+
+def _attributes(r: Recipe, dealer: int, site: int, absorb: bool) -> dict[str, Any]:
+    return {
+        "site": site,
+        "dealer": dealer,
+        "bits": r.bits,
+        "widths": list(r.widths),
+        "groups": [size for level in r.groups for size in level],
+        "group_counts": [len(level) for level in r.groups],
+        "absorb": absorb,
+    }
+
+
+def msb_of_planes(
+    party: Party, planes: tf.Tensor, n: Any, r: Recipe, dealer: int, absorb: bool = True
+) -> EvaluatorBits:
+    """The most significant bits of n masked values given as bit planes.
+
+    Args:
+        planes: of lam = l1 + l2 at the dealer, of m at the evaluators.
+        absorb: deal lam's top bit (1 bit each), so that the evaluators hold all of the result;
+            else the dealer keeps it as `top`.
+    """
+    import tensorflow as tf
+
+    s = party.site("msb", r.bits, r.widths, r.groups, absorb, dealer=dealer)
+    attributes = _attributes(r, dealer, s.number, absorb)
+    n_words = (sizes.known(n) + 63) // 64
+    if s.is_dealer:
+        message, top = ops.module().tfe_bench_lut_deal(call=s.ctx, lam_planes=planes, **attributes)
+        s.send(message, s.e2, slot=0, run_ahead=True)
+        return EvaluatorBits(None, None if absorb else top, n, dealer)
+    dealt = tf.zeros([0], tf.int64)
+    if s.is_e2:
+        dealt_planes = r.dealt + (1 if absorb else 0)
+        dealt = s.recv(sizes.vector(n_words * dealt_planes), s.d, slot=0)
+    message = ops.module().tfe_bench_lut_open(
+        call=s.ctx, m_planes=planes, dealt=dealt, **attributes
+    )
+    for level in range(r.openings):
+        s.send(message, s.other, slot=1 + level)
+        other = s.recv(tf.shape(message, out_type=tf.int64), s.other, slot=1 + level)
+        message = ops.module().tfe_bench_lut_node(
+            call=s.ctx,
+            m_planes=planes,
+            own=message,
+            other=other,
+            dealt=dealt,
+            level=level,
+            **attributes,
+        )
+    return EvaluatorBits(message, None, n, dealer)
+
+
+def masked_part(party: Party, x: Shared) -> Any:
+    """[n, limbs] words of lam at the dealer, of m at the evaluators."""
+    import tensorflow as tf
+
+    if party.index != x.dealer:
+        part = x.m
+    elif x.limbs == 1:
+        part = x.l1 + x.l2
+    else:
+        part = wide.add(x.l1, x.l2)
+    return tf.reshape(part, [-1, x.limbs])
+
+
+def msb(
+    party: Party,
+    x: Shared,
+    bits: int = EXACT_BITS,
+    openings: int | None = None,
+    absorb: bool = True,
+) -> EvaluatorBits:
+    """[x < 0] for x read as a signed value mod 2^bits, elements in row-major order.
+
+    Args:
+        bits: k; 64 is exact for any 64-bit value, a smaller k is right for |x| < 2^(k-1).
+        openings: 1 to 3 exchanges; None takes 2, or 3 where that saves an eighth of the bits.
+
+    Rounds: openings (cold one more).  Bits sent per 64 elements: `msb_cost`.
+    """
+    if bits > x.ring_bits:
+        raise UsageError(f"msb of {bits} bits wants a ring that large. Received: {x!r}.")
+    return _msb_of_words(party, masked_part(party, x), x.dealer, recipe(bits, openings), absorb)
+
+
+def _msb_of_words(party: Party, part: Any, dealer: int, r: Recipe, absorb: bool) -> EvaluatorBits:
+    """`msb` of `masked_part`."""
+    import tensorflow as tf
+
+    planes = ops.module().tfe_bench_planes(x=part, bits=r.bits)
+    # Known where it can be, so that a use of the bits for another shape fails while it is traced.
+    known = part.shape[0]
+    n = tf.shape(part, out_type=tf.int64)[0] if known is None else tf.constant(known, tf.int64)
+    return msb_of_planes(party, planes, n, r, dealer, absorb)
+
+
+def borrow(party: Party, x: Shared, low: int, openings: int | None = None) -> EvaluatorBits:
+    """[m mod 2^low < lam mod 2^low]: whether the low bits of x = m - lam borrow from the others.
+
+    The msb of their difference with low + 1 bits, of which the highest is 0 on both sides.
+
+    Args:
+        low: 1 to 62, of a value of Z_2^64.
+
+    Rounds: openings (cold one more).  Bits sent: `borrow_cost`.
+    """
+    import tensorflow as tf
+
+    below = tf.constant((1 << low) - 1, tf.int64)
+    part = tf.bitwise.bitwise_and(masked_part(party, x), below)
+    return _msb_of_words(party, part, x.dealer, recipe(low + 1, openings), absorb=False)
+
+
+def borrow_cost(n: int, low: int, openings: int | None = None) -> Cost:
+    """Cost of `borrow` for n elements."""
+    return msb_cost(n, low + 1, openings, absorb=False)
+
+
+def less_than(
+    party: Party, x: Shared, y: Shared, bits: int = EXACT_BITS, openings: int | None = None
+) -> EvaluatorBits:
+    """[x < y], right while the signed difference x - y fits `bits` bits.
+
+    Rounds and bits: as `msb`.
+    """
+    return msb(party, arithmetic.sub(x, y), bits, openings)
+
+
+def msb_cost(
+    n: int, bits: int = EXACT_BITS, openings: int | None = None, absorb: bool = True
+) -> Cost:
+    """Cost of `msb` and `less_than` for n elements; planes travel in whole words."""
+    r = recipe(bits, openings)
+    w = 64 * words(n)
+    dealt = r.dealt + (1 if absorb else 0)
+    return Cost(
+        dealer=dealt * w, e1=r.opened * w, e2=r.opened * w, rounds=r.openings, cold=r.openings + 1
+    )

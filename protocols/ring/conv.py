@@ -1,0 +1,328 @@
+"""Convolutions of private images, with TensorFlow's names and windows.
+
+Images are [n, h, w, channels], kernels [h, w, channels, filters].  Products are
+in the dealer form of arithmetic.product_shares: a convolution is bilinear, so D
+deals conv(lam_x, lam_w) and each evaluator convolves two pairs in one pass.
+Scales add up and nothing is truncated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.ring.shapes import check_private
+from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.sharing import Shared
+
+Pair = int | Sequence[int]
+
+
+def pair_of(operation: str, what: str, value: Any) -> tuple[int, int]:
+    """A number for both axes, a pair, or TensorFlow's list for all four axes.
+
+    Raises:
+        UsageError: anything else, or a number below 1.
+    """
+    several = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value, value]
+    if len(several) == 4 and several[0] == several[3] == 1:
+        several = several[1:3]
+    whole = all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in several)
+    if len(several) != 2 or not whole or min(several) < 1:
+        raise UsageError(
+            f"{operation} wants {what} as an integer of at least 1, or a pair (height, width). "
+            f"Received: {value!r}."
+        )
+    return int(several[0]), int(several[1])
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Where the windows of a kernel lie on an image, by TensorFlow's rules.
+
+    Attributes:
+        strides, dilations: (height, width).
+        padding: "SAME", "VALID" or "EXPLICIT".
+        pads: top, bottom, left, right; zeros unless the padding is explicit.
+    """
+
+    strides: tuple[int, int] = (1, 1)
+    padding: str = "VALID"
+    dilations: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    @classmethod
+    def of(cls, operation: str, strides: Pair, padding: Any, dilations: Pair = 1) -> Windows:
+        """Windows from a layer's arguments.
+
+        Args:
+            strides, dilations: an integer, a pair, or [1, height, width, 1].
+            padding: "SAME", "VALID", or explicit ((top, bottom), (left, right)), also with the
+                pairs (0, 0) of TensorFlow around it.
+
+        Raises:
+            UsageError: anything else; `operation` is named.
+        """
+        steps = pair_of(operation, "strides", strides)
+        spread = pair_of(operation, "dilations", dilations)
+        if isinstance(padding, str):
+            if padding.upper() in ("SAME", "VALID"):
+                return cls(steps, padding.upper(), spread)
+        else:
+            try:
+                pairs = np.asarray(padding)
+            except (TypeError, ValueError):
+                pairs = np.zeros(0)
+            if pairs.shape == (4, 2) and not pairs[[0, 3]].any():
+                pairs = pairs[1:3]
+            if pairs.shape == (2, 2) and pairs.dtype.kind in "iu" and (pairs >= 0).all():
+                top, bottom, left, right = (int(p) for p in pairs.flat)
+                return cls(steps, "EXPLICIT", spread, (top, bottom, left, right))
+        raise UsageError(
+            f'{operation} wants padding "SAME", "VALID" or ((top, bottom), (left, right)). '
+            f"Received: {padding!r}."
+        )
+
+    def room(self, axis: int, image: Any, kernel: Any) -> Any:
+        """How far a window can move along axis 0 or 1; negative if it does not fit the image."""
+        before, after = self.pads[2 * axis : 2 * axis + 2]
+        return image + before + after - (kernel - 1) * self.dilations[axis] - 1
+
+    def size(self, axis: int, image: Any, kernel: Any) -> Any:
+        """Number of windows along axis 0 or 1, of integers or of integer tensors."""
+        stride = self.strides[axis]
+        if self.padding == "SAME":
+            return (image + stride - 1) // stride
+        return self.room(axis, image, kernel) // stride + 1
+
+    def before(self, axis: int, image: int, kernel: int) -> int:
+        """Zeros before the first cell along axis 0 or 1."""
+        if self.padding != "SAME":
+            return self.pads[2 * axis]
+        reach = (kernel - 1) * self.dilations[axis] + 1
+        last = (self.size(axis, image, kernel) - 1) * self.strides[axis]
+        return max(int(last) + reach - image, 0) // 2
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Of the ops RingConv2D and RingDepthwiseConv2D."""
+        return {
+            "strides": list(self.strides),
+            "dilations": list(self.dilations),
+            "padding": self.padding,
+            "pads": list(self.pads),
+        }
+
+
+def check_shapes(operation: str, x: Any, w: Any, windows: Windows) -> None:
+    """Raises UsageError if what is known of the shapes of images and kernel does not fit."""
+    if x.rank != 4 or w.rank != 4:
+        raise UsageError(
+            f"{operation} wants images [n, h, w, channels] and a kernel [h, w, channels, filters]. "
+            f"Received: {x} and {w}. Reshape or expand_dims them."
+        )
+    if x[3] is not None and w[2] is not None and x[3] != w[2]:
+        raise UsageError(
+            f"{operation} wants a kernel for as many channels as the images have. Received: "
+            f"{x.as_list()} and {w.as_list()}."
+        )
+    for axis in range(2):
+        image, kernel = x[1 + axis], w[axis]
+        if windows.padding == "SAME" or image is None or kernel is None:
+            continue
+        if windows.room(axis, image, kernel) < 0:
+            raise UsageError(
+                f"{operation} wants a kernel no larger than the padded image. Received: "
+                f"{x.as_list()} and {w.as_list()} with {windows}. Pad more."
+            )
+
+
+def sizes_of(a: Any) -> list[Any]:
+    """Of a tensor, as integers where they are known."""
+    import tensorflow as tf
+
+    dynamic = tf.shape(a, out_type=tf.int64)
+    return [dynamic[i] if d is None else d for i, d in enumerate(a.shape.as_list())]
+
+
+def conv2d_shape(x: Any, w: Any, windows: Windows, depthwise: bool = False) -> Any:
+    """Shape of the convolution of two tensors of words, an int64 tensor."""
+    import tensorflow as tf
+
+    n, *image, _ = sizes_of(x)
+    *kernel, channels, filters = sizes_of(w)
+    height, width = (windows.size(i, image[i], kernel[i]) for i in range(2))
+    outputs = channels * filters if depthwise else filters
+    return tf.stack([tf.cast(d, tf.int64) for d in (n, height, width, outputs)])
+
+
+def convolve(a: list[Any], b: list[Any], windows: Windows, depthwise: bool = False) -> Any:
+    """The sum of the convolutions of paired tensors of words over Z_2^64.  Local, public or not."""
+    module = ops.module()
+    op = module.tfe_bench_ring_depthwise_conv2d if depthwise else module.tfe_bench_ring_conv2d
+    return op(a=a, b=b, **windows.attributes)
+
+
+def _convolution(windows: Windows, depthwise: bool) -> Callable[[list[Any], list[Any]], Any]:
+    return lambda a, b: convolve(a, b, windows, depthwise)
+
+
+def conv2d_shares(
+    s: Site,
+    x: Shared,
+    w: Shared,
+    windows: Windows,
+    tensor: int,
+    slot: int,
+    depthwise: bool = False,
+) -> Any:
+    """The evaluators' additive shares of a convolution, unopened; None at the dealer.
+
+    With this, `conv2d_shape` and `open_mask` a layer opens several steps as one.
+
+    Args:
+        windows: of `Windows.of`.
+        tensor, slot: number of the dealt mask product and of its message.
+
+    Rounds: 0 with D ahead, else 1.  Bits sent: D 64 per output element.
+    Raises:
+        UsageError: the operands do not fit each other.
+    """
+    name = "depthwise_conv2d" if depthwise else "conv2d"
+    arithmetic.check_factors(name, x, w)
+    check_shapes(name, x.shape, w.shape, windows)
+    return arithmetic.product_shares(s, x, w, _convolution(windows, depthwise), tensor, slot)
+
+
+def _private(
+    party: Party,
+    x: Shared,
+    w: Shared,
+    strides: Pair,
+    padding: Any,
+    dilations: Pair,
+    depthwise: bool,
+) -> Shared:
+    name = "depthwise_conv2d" if depthwise else "conv2d"
+    arithmetic.check_factors(name, x, w)
+    windows = Windows.of(name, strides, padding, dilations)
+    check_shapes(name, x.shape, w.shape, windows)
+    return arithmetic.product(
+        party,
+        name,
+        x,
+        w,
+        _convolution(windows, depthwise),
+        lambda a, b: conv2d_shape(a, b, windows, depthwise),
+        windows,
+    )
+
+
+def conv2d(
+    party: Party,
+    x: Shared,
+    w: Shared,
+    strides: Pair = 1,
+    padding: Any = "VALID",
+    dilations: Pair = 1,
+) -> Shared:
+    """tf.nn.conv2d of private images and a private kernel; the scales add up (truncate afterwards).
+
+    y[n, i, j, f] = sum over a, b, c of
+                    x[n, i stride - top + a dilation, j stride - left + b dilation, c] w[a, b, c, f]
+
+    Args:
+        x: images [n, h, w, channels].
+        w: kernel [h, w, channels, filters].
+        strides, padding, dilations: as `Windows.of` takes them.
+
+    Domain: exact over Z_2^64; the sums must fit 63 bits at the scale of the product.
+    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per output element each.
+    Raises:
+        UsageError: the operands or the windows do not fit each other.
+    """
+    return _private(party, x, w, strides, padding, dilations, depthwise=False)
+
+
+def depthwise_conv2d(
+    party: Party,
+    x: Shared,
+    w: Shared,
+    strides: Pair = 1,
+    padding: Any = "VALID",
+    dilations: Pair = 1,
+) -> Shared:
+    """tf.nn.depthwise_conv2d: each channel with kernels of its own; the scales add up.
+
+    Args:
+        x: images [n, h, w, channels].
+        w: kernel [h, w, channels, multiplier]; the output has channels * multiplier channels.
+        strides, padding, dilations: as `Windows.of` takes them.
+
+    Domain, rounds, bits and errors: as `conv2d`.
+    """
+    return _private(party, x, w, strides, padding, dilations, depthwise=True)
+
+
+def conv2d_cost(n_out: int) -> Cost:
+    """Cost of `conv2d` and `depthwise_conv2d` for n_out output elements, whatever the kernel."""
+    return arithmetic.mul_cost(n_out)
+
+
+def _public(
+    x: Shared,
+    ring: Any,
+    strides: Pair,
+    padding: Any,
+    dilations: Pair,
+    fractional_bits: int,
+    depthwise: bool,
+) -> Shared:
+    name = "depthwise_conv2d_public" if depthwise else "conv2d_public"
+    check_private(name, x)
+    if x.limbs != 1:
+        raise UsageError(f"{name} works on 64-bit words. Received: {x!r}.")
+    kernel = arithmetic.ring_tensor(name, ring)
+    windows = Windows.of(name, strides, padding, dilations)
+    check_shapes(name, x.shape, kernel.shape, windows)
+    y = x.map(lambda a: convolve([a], [kernel], windows, depthwise))
+    return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
+
+
+def conv2d_public(
+    x: Shared,
+    ring: Any,
+    strides: Pair = 1,
+    padding: Any = "VALID",
+    dilations: Pair = 1,
+    fractional_bits: int = 0,
+) -> Shared:
+    """`conv2d` with a public kernel of ring elements that has `fractional_bits`.  Local.
+
+    Raises:
+        UsageError: the operands or the windows do not fit each other.
+    """
+    return _public(x, ring, strides, padding, dilations, fractional_bits, depthwise=False)
+
+
+def depthwise_conv2d_public(
+    x: Shared,
+    ring: Any,
+    strides: Pair = 1,
+    padding: Any = "VALID",
+    dilations: Pair = 1,
+    fractional_bits: int = 0,
+) -> Shared:
+    """`depthwise_conv2d` with a public kernel of ring elements that has `fractional_bits`.  Local.
+
+    Raises:
+        UsageError: the operands or the windows do not fit each other.
+    """
+    return _public(x, ring, strides, padding, dilations, fractional_bits, depthwise=True)

@@ -1,0 +1,114 @@
+"""Gradients of convolutions: bilinear maps for sums of private products (nn/linear.Product).
+
+With y = conv(x, w) and d the gradient of y, dx is the transposed convolution of d with w, and dw
+is patches(x)^T . d.  Both are bilinear, so they are products like the convolution itself: the
+dealer deals the map of the masks, each evaluator maps two pairs in one pass, the sum opens as one.
+Scales add up and nothing is truncated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring.conv import Windows
+from tfe_bench.protocols.session import ops
+
+Two = Callable[[list[Any], list[Any]], Any]
+
+
+def _sizes(name: str, what: str, shape: Sequence[Any], axes: slice, ranks: tuple[int, ...]) -> Any:
+    """Height and width within a static shape.
+
+    Raises:
+        UsageError: another rank, or a size that is not known.
+    """
+    sizes = shape.as_list() if hasattr(shape, "as_list") else list(shape)
+    found = sizes[axes] if len(sizes) in ranks else []
+    if len(found) != 2 or not all(isinstance(n, int) and n >= 0 for n in found):
+        raise UsageError(f"{name} wants {what} with known height and width. Received: {sizes}.")
+    return [int(n) for n in found]
+
+
+def _fits(name: str, windows: Windows, size: Sequence[int], kernel: Any, out: Any) -> None:
+    """Refuses a gradient that is not of the convolution's shape, as far as that is known."""
+    for axis in range(2):
+        if kernel[axis] is None or out[axis] is None:
+            continue
+        want = windows.size(axis, size[axis], kernel[axis])
+        if want != out[axis]:
+            raise UsageError(
+                f"{name} wants a gradient of the size that the convolution gives along axis "
+                f"{1 + axis}, {want}. Received: {out[axis]} with {windows}."
+            )
+
+
+def input_gradient(windows: Windows, image_shape: Sequence[Any], depthwise: bool = False) -> Two:
+    """The map (d, w) -> dx, the gradient of a convolution's images.
+
+    dx[n, y, x, c] = sum of d[n, i, j, f] w[a, b, c, f] over all i, j, a, b, f with
+                     y = i stride - top + a dilation and x = j stride - left + b dilation
+
+    Args:
+        windows: of the convolution (`Windows.of`).
+        image_shape: of its images, [height, width, channels], the batch before it or not.
+        depthwise: of `depthwise_conv2d`.
+
+    The map takes d [n, height', width', filters] and w [h, w, channels, filters], lists of as many
+    of both, and gives the sum.  Local, public or not; exact over Z_2^64.
+    Raises:
+        UsageError: height and width are not known; from the map, operands that do not fit.
+    """
+    name = "input_gradient"
+    sizes = image_shape.as_list() if hasattr(image_shape, "as_list") else list(image_shape)
+    size = _sizes(name, "an image", sizes[-3:], slice(0, 2), (3,))
+
+    def two(d: list[Any], w: list[Any]) -> Any:
+        _ranks(name, d, w)
+        _fits(name, windows, size, w[0].shape[:2], d[0].shape[1:3])
+        return ops.module().tfe_bench_ring_conv2d_input_gradient(
+            a=d, b=w, size=size, depthwise=depthwise, **windows.attributes
+        )
+
+    return two
+
+
+def kernel_gradient(windows: Windows, kernel_shape: Sequence[Any], depthwise: bool = False) -> Two:
+    """The map (x, d) -> dw, the gradient of a convolution's kernel.
+
+    dw[a, b, c, f] = sum of x[n, y, x, c] d[n, i, j, f] over all n, i, j, with
+                     y = i stride - top + a dilation and x = j stride - left + b dilation
+
+    Args:
+        windows: of the convolution (`Windows.of`).
+        kernel_shape: of its kernel, [height, width, channels, filters].
+        depthwise: of `depthwise_conv2d`.
+
+    The map takes x [n, height, width, channels] and d [n, height', width', filters], lists of as
+    many of both, and gives the sum.  Local, public or not; exact over Z_2^64.
+    Raises:
+        UsageError: height and width are not known; from the map, operands that do not fit.
+    """
+    name = "kernel_gradient"
+    size = _sizes(name, "a kernel", kernel_shape, slice(0, 2), (4,))
+
+    def two(x: list[Any], d: list[Any]) -> Any:
+        _ranks(name, x, d)
+        for axis in range(2):
+            if x[0].shape[1 + axis] is not None:
+                image = [x[0].shape[1 + axis]] * 2
+                out = [None, None]
+                out[axis] = d[0].shape[1 + axis]
+                _fits(name, windows, image, size, out)
+        return ops.module().tfe_bench_ring_conv2d_kernel_gradient(
+            a=x, b=d, size=size, depthwise=depthwise, **windows.attributes
+        )
+
+    return two
+
+
+def _ranks(name: str, a: list[Any], b: list[Any]) -> None:
+    shapes = [t.shape for t in (*a, *b)]
+    if any(s.rank not in (4, None) for s in shapes):
+        raise UsageError(f"{name} wants tensors of rank 4. Received: {[str(s) for s in shapes]}.")

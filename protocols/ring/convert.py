@@ -1,0 +1,367 @@
+"""Between bits and ring elements: B2A, bit injection, selection.
+
+With b = opened ^ beta, opened public to the evaluators and beta known to D,
+b = opened + (1 - 2 opened) beta is linear in beta, so dealt shares of beta and
+of beta * lam are all that is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import arithmetic, logic
+from tfe_bench.protocols.session import ops, sizes, wide
+from tfe_bench.protocols.session.cost import Cost, packed, words
+from tfe_bench.protocols.session.party import K1, K2, Party, Site
+from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def _xor(*parts: Any) -> Any:
+    import tensorflow as tf
+
+    total = parts[0]
+    for part in parts[1:]:
+        total = tf.bitwise.bitwise_xor(total, part)
+    return total
+
+
+def open_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
+    """XOR shares at the evaluators become b = opened ^ beta, beta known to the dealer.
+
+    Rounds: 1.  Bits sent: E1, E2 1 per bit each, in whole words.
+    """
+
+    s = party.site("open_bits", dealer=bits.dealer)
+    n_words = sizes.vector((sizes.known(bits.n) + 63) // 64)
+    opened = beta = None
+    if s.is_dealer:
+        beta = _xor(s.mask(K1, 0, n_words), s.mask(K2, 0, n_words))
+        if bits.top is not None:
+            beta = _xor(beta, bits.top)
+    else:
+        own = s.apply_mask(bits.share, s.own_key, 0, "xor")
+        s.send(own, s.other)
+        opened = _xor(own, s.recv(n_words, s.other))
+    return MaskedBits(opened, beta, bits.n, bits.dealer)
+
+
+def _unpacked(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
+    """opened or beta as ring elements 0 and 1 in a shape (with the axis of 2 if wide)."""
+    import tensorflow as tf
+
+    packed = bits.beta if bits.opened is None else bits.opened
+    ones = ops.module().tfe_bench_unpack_bits(words=packed, n=bits.n)
+    if limbs == 1:
+        return tf.reshape(ones, shape)
+    return tf.reshape(tf.stack([ones, tf.zeros_like(ones)], axis=-1), shape)
+
+
+def b2a_shares(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int) -> Any:
+    """The evaluators' additive shares of bits as ring elements, unopened; None at the dealer.
+
+    Args:
+        shape: public, of n elements.
+        tensor, slot: number of the dealt mask and of its message.
+
+    Rounds: 0 with D ahead, else 1.  Bits sent: D 64 per bit.
+    """
+    known = _unpacked(bits, shape)
+    share = s.deal(known if s.is_dealer else None, shape, tensor, slot)
+    if s.is_dealer:
+        return None
+    y = (1 - 2 * known) * share
+    return y + known if s.is_e2 else y
+
+
+def b2a(party: Party, bits: MaskedBits, shape: Any = None) -> Shared:
+    """Bits as ring elements 0 and 1.
+
+    Args:
+        shape: public, of n elements; None gives [n].
+
+    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per bit each.
+    """
+    import tensorflow as tf
+
+    s = party.site("b2a", dealer=bits.dealer)
+    shape = tf.reshape(bits.n, [1]) if shape is None else tf.cast(shape, tf.int64)
+    y = b2a_shares(s, bits, shape, tensor=0, slot=0)
+    m = None if s.is_dealer else s.open_mask(y, tensor=1, slot=1)
+    l1, l2 = s.new_mask(shape, tensor=1)
+    return Shared(m, l1, l2, bits.dealer)
+
+
+def b2a_cost(n: int) -> Cost:
+    """Cost of `b2a` for n bits."""
+    return Cost(dealer=64 * n, e1=64 * n, e2=64 * n, rounds=1, cold=2)
+
+
+def inject_shares(
+    s: Site,
+    bits: MaskedBits,
+    x: Shared,
+    tensor: int,
+    slot: int,
+    *,
+    negated: bool = False,
+    extend_ring: bool = False,
+    leave: int | None = None,
+) -> Any:
+    """The evaluators' additive shares of b * x, unopened, so that sums of them open as one.
+
+    y1 = -o L1 + (1-2o)(m B1 - BL1);  y2 = o m - o L2 + (1-2o)(m B2 - BL2),
+    o the opened bit, B and BL dealt shares of beta and beta * lam, L of lam; None at the dealer.
+    With extend_ring x is of Z_2^k, k < 64, and not negative where b = 1, and the result of Z_2^64:
+    as an integer x = m - lam + 2^k (1 - msb m) msb(lam) there, the wraps dealt mod 2^(64-k).
+
+    Args:
+        bits: in the row-major order of x's elements.
+        tensor, slot: number of the first dealt mask (2 of them; 5 with extend_ring) and of the
+            message (2 messages with 2 limbs).
+        negated: take 1 - b for b.
+        leave: number of the mask under which the share leaves (64-bit words only).
+
+    Rounds: 0 with D ahead, else 1.  Bits sent: D 128 per element (256 with 2 limbs), and with
+    extend_ring 3 (64 - k) more.
+    Raises:
+        UsageError: bits and x have different dealers or numbers, or a wide x is to be extended.
+    """
+    check_inject("inject", bits, x, extend_ring)
+    if x.limbs == 2:
+        assert leave is None and not negated
+        return _wide_inject_shares(s, bits, x, tensor, slot)
+    return _inject_shares(s, bits, x, tensor, slot, negated, extend_ring, leave)[0]
+
+
+def _inject_shares(
+    s: Site,
+    bits: MaskedBits,
+    x: Shared,
+    tensor: int,
+    slot: int,
+    negated: bool,
+    extend_ring: bool,
+    leave: int | None,
+    whole: bool = False,
+) -> tuple[Any, Any]:
+    """`inject_shares`, and with `whole` the evaluators' shares of x itself, read as signed."""
+    import tensorflow as tf
+
+    k = x.ring_bits if extend_ring else 64
+    attributes = {
+        "call": s.ctx,
+        "site": s.number,
+        "tensor": tensor,
+        "dealer": s.dealer,
+        "bits": k,
+    }
+    if s.is_dealer:
+        beta = bits.beta
+        message = ops.module().tfe_bench_inject_deal(
+            beta=beta, l1=x.l1, l2=x.l2, n=bits.n, **attributes
+        )
+        s.send(message, s.e2, slot, run_ahead=True)
+        return None, None
+    dealt = tf.zeros([0], tf.uint8)
+    if s.is_e2:
+        n = sizes.size(x.m)
+        wraps = 0 if k == 64 else 3 * ((n * (64 - k) + 7) // 8)
+        dealt = s.recv(sizes.vector(16 * n + wraps), s.d, slot, tf.uint8)
+    share, signed = ops.module().tfe_bench_inject_share(
+        opened=bits.opened,
+        m=x.m,
+        part=x.l1 if s.is_e1 else x.l2,
+        dealt=dealt,
+        n=bits.n,
+        open=-1 if leave is None else leave,
+        negate=negated,
+        whole=whole,
+        **attributes,
+    )
+    return share, signed if whole else None
+
+
+def check_inject(name: str, bits: MaskedBits, x: Shared, extend_ring: bool = False) -> None:
+    """Refuses what can be refused while tracing; the kernels check the number of bits again."""
+    import tensorflow as tf
+
+    for wanted, given in ((MaskedBits, bits), (Shared, x)):
+        if not isinstance(given, wanted):
+            raise UsageError(
+                f"{name} wants private bits, opened under a mask, and a private tensor. "
+                f"Received: {type(given).__name__} for {wanted.__name__}."
+            )
+    if bits.dealer != x.dealer:
+        raise UsageError(f"{name} wants one dealer. Received: {bits!r} and {x!r}.")
+    if extend_ring and x.limbs != 1:
+        raise UsageError(f"{name} extends rings of at most 64 bits. Received: {x!r}.")
+    n, elements = tf.get_static_value(bits.n), x.shape.num_elements()
+    if n is not None and elements is not None and n != elements:
+        raise UsageError(
+            f"{name} wants one bit per element. "
+            f"Received: {n} bits for shape {x.shape.as_list()}, {elements} elements."
+        )
+
+
+def _wide_inject_shares(s: Site, bits: MaskedBits, x: Shared, tensor: int, slot: int) -> Any:
+    """`inject_shares` of 128-bit elements."""
+    import tensorflow as tf
+
+    shape = tf.shape(x.any, out_type=tf.int64)
+    known = _unpacked(bits, shape, 2)
+    opened = known[..., :1]
+    if s.is_dealer:
+        s.deal(known, shape, tensor, slot, 2)
+        s.deal(wide.add(x.l1, x.l2) * opened, shape, tensor + 1, slot + 1, 2)
+        return None
+    b = s.deal(None, shape, tensor, slot, 2)
+    bl = s.deal(None, shape, tensor + 1, slot + 1, 2)
+    part = x.l1 if s.is_e1 else x.l2
+    flipped = wide.sub(_wide_mul(x.m, b), bl)  # share of beta * x
+    signed = tf.where(tf.equal(opened, 1), wide.negate(flipped), flipped)
+    public = wide.sub(x.m, part) if s.is_e2 else wide.negate(part)
+    return wide.add(public * opened, signed)
+
+
+def inject(
+    party: Party,
+    bits: MaskedBits,
+    x: Shared,
+    *,
+    negated: bool = False,
+    extend_ring: bool = False,
+) -> Shared:
+    """b * x for bits in the row-major order of x's elements.
+
+    Args:
+        negated: (1 - b) * x instead.
+        extend_ring: x of Z_2^k, not negative where the bit is 1, becomes a value of Z_2^64.
+
+    Rounds: 1 (cold 2).  Bits sent: `inject_cost`.
+    """
+    return _inject(party, bits, x, negated, extend_ring)[0]
+
+
+def inject_watched(party: Party, bits: MaskedBits, x: Shared) -> tuple[Shared, Any]:
+    """(max(x, 0) over Z_2^64, the evaluators' additive shares there of x read as signed).
+
+    Args:
+        bits: [x < 0].
+        x: of a small ring Z_2^k.
+
+    What the injection deals gives the second without a message (docs/protocols.md, ranges).
+    Rounds and bits: as `inject` with extend_ring.
+    """
+    return _inject(party, bits, x, negated=True, extend_ring=True, whole=True)
+
+
+def _inject(
+    party: Party,
+    bits: MaskedBits,
+    x: Shared,
+    negated: bool,
+    extend_ring: bool,
+    whole: bool = False,
+) -> tuple[Shared, Any]:
+    import tensorflow as tf
+
+    check_inject("inject", bits, x, extend_ring)
+    s = party.site("inject", x.ring_bits, negated, extend_ring, dealer=x.dealer)
+    last = 7  # after the dealt masks
+    signed = None
+    if x.limbs == 2:
+        plain = logic.invert(bits) if negated else bits
+        y = inject_shares(s, plain, x, tensor=0, slot=0)
+        m = None if s.is_dealer else s.open_mask(y, last, 2, 2)
+    else:
+        own, signed = _inject_shares(
+            s, bits, x, 0, 0, negated, extend_ring, leave=last, whole=whole
+        )
+        m = None if s.is_dealer else s.exchange_masked(own, slot=2)
+    l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), last)
+    return replace(x, m=m, l1=l1, l2=l2, bits=0 if extend_ring else x.bits), signed
+
+
+def _wide_mul(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
+    return ops.module().tfe_bench_wide_mul(a=a, b=b)
+
+
+def inject_cost(n: int, limbs: int = 1, ring_bits: int = 64) -> Cost:
+    """Cost of `inject` for n elements; ring_bits k < 64 is that of extend_ring."""
+    w = 64 * limbs * n
+    wraps = 3 * packed(n, 64 - ring_bits) if ring_bits < 64 else 0
+    return Cost(dealer=2 * w + wraps, e1=w, e2=w, rounds=1, cold=2)
+
+
+def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
+    """x where the bit is 1, else y.
+
+    Rounds and bits: as `inject`.
+    """
+    return arithmetic.add(y, inject(party, bits, arithmetic.sub(x, y)))
+
+
+def open_bits_cost(n: int) -> Cost:
+    """Cost of `open_bits` for n bits."""
+    return Cost(dealer=0, e1=64 * words(n), e2=64 * words(n), rounds=1, cold=1)
+
+
+def extend(party: Party, x: Shared, shift: int, openings: int | None = None) -> Shared:
+    """An unsigned 64-bit value times 2^shift in the ring Z_2^(65+shift), exactly.
+
+    x = m - l1 - l2 mod 2^64 becomes m - l1 - l2 + 2^64 t over the integers mod 2^65, where t is the
+    most significant bit of the 65-bit difference: one comparison.  Modulo 2 its XOR shares are
+    additive shares, so that re-masking takes one bit.
+
+    Rounds: openings + 1 (cold + 2).  Bits sent: `extend_cost`.
+    """
+    import tensorflow as tf
+
+    from tfe_bench.protocols.ring import compare
+
+    if x.limbs != 1 or not 0 <= shift < 63:
+        raise UsageError(f"extend wants a 64-bit value and a shift below 63. Received: {x!r}.")
+    zero_extended = replace(
+        x.map(lambda a: tf.stack([a, tf.zeros_like(a)], axis=-1)), limbs=2, bits=65
+    )
+    t = compare.msb(party, zero_extended, bits=65, openings=openings)
+    s = party.site("extend", shift, dealer=x.dealer)
+    n_words = sizes.vector((sizes.known(t.n) + 63) // 64)
+    shape = tf.shape(x.any, out_type=tf.int64)
+    tau1 = None if s.is_e2 else s.mask(K1, 0, n_words)
+    tau2 = None if s.is_e1 else s.mask(K2, 0, n_words)
+    opened = None
+    if not s.is_dealer:
+        own = s.apply_mask(t.share, s.own_key, 0, "xor")
+        s.send(own, s.other)
+        opened = _xor(own, s.recv(n_words, s.other))
+
+    def lift(part: Any, packed: Any) -> Any:
+        if part is None:
+            return None
+        top = tf.reshape(ops.module().tfe_bench_unpack_bits(words=packed, n=t.n), shape)
+        shifted = wide.shift_left(part, shift)
+        return tf.stack(
+            [
+                shifted[..., 0],
+                shifted[..., 1] + tf.bitwise.left_shift(top, tf.constant(shift, tf.int64)),
+            ],
+            axis=-1,
+        )
+
+    m, l1, l2 = lift(x.m, opened), lift(x.l1, tau1), lift(x.l2, tau2)
+    return Shared(m, l1, l2, x.dealer, x.fractional_bits, 2, 65 + shift)
+
+
+def extend_cost(n: int, openings: int | None = None) -> Cost:
+    """Cost of `extend` for n elements."""
+    from tfe_bench.protocols.ring import compare
+
+    c = compare.msb_cost(n, 65, openings)
+    w = 64 * words(n)
+    return Cost(c.dealer, c.e1 + w, c.e2 + w, c.rounds + 1, c.cold + 1)

@@ -1,0 +1,117 @@
+"""Comparisons of any two 64-bit integers, whose difference may take 65 bits.
+
+relational.py compares by the sign of x - y in 64 bits, which is right for all encoded reals but
+not for, say, -2^63 and 2^63 - 1.  Here differences are taken modulo 2^65, and each operand's wrap
+is one more comparison: its bit joins the result by an XOR of shares, which is free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
+from tfe_bench.protocols.session import wide
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
+
+BITS = 65
+
+
+def less(party: Party, x: Shared, y: Shared, openings: int | None = None) -> MaskedBits:
+    """[x < y] for signed 64-bit integers, all of them.
+
+    With u = x + 2^63 the parts m - l1 - l2 of u, read modulo 2^65, are X = u + 2^64 t_x where
+    t_x = msb(X).  u_x - u_y = X - Y + 2^64 (t_x ^ t_y) fits 65 bits, so that
+    [x < y] = msb(X - Y) ^ t_x ^ t_y: three comparisons at once, and one opening.
+
+    Args:
+        openings: of the comparisons, 1 to 3; None takes the fewest bits.
+
+    Rounds: openings + 1 (cold + 2).  Bits sent: `less_cost`.
+    Raises:
+        UsageError: a public operand, or rings, dealers, scales or shapes that differ.
+    """
+    _check("less", x, y)
+    wide_x, wide_y = (_extended(_unsigned(v)) for v in (x, y))
+    signs = [
+        compare.msb(party, v, BITS, openings)
+        for v in (arithmetic.sub(wide_x, wide_y), wide_x, wide_y)
+    ]
+    return convert.open_bits(party, _joined(signs))
+
+
+def equal(party: Party, x: Shared, y: Shared, openings: int | None = None) -> MaskedBits:
+    """[x == y] for 64-bit integers, all of them.
+
+    x - y = m - lam modulo 2^64 is not 0 where m < lam or lam < m as unsigned words, and it is
+    never both: two comparisons at once, and one opening.
+
+    Rounds, arguments, errors: as `less`.  Bits sent: `equal_cost`.
+    """
+    _check("equal", x, y)
+    d = arithmetic.sub(x, y)
+    if d.m is None:  # the wrap of l1 + l2 is no matter here: lam is one word
+        d = replace(d, l1=d.l1 + d.l2, l2=d.l2 - d.l2)
+    above = _extended(d)
+    below = above.map(wide.negate)
+    signs = [compare.msb(party, v, BITS, openings) for v in (above, below)]
+    return logic.invert(convert.open_bits(party, _joined(signs)))
+
+
+def less_cost(n: int, openings: int | None = None) -> Cost:
+    """Cost of `less` for n elements."""
+    return _cost(n, 3, openings)
+
+
+def equal_cost(n: int, openings: int | None = None) -> Cost:
+    """Cost of `equal` for n elements."""
+    return _cost(n, 2, openings)
+
+
+def _cost(n: int, comparisons: int, openings: int | None) -> Cost:
+    c = compare.msb_cost(n, BITS, openings)
+    k = comparisons
+    at_once = Cost(k * c.dealer, k * c.e1, k * c.e2, c.rounds, c.cold)
+    return at_once.then(convert.open_bits_cost(n))
+
+
+def _unsigned(x: Shared) -> Shared:
+    """x + 2^63.  Local."""
+    import tensorflow as tf
+
+    return x if x.m is None else replace(x, m=x.m + tf.constant(-(2**63), tf.int64))
+
+
+def _extended(x: Shared) -> Shared:
+    """Every part with a high word of 0, as a value of Z_2^65.  Local."""
+    import tensorflow as tf
+
+    high = x.map(lambda a: tf.stack([a, tf.zeros_like(a)], axis=-1))
+    return replace(high, limbs=2, bits=BITS)
+
+
+def _joined(bits: list[EvaluatorBits]) -> EvaluatorBits:
+    """The XOR of bits.  Local."""
+    import tensorflow as tf
+
+    first, *rest = bits
+    if first.share is None:
+        return first
+    share: Any = first.share
+    for other in rest:
+        share = tf.bitwise.bitwise_xor(share, other.share)
+    return replace(first, share=share)
+
+
+def _check(name: str, x: Any, y: Any) -> None:
+    arithmetic.check_pair(name, x, y)
+    if x.limbs != 1 or x.ring_bits != 64:
+        raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
+    if x.shape != y.shape:
+        raise UsageError(
+            f"{name} wants two tensors of one shape. Received: {x.shape.as_list()} and "
+            f"{y.shape.as_list()}. Use broadcast_to."
+        )

@@ -1,0 +1,131 @@
+"""Logic on private bits that are opened under a mask: b = opened ^ beta.
+
+NOT and XOR are free; the AND of up to 9 bits takes one round (multi-input AND of
+ABY2.0, Patra et al., USENIX Security 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session.cost import Cost, words
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+MOST = 9
+
+
+def invert(bits: MaskedBits) -> MaskedBits:
+    """NOT of every bit.  Local."""
+    import tensorflow as tf
+
+    _one_dealer("invert", (bits,))
+    if bits.opened is None:
+        return bits
+    return replace(bits, opened=tf.bitwise.invert(bits.opened))
+
+
+def xor(a: MaskedBits, b: MaskedBits) -> MaskedBits:
+    """a XOR b.  Local.
+
+    Raises:
+        UsageError: different dealers or numbers of bits.
+    """
+    import tensorflow as tf
+
+    _one_dealer("xor", (a, b))
+    join = tf.bitwise.bitwise_xor
+    return replace(
+        a,
+        opened=None if a.opened is None else join(a.opened, b.opened),
+        beta=None if a.beta is None else join(a.beta, b.beta),
+    )
+
+
+def rearrange(
+    bits: MaskedBits, shape: Sequence[int], function: Callable[[tf.Tensor], tf.Tensor], n: int
+) -> MaskedBits:
+    """Bits moved, dropped or repeated by a public map.  Local.
+
+    Args:
+        shape: static, of the bits given.
+        function: on an int64 tensor of that shape, the same at all parties.
+        n: number of bits that it leaves.
+    """
+    import tensorflow as tf
+
+    def moved(packed: Any) -> Any:
+        if packed is None:
+            return None
+        ones = ops.module().tfe_bench_unpack_bits(words=packed, n=bits.n)
+        new = function(tf.reshape(ones, list(shape)))
+        return ops.module().tfe_bench_pack_bits(bits=tf.reshape(new, [1, n]))[0]
+
+    return replace(
+        bits, opened=moved(bits.opened), beta=moved(bits.beta), n=tf.constant(n, tf.int64)
+    )
+
+
+def all_of(party: Party, bits: Sequence[MaskedBits]) -> EvaluatorBits:
+    """AND of 1 to 9 bits, element by element, as XOR shares of the evaluators.
+
+    Rounds: 0 with D ahead, else 1.  Bits sent: D 2^r - 1 per element.
+    Raises:
+        UsageError: no or too many operands, or different dealers or numbers of bits.
+    """
+    import tensorflow as tf
+
+    if not 1 <= len(bits) <= MOST:
+        raise UsageError(f"all_of takes 1 to {MOST} operands. Received: {len(bits)}.")
+    _one_dealer("all_of", bits)
+    first = bits[0]
+    rows = tf.stack([b.beta if b.opened is None else b.opened for b in bits])
+    return all_of_rows(party, rows, len(bits), first.n, first.dealer)
+
+
+def all_of_rows(party: Party, rows: Any, count: int, n: Any, dealer: int) -> EvaluatorBits:
+    """`all_of` of operands that are stacked already.
+
+    Args:
+        rows: packed words [count, words], of beta at the dealer, opened at the evaluators.
+        n: number of bits of each.
+    """
+    import tensorflow as tf
+
+    s = party.site("all_of", count, dealer=dealer)
+    attributes = {"call": s.ctx, "site": s.number, "tensor": 0, "dealer": s.dealer}
+    if s.is_dealer:
+        message = ops.module().tfe_bench_and_deal(beta=rows, **attributes)
+        s.send(message, s.e2, 0, run_ahead=True)
+        return EvaluatorBits(None, None, n, s.dealer)
+    dealt = tf.zeros([0, 0], tf.int64)
+    if s.is_e2:
+        words = tf.shape(rows, out_type=tf.int64)[1] if rows.shape[1] is None else rows.shape[1]
+        dealt = s.recv(tf.stack([(1 << count) - 1, words]), s.d)
+    share = ops.module().tfe_bench_and_share(opened=rows, dealt=dealt, **attributes)
+    return EvaluatorBits(share, None, n, s.dealer)
+
+
+def all_of_cost(n: int, operands: int) -> Cost:
+    """Cost of `all_of` for n elements."""
+    return Cost(((1 << operands) - 1) * 64 * words(n), 0, 0, rounds=0, cold=1)
+
+
+def _one_dealer(name: str, bits: Sequence[MaskedBits]) -> None:
+    import tensorflow as tf
+
+    for b in bits:
+        if not isinstance(b, MaskedBits):
+            raise UsageError(f"{name} wants private bits. Received: {type(b).__name__}.")
+        if b.dealer != bits[0].dealer:
+            raise UsageError(f"{name} wants bits of one dealer. Received: {bits[0]!r} and {b!r}.")
+    known = {int(n) for n in (tf.get_static_value(b.n) for b in bits) if n is not None}
+    if len(known) > 1:
+        raise UsageError(f"{name} wants equally many bits. Received: {sorted(known)}.")

@@ -1,0 +1,138 @@
+"""Whether values stayed in their range: each of some, or all of a computation as one number.
+
+`in_range` compares each value: private bits.
+
+`Watch` finds out for millions of values at once, at next to no cost.  Wherever a protocol narrows
+a value to a small ring and goes on with what is read there, the evaluators hold additive shares
+both of the value as it was and of what was read.  The two agree exactly where nothing was lost: the
+difference is 0 then, and its shares are v1 and v2 = -v1.  Each evaluator makes a digest of all its
+v with coefficients from the key that only the evaluators have,
+
+    h = s + sum_i r_i v_i mod p,   p = 2^61 - 1,   s, r_i = F_K3,
+
+and the flag is h1 - h2, opened under a mask and put together by the client alone: 0 if all values
+were read rightly, and else (but for 2^-61) another number, which is random and tells nothing more.
+Source: universal hashing (Carter, Wegman, JCSS 1979); the use is
+this project's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import compare, convert, logic
+from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import K3, Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+
+RING = 64
+# Numbers of 61 bits may be the same modulo 2^61 - 1.
+_MOST_COMPARED = 60
+
+
+def in_range(party: Party, x: Shared, bits: int, openings: int | None = None) -> MaskedBits:
+    """[-2^(bits-1) <= x < 2^(bits-1)] in ring units, exact for every x of Z_2^64.
+
+    x' = x + 2^(bits-1), read as signed, is neither negative nor 2^bits or more.
+
+    Args:
+        bits: 2 to 63: what a comparison of so many bits, or a truncation (63), takes.
+
+    Rounds: openings + 2 (cold + 3).  Bits sent: `in_range_cost`.
+    Raises:
+        UsageError: another ring, or bits outside 2..63.
+    """
+    import tensorflow as tf
+
+    if not isinstance(x, Shared) or x.limbs != 1 or x.ring_bits != RING:
+        raise UsageError(f"in_range wants a private tensor over Z_2^64. Received: {x!r}.")
+    if type(bits) is not int or not 2 <= bits < RING:
+        raise UsageError(f"in_range takes 2 to 63 bits. Received: {bits!r}.")
+    flat = x.map(lambda a: tf.tile(tf.reshape(a, [1, -1]), [2, 1]))
+    n = flat.shape[1]
+    if n is None:
+        raise UsageError(f"in_range wants a tensor of known shape. Received: {x!r}.")
+    if flat.m is not None:
+        half = 1 << (bits - 1)
+        flat = replace(flat, m=flat.m + tf.constant([[half], [-half]], tf.int64))
+    both = convert.open_bits(party, compare.msb(party, flat, compare.EXACT_BITS, openings))
+    negative, below = (
+        logic.rearrange(both, (2, n), lambda a, i=i: a[i], n)  # type: ignore[misc]
+        for i in range(2)
+    )
+    inside = convert.open_bits(party, logic.all_of(party, [logic.invert(negative), below]))
+    return replace(inside, shape=tuple(x.shape.as_list()))
+
+
+def in_range_cost(n: int, openings: int | None = None) -> Cost:
+    """Cost of `in_range` for n elements."""
+    return (
+        compare.msb_cost(2 * n, compare.EXACT_BITS, openings)
+        .then(convert.open_bits_cost(2 * n))
+        .then(logic.all_of_cost(n, 2))
+        .then(convert.open_bits_cost(n))
+    )
+
+
+class Watch:
+    """Collects, inside one graph, what must be 0 for a computation to be right.
+
+    Args:
+        rows: samples that are told apart, the first axis of all that is noted.
+        dealer: of all of it.
+    """
+
+    def __init__(self, party: Party, rows: int, dealer: int) -> None:
+        self._party, self._rows, self._dealer = party, rows, dealer
+        s = party.site("watch", rows, dealer=dealer)
+        # s, so that a digest by itself is uniform
+        self._digest: Any = None if s.is_dealer else s.mask(K3, 0, [rows])
+
+    def zero(self, share: Any, width: int, low: int = 0) -> None:
+        """Notes shares that add up to 0 modulo 2^width where all is right.  Local.
+
+        Args:
+            share: int64 [rows, ...] at the evaluators, None at the dealer.
+            low: so many low bits of the sum are 0 anyway.
+        """
+        import tensorflow as tf
+
+        if low >= width:
+            return  # nothing is lost
+        if width - low > _MOST_COMPARED:  # the higher ones by themselves
+            self.zero(share, low + _MOST_COMPARED, low)
+            low += _MOST_COMPARED
+        s = self._party.site("watch_zero", width, low, dealer=self._dealer)
+        if s.is_dealer:
+            return
+        self._digest = ops.module().tfe_bench_range_digest(
+            call=s.ctx,
+            share=tf.reshape(share, [self._rows, -1]),
+            before=self._digest,
+            site=s.number,
+            dealer=s.dealer,
+            width=width,
+            low=low,
+        )
+
+    def flag(self) -> Shared:
+        """[rows]: 0 where all that was noted holds, else a random number that is not 0.
+
+        Over the integers it is the difference of two numbers below 2^61 - 1.  A violation is missed
+        with probability 2^-61, and none is ever seen where there is none.
+        Rounds: 1.  Bits sent: `flag_cost`.
+        """
+        s = self._party.site("watch_flag", dealer=self._dealer)
+        m = None
+        if not s.is_dealer:
+            m = s.open_mask(self._digest if s.is_e1 else -self._digest, 0)
+        l1, l2 = s.new_mask([self._rows], 0)
+        return Shared(m, l1, l2, s.dealer)
+
+
+def flag_cost(rows: int) -> Cost:
+    """Cost of `Watch.flag`, and of all that it was told."""
+    return Cost(0, 64 * rows, 64 * rows, rounds=1, cold=1)

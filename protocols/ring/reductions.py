@@ -1,0 +1,391 @@
+"""Sums, means and inner products of private tensors, with TensorFlow's names.
+
+Sums are local.  A mean is a sum times the public reciprocal of the count, held
+with extra fractional bits and truncated: sum * round(2^e / count) / 2^e.  Counts
+that are powers of two have exact reciprocals and need the truncation only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import arithmetic, conv, shapes
+from tfe_bench.protocols.ring.shapes import axes_of, axis_of, check_alike, check_private, rank_of
+from tfe_bench.protocols.ring.truncation import truncate, truncate_cost
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.sharing import Shared
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+RECIPROCAL_BITS = 30
+"""e: relative error count 2^-31 of a mean, and room for means below 2^32 units of the scale."""
+MAX_RECIPROCAL_BITS = 48
+
+
+def _wide_sum(a: tf.Tensor, axes: list[int], keepdims: bool) -> tf.Tensor:
+    """Sums of fewer than 2^31 pairs of words mod 2^128: halves of the low word carry apart."""
+    import tensorflow as tf
+
+    half = tf.constant(32, tf.int64)
+
+    def upper(b: tf.Tensor) -> tf.Tensor:
+        return tf.bitcast(tf.bitwise.right_shift(tf.bitcast(b, tf.uint64), 32), tf.int64)
+
+    def total(b: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(b, axes, keepdims)
+
+    lows = total(tf.bitwise.bitwise_and(a[..., 0], tf.constant(2**32 - 1, tf.int64)))
+    highs = total(upper(a[..., 0]))
+    carry = upper(highs + upper(lows))
+    return tf.stack([lows + tf.bitwise.left_shift(highs, half), total(a[..., 1]) + carry], axis=-1)
+
+
+def reduce_sum(x: Shared, axis: Any = None, keepdims: bool = False) -> Shared:
+    """The sum over one axis, several or all (None).  Local.
+
+    Raises:
+        UsageError: an axis is out of range or comes twice.
+    """
+    import tensorflow as tf
+
+    axes = axes_of("reduce_sum", axis, rank_of("reduce_sum", x))
+    if x.limbs == 2:
+        return x.map(lambda a: _wide_sum(a, axes, keepdims))
+    return x.map(lambda a: tf.reduce_sum(a, axes, keepdims))
+
+
+def add_n(values: Sequence[Shared]) -> Shared:
+    """The sum of tensors of one shape.  Local.
+
+    Raises:
+        UsageError: no tensors, or other shapes, scales, rings or dealers.
+    """
+    return reduce_sum(shapes.stack(check_alike("add_n", values)), 0)
+
+
+def cumsum(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Shared:
+    """Running sums along an axis, without the element itself if exclusive.  Local.
+
+    Raises:
+        UsageError: the axis is out of range, or the value is wide.
+    """
+    import tensorflow as tf
+
+    at = axis_of("cumsum", axis, rank_of("cumsum", x))
+    if x.limbs != 1:
+        raise UsageError(f"cumsum works on 64-bit words. Received: {x!r}.")
+    return x.map(lambda a: tf.cumsum(a, at, exclusive, reverse))
+
+
+def _log2(count: int) -> int | None:
+    """The exponent of a power of two, else None."""
+    return count.bit_length() - 1 if count & (count - 1) == 0 else None
+
+
+def _reciprocal_bits(operation: str, x: Any, bits: Any) -> int:
+    check_private(operation, x)
+    if x.limbs != 1 or x.ring_bits != 64:
+        raise UsageError(f"{operation} works over Z_2^64. Received: {x!r}.")
+    if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= MAX_RECIPROCAL_BITS:
+        raise UsageError(
+            f"{operation} wants 1 to {MAX_RECIPROCAL_BITS} reciprocal bits. Received: {bits!r}."
+        )
+    return bits
+
+
+def _scaled(party: Party, total: Shared, factor: Any, bits: int) -> Shared:
+    """total * factor / 2^bits at the scale of `total`, for a public integer factor (None: 1)."""
+    if bits == 0:
+        return total
+    if factor is not None:
+        total = arithmetic.mul_public(total, factor, bits)
+    else:
+        total = replace(total, fractional_bits=total.fractional_bits + bits)
+    return truncate(party, total, bits)
+
+
+def reduce_mean(
+    party: Party,
+    x: Shared,
+    axis: Any = None,
+    keepdims: bool = False,
+    reciprocal_bits: int = RECIPROCAL_BITS,
+) -> Shared:
+    """The mean over one axis, several or all (None), at the scale of x.
+
+    Args:
+        reciprocal_bits: e of the reciprocal round(2^e / count), 1 to 48.
+
+    Error: below 1 + |mean| count 2^-(e+1) units of the scale; below 1 if the count is a power of 2.
+    Domain: |mean| < 2^(61-e) units of the scale (|sum| < 2^62 if the count is a power of 2).
+    Rounds and bits: `reduce_mean_cost`.
+    Raises:
+        UsageError: axes that are not there, no or an unknown number of elements, a ring other
+            than Z_2^64.
+    """
+    e = _reciprocal_bits("reduce_mean", x, reciprocal_bits)
+    axes = axes_of("reduce_mean", axis, rank_of("reduce_mean", x))
+    sizes = [x.shape[i] for i in axes]
+    if None in sizes or 0 in sizes:
+        raise UsageError(
+            f"reduce_mean wants a known number of elements, at least 1. Received: axes {axes} of "
+            f"{x!r}. Sum up and multiply by a reciprocal instead."
+        )
+    count = int(np.prod(sizes, dtype=np.int64))
+    total = reduce_sum(x, axes, keepdims)
+    shift = _log2(count)
+    if shift is not None:
+        return _scaled(party, total, None, shift)
+    return _scaled(party, total, np.int64(_reciprocal(count, e)), e)
+
+
+def _reciprocal(count: int, bits: int) -> int:
+    """round(2^bits / count), in integers."""
+    return ((2 << bits) + count) // (2 * count)
+
+
+def reduce_mean_cost(n_out: int, count: int, reciprocal_bits: int = RECIPROCAL_BITS) -> Cost:
+    """Cost of `reduce_mean` for n_out means of `count` elements each."""
+    shift = _log2(count)
+    dropped = reciprocal_bits if shift is None else shift
+    return truncate_cost(n_out, dropped) if dropped else Cost(0, 0, 0, 0, 0)
+
+
+def square_shares(s: Site, x: Shared, tensor: int, slot: int) -> Any:
+    """The evaluators' additive shares of x * x, unopened; None at the dealer.
+
+    (m - lam)^2 = m^2 - 2 m (l1 + l2) + lam^2 and D deals lam^2 = G1 + G2:
+    z1 = G1 - 2 m l1 at E1, z2 = G2 + m (m - 2 l2) at E2.
+
+    Rounds: 0 with D ahead, else 1.  Bits sent: D 64 per element.
+    """
+    import tensorflow as tf
+
+    shape = tf.shape(x.any, out_type=tf.int64)
+    if s.is_dealer:
+        lam = x.l1 + x.l2
+        s.deal(lam * lam, shape, tensor, slot)
+        return None
+    gamma = s.deal(None, shape, tensor, slot)
+    if s.is_e1:
+        return gamma - 2 * x.m * x.l1
+    return gamma + x.m * (x.m - 2 * x.l2)
+
+
+def square(party: Party, x: Shared) -> Shared:
+    """x * x elementwise, with less local work than mul(x, x); the scale doubles.
+
+    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element each.
+    Raises:
+        UsageError: x is public, or not over Z_2^64.
+    """
+    import tensorflow as tf
+
+    check_private("square", x)
+    arithmetic.check_factors("square", x, x)
+    s = party.site("square", x.fractional_bits, dealer=x.dealer)
+    z = square_shares(s, x, tensor=0, slot=0)
+    m = None if s.is_dealer else s.open_mask(z, tensor=1, slot=1)
+    l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), tensor=1)
+    return replace(x, m=m, l1=l1, l2=l2, fractional_bits=2 * x.fractional_bits)
+
+
+def square_cost(n: int) -> Cost:
+    """Cost of `square` for n elements."""
+    return arithmetic.mul_cost(n)
+
+
+def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
+    """tf.tensordot: sums of products over paired axes; the scales add up.
+
+    Args:
+        axes: k for the last k axes of x with the first k of y, or a pair of lists of axes.
+
+    The result has the axes of x that are left and then those of y.  0 axes give the outer product.
+    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element of the result each (`mul_cost`).
+    Raises:
+        UsageError: axes that do not fit; sizes, except of one axis per operand, that are unknown.
+    """
+    arithmetic.check_factors("tensordot", x, y)
+    ranks = rank_of("tensordot", x), rank_of("tensordot", y)
+    if isinstance(axes, int) and not isinstance(axes, bool):
+        if not 0 <= axes <= min(ranks):
+            raise UsageError(
+                f"tensordot wants 0 to {min(ranks)} axes to sum over. Received: {axes}."
+            )
+        over = [list(range(ranks[0] - axes, ranks[0])), list(range(axes))]
+    else:
+        if not isinstance(axes, (list, tuple, np.ndarray)) or len(axes) != 2:
+            raise UsageError(
+                f"tensordot wants a number of axes or a pair of lists. Received: {axes!r}."
+            )
+        both = [a if isinstance(a, (list, tuple, np.ndarray)) else [a] for a in axes]
+        over = [[axis_of("tensordot", a, r) for a in b] for b, r in zip(both, ranks, strict=True)]
+    sizes = [[v.shape[a] for a in several] for v, several in zip((x, y), over, strict=True)]
+    fits = len(over[0]) == len(over[1]) and all(len(set(o)) == len(o) for o in over)
+    if not fits or any(None not in (a, b) and a != b for a, b in zip(*sizes, strict=True)):
+        raise UsageError(
+            f"tensordot wants axes of equal sizes, each once. Received: axes {axes!r} of {x!r} and "
+            f"{y!r}."
+        )
+    left, kept_left = _matrix_of(x, over[0], first=False)
+    right, kept_right = _matrix_of(y, over[1], first=True)
+    z = arithmetic.matmul(party, left, right)
+    return shapes.reshape(z, [*kept_left, *kept_right])
+
+
+def _matrix_of(x: Shared, over: list[int], first: bool) -> tuple[Shared, list[Any]]:
+    """x as a matrix with the axes `over` first or last, and the sizes of the other axes."""
+    sizes = conv.sizes_of(x.any)
+    kept = [i for i in range(len(sizes)) if i not in over]
+    depth, rest = _product([sizes[i] for i in over]), _product([sizes[i] for i in kept])
+    moved = shapes.transpose(x, [*over, *kept] if first else [*kept, *over])
+    matrix = shapes.reshape(moved, [depth, rest] if first else [rest, depth])
+    return matrix, [sizes[i] for i in kept]
+
+
+def _product(sizes: list[Any]) -> Any:
+    result: Any = 1
+    for size in sizes:
+        result = result * size
+    return result
+
+
+def _window_sum(operation: str, x: Shared, ksize: Any, windows: conv.Windows) -> Shared:
+    import tensorflow as tf
+
+    kernel = conv.pair_of(operation, "ksize", ksize)
+    if rank_of(operation, x) != 4:
+        raise UsageError(
+            f"{operation} wants images [n, h, w, channels]. Received: {x!r}. Reshape them."
+        )
+    channels = x.shape[3]
+    if x.limbs != 1:
+        raise UsageError(f"{operation} works on 64-bit words. Received: {x!r}.")
+    if channels is None:
+        raise UsageError(f"{operation} wants a known number of channels. Received: {x!r}.")
+    ones = np.ones((*kernel, int(channels), 1), np.int64)
+    conv.check_shapes(operation, x.shape, tf.TensorShape(ones.shape), windows)
+    kernel_words = tf.constant(ones)
+    pooled: Shared = x.map(lambda a: conv.convolve([a], [kernel_words], windows, depthwise=True))
+    return pooled
+
+
+def sum_pool(x: Shared, ksize: Any, strides: Any = None, padding: Any = "VALID") -> Shared:
+    """The sum of each window of images [n, h, w, channels]; cells outside count 0.  Local.
+
+    Args:
+        ksize, strides: an integer, a pair or [1, height, width, 1]; strides None: as ksize.
+        padding: as `conv.Windows.of` takes it.
+    """
+    windows = conv.Windows.of("sum_pool", ksize if strides is None else strides, padding)
+    return _window_sum("sum_pool", x, ksize, windows)
+
+
+def window_counts(windows: conv.Windows, image: Sequence[int], kernel: Sequence[int]) -> Any:
+    """How many cells of the image each window covers, int64 [out_h, out_w]."""
+    along = []
+    for axis in range(2):
+        size, stride = image[axis], windows.strides[axis]
+        out = windows.size(axis, size, kernel[axis])
+        first = np.arange(out) * stride - windows.before(axis, size, kernel[axis])
+        last = np.minimum(first + kernel[axis], size)
+        along.append(np.maximum(last - np.maximum(first, 0), 0))
+    return along[0][:, None] * along[1][None, :]
+
+
+def _pool_factors(counts: Any, bits: int) -> tuple[Any, int]:
+    """Public factors, of one count or of one per window, and the bits to drop after them."""
+    largest = int(counts.max())
+    exact = all(_log2(int(c)) is not None for c in np.unique(counts))
+    dropped = largest.bit_length() - 1 if exact else bits
+    if (counts == largest).all():
+        return (None if exact else np.int64(_reciprocal(largest, dropped))), dropped
+    table = {int(c): _reciprocal(int(c), dropped) for c in np.unique(counts)}
+    factors = np.array([[table[int(c)] for c in row] for row in counts], np.int64)
+    return factors[:, :, None], dropped
+
+
+def avg_pool(
+    party: Party,
+    x: Shared,
+    ksize: Any,
+    strides: Any = None,
+    padding: Any = "VALID",
+    reciprocal_bits: int = RECIPROCAL_BITS,
+) -> Shared:
+    """tf.nn.avg_pool2d: the mean of each window's cells that lie in the image, at the scale of x.
+
+    Args:
+        x: images [n, h, w, channels] of known height and width.
+        ksize, strides: an integer, a pair or [1, height, width, 1]; strides None: as ksize.
+        padding: "SAME", "VALID" or explicit; cells outside the image are not counted.
+        reciprocal_bits: as of `reduce_mean`.
+
+    Error: below 1 + |mean| count 2^-(e+1) units of the scale; below 1 if every window's count is
+        a power of 2.
+    Domain: |mean| < 2^(61-e) units of the scale (if every count is a power of 2: |mean| times the
+        largest count < 2^62).
+    Rounds and bits: `avg_pool_cost`.
+    Raises:
+        UsageError: no images, windows that do not fit or cover no cell, a ring other than Z_2^64.
+    """
+    e = _reciprocal_bits("avg_pool", x, reciprocal_bits)
+    kernel = conv.pair_of("avg_pool", "ksize", ksize)
+    windows = conv.Windows.of("avg_pool", kernel if strides is None else strides, padding)
+    total = _window_sum("avg_pool", x, kernel, windows)
+    factors, dropped = _pool_factors(_counts("avg_pool", x.shape.as_list(), kernel, windows), e)
+    return _scaled(party, total, factors, dropped)
+
+
+def _counts(
+    operation: str, shape: Sequence[Any], kernel: tuple[int, int], windows: conv.Windows
+) -> Any:
+    if shape[1] is None or shape[2] is None:
+        raise UsageError(
+            f"{operation} wants images of known height and width. Received: {list(shape)}."
+        )
+    counts = window_counts(windows, shape[1:3], kernel)
+    if counts.size == 0 or (counts == 0).any():
+        raise UsageError(
+            f"{operation} wants windows that cover a cell each. Received: images {list(shape)}, "
+            f"{kernel} windows, {windows}. Pad less."
+        )
+    return counts
+
+
+def avg_pool_cost(
+    shape: Sequence[int],
+    ksize: Any,
+    strides: Any = None,
+    padding: Any = "VALID",
+    reciprocal_bits: int = RECIPROCAL_BITS,
+) -> Cost:
+    """Cost of `avg_pool` of images of a shape [n, h, w, channels]."""
+    kernel = conv.pair_of("avg_pool", "ksize", ksize)
+    windows = conv.Windows.of("avg_pool", kernel if strides is None else strides, padding)
+    counts = _counts("avg_pool", shape, kernel, windows)
+    dropped = _pool_factors(counts, reciprocal_bits)[1]
+    n_out = shape[0] * counts.size * shape[3]
+    return truncate_cost(n_out, dropped) if dropped else Cost(0, 0, 0, 0, 0)
+
+
+def global_avg_pool(
+    party: Party, x: Shared, keepdims: bool = False, reciprocal_bits: int = RECIPROCAL_BITS
+) -> Shared:
+    """The mean of each channel of images [n, h, w, channels], [n, channels].
+
+    Error, domain, rounds, bits: as `reduce_mean` of h * w elements.
+    """
+    if rank_of("global_avg_pool", x) != 4:
+        raise UsageError(
+            f"global_avg_pool wants images [n, h, w, channels]. Received: {x!r}. Reshape them."
+        )
+    return reduce_mean(party, x, (1, 2), keepdims, reciprocal_bits)

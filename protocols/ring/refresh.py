@@ -1,0 +1,51 @@
+"""The same value under a mask of its own: what a result that leaves depends on is then nothing old.
+
+Sharings are linear, so a result that only additions and reorderings lead to has masks that are sums
+of its inputs' masks. Who may see the result (m, l1 and l2 of it) need not see these: a model's
+weights keep theirs from job to job. A fresh sharing of zero is added, here by opening the value
+under a new mask.
+
+Source: the re-randomisation of Araki et al., CCS 2016, section 3, in the masked view.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+
+def refresh(party: Party, x: Shared) -> Shared:
+    """x under a fresh mask: m' = (m - l1) + (-l2) + l1' + l2', E1's and E2's shares opened anew.
+
+    m' is uniform to both evaluators given what they held, as l2' is new to E1 and l1' to E2; D's
+    l1' and l2' come from its keys.
+
+    Rounds: 1.  Bits sent: E1, E2 64 * limbs per element each.
+    Raises:
+        UsageError: a value of a smaller ring; extend it first.
+    """
+    import tensorflow as tf
+
+    from tfe_bench.protocols.session import wide
+
+    if x.bits:
+        raise UsageError(f"refresh wants a value over Z_2^64 or Z_2^128. Received: {x!r}.")
+    s = party.site("refresh", x.limbs, dealer=x.dealer)
+    shape = tf.shape(x.any, out_type=tf.int64)
+    m = None
+    if s.is_e1:
+        own = x.m - x.l1 if x.limbs == 1 else wide.sub(x.m, x.l1)
+        m = s.open_mask(own, 0, 0, x.limbs)
+    elif s.is_e2:
+        m = s.open_mask(-x.l2 if x.limbs == 1 else wide.negate(x.l2), 0, 0, x.limbs)
+    l1, l2 = s.new_mask(shape, 0)
+    return replace(x, m=m, l1=l1, l2=l2)
+
+
+def refresh_cost(n: int, limbs: int = 1) -> Cost:
+    """Cost of `refresh` for n elements."""
+    return Cost(0, 64 * limbs * n, 64 * limbs * n, 1, 1)

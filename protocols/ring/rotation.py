@@ -1,0 +1,93 @@
+"""Each party deals for a third of the work.
+
+A dealer sends two to three times what an evaluator does, so with one dealer its line is what a
+large batch waits for.  Replicated shares look the same from every party: which of them is called
+the dealer is a matter of names, and thirds of a batch can name three.  This evens out what the
+parties send and compute, at the price of a round: a dealer runs ahead where it knows masks, and
+those of a value that was named otherwise are what the others opened a moment ago.
+
+Source: Araki et al., CCS 2016, section 2 (the sharing is symmetric).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.ring.rss import from_replicated, replicated
+from tfe_bench.protocols.session import wide
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+
+def named(party: Party, x: Shared, dealer: int) -> Shared:
+    """The same shares with another party named as the dealer.
+
+    With x = x_0 + x_1 + x_2, where party i holds x_i and x_{i+1}, a dealer d is the party to which
+    m = x_{d+2} is unknown.  Rounds: 0.  Bits sent: none.
+
+    Raises:
+        UsageError: there is no such party.
+    """
+    if dealer not in (0, 1, 2):
+        raise UsageError(f"A dealer is party 0, 1 or 2. Received: {dealer!r}.")
+    if dealer == x.dealer:
+        return x
+    negate = wide.negate if x.limbs == 2 else operator.neg
+    own, following = replicated(x, party.index, negate)
+    y = from_replicated(own, following, party.index, dealer, x.fractional_bits, negate)
+    return replace(y, limbs=x.limbs, bits=x.bits)
+
+
+def by_thirds(
+    party: Party, function: Callable[..., Sequence[Shared]], values: Sequence[Shared], axis: int = 0
+) -> list[Shared]:
+    """function(*values) for values that are cut in three along an axis, each with another dealer.
+
+    Args:
+        function: of Shared values, to several Shared values; what it computes along the axis must
+            not depend on how that is cut.
+        values: of the same known length along the axis, at least 3.
+
+    Returns:
+        its results, joined along their first axis, with the dealer of the first value.
+
+    Raises:
+        UsageError: too few along the axis.
+    """
+    length = int(values[0].shape[axis])
+    if length < 3:
+        raise UsageError(f"by_thirds wants 3 or more along axis {axis}. Received: {length}.")
+    first = values[0].dealer
+    parts = []
+    for turn in range(3):
+        begin, end = length * turn // 3, length * (turn + 1) // 3
+        index = (slice(None),) * axis + (slice(begin, end),)
+        cut = [named(party, v.map(lambda a, i=index: a[i]), (first + turn) % 3) for v in values]
+        parts.append([named(party, y, first) for y in function(*cut)])
+    return [shapes.concat(list(column), 0) for column in zip(*parts, strict=True)]
+
+
+def by_thirds_cost(cost: Callable[[int], Cost], length: int) -> Cost:
+    """Cost of `by_thirds`, from that of the function for a number of rows."""
+    parts = [cost(length * (t + 1) // 3 - length * t // 3) for t in range(3)]
+    # In part t the first dealer's role is that of the party t before its dealer.
+    sent = [
+        sum((part.dealer, part.e1, part.e2)[(role - turn) % 3] for turn, part in enumerate(parts))
+        for role in range(3)
+    ]
+    rounds, cold = max(p.rounds for p in parts), max(p.cold for p in parts)
+    return Cost(sent[0], sent[1], sent[2], rounds, cold)
+
+
+def worthwhile(cost: Cost, round_bits: float) -> bool:
+    """Whether evening out saves more than a round.
+
+    Args:
+        round_bits: that all three parties together send while a message is under way.
+    """
+    return 3 * max(cost.dealer, cost.e1, cost.e2) - cost.total > round_bits

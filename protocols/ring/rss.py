@@ -1,0 +1,74 @@
+"""The textbook symmetric multiplication, kept as the plain reference.
+
+Araki, Furukawa, Lindell, Nof, Ohara: High-Throughput Semi-Honest Secure
+Three-Party Computation with an Honest Majority, CCS 2016, section 2.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring.arithmetic import check_pair
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import K1, K2, K3, Party
+from tfe_bench.protocols.session.sharing import Shared
+
+
+def replicated(
+    x: Shared, party: int, negate: Callable[[Any], Any] = operator.neg
+) -> tuple[Any, Any]:
+    """(x_i, x_{i+1}) of party i, with x = x_0 + x_1 + x_2."""
+    by_index = {
+        (x.dealer + 2) % 3: x.m,
+        (x.dealer + 1) % 3: None if x.l1 is None else negate(x.l1),
+        x.dealer: None if x.l2 is None else negate(x.l2),
+    }
+    return by_index[party], by_index[(party + 1) % 3]
+
+
+def from_replicated(
+    own: Any,
+    following: Any,
+    party: int,
+    dealer: int,
+    scale: int,
+    negate: Callable[[Any], Any] = operator.neg,
+) -> Shared:
+    """The masked view of RSS shares (x_i, x_{i+1})."""
+    parts: list[Any] = [None, None, None]
+    parts[party], parts[(party + 1) % 3] = own, following
+    m, x1, x0 = parts[(dealer + 2) % 3], parts[(dealer + 1) % 3], parts[dealer]
+    l1, l2 = (None if part is None else negate(part) for part in (x1, x0))
+    return Shared(m, l1, l2, dealer, scale)
+
+
+def mul(party: Party, x: Shared, y: Shared) -> Shared:
+    """x * y: z_i = x_i (y_i + y_{i+1}) + x_{i+1} y_i + a_i, sent to party i-1; sum a_i = 0.
+
+    Rounds: 1.  Bits sent: 64 per element by every party.
+    """
+    import tensorflow as tf
+
+    check_pair("rss.mul", x, y, same_scale=False)
+    if x.ring_bits != 64:
+        raise UsageError(f"rss.mul works over Z_2^64. Received: {x!r}.")
+    s = party.site("rss_mul", x.fractional_bits, y.fractional_bits, dealer=x.dealer)
+    i = party.index
+    own_x, next_x = replicated(x, i)
+    own_y, next_y = replicated(y, i)
+    z = own_x * (own_y + next_y) + next_x * own_y
+    # a_i = F(k_i) - F(k_{i+1}); K2 = k_d, K1 = k_{d+1}, K3 = k_{d+2}
+    names = {s.d: K2, s.e1: K1, s.e2: K3}
+    shape = tf.shape(z, out_type=tf.int64)
+    z = z + s.mask(names[i], 0, shape) - s.mask(names[(i + 1) % 3], 0, shape)
+    s.send(z, (i + 2) % 3)
+    following = s.recv(shape, (i + 1) % 3)
+    return from_replicated(z, following, i, x.dealer, x.fractional_bits + y.fractional_bits)
+
+
+def mul_cost(n: int) -> Cost:
+    """Cost of `mul` for n elements."""
+    return Cost(dealer=64 * n, e1=64 * n, e2=64 * n, rounds=1, cold=1)

@@ -1,0 +1,502 @@
+"""Shapes of private tensors, with TensorFlow's names: local, on every field a party holds.
+
+A sharing is linear, so that what moves elements about moves them in m, l1 and l2
+alike.  Zeros that come in (padding) are zeros in all three: 0 = 0 - (0 + 0).
+Axes count the elements' axes; the words of a wide value (limbs=2) stay last.
+"""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import EllipsisType
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+
+Key = int | np.integer[Any] | builtins.slice | EllipsisType | None
+
+
+def check_private(operation: str, x: Any) -> None:
+    """Raises UsageError unless x is a private tensor."""
+    if isinstance(x, MaskedBits):
+        raise UsageError(
+            f"{operation} wants private numbers. Received: {x!r}. "
+            "Use cast(bits) to make 0 and 1 of them."
+        )
+    if not isinstance(x, Shared):
+        raise UsageError(
+            f"{operation} wants a private tensor. Received: {type(x).__name__}. "
+            "Use TensorFlow's own operation for a public one, or share it first."
+        )
+
+
+def check_alike(operation: str, values: Sequence[Any]) -> list[Shared]:
+    """The values as a list, if they are private tensors of one dealer, scale and ring.
+
+    Raises:
+        UsageError: they are not, or there are none.
+    """
+    if isinstance(values, Shared) or not isinstance(values, Sequence) or len(values) == 0:
+        raise UsageError(
+            f"{operation} wants a list of private tensors. Received: {type(values).__name__} of "
+            f"{len(values) if isinstance(values, Sequence) else 'no length'}. Put them in a list."
+        )
+    for value in values:
+        check_private(operation, value)
+    first = values[0]
+    kind = (first.dealer, first.fractional_bits, first.limbs, first.ring_bits)
+    for value in values:
+        if (value.dealer, value.fractional_bits, value.limbs, value.ring_bits) != kind:
+            raise UsageError(
+                f"{operation} wants tensors of one dealer, scale and ring. Received: {first!r} and "
+                f"{value!r}. Truncate or convert one of them."
+            )
+    return list(values)
+
+
+def rank_of(operation: str, x: Shared) -> int:
+    """The number of axes of elements.
+
+    Raises:
+        UsageError: it is not known where the graph is built.
+    """
+    check_private(operation, x)
+    if x.shape.rank is None:
+        raise UsageError(
+            f"{operation} wants a tensor whose rank is known. Received: {x!r}. Reshape it first."
+        )
+    return int(x.shape.rank)
+
+
+def axis_of(operation: str, axis: Any, rank: int) -> int:
+    """An axis as a number from 0, a negative one counted from the end.
+
+    Raises:
+        UsageError: it is no integer in [-rank, rank).
+    """
+    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
+        raise UsageError(f"{operation} wants an integer as axis. Received: {axis!r}.")
+    if not -rank <= axis < rank:
+        raise UsageError(
+            f"{operation} wants an axis from {-rank} to {rank - 1}. Received: {int(axis)}."
+        )
+    return int(axis) % rank
+
+
+def axes_of(operation: str, axes: Any, rank: int) -> list[int]:
+    """One axis, several or None (all) as a sorted list of numbers from 0.
+
+    Raises:
+        UsageError: one is out of range or comes twice.
+    """
+    if axes is None:
+        return list(range(rank))
+    several = list(axes) if isinstance(axes, (list, tuple, np.ndarray)) else [axes]
+    found = sorted(axis_of(operation, axis, rank) for axis in several)
+    if len(set(found)) < len(found):
+        raise UsageError(f"{operation} wants each axis once. Received: {several!r}.")
+    return found
+
+
+def _integers(operation: str, what: str, values: Any, count: int | None = None) -> list[int]:
+    """A list of public integers, of a given length."""
+    array = None
+    if not isinstance(values, Shared):
+        try:
+            array = np.asarray(values)
+        except (TypeError, ValueError, NotImplementedError):
+            array = None  # ragged, or a symbolic tensor
+    if array is not None and array.size == 0:
+        array = array.astype(np.int64)
+    if array is None or array.ndim != 1 or array.dtype.kind not in "iu":
+        raise UsageError(f"{operation} wants {what} as public integers. Received: {values!r}.")
+    if count is not None and len(array) != count:
+        raise UsageError(
+            f"{operation} wants {what} for {count} axes. Received: {len(array)} of them."
+        )
+    return [int(v) for v in array]
+
+
+def _with_words(x: Shared, shape: Any) -> Any:
+    """A shape of elements as the shape of x's fields: a list of integers or a tensor."""
+    import tensorflow as tf
+
+    if isinstance(shape, list):
+        return shape if x.limbs == 1 else [*shape, x.limbs]
+    shape = tf.cast(shape, tf.int64)
+    return shape if x.limbs == 1 else tf.concat([shape, [x.limbs]], axis=0)
+
+
+def _shape(operation: str, shape: Any) -> Any:
+    """A list of integers, or the public tensor it is given as."""
+    import tensorflow as tf
+
+    if tf.is_tensor(shape):
+        return shape
+    if isinstance(shape, tf.TensorShape):
+        shape = shape.as_list()
+    if isinstance(shape, (list, tuple)) and any(tf.is_tensor(d) for d in shape):
+        return tf.stack([tf.cast(d, tf.int64) for d in shape])
+    return _integers(
+        operation, "a shape", shape if isinstance(shape, (list, tuple, np.ndarray)) else [shape]
+    )
+
+
+def reshape(x: Shared, shape: Any) -> Shared:
+    """x in another shape of as many elements; one size may be -1.  Local."""
+    import tensorflow as tf
+
+    check_private("reshape", x)
+    new = _shape("reshape", shape)
+    if isinstance(new, list):
+        old = x.shape.num_elements()
+        rest = int(np.prod([d for d in new if d >= 0], dtype=np.int64))
+        free = new.count(-1)
+        fits = free <= 1 and all(d >= -1 for d in new)
+        if fits and old is not None:
+            fits = old == rest if free == 0 else old % rest == 0 if rest else False
+        if not fits:
+            raise UsageError(
+                f"reshape wants as many elements as there are, one size of -1 at most. Received: "
+                f"{new} for {x!r}. Choose sizes whose product is the number of elements."
+            )
+    return x.map(lambda a: tf.reshape(a, _with_words(x, new)))
+
+
+def flatten(x: Shared, axis: int = 1) -> Shared:
+    """All axes from `axis` on as one, in row-major order (0: a vector).  Local."""
+    import tensorflow as tf
+
+    rank = rank_of("flatten", x)
+    keep = axis if axis == rank else axis_of("flatten", axis, rank) if rank else 0
+    static = x.shape.as_list()
+    if None not in static[keep:]:
+        lead = [d if d is not None else tf.shape(x.any)[i] for i, d in enumerate(static[:keep])]
+        return reshape(x, [*lead, int(np.prod(static[keep:], dtype=np.int64))])
+    sizes = tf.shape(x.any, out_type=tf.int64)
+    last = tf.reduce_prod(sizes[keep:rank], keepdims=True)
+    return reshape(x, tf.concat([sizes[:keep], last], axis=0))
+
+
+def transpose(x: Shared, perm: Sequence[int] | None = None) -> Shared:
+    """Axis i of the result is axis perm[i] of x; None reverses the axes.  Local."""
+    import tensorflow as tf
+
+    rank = rank_of("transpose", x)
+    order = list(range(rank))[::-1] if perm is None else _integers("transpose", "perm", perm, rank)
+    if sorted(order) != list(range(rank)):
+        raise UsageError(
+            f"transpose wants a permutation of the axes 0 to {rank - 1}. Received: {order}."
+        )
+    words = [] if x.limbs == 1 else [rank]
+    return x.map(lambda a: tf.transpose(a, order + words))
+
+
+def expand_dims(x: Shared, axis: int) -> Shared:
+    """x with a new axis of size 1 at `axis`.  Local."""
+    import tensorflow as tf
+
+    at = axis_of("expand_dims", axis, rank_of("expand_dims", x) + 1)
+    return x.map(lambda a: tf.expand_dims(a, at))
+
+
+def squeeze(x: Shared, axis: Any = None) -> Shared:
+    """x without the given axes of size 1; None takes all there are.  Local."""
+    import tensorflow as tf
+
+    rank = rank_of("squeeze", x)
+    sizes = x.shape.as_list()
+    if axis is None:
+        if None in sizes:
+            raise UsageError(
+                f"squeeze wants axes where sizes are unknown. Received: None for {x!r}. Name them."
+            )
+        gone = [i for i, size in enumerate(sizes) if size == 1]
+    else:
+        gone = axes_of("squeeze", axis, rank)
+        for i in gone:
+            if sizes[i] not in (1, None):
+                raise UsageError(
+                    f"squeeze wants axes of size 1. Received: axis {i} of {x!r}. Use getitem to "
+                    "pick one element of an axis."
+                )
+    if not gone:
+        return x
+    return x.map(lambda a: tf.squeeze(a, gone))
+
+
+def _same_but(operation: str, values: list[Shared], axis: int | None) -> None:
+    """Checks that static shapes agree but along one axis."""
+    shapes = [v.shape.as_list() for v in values]
+    for shape in shapes[1:]:
+        fits = len(shape) == len(shapes[0]) and all(
+            i == axis or d is None or e is None or d == e
+            for i, (d, e) in enumerate(zip(shapes[0], shape, strict=True))
+        )
+        if not fits:
+            but = "" if axis is None else f" but along axis {axis}"
+            raise UsageError(
+                f"{operation} wants tensors of one shape{but}. Received: {shapes[0]} and {shape}."
+            )
+
+
+def _joined(values: list[Shared], function: Callable[[list[Any]], Any]) -> Shared:
+    m, l1, l2 = (
+        None if parts[0] is None else function(parts)
+        for parts in ([v.m for v in values], [v.l1 for v in values], [v.l2 for v in values])
+    )
+    return replace(values[0], m=m, l1=l1, l2=l2)
+
+
+def concat(values: Sequence[Shared], axis: int) -> Shared:
+    """The tensors one after the other along an axis.  Local."""
+    import tensorflow as tf
+
+    several = check_alike("concat", values)
+    at = axis_of("concat", axis, min(rank_of("concat", v) for v in several))
+    _same_but("concat", several, at)
+    return _joined(several, lambda parts: tf.concat(parts, at))
+
+
+def stack(values: Sequence[Shared], axis: int = 0) -> Shared:
+    """Tensors of one shape along a new axis.  Local."""
+    import tensorflow as tf
+
+    several = check_alike("stack", values)
+    at = axis_of("stack", axis, min(rank_of("stack", v) for v in several) + 1)
+    _same_but("stack", several, None)
+    return _joined(several, lambda parts: tf.stack(parts, at))
+
+
+def _size(operation: str, x: Shared, axis: int) -> int:
+    size = x.shape[axis]
+    if size is None:
+        raise UsageError(f"{operation} wants a known size of axis {axis}. Received: {x!r}.")
+    return int(size)
+
+
+def unstack(x: Shared, axis: int = 0) -> list[Shared]:
+    """The parts of x along an axis, which is dropped.  Local."""
+    at = axis_of("unstack", axis, rank_of("unstack", x))
+    return [_picked(x, at, i) for i in range(_size("unstack", x, at))]
+
+
+def _picked(x: Shared, axis: int, index: int) -> Shared:
+    key = (builtins.slice(None),) * axis + (index,)
+    return x.map(lambda a: a[key])
+
+
+def split(x: Shared, num_or_size_splits: int | Sequence[int], axis: int = 0) -> list[Shared]:
+    """x cut along an axis into equal parts (an integer) or parts of given sizes.  Local."""
+    at = axis_of("split", axis, rank_of("split", x))
+    size = _size("split", x, at)
+    if isinstance(num_or_size_splits, (int, np.integer)):
+        parts = int(num_or_size_splits)
+        if parts < 1 or size % parts:
+            raise UsageError(
+                f"split wants a number of parts that divides the size {size}. Received: {parts}. "
+                "Give the sizes as a list for unequal parts."
+            )
+        sizes = [size // parts] * parts
+    else:
+        sizes = _integers("split", "sizes", num_or_size_splits)
+        if sizes.count(-1) == 1:
+            sizes[sizes.index(-1)] = size - sum(sizes) - 1
+        if any(s < 0 for s in sizes) or sum(sizes) != size:
+            raise UsageError(
+                f"split wants sizes that add up to {size}, one of them -1 at most. Received: "
+                f"{list(num_or_size_splits)!r}."
+            )
+    starts = np.cumsum([0, *sizes])
+    lead = (builtins.slice(None),) * at
+    cuts = [(*lead, builtins.slice(int(b), int(e))) for b, e in itertools.pairwise(starts)]
+    return [x.map(lambda a, cut=cut: a[cut]) for cut in cuts]
+
+
+def slice(x: Shared, begin: Sequence[int], size: Sequence[int]) -> Shared:
+    """The block of a given size from `begin` on; a size of -1 reaches to the end.  Local."""
+    import tensorflow as tf
+
+    rank = rank_of("slice", x)
+    starts = _integers("slice", "begin", begin, rank)
+    sizes = _integers("slice", "size", size, rank)
+    for axis, (start, length) in enumerate(zip(starts, sizes, strict=True)):
+        whole = x.shape[axis]
+        end = start + max(length, 0)
+        if start < 0 or length < -1 or (whole is not None and end > whole):
+            raise UsageError(
+                f"slice wants a block inside the tensor. Received: begin {start} and size "
+                f"{length} on axis {axis} of {x!r}."
+            )
+    words = [] if x.limbs == 1 else [0]
+    return x.map(lambda a: tf.slice(a, starts + words, sizes + [-1 for _ in words]))
+
+
+def getitem(x: Shared, key: Key | tuple[Key, ...]) -> Shared:
+    """x[key] for integers, slices, ... and None (a new axis), as in Python.  Local.
+
+    Raises:
+        UsageError: an integer out of range, too many indices, a step of 0, or a key that is
+            not public (there is no private index).
+    """
+    rank = rank_of("getitem", x)
+    keys = list(key) if isinstance(key, tuple) else [key]
+    plain: list[Key] = []
+    for k in keys:
+        if isinstance(k, np.integer):
+            k = int(k)
+        if isinstance(k, bool) or not (
+            k is None or isinstance(k, (int, builtins.slice, EllipsisType))
+        ):
+            raise UsageError(
+                f"getitem wants public integers, slices, ... and None. Received: "
+                f"{type(k).__name__}. Use gather for a list of indices."
+            )
+        plain.append(k)
+    used = [k for k in plain if k is not None and k is not ...]
+    dots = sum(k is ... for k in plain)
+    if dots > 1 or len(used) > rank:
+        raise UsageError(
+            f"getitem wants one ... and {rank} indices at most. Received: {dots} and {len(used)}."
+        )
+    before = [k for k in plain[: plain.index(...)] if k is not None] if dots else used
+    for position, k in enumerate(used):
+        axis = position if position < len(before) else rank - len(used) + position
+        _check_index(x, axis, k)
+    # The axis of words, if there is one, is the last: untouched by ..., else by a full slice.
+    full = tuple(plain) + ((builtins.slice(None),) if dots and x.limbs > 1 else ())
+    return x.map(lambda a: a[full])
+
+
+def _check_index(x: Shared, axis: int, key: Any) -> None:
+    size = x.shape[axis]
+    if isinstance(key, int):
+        if size is not None and not -size <= key < size:
+            raise UsageError(
+                f"getitem wants an index from {-size} to {size - 1} on axis {axis}. Received: "
+                f"{key}."
+            )
+        return
+    parts = [p for p in (key.start, key.stop, key.step) if p is not None]
+    bad = [
+        p for p in parts if isinstance(p, bool) or not isinstance(p, (int, np.integer, type(None)))
+    ]
+    if bad or key.step == 0:
+        raise UsageError(
+            f"getitem wants slices of public integers, the step not 0. Received: {key!r} on axis "
+            f"{axis}."
+        )
+
+
+def pad(x: Shared, paddings: Any, constant_values: int = 0) -> Shared:
+    """x with `paddings[axis] = (before, after)` elements of a public constant around.  Local.
+
+    Args:
+        constant_values: the ring element to pad with, already encoded at x's scale.
+    """
+    import tensorflow as tf
+
+    rank = rank_of("pad", x)
+    try:
+        pairs = np.asarray(paddings)
+    except (TypeError, ValueError, NotImplementedError):
+        pairs = np.zeros(0)  # ragged, or symbolic
+    pairs = pairs.reshape(0, 2).astype(np.int64) if rank == pairs.size == 0 else pairs
+    if pairs.shape != (rank, 2) or pairs.dtype.kind not in "iu" or (pairs < 0).any():
+        raise UsageError(
+            f"pad wants a pair of public sizes >= 0 for each of {rank} axes. "
+            f"Received: {paddings!r}."
+        )
+    constant = constant_values
+    if isinstance(constant, bool) or not isinstance(constant, (int, np.integer)):
+        raise UsageError(
+            f"pad wants a constant that is a ring element, an integer. Received: {constant!r}. "
+            "Encode it at the tensor's scale."
+        )
+    widths = [(int(b), int(e)) for b, e in pairs]
+    padded = x.map(lambda a: tf.pad(a, widths if x.limbs == 1 else [*widths, (0, 0)]))
+    if constant == 0 or x.m is None:
+        return padded
+    # c = (0 + c) - (0 + 0): a public constant goes into m alone.
+    unsigned = [(int(constant) >> (64 * i)) % (1 << 64) for i in range(x.limbs)]
+    words = [tf.constant(w - (w >> 63 << 64), tf.int64) for w in unsigned]
+    if x.limbs == 1:
+        return replace(padded, m=tf.pad(x.m, widths, constant_values=words[0]))
+    limbs = [tf.pad(x.m[..., i], widths, constant_values=w) for i, w in enumerate(words)]
+    return replace(padded, m=tf.stack(limbs, axis=-1))
+
+
+def gather(x: Shared, indices: Any, axis: int = 0) -> Shared:
+    """The parts of x at public indices along an axis; their shape replaces the axis.  Local."""
+    import tensorflow as tf
+
+    at = axis_of("gather", axis, rank_of("gather", x))
+    if isinstance(indices, Shared):
+        raise UsageError(
+            "gather wants public indices. Received: private ones. Multiply by a one-hot matrix."
+        )
+    if tf.is_tensor(indices):
+        if indices.dtype not in (tf.int32, tf.int64):
+            raise UsageError(f"gather wants integer indices. Received: {indices.dtype.name}.")
+        # TensorFlow itself refuses, when run, what is out of range.
+        return x.map(lambda a: tf.gather(a, indices, axis=at))
+    try:
+        array = np.asarray(indices)
+    except (TypeError, ValueError):
+        array = np.zeros(0, object)  # ragged, or private elements
+    if array.size == 0 and array.dtype.kind == "f":
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise UsageError(f"gather wants integer indices. Received: {indices!r}.")
+    size = x.shape[at]
+    bad = array[(array < 0) | (array >= size)] if size is not None else array[array < 0]
+    if bad.size:
+        top = "the end" if size is None else str(size - 1)
+        raise UsageError(
+            f"gather wants indices from 0 to {top} on axis {at}. Received: {int(bad.flat[0])}."
+        )
+    return x.map(lambda a: tf.gather(a, array.astype(np.int64), axis=at))
+
+
+def tile(x: Shared, multiples: Sequence[int]) -> Shared:
+    """x repeated multiples[i] times along axis i.  Local."""
+    import tensorflow as tf
+
+    counts = _integers("tile", "multiples", multiples, rank_of("tile", x))
+    if any(c < 0 for c in counts):
+        raise UsageError(f"tile wants multiples of at least 0. Received: {counts}.")
+    return x.map(lambda a: tf.tile(a, counts + ([] if x.limbs == 1 else [1])))
+
+
+def broadcast_to(x: Shared, shape: Any) -> Shared:
+    """x in a larger shape, by TensorFlow's rules of broadcasting.  Local."""
+    import tensorflow as tf
+
+    rank = rank_of("broadcast_to", x)
+    new = _shape("broadcast_to", shape)
+    if isinstance(new, list):
+        old = x.shape.as_list()
+        fits = len(new) >= rank and all(
+            d >= 0 and (e is None or e in (1, d))
+            for d, e in zip(new, [1] * (len(new) - rank) + old, strict=True)
+        )
+        if not fits:
+            raise UsageError(
+                f"broadcast_to wants a shape that the tensor's broadcasts to. Received: {new} for "
+                f"{x!r}."
+            )
+    return x.map(lambda a: tf.broadcast_to(a, _with_words(x, new)))
+
+
+def reverse(x: Shared, axis: Any) -> Shared:
+    """x with the order along some axes reversed.  Local."""
+    import tensorflow as tf
+
+    axes = axes_of("reverse", axis, rank_of("reverse", x))
+    return x.map(lambda a: tf.reverse(a, axes))

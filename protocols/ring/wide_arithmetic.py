@@ -1,0 +1,256 @@
+"""Products, constants and truncation in either ring; over Z_2^128 in the same dealer form.
+
+A value of Z_2^64 goes to arithmetic.py and truncation.py.  Over Z_2^128 the forms are theirs, word
+for word, on pairs of words (wide.py):
+
+T2b  truncate(.., "probable")  0 rounds, D f, E 0;        error (-1.5, 1.5) ulp,
+                               fails with probability |x| / 2^128
+T3   truncate(.., "safe")      1 round,  D 128 + f, E f;  error (-1, 1) ulp, mean 0,
+                               never fails for |x| < 2^126
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import arithmetic, truncation
+from tfe_bench.protocols.ring.truncation import deal_short, open_mask_short
+from tfe_bench.protocols.session import ops, wide
+from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.party import K1, K2, Party, Site
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+
+RING = 128
+MOST_DROPPED = 63  # so that what is multiplied by 2^(128-f) lies in the high word
+
+
+def constant(value: int, limbs: int) -> Any:
+    """An integer as a ring element: a scalar, or two words."""
+    import tensorflow as tf
+
+    words = [(value >> (64 * i)) % (1 << 64) for i in range(limbs)]
+    signed = [w - (1 << 64) if w >> 63 else w for w in words]
+    return tf.constant(signed[0] if limbs == 1 else signed, tf.int64)
+
+
+def plus(a: Any, b: Any, limbs: int) -> Any:
+    """a + b of ring elements."""
+    return a + b if limbs == 1 else wide.add(a, b)
+
+
+def minus(a: Any, b: Any, limbs: int) -> Any:
+    """a - b of ring elements."""
+    return a - b if limbs == 1 else wide.sub(a, b)
+
+
+def times(a: Any, b: Any, limbs: int) -> Any:
+    """a * b of ring elements; a constant may be the second factor."""
+    import tensorflow as tf
+
+    if limbs == 1:
+        return a * b
+    return ops.module().tfe_bench_wide_mul(a=a, b=tf.broadcast_to(b, tf.shape(a)))
+
+
+def add_constant(x: Shared, value: int) -> Shared:
+    """x + c for a public integer at x's scale.  Local: only m moves."""
+    if x.m is None:
+        return x
+    return replace(x, m=plus(x.m, constant(value, x.limbs), x.limbs))
+
+
+def mul_constant(x: Shared, value: int, fractional_bits: int = 0) -> Shared:
+    """x * c for a public integer with its own scale.  Local; scales add up."""
+    y = x.map(lambda a: times(a, constant(value, x.limbs), x.limbs))
+    return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
+
+
+def bit_shares(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int, limbs: int) -> Any:
+    """`convert.b2a_shares` in either ring: unopened shares of bits; None at the dealer.
+
+    Args:
+        shape: of the words, with the axis of 2 when limbs is 2.
+
+    Rounds: 0 with D ahead, else 1.  Bits sent: D 64 * limbs per bit.
+    """
+    known = unpacked(bits, shape, limbs)
+    share = s.deal(known if s.is_dealer else None, shape, tensor, slot, limbs)
+    return None if s.is_dealer else flipped(s, known, share, limbs)
+
+
+def flipped(s: Site, opened: Any, share: Any, limbs: int) -> Any:
+    """Shares of opened ^ beta from shares of beta: o + (1 - 2 o) beta."""
+    y = signed(opened, share, limbs)
+    return plus(y, opened, limbs) if s.is_e2 else y
+
+
+def signed(opened: Any, share: Any, limbs: int) -> Any:
+    """(1 - 2 o) * share, o = 0 or 1."""
+    import tensorflow as tf
+
+    if limbs == 1:
+        return (1 - 2 * opened) * share
+    return tf.where(tf.equal(opened[..., :1], 1), wide.negate(share), share)
+
+
+def unpacked(bits: MaskedBits, shape: Any, limbs: int) -> Any:
+    """opened or beta, whichever is held here, as ring elements 0 and 1."""
+    import tensorflow as tf
+
+    words = bits.beta if bits.opened is None else bits.opened
+    ones = ops.module().tfe_bench_unpack_bits(words=words, n=bits.n)
+    if limbs == 2:
+        ones = tf.stack([ones, tf.zeros_like(ones)], axis=-1)
+    return tf.reshape(ones, shape)
+
+
+def mul(party: Party, x: Shared, y: Shared) -> Shared:
+    """x * y elementwise; over Z_2^128 without broadcasting.  The scales add up.
+
+    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 one ring element per element each.
+    """
+    import tensorflow as tf
+
+    if x.limbs == 1:
+        return arithmetic.mul(party, x, y)
+    if y.limbs != 2 or x.ring_bits != RING or y.ring_bits != RING or x.dealer != y.dealer:
+        raise UsageError(
+            f"mul wants operands with one dealer and one ring. Received: {x!r} and {y!r}."
+        )
+    s = party.site("wide_mul", x.fractional_bits, y.fractional_bits, dealer=x.dealer)
+    shape = tf.shape(x.any, out_type=tf.int64)
+    m = None
+    if s.is_dealer:
+        s.deal(times(wide.add(x.l1, x.l2), wide.add(y.l1, y.l2), 2), shape, 0, 0, 2)
+    else:
+        gamma = s.deal(None, shape, 0, 0, 2)
+        if s.is_e1:
+            crossed = wide.add(times(x.m, y.l1, 2), times(x.l1, y.m, 2))
+            z = wide.sub(gamma, crossed)
+        else:
+            own = wide.sub(times(x.m, wide.sub(y.m, y.l2), 2), times(x.l2, y.m, 2))
+            z = wide.add(gamma, own)
+        m = s.open_mask(z, 1, 1, 2)
+    l1, l2 = s.new_mask(shape, tensor=1)
+    return Shared(m, l1, l2, x.dealer, x.fractional_bits + y.fractional_bits, 2)
+
+
+def mul_cost(n: int, ring_bits: int) -> Cost:
+    """Cost of `mul` for n elements."""
+    w = ring_bits * n
+    return Cost(dealer=w, e1=w, e2=w, rounds=1, cold=2)
+
+
+def _logical(x: Any, f: int) -> Any:
+    import tensorflow as tf
+
+    low, high = truncation.logical_shift(x[..., 0], f), truncation.logical_shift(x[..., 1], f)
+    return tf.stack([low + tf.bitwise.left_shift(x[..., 1], _shift(64 - f)), high], axis=-1)
+
+
+def _arithmetic(x: Any, f: int) -> Any:
+    import tensorflow as tf
+
+    low = truncation.logical_shift(x[..., 0], f) + tf.bitwise.left_shift(x[..., 1], _shift(64 - f))
+    return tf.stack([low, tf.bitwise.right_shift(x[..., 1], _shift(f))], axis=-1)
+
+
+def _shift(bits: int) -> Any:
+    import tensorflow as tf
+
+    return tf.constant(bits, tf.int64)
+
+
+def _at_top(value: Any, f: int) -> Any:
+    """value * 2^(128 - f)."""
+    import tensorflow as tf
+
+    return tf.stack([tf.zeros_like(value), tf.bitwise.left_shift(value, _shift(64 - f))], axis=-1)
+
+
+def truncate(party: Party, x: Shared, f: int, method: str) -> Shared:
+    """x / 2^f, stochastically rounded.
+
+    Args:
+        f: bits to drop, 1 to 48 (63 over Z_2^128).
+        method: "safe" (|x| < 2^62 or 2^126, never fails) or "probable" (fails with probability
+            |x| / 2^64 or |x| / 2^128).
+
+    Rounds and bits: `truncate_cost`.  Source: as truncation.py.
+    """
+    if x.limbs == 1:
+        return truncation.truncate(party, x, f, method)
+    if x.ring_bits != RING:
+        raise UsageError(f"truncate works over Z_2^64 and Z_2^128. Received: {x!r}.")
+    if not 0 < f <= MOST_DROPPED:
+        raise UsageError(f"truncate drops 1 to {MOST_DROPPED} bits here. Received: {f}.")
+    if method not in ("safe", "probable"):
+        raise UsageError(f'truncate knows "safe" and "probable". Received: {method!r}.')
+    y = _safe(party, x, f) if method == "safe" else _probable(party, x, f)
+    return replace(y, fractional_bits=x.fractional_bits - f)
+
+
+def _probable(party: Party, x: Shared, f: int) -> Shared:
+    import tensorflow as tf
+
+    s = party.site("wide_truncate_probable", f, dealer=x.dealer)
+    shape = tf.shape(x.any, out_type=tf.int64)[:-1]
+    omega = None
+    if s.is_dealer:
+        # signed(l1) + signed(l2) = signed(l1 + l2) + omega 2^128, omega in {-1, 0, 1}
+        a, b, total = x.l1[..., 1], x.l2[..., 1], wide.add(x.l1, x.l2)[..., 1]
+        zero = tf.constant(0, tf.int64)
+        over = tf.logical_and(tf.logical_and(a >= zero, b >= zero), total < zero)
+        under = tf.logical_and(tf.logical_and(a < zero, b < zero), total >= zero)
+        omega = tf.cast(over, tf.int64) - tf.cast(under, tf.int64)
+    w = deal_short(s, omega, shape, 0, 0, f)
+    m = l1 = l2 = None
+    if s.is_dealer:
+        w1 = truncation.low_bits(s.mask(K1, 0, shape), f)
+        w2 = truncation.low_bits(omega - w1, f)
+    else:
+        m = _arithmetic(wide.sub(x.m, constant(1 << (f - 1), 2)), f)
+        w1 = w2 = w
+    if not s.is_e2:
+        l1 = wide.sub(_arithmetic(x.l1, f), _at_top(w1, f))
+    if not s.is_e1:
+        l2 = wide.sub(_arithmetic(x.l2, f), _at_top(w2, f))
+    return replace(x, m=m, l1=l1, l2=l2)
+
+
+def _safe(party: Party, x: Shared, f: int) -> Shared:
+    import tensorflow as tf
+
+    s = party.site("wide_truncate_safe", f, dealer=x.dealer)
+    shape = tf.shape(x.any, out_type=tf.int64)
+    elements = shape[:-1]
+    shifted = msb = None
+    if s.is_dealer:
+        r = wide.add(x.l1, x.l2)
+        shifted, msb = _logical(r, f), truncation.logical_shift(r[..., 1], 63)
+    u = s.deal(shifted, shape, 0, 0, 2)
+    b = deal_short(s, msb, elements, 1, 1, f)
+    m = l1 = l2 = None
+    if not s.is_dealer:
+        c = wide.add(x.m, constant(1 << (RING - 2), 2))
+        wraps = 1 - truncation.logical_shift(c[..., 1], 63)  # w = msb(r) (1 - msb(c))
+        t = open_mask_short(s, wraps * b, 2, 2, f)
+        m = wide.sub(wide.add(_logical(c, f), _at_top(t, f)), constant(1 << (RING - 2 - f), 2))
+    if not s.is_e2:
+        u1 = s.mask(K1, 0, shape) if s.is_dealer else u
+        l1 = wide.add(u1, _at_top(s.mask(K1, 2, elements), f))
+    if not s.is_e1:
+        u2 = wide.sub(shifted, s.mask(K1, 0, shape)) if s.is_dealer else u
+        l2 = wide.add(u2, _at_top(s.mask(K2, 2, elements), f))
+    return replace(x, m=m, l1=l1, l2=l2)
+
+
+def truncate_cost(n: int, f: int, method: str, ring_bits: int) -> Cost:
+    """Cost of `truncate` for n elements."""
+    if ring_bits == 64:
+        return truncation.truncate_cost(n, f, method)
+    if method == "probable":
+        return Cost(dealer=packed(n, f), e1=0, e2=0, rounds=0, cold=1)
+    return Cost(dealer=128 * n + packed(n, f), e1=packed(n, f), e2=packed(n, f), rounds=1, cold=2)

@@ -1,0 +1,200 @@
+"""Input of private values and their publication.
+
+`reveal` is the only way in which a private value becomes public: grep for it to
+find every leak of a program.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session import sizes
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import K1, K2, K3, Party
+from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def input_by(
+    party: Party,
+    owner: int,
+    value: tf.Tensor | None,
+    shape: Any,
+    fractional_bits: int = 0,
+    dealer: int | None = None,
+) -> Shared:
+    """A value that one worker knows becomes shared.
+
+    The share that the owner cannot know is 0: for owner D m = 0, for E1 l2 = 0, for E2 l1 = 0.
+
+    Args:
+        value: int64 ring elements at the owner, None elsewhere.
+        shape: public.
+
+    Rounds: 1.  Bits sent: the owner, 64 per element.
+    """
+    import tensorflow as tf
+
+    s = party.site("input", owner, tuple(shape), fractional_bits, dealer=dealer)
+    zero = tf.zeros(shape, tf.int64)
+    m = l1 = l2 = None
+    if owner == s.d:
+        if s.is_dealer:
+            assert value is not None
+            l1 = s.mask(K1, 0, shape)
+            # under K1: l2 = -x - l1 is uniform to E2
+            l2 = s.apply_mask(-value, K1, 0, "sub")
+            s.send(l2, s.e2, run_ahead=True)
+        elif s.is_e1:
+            m, l1 = zero, s.mask(K1, 0, shape)
+        else:
+            m, l2 = zero, s.recv(shape, s.d)
+    else:
+        key = K1 if owner == s.e1 else K2
+        held = None if (s.is_e2 if key == K1 else s.is_e1) else s.mask(key, 0, shape)
+        blank = None if (s.is_e1 if key == K1 else s.is_e2) else zero
+        l1, l2 = (held, blank) if key == K1 else (blank, held)
+        if party.index == owner:
+            assert value is not None
+            m = s.apply_mask(value, key, 0, "add")
+            s.send(m, s.other)
+        elif not s.is_dealer:
+            m = s.recv(shape, owner)
+    return Shared(m, l1, l2, s.dealer, fractional_bits)
+
+
+def input_cost(n: int, owner_role: str) -> Cost:
+    """Cost of `input_by` for n elements; owner_role is "dealer", "e1" or "e2"."""
+    bits = {"dealer": 0, "e1": 0, "e2": 0, owner_role: 64 * n}
+    return Cost(**bits, rounds=0 if owner_role == "dealer" else 1, cold=1)
+
+
+def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
+    """Publishes a private tensor to all workers, or to one.
+
+    Args:
+        to: a party index; None publishes to all three.
+
+    Returns:
+        Ring elements, int64, signed (with an axis of 2 words where x is wide), at those who learn
+        them; None elsewhere.
+
+    Rounds: 1.  Bits sent: 64 per element and learning party.  A value of a small ring is sent in
+    whole words too, but only the bits of its ring: the others may hold more than it says.  A
+    truncated value gives away one comparison of its dropped bits as well (docs/threat_model.md, the
+    carry bit), unless it comes from truncate(.., "exact").
+    """
+    import tensorflow as tf
+
+    if to is not None and to not in (0, 1, 2):
+        raise UsageError(f"reveal goes to party 0, 1 or 2, or to all. Received: to={to!r}.")
+    s = party.site("reveal", to, x.fractional_bits, dealer=x.dealer)
+    shape = tf.shape(x.any, out_type=tf.int64)
+    # Each role lacks one part: D lacks m, E1 lacks l2, E2 lacks l1.  A fixed sender provides it.
+    result = None
+    learns = (0, 1, 2) if to is None else (to,)
+    if s.e1 in learns:
+        if s.is_dealer:
+            s.send(_in_ring(x.l2, x), s.e1, slot=0)
+        elif s.is_e1:
+            result = _value(x.m, x.l1, s.recv(shape, s.d, slot=0), x)
+    if s.e2 in learns:
+        if s.is_e1:
+            s.send(_in_ring(x.l1, x), s.e2, slot=1)
+        elif s.is_e2:
+            result = _value(x.m, s.recv(shape, s.e1, slot=1), x.l2, x)
+    if s.d in learns:
+        if s.is_e2:
+            s.send(_in_ring(x.m, x), s.d, slot=2)
+        elif s.is_dealer:
+            result = _value(s.recv(shape, s.e2, slot=2), x.l1, x.l2, x)
+    return result
+
+
+def _in_ring(part: tf.Tensor | None, x: Shared) -> tf.Tensor:
+    """A part of x, which is held here, modulo x's ring."""
+    import tensorflow as tf
+
+    assert part is not None
+    if x.ring_bits == 64 * x.limbs:
+        return part
+    left = [min(64, max(0, x.ring_bits - 64 * word)) for word in range(x.limbs)]
+    ring = [(1 << bits) - 1 if bits < 64 else -1 for bits in left]
+    return tf.bitwise.bitwise_and(part, tf.constant(ring if x.limbs == 2 else ring[0], tf.int64))
+
+
+def _value(m: Any, l1: Any, l2: Any, x: Shared) -> Any:
+    """m - l1 - l2, read as a signed value of x's ring."""
+    import tensorflow as tf
+
+    from tfe_bench.protocols.session import wide
+
+    unused = tf.constant(64 * x.limbs - x.ring_bits, tf.int64)
+
+    def extend_sign(a: Any) -> Any:
+        return tf.bitwise.right_shift(tf.bitwise.left_shift(a, unused), unused)
+
+    if x.limbs == 1:
+        return extend_sign(m - l1 - l2)
+    value = wide.sub(wide.sub(m, l1), l2)
+    return tf.stack([value[..., 0], extend_sign(value[..., 1])], axis=-1)
+
+
+def reveal_cost(n: int, to: str | None = None, limbs: int = 1) -> Cost:
+    """Cost of `reveal` for n elements; to is "dealer", "e1", "e2" or None (all)."""
+    bits = 64 * limbs * n
+    return Cost(
+        dealer=bits if to in (None, "e1") else 0,
+        e1=bits if to in (None, "e2") else 0,
+        e2=bits if to in (None, "dealer") else 0,
+        rounds=1,
+        cold=1,
+    )
+
+
+def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
+    """Publishes XOR-shared bits to all three workers, packed.
+
+    The evaluators exchange their shares.  The dealer knows the PRF streams behind each share, so
+    it gets s1 ^ r and s2 ^ r, where (r, r) is a sharing of zero from the evaluators' own key: it
+    learns the sum, which is the published bit, and nothing else.  One round less than a result
+    that is sent on.
+
+    Rounds: 1.  Bits sent: E1, E2 2 per bit each.
+    """
+    import tensorflow as tf
+
+    s = party.site("reveal_bits", dealer=bits.dealer)
+    words = sizes.vector((sizes.known(bits.n) + 63) // 64)
+    if s.is_dealer:
+        padded = [s.recv(words, e, slot=1) for e in (s.e1, s.e2)]
+        result = tf.bitwise.bitwise_xor(*padded)
+        if bits.top is not None:
+            raise UsageError("reveal_bits wants bits that the evaluators hold completely.")
+    else:
+        assert bits.share is not None
+        share = _first(bits.share, bits.n)
+        s.send(share, s.other, slot=0)
+        zero = s.mask(K3, 0, words)
+        s.send(tf.bitwise.bitwise_xor(share, zero), s.d, slot=1)
+        result = tf.bitwise.bitwise_xor(share, s.recv(words, s.other, slot=0))
+    return result
+
+
+def _first(words: tf.Tensor, n: tf.Tensor) -> tf.Tensor:
+    """The first n bits; what else the last word holds is nobody's business."""
+    import tensorflow as tf
+
+    left = n - 64 * tf.range(tf.size(words, out_type=tf.int64), dtype=tf.int64)
+    some = tf.bitwise.left_shift(tf.ones_like(left), tf.clip_by_value(left, 0, 63)) - 1
+    return tf.bitwise.bitwise_and(words, tf.where(left < 64, some, tf.constant(-1, tf.int64)))
+
+
+def reveal_bits_cost(n: int) -> Cost:
+    """Cost of `reveal_bits` for n bits."""
+    from tfe_bench.protocols.session.cost import words
+
+    return Cost(dealer=0, e1=128 * words(n), e2=128 * words(n), rounds=1, cold=1)

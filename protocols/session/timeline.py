@@ -1,0 +1,90 @@
+"""Where a session's time went: totals, or every message, wait and step (core/timeline.h).
+
+Numbers, sizes and times only: nothing of what was computed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfe_bench.protocols.session import ops
+
+if TYPE_CHECKING:
+    from tfe_bench.protocols.session.party import Party
+
+OFF, TOTALS, EVENTS = 0, 1, 2
+SENT, RECEIVED, WAITED, STEP = 0, 1, 2, 3
+_EVENT = np.dtype(
+    [
+        *((name, "<i8") for name in ("begin", "end", "about")),
+        *((name, "<u8") for name in ("step", "bytes")),
+        *((name, "<u4") for name in ("site", "iteration", "slot")),
+        *((name, "<i4") for name in ("kind", "peer", "run_ahead")),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What was seen since `observe`, in seconds.
+
+    Attributes:
+        waited: by peer: idle (no processor in use) until a message of it came.
+        packed: copying messages into the transport's blobs.
+        unpacked: copying them out of blobs.
+        left_out: events that there was no room for.
+    """
+
+    waited: tuple[float, float, float]
+    packed: float
+    unpacked: float
+    left_out: int
+
+
+def observe(party: Party, level: int) -> None:
+    """Looks from now on (TOTALS, or EVENTS to keep each), or not (OFF); forgets what was seen."""
+    ops.native().observe(party.handle, level)
+
+
+def observed(party: Party) -> Observed:
+    """The totals since `observe`."""
+    raw = (ctypes.c_uint64 * 6)()
+    ops.native().observed(party.handle, raw)
+    a, b, c, packed, unpacked = (n / 1e9 for n in raw[:5])
+    return Observed((a, b, c), packed, unpacked, int(raw[5]))
+
+
+def events(party: Party) -> np.ndarray[Any, Any]:
+    """What was kept since `observe`: one row an event, times in ns of this host's steady clock."""
+    native = ops.native()
+    out = np.zeros(native.events(party.handle, None, 0), _EVENT)
+    native.events(party.handle, out.ctypes.data_as(ctypes.c_void_p), len(out))
+    return out
+
+
+def now() -> int:
+    """The clock of the events, in ns."""
+    return int(ops.native().now())
+
+
+def clock_gaps(party: Party, turns: int = 8) -> dict[int, int]:
+    """By peer: how much later than sent its messages come at least by the two clocks, in ns.
+
+    Parties 0 and 1, then 0 and 2 exchange the time; half the difference of a pair's two gaps is
+    what one clock is ahead of the other.
+    """
+    least: dict[int, int] = {}
+    for pair in ((0, 1), (0, 2)):
+        for _ in range(turns):
+            if party.index not in pair:
+                party.exchange_each({})
+                continue
+            other = pair[0] + pair[1] - party.index
+            got = party.exchange_each({other: now().to_bytes(8, "little")})
+            gap = now() - int.from_bytes(got[other], "little")
+            least[other] = min(gap, least.get(other, gap))
+    return least

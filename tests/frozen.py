@@ -1,0 +1,100 @@
+"""Behaviour, frozen: what every simulation of the tests sends and gives, for fixed keys.
+
+    TFE_BENCH_TEST_SEED=1 python -m pytest -p tests.frozen --freeze before.json tests/protocols
+    ... change what should change nothing ...
+    TFE_BENCH_TEST_SEED=1 python -m pytest -p tests.frozen --compare before.json tests/protocols
+
+Three parties with the same keys, inputs and sites compute the same bit for bit, so that a change
+of a byte, a round, a mask or the order of invocations shows.  `--compare` fails if one does; a test
+that has become another is not compared, and counted.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster import simulate as simulation
+
+_found: dict[str, dict[str, Any]] = {}
+_at: list[Any] = ["", 0]
+
+
+def _leaves(value: Any) -> Iterator[bytes]:
+    """What is a number in a nest of results."""
+    if isinstance(value, (bool, int, float, np.ndarray, np.generic)):
+        array = np.asarray(value)
+        yield f"{array.shape}{array.dtype}".encode()
+        yield repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+    elif isinstance(value, (list, tuple)):
+        for v in value:
+            yield from _leaves(v)
+    elif isinstance(value, dict):
+        for k in sorted(value, key=str):
+            yield from _leaves(value[k])
+    elif is_dataclass(value) and not isinstance(value, type):
+        for f in fields(value):
+            yield from _leaves(getattr(value, f.name))
+
+
+def _digest(value: Any) -> str:
+    found = hashlib.sha256()
+    for leaf in _leaves(value):
+        found.update(leaf)
+    return found.hexdigest()[:16]
+
+
+def _frozen(simulate: Any) -> Any:
+    @functools.wraps(simulate)
+    def wrapped(*args: Any, **options: Any) -> Any:
+        name = f"{_at[0]}#{_at[1]}"
+        _at[1] += 1
+        if options.get("keys") is None:
+            options["keys"] = [
+                hashlib.sha256(f"{name}/{i}".encode()).digest()[:16] for i in (0, 1, 2)
+            ]
+        result = simulate(*args, **options)
+        _found[name] = {
+            "to": [list(row) for row in result.to],
+            "rounds": [result.rounds, result.cold],
+            "outputs": [_digest(out) for out in result.outputs],
+        }
+        return result
+
+    return wrapped
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--freeze", type=Path, help="write what simulations send and give")
+    parser.addoption("--compare", type=Path, help="fail if that has changed")
+
+
+def pytest_configure() -> None:
+    simulation.simulate = _frozen(simulation.simulate)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _at[:] = [item.nodeid, 0]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if path := session.config.getoption("--freeze"):
+        path.write_text(json.dumps(_found, indent=0, sort_keys=True))
+    if path := session.config.getoption("--compare"):
+        before = json.loads(path.read_text())
+        same = before.keys() & _found.keys()
+        changed = sorted(name for name in same if before[name] != _found[name])
+        print(f"\n{len(same)} simulations compared, {len(changed)} changed")
+        for name in changed:
+            what = [k for k in before[name] if before[name][k] != _found[name][k]]
+            print(f"  {name}: {', '.join(what)}")
+        if changed or not same:
+            session.exitstatus = 1
