@@ -13,7 +13,7 @@ from typing import Any, Final
 import tfe_bench
 from tfe_bench.benchmarks import records
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.errors import UsageError, check_known, did_you_mean
 
 SUITES: Final = ("paper", "ops")
 # Of the published table; those that five epochs of are run, which take minutes each.
@@ -152,10 +152,7 @@ def rows(suite: str, quick: bool = False, only: str | None = None) -> list[Row]:
     Raises:
         UsageError: an unknown suite or name.
     """
-    if suite not in SUITES:
-        raise UsageError(
-            f"Unknown suite {suite!r}.{did_you_mean(suite, SUITES)} Known: {', '.join(SUITES)}."
-        )
+    check_known("suite", suite, SUITES)
     every = paper(quick) if suite == "paper" else ops(quick)
     if only is None:
         return every

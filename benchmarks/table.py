@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +19,7 @@ from tfe_bench.benchmarks import judged, published
 from tfe_bench.benchmarks.records import Record
 
 _ABSENT = "-"
+_GAP = "  "
 _WIDEST = 88
 _LABELS = len("start workers")
 
@@ -55,6 +56,18 @@ def put(console: Console, thing: Text | Table, width: int) -> None:
         text = "".join(segment.text for segment in line).rstrip()
         text = text.encode(console.encoding, "replace").decode(console.encoding)
         console.out(text, highlight=False)
+
+
+def columns(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
+    """Rows as lines, their columns as wide as they must be; those of `right` end alike."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    return [
+        _GAP.join(
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def render(record: Record, console: Console) -> None:

@@ -12,9 +12,9 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from tfe_bench.benchmarks import data
+from tfe_bench import atomic
 from tfe_bench.errors import DataError
 
 Row = dict[str, Any]
@@ -183,8 +183,4 @@ def write(path: str | os.PathLike[str], jobs: Jobs) -> None:
         text = json.dumps(whole, allow_nan=False, separators=(",", ":"))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"A worker's trace is malformed ({type(error).__name__}).") from error
-
-    def put(out: IO[bytes]) -> None:
-        out.write(text.encode("ascii"))
-
-    data.write_atomically(Path(path), put)
+    atomic.write(Path(path), lambda out: out.write(text.encode("ascii")))

@@ -15,24 +15,22 @@ def make_parser() -> Any:
 
     from tfe_bench import __version__
     from tfe_bench.cli import (
+        baselines,
         certs,
         channel,
         common,
         compare,
         doctor,
         exp,
-        extremes,
         jobs,
         links,
         matmul,
+        operation,
         ops,
-        peers,
         provide,
-        relu,
         report,
         resnet50,
         service,
-        softmax,
         sort,
         suite,
         train,
@@ -55,10 +53,13 @@ def make_parser() -> Any:
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.add_argument("--version", action="version", version=f"tfe_bench {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in (sort, compare, exp, matmul):
+        module.add_parser(commands)
+    unlisted = operation.add_parsers(commands)
+    parser.epilog = f"Every operation that `ops` lists is a command too: {', '.join(unlisted)}."
     for module in (
-        *(sort, extremes, compare, relu, softmax, exp, matmul),
         *(resnet50, service, train, provide),
-        *(ops, suite, report, peers, channel, links, jobs, worker, certs, doctor),
+        *(ops, suite, report, baselines, channel, links, jobs, worker, certs, doctor),
     ):
         module.add_parser(commands)
     return parser

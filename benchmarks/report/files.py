@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
-from tfe_bench.benchmarks.report import page, plots
+from tfe_bench import atomic
+from tfe_bench.benchmarks.report import html, page, plots
 from tfe_bench.benchmarks.report.reading import Reading
 from tfe_bench.errors import DataError, UsageError
 
@@ -42,29 +42,18 @@ def write(reading: Reading, path: Path) -> list[Path]:
     """
     check_output(path)
     pictures = plots.draw(reading.records)
-    text = page.render(reading, pictures)
+    text = html.render(page.make(reading, pictures))
     written = [path]
-    try:
-        for name in ("time", "network", "bytes", "memory", "learning"):
-            beside = path.with_name(f"{path.stem}-{name}.png")
-            if name in pictures:
-                _replace(beside, pictures[name].light)
-                written.append(beside)
-            else:
-                beside.unlink(missing_ok=True)
-        _replace(path, text.encode())
-    except OSError as error:
-        raise DataError(f"Cannot write the report to {str(path)!r}: {error.strerror}.") from error
+    for name in plots.NAMES:
+        beside = path.with_name(f"{path.stem}-{name}.png")
+        if name in pictures:
+            _replace(beside, pictures[name].light)
+            written.append(beside)
+        else:
+            beside.unlink(missing_ok=True)
+    _replace(path, text.encode())
     return written
 
 
 def _replace(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.absolute().parent)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(content)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    atomic.write(path, lambda out: out.write(content), 0o644)

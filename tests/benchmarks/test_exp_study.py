@@ -28,12 +28,17 @@ from tfe_bench.benchmarks.exp_study import (
     report,
     shaped,
     study,
+    tables,
 )
 from tfe_bench.benchmarks.exp_study.forms import METHODS, Form, main_forms, variants
 from tfe_bench.benchmarks.realised import Realised
+from tfe_bench.benchmarks.report import drawing, markdown
+from tfe_bench.benchmarks.report.drawing import Picture
+from tfe_bench.benchmarks.report.parts import Page
 from tfe_bench.benchmarks.workloads.exp import check
 from tfe_bench.cluster.client import JobResult, PrivateInput
 from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.profiles import Profile
 from tfe_bench.errors import (
     ConfigError,
     DataError,
@@ -115,13 +120,13 @@ def test_points_are_ten_thousand_equidistant_ones_twice() -> None:
 
 def test_a_time_at_a_level_adds_latency_by_round_and_the_busiest_partys_bytes() -> None:
     net2 = levels.LEVELS[2]
-    assert (net2.bits_per_second, net2.latency) == (100e6, 0.01)
+    assert (net2.bits_per_second, net2.delay) == (100e6, 0.01)
     assert levels.modelled_seconds(net2, 0.5, 3, (10, 12_500_000, 20)) == pytest.approx(1.53)
     assert levels.modelled_seconds(levels.LEVELS[0], 0.5, 1000, (0, 0, 0)) == 0.5
     for level, row in zip(levels.LEVELS, published.table("netlevels"), strict=True):
         assert level.name == f"net{row['net_level']}"
         assert level.bits_per_second == float(row["rate_mbit"]) * 1e6
-        assert level.latency == pytest.approx(float(row["latency_ms"]) * 1e-3)
+        assert level.delay == pytest.approx(float(row["latency_ms"]) * 1e-3)
 
 
 def test_contradictions_of_the_published_figures_are_named() -> None:
@@ -162,7 +167,7 @@ class Plain:
         self.jobs: list[tuple[str, Form, int]] = []
         self.emulation: str | None = None
         self.realised: Realised | None = None
-        self.level: levels.NetLevel | None = None
+        self.level: Profile | None = None
 
     def at(self, profile: str) -> None:
         """Takes another network."""
@@ -171,7 +176,7 @@ class Plain:
         if self.level is not None:
             limited = ", host-limited" if profile in ("net0", "net1") else ""
             self.emulation = f"netns+tun{limited}"
-            delay, rate = self.level.latency, self.level.bits_per_second
+            delay, rate = self.level.delay, self.level.bits_per_second
             self.realised = Realised((delay,) * 3, (rate, rate / 2, rate), 1.0, 0)
 
     def run(self, program: str, parameters: Any, inputs: Any) -> JobResult:
@@ -233,6 +238,9 @@ def found() -> study.Study:
     return _run(study.QUICK)
 
 
+PICTURES = ("exp_error", "exp_memory", "exp_radar", "exp_range", "exp_time")
+
+
 def _read(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
@@ -274,7 +282,7 @@ def test_the_report_has_every_file_and_labels_what_is_modelled(
 ) -> None:
     folder = tmp_path / "report"
     files = report.write(found, folder)
-    pictures = ["exp_error.png", "exp_memory.png", "exp_radar.png", "exp_range.png", "exp_time.png"]
+    pictures = [f"{name}.png" for name in PICTURES]
     assert files == sorted([*report.FILES, *pictures])
     assert [p.name for p in tmp_path.iterdir()] == ["report"]
     for name in pictures:
@@ -355,17 +363,21 @@ def test_the_report_has_every_file_and_labels_what_is_modelled(
     ):
         assert word in text
     assert all(f"({name})" in text for name in pictures)
+    page = (folder / "report.html").read_text()
+    assert page.count("<table>") == 5 and page.count("<img ") == 5 and "~ MODELLED" in page
 
 
 def test_a_report_that_fails_leaves_nothing_behind(
     found: study.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(found: study.Study, folder: Path) -> list[str]:
-        (folder / "exp_radar.png").write_bytes(b"half")
+    def failing(page: Page) -> str:
+        assert list(tmp_path.rglob("report.html"))  # half of it is there
         raise KeyboardInterrupt
 
+    empty = {name: Picture(name, b"", b"", 1) for name in PICTURES}
+    monkeypatch.setattr(plots, "draw", lambda found: empty)
     with monkeypatch.context() as patch:
-        patch.setattr(plots, "draw", failing)
+        patch.setattr(markdown, "render", failing)
         with pytest.raises(KeyboardInterrupt):
             report.write(found, tmp_path / "report")
     assert list(tmp_path.iterdir()) == []
@@ -381,10 +393,10 @@ def test_a_report_that_fails_leaves_nothing_behind(
 def test_matplotlib_is_missed_before_the_study_and_needed_by_pictures_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plots.require()
+    drawing.require()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigError, match="pip install"):
-        plots.require()
+        drawing.require()
 
 
 def test_sizes_that_would_take_too_long_are_left_out_and_named() -> None:
@@ -413,12 +425,12 @@ def test_each_level_is_measured_by_one_cluster_at_the_sizes_that_fit_its_limit()
             assert every.source(form, f"seconds_{name}") == levels.MEASURED
         assert at.host_limited == (name in ("net0", "net1"))
     assert every.cut == []
-    assert not any("~" in cell for row in report.times(every)[1] for cell in row)
-    assert "MODELLED" not in report.key(every)
-    assert [row[4] for row in report.links(every)[1]] == ["16 measured"] * 3 + ["24 measured"]
-    head, rows = report.model_check(every)
-    assert head[1:] == tuple(f"net{level} n = 10,000" for level in range(4)) and all(
-        cell.endswith(" s / 0.80") for row in rows for cell in row[1:]
+    assert not any("~" in str(cell) for row in tables.times(every).rows for cell in row)
+    assert "MODELLED" not in tables.key(every)
+    assert [row[4] for row in tables.links(every).rows] == ["16 measured"] * 3 + ["24 measured"]
+    checked = tables.model_check(every)
+    assert [*checked.head[1:]] == [f"net{level} n = 10,000" for level in range(4)] and all(
+        str(cell).endswith(" s / 0.80") for row in checked.rows for cell in row[1:]
     )
 
     tight = {"net3": shaped.LevelPlan((100, 1_000, 10_000), 4.0)}

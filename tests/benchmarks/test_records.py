@@ -18,7 +18,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tfe_bench.benchmarks import records
+from tfe_bench.benchmarks import provenance, records
 from tfe_bench.benchmarks.records import Machine, Record, Seconds, append, read
 from tfe_bench.errors import DataError, UsageError
 
@@ -363,8 +363,9 @@ def test_this_machine_is_described_without_its_name() -> None:
 def test_versions_are_found_without_importing_tensorflow_or_grpc() -> None:
     code = (
         "import sys, json\n"
-        "from tfe_bench.benchmarks import data, records, table\n"
-        "from tfe_bench.protocols import fixedpoint\n"
+        "from tfe_bench.benchmarks import records, table\n"
+        "from tfe_bench.cli import data\n"
+        "from tfe_bench.protocols.session import fixedpoint\n"
         "print(json.dumps([records.versions(), sorted(sys.modules)]))"
     )
     root = Path(__file__).resolve().parents[2]
@@ -379,7 +380,7 @@ def test_versions_are_found_without_importing_tensorflow_or_grpc() -> None:
 
 
 def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "_DISTRIBUTIONS", {"tensorflow": ("no-such-distribution",)})
+    monkeypatch.setattr(provenance, "_DISTRIBUTIONS", {"tensorflow": ("no-such-distribution",)})
     assert records.versions()["tensorflow"] is None
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.errors import DataError, TfeBenchError, UsageError
+from tfe_bench.cli import common
+from tfe_bench.errors import TfeBenchError, UsageError
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client, JobResult, PrivateInput
@@ -69,7 +69,6 @@ def _add_cluster(p: argparse.ArgumentParser) -> None:
 
 def submit(arguments: argparse.Namespace) -> int:
     """Runs a program; prints or writes its results."""
-    from tfe_bench.cli.common import progress_bar
     from tfe_bench.cluster.client import new_job, open_client
     from tfe_bench.cluster.config import ClusterConfig
 
@@ -87,7 +86,7 @@ def submit(arguments: argparse.Namespace) -> int:
     job = new_job()
     told = ""
 
-    with progress_bar(arguments) as bar:
+    with common.progress_bar(arguments) as bar:
 
         def progress(fraction: float, text: str) -> None:
             nonlocal told
@@ -124,7 +123,7 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 
 def _input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
-    from tfe_bench.benchmarks import data
+    from tfe_bench.cli import data
     from tfe_bench.cluster.client import PrivateInput
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
@@ -146,11 +145,7 @@ def _check_output(path: Path) -> None:
     """Refuses before the job what could not be written after it."""
     if path.suffix.lower() != ".npz":
         raise UsageError(f"--output is a .npz file. Received: {str(path)!r}.")
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        raise DataError(
-            f"The results cannot be written to {str(path)!r}. Received: a folder, or a missing or "
-            "read-only one. Choose another --output."
-        )
+    common.check_path(path, "--output", "The results")
 
 
 def _decoded(result: JobResult) -> dict[str, Any]:

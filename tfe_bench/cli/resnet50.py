@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli.common import (
+    Outcome,
     add_run_options,
     check_run_options,
     harness_parameters,
@@ -159,11 +160,7 @@ def run(arguments: argparse.Namespace) -> int:
             "accuracy": training.accuracy(outputs, labels),
             "plain_accuracy": training.accuracy(plain, labels),
         }
-    report(
-        entry.name,
-        arguments,
-        cluster,
-        result,
+    told = Outcome(
         {
             "model": entry.title,
             "weights": weights,
@@ -184,7 +181,7 @@ def run(arguments: argparse.Namespace) -> int:
         },
         error=judged.as_json(judged.RANGE, found.relative_error),
     )
-    return 0 if correct else 1
+    return report(entry.name, arguments, cluster, result, told)
 
 
 def _harness(arguments: argparse.Namespace) -> dict[str, Any]:

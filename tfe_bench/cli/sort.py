@@ -8,21 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli.common import (
-    add_plan_option,
-    add_run_options,
-    harness_parameters,
-    open_cluster,
-    planned_network,
-    progress_bar,
-    report,
-)
-from tfe_bench.errors import UsageError
+from tfe_bench.cli import common
+from tfe_bench.errors import UsageError, check_known
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from tfe_bench.benchmarks.data import Cells
+    from tfe_bench.cli.data import Cells
     from tfe_bench.cluster.client import JobResult
 
 ALGORITHMS = ("auto", "quick", "all-pairs", "network")
@@ -56,9 +48,9 @@ def add_parser(commands: Any) -> None:
     )
     p.add_argument("--output", type=Path, metavar="FILE", help="write the result (.csv or .npy)")
     p.add_argument("--algorithm", default="auto", metavar="NAME", help=", ".join(ALGORITHMS))
-    add_plan_option(p, "auto and quick plan")
+    common.add_plan_option(p, "auto and quick plan")
     p.add_argument("--descending", action="store_true", help="largest first")
-    add_run_options(p, takes_files=True)
+    common.add_run_options(p, takes_files=True)
     p.set_defaults(run=run)
 
 
@@ -82,16 +74,11 @@ class _Work:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
-    from tfe_bench.benchmarks import data
+    from tfe_bench.cli import data
     from tfe_bench.cluster.client import PrivateInput
-    from tfe_bench.errors import did_you_mean
 
-    if arguments.algorithm not in ALGORITHMS:
-        raise UsageError(
-            f"Unknown --algorithm {arguments.algorithm!r}."
-            f"{did_you_mean(arguments.algorithm, ALGORITHMS)} Known: {', '.join(ALGORITHMS)}."
-        )
-    arguments.plan_for = planned_network(arguments)
+    check_known("--algorithm", arguments.algorithm, ALGORITHMS)
+    arguments.plan_for = common.planned_network(arguments)
     if arguments.output:
         data.check_result_path(arguments.output)
     work = _generated(arguments) if arguments.input is None else _work_of_file(arguments)
@@ -99,14 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
     parameters = {
         "algorithm": arguments.algorithm,
         "descending": arguments.descending,
-        **harness_parameters(arguments),
+        **common.harness_parameters(arguments),
         "profile": arguments.plan_for,
     }
-    with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
-        result = cluster.run("sort", parameters, inputs, bar.update)
-    correct = _check(work, arguments.descending, result)
-    if arguments.output and correct:
-        _write(arguments.output, work, result)
     shown = {
         "n": int(work.keys.size),
         "keys": work.kind,
@@ -120,14 +102,20 @@ def run(arguments: argparse.Namespace) -> int:
         shown["rows"] = int(work.keys.shape[0])
     if "warm_up" in parameters:
         shown["warm_up"] = 0
-    report("sort", arguments, cluster, result, shown, correct, 0.0 if correct else None, 0)
-    if arguments.output and not correct:
-        print(f"tfe_bench: {arguments.output} is not written: wrong order.", file=sys.stderr)
-    return 0 if correct else 1
+
+    def judge(result: JobResult) -> common.Outcome:
+        correct = _check(work, arguments.descending, result)
+        if arguments.output and correct:
+            _write(arguments.output, work, result)
+        elif arguments.output:
+            print(f"tfe_bench: {arguments.output} is not written: wrong order.", file=sys.stderr)
+        return common.Outcome(shown, correct, 0.0 if correct else None, 0)
+
+    return common.perform(arguments, "sort", ("sort", parameters, inputs), judge)
 
 
 def _generated(arguments: argparse.Namespace) -> _Work:
-    from tfe_bench.benchmarks import data
+    from tfe_bench.benchmarks import keys
     from tfe_bench.cluster.policy import DEFAULT_MAX_ELEMENTS
 
     for option in ("column", "payload"):
@@ -141,17 +129,18 @@ def _generated(arguments: argparse.Namespace) -> _Work:
             f"--n is at most {DEFAULT_MAX_ELEMENTS} on three local workers. Received: {n}."
         )
     try:
-        values = data.generate(n, arguments.seed, arguments.kind)
+        values = keys.generate(n, arguments.seed, arguments.kind)
     except (MemoryError, OverflowError, ValueError):
         raise UsageError(
             f"--n is more keys than this machine's memory holds. Received: {n}."
         ) from None
     source = f"{arguments.kind}, seed {arguments.seed}"
-    return _Work(data.ordered(values), values.dtype.name, {"key": values}, source)
+    return _Work(keys.ordered(values), values.dtype.name, {"key": values}, source)
 
 
 def _work_of_file(arguments: argparse.Namespace) -> _Work:
-    from tfe_bench.benchmarks import data
+    from tfe_bench.benchmarks import keys
+    from tfe_bench.cli import data
 
     if arguments.n is not None:
         raise UsageError("--n and --input exclude each other. Received: both.")
@@ -168,7 +157,7 @@ def _work_of_file(arguments: argparse.Namespace) -> _Work:
             file=sys.stderr,
         )
     values = column.values
-    return _Work(data.ordered(values), values.dtype.name, columns, arguments.input.name)
+    return _Work(keys.ordered(values), values.dtype.name, columns, arguments.input.name)
 
 
 def _check(work: _Work, descending: bool, result: JobResult) -> bool:
@@ -187,7 +176,7 @@ def _write(path: Path, work: _Work, result: JobResult) -> None:
     """The columns in the order that the workers found."""
     import numpy as np
 
-    from tfe_bench.benchmarks import data
+    from tfe_bench.cli import data
 
     order = result.outputs["indices"]
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +16,6 @@ from tfe_bench.errors import (
     SecurityError,
     TfeBenchError,
     UsageError,
-    did_you_mean,
 )
 
 if TYPE_CHECKING:
@@ -88,36 +85,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _profiles(given: str) -> list[str]:
     """The profiles of --profiles, each once."""
-    names = list(dict.fromkeys(name.strip() for name in given.split(",")))
-    known = known_profiles()
-    for name in names:
-        if name not in known:
-            raise UsageError(
-                f"Unknown network profile. Received: {name!r}.{did_you_mean(name, known)} Known: "
-                f"{', '.join(known)}."
-            )
-    return names
+    from tfe_bench.cluster import profiles
+
+    names = dict.fromkeys(name.strip() for name in given.split(","))
+    return [profiles.get(name).name for name in names]
 
 
-def known_profiles() -> tuple[str, ...]:
-    """Names of the network profiles that commands take."""
-    from tfe_bench.cluster.profiles import PROFILES
-
-    return tuple(PROFILES)
-
-
-class _Part:
+class _Part(common.InnerBar):
     """One command's share of the suite's progress bar."""
 
     def __init__(self, bar: Any, done: int, batch: Sequence[Task], total: int) -> None:
-        self._bar, self._done, self._batch, self._total = bar, done, batch, total
+        super().__init__(bar)
+        self._done, self._batch, self._total = done, batch, total
         self.say("")
-
-    def __enter__(self) -> _Part:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def say(self, text: str) -> None:
         """Shows which row it is."""
@@ -127,7 +107,7 @@ class _Part:
         """Shows how far the whole is."""
         here = self._batch[min(int(fraction * len(self._batch)), len(self._batch) - 1)]
         done = self._done + fraction * len(self._batch)
-        self._bar.update(done / self._total, f"{here.label} ({int(done) + 1} of {self._total})")
+        super().update(done / self._total, f"{here.label} ({int(done) + 1} of {self._total})")
 
 
 class _Runner:
@@ -188,16 +168,10 @@ class _Runner:
                 self._failures[failed] = error
 
     def _perform(self, words: list[str], part: _Part) -> None:
-        from tfe_bench.__main__ import make_parser
-
-        words = [*words, "--json", "--record", str(self._file)]
         for option in ("cluster", "client"):
             if getattr(self._arguments, option) is not None:
-                words += [f"--{option}", str(getattr(self._arguments, option))]
-        parsed = make_parser().parse_args(words)
-        parsed.bar = part
-        with contextlib.redirect_stdout(io.StringIO()):  # the record is in the file
-            parsed.run(parsed)
+                words = [*words, f"--{option}", str(getattr(self._arguments, option))]
+        common.run_inside(words, self._file, part)
 
     @property
     def exit_code(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common, train_options
+from tfe_bench.cli import common, keeping, train_options
 from tfe_bench.cli.train_options import NETWORKS, PICTURES
 from tfe_bench.errors import UsageError
 
@@ -76,9 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         needed = any(v is not None for v in (arguments.checkpoint, arguments.deploy))
         needed = needed or arguments.rows is not None or arguments.columns is not None
         if arguments.cluster is None and (needed or arguments.models is not None):
-            from tfe_bench.cli.service import local_folder
-
-            arguments.keep = arguments.models or local_folder()
+            arguments.keep = arguments.models or keeping.local_folder()
         bar.say("starting the workers")
         if arguments.rows is None and arguments.columns is None:
             task = _task(arguments, given, train, test, None)
@@ -387,11 +385,7 @@ def _tell(
     if order.chunk:  # the rest of the sharing held nothing up
         history.result.share_seconds = max(m["input_seconds"] for m in history.result.measured)
     record = _record(arguments, task, order, history, plain, cluster)
-    if arguments.trace is not None:
-        from tfe_bench.benchmarks import trace_file
-
-        traces = [m["trace"] for m in history.result.measured]
-        trace_file.write(arguments.trace, [("train", traces)])
+    common.write_trace(arguments, "train", history.result)
     _write(arguments, task, history)
     common.keep(arguments, record)
     if not arguments.json:
@@ -439,17 +433,9 @@ def _record(
         parameters["learning_rate"] = arguments.learning_rate
     if history.first_step:
         parameters["from_step"] = history.first_step
-    return common.make_record(
-        "train",
-        arguments,
-        cluster,
-        thinned,
-        parameters,
-        correct,
-        None,
-        order.recipe.numbers.activation,
-        agreement=learning,
-    )
+    bits = order.recipe.numbers.activation
+    outcome = common.Outcome(parameters, correct, None, bits, agreement=learning)
+    return common.make_record("train", arguments, cluster, thinned, outcome)
 
 
 def _thinned(result: JobResult) -> JobResult:

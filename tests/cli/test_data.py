@@ -14,16 +14,16 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tfe_bench.benchmarks import data
-from tfe_bench.benchmarks.data import (
+from tfe_bench.benchmarks import keys
+from tfe_bench.benchmarks.keys import generate, ordered
+from tfe_bench.cli import data
+from tfe_bench.cli.data import (
     Column,
     check_result_path,
-    generate,
     load_column,
     load_table,
     load_with,
     naming_lines,
-    ordered,
     write_result,
     write_table,
 )
@@ -481,7 +481,7 @@ def test_every_damaged_array_file_is_a_data_error_or_still_numbers(tmp_path: Pat
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".npy"])
-@pytest.mark.parametrize("kind", data.KINDS)
+@pytest.mark.parametrize("kind", keys.KINDS)
 @pytest.mark.parametrize("n", [1, 2, 1000])
 def test_a_result_reads_back_equal(tmp_path: Path, suffix: str, kind: str, n: int) -> None:
     values = generate(n, seed=3, kind=kind)
@@ -614,7 +614,7 @@ def test_results_of_other_types_are_usage_errors(tmp_path: Path, values: Any) ->
 # --- generated keys ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", data.KINDS)
+@pytest.mark.parametrize("kind", keys.KINDS)
 def test_generated_keys_follow_their_seed(kind: str) -> None:
     assert np.array_equal(generate(100, 5, kind), generate(100, 5, kind))
     assert not np.array_equal(generate(100, 5, kind), generate(100, 6, kind))
