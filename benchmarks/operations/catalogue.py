@@ -22,7 +22,7 @@ Arrays = Mapping[str, Array]
 Options = Mapping[str, Any]
 Shape = tuple[int, ...]
 Shares = Mapping[str, "Shared"]
-Inputs = Callable[[Shape, np.random.Generator], dict[str, Array]]
+Inputs = Callable[[Shape, "np.random.Generator"], dict[str, Array]]
 Run = Callable[["Party", Shares, Options], "Shared"]
 
 FRACTIONAL_BITS = 16
