@@ -122,7 +122,7 @@ def _ours(request: Request, bar: Any) -> Record:
         file = Path(folder) / "record.jsonl"
         words = [request.workload, *size, "--profile", request.profile]
         words += ["--repeat", str(request.repeat)]
-        common.run_inside(words, file, common.InnerBar(bar))
+        common.run_inside(words, file, bar)
         return records.read(file)[-1]
 
 

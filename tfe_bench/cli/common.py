@@ -191,35 +191,17 @@ class _Bar:
 
 
 def progress_bar(arguments: argparse.Namespace) -> Any:
-    """A progress bar if stderr is a terminal and no JSON is wanted; a suite brings its own."""
+    """A progress bar if stderr is a terminal and no JSON is wanted.
+
+    A command that runs within another one has the other's, which ends it.
+    """
     given = getattr(arguments, "bar", None)
     if given is not None:
-        return given
+        return contextlib.nullcontext(given)
     return _Bar(sys.stderr.isatty() and not arguments.json)
 
 
-class InnerBar:
-    """The bar of a command within another command, which ends it."""
-
-    def __init__(self, bar: _Bar | InnerBar) -> None:
-        self._bar = bar
-
-    def __enter__(self) -> InnerBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def say(self, text: str) -> None:
-        """Shows what is going on, without a fraction."""
-        self._bar.say(text)
-
-    def update(self, fraction: float, text: str) -> None:
-        """Shows how far the job is."""
-        self._bar.update(fraction, text)
-
-
-def run_inside(words: Sequence[str], file: Path, bar: InnerBar) -> None:
+def run_inside(words: Sequence[str], file: Path, bar: Any) -> None:
     """Runs a command line within this command; its record is appended to a file."""
     from tfe_bench.__main__ import make_parser
 

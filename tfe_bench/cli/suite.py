@@ -91,12 +91,11 @@ def _profiles(given: str) -> list[str]:
     return [profiles.get(name).name for name in names]
 
 
-class _Part(common.InnerBar):
+class _Part:
     """One command's share of the suite's progress bar."""
 
     def __init__(self, bar: Any, done: int, batch: Sequence[Task], total: int) -> None:
-        super().__init__(bar)
-        self._done, self._batch, self._total = done, batch, total
+        self._bar, self._done, self._batch, self._total = bar, done, batch, total
         self.say("")
 
     def say(self, text: str) -> None:
@@ -107,7 +106,7 @@ class _Part(common.InnerBar):
         """Shows how far the whole is."""
         here = self._batch[min(int(fraction * len(self._batch)), len(self._batch) - 1)]
         done = self._done + fraction * len(self._batch)
-        super().update(done / self._total, f"{here.label} ({int(done) + 1} of {self._total})")
+        self._bar.update(done / self._total, f"{here.label} ({int(done) + 1} of {self._total})")
 
 
 class _Runner:
