@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import tfe_bench
-from tfe_bench.benchmarks import records
+from tfe_bench.benchmarks import provenance
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.errors import UsageError, check_known, did_you_mean
 
@@ -62,7 +62,7 @@ class Row:
             and record.profile == profile
             and record.cluster == cluster
             and record.versions["tfe_bench"] == tfe_bench.__version__
-            and record.commit == records.commit()
+            and record.commit == provenance.commit()
         )
 
 

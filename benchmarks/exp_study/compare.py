@@ -103,8 +103,8 @@ def _exp_row(form: Form, m: Measurement, level: str, time: Timed, links: str) ->
 def _closed_form_row(form: Form, n: int) -> Row:
     cost = form.cost(n)
     sent = [bits // 8 for bits in cost.by_party(0)]
-    rounds = {"rounds": cost.cold, "rounds_ahead": cost.rounds}
-    return _row(form, n, "", sent, CLOSED_FORM, repeat=0, **rounds)
+    row = _row(form, n, "", sent, CLOSED_FORM, repeat=0)
+    return row | {"rounds": cost.cold, "rounds_ahead": cost.rounds}
 
 
 def _or_blank(value: float) -> float | str:

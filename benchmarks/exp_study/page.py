@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfe_bench.benchmarks import records
+from tfe_bench.benchmarks import provenance
 from tfe_bench.benchmarks.exp_study import advisor, published, tables
 from tfe_bench.benchmarks.exp_study.levels import MEASURED, MODELLED
 from tfe_bench.benchmarks.exp_study.notes import notes
@@ -15,15 +15,15 @@ from tfe_bench.benchmarks.report.parts import Figure, Items, Page, Part, Section
 
 def make(study: Study, pictures: Mapping[str, Picture]) -> Page:
     """The page of a study."""
-    here, versions = records.machine(), records.versions()
+    here, versions = provenance.machine(), provenance.versions()
     lede = [
         f"Three workers, replicated sharing, {'quick' if study.plan.quick else 'full'} study. "
         f"Beside it: {published.SOURCE}.",
         f"Measured on {here.cpu}, {here.cores} cores, {here.kernel}; tfe_bench "
         f"{versions['tfe_bench']}, TensorFlow {versions['tensorflow']}, commit "
-        f"{records.commit() or '-'}.",
+        f"{provenance.commit() or '-'}.",
     ]
-    cost = [
+    cost: list[Part] = [
         "Bytes and rounds are measured. Score: the mean of six shares of 10,000 points on "
         "[-40, 40] (APE < 5 %, 1 %, 0.05 %; AE < 5, 1, 0.05). MAPE: on [-20, 20]. Failure: "
         "declared probability that one element of the declared range comes out wrong.",
@@ -46,7 +46,7 @@ def make(study: Study, pictures: Mapping[str, Picture]) -> Page:
             "where the declared range ends.",
         ),
     ]
-    time = [
+    time: list[Part] = [
         "Slopes of least-squares lines over n, local ones without shaped links.",
         tables.times(study),
         f"({tables.key(study)}.)",
@@ -62,14 +62,14 @@ def make(study: Study, pictures: Mapping[str, Picture]) -> Page:
             "Memory of the largest worker (ours with TensorFlow).",
         ),
     ]
-    beside = [
+    beside: list[Part] = [
         "How many times better ours is: fewer bytes, rounds, seconds; a higher score. "
         + published.CAVEAT
         + " Like for like are the columns of an evaluator's bytes and of rounds with the dealer's "
         "material there.",
         tables.comparison(study),
     ]
-    advice = [
+    advice: list[Part] = [
         Items(advisor.sentences()),
         "(Cheapest by bytes and rounds at net2 for 10,000 elements, of the forms whose declared "
         "range holds x.)",

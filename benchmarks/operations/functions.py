@@ -135,7 +135,7 @@ register(
 
 # ---- reciprocal and roots
 
-for _name, _function, _exact in (
+for _name, _protocol, _exact in (
     ("reciprocal", reciprocal.reciprocal, lambda x, _: 1 / x["x"]),
     ("sqrt", roots.sqrt, lambda x, _: np.sqrt(x["x"])),
     ("rsqrt", roots.rsqrt, lambda x, _: 1 / np.sqrt(x["x"])),
@@ -145,7 +145,7 @@ for _name, _function, _exact in (
         about="for 0 < x < 2^46",
         size=(1 << 16,),
         inputs=_positive,
-        run=call(_function),
+        run=call(_protocol),
         reference=_exact,
         growth=FUNCTION_GROWTH,
         tolerance=relative(20, 1.2),

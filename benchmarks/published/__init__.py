@@ -11,7 +11,7 @@ import importlib.resources
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 CAVEAT: Final = (
     "Published figures come from other hardware and other networks, and mostly from three hosts. "
@@ -72,7 +72,7 @@ def published() -> tuple[Figure, ...]:
 
 
 def _figure(row: dict[str, str]) -> Figure:
-    numbers = {
-        name: float(row[name]) if row[name] else None for name in ("build_seconds", "accuracy")
-    }
-    return Figure(**{**row, **numbers, "seconds": float(row["seconds"])})
+    given: dict[str, Any] = {**row, "seconds": float(row["seconds"])}
+    for name in ("build_seconds", "accuracy"):
+        given[name] = float(row[name]) if row[name] else None
+    return Figure(**given)

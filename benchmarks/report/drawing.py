@@ -143,19 +143,19 @@ def canvas(width: float, height: float) -> Drawing:
 
 
 def panels(
-    down: int, across: int, narrow: bool, each: tuple[float, float], **options: object
+    down: int, across: int, narrow: bool, each: tuple[float, float], sharey: bool = False
 ) -> tuple[Drawing, list[Any]]:
     """A picture of panels, row by row; of a narrow one below the other.
 
     Args:
         each: inches of a panel in the wide picture.
-        options: of matplotlib's `subplots`.
+        sharey: all have one scale.
     """
     width, height = NARROW if narrow else across * each[0], each[1]
     if narrow:
         down, across = down * across, 1
     drawing = canvas(width, down * height)
-    axes: Any = drawing.subplots(down, across, squeeze=False, **options)
+    axes: Any = drawing.subplots(down, across, squeeze=False, sharey=sharey)
     return drawing, list(axes.reshape(-1))
 
 

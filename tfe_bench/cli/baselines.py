@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,34 +18,18 @@ if TYPE_CHECKING:
 
 _WORKLOADS = ("sort", "max", "relu")
 _BASELINES = ("spu", "tf-encrypted", "mp-spdz")
-# What the command was called, and goes on answering to.
-_OLD = "peers"
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command, and its old name, which the list of commands leaves out."""
-    _add(commands, "baselines", help="run the same work on other systems and print the ratio")
-    _add(commands, _OLD)
-
-
-def _add(commands: Any, name: str, **listed: str) -> None:
-    p = commands.add_parser(
-        name,
-        description="Runs a workload here and on other systems, which live in environments of "
-        "their own on this machine, and prints their times beside ours. A system that is missing "
-        "is named, never guessed.",
-        **listed,
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("workload", metavar="WORKLOAD", help=", ".join(_WORKLOADS))
     p.add_argument(
         "--n", type=int, default=1024, metavar="N", help="elements, or rows of 4 (default 1024)"
     )
     p.add_argument(
-        *("--baseline", *(["--peer"] if name == _OLD else [])),
-        dest="baseline",
-        metavar="NAME,NAME",
-        help=f"{', '.join(_BASELINES)} (default: all)",
+        "--baseline", metavar="NAME,NAME", help=f"{', '.join(_BASELINES)} (default: all)"
     )
+    p.add_argument("--peer", dest="baseline", help=argparse.SUPPRESS)  # as it was called
     p.add_argument("--spu-env", type=Path, metavar="DIR", help="virtual environment with SPU")
     p.add_argument(
         "--install", action="store_true", help="make --spu-env if missing and pip install spu there"
@@ -59,19 +42,16 @@ def _add(commands: Any, name: str, **listed: str) -> None:
         "--timeout", type=float, default=600.0, metavar="S", help="seconds a baseline may take"
     )
     p.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
-    p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Run the same work on other systems and print the ratio.
+
+    Runs a workload here and on other systems, which live in environments of their own on this
+    machine, and prints their times beside ours. A system that is missing is named, never guessed.
+    """
     from tfe_bench.benchmarks.baselines import Measured, Request
 
-    if arguments.command == _OLD:
-        print(
-            f"tfe_bench: DeprecationWarning: `{_OLD}` is called `baselines` now, and its --peer "
-            "is --baseline.",
-            file=sys.stderr,
-        )
     request = Request(
         arguments.workload,
         arguments.n,
@@ -165,3 +145,6 @@ def _show(request: Request, ours: Record, results: dict[str, Measured | Missing]
     put(console, Text(f"{request.workload}, n = {request.n:,}, {request.profile}"), console.width)
     for line in [*columns(rows, (1, 2, 3)), *notes]:
         put(console, Text(line), console.width)
+
+
+COMMANDS = {"baselines": (add_options, run), "peers": (add_options, run)}

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from tfe_bench.cli import operation
 from tfe_bench.errors import check_known
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     from tfe_bench.benchmarks import operations
 
     known = operations.comparisons.COMPARISONS
-    p = commands.add_parser(
-        "compare",
-        help="compare two private vectors",
-        description="Shares two vectors among three workers, compares them element by element "
-        "without any worker seeing them or the outcome, checks the result and prints what it "
-        "cost. Exact for all 64-bit integers and all reals in fixed point.",
-    )
     p.add_argument("--op", default="less", metavar="NAME", help=", ".join(known))
     p.add_argument(
         "--kind",
@@ -29,11 +21,15 @@ def add_parser(commands: Any) -> None:
         help="which values to generate (default: int64, full range)",
     )
     operation.add_options(p, operations.find("less"), "N generated pairs")
-    p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Compare two private vectors.
+
+    Shares two vectors among three workers, compares them element by element without any worker
+    seeing them or the outcome, checks the result and prints what it cost. Exact for all 64-bit
+    integers and all reals in fixed point.
+    """
     from tfe_bench.benchmarks import operations
     from tfe_bench.benchmarks.operations.comparisons import COMPARISONS, integer_pairs, pairs
 
@@ -42,3 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
     entry, shown = operations.find(arguments.op), {"op": arguments.op}
     work = operation.prepare(arguments, entry, {}, draw, shown)
     return operation.perform("compare", arguments, work)
+
+
+COMMANDS = {"compare": (add_options, run)}

@@ -25,15 +25,8 @@ _MOST = 1 << 22
 _REPORT = Path("exp-report")
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "exp",
-        help="exponential of private numbers; --study compares its forms",
-        description="Shares fixed-point numbers among three workers, computes their exponentials, "
-        "checks them against numpy and prints what it cost. With --study: every form in both "
-        "rings, in six dimensions, beside published figures.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("--n", type=int, metavar="N", help="how many numbers (default 1024)")
     p.add_argument("--seed", type=int, default=1, help="of the generated numbers (default 1)")
     p.add_argument("--method", metavar="NAME", help=f"{', '.join(METHODS)} (default one-round)")
@@ -78,11 +71,16 @@ def add_parser(commands: Any) -> None:
         help="in a study, round x to float32 first, as the published one did",
     )
     common.add_run_options(p)
-    p.set_defaults(run=run, repeat=None)
+    p.set_defaults(repeat=None)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Exponential of private numbers; --study compares its forms.
+
+    Shares fixed-point numbers among three workers, computes their exponentials, checks them
+    against numpy and prints what it cost. With --study: every form in both rings, in six
+    dimensions, beside published figures.
+    """
     if arguments.repeat is None:
         arguments.repeat = 3 if arguments.study else 5
     for option in ("report", "quick", "float32", "levels"):
@@ -364,3 +362,6 @@ def _wrapped(title: str, width: int) -> list[str]:
         else:
             lines.append(word)
     return lines
+
+
+COMMANDS = {"exp": (add_options, run)}

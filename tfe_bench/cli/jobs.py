@@ -18,15 +18,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the three commands."""
-    p = commands.add_parser(
-        "submit",
-        help="run any installed program on three hosts",
-        description="Shares inputs among three workers, waits for the job's turn and for its "
-        "results. The results come over this command's own connections: if it ends, by Ctrl-C or "
-        "otherwise, the job is cancelled on all workers.",
-    )
+def _submit_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("program", metavar="PROGRAM", help="a program that the workers have")
     _add_cluster(p)
     p.add_argument(
@@ -45,20 +37,11 @@ def add_parser(commands: Any) -> None:
         "may be repeated, in the program's order",
     )
     p.add_argument("--output", type=Path, metavar="FILE", help="write the results (.npz)")
-    p.set_defaults(run=submit)
 
-    p = commands.add_parser(
-        "status",
-        help="this client's jobs on three hosts",
-        description="What runs and what waits. Of other clients' jobs only the number is shown.",
-    )
-    _add_cluster(p)
-    p.set_defaults(run=status)
 
-    p = commands.add_parser("cancel", help="cancel one of this client's jobs")
+def _cancel_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("job", metavar="JOB", help="its name or the first digits, as in status")
     _add_cluster(p)
-    p.set_defaults(run=cancel)
 
 
 def _add_cluster(p: argparse.ArgumentParser) -> None:
@@ -68,7 +51,12 @@ def _add_cluster(p: argparse.ArgumentParser) -> None:
 
 
 def submit(arguments: argparse.Namespace) -> int:
-    """Runs a program; prints or writes its results."""
+    """Run any installed program on three hosts.
+
+    Shares inputs among three workers, waits for the job's turn and for its results. The results
+    come over this command's own connections: if it ends, by Ctrl-C or otherwise, the job is
+    cancelled on all workers.
+    """
     from tfe_bench.cluster.client import new_job, open_client
     from tfe_bench.cluster.config import ClusterConfig
 
@@ -191,7 +179,10 @@ def _give(arguments: argparse.Namespace, job: str, result: JobResult) -> None:
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Shows this client's jobs; 20 if a worker does not answer."""
+    """This client's jobs on three hosts.
+
+    What runs and what waits. Of other clients' jobs only the number is shown.
+    """
     client = _open(arguments)
     try:
         answers = client.status()
@@ -243,7 +234,7 @@ def _duration(seconds: float) -> str:
 
 
 def cancel(arguments: argparse.Namespace) -> int:
-    """Cancels a job on all three workers."""
+    """Cancel one of this client's jobs."""
     if len(arguments.job) < 4:
         raise UsageError(f"JOB is at least 4 digits of a job's name. Received: {arguments.job!r}.")
     client = _open(arguments)
@@ -262,3 +253,10 @@ def _open(arguments: argparse.Namespace) -> Client:
     from tfe_bench.cluster.client import open_client
 
     return open_client(arguments.cluster, arguments.client)
+
+
+COMMANDS = {
+    "submit": (_submit_options, submit),
+    "status": (_add_cluster, status),
+    "cancel": (_cancel_options, cancel),
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfe_bench.cli import common
 from tfe_bench.errors import UsageError
@@ -14,22 +14,19 @@ if TYPE_CHECKING:
 _FRACTIONAL_BITS = 16
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "matmul",
-        help="multiply two private matrices",
-        description="Shares two n x n matrices of fixed-point numbers among three workers, "
-        "multiplies them over Z_2^64 (the product keeps both scales), checks and prints the cost.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("--n", type=int, default=1024, metavar="N", help="size (default 1024)")
     p.add_argument("--seed", type=int, default=1, help="of the generated matrices (default 1)")
     common.add_run_options(p)
-    p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Multiply two private matrices.
+
+    Shares two n x n matrices of fixed-point numbers among three workers, multiplies them over
+    Z_2^64 (the product keeps both scales), checks and prints the cost.
+    """
     import numpy as np
 
     from tfe_bench.cluster.client import PrivateInput
@@ -55,3 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
 
     job = ("matmul", common.harness_parameters(arguments), inputs)
     return common.perform(arguments, "matmul", job, judge)
+
+
+COMMANDS = {"matmul": (add_options, run)}

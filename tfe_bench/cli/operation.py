@@ -40,12 +40,11 @@ def add_parsers(commands: Any) -> list[str]:
 
 
 def _add_parser(commands: Any, entry: Operation) -> None:
-    listed = {"help": entry.help} if entry.help else {}
-    p = commands.add_parser(
+    p: argparse.ArgumentParser = commands.add_parser(
         entry.name,
         description=f"Computes {entry.name} ({entry.about}) of values that are shared among three "
         "workers, without any of them seeing one, checks the result and prints what it cost.",
-        **listed,
+        **({"help": entry.help} if entry.help else {}),
     )
     if entry.along_rows:
         p.add_argument("--axis", choices=("row", "column"), help="of the file (default: row)")

@@ -16,14 +16,8 @@ _QUICK = 0.02
 _LARGEST_SCALE = 16
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "ops",
-        help="run every operation once and print one table",
-        description="Runs the operations of the catalogue one after the other on the same three "
-        "workers, checks each result against float64 and prints time, bytes, rounds and error.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("--only", metavar="NAME,NAME", help="these operations (default: all)")
     size = p.add_mutually_exclusive_group()
     size.add_argument(
@@ -32,11 +26,14 @@ def add_parser(commands: Any) -> None:
     size.add_argument("--quick", action="store_true", help=f"as --scale {_QUICK}")
     p.add_argument("--seed", type=int, default=1, help="of the generated values (default 1)")
     common.add_run_options(p, repeat=3)
-    p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Run every operation once and print one table.
+
+    Runs the operations of the catalogue one after the other on the same three workers, checks
+    each result against float64 and prints time, bytes, rounds and error.
+    """
     from rich.console import Console
 
     from tfe_bench.benchmarks import overview, trace_file
@@ -105,3 +102,6 @@ def _measured(
     first = next(iter(inputs.rings.values()))
     counted = first if entry.per_input else result.outputs["result"]
     return Line(record, counted.size, verdict.ulps)
+
+
+COMMANDS = {"ops": (add_options, run)}

@@ -16,15 +16,8 @@ if TYPE_CHECKING:
     from tfe_bench.models.tables import Table
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "provide",
-        help="have three workers keep shares of rows, for others to train on",
-        description="Shares rows among three workers, which keep them under a name for the clients "
-        "that their owner lets train on them (`train --rows` and `--columns`). No worker and no "
-        "client sees a row; a trained model tells about its rows what it tells.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, - and _")
     p.add_argument("--csv", type=Path, metavar="FILE", help="a table with a line of names")
     p.add_argument("--label", metavar="COLUMN", help="what is to be learnt; without it features")
@@ -61,11 +54,15 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--list", action="store_true", help="list what this client may use")
     p.add_argument("--remove", metavar="NAME", help="have the workers remove rows of this client")
     keeping.add_options(p, "them")
-    p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Provides, lists or removes."""
+    """Have three workers keep shares of rows, for others to train on.
+
+    Shares rows among three workers, which keep them under a name for the clients that their
+    owner lets train on them (`train --rows` and `--columns`). No worker and no client sees a
+    row; a trained model tells about its rows what it tells.
+    """
     from tfe_bench.cli.common import progress_bar, quiet_tensorflow
     from tfe_bench.cluster.store import check_name
     from tfe_bench.models import owners, service
@@ -200,3 +197,6 @@ def _list(arguments: argparse.Namespace, found: Any) -> int:
     }
     told = [{**keeping.facts(each), **each.about} for each in found.values()]
     return keeping.tell_list(arguments, told, "data set", columns)
+
+
+COMMANDS = {"provide": (add_options, run)}

@@ -22,15 +22,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the three commands."""
-    p = commands.add_parser(
-        "deploy",
-        help="have three workers keep a Keras model's shares",
-        description="Converts a Keras model, shares its weights among three workers and has them "
-        "keep these under a name. No worker sees a weight. Without --cluster three local workers "
-        "keep them in one folder, for trying out.",
-    )
+def _deploy_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "model", metavar="MODEL", help="a .keras file, or a name of the zoo, as resnet50"
     )
@@ -62,14 +54,9 @@ def add_parser(commands: Any) -> None:
         help="of a model of the zoo: imagenet, a path, or seeded (default)",
     )
     keeping.add_options(p, "models")
-    p.set_defaults(run=deploy)
 
-    p = commands.add_parser(
-        "predict",
-        help="ask three workers for a private prediction",
-        description="Shares a picture or numbers among three workers that keep a model, and puts "
-        "the result together here. No worker sees either.",
-    )
+
+def _predict_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "name", metavar="MODEL", help="name of a deployed model (see `models`), or a .keras file"
     )
@@ -99,23 +86,23 @@ def add_parser(commands: Any) -> None:
         "this client alone learns (default where the model admits it)",
     )
     keeping.add_options(p, "models")
-    p.set_defaults(run=predict)
 
-    p = commands.add_parser(
-        "models",
-        help="the deployed models that this client may use",
-        description="Lists the models that three workers keep, as far as this client may use them.",
-    )
+
+def _models_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--remove", metavar="NAME", help="remove one of this client's instead")
     keeping.add_options(p, "models")
-    p.set_defaults(run=models)
 
 
 # ---- deploy
 
 
 def deploy(arguments: argparse.Namespace) -> int:
-    """Deploys a model."""
+    """Have three workers keep a Keras model's shares.
+
+    Converts a Keras model, shares its weights among three workers and has them keep these under
+    a name. No worker sees a weight. Without --cluster three local workers keep them in one
+    folder, for trying out.
+    """
     from tfe_bench.cli.common import progress_bar, quiet_tensorflow
     from tfe_bench.cluster.store import check_name
     from tfe_bench.models import service
@@ -213,7 +200,11 @@ def _numbers(path: Path) -> Any:
 
 
 def predict(arguments: argparse.Namespace) -> int:
-    """Asks for a prediction; prints or writes it."""
+    """Ask three workers for a private prediction.
+
+    Shares a picture or numbers among three workers that keep a model, and puts the result
+    together here. No worker sees either.
+    """
     from tfe_bench.cli.common import progress_bar, quiet_tensorflow, total_rounds
     from tfe_bench.models import service
 
@@ -408,7 +399,10 @@ def _write(path: Path, outputs: list[Any], header: list[str], rows: list[list[An
 
 
 def models(arguments: argparse.Namespace) -> int:
-    """Lists the models, or removes one."""
+    """The deployed models that this client may use.
+
+    Lists the models that three workers keep, as far as this client may use them.
+    """
     from tfe_bench.cli.common import progress_bar
 
     with progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
@@ -434,3 +428,10 @@ def _facts(model: Deployed) -> dict[str, Any]:
         "parameters": model.private.graph.parameters,
         "preprocessing": model.preprocessing,
     }
+
+
+COMMANDS = {
+    "deploy": (_deploy_options, deploy),
+    "predict": (_predict_options, predict),
+    "models": (_models_options, models),
+}

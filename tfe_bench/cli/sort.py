@@ -20,14 +20,8 @@ if TYPE_CHECKING:
 ALGORITHMS = ("auto", "quick", "all-pairs", "network")
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "sort",
-        help="sort private keys",
-        description="Shares keys among three workers, sorts them without any worker seeing them, "
-        "checks the result against numpy and prints what it cost.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("--n", type=int, metavar="N", help="generate N keys (default 1024)")
     p.add_argument(
         "--kind",
@@ -51,7 +45,6 @@ def add_parser(commands: Any) -> None:
     common.add_plan_option(p, "auto and quick plan")
     p.add_argument("--descending", action="store_true", help="largest first")
     common.add_run_options(p, takes_files=True)
-    p.set_defaults(run=run)
 
 
 @dataclass(frozen=True)
@@ -73,7 +66,11 @@ class _Work:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Sort private keys.
+
+    Shares keys among three workers, sorts them without any worker seeing them, checks the
+    result against numpy and prints what it cost.
+    """
     from tfe_bench.cli import data
     from tfe_bench.cluster.client import PrivateInput
 
@@ -191,3 +188,6 @@ def _write(path: Path, work: _Work, result: JobResult) -> None:
     else:
         name, keys = table.popitem()
         data.write_result(path, keys, name)
+
+
+COMMANDS = {"sort": (add_options, run)}

@@ -29,15 +29,8 @@ _USUAL = {"paper": "lan,wan"}
 _FINAL = (UsageError, ConfigError, SecurityError, OpsMissing)
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "suite",
-        help="run the published table's rows, or all operations, and keep the records",
-        description="Runs the rows of a suite one after the other and appends one record for each "
-        "row and profile to DIR/records.jsonl. Rows that are there already, measured by the same "
-        "version, are not run again: after an interruption the same command goes on.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("suite", metavar="SUITE", help="paper (the published table) or ops")
     p.add_argument(
         "--profiles",
@@ -54,11 +47,15 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--cluster", type=Path, metavar="FILE", help="run on these three hosts")
     p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
     p.add_argument("--json", action="store_true", help="print the records, one a line")
-    p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Run the published table's rows, or all operations, and keep the records.
+
+    Runs the rows of a suite one after the other and appends one record for each row and profile
+    to DIR/records.jsonl. Rows that are there already, measured by the same version, are not run
+    again: after an interruption the same command goes on.
+    """
     from tfe_bench.benchmarks import suite
 
     if not 1 <= arguments.repeat <= 1000:
@@ -204,3 +201,6 @@ class _Runner:
             lines.append(suite_table.Line(task.row.label, task.profile, record, state))
         failures = [f"{task.label}: {error}" for task, error in self._failures.items()]
         suite_table.render(lines, failures, self._file, Console())
+
+
+COMMANDS = {"suite": (add_options, run)}

@@ -31,17 +31,10 @@ _TOLERANCE = 0.02
 _MOST_TIMES = 255
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "train",
-        help="train a model on private data",
-        description="Shares a model's weights, rows and labels among three workers, which train "
-        "the model without any of them seeing one, and compares with the same training in "
-        "plaintext. Rows come from this client or from data owners (see `provide`).",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     train_options.add(p)
-    p.set_defaults(run=run, repeat=1)
+    p.set_defaults(repeat=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +56,12 @@ class _Task:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Train a model on private data.
+
+    Shares a model's weights, rows and labels among three workers, which train the model without
+    any of them seeing one, and compares with the same training in plaintext. Rows come from
+    this client or from data owners (see `provide`).
+    """
     common.quiet_tensorflow()
     train_options.check(arguments)
     with common.progress_bar(arguments) as bar:
@@ -457,3 +455,6 @@ def _write(arguments: argparse.Namespace, task: _Task, history: History) -> None
     table = task.table
     model = history.model if table is None else table.in_units(history.model)
     tables.save(model, table, arguments.output)
+
+
+COMMANDS = {"train": (add_options, run)}
