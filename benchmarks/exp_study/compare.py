@@ -33,6 +33,10 @@ PAIRS = (
 """Which form is held against which published column."""
 # Of these metrics more is better.
 _MORE = ("range score (mean of six)", *NAMES)
+_WITH_DEALER = "ours with the dealer's material, published without"
+_TWO_PARTIES = "published: two parties, the dealer's not counted"
+_NO_DEALER = "like for like: the dealer's not counted on either side"
+_DEALER_AHEAD = "like for like: the dealer's material is there on either side"
 
 
 def exp_rows(study: Study) -> list[Row]:
@@ -68,7 +72,7 @@ def _form_columns(form: Form) -> Row:
     }
 
 
-def _row(form: Form, n: int, level: str, sent: Sequence[int], source: str, **more: object) -> Row:
+def _row(form: Form, n: int, level: str, sent: Sequence[int], source: str, more: Row) -> Row:
     """A line of exp.csv, blank where `more` says nothing."""
     usual = {
         **_form_columns(form),
@@ -86,25 +90,25 @@ def _row(form: Form, n: int, level: str, sent: Sequence[int], source: str, **mor
 
 
 def _exp_row(form: Form, m: Measurement, level: str, time: Timed, links: str) -> Row:
-    return _row(
-        *(form, m.n, level, m.sent, MEASURED),
-        rounds=m.rounds,
-        rounds_ahead=m.rounds_ahead,
+    measured = {
+        "rounds": m.rounds,
+        "rounds_ahead": m.rounds_ahead,
         **{f"peak_rss_kb_P{p}": round(m.peak_rss[p] / 1024) for p in range(3)},
-        elapsed_s=time.seconds,
-        elapsed_source=time.source,
-        repeat=time.repeat,
-        modelled_s=_or_blank(time.modelled),
-        predicted_over_measured=_or_blank(time.ratio),
-        links=links,
-    )
+        "elapsed_s": time.seconds,
+        "elapsed_source": time.source,
+        "repeat": time.repeat,
+        "modelled_s": _or_blank(time.modelled),
+        "predicted_over_measured": _or_blank(time.ratio),
+        "links": links,
+    }
+    return _row(form, m.n, level, m.sent, MEASURED, measured)
 
 
 def _closed_form_row(form: Form, n: int) -> Row:
     cost = form.cost(n)
     sent = [bits // 8 for bits in cost.by_party(0)]
-    row = _row(form, n, "", sent, CLOSED_FORM, repeat=0)
-    return row | {"rounds": cost.cold, "rounds_ahead": cost.rounds}
+    declared = {"rounds": cost.cold, "rounds_ahead": cost.rounds, "repeat": 0}
+    return _row(form, n, "", sent, CLOSED_FORM, declared)
 
 
 def _or_blank(value: float) -> float | str:
@@ -216,24 +220,14 @@ def compare_rows(study: Study) -> list[Row]:
 def _pair(study: Study, form: Form, theirs: Published) -> list[Row]:
     per_party = study.bytes_per_element(form)
     largest, accuracy = study.largest(form), study.accuracy[form]
-    each = theirs.bytes_per_element
-    dealer = "like for like: the dealer's not counted on either side"
+    each, rounds = theirs.bytes_per_element, theirs.rounds
     # metric, ours, theirs, note
     measured: list[tuple[str, float, float, str]] = [
-        (
-            *("bytes per element, busiest party", max(per_party), each),
-            "ours with the dealer's material, published without",
-        ),
-        (
-            *("bytes per element, all parties", sum(per_party), 2 * each),
-            "published: two parties, the dealer's not counted",
-        ),
-        ("bytes per element, evaluator", max(per_party[1:]), each, dealer),
-        ("rounds", largest.rounds, theirs.rounds, "ours from a cold start"),
-        (
-            *("rounds, dealer ahead", largest.rounds_ahead, theirs.rounds),
-            "like for like: the dealer's material is there on either side",
-        ),
+        ("bytes per element, busiest party", max(per_party), each, _WITH_DEALER),
+        ("bytes per element, all parties", sum(per_party), 2 * each, _TWO_PARTIES),
+        ("bytes per element, evaluator", max(per_party[1:]), each, _NO_DEALER),
+        ("rounds", largest.rounds, rounds, "ours from a cold start"),
+        ("rounds, dealer ahead", largest.rounds_ahead, rounds, _DEALER_AHEAD),
         ("range score (mean of six)", accuracy.mean6, theirs.mean6, ""),
         *((n, a, b, "") for n, a, b in zip(NAMES, accuracy.shares, theirs.shares, strict=True)),
     ]
