@@ -83,37 +83,36 @@ def _resnet50() -> Row:
     return Row("resnet50", "1 image", ("resnet50",), "resnet50", expected)
 
 
-def _batches(model: str, optimizer: str, steps: int, rows: int) -> Row:
-    """What a batch of 128 costs."""
-    size = ("--steps", str(steps), "--limit", str(rows))
-    words = ("train", model, "--discard", "--optimizer", optimizer, *size)
-    expected = {"model": model, "optimizer": optimizer, "batch": 128, "steps": steps, "rows": rows}
+def _train(
+    name: str,
+    model: str,
+    optimizer: str,
+    words: Sequence[object],
+    expected: Mapping[str, object],
+    profiles: tuple[str, ...] | None = None,
+) -> Row:
     return Row(
-        "train",
+        name,
         f"{model} {optimizer}",
-        words,
+        ("train", model, "--discard", "--optimizer", optimizer, *map(str, words)),
         "train",
-        expected,
+        {"model": model, "optimizer": optimizer, "batch": 128, **expected},
         repeats=False,
         pictures=True,
+        profiles=profiles,
     )
+
+
+def _batches(model: str, optimizer: str, steps: int, rows: int) -> Row:
+    """What a batch of 128 costs."""
+    words = ("--steps", steps, "--limit", rows)
+    return _train("train", model, optimizer, words, {"steps": steps, "rows": rows})
 
 
 def _learning(model: str, optimizer: str, epochs: int) -> Row:
     """How right a model becomes; on a WAN, as right as here."""
-    words = ("train", model, "--discard", "--optimizer", optimizer, "--epochs", str(epochs))
-    expected = {"model": model, "optimizer": optimizer, "batch": 128, "epochs": epochs}
-    expected = {**expected, "steps": None, "dataset": "mnist"}
-    return Row(
-        "learn",
-        f"{model} {optimizer}",
-        words,
-        "train",
-        expected,
-        repeats=False,
-        pictures=True,
-        profiles=("local", "lan"),
-    )
+    expected = {"epochs": epochs, "steps": None, "dataset": "mnist"}
+    return _train("learn", model, optimizer, ("--epochs", epochs), expected, ("local", "lan"))
 
 
 def paper(quick: bool = False) -> list[Row]:

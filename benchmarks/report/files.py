@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from tfe_bench import atomic
 from tfe_bench.benchmarks.report import html, page, plots
 from tfe_bench.benchmarks.report.reading import Reading
-from tfe_bench.errors import DataError, UsageError
+from tfe_bench.errors import UsageError
 
 
 def check_output(path: Path) -> None:
@@ -20,12 +19,7 @@ def check_output(path: Path) -> None:
     """
     if path.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--output is an .html file. Received: {str(path)!r}.")
-    folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise DataError(
-            f"The page cannot be written to {str(path)!r}. Received: a folder, or a missing or "
-            "read-only folder. Choose another --output."
-        )
+    atomic.check(path, "--output", "The page")
 
 
 def write(reading: Reading, path: Path) -> list[Path]:

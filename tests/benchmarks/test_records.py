@@ -365,7 +365,7 @@ def test_versions_are_found_without_importing_tensorflow_or_grpc() -> None:
     code = (
         "import sys, json\n"
         "from tfe_bench.benchmarks import provenance, records, table\n"
-        "from tfe_bench.cli import data\n"
+        "from tfe_bench.cli.data import columns, results\n"
         "from tfe_bench.protocols.session import fixedpoint\n"
         "print(json.dumps([provenance.versions(), sorted(sys.modules)]))"
     )

@@ -13,13 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tfe_bench.benchmarks.keys import ordered
-from tfe_bench.cli.data import (
-    Column,
-    load_column,
-    load_table,
-    load_with,
-    naming_lines,
-)
+from tfe_bench.cli.data.columns import Column, load_column, load_table, load_with, naming_lines
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 

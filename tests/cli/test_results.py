@@ -15,14 +15,8 @@ from hypothesis import strategies as st
 
 from tfe_bench.benchmarks import keys
 from tfe_bench.benchmarks.keys import generate
-from tfe_bench.cli import data
-from tfe_bench.cli.data import (
-    check_result_path,
-    load_column,
-    load_table,
-    write_result,
-    write_table,
-)
+from tfe_bench.cli.data.columns import Cells, load_column, load_table
+from tfe_bench.cli.data.results import check_result_path, write_result, write_table
 from tfe_bench.errors import DataError, UsageError
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -98,7 +92,7 @@ def test_a_table_reads_back_equal(tmp_path: Path) -> None:
 @example(cells=["a\rb", "a;b", " x ", '"', ",", "", "=1+1", "1\t2", "x\ny"])
 @given(cells=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=1))
 def test_texts_are_written_as_they_are(tmp_path: Path, cells: list[str]) -> None:
-    table: dict[str, data.Cells] = {"id": np.arange(len(cells)), "note": cells}
+    table: dict[str, Cells] = {"id": np.arange(len(cells)), "note": cells}
     write_table(tmp_path / "t.csv", table)
     with (tmp_path / "t.csv").open(newline="", encoding="utf-8") as stream:
         assert [row[1] for row in csv.reader(stream, strict=True)] == ["note", *cells]

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.errors import DataError, UsageError
+from tfe_bench import atomic
+from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.records import Record
@@ -221,9 +222,9 @@ def check_run_options(arguments: argparse.Namespace) -> None:
     if arguments.repeat is not None and not 1 <= arguments.repeat <= 1000:
         raise UsageError(f"--repeat is 1 to 1000. Received: {arguments.repeat}.")
     if arguments.record is not None:
-        check_path(arguments.record, "--record", "The record")
+        atomic.check(arguments.record, "--record", "The record", existing=True)
     if arguments.trace is not None:
-        check_path(arguments.trace, "--trace", "The trace")
+        atomic.check(arguments.trace, "--trace", "The trace")
         if arguments.record is not None and arguments.trace.resolve() == arguments.record.resolve():
             raise UsageError("--trace and --record are two files. Received: the same one.")
 
@@ -264,23 +265,6 @@ def start_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
         return cluster
     bar.say("connecting to the workers")
     return Cluster(arguments.cluster, arguments.client, profile=arguments.profile)
-
-
-def check_path(path: Path, option: str, what: str) -> None:
-    """Refuses before a long run a file that could not be written after it.
-
-    Raises:
-        DataError: naming it and the option.
-    """
-    # All but records are put in place of what was there: that takes a writable folder.
-    fresh = option != "--record" or not path.exists()
-    target = path.parent if fresh else path
-    wanted = os.W_OK | os.X_OK if fresh else os.W_OK
-    if path.is_dir() or not path.parent.is_dir() or not os.access(target, wanted):
-        raise DataError(
-            f"{what} cannot be written to {str(path)!r}. Received: a folder, a missing or "
-            f"read-only folder, or a read-only file. Choose another {option}."
-        )
 
 
 def total_rounds(measured: list[dict[str, Any]]) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfe_bench import atomic
 from tfe_bench.cli import common
 from tfe_bench.errors import TfeBenchError, UsageError
 
@@ -111,7 +112,7 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 
 def _input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
-    from tfe_bench.cli import data
+    from tfe_bench.cli.data import columns
     from tfe_bench.cluster.client import PrivateInput
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
@@ -121,10 +122,10 @@ def _input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
     file, mark, column = path.rpartition("#")
     if not mark or Path(path).is_file():
         file, column = path, ""
-    found = data.load_column(file, column or None)
+    found = columns.load_column(file, column or None)
     # Integers exactly, reals in the cluster's fixed point.
     bits = fractional_bits if found.values.dtype.kind == "f" else 0
-    with data.naming_lines(file, [found.name]):
+    with columns.naming_lines(file, [found.name]):
         ring = FixedPoint(bits).encode(found.values)
     return name, PrivateInput(ring, bits)
 
@@ -133,7 +134,7 @@ def _check_output(path: Path) -> None:
     """Refuses before the job what could not be written after it."""
     if path.suffix.lower() != ".npz":
         raise UsageError(f"--output is a .npz file. Received: {str(path)!r}.")
-    common.check_path(path, "--output", "The results")
+    atomic.check(path, "--output", "The results")
 
 
 def _decoded(result: JobResult) -> dict[str, Any]:

@@ -183,10 +183,10 @@ def prepare(
         UsageError, DataError, RangeError: what does not fit.
     """
     from tfe_bench.benchmarks import operations
-    from tfe_bench.cli import data
+    from tfe_bench.cli.data import results
 
     if arguments.output:
-        data.check_result_path(arguments.output)
+        results.check_result_path(arguments.output)
     options = {**operation.options, **options}
     if arguments.input is not None:
         return _of_file(arguments, operation, options, shown or {})
@@ -210,14 +210,14 @@ def _of_file(
 ) -> Work:
     """The work on numbers of --input."""
     from tfe_bench.benchmarks import operations
-    from tfe_bench.cli import data
+    from tfe_bench.cli.data import columns
 
     for option in ("n", "shape"):
         if getattr(arguments, option) is not None:
             raise UsageError(f"--{option} and --input exclude each other. Received: both.")
-    numbers, columns = _read(arguments)
+    numbers, names = _read(arguments)
     # As the file has them, so that an error names the place in the file.
-    with data.naming_lines(arguments.input, columns):
+    with columns.naming_lines(arguments.input, names):
         operation.domain(operations.encode(operation, {"x": numbers}).rings, options)
     axis = getattr(arguments, "axis", None)
     values = _arranged(arguments.command, operation, numbers, axis)
@@ -243,13 +243,13 @@ def _read(arguments: argparse.Namespace) -> tuple[Array, list[str]]:
     """
     import numpy as np
 
-    from tfe_bench.cli import data
+    from tfe_bench.cli.data import columns
 
-    path, columns = arguments.input, arguments.column
-    if columns is None and path.suffix.lower() == ".npy":
-        return data.load_column(path).values, []
-    names = None if columns is None else [c.strip() for c in columns.split(",")]
-    table = data.load_table(path, names)
+    path, wanted = arguments.input, arguments.column
+    if wanted is None and path.suffix.lower() == ".npy":
+        return columns.load_column(path).values, []
+    names = None if wanted is None else [c.strip() for c in wanted.split(",")]
+    table = columns.load_table(path, names)
     found = list(table.values())
     return found[0] if len(found) == 1 else np.stack(found, axis=1), list(table)
 
@@ -287,7 +287,7 @@ def perform(command: str, arguments: argparse.Namespace, work: Work) -> int:
     Returns:
         The exit code.
     """
-    from tfe_bench.cli import data
+    from tfe_bench.cli.data import results
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
     harness = common.harness_parameters(arguments)
@@ -297,7 +297,7 @@ def perform(command: str, arguments: argparse.Namespace, work: Work) -> int:
         bits = result.fractional_bits["result"]
         ring = result.outputs["result"]
         values = FixedPoint(bits).decode(ring) if bits else ring
-        data.write_result(arguments.output, work.place(values), work.operation.name)
+        results.write_result(arguments.output, work.place(values), work.operation.name)
     found = outcome(work, verdict, {"warm_up": 0} if "warm_up" in harness else {})
     return common.report(command, arguments, cluster, result, found)
 

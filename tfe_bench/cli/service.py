@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common, keeping
+from tfe_bench import atomic
+from tfe_bench.cli import keeping
 from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -374,7 +375,7 @@ def _check_output(path: Path) -> None:
     """Refuses before the job what could not be written after it."""
     if path.suffix.lower() not in (".csv", ".npy"):
         raise UsageError(f"--output is a .csv or .npy file. Received: {str(path)!r}.")
-    common.check_path(path, "--output", "The outputs")
+    atomic.check(path, "--output", "The outputs")
 
 
 def _write(path: Path, outputs: list[Any], header: list[str], rows: list[list[Any]]) -> None:

@@ -14,7 +14,7 @@ from tfe_bench.errors import UsageError, check_known
 if TYPE_CHECKING:
     import numpy as np
 
-    from tfe_bench.cli.data import Cells
+    from tfe_bench.cli.data.columns import Cells
     from tfe_bench.cluster.client import JobResult
 
 ALGORITHMS = ("auto", "quick", "all-pairs", "network")
@@ -71,13 +71,13 @@ def run(arguments: argparse.Namespace) -> int:
     Shares keys among three workers, sorts them without any worker seeing them, checks the
     result against numpy and prints what it cost.
     """
-    from tfe_bench.cli import data
+    from tfe_bench.cli.data import results
     from tfe_bench.cluster.client import PrivateInput
 
     check_known("--algorithm", arguments.algorithm, ALGORITHMS)
     arguments.plan_for = common.planned_network(arguments)
     if arguments.output:
-        data.check_result_path(arguments.output)
+        results.check_result_path(arguments.output)
     work = _generated(arguments) if arguments.input is None else _work_of_file(arguments)
     inputs = {"keys": PrivateInput(work.keys, 0)}
     parameters = {
@@ -137,16 +137,16 @@ def _generated(arguments: argparse.Namespace) -> _Work:
 
 def _work_of_file(arguments: argparse.Namespace) -> _Work:
     from tfe_bench.benchmarks import keys
-    from tfe_bench.cli import data
+    from tfe_bench.cli.data import columns, results
 
     if arguments.n is not None:
         raise UsageError("--n and --input exclude each other. Received: both.")
     others = [c.strip() for c in arguments.payload.split(",")] if arguments.payload else []
     numbers = arguments.output is not None and arguments.output.suffix.lower() == ".npy"
-    column, payload = data.load_with(arguments.input, arguments.column, others, numbers)
-    columns = {column.name: column.cells, **payload}
+    column, payload = columns.load_with(arguments.input, arguments.column, others, numbers)
+    cells = {column.name: column.cells, **payload}
     if numbers:
-        data.check_one_type(columns)
+        results.check_one_type(cells)
     if column.values.ndim == 2:
         print(
             f"tfe_bench: {arguments.input} has two axes: each of its {len(column.values)} rows is "
@@ -154,7 +154,7 @@ def _work_of_file(arguments: argparse.Namespace) -> _Work:
             file=sys.stderr,
         )
     values = column.values
-    return _Work(keys.ordered(values), values.dtype.name, columns, arguments.input.name)
+    return _Work(keys.ordered(values), values.dtype.name, cells, arguments.input.name)
 
 
 def _check(work: _Work, descending: bool, result: JobResult) -> bool:
@@ -173,7 +173,7 @@ def _write(path: Path, work: _Work, result: JobResult) -> None:
     """The columns in the order that the workers found."""
     import numpy as np
 
-    from tfe_bench.cli import data
+    from tfe_bench.cli.data import results
 
     order = result.outputs["indices"]
 
@@ -184,10 +184,10 @@ def _write(path: Path, work: _Work, result: JobResult) -> None:
 
     table = {name: moved(cells) for name, cells in work.columns.items()}
     if len(table) > 1:
-        data.write_table(path, table)
+        results.write_table(path, table)
     else:
         name, keys = table.popitem()
-        data.write_result(path, keys, name)
+        results.write_result(path, keys, name)
 
 
 COMMANDS = {"sort": (add_options, run)}
