@@ -76,20 +76,21 @@ def events(jobs: Jobs) -> list[Row]:
 
 
 def _headings(parties: int, names: Mapping[tuple[int, int], str]) -> list[Row]:
-    rows: list[Row] = []
-    for p in range(parties):
-        for kind, arguments in (
-            ("process_name", {"name": f"party {p}"}),
-            ("process_sort_index", {"sort_index": p}),
-        ):
-            rows.append({"name": kind, "ph": "M", "pid": p, "tid": 0, "args": arguments})
+    rows = [
+        row
+        for p in range(parties)
+        for row in _heading(p, 0, "process", name=f"party {p}", sort_index=p)
+    ]
     for (p, thread), name in sorted(names.items()):
-        for kind, arguments in (
-            ("thread_name", {"name": name}),
-            ("thread_sort_index", {"sort_index": thread}),
-        ):
-            rows.append({"name": kind, "ph": "M", "pid": p, "tid": thread, "args": arguments})
+        rows += _heading(p, thread, "thread", name=name, sort_index=thread)
     return rows
+
+
+def _heading(p: int, thread: int, what: str, **told: object) -> list[Row]:
+    return [
+        {"name": f"{what}_{key}", "ph": "M", "pid": p, "tid": thread, "args": {key: value}}
+        for key, value in told.items()
+    ]
 
 
 def _party(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -210,8 +211,8 @@ def _advise(arguments: argparse.Namespace) -> int:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no infinity."""
-    return value if abs(value) < float("inf") else None
+    """JSON has no infinity, and no NaN."""
+    return value if math.isfinite(value) else None
 
 
 # ---- the study
@@ -315,7 +316,7 @@ def _plain(found: Study, where: Path, files: Sequence[str]) -> dict[str, Any]:
 
     def rows(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [
-            {k: (_number(v) if isinstance(v, float) else v) for k, v in row.items()}
+            {k: (_finite(v) if isinstance(v, float) else v) for k, v in row.items()}
             for row in given
         ]
 
@@ -330,10 +331,6 @@ def _plain(found: Study, where: Path, files: Sequence[str]) -> dict[str, Any]:
         "advice": advisor.sentences(),
         "notes": notes(found),
     }
-
-
-def _number(value: float) -> float | None:
-    return value if value == value and abs(value) != float("inf") else None
 
 
 def _print_table(table: Table) -> None:
