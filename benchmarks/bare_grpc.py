@@ -33,22 +33,12 @@ def _serve(folder: Path, tls_on: bool) -> None:
 
     def stream(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         mode, kind, count = next(requests).split()
+        answers = _answers(kind, int(count), requests)
         if mode == b"duplex":
             replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-            threading.Thread(
-                target=_reply, args=(kind, int(count), requests, replies), daemon=True
-            ).start()
-            yield from iter(replies.get, None)
-            return
-        for _ in range(int(count)):
-            if kind == b"exchange":
-                yield _SMALL
-                next(requests)
-            elif kind == b"ping":
-                yield next(requests)
-            else:
-                next(requests)
-        yield b"end"
+            threading.Thread(target=_reply, args=(answers, replies), daemon=True).start()
+            answers = iter(replies.get, None)
+        yield from answers
 
     server = grpc.server(ThreadPoolExecutor(4), options=CHANNEL_OPTIONS)
     handler = grpc.stream_stream_rpc_method_handler(
@@ -71,19 +61,22 @@ def _serve(folder: Path, tls_on: bool) -> None:
     sys.stdin.read()
 
 
-def _reply(
-    kind: bytes, count: int, requests: Iterator[bytes], replies: queue.SimpleQueue[bytes | None]
-) -> None:
-    """The duplex server's reading thread."""
+def _answers(kind: bytes, count: int, requests: Iterator[bytes]) -> Iterator[bytes]:
     for _ in range(count):
         if kind == b"exchange":
-            replies.put(_SMALL)
+            yield _SMALL
             next(requests)
         elif kind == b"ping":
-            replies.put(next(requests))
+            yield next(requests)
         else:
             next(requests)
-    replies.put(b"end")
+    yield b"end"
+
+
+def _reply(answers: Iterator[bytes], replies: queue.SimpleQueue[bytes | None]) -> None:
+    """The duplex server's reading thread."""
+    for answer in answers:
+        replies.put(answer)
     replies.put(None)
 
 

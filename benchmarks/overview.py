@@ -11,6 +11,7 @@ from rich.text import Text
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.table import (
     clean,
+    columns,
     human_bytes,
     human_seconds,
     is_styled,
@@ -18,7 +19,6 @@ from tfe_bench.benchmarks.table import (
     three_digits,
 )
 
-_GAP = "  "
 _WIDEST = 88
 # Left out one after the other where the terminal is too narrow.
 _DISPENSABLE = ("size", "sent", "rounds", "B/elem", "ulp")
@@ -45,26 +45,19 @@ def render(lines: Sequence[Line], console: Console) -> None:
         return
     styled = is_styled(console)
     width = min(console.width, _WIDEST)
-    columns = {name: [name] for name in _cells(lines[0])}
-    for line in lines:
-        for name, cell in _cells(line).items():
-            columns[name].append(cell)
-    left_out = []
-    for name in _DISPENSABLE:
-        if _width(columns) > width:
-            left_out.append(name)
-            del columns[name]
-    for row in range(len(lines) + 1):
-        cells = [
-            column[row].ljust(widest)
-            if name in ("operation", "size")
-            else column[row].rjust(widest)
-            for name, column in columns.items()
-            for widest in [max(map(len, column))]
-        ]
-        wrong = row > 0 and not lines[row - 1].record.correct
-        style = "bold" if row == 0 else "bold red" if wrong else ""
-        put(console, Text(_GAP.join(cells), style=style if styled else ""), width)
+    cells = [_cells(line) for line in lines]
+    left_out: list[str] = []
+    for name in (*_DISPENSABLE, None):
+        kept = [column for column in cells[0] if column not in left_out]
+        right = [i for i, column in enumerate(kept) if column not in ("operation", "size")]
+        rows = columns([kept, *([row[column] for column in kept] for row in cells)], right)
+        if name is None or max(map(len, rows)) <= width:
+            break
+        left_out.append(name)
+    for number, text in enumerate(rows):
+        wrong = number > 0 and not lines[number - 1].record.correct
+        style = "bold" if number == 0 else "bold red" if wrong else ""
+        put(console, Text(text, style=style if styled else ""), width)
     put(console, Text(), width)
     for sentence in _notes(lines, left_out):
         put(console, Text(sentence, style="dim" if styled else ""), width)
@@ -89,10 +82,6 @@ def _ulps(ulps: float) -> str:
     if ulps == 0:
         return "0"
     return f"{ulps:.3f}" if ulps < 1000 else f"{ulps:.0e}"
-
-
-def _width(columns: dict[str, list[str]]) -> int:
-    return sum(max(map(len, c)) for c in columns.values()) + len(_GAP) * (len(columns) - 1)
 
 
 def _notes(lines: Sequence[Line], left_out: Sequence[str]) -> list[str]:

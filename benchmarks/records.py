@@ -7,38 +7,39 @@ to be published: it holds no data and no host names, and of the cluster's file o
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import functools
-import importlib.metadata
 import json
 import math
 import os
-import platform
 import stat
 import statistics
-import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, cast
 
-import tfe_bench
-from tfe_bench.errors import DataError, UsageError, did_you_mean
+from tfe_bench.benchmarks import fields
+from tfe_bench.benchmarks.fields import PerParty
+from tfe_bench.benchmarks.provenance import VERSIONED, Machine, commit, machine, versions
+from tfe_bench.errors import DataError, UsageError
 
 SCHEMA: Final = 1
-VERSIONED: Final = ("tfe_bench", "tensorflow", "numpy", "grpcio", "python")
 
-PerParty = tuple[int, int, int]
 # Fields that the first records lack.
 _LATER: Final = (
     *("cpu_seconds", "messages", "bytes_by_link", "breakdown", "prediction"),
     *("links", "agreement", "error"),
 )
 
-_DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
-    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly"),
+_UNBOUNDED: Mapping[str, float] = {
+    "NaN": math.nan,
+    "Infinity": math.inf,
+    "-Infinity": -math.inf,
 }
+_UNBOUNDED_NAMES: Mapping[str, str] = {str(value): name for name, value in _UNBOUNDED.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Seconds:
     all: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        times = tuple(_number("seconds.all", t) for t in self.all)
+        times = tuple(fields.number("seconds.all", t) for t in self.all)
         if not times:
             raise UsageError("seconds.all holds one time or more. Received: none.")
         object.__setattr__(self, "all", times)
@@ -64,7 +65,7 @@ class Seconds:
             ("min", min(times)),
             ("max", max(times)),
         ):
-            given = _number(f"seconds.{name}", getattr(self, name))
+            given = fields.number(f"seconds.{name}", getattr(self, name))
             if not math.isclose(given, expected, rel_tol=1e-9, abs_tol=1e-12):
                 raise UsageError(f"seconds.{name} is {expected!r} by `all`. Received: {given!r}.")
             object.__setattr__(self, name, given)
@@ -76,73 +77,6 @@ class Seconds:
         if not every:
             raise UsageError("A measurement has one time or more. Received: none.")
         return cls(float(statistics.median(every)), min(every), max(every), every)
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """The machine that ran the client, and with "local" the workers too.
-
-    Args:
-        cpu: the model's name.
-        cores: how many this process may use.
-        memory_bytes: how much there is to use.
-        kernel: system and release.
-    """
-
-    cpu: str
-    cores: int
-    memory_bytes: int
-    kernel: str
-
-    def __post_init__(self) -> None:
-        _text("machine.cpu", self.cpu)
-        _text("machine.kernel", self.kernel)
-        object.__setattr__(self, "cores", _count("machine.cores", self.cores))
-        object.__setattr__(self, "memory_bytes", _count("machine.memory_bytes", self.memory_bytes))
-
-
-def machine() -> Machine:
-    """Returns this machine, within the limits that its container sets."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    quota = _first_line("/sys/fs/cgroup/cpu.max").split()
-    if len(quota) == 2 and quota[0].isdigit():
-        cores = min(cores or 1, max(1, math.ceil(int(quota[0]) / int(quota[1]))))
-    ceiling = _first_line("/sys/fs/cgroup/memory.max")
-    if ceiling.isdigit():
-        memory = min(memory, int(ceiling))
-    return Machine(_cpu(), cores or 1, memory, f"{platform.system()} {platform.release()}")
-
-
-def versions() -> dict[str, str | None]:
-    """Returns the versions that a result depends on, None for what is not installed.
-
-    Reads the installed packages' metadata and imports none of them.
-    """
-    found: dict[str, str | None] = {}
-    for name in VERSIONED:
-        found[name] = next(filter(None, map(_version, _DISTRIBUTIONS.get(name, (name,)))), None)
-    found["tfe_bench"] = tfe_bench.__version__  # the code that runs, also from a bare checkout
-    found["python"] = platform.python_version()
-    return found
-
-
-@functools.cache
-def commit(file: Path = Path(__file__)) -> str | None:
-    """Returns the git commit of the checkout that `file` runs from, '+dirty' if it was modified.
-
-    None where the code was installed from a package, or git is missing or refuses. A
-    checkout that merely surrounds an installed package does not count. Never raises. The
-    first answer is kept: it is the nearest to what was imported.
-    """
-    real = file.resolve()
-    if _git(real.parent, "ls-files", "--error-unmatch", "--", real.name) is None:
-        return None
-    head = _git(real.parent, "rev-parse", "--verify", "HEAD")
-    changes = _git(real.parent, "status", "--porcelain", "--untracked-files=no")
-    if not head or changes is None:
-        return None
-    return f"{head}+dirty" if changes else head
 
 
 def _now() -> str:
@@ -237,49 +171,12 @@ class Record:
     error: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        def put(name: str, value: object) -> None:
-            object.__setattr__(self, name, value)
-
-        for name in ("workload", "protocol", "profile", "cluster"):
-            _text(name, getattr(self, name))
-        for name in ("profile_emulation", "commit"):
-            if getattr(self, name) is not None:
-                _text(name, getattr(self, name))
+        for each in dataclasses.fields(self):
+            value, check = getattr(self, each.name), _check_of(each)
+            if check is not None and not (value is None and _may_lack(each)):
+                object.__setattr__(self, each.name, check(each.name, value))
         if "/" in self.cluster or "\\" in self.cluster:
             raise UsageError(f"cluster is a file name without folders. Received: {self.cluster!r}.")
-        put("parameters", _json_object("parameters", self.parameters))
-        if self.links is not None:
-            put("links", _json_object("links", self.links))
-        for name in ("repeats", "ring", "fractional_bits"):
-            put(name, _count(name, getattr(self, name)))
-        for name in ("rounds", "rounds_ahead"):
-            if getattr(self, name) is not None:
-                put(name, _count(name, getattr(self, name)))
-        for name in ("build_seconds", "start_seconds", "share_seconds"):
-            if getattr(self, name) is not None:
-                put(name, _number(name, getattr(self, name)))
-        for name in ("bytes_sent", "frame_bytes", "messages", "peak_memory", "idle_memory"):
-            if getattr(self, name) is not None:
-                put(name, _per_party(name, getattr(self, name)))
-        for name, check in (
-            ("cpu_seconds", _number),
-            ("bytes_by_link", _per_party),
-            ("breakdown", _json_object),
-        ):
-            if getattr(self, name) is not None:
-                put(name, _three(name, getattr(self, name), check))
-        if self.prediction is not None:
-            put("prediction", _json_object("prediction", self.prediction))
-        if self.agreement is not None:
-            put("agreement", _json_object("agreement", self.agreement))
-        if self.error is not None:
-            put("error", _json_object("error", self.error))
-        if self.max_error is not None:
-            put("max_error", _number("max_error", self.max_error, finite=False))
-        if self.correct is not None:
-            put("correct", _truth("correct", self.correct))
-        put("tls", _truth("tls", self.tls))
-        put("versions", _check_versions(self.versions))
         if not isinstance(self.seconds, Seconds) or not isinstance(self.machine, Machine):
             raise UsageError("`seconds` is a Seconds and `machine` a Machine.")
         if self.repeats != len(self.seconds.all):
@@ -287,7 +184,6 @@ class Record:
                 f"repeats is the number of times. Received: {self.repeats} repeats and "
                 f"{len(self.seconds.all)} times."
             )
-        _check_time(self.time)
 
     def to_json(self) -> str:
         """Returns the record as one line of ASCII JSON, with the field "schema".
@@ -317,11 +213,11 @@ class Record:
         schema = flat.pop("schema", None)
         if type(schema) is not int or schema != SCHEMA:
             raise DataError(f"Records of schema {SCHEMA} are read. Received: schema {schema!r}.")
-        _check_fields("record", flat, [f.name for f in fields(cls)], _LATER)
+        fields.check_names("record", flat, [f.name for f in dataclasses.fields(cls)], _LATER)
         for name, part in (("seconds", Seconds), ("machine", Machine)):
             if not isinstance(flat[name], dict):
                 raise DataError(f"A record's {name} is an object. Received: {flat[name]!r}.")
-            _check_fields(name, flat[name], [f.name for f in fields(part)])
+            fields.check_names(name, flat[name], [f.name for f in dataclasses.fields(part)])
         if isinstance(flat["max_error"], str):
             flat["max_error"] = _UNBOUNDED.get(flat["max_error"], flat["max_error"])
         if not isinstance(flat["seconds"]["all"], list):
@@ -332,6 +228,54 @@ class Record:
             return cls(**flat)
         except UsageError as error:
             raise DataError(f"A record's figures do not fit. {error}") from error
+
+
+def _check_versions(_: str, value: object) -> dict[str, str | None]:
+    if not isinstance(value, Mapping) or set(value) != set(VERSIONED):
+        raise UsageError(f"versions has the names {', '.join(VERSIONED)}. Received: {value!r}.")
+    for name, version in value.items():
+        if version is not None:
+            fields.text(f"versions.{name}", version)
+    return {name: value[name] for name in VERSIONED}
+
+
+def _check_time(_: str, value: object) -> str:
+    try:
+        offset = datetime.fromisoformat(cast(str, value)).utcoffset()
+    except (TypeError, ValueError):
+        offset = None
+    if offset != timedelta(0):
+        raise UsageError(f"time is ISO 8601 in UTC, e.g. {_now()!r}. Received: {value!r}.")
+    return cast(str, value)
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+# By the field, or else by its type as it is written above.
+_CHECKS: Final[Mapping[str, Callable[[str, object], Any]]] = {
+    "max_error": functools.partial(fields.number, finite=False),
+    "versions": _check_versions,
+    "time": _check_time,
+    "str": fields.text,
+    "int": fields.count,
+    "float": fields.number,
+    "bool": fields.truth,
+    "Mapping[str, Any]": fields.json_object,
+    "PerParty": fields.three(fields.count),
+    "tuple[float, float, float]": fields.three(fields.number),
+    "tuple[PerParty, ...]": fields.three(fields.three(fields.count)),
+    "tuple[Mapping[str, Any], ...]": fields.three(fields.json_object),
+}
+
+
+def _check_of(each: dataclasses.Field[Any]) -> Callable[[str, object], Any] | None:
+    return _CHECKS.get(each.name) or _CHECKS.get(str(each.type).removesuffix(" | None"))
+
+
+def _may_lack(each: dataclasses.Field[Any]) -> bool:
+    return str(each.type).endswith(" | None")
 
 
 def append(path: str | os.PathLike[str], record: Record) -> None:
@@ -382,183 +326,38 @@ def _append(path: str | os.PathLike[str], line: bytes) -> bool:
         os.close(handle)
 
 
+def lines_of(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
+    """The lines of a file of records that are not blank, with their numbers from 1.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    return ((n, line) for n, line in enumerate(text_of(path).split("\n"), 1) if line.strip())
+
+
+def text_of(path: str | os.PathLike[str]) -> str:
+    """A file of records as text.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise DataError(f"Cannot read records from {os.fspath(path)!r}: {reason}.") from error
+
+
 def read(path: str | os.PathLike[str]) -> list[Record]:
     """Returns the records of a JSON-lines file, in order; blank lines are skipped.
 
     Raises:
         DataError: the file cannot be read, or a line is no record (its number is given).
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise DataError(f"Cannot read records from {os.fspath(path)!r}: {reason}.") from error
     records = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                records.append(Record.from_json(line))
-            except DataError as error:
-                raise DataError(f"Line {number} of {os.fspath(path)!r}: {error}") from error
+    for number, line in lines_of(path):
+        try:
+            records.append(Record.from_json(line))
+        except DataError as error:
+            raise DataError(f"Line {number} of {os.fspath(path)!r}: {error}") from error
     return records
-
-
-# --- this machine -----------------------------------------------------------------------------
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _first_line(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return ""
-
-
-def _cpu() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name" and value.strip():
-                return value.strip()
-    except (OSError, ValueError):
-        pass
-    return platform.processor() or platform.machine() or "unknown"
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints, or None if it fails. Runs no hook or monitor of the checkout."""
-    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
-
-
-# --- checking fields --------------------------------------------------------------------------
-
-_UNBOUNDED: Mapping[str, float] = {
-    "NaN": math.nan,
-    "Infinity": math.inf,
-    "-Infinity": -math.inf,
-}
-_UNBOUNDED_NAMES: Mapping[str, str] = {str(value): name for name, value in _UNBOUNDED.items()}
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _plain(value: Any) -> Any:
-    """A NumPy scalar as the Python number it stands for, without importing NumPy."""
-    return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
-
-
-def _text(name: str, value: object) -> None:
-    if not isinstance(value, str) or not value:
-        raise UsageError(f"{name} is text. Received: {value!r}.")
-
-
-def _truth(name: str, value: object) -> bool:
-    value = _plain(value)
-    if not isinstance(value, bool):
-        raise UsageError(f"{name} is true or false. Received: {value!r}.")
-    return value
-
-
-def _count(name: str, value: object) -> int:
-    value = _plain(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UsageError(f"{name} is an integer, 0 or more. Received: {value!r}.")
-    return value
-
-
-def _number(name: str, value: object, *, finite: bool = True) -> float:
-    value = _plain(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"{name} is a number. Received: {value!r}.")
-    try:
-        value = float(value)
-    except OverflowError:
-        value = math.inf
-    if finite and not (math.isfinite(value) and value >= 0):
-        raise UsageError(f"{name} is finite and 0 or more. Received: {value!r}.")
-    return value
-
-
-def _per_party(name: str, value: object) -> PerParty:
-    if not isinstance(value, list | tuple) or len(value) != 3:
-        raise UsageError(f"{name} holds three integers, one per party. Received: {value!r}.")
-    return cast(PerParty, tuple(_count(name, v) for v in value))
-
-
-def _three(name: str, value: object, check: Callable[[str, object], Any]) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple) or len(value) != 3:
-        raise UsageError(f"{name} has one entry per party. Received: {value!r}.")
-    return tuple(check(name, v) for v in value)
-
-
-def _json_object(name: str, value: object) -> dict[str, Any]:
-    """A deep copy with lists for tuples, so that a record equals what is read back."""
-    if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
-        raise UsageError(f"{name} are values by name. Received: {value!r}.")
-    return {k: _json_value(f"{name}.{k}", v) for k, v in value.items()}
-
-
-def _json_value(name: str, value: Any) -> Any:
-    value = _plain(value)
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    if isinstance(value, list | tuple):
-        return [_json_value(name, v) for v in value]
-    if isinstance(value, Mapping):
-        return _json_object(name, value)
-    raise UsageError(f"{name} is a JSON value. Received: {type(value).__name__}.")
-
-
-def _check_versions(value: object) -> dict[str, str | None]:
-    if not isinstance(value, Mapping) or set(value) != set(VERSIONED):
-        raise UsageError(f"versions has the names {', '.join(VERSIONED)}. Received: {value!r}.")
-    for name, version in value.items():
-        if version is not None:
-            _text(f"versions.{name}", version)
-    return {name: value[name] for name in VERSIONED}
-
-
-def _check_time(value: object) -> None:
-    try:
-        offset = datetime.fromisoformat(cast(str, value)).utcoffset()
-    except (TypeError, ValueError):
-        offset = None
-    if offset != timedelta(0):
-        raise UsageError(f"time is ISO 8601 in UTC, e.g. {_now()!r}. Received: {value!r}.")
-
-
-def _check_fields(
-    what: str, given: Mapping[str, object], known: list[str], optional: Sequence[str] = ()
-) -> None:
-    for name in given:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise DataError(f"A {what} has no field {name!r}.{hint} Was it written by a newer one?")
-    missing = [name for name in known if name not in given and name not in optional]
-    if missing:
-        raise DataError(f"A {what} lacks {', '.join(missing)}.")

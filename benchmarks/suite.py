@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import tfe_bench
-from tfe_bench.benchmarks import records
+from tfe_bench.benchmarks import provenance
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.errors import UsageError, check_known, did_you_mean
 
 SUITES: Final = ("paper", "ops")
 # Of the published table; those that five epochs of are run, which take minutes each.
@@ -62,7 +62,7 @@ class Row:
             and record.profile == profile
             and record.cluster == cluster
             and record.versions["tfe_bench"] == tfe_bench.__version__
-            and record.commit == records.commit()
+            and record.commit == provenance.commit()
         )
 
 
@@ -83,37 +83,36 @@ def _resnet50() -> Row:
     return Row("resnet50", "1 image", ("resnet50",), "resnet50", expected)
 
 
-def _batches(model: str, optimizer: str, steps: int, rows: int) -> Row:
-    """What a batch of 128 costs."""
-    size = ("--steps", str(steps), "--limit", str(rows))
-    words = ("train", model, "--discard", "--optimizer", optimizer, *size)
-    expected = {"model": model, "optimizer": optimizer, "batch": 128, "steps": steps, "rows": rows}
+def _train(
+    name: str,
+    model: str,
+    optimizer: str,
+    words: Sequence[object],
+    expected: Mapping[str, object],
+    profiles: tuple[str, ...] | None = None,
+) -> Row:
     return Row(
-        "train",
+        name,
         f"{model} {optimizer}",
-        words,
+        ("train", model, "--discard", "--optimizer", optimizer, *map(str, words)),
         "train",
-        expected,
+        {"model": model, "optimizer": optimizer, "batch": 128, **expected},
         repeats=False,
         pictures=True,
+        profiles=profiles,
     )
+
+
+def _batches(model: str, optimizer: str, steps: int, rows: int) -> Row:
+    """What a batch of 128 costs."""
+    words = ("--steps", steps, "--limit", rows)
+    return _train("train", model, optimizer, words, {"steps": steps, "rows": rows})
 
 
 def _learning(model: str, optimizer: str, epochs: int) -> Row:
     """How right a model becomes; on a WAN, as right as here."""
-    words = ("train", model, "--discard", "--optimizer", optimizer, "--epochs", str(epochs))
-    expected = {"model": model, "optimizer": optimizer, "batch": 128, "epochs": epochs}
-    expected = {**expected, "steps": None, "dataset": "mnist"}
-    return Row(
-        "learn",
-        f"{model} {optimizer}",
-        words,
-        "train",
-        expected,
-        repeats=False,
-        pictures=True,
-        profiles=("local", "lan"),
-    )
+    expected = {"epochs": epochs, "steps": None, "dataset": "mnist"}
+    return _train("learn", model, optimizer, ("--epochs", epochs), expected, ("local", "lan"))
 
 
 def paper(quick: bool = False) -> list[Row]:
@@ -152,10 +151,7 @@ def rows(suite: str, quick: bool = False, only: str | None = None) -> list[Row]:
     Raises:
         UsageError: an unknown suite or name.
     """
-    if suite not in SUITES:
-        raise UsageError(
-            f"Unknown suite {suite!r}.{did_you_mean(suite, SUITES)} Known: {', '.join(SUITES)}."
-        )
+    check_known("suite", suite, SUITES)
     every = paper(quick) if suite == "paper" else ops(quick)
     if only is None:
         return every

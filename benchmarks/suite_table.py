@@ -12,9 +12,15 @@ from rich.text import Text
 from tfe_bench.benchmarks import published
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.report.beside import best_pair
-from tfe_bench.benchmarks.table import clean, human_seconds, is_styled, put, three_digits
+from tfe_bench.benchmarks.table import (
+    clean,
+    columns,
+    human_seconds,
+    is_styled,
+    put,
+    three_digits,
+)
 
-_GAP = "  "
 _HEAD = ("row", "profile", "time", "published", "ratio", "")
 
 
@@ -37,15 +43,10 @@ def render(lines: Sequence[Line], failures: Sequence[str], file: Path, console: 
     """Prints the table, what failed, and where the records are."""
     styled = is_styled(console)
     rows = [_HEAD, *(_cells(line) for line in lines)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-    for number, row in enumerate(rows):
-        cells = [
-            cell.rjust(width) if 2 <= i <= 4 else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
+    for number, text in enumerate(columns(rows, (2, 3, 4))):
         bad = number > 0 and lines[number - 1].state in ("failed", "WRONG")
         style = "bold" if number == 0 else "bold red" if bad else ""
-        put(console, Text(_GAP.join(cells).rstrip(), style=style if styled else ""), console.width)
+        put(console, Text(text, style=style if styled else ""), console.width)
     put(console, Text(), console.width)
     for failure in failures:
         put(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -17,8 +17,10 @@ from rich.text import Text
 
 from tfe_bench.benchmarks import judged, published
 from tfe_bench.benchmarks.records import Record
+from tfe_bench.benchmarks.report.beside import near
 
 _ABSENT = "-"
+_GAP = "  "
 _WIDEST = 88
 _LABELS = len("start workers")
 
@@ -55,6 +57,18 @@ def put(console: Console, thing: Text | Table, width: int) -> None:
         text = "".join(segment.text for segment in line).rstrip()
         text = text.encode(console.encoding, "replace").decode(console.encoding)
         console.out(text, highlight=False)
+
+
+def columns(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
+    """Rows as lines, their columns as wide as they must be; those of `right` end alike."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    return [
+        _GAP.join(
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def render(record: Record, console: Console) -> None:
@@ -100,7 +114,7 @@ def render_learning(record: Record, console: Console) -> None:
     found = record.agreement or {}
     rows = _scores(found)
     if rows:
-        table = Table(box=None, header_style=strong, padding=(0, 2, 0, 0), pad_edge=False)
+        table = _bare(strong)
         table.add_column("epochs", style=faint, min_width=_LABELS, no_wrap=True)
         for name in ("private", "plaintext", "difference"):
             table.add_column(name, justify="right", min_width=10, no_wrap=True)
@@ -117,7 +131,7 @@ def render_learning(record: Record, console: Console) -> None:
         put(console, Text(), width)
     theirs = _published_training(record)
     if theirs:
-        table = Table(box=None, header_style=strong, padding=(0, 2, 0, 0), pad_edge=False)
+        table = _bare(strong)
         table.add_column("published", style=faint, min_width=_LABELS)
         for name in ("network", "per batch", "theirs / ours", "5 epochs"):
             table.add_column(name, justify="right", no_wrap=True)
@@ -153,14 +167,10 @@ def _published_training(record: Record) -> list[tuple[str, str, str, str, str]]:
     if given.get("batch") != 128 or given.get("dataset") not in ("mnist", None):
         return []
     rows = []
-    for figure in published.published():
-        if figure.workload != "train" or figure.size != given.get("model"):
-            continue
-        if figure.optimizer != given.get("optimizer"):
-            continue
-        ours = record.seconds.median
-        near = figure.profile == {"local": "lan"}.get(record.profile, record.profile)
-        ratio = f"{three_digits(figure.seconds / ours)}x" if near and ours else ""
+    ours = record.seconds.median
+    for figure in near(record, published.published()):
+        here = figure.profile == {"local": "lan"}.get(record.profile, record.profile)
+        ratio = f"{three_digits(figure.seconds / ours)}x" if here and ours else ""
         accuracy = "" if figure.accuracy is None else f"{figure.accuracy:.1f} %"
         rows.append((figure.system, figure.profile, human_seconds(figure.seconds), ratio, accuracy))
     return rows
@@ -265,7 +275,7 @@ def _agreement(found: Mapping[str, Any]) -> str:
 
 
 def _parties(record: Record, strong: str, faint: str) -> Table:
-    table = Table(box=None, header_style=strong, padding=(0, 2, 0, 0), pad_edge=False)
+    table = _bare(strong)
     table.add_column("per party", style=faint, min_width=_LABELS, no_wrap=True)
     for party in ("0", "1", "2"):
         table.add_column(party, justify="right", min_width=8, no_wrap=True)
@@ -320,6 +330,11 @@ def _packed(parts: list[str], width: int) -> list[str]:
         else:
             lines[-1] += f", {part}"
     return lines
+
+
+def _bare(strong: str) -> Table:
+    """A table without lines."""
+    return Table(box=None, header_style=strong, padding=(0, 2, 0, 0), pad_edge=False)
 
 
 def _grid(faint: str) -> Table:

@@ -12,9 +12,9 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from tfe_bench.benchmarks import data
+from tfe_bench import atomic
 from tfe_bench.errors import DataError
 
 Row = dict[str, Any]
@@ -76,20 +76,21 @@ def events(jobs: Jobs) -> list[Row]:
 
 
 def _headings(parties: int, names: Mapping[tuple[int, int], str]) -> list[Row]:
-    rows: list[Row] = []
-    for p in range(parties):
-        for kind, arguments in (
-            ("process_name", {"name": f"party {p}"}),
-            ("process_sort_index", {"sort_index": p}),
-        ):
-            rows.append({"name": kind, "ph": "M", "pid": p, "tid": 0, "args": arguments})
+    rows = [
+        row
+        for p in range(parties)
+        for row in _heading(p, 0, "process", name=f"party {p}", sort_index=p)
+    ]
     for (p, thread), name in sorted(names.items()):
-        for kind, arguments in (
-            ("thread_name", {"name": name}),
-            ("thread_sort_index", {"sort_index": thread}),
-        ):
-            rows.append({"name": kind, "ph": "M", "pid": p, "tid": thread, "args": arguments})
+        rows += _heading(p, thread, "thread", name=name, sort_index=thread)
     return rows
+
+
+def _heading(p: int, thread: int, what: str, **told: object) -> list[Row]:
+    return [
+        {"name": f"{what}_{key}", "ph": "M", "pid": p, "tid": thread, "args": {key: value}}
+        for key, value in told.items()
+    ]
 
 
 def _party(
@@ -183,8 +184,4 @@ def write(path: str | os.PathLike[str], jobs: Jobs) -> None:
         text = json.dumps(whole, allow_nan=False, separators=(",", ":"))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"A worker's trace is malformed ({type(error).__name__}).") from error
-
-    def put(out: IO[bytes]) -> None:
-        out.write(text.encode("ascii"))
-
-    data.write_atomically(Path(path), put)
+    atomic.write(Path(path), lambda out: out.write(text.encode("ascii")))

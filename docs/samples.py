@@ -29,13 +29,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tfe_bench.benchmarks.operations import OPERATIONS
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
 SECONDS = 600
 # What operators allow (allow_programs, [[reveal]]) for each command to work; checked by a test.
 PROGRAMS: dict[str, tuple[str, ...]] = {
     "sort": ("sort",),
-    **dict.fromkeys(("max", "compare", "relu", "softmax", "ops"), ("operation",)),
+    **dict.fromkeys(("ops", "compare", *OPERATIONS), ("operation",)),
     "exp": ("exp",),
     "matmul": ("matmul",),
     **dict.fromkeys(("infer", "resnet50"), ("predict",)),

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfe_bench.errors import TfeBenchError
+
+Options = Callable[[argparse.ArgumentParser], None]
+Command = Callable[[argparse.Namespace], int]
+
+# What commands were called, which go on working unlisted.
+RENAMED = {"peers": "baselines"}
 
 
 def make_parser() -> Any:
@@ -15,24 +24,22 @@ def make_parser() -> Any:
 
     from tfe_bench import __version__
     from tfe_bench.cli import (
+        baselines,
         certs,
         channel,
         common,
         compare,
         doctor,
         exp,
-        extremes,
         jobs,
         links,
         matmul,
+        operation,
         ops,
-        peers,
         provide,
-        relu,
         report,
         resnet50,
         service,
-        softmax,
         sort,
         suite,
         train,
@@ -55,13 +62,29 @@ def make_parser() -> Any:
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.add_argument("--version", action="version", version=f"tfe_bench {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in (sort, compare, exp, matmul):
+        _add(commands, module.COMMANDS)
+    unlisted = operation.add_parsers(commands)
+    parser.epilog = f"Every operation that `ops` lists is a command too: {', '.join(unlisted)}."
     for module in (
-        *(sort, extremes, compare, relu, softmax, exp, matmul),
         *(resnet50, service, train, provide),
-        *(ops, suite, report, peers, channel, links, jobs, worker, certs, doctor),
+        *(ops, suite, report, baselines, channel, links, jobs, worker, certs, doctor),
     ):
-        module.add_parser(commands)
+        _add(commands, module.COMMANDS)
     return parser
+
+
+def _add(commands: Any, named: Mapping[str, tuple[Options, Command]]) -> None:
+    """Adds commands: their options, and what runs them, whose docstring is their help."""
+    for name, (add_options, command) in named.items():
+        words = inspect.getdoc(command) or ""
+        summary, _, rest = words.partition("Raises:")[0].strip().partition("\n\n")
+        listed = {"help": summary[:1].lower() + summary[1:].removesuffix(".")}
+        p = commands.add_parser(
+            name, description=rest or summary, **({} if name in RENAMED else listed)
+        )
+        add_options(p)
+        p.set_defaults(run=command)
 
 
 def run() -> int:
@@ -79,6 +102,9 @@ def main(argv: list[str] | None = None) -> int:
     debug = "--debug" in arguments
     try:
         parsed = make_parser().parse_args([a for a in arguments if a != "--debug"])
+        if (name := RENAMED.get(parsed.command)) is not None:
+            said = f"DeprecationWarning: `{parsed.command}` is called `{name}` now."
+            print(f"tfe_bench: {said}", file=sys.stderr)
         return int(parsed.run(parsed))
     except TfeBenchError as error:
         if debug:

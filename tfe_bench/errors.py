@@ -7,7 +7,7 @@ carries a share, a key or any other secret.  docs/exit_codes.md lists the codes.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class TfeBenchError(Exception):
@@ -126,6 +126,18 @@ class ProfileError(TfeBenchError):
     """The links do not hold the figures of the network profile that was asked for."""
 
     exit_code = 60
+
+
+def check_known(what: str, name: str, known: Collection[str]) -> None:
+    """Refuses a name that is none of the known ones, with the nearest of them.
+
+    Raises:
+        UsageError: naming what it is a name of.
+    """
+    if name not in known:
+        raise UsageError(
+            f"Unknown {what} {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}."
+        )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfe_bench.benchmarks.exp_study.forms import CLAMPS, METHODS, SOFTMAX, Form
-from tfe_bench.benchmarks.exp_study.levels import LEVELS, NetLevel, modelled_seconds
+from tfe_bench.benchmarks.exp_study.levels import LEVELS, modelled_seconds
+from tfe_bench.cluster.profiles import Profile
 from tfe_bench.errors import UsageError
 
 RANGES = ((-10.0, 10.0), (-10.0, 0.0), (-20.0, 20.0), (-30.0, 0.0), (-40.0, 20.0), (-40.0, 40.0))
@@ -52,7 +53,7 @@ def candidates() -> list[Form]:
     return found
 
 
-def advise(low: float, high: float, n: int, level: NetLevel = LEVELS[2]) -> list[Advice]:
+def advise(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> list[Advice]:
     """Forms that cover [low, high] with a relative error below 1 %, cheapest at `level` first.
 
     Raises:
@@ -88,7 +89,7 @@ def advise(low: float, high: float, n: int, level: NetLevel = LEVELS[2]) -> list
     return found
 
 
-def sentence(low: float, high: float, n: int = 10_000, level: NetLevel = LEVELS[2]) -> str:
+def sentence(low: float, high: float, n: int = 10_000, level: Profile = LEVELS[2]) -> str:
     """One line: what to take for a range."""
     found = advise(low, high, n, level)
     where = f"x in [{low:g}, {high:g}]"
@@ -100,6 +101,11 @@ def sentence(low: float, high: float, n: int = 10_000, level: NetLevel = LEVELS[
     if best.form.ring_bits == 64 and finer is not None:
         text += f"; where more digits are wanted, {_described(finer, n)}"
     return text + "."
+
+
+def sentences() -> list[str]:
+    """A line for each of some ranges."""
+    return [sentence(*limits) for limits in RANGES]
 
 
 def _described(a: Advice, n: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from tfe_bench.benchmarks.exp_study import published
@@ -13,6 +14,7 @@ from tfe_bench.benchmarks.exp_study.measurement import Measurement
 from tfe_bench.benchmarks.exp_study.published import Published
 from tfe_bench.benchmarks.exp_study.study import LOCAL, QUANTITIES, Study, Timed
 from tfe_bench.benchmarks.workloads.links import PAIRS as PAIRS_OF_WORKERS
+from tfe_bench.cluster.profiles import Profile
 
 Row = dict[str, Any]
 PROTOCOL = "RSS3"
@@ -29,6 +31,12 @@ PAIRS = (
     (Form("pade", 64), "pade"),
 )
 """Which form is held against which published column."""
+# Of these metrics more is better.
+_MORE = ("range score (mean of six)", *NAMES)
+_WITH_DEALER = "ours with the dealer's material, published without"
+_TWO_PARTIES = "published: two parties, the dealer's not counted"
+_NO_DEALER = "like for like: the dealer's not counted on either side"
+_DEALER_AHEAD = "like for like: the dealer's material is there on either side"
 
 
 def exp_rows(study: Study) -> list[Row]:
@@ -47,9 +55,8 @@ def exp_rows(study: Study) -> list[Row]:
                 links = study.levels[level.name].emulation if time.source == MEASURED else ""
                 rows.append(_exp_row(form, m, level.name, time, links))
         if len(measurements) > 1:
-            rows += [
-                _closed_form_row(form, n) for n in study.plan.closed_form if n > measurements[-1].n
-            ]
+            largest = measurements[-1].n
+            rows += [_closed_form_row(form, n) for n in study.plan.closed_form if n > largest]
     return rows
 
 
@@ -65,14 +72,25 @@ def _form_columns(form: Form) -> Row:
     }
 
 
-def _exp_row(form: Form, m: Measurement, level: str, time: Timed, links: str) -> Row:
-    return {
+def _row(form: Form, n: int, level: str, sent: Sequence[int], source: str, more: Row) -> Row:
+    """A line of exp.csv, blank where `more` says nothing."""
+    usual = {
         **_form_columns(form),
-        "n": m.n,
+        "n": n,
         "net_level": level,
-        **{f"bytes_sent_P{p}": m.sent[p] for p in range(3)},
-        "bytes_total": sum(m.sent),
-        "bytes_source": MEASURED,
+        **{f"bytes_sent_P{p}": sent[p] for p in range(3)},
+        "bytes_total": sum(sent),
+        "bytes_source": source,
+        **dict.fromkeys(("rounds", "rounds_ahead"), ""),
+        **{f"peak_rss_kb_P{p}": "" for p in range(3)},
+        **dict.fromkeys(("elapsed_s", "elapsed_source", "repeat"), ""),
+        **dict.fromkeys(("modelled_s", "predicted_over_measured", "links"), ""),
+    }
+    return usual | more
+
+
+def _exp_row(form: Form, m: Measurement, level: str, time: Timed, links: str) -> Row:
+    measured = {
         "rounds": m.rounds,
         "rounds_ahead": m.rounds_ahead,
         **{f"peak_rss_kb_P{p}": round(m.peak_rss[p] / 1024) for p in range(3)},
@@ -83,28 +101,14 @@ def _exp_row(form: Form, m: Measurement, level: str, time: Timed, links: str) ->
         "predicted_over_measured": _or_blank(time.ratio),
         "links": links,
     }
+    return _row(form, m.n, level, m.sent, MEASURED, measured)
 
 
 def _closed_form_row(form: Form, n: int) -> Row:
     cost = form.cost(n)
     sent = [bits // 8 for bits in cost.by_party(0)]
-    return {
-        **_form_columns(form),
-        "n": n,
-        "net_level": "",
-        **{f"bytes_sent_P{p}": sent[p] for p in range(3)},
-        "bytes_total": sum(sent),
-        "bytes_source": CLOSED_FORM,
-        "rounds": cost.cold,
-        "rounds_ahead": cost.rounds,
-        **{f"peak_rss_kb_P{p}": "" for p in range(3)},
-        "elapsed_s": "",
-        "elapsed_source": "",
-        "repeat": 0,
-        "modelled_s": "",
-        "predicted_over_measured": "",
-        "links": "",
-    }
+    declared = {"rounds": cost.cold, "rounds_ahead": cost.rounds, "repeat": 0}
+    return _row(form, n, "", sent, CLOSED_FORM, declared)
 
 
 def _or_blank(value: float) -> float | str:
@@ -121,7 +125,7 @@ def level_rows(study: Study) -> list[Row]:
         rows.append(
             {
                 "net_level": level.name,
-                "one_way_ms": 1e3 * level.latency,
+                "one_way_ms": 1e3 * level.delay,
                 "egress_mbit": level.bits_per_second / 1e6,
                 "source": MEASURED if ratios else MODELLED,
                 "links": at.emulation if at else "",
@@ -214,91 +218,71 @@ def compare_rows(study: Study) -> list[Row]:
 
 
 def _pair(study: Study, form: Form, theirs: Published) -> list[Row]:
-    rows: list[Row] = []
-
-    def put(
-        metric: str, ours: float, other: float, source: str, note: str = "", more: bool = False
-    ) -> None:
-        ratio = (ours / other if more else other / ours) if ours > 0 and other > 0 else math.nan
-        rows.append(
-            {
-                "metric": metric,
-                "ours_form": form.name,
-                "ring_bits": form.ring_bits,
-                "ours": ours,
-                "published_method": theirs.method,
-                "published": other,
-                "times_better": ratio,
-                "better_is": "more" if more else "less",
-                "ours_source": source,
-                "note": note,
-            }
-        )
-
     per_party = study.bytes_per_element(form)
     largest, accuracy = study.largest(form), study.accuracy[form]
-    put(
-        "bytes per element, busiest party",
-        max(per_party),
-        theirs.bytes_per_element,
-        MEASURED,
-        "ours with the dealer's material, published without",
-    )
-    put(
-        "bytes per element, all parties",
-        sum(per_party),
-        2 * theirs.bytes_per_element,
-        MEASURED,
-        "published: two parties, the dealer's not counted",
-    )
-    put(
-        "bytes per element, evaluator",
-        max(per_party[1:]),
-        theirs.bytes_per_element,
-        MEASURED,
-        "like for like: the dealer's not counted on either side",
-    )
-    put("rounds", largest.rounds, theirs.rounds, MEASURED, "ours from a cold start")
-    put(
-        "rounds, dealer ahead",
-        largest.rounds_ahead,
-        theirs.rounds,
-        MEASURED,
-        "like for like: the dealer's material is there on either side",
-    )
-    put("range score (mean of six)", accuracy.mean6, theirs.mean6, MEASURED, more=True)
-    for name, ours, other in zip(NAMES, accuracy.shares, theirs.shares, strict=True):
-        put(name, ours, other, MEASURED, more=True)
+    each, rounds = theirs.bytes_per_element, theirs.rounds
+    # metric, ours, theirs, note
+    measured: list[tuple[str, float, float, str]] = [
+        ("bytes per element, busiest party", max(per_party), each, _WITH_DEALER),
+        ("bytes per element, all parties", sum(per_party), 2 * each, _TWO_PARTIES),
+        ("bytes per element, evaluator", max(per_party[1:]), each, _NO_DEALER),
+        ("rounds", largest.rounds, rounds, "ours from a cold start"),
+        ("rounds, dealer ahead", largest.rounds_ahead, rounds, _DEALER_AHEAD),
+        ("range score (mean of six)", accuracy.mean6, theirs.mean6, ""),
+        *((n, a, b, "") for n, a, b in zip(NAMES, accuracy.shares, theirs.shares, strict=True)),
+    ]
+    rounded = "" if study.plan.float32 else "published with inputs rounded to float32"
     for name in ("mse", "mae", "mape"):
-        put(
-            f"{name} on [-20, 20]",
-            getattr(accuracy, name),
-            getattr(theirs, name),
-            MEASURED,
-            "" if study.plan.float32 else "published with inputs rounded to float32",
-        )
-    if form not in study.main:
-        return rows
-    memory = max((study.fit(form, f"peak_rss_kb_P{p}") for p in range(3)), key=lambda f: f.a)
-    put("memory slope, kB per element", memory.a, theirs.memory.a, MEASURED, "largest worker")
-    put("memory intercept, kB", memory.b, theirs.memory.b, MEASURED, "ours holds TensorFlow")
-    for level in LEVELS:
-        if level.name in theirs.times:
-            quantity = f"seconds_{level.name}"
-            source = study.source(form, quantity)
-            how = source.upper()
-            if source == MEASURED:
-                sizes = [t.n for t in study.fitted_times(form, level)]
-                links = study.levels[level.name].emulation
-                how = f"measured ({links}; n = {sizes[0]:,} to {sizes[-1]:,})"
-            put(
-                f"seconds per element at {level.name}",
-                study.fit(form, quantity).a,
-                theirs.times[level.name].a,
-                source,
-                f"{level.text}; ours {how}, published measured on shaped links",
-            )
-    return rows
+        ours, other = getattr(accuracy, name), getattr(theirs, name)
+        measured.append((f"{name} on [-20, 20]", ours, other, rounded))
+    if form in study.main:
+        a, b = study.memory(form), theirs.memory
+        measured += [
+            ("memory slope, kB per element", a.a, b.a, "largest worker"),
+            ("memory intercept, kB", a.b, b.b, "ours holds TensorFlow"),
+        ]
+    rows = [(metric, a, b, MEASURED, note) for metric, a, b, note in measured]
+    if form in study.main:
+        rows += [_at_level(study, form, theirs, v) for v in LEVELS if v.name in theirs.times]
+    return [_compared(form, theirs.method, *row) for row in rows]
+
+
+def _at_level(
+    study: Study, form: Form, theirs: Published, level: Profile
+) -> tuple[str, float, float, str, str]:
+    quantity = f"seconds_{level.name}"
+    source = study.source(form, quantity)
+    how = source.upper()
+    if source == MEASURED:
+        sizes = [t.n for t in study.fitted_times(form, level)]
+        links = study.levels[level.name].emulation
+        how = f"measured ({links}; n = {sizes[0]:,} to {sizes[-1]:,})"
+    return (
+        f"seconds per element at {level.name}",
+        study.fit(form, quantity).a,
+        theirs.times[level.name].a,
+        source,
+        f"{level.text}; ours {how}, published measured on shaped links",
+    )
+
+
+def _compared(
+    form: Form, method: str, metric: str, ours: float, other: float, source: str, note: str
+) -> Row:
+    more = metric in _MORE
+    ratio = (ours / other if more else other / ours) if ours > 0 and other > 0 else math.nan
+    return {
+        "metric": metric,
+        "ours_form": form.name,
+        "ring_bits": form.ring_bits,
+        "ours": ours,
+        "published_method": method,
+        "published": other,
+        "times_better": ratio,
+        "better_is": "more" if more else "less",
+        "ours_source": source,
+        "note": note,
+    }
 
 
 # ---- six axes
@@ -318,13 +302,12 @@ def radar(study: Study) -> dict[str, tuple[float, ...]]:
     figures: dict[str, tuple[float, ...]] = {}
     for form in study.main:
         a = study.accuracy[form]
-        slope = max(study.fit(form, f"peak_rss_kb_P{p}").a for p in range(3))
         figures[form.label] = (
             max(study.bytes_per_element(form)),
             study.largest(form).rounds,
             1 / max(a.mean6, 1e-9),
             a.mape,
-            slope,
+            study.memory(form).a,
             study.fit(form, "seconds_net2").a,
         )
     for method, column in published.columns().items():

@@ -10,9 +10,10 @@ import numpy as np
 
 from tfe_bench.benchmarks.exp_study import grid
 from tfe_bench.benchmarks.exp_study.forms import Form
-from tfe_bench.benchmarks.exp_study.levels import NetLevel, modelled_seconds
+from tfe_bench.benchmarks.exp_study.levels import modelled_seconds
 from tfe_bench.benchmarks.realised import Realised
 from tfe_bench.cluster.client import JobResult, PrivateInput
+from tfe_bench.cluster.profiles import Profile
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 Triple = tuple[int, int, int]
@@ -63,7 +64,7 @@ class Measurement:
         """Of the seconds."""
         return statistics.median(self.seconds)
 
-    def modelled(self, level: NetLevel) -> float:
+    def modelled(self, level: Profile) -> float:
         """Seconds at a network level, modelled; of a local measurement."""
         return modelled_seconds(level, self.median, self.rounds, self.sent)
 

@@ -1,11 +1,11 @@
-"""The study's pictures (PNG).  Needs matplotlib, imported here alone and only when drawing."""
+"""The study's pictures."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -13,52 +13,47 @@ from tfe_bench.benchmarks.exp_study import compare, published
 from tfe_bench.benchmarks.exp_study.forms import Form
 from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELLED
 from tfe_bench.benchmarks.exp_study.study import Study, Timed
-from tfe_bench.errors import ConfigError
+from tfe_bench.benchmarks.report.drawing import (
+    BLUE,
+    GREEN,
+    NARROW,
+    ORANGE,
+    PINK,
+    Picture,
+    Theme,
+    canvas,
+    panels,
+    pictures,
+    plain_ticks,
+    raised,
+)
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Drawing
 
-# Okabe and Ito's colours: told apart by everybody.
-_COLOURS = {"one-round": "#0072B2", "taylor": "#E69F00", "prime": "#009E73", "pade": "#CC79A7"}
-_LINES = {"one-round": "-", "taylor": "--", "prime": "-.", "pade": (0, (1, 1.2))}
-_PUBLISHED = {"prime": "prime", "taylor-8": "taylor", "pade": "pade"}
+_COLOURS: Final = {"one-round": BLUE, "taylor": ORANGE, "prime": GREEN, "pade": PINK}
+_LINES: Final = {"one-round": "-", "taylor": "--", "prime": "-.", "pade": (0, (1, 1.2))}
+_PUBLISHED: Final = {"prime": "prime", "taylor-8": "taylor", "pade": "pade"}
+_RINGS: Final = {
+    64: "ring of 64 bits, 16 fractional",
+    128: "ring of 128 bits, 40 fractional",
+}
 
 
-def require() -> None:
-    """Fails early where pictures cannot be drawn.
+def draw(study: Study) -> dict[str, Picture]:
+    """Draws all pictures.
 
     Raises:
         ConfigError: matplotlib is not installed.
     """
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            "The report's pictures need matplotlib, which cannot be imported. Install it: "
-            "pip install 'matplotlib>=3.8'."
-        ) from error
-
-
-def draw(study: Study, folder: Path) -> list[str]:
-    """Draws all pictures into a folder; returns their names."""
-    pictures: dict[str, Callable[[Study], Figure]] = {
-        "exp_radar.png": _radar,
-        "exp_error.png": _error,
-        "exp_range.png": _range,
-        "exp_time.png": _time,
-        "exp_memory.png": _memory,
+    makers = {
+        "exp_radar": _radar,
+        "exp_error": _error,
+        "exp_range": _range,
+        "exp_time": _time,
+        "exp_memory": _memory,
     }
-    for name, picture in pictures.items():
-        picture(study).savefig(folder / name, dpi=110)
-    return list(pictures)
-
-
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    new: Any = Figure  # its arguments have no types
-    figure: Figure = new(figsize=(width, height), layout="constrained")
-    return figure
+    return pictures({name: functools.partial(make, study) for name, make in makers.items()})
 
 
 def _colour(label: str) -> str:
@@ -69,18 +64,53 @@ def _line(label: str) -> Any:
     return next(style for m, style in _LINES.items() if m in label)
 
 
-def _radar(study: Study) -> Figure:
+def _decades(axis: Any) -> None:
+    plain_ticks(axis, lambda v: f"10{raised(round(math.log10(v)))}" if v > 0 else "")
+
+
+def _shared_legend(drawing: Drawing, axes: list[Any], narrow: bool) -> None:
+    """One for all panels, below them: not every panel has every line."""
+    by_label: dict[str, Any] = {}
+    for each in axes:
+        for handle, label in zip(*each.get_legend_handles_labels(), strict=True):
+            by_label.setdefault(label, handle)
+    labels = sorted(by_label, key=lambda label: label.rpartition(" ")[2])
+    drawing.legend(
+        [by_label[label] for label in labels],
+        labels,
+        loc="outside lower center",
+        ncols=1 if narrow else 4,
+    )
+
+
+def _theirs(axes: Any, method: str, points: list[tuple[float, float]]) -> None:
+    """A published line."""
+    axes.plot(
+        *zip(*points, strict=True),
+        "s:",
+        color=_COLOURS[_PUBLISHED[method]],
+        label=f"{method} (published)",
+        markersize=3.5,
+        linewidth=1,
+        alpha=0.8,
+    )
+
+
+def _radar(study: Study, theme: Theme, narrow: bool) -> Drawing:
     scores = compare.radar(study)
-    figure = _figure(13, 5.6)
+    down, across = (3, 1) if narrow else (1, 3)
+    drawing = canvas(NARROW if narrow else 13, 5.4 * down)
+    engine: Any = drawing.get_layout_engine()
+    engine.set(rect=(0, 0, 1, 0.95))  # round axes leave no room for their titles
     turns = np.linspace(0, 2 * math.pi, len(compare.AXES), endpoint=False)
     closed = np.append(turns, turns[0])
-    panels: list[tuple[str, Callable[[str], bool]]] = [
-        ("Z$_2$$^{128}$, 40 fractional bits", lambda label: label.endswith("/ 128")),
-        ("Z$_2$$^{64}$, 16 fractional bits", lambda label: label.endswith("/ 64")),
+    parts: list[tuple[str, Callable[[str], bool]]] = [
+        (_RINGS[128], lambda label: label.endswith("/ 128")),
+        (_RINGS[64], lambda label: label.endswith("/ 64")),
         ("published (2 parties + dealer)", lambda label: label.startswith("published")),
     ]
-    for i, (title, wanted) in enumerate(panels):
-        axes: Any = figure.add_subplot(1, 3, i + 1, projection="polar")
+    for i, (title, wanted) in enumerate(parts):
+        axes: Any = drawing.add_subplot(down, across, i + 1, projection="polar")
         axes.set_theta_offset(math.pi / 2)
         axes.set_theta_direction(-1)
         axes.set_xticks(turns, compare.AXES, fontsize=9)
@@ -97,52 +127,38 @@ def _radar(study: Study) -> Figure:
                 axes.plot(closed, values, ls=style, color=colour, label=name, linewidth=1.8)
                 axes.fill(closed, values, color=colour, alpha=0.05)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=2, fontsize=9)
-    figure.suptitle(
-        "exp in six dimensions: outside is better, rings are 10, 100 and 1000 times worse than the "
-        f"best of all (time at net2: ours {_net2_source(study)})",
-        fontsize=12,
-    )
-    return figure
+    return drawing
 
 
-def _net2_source(study: Study) -> str:
-    sources = {study.source(form, "seconds_net2") for form in study.main}
-    return MEASURED if sources == {MEASURED} else MODELLED.upper()
-
-
-def _error(study: Study) -> Figure:
-    figure = _figure(11, 7.5)
-    grid_of: Any = figure.subplots(2, 2, sharex=True, sharey="row")
-    titles = {64: "Z$_2$$^{64}$, 16 fractional bits", 128: "Z$_2$$^{128}$, 40 fractional bits"}
+def _error(study: Study, theme: Theme, narrow: bool) -> Drawing:
+    drawing, axes = panels(2, 2, narrow, (5.5, 3.75))
     for column, ring in enumerate((64, 128)):
+        own = axes[column::2]
         for form in (f for f in study.main if f.ring_bits == ring):
             a = study.accuracy[form]
             exact = np.exp(a.x)
             ae = np.abs(a.y - exact)
             for row, error in enumerate((ae / exact, ae)):
                 x, y = _envelope(a.x, error)
-                grid_of[row, column].plot(
+                own[row].plot(
                     x, y, color=_colour(form.name), ls=_line(form.name), label=form.name, lw=1.4
                 )
-        for row, limits in enumerate(((0.05, 0.01, 0.0005), (5.0, 1.0, 0.05))):
-            axes = grid_of[row, column]
-            axes.set_yscale("log")
-            axes.set_ylim((1e-15, 1e2) if row == 0 else (1e-13, 1e18))
-            axes.grid(alpha=0.25)
+        for place, name, limits, shown in (
+            (own[0], "relative error (APE)", (0.05, 0.01, 0.0005), (1e-15, 1e2)),
+            (own[1], "absolute error (AE)", (5.0, 1.0, 0.05), (1e-13, 1e18)),
+        ):
+            place.set_yscale("log")
+            place.set_ylim(shown)
+            _decades(place.yaxis)
+            place.set_xlim(-40, 40)
+            place.set_xlabel("x")
+            place.set_ylabel(name)
+            place.grid()
+            place.set_title(_RINGS[ring], fontsize=11)
             for limit in limits:
-                axes.axhline(limit, color="0.5", linewidth=0.7, linestyle=":")
-        grid_of[0, column].set_title(titles[ring], fontsize=11)
-        grid_of[1, column].set_xlabel("x")
-        grid_of[0, column].set_xlim(-40, 40)
-    grid_of[0, 0].set_ylabel("relative error (APE)")
-    grid_of[1, 0].set_ylabel("absolute error (AE)")
-    handles, labels = grid_of[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4)
-    figure.suptitle(
-        "Error of exp on [-40, 40], largest of each 100 points (dotted: the six thresholds)",
-        fontsize=12,
-    )
-    return figure
+                place.axhline(limit, color=theme.faint, linewidth=0.7, linestyle=":")
+    _shared_legend(drawing, axes, narrow)
+    return drawing
 
 
 def _envelope(x: Any, error: Any, width: int = 100) -> tuple[Any, Any]:
@@ -152,10 +168,10 @@ def _envelope(x: Any, error: Any, width: int = 100) -> tuple[Any, Any]:
     return middle, np.maximum(error[:whole].reshape(-1, width).max(axis=1), 1e-30)
 
 
-def _range(study: Study) -> Figure:
+def _range(study: Study, theme: Theme, narrow: bool) -> Drawing:
     forms = list(study.accuracy)
-    figure = _figure(10, 1.4 + 0.34 * len(forms))
-    axes: Any = figure.subplots()
+    drawing = canvas(NARROW if narrow else 10, 1.4 + 0.34 * len(forms))
+    axes: Any = drawing.subplots()
     for i, form in enumerate(forms):
         a = study.accuracy[form]
         exact = np.exp(a.x)
@@ -165,18 +181,13 @@ def _range(study: Study) -> Figure:
             axes.barh(i, last - first, left=first, height=0.55, color=colour)
         for end in form.valid_range():
             if abs(end) <= 40:
-                axes.plot([end, end], [i - 0.42, i + 0.42], color="black", linewidth=1.6)
+                axes.plot([end, end], [i - 0.42, i + 0.42], color=theme.ink, linewidth=1.6)
     axes.set_yticks(range(len(forms)), [form.label for form in forms], fontsize=9)
     axes.invert_yaxis()
     axes.set_xlim(-40, 40)
     axes.set_xlabel("x")
-    axes.grid(axis="x", alpha=0.25)
-    axes.set_title(
-        "Effective range: bars where the measured relative error is below 1 %,\n"
-        "black marks where the declared range ends",
-        fontsize=11,
-    )
-    return figure
+    axes.grid(axis="x")
+    return drawing
 
 
 def _runs(x: Any, good: Any) -> list[tuple[float, float]]:
@@ -189,53 +200,28 @@ def _runs(x: Any, good: Any) -> list[tuple[float, float]]:
     ]
 
 
-def _time(study: Study) -> Figure:
-    figure = _figure(13, 4.6)
-    panels: Any = figure.subplots(1, 4, sharex=True, sharey=True)
-    for level, axes in zip(LEVELS, panels, strict=True):
+def _time(study: Study, theme: Theme, narrow: bool) -> Drawing:
+    drawing, every = panels(1, 4, narrow, (3.3, 4.2), sharey=True)
+    for level, axes in zip(LEVELS, every, strict=True):
         for form in (f for f in study.main if f.ring_bits == 128):
-            _our_times(axes, form, study.times(form, level))
-        for method, ours in _PUBLISHED.items():
-            theirs = published.times(method, level.name)
-            axes.plot(
-                [n for n, _ in theirs],
-                [seconds for _, seconds in theirs],
-                "s:",
-                color=_COLOURS[ours],
-                label=f"{method} (published)",
-                markersize=3.5,
-                linewidth=1,
-                alpha=0.8,
-            )
+            _our_times(axes, form, study.times(form, level), theme)
+        for method in _PUBLISHED:
+            _theirs(axes, method, [*published.times(method, level.name)])
         axes.set_xscale("log")
         axes.set_yscale("log")
+        _decades(axes.xaxis)
+        _decades(axes.yaxis)
         at = study.levels.get(level.name)
         how = at.emulation if at and at.measurements else "ours MODELLED"
         axes.set_title(f"{level.name}: {level.text}\n({how})", fontsize=10)
         axes.set_xlabel("elements")
-        axes.grid(alpha=0.25)
-    panels[0].set_ylabel("seconds")
-    by_label: dict[str, Any] = {}
-    for axes in panels:  # not every panel has every line
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            by_label.setdefault(label, handle)
-    labels = sorted(by_label, key=lambda label: label.rpartition(" ")[2])
-    figure.legend(
-        [by_label[label] for label in labels],
-        labels,
-        loc="outside lower center",
-        ncols=4,
-        fontsize=9,
-    )
-    figure.suptitle(
-        "Time in the ring of 128 bits: filled points measured at the level, hollow ones MODELLED "
-        "from local runs; published measured",
-        fontsize=12,
-    )
-    return figure
+        axes.grid()
+    every[0].set_ylabel("seconds")
+    _shared_legend(drawing, every, narrow)
+    return drawing
 
 
-def _our_times(axes: Any, form: Form, times: list[Timed]) -> None:
+def _our_times(axes: Any, form: Form, times: list[Timed], theme: Theme) -> None:
     """Measured times filled and joined; the model's at all sizes, hollow where it stands alone."""
     colour, style = _colour(form.name), _line(form.name)
     measured = [t for t in times if t.source == MEASURED]
@@ -265,17 +251,16 @@ def _our_times(axes: Any, form: Form, times: list[Timed]) -> None:
             [t.modelled for t in alone],
             marker="o",
             ls="",
-            markerfacecolor="white",
+            markerfacecolor=theme.paper,
             color=colour,
             label=f"{form.name} (modelled)",
             markersize=4.5,
         )
 
 
-def _memory(study: Study) -> Figure:
-    figure = _figure(10, 4.4)
-    panels: Any = figure.subplots(1, 2, sharex=True, sharey=True)
-    for ring, axes in zip((64, 128), panels, strict=True):
+def _memory(study: Study, theme: Theme, narrow: bool) -> Drawing:
+    drawing, every = panels(1, 2, narrow, (5.0, 4.4), sharey=True)
+    for ring, axes in zip((64, 128), every, strict=True):
         for form in (f for f in study.main if f.ring_bits == ring):
             rows = study.measurements[form]
             axes.plot(
@@ -288,23 +273,18 @@ def _memory(study: Study) -> Figure:
                 markersize=4,
             )
         if ring == 128:
-            for method, ours in _PUBLISHED.items():
-                rows_of = [r for r in published.table("memory") if r["exp_mode_name"] == method]
-                axes.plot(
-                    [float(r["num_elements"]) for r in rows_of],
-                    [float(r["mem_cost_kb"]) * 1.024e-3 for r in rows_of],
-                    "s:",
-                    color=_COLOURS[ours],
-                    label=f"{method} (published)",
-                    markersize=3.5,
-                    linewidth=1,
-                    alpha=0.8,
-                )
+            for method in _PUBLISHED:
+                points = [
+                    (float(r["num_elements"]), float(r["mem_cost_kb"]) * 1.024e-3)
+                    for r in published.table("memory")
+                    if r["exp_mode_name"] == method
+                ]
+                _theirs(axes, method, points)
         axes.set_xscale("log")
+        _decades(axes.xaxis)
         axes.set_title(f"ring of {ring} bits", fontsize=11)
         axes.set_xlabel("elements")
-        axes.grid(alpha=0.25)
-        axes.legend(fontsize=8)
-    panels[0].set_ylabel("peak resident memory, MB")
-    figure.suptitle("Memory of the largest worker (ours with TensorFlow)", fontsize=12)
-    return figure
+        axes.grid()
+    every[0].set_ylabel("peak resident memory, MB")
+    _shared_legend(drawing, every, narrow)
+    return drawing

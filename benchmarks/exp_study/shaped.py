@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfe_bench.benchmarks.exp_study.forms import Form
-from tfe_bench.benchmarks.exp_study.levels import NetLevel
 from tfe_bench.benchmarks.exp_study.measurement import Measurement, Runner, measure
 from tfe_bench.benchmarks.realised import HOST_LIMITED, Realised
+from tfe_bench.cluster.profiles import Profile
 from tfe_bench.errors import PolicyError, ProfileError
 
 Opener = Callable[[str], contextlib.AbstractContextManager[Runner]]
@@ -48,7 +48,7 @@ class AtLevel:
         refused: why nothing was measured, or ''.
     """
 
-    level: NetLevel
+    level: Profile
     emulation: str = ""
     realised: Realised | None = None
     measurements: dict[Form, list[Measurement]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class AtLevel:
 
 def at_level(
     open_cluster: Opener,
-    level: NetLevel,
+    level: Profile,
     plan: LevelPlan,
     local: Mapping[Form, Sequence[Measurement]],
     repeat: int,

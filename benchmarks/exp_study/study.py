@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from tfe_bench.benchmarks.exp_study import grid
 from tfe_bench.benchmarks.exp_study.fits import Fit, line
 from tfe_bench.benchmarks.exp_study.forms import Form, main_forms, variants
-from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELLED, NetLevel
+from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELLED
 from tfe_bench.benchmarks.exp_study.measurement import Measurement, Runner, accuracy, measure
 from tfe_bench.benchmarks.exp_study.shaped import (
     LEVEL_PLANS,
@@ -19,6 +19,7 @@ from tfe_bench.benchmarks.exp_study.shaped import (
     Opener,
     at_level,
 )
+from tfe_bench.cluster.profiles import Profile
 
 Tell = Callable[[float, str], None]
 LOCAL = "local"
@@ -118,7 +119,7 @@ class Study:
             a, b, c = (sent / rows[0].n for sent in rows[0].sent)
         return a, b, c
 
-    def times(self, form: Form, level: NetLevel) -> list[Timed]:
+    def times(self, form: Form, level: Profile) -> list[Timed]:
         """At a network level, for each n that was measured locally: measured there, or modelled."""
         at = self.levels.get(level.name)
         there = {m.n: m for m in at.measurements.get(form, ())} if at else {}
@@ -131,7 +132,7 @@ class Study:
                 found.append(Timed(m.n, own.median, MEASURED, modelled, len(own.seconds)))
         return found
 
-    def fitted_times(self, form: Form, level: NetLevel) -> list[Timed]:
+    def fitted_times(self, form: Form, level: Profile) -> list[Timed]:
         """What the line of a level goes through: measured times if there are two, else modelled."""
         rows = self.times(form, level)
         measured = [t for t in rows if t.source == MEASURED]
@@ -153,6 +154,10 @@ class Study:
         value = _MEASURED[quantity]
         rows = self.measurements[form]
         return line([m.n for m in rows], [value(m) for m in rows])
+
+    def memory(self, form: Form) -> Fit:
+        """The line of peak memory in kB of the worker for which it is steepest."""
+        return max((self.fit(form, f"peak_rss_kb_P{p}") for p in range(3)), key=lambda f: f.a)
 
     def model_fit(self, form: Form, quantity: str) -> Fit | None:
         """The model's line over the same sizes as `fit`; None for what is no time at a level."""

@@ -5,17 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tfe_bench.benchmarks import judged
-from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.errors import UsageError, check_known
+from tfe_bench.protocols.ring import truncation
+
+if TYPE_CHECKING:
+    from tfe_bench.protocols.session.party import Party
+    from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
 Options = Mapping[str, Any]
 Shape = tuple[int, ...]
+Shares = Mapping[str, "Shared"]
+Inputs = Callable[[Shape, "np.random.Generator"], dict[str, Array]]
+Run = Callable[["Party", Shares, Options], "Shared"]
 
 FRACTIONAL_BITS = 16
 ULP = 2.0**-FRACTIONAL_BITS
@@ -40,10 +48,10 @@ GROWTH, FUNCTION_GROWTH = 16, 64
 
 @dataclass(frozen=True)
 class Operation:
-    """One private operation.
+    """One private operation: its command, its line of `ops`, its rows of suites and reports.
 
     Attributes:
-        name: by which commands and records know it.
+        name: of its command and in records.
         about: one line.
         size: of the table that `ops` prints; the first input's shape, unless `shapes` says else.
         inputs: from a size and a generator, the real-valued private inputs by name.
@@ -53,7 +61,10 @@ class Operation:
         tolerance: largest error allowed, element by element, from inputs and exact result; None
             where the result's ring elements must be those of the reference.
         variant: of the protocol, for the record.
-        options: public parameters that `run` understands, with their defaults.
+        options: public parameters that `run` understands, with their defaults; they are options of
+            the command too, "profile" as --plan-for.
+        help: of the command, in the imperative; one without it is listed by its name alone.
+        helps: of the command's options, by name.
         shapes: of the inputs by name, from a size.
         size_of: the size, from the inputs' shapes.
         check: refuses a size or options that do not fit (UsageError).
@@ -74,12 +85,14 @@ class Operation:
     name: str
     about: str
     size: Shape
-    inputs: Callable[[Shape, np.random.Generator], dict[str, Array]]
-    run: Callable[[Any, Mapping[str, Any], Options], Any]
+    inputs: Inputs
+    run: Run
     reference: Callable[[Arrays, Options], Array]
     tolerance: Tolerance | None
     variant: str
     options: Options = field(default_factory=dict)
+    help: str = ""
+    helps: Mapping[str, str] = field(default_factory=dict)
     shapes: Callable[[Shape], dict[str, Shape]] = _only_x
     size_of: Callable[[Sequence[Shape]], Shape] = lambda shapes: shapes[0]
     check: Callable[[Shape, Options], None] = _nothing
@@ -93,6 +106,16 @@ class Operation:
     per_input: bool = False
     stepwise: bool = False
     listed: bool = True
+
+    @property
+    def along_rows(self) -> bool:
+        """Whether it treats each row of its only input by itself."""
+        return len(self.size) == 2
+
+    @property
+    def takes_files(self) -> bool:
+        """Whether columns of a file can be its inputs."""
+        return len(self.size) <= 2
 
     def largest(self, size: Shape, options: Options) -> int:
         """An upper bound on the words of the largest array of a run."""
@@ -152,11 +175,7 @@ def find(name: str) -> Operation:
     Raises:
         UsageError: there is none.
     """
-    if name not in OPERATIONS:
-        raise UsageError(
-            f"Unknown operation {name!r}.{did_you_mean(name, OPERATIONS)} Known: "
-            f"{', '.join(sorted(OPERATIONS))}."
-        )
+    check_known("operation", name, sorted(OPERATIONS))
     return OPERATIONS[name]
 
 
@@ -168,7 +187,24 @@ def in_table() -> list[Operation]:
 # ---- what entries are made of
 
 
-def uniform(low: float, high: float, *names: str) -> Any:
+def call(
+    protocol: Callable[..., Shared], *names: str, truncated: bool = False, **fixed: object
+) -> Run:
+    """Runs a protocol on the inputs of these names ("x" if none), the options as its keywords.
+
+    Args:
+        truncated: the result, a product at twice the scale, is truncated to the inputs' scale.
+        fixed: more keywords.
+    """
+
+    def run(party: Party, x: Shares, options: Options) -> Shared:
+        result = protocol(party, *(x[name] for name in names or ("x",)), **fixed, **options)
+        return truncation.truncate(party, result, FRACTIONAL_BITS) if truncated else result
+
+    return run
+
+
+def uniform(low: float, high: float, *names: str) -> Inputs:
     """Inputs that are uniform reals."""
 
     def inputs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:

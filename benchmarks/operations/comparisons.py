@@ -6,8 +6,7 @@ All but the median are exact: their results are ring elements of the input, bits
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -15,16 +14,22 @@ from tfe_bench.benchmarks.operations.catalogue import (
     Array,
     Arrays,
     Options,
+    Run,
     Shape,
+    Shares,
+    call,
     log_uniform,
     register,
     same_shapes,
     ulps,
     uniform,
 )
-from tfe_bench.errors import RangeError, UsageError, place
-
-Shares = Mapping[str, Any]
+from tfe_bench.errors import RangeError, UsageError, check_known, place
+from tfe_bench.protocols.nn import relu
+from tfe_bench.protocols.order import extremes, order_statistics, sort
+from tfe_bench.protocols.ring import convert, full_range, logic, relational
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 MOST_BITS = 64
 LAYER_BITS = 31
@@ -72,10 +77,8 @@ def integer_pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     return {"x": x, "y": np.select([kind < 2, kind == 2, kind == 6], [x, near, ends], y)}
 
 
-def _full_range(party: Any, name: str, x: Any, y: Any) -> Any:
+def _full_range(party: Party, name: str, x: Shared, y: Shared) -> MaskedBits:
     """A comparison of integers, of which some are NOT of another or with sides changed."""
-    from tfe_bench.protocols.ring import full_range, logic
-
     if name in ("equal", "not_equal"):
         bits = full_range.equal(party, x, y)
     elif name in ("less", "greater_equal"):
@@ -85,11 +88,9 @@ def _full_range(party: Any, name: str, x: Any, y: Any) -> Any:
     return logic.invert(bits) if name in ("not_equal", "greater_equal", "less_equal") else bits
 
 
-def _compared(name: str) -> Any:
-    def run(party: Any, x: Shares, options: Options) -> Any:
+def _compared(name: str) -> Run:
+    def run(party: Party, x: Shares, options: Options) -> Shared:
         import tensorflow as tf
-
-        from tfe_bench.protocols.ring import convert, relational
 
         # Differences of encoded reals fit 64 bits, those of integers need not.
         if x["x"].fractional_bits == 0:
@@ -101,7 +102,7 @@ def _compared(name: str) -> Any:
     return run
 
 
-COMPARISONS: Mapping[str, tuple[str, Any]] = {
+COMPARISONS: Mapping[str, tuple[str, Callable[[Array, Array], Array]]] = {
     "less": ("<", np.less),
     "less_equal": ("<=", np.less_equal),
     "greater": (">", np.greater),
@@ -111,8 +112,10 @@ COMPARISONS: Mapping[str, tuple[str, Any]] = {
 }
 
 
-def _exact_comparison(ufunc: Any) -> Any:
-    return lambda x, _: ufunc(x["x"], x["y"]).astype(np.int64)
+def _exact_comparison(
+    compared: Callable[[Array, Array], Array],
+) -> Callable[[Arrays, Options], Array]:
+    return lambda x, _: compared(x["x"], x["y"]).astype(np.int64)
 
 
 for _name, (_sign, _ufunc) in COMPARISONS.items():
@@ -131,28 +134,20 @@ for _name, (_sign, _ufunc) in COMPARISONS.items():
     )
 
 
-def _maximum(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.ring.relational import maximum
-
-    return maximum(party, x["x"], x["y"])
-
-
 register(
     name="maximum",
     about="the larger of x and y",
     size=(1 << 18,),
     shapes=same_shapes("x", "y"),
     inputs=pairs,
-    run=_maximum,
+    run=call(relational.maximum, "x", "y"),
     reference=lambda x, _: np.maximum(x["x"], x["y"]),
     tolerance=None,
     variant="LUT-msb 64 bits, injection",
 )
 
 
-def _where(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.ring import relational
-
+def _where(party: Party, x: Shares, options: Options) -> Shared:
     bits = relational.negative(party, x["c"])
     return relational.where(party, bits, x["x"], x["y"])
 
@@ -176,15 +171,9 @@ register(
 # ---- with zero
 
 
-def _relu(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.nn.relu import relu
-
-    return relu(party, x["x"], bits=options["bits"])
-
-
 def _check_relu(size: Shape, options: Options) -> None:
     bits = options["bits"]
-    if isinstance(bits, bool) or not isinstance(bits, int) or not 2 <= bits <= MOST_BITS:
+    if not 2 <= bits <= MOST_BITS:
         raise UsageError(f"relu compares 2 to {MOST_BITS} bits. Received: {bits!r}.")
 
 
@@ -206,10 +195,12 @@ register(
     about="max(x, 0), |x| < 2^14",
     size=(1 << 18,),
     inputs=_layer,
-    run=_relu,
+    run=call(relu.relu),
     reference=lambda x, _: np.maximum(x["x"], 0),
     tolerance=None,
     options={"bits": LAYER_BITS},
+    help="set private values below zero to zero",
+    helps={"bits": "compare K bits: |x| < 2^(K-17), of integers 2^(K-1); 64 for all (default 31)"},
     check=_check_relu,
     domain=_relu_domain,
     integers=True,
@@ -221,25 +212,11 @@ register(
 
 
 def _check_extreme(size: Shape, options: Options) -> None:
-    from tfe_bench.protocols.order.extremes import choose
-
-    choose(options["method"], size[0], size[-1], options["profile"])
+    extremes.choose(options["method"], size[0], size[-1], options["profile"])
 
 
 def _extreme_domain(rings: Arrays, options: Options) -> None:
     refuse_beyond("max", rings, 62, "less than 2^62, as differences must fit 64 bits")
-
-
-def _max(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.order.extremes import reduce_max
-
-    return reduce_max(party, x["x"], axis=-1, method=options["method"], profile=options["profile"])
-
-
-def _argmax(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.order.extremes import argmax
-
-    return argmax(party, x["x"], axis=-1, method=options["method"], profile=options["profile"])
 
 
 def _rows(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
@@ -248,19 +225,27 @@ def _rows(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     return {"x": np.where(rng.random(size) < 0.1, x[..., :1], x)}
 
 
-for _name, _about, _run, _exact in (
-    ("max", "largest of each row", _max, lambda x, _: np.max(x["x"], axis=-1)),
-    ("argmax", "its position, the first of equals", _argmax, lambda x, _: np.argmax(x["x"], -1)),
+for _name, _about, _help, _protocol, _exact in (
+    (
+        *("max", "largest of each row", "find the largest of each row of private values"),
+        *(extremes.reduce_max, lambda x, _: np.max(x["x"], axis=-1)),
+    ),
+    (
+        *("argmax", "its position, the first of equals", ""),
+        *(extremes.argmax, lambda x, _: np.argmax(x["x"], -1)),
+    ),
 ):
     register(
         name=_name,
         about=_about,
         size=(1 << 16, 4),
         inputs=_rows,
-        run=_run,
+        run=call(_protocol, axis=-1),
         reference=_exact,
         tolerance=None,
         options={"method": "auto", "profile": "local"},
+        help=_help,
+        helps={"method": "auto, tree, all-pairs", "profile": "auto plans"},
         check=_check_extreme,
         domain=_extreme_domain,
         integers=True,
@@ -268,37 +253,25 @@ for _name, _about, _run, _exact in (
     )
 
 
-def _check_order(size: Shape, options: Options) -> None:
-    from tfe_bench.errors import did_you_mean
-    from tfe_bench.protocols.order.sort import ALGORITHMS, ROUND_COST
+_ORDER = {"algorithm": "auto", "profile": "local"}
+_ORDER_HELPS = {"algorithm": ", ".join(sort.ALGORITHMS), "profile": "auto and quick plan"}
 
-    for name, known in (("algorithm", ALGORITHMS), ("profile", tuple(ROUND_COST))):
-        if options[name] not in known:
-            raise UsageError(
-                f"Unknown {name} {options[name]!r}.{did_you_mean(str(options[name]), known)} "
-                f"Known: {', '.join(known)}."
-            )
+
+def _check_order(size: Shape, options: Options) -> None:
+    for name, known in (("algorithm", sort.ALGORITHMS), ("profile", tuple(sort.ROUND_COST))):
+        check_known(name, options[name], known)
 
 
 def _check_top_k(size: Shape, options: Options) -> None:
     _check_order(size, options)
     k = options["k"]
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= size[-1]:
+    if not 1 <= k <= size[-1]:
         raise UsageError(f"top_k wants k from 1 to the row's {size[-1]} values. Received: {k!r}.")
 
 
 def _sort_words(size: Shape, options: Options) -> int:
-    from tfe_bench.protocols.order.sort import largest
-
     *rows, n = size
-    return largest(math.prod(rows), n, 1, options["algorithm"], options["profile"])
-
-
-def _top_k(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.order.order_statistics import top_k
-
-    chosen = {name: options[name] for name in ("algorithm", "profile")}
-    return top_k(party, x["x"], options["k"], **chosen)[0]
+    return sort.largest(math.prod(rows), n, 1, options["algorithm"], options["profile"])
 
 
 register(
@@ -306,10 +279,11 @@ register(
     about="the 16 largest of each row, by a sort",
     size=(1, 4096),
     inputs=_rows,
-    run=_top_k,
+    run=lambda party, x, options: order_statistics.top_k(party, x["x"], **options)[0],
     reference=lambda x, o: -np.sort(-x["x"], axis=-1)[..., : o["k"]],
     tolerance=None,
-    options={"k": 16, "algorithm": "auto", "profile": "local"},
+    options={"k": 16, **_ORDER},
+    helps={"k": "how many of each row (default 16)", **_ORDER_HELPS},
     check=_check_top_k,
     variant="sort",
     most=_sort_words,
@@ -320,21 +294,16 @@ register(
 )
 
 
-def _median(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.order.order_statistics import median
-
-    return median(party, x["x"], **options)
-
-
 register(
     name="median",
     about="the middle of each row, by a sort",
     size=(1, 4096),
     inputs=uniform(-1e6, 1e6),
-    run=_median,
+    run=call(order_statistics.median),
     reference=lambda x, _: np.median(x["x"], axis=-1),
     tolerance=ulps(1),
-    options={"algorithm": "auto", "profile": "local"},
+    options=_ORDER,
+    helps=_ORDER_HELPS,
     check=_check_order,
     variant="sort, T3",
     most=_sort_words,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from tfe_bench.benchmarks.operations.catalogue import (
     Arrays,
     Options,
     Shape,
+    call,
     log_uniform,
     register,
     relative,
@@ -21,22 +21,12 @@ from tfe_bench.benchmarks.operations.catalogue import (
 )
 from tfe_bench.benchmarks.operations.comparisons import refuse_beyond
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.functions import exponential, logarithm, reciprocal, roots
+from tfe_bench.protocols.functions import exponential, logarithm, polynomial, reciprocal, roots
 from tfe_bench.protocols.nn import activations
-
-Shares = Mapping[str, Any]
+from tfe_bench.protocols.order import extremes
 
 _LAYER = 30  # |x| < 2^30 ring units
 _MOST_CLASSES = 1 << 16
-
-
-def _call(function: Any, *names: str) -> Any:
-    """A protocol on the inputs, in their order."""
-
-    def run(party: Any, x: Shares, options: Options) -> Any:
-        return function(party, *(x[i] for i in names or ("x",)), **options)
-
-    return run
 
 
 # ---- activations
@@ -48,7 +38,7 @@ def _logits(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     return {"x": np.where(rng.random(size) < 0.25, large, rng.uniform(-12, 12, size))}
 
 
-def _layer_domain(name: str) -> Any:
+def _layer_domain(name: str) -> Callable[[Arrays, Options], None]:
     what = "less than 2^14"
     return lambda rings, options: refuse_beyond(name, rings, _LAYER, what)
 
@@ -67,7 +57,7 @@ for _name, _function, _exact in (
         about="for |x| < 2^14",
         size=(1 << 16,),
         inputs=_logits,
-        run=_call(_function),
+        run=call(_function),
         reference=_exact,
         growth=FUNCTION_GROWTH,
         tolerance=ulps(2),
@@ -84,9 +74,7 @@ def _exact_softmax(x: Arrays, options: Options) -> Array:
 def _check_softmax(size: Shape, options: Options) -> None:
     if size[-1] > _MOST_CLASSES:
         raise UsageError(f"softmax takes up to {_MOST_CLASSES} classes. Received: {size[-1]}.")
-    from tfe_bench.protocols.order.extremes import choose
-
-    choose("auto", size[0], size[-1], options["profile"])
+    extremes.choose("auto", size[0], size[-1], options["profile"])
 
 
 register(
@@ -94,11 +82,13 @@ register(
     about="of each row, |x| < 2^14",
     size=(128, 10),
     inputs=_logits,
-    run=_call(activations.softmax),
+    run=call(activations.softmax),
     reference=_exact_softmax,
     growth=FUNCTION_GROWTH,
     tolerance=ulps(2),
     options={"profile": "local"},
+    help="compute softmax of rows of private values",
+    helps={"profile": "its maximum plans"},
     check=_check_softmax,
     domain=_layer_domain("softmax"),
     variant="one-round exponential, reciprocal",
@@ -115,7 +105,7 @@ register(
             rng.random(size) < 0.5, rng.uniform(-12, 12, size), rng.uniform(-75, 31, size)
         )
     },
-    run=_call(exponential.exp),
+    run=call(exponential.exp),
     reference=lambda x, _: np.exp(x["x"]),
     growth=FUNCTION_GROWTH,
     tolerance=relative(29, 1.001),
@@ -135,7 +125,7 @@ register(
     about="ln(x) for 0 < x < 2^46",
     size=(1 << 16,),
     inputs=_positive,
-    run=_call(logarithm.log),
+    run=call(logarithm.log),
     reference=lambda x, _: np.log(x["x"]),
     # 18 bits of precision are a quarter of an ulp.
     growth=FUNCTION_GROWTH,
@@ -145,7 +135,7 @@ register(
 
 # ---- reciprocal and roots
 
-for _name, _function, _exact in (
+for _name, _protocol, _exact in (
     ("reciprocal", reciprocal.reciprocal, lambda x, _: 1 / x["x"]),
     ("sqrt", roots.sqrt, lambda x, _: np.sqrt(x["x"])),
     ("rsqrt", roots.rsqrt, lambda x, _: 1 / np.sqrt(x["x"])),
@@ -155,7 +145,7 @@ for _name, _function, _exact in (
         about="for 0 < x < 2^46",
         size=(1 << 16,),
         inputs=_positive,
-        run=_call(_function),
+        run=call(_protocol),
         reference=_exact,
         growth=FUNCTION_GROWTH,
         tolerance=relative(20, 1.2),
@@ -176,7 +166,7 @@ register(
     size=(1 << 16,),
     shapes=same_shapes("x", "y"),
     inputs=_quotients,
-    run=_call(reciprocal.divide, "x", "y"),
+    run=call(reciprocal.divide, "x", "y"),
     reference=lambda x, _: x["x"] / x["y"],
     growth=FUNCTION_GROWTH,
     tolerance=relative(20, 1.25),
@@ -189,18 +179,12 @@ _COEFFICIENTS = (0.25, -1.5, 0.125, 3.0, -0.7)
 _POLYNOMIAL_BITS = 20  # |x| < 2^3 at 16 fractional bits
 
 
-def _polyval(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.functions.polynomial import polyval
-
-    return polyval(party, _COEFFICIENTS, x["x"], _POLYNOMIAL_BITS)
-
-
 register(
     name="polyval",
     about="a polynomial of degree 4, |x| < 8",
     size=(1 << 16,),
     inputs=lambda size, rng: {"x": rng.uniform(-7.99, 7.99, size)},
-    run=_polyval,
+    run=lambda party, x, _: polynomial.polyval(party, _COEFFICIENTS, x["x"], _POLYNOMIAL_BITS),
     reference=lambda x, _: np.polyval(_COEFFICIENTS, x["x"]),
     growth=FUNCTION_GROWTH,
     tolerance=ulps(1.2),

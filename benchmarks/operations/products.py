@@ -5,8 +5,7 @@ Products are at twice the scale; entries truncate them, as a program would, unle
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,9 +15,13 @@ from tfe_bench.benchmarks.operations.catalogue import (
     ULP,
     Array,
     Arrays,
+    Inputs,
     Options,
+    Run,
     Shape,
+    Shares,
     Tolerance,
+    call,
     log_uniform,
     register,
     same_shapes,
@@ -26,23 +29,19 @@ from tfe_bench.benchmarks.operations.catalogue import (
     uniform,
 )
 from tfe_bench.errors import UsageError
-
-Shares = Mapping[str, Any]
+from tfe_bench.protocols.nn import pool, relu
+from tfe_bench.protocols.ring import arithmetic, conv, reductions, truncation
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 _KERNEL = 3
 _POOL = 2
 
 
-def _truncated(party: Any, product: Any) -> Any:
-    from tfe_bench.protocols.ring.truncation import truncate
-
-    return truncate(party, product, FRACTIONAL_BITS)
-
-
 # ---- elementwise
 
 
-def _factors(*names: str) -> Any:
+def _factors(*names: str) -> Inputs:
     """Reals of any magnitude whose products stay below 2^28."""
 
     def inputs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
@@ -51,29 +50,17 @@ def _factors(*names: str) -> Any:
     return inputs
 
 
-def _mul(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.ring import arithmetic
-
-    return _truncated(party, arithmetic.mul(party, x["x"], x["y"]))
-
-
 register(
     name="mul",
     about="x * y, truncated",
     size=(1 << 18,),
     shapes=same_shapes("x", "y"),
     inputs=_factors("x", "y"),
-    run=_mul,
+    run=call(arithmetic.mul, "x", "y", truncated=True),
     reference=lambda x, _: x["x"] * x["y"],
     tolerance=ulps(1),
     variant="dealer form, T3",
 )
-
-
-def _square(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.ring import reductions
-
-    return _truncated(party, reductions.square(party, x["x"]))
 
 
 register(
@@ -81,15 +68,11 @@ register(
     about="x * x, truncated",
     size=(1 << 18,),
     inputs=_factors("x"),
-    run=_square,
+    run=call(reductions.square, truncated=True),
     reference=lambda x, _: x["x"] ** 2,
     tolerance=ulps(1),
     variant="dealer form, T3",
 )
-
-
-def _truncate(party: Any, x: Shares, options: Options) -> Any:
-    return _truncated(party, x["x"])
 
 
 register(
@@ -98,7 +81,7 @@ register(
     size=(1 << 18,),
     inputs=lambda size, rng: {"x": log_uniform(rng, 2.0**-32, 2.0**29.9, size, signed=True)},
     input_bits=2 * FRACTIONAL_BITS,
-    run=_truncate,
+    run=lambda party, x, _: truncation.truncate(party, x["x"], FRACTIONAL_BITS),
     reference=lambda x, _: x["x"],
     tolerance=ulps(1),
     variant="T3",
@@ -108,18 +91,12 @@ register(
 # ---- reductions
 
 
-def _reduce_sum(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.ring import reductions
-
-    return reductions.reduce_sum(x["x"], axis=-1)
-
-
 register(
     name="reduce_sum",
     about="sum of each row",
     size=(1024, 256),
     inputs=uniform(-1e6, 1e6),
-    run=_reduce_sum,
+    run=lambda _, x, __: reductions.reduce_sum(x["x"], axis=-1),
     reference=lambda x, _: np.sum(x["x"], axis=-1),
     tolerance=None,
     integers=True,
@@ -128,18 +105,10 @@ register(
 )
 
 
-def _reduce_mean(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.ring import reductions
-
-    return reductions.reduce_mean(party, x["x"], axis=-1)
-
-
 def _mean_error(inputs: Arrays, exact: Array) -> Array:
     """Of reduce_mean: one ulp, and the rounding of 1 / count where that is no power of 2."""
-    from tfe_bench.protocols.ring.reductions import RECIPROCAL_BITS
-
     count = inputs["x"].shape[-1]
-    rounding = 0.0 if count & (count - 1) == 0 else count * 2.0 ** -(RECIPROCAL_BITS + 1)
+    rounding = 0.0 if count & (count - 1) == 0 else count * 2.0 ** -(reductions.RECIPROCAL_BITS + 1)
     return np.asarray(ULP + np.abs(exact) * rounding)
 
 
@@ -148,7 +117,7 @@ register(
     about="mean of each row",
     size=(1024, 256),
     inputs=uniform(-1e4, 1e4),
-    run=_reduce_mean,
+    run=call(reductions.reduce_mean, axis=-1),
     reference=lambda x, _: np.mean(x["x"], axis=-1),
     tolerance=Tolerance(_mean_error),
     variant="T3",
@@ -179,12 +148,6 @@ def _product_words(size: Shape, options: Options) -> int:
     return max(GROWTH * m * n, m * k, k * n)
 
 
-def _matmul(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.ring import arithmetic
-
-    return _truncated(party, arithmetic.matmul(party, x["x"], x["y"]))
-
-
 register(
     name="matmul",
     about="[m, k] @ [k, n], truncated; the size is m x k x n",
@@ -192,7 +155,7 @@ register(
     shapes=_factor_shapes,
     size_of=_product_size,
     inputs=_matrices,
-    run=_matmul,
+    run=call(arithmetic.matmul, "x", "y", truncated=True),
     reference=lambda x, _: x["x"] @ x["y"],
     tolerance=ulps(1),
     variant="dealer form, T3",
@@ -204,7 +167,7 @@ register(
 # ---- images
 
 
-def _kernels(multiplier: int | None) -> Any:
+def _kernels(multiplier: int | None) -> Callable[[Shape], dict[str, Shape]]:
     """Shapes of images and a 3x3 kernel: to as many channels, or depthwise."""
 
     def shapes(size: Shape) -> dict[str, Shape]:
@@ -214,7 +177,7 @@ def _kernels(multiplier: int | None) -> Any:
     return shapes
 
 
-def _images(shapes: Any) -> Any:
+def _images(shapes: Callable[[Shape], dict[str, Shape]]) -> Inputs:
     def inputs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
         found = shapes(size)
         return {"x": rng.uniform(-8, 8, found["x"]), "w": rng.uniform(-1, 1, found["w"])}
@@ -236,22 +199,11 @@ def _exact_depthwise(x: Arrays, options: Options) -> Array:
     return np.asarray(np.einsum("nhwcab,abc->nhwc", _patches(x["x"]), x["w"][..., 0]))
 
 
-def _conv2d(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.ring import conv
-
-    return _truncated(party, conv.conv2d(party, x["x"], x["w"], padding="SAME"))
+def _same(convolution: Callable[..., Shared]) -> Run:
+    return call(convolution, "x", "w", truncated=True, padding="SAME")
 
 
-def _depthwise(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.ring import conv
-
-    return _truncated(party, conv.depthwise_conv2d(party, x["x"], x["w"], padding="SAME"))
-
-
-def _conv2d_relu(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.nn import relu
-    from tfe_bench.protocols.ring import conv
-
+def _conv2d_relu(party: Party, x: Shares, options: Options) -> Shared:
     windows = conv.Windows.of("conv2d", 1, "SAME")
     small = relu.truncated_product(
         party,
@@ -264,8 +216,15 @@ def _conv2d_relu(party: Any, x: Shares, options: Options) -> Any:
 
 
 for _name, _about, _multiplier, _run, _exact, _variant in (
-    ("conv2d", "3x3 kernel, truncated", None, _conv2d, _exact_conv2d, "dealer form, T3"),
-    ("depthwise_conv2d", "3x3 kernels, truncated", 1, _depthwise, _exact_depthwise, "dealer form"),
+    ("conv2d", "3x3 kernel, truncated", None, _same(conv.conv2d), _exact_conv2d, "dealer form, T3"),
+    (
+        "depthwise_conv2d",
+        "3x3 kernels, truncated",
+        1,
+        _same(conv.depthwise_conv2d),
+        _exact_depthwise,
+        "dealer form",
+    ),
     (
         "conv2d_relu",
         "3x3 kernel, truncation and ReLU fused",
@@ -295,18 +254,12 @@ def _windows(x: Array) -> Array:
     return view[:, ::_POOL, ::_POOL]
 
 
-def _max_pool(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.nn.pool import max_pool2d
-
-    return max_pool2d(party, x["x"], _POOL, _POOL)
-
-
 register(
     name="max_pool",
     about="largest of each 2x2 window",
     size=(1, 56, 56, 64),
     inputs=uniform(-8000, 8000),
-    run=_max_pool,
+    run=call(pool.max_pool2d, ksize=_POOL, strides=_POOL),
     reference=lambda x, _: _windows(x["x"]).max(axis=(4, 5)),
     tolerance=None,
     variant="LUT-msb 31 bits, injection",
@@ -315,18 +268,12 @@ register(
 )
 
 
-def _avg_pool(party: Any, x: Shares, options: Options) -> Any:
-    from tfe_bench.protocols.ring.reductions import avg_pool
-
-    return avg_pool(party, x["x"], _POOL)
-
-
 register(
     name="avg_pool",
     about="mean of each 2x2 window",
     size=(1, 112, 112, 64),
     inputs=uniform(-1e4, 1e4),
-    run=_avg_pool,
+    run=call(reductions.avg_pool, ksize=_POOL),
     reference=lambda x, _: _windows(x["x"]).mean(axis=(4, 5)),
     tolerance=ulps(1),
     variant="T3",

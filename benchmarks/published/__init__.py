@@ -1,10 +1,7 @@
-"""Figures that others published, as data.
+"""Figures that others published, as data: figures.csv, each with the source that it was read in.
 
-tf_encrypted.csv
-    TF Encrypted's benchmark tables in two editions ("readme-0.9" is the README's of version 0.9),
-    with MP-SPDZ as they measured it beside it.
-other.csv
-    Further figures, each read in the source that its row names.
+Most are of TF Encrypted's benchmark tables, in two editions ("(README)" is that of version 0.9),
+with MP-SPDZ as they measured it beside it.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import importlib.resources
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 CAVEAT: Final = (
     "Published figures come from other hardware and other networks, and mostly from three hosts. "
@@ -24,11 +21,6 @@ TF_ENCRYPTED: Final = (
     "TF Encrypted's benchmark tables: three hosts of 4 cores (Xeon 8369B, 2.7 GHz), 40 Gbit/s and "
     "0.02 ms round trip (LAN), 352 Mbit/s and 40 ms round trip (WAN). MP-SPDZ "
     "beside it as they measured it."
-)
-
-_WORK = re.compile(
-    r"sort n=(?P<n>\d+)|max (?P<max>\d+x\d+)|(?P<model>\w+) one image"
-    r"|train (?P<train>[\w-]+) \(per batch of 128\)"
 )
 
 
@@ -75,61 +67,12 @@ def numbers(size: str) -> tuple[int, ...] | None:
 @cache
 def published() -> tuple[Figure, ...]:
     """All published figures."""
-    return tuple([*_tf_encrypted(), *(_figure(row, row["source"]) for row in _table("other"))])
+    text = importlib.resources.files(__name__).joinpath("figures.csv").read_text("utf-8")
+    return tuple(_figure(row) for row in csv.DictReader(text.splitlines()))
 
 
-def _table(name: str) -> list[dict[str, str]]:
-    text = importlib.resources.files(__name__).joinpath(f"{name}.csv").read_text("utf-8")
-    return list(csv.DictReader(text.splitlines()))
-
-
-def _figure(row: dict[str, str], source: str) -> Figure:
-    return Figure(
-        row["system"],
-        row["workload"],
-        row["size"],
-        row["optimizer"],
-        row["profile"],
-        float(row["seconds"]),
-        None,
-        row["setting"],
-        source,
-    )
-
-
-def _tf_encrypted() -> list[Figure]:
-    found = []
-    for row in _table("tf_encrypted"):
-        match = _WORK.fullmatch(row["work"])
-        assert match, row
-        workload, size = next(
-            (name, match[group])
-            for name, group in (
-                *(("sort", "n"), ("max", "max")),
-                *(("infer", "model"), ("train", "train")),
-            )
-            if match[group]
-        )
-        edition = " (README)" if row["edition"] == "readme-0.9" else ""
-        for profile in ("lan", "wan"):
-            if row[f"{profile}_s"]:
-                found.append(
-                    Figure(
-                        row["system"] + edition,
-                        workload,
-                        size,
-                        row["optimizer"],
-                        profile,
-                        float(row[f"{profile}_s"]),
-                        float(row["build_graph_s"]) if row["build_graph_s"] else None,
-                        "3 hosts of 4 cores, "
-                        + (
-                            "40 Gbit/s, 0.02 ms round trip"
-                            if profile == "lan"
-                            else "352 Mbit/s, 40 ms round trip"
-                        ),
-                        "TF Encrypted's README" if edition else "TF Encrypted's published table",
-                        float(row["accuracy_percent"]) if row["accuracy_percent"] else None,
-                    )
-                )
-    return found
+def _figure(row: dict[str, str]) -> Figure:
+    given: dict[str, Any] = {**row, "seconds": float(row["seconds"])}
+    for name in ("build_seconds", "accuracy"):
+        given[name] = float(row[name]) if row[name] else None
+    return Figure(**given)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
-from tfe_bench.benchmarks.report import page, plots
+from tfe_bench import atomic
+from tfe_bench.benchmarks.report import html, page, plots
 from tfe_bench.benchmarks.report.reading import Reading
-from tfe_bench.errors import DataError, UsageError
+from tfe_bench.errors import UsageError
 
 
 def check_output(path: Path) -> None:
@@ -20,12 +19,7 @@ def check_output(path: Path) -> None:
     """
     if path.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--output is an .html file. Received: {str(path)!r}.")
-    folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-        raise DataError(
-            f"The page cannot be written to {str(path)!r}. Received: a folder, or a missing or "
-            "read-only folder. Choose another --output."
-        )
+    atomic.check(path, "--output", "The page")
 
 
 def write(reading: Reading, path: Path) -> list[Path]:
@@ -42,29 +36,18 @@ def write(reading: Reading, path: Path) -> list[Path]:
     """
     check_output(path)
     pictures = plots.draw(reading.records)
-    text = page.render(reading, pictures)
+    text = html.render(page.make(reading, pictures))
     written = [path]
-    try:
-        for name in ("time", "network", "bytes", "memory", "learning"):
-            beside = path.with_name(f"{path.stem}-{name}.png")
-            if name in pictures:
-                _replace(beside, pictures[name].light)
-                written.append(beside)
-            else:
-                beside.unlink(missing_ok=True)
-        _replace(path, text.encode())
-    except OSError as error:
-        raise DataError(f"Cannot write the report to {str(path)!r}: {error.strerror}.") from error
+    for name in plots.NAMES:
+        beside = path.with_name(f"{path.stem}-{name}.png")
+        if name in pictures:
+            _replace(beside, pictures[name].light)
+            written.append(beside)
+        else:
+            beside.unlink(missing_ok=True)
+    _replace(path, text.encode())
     return written
 
 
 def _replace(path: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.absolute().parent)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(content)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    atomic.write(path, lambda out: out.write(content), 0o644)

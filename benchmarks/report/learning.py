@@ -10,10 +10,11 @@ from tfe_bench.benchmarks import published
 from tfe_bench.benchmarks.published import Figure
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.report.beside import latest
+from tfe_bench.benchmarks.report.drawing import BLUE, GREEN, RED, Theme
 from tfe_bench.benchmarks.table import clean
 
 PUBLISHED_EPOCHS = 5
-COLOURS = {"sgd": "#0072B2", "amsgrad": "#D55E00", "adam": "#009E73"}
+COLOURS = {"sgd": BLUE, "amsgrad": RED, "adam": GREEN}
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +104,7 @@ def _curve(record: Record) -> Curve | None:
 
 
 def draw(
-    found: Sequence[Curve], theme: Any, axes: Sequence[Any], legend: Callable[[Any], None]
+    found: Sequence[Curve], theme: Theme, axes: Sequence[Any], legend: Callable[[Any], None]
 ) -> None:
     """One panel for each model and data set: lines are private, crosses plaintext."""
     panels = list(dict.fromkeys((c.model, c.dataset) for c in found))

@@ -5,20 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.report.beside import profile_of
-
-# One-way delay in seconds, and bits per second that a host sends at most.
-FIGURES: Final = {
-    "lan": (1e-5, 40e9),
-    "wan": (20e-3, 352e6),
-    "net0": (0.0, 100e9),
-    "net1": (1e-3, 1e9),
-    "net2": (10e-3, 100e6),
-    "net3": (100e-3, 10e6),
-}
+from tfe_bench.cluster.profiles import PROFILES
 
 
 @dataclass(frozen=True)
@@ -43,15 +34,14 @@ class Share:
 
 def share(record: Record) -> Share | None:
     """The network's share, None where the network's figures or the rounds are not known."""
-    figures = FIGURES.get(profile_of(record))
-    if figures is None or record.rounds_ahead is None:
+    profile = PROFILES.get(profile_of(record))
+    if profile is None or not profile.shaped or record.rounds_ahead is None:
         return None
-    delay, rate = figures
-    measured = _measured_delay(getattr(record, "links", None))
+    measured = _measured_delay(record.links)
     sent = max(record.bytes_sent) if record.bytes_sent is not None else 0
     return Share(
-        record.rounds_ahead * (delay if measured is None else measured),
-        8 * sent / rate,
+        record.rounds_ahead * (profile.delay if measured is None else measured),
+        8 * sent / profile.bits_per_second,
         measured is not None,
     )
 
@@ -70,9 +60,8 @@ def _measured_delay(links: Any) -> float | None:
 
 def predicted(record: Record) -> float | None:
     """The predicted time in seconds, where the record has one."""
-    value = getattr(record, "predicted_seconds", None)
-    if isinstance(value, Mapping):
-        value = value.get("total")
+    found = (record.prediction or {}).get("seconds")
+    value = found.get(profile_of(record)) if isinstance(found, Mapping) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) and value > 0 else None
+    return float(value) if value > 0 else None

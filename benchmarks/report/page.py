@@ -1,18 +1,17 @@
-"""The report's page: what it says, section by section."""
+"""The page of records: what it says, section by section."""
 
 # ruff: noqa: RUF001 (a page is typeset with the signs that belong there)
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from tfe_bench import __version__
-from tfe_bench.benchmarks import judged, published
-from tfe_bench.benchmarks.published import Figure
+from tfe_bench.benchmarks import published
+from tfe_bench.benchmarks.published import Figure as Published
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.benchmarks.report import learning, network
+from tfe_bench.benchmarks.report import cells, learning, network
 from tfe_bench.benchmarks.report.beside import (
     best_pair,
     extents,
@@ -22,58 +21,44 @@ from tfe_bench.benchmarks.report.beside import (
     profile_of,
     size_of,
 )
-from tfe_bench.benchmarks.report.markup import (
+from tfe_bench.benchmarks.report.drawing import Picture
+from tfe_bench.benchmarks.report.html import text
+from tfe_bench.benchmarks.report.parts import (
     NOTHING,
     Cell,
+    Figure,
+    Items,
     Number,
+    Page,
+    Part,
     Raw,
-    document,
-    picture,
-    table,
-    text,
+    Section,
+    Table,
 )
-from tfe_bench.benchmarks.report.plots import MOST_ROWS, Picture
+from tfe_bench.benchmarks.report.plots import MOST_ROWS
 from tfe_bench.benchmarks.report.reading import Reading
-from tfe_bench.benchmarks.table import human_bytes, human_seconds, three_digits
+from tfe_bench.benchmarks.table import human_seconds, three_digits
 
 _TILES = 6
-SECTIONS = {
-    "headline": "Headline figures",
-    "published": "Beside published figures",
-    "time": "Time against n",
-    "network": "Rounds and latency",
-    "bytes": "Bytes",
-    "memory": "Memory",
-    "learning": "Training",
-    "records": "All records",
-    "notes": "How to read this",
-}
+Pictures = Mapping[str, Picture]
 
 
-def render(reading: Reading, pictures: Mapping[str, Picture]) -> str:
-    """Returns the page of some records."""
-    records = reading.records
-    newest = latest(records)
-    bodies = {
-        "headline": _headline(newest),
-        "published": _published(newest),
-        "time": _time(pictures),
-        "network": _network(newest, pictures),
-        "bytes": _bytes(newest, pictures),
-        "memory": _memory(newest, pictures),
-        "learning": _learning(newest, pictures),
-        "records": _records(records),
-        "notes": _notes(reading),
-    }
-    links = "".join(f'<a href="#{key}">{text(title)}</a>' for key, title in SECTIONS.items())
-    sections = "\n".join(
-        f'<section id="{key}">\n<h2>{text(SECTIONS[key])}</h2>\n{body}\n</section>'
-        for key, body in bodies.items()
-    )
-    title = "tfe_bench: measurements"
-    head = f"<header>\n<h1>{title}</h1>\n{_lede(records)}\n<nav>{links}</nav>\n</header>"
-    foot = f"<footer>Made by tfe_bench {text(__version__)} from {_files(reading)}.</footer>"
-    return document(title, f"{head}\n<main>\n{sections}\n</main>\n{foot}")
+def make(reading: Reading, pictures: Pictures) -> Page:
+    """The page of some records."""
+    newest = latest(reading.records)
+    sections = [
+        Section("headline", "Headline figures", _headline(newest)),
+        Section("published", "Beside published figures", _published(newest)),
+        Section("time", "Time against n", _time(pictures)),
+        Section("network", "Rounds and latency", _network(newest, pictures)),
+        Section("bytes", "Bytes", _bytes(newest, pictures)),
+        Section("memory", "Memory", _memory(newest, pictures)),
+        Section("learning", "Training", _learning(newest, pictures)),
+        Section("records", "All records", _records(reading.records)),
+        Section("notes", "How to read this", [Items(_notes(reading))]),
+    ]
+    foot = Raw(f"Made by tfe_bench {text(__version__)} from {_files(reading)}.")
+    return Page("tfe_bench: measurements", _lede(reading.records), sections, foot)
 
 
 def _files(reading: Reading) -> str:
@@ -82,92 +67,32 @@ def _files(reading: Reading) -> str:
     return ", ".join(f"<code>{text(name)}</code>" for name in names[:6]) + more
 
 
-def _lede(records: Sequence[Record]) -> str:
+def _lede(records: Sequence[Record]) -> list[Part]:
     first, last = min(r.time for r in records)[:10], max(r.time for r in records)[:10]
     when = f"on {first}" if first == last else f"from {first} to {last}"
-    machines = list(dict.fromkeys(_machine(r) for r in records))
+    machines = list(dict.fromkeys(map(cells.machine, records)))
     where = machines[0] if len(machines) == 1 else f"{len(machines)} machines"
     wrong = [r for r in records if r.correct is False]
     unchecked = sum(r.correct is None for r in records)
     words = (
         "Secure three-party computation over replicated shares, one semi-honest corruption. "
-        f"{_counted(len(records), 'measurement')} {when}, on {where}."
+        f"{cells.counted(len(records), 'measurement')} {when}, on {where}."
     )
     if not wrong:
         words += " Every result that was checked agrees with the plaintext."
     if unchecked:
-        words += f" {_counted(unchecked, 'result')} not checked."
-    said = f'<p class="lede">{text(words)}</p>'
-    if wrong:
-        names = ", ".join(dict.fromkeys(f"{r.workload} {size_of(r)}" for r in wrong))
-        said += (
-            f'<p class="warn"><span class="bad">Wrong results:</span> {len(wrong)} of '
-            f"{len(records)} ({text(names)}). They are listed below and compared with nothing.</p>"
-        )
-    return said
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-# ---- cells
-
-
-def _size(record: Record) -> str:
-    of = extents(record)
-    return " × ".join(f"{n:,}" for n in of) if of else size_of(record) or "–"
-
-
-def _seconds(value: float | None, after: str = "") -> Number:
-    if value is None:
-        return NOTHING
-    return Number(value, three_digits(value) if value >= 1e-3 else f"{value:.5f}", after)
-
-
-def _ratio(value: float | None) -> Cell:
-    if value is None:
-        return NOTHING
-    return Number(value, three_digits(value), "×")
-
-
-def _whole(value: int | None) -> Number:
-    return NOTHING if value is None else Number(value, f"{value:,}")
-
-
-def _megabytes(value: float | None) -> Number:
-    return NOTHING if value is None else Number(value, three_digits(value / 1e6))
-
-
-def _network_cell(record: Record) -> Raw:
-    marks = [] if record.profile_emulation is None else [record.profile_emulation]
-    if not record.tls:
-        marks.append("no TLS")
-    labels = "".join(f' <span class="mark">{text(m)}</span>' for m in marks)
-    return Raw(text(record.profile) + labels)
-
-
-def _machine(record: Record) -> str:
-    of = record.machine
-    memory = human_bytes(of.memory_bytes)
-    return f"{of.cpu}, {_counted(of.cores, 'core')}, {memory}, {of.kernel}"
-
-
-def _code(record: Record) -> str:
-    sha, mark, dirty = (record.commit or "").partition("+")
-    commit = f" at {sha[:12]}{mark}{dirty}" if sha else ""
-    others = ", ".join(
-        f"{name} {version or '–'}"
-        for name, version in record.versions.items()
-        if name != "tfe_bench"
+        words += f" {cells.counted(unchecked, 'result')} not checked."
+    if not wrong:
+        return [words]
+    names = ", ".join(dict.fromkeys(f"{r.workload} {size_of(r)}" for r in wrong))
+    said = (
+        f'<p class="warn"><span class="bad">Wrong results:</span> {len(wrong)} of '
+        f"{len(records)} ({text(names)}). They are listed below and compared with nothing.</p>"
     )
-    return f"tfe_bench {record.versions['tfe_bench']}{commit}; {others}"
+    return [words, Raw(said)]
 
 
-# ---- sections
-
-
-def _headline(newest: Sequence[Record]) -> str:
+def _headline(newest: Sequence[Record]) -> list[Part]:
     largest: dict[tuple[str, str], Record] = {}
     for record in newest:
         key = (record.workload, profile_of(record))
@@ -175,11 +100,14 @@ def _headline(newest: Sequence[Record]) -> str:
             largest[key] = record
     ranked = sorted(largest.values(), key=lambda r: best_pair(r) is None)  # else as they come
     tiles = "\n".join(_tile(record) for record in ranked[:_TILES])
-    return (
-        f'<div class="tiles">\n{tiles}\n</div>\n<p class="say">Median run time of the largest size '
-        "of each workload and network; building the graph and starting the workers not counted. "
-        f"{text(published.CAVEAT)}</p>"
+    said = (
+        "Median run time of the largest size of each workload and network; building the graph and "
+        f"starting the workers not counted. {published.CAVEAT}"
     )
+    return [
+        Raw(f'<div class="tiles">\n{tiles}\n</div>'),
+        Raw(f'<p class="say">{text(said)}</p>'),
+    ]
 
 
 def _tile(record: Record) -> str:
@@ -197,14 +125,14 @@ def _tile(record: Record) -> str:
         if not pair.exact:
             theirs += f", n = {(pair.figure.elements or (0,))[0]:,}"
         below = f"<b>{text(words)}</b> {text(pair.figure.system)} published ({text(theirs)})"
-    what = f"{text(record.workload)} {text(_size(record))}, {_network_cell(record).html}"
+    what = f"{text(record.workload)} {text(cells.size(record))}, {cells.network(record).html}"
     return (
         f'<div class="tile"><h3>{what}</h3><div class="big">{text(number)}'
         f"<small>{text(unit)}</small></div><p>{below}</p></div>"
     )
 
 
-def _published(newest: Sequence[Record]) -> str:
+def _published(newest: Sequence[Record]) -> list[Part]:
     rows: list[list[Cell]] = []
     found = [(record, pairs(record)) for record in newest]
     legend = _legend((_source(p.figure) for _, of in found for p in of), "S")
@@ -216,20 +144,20 @@ def _published(newest: Sequence[Record]) -> str:
             rows.append(
                 [
                     record.workload,
-                    Number((extents(record) or (0,))[0], _size(record)),
-                    _network_cell(record),
-                    _seconds(record.seconds.median),
-                    _seconds(theirs.seconds),
-                    _ratio(pair.ratio),
+                    Number((extents(record) or (0,))[0], cells.size(record)),
+                    cells.network(record),
+                    cells.seconds(record.seconds.median),
+                    cells.seconds(theirs.seconds),
+                    cells.ratio(pair.ratio),
                     f"{theirs.system} [{legend[_source(theirs)]}]",
                     size if pair.exact else f"{size} (near)",
                     theirs.profile.upper() if theirs.profile != "local" else "one host",
-                    _seconds(record.build_seconds),
-                    _seconds(theirs.build_seconds),
+                    cells.seconds(record.build_seconds),
+                    cells.seconds(theirs.build_seconds),
                 ]
             )
     if not rows:
-        return "<p>No record is of work that a published figure is known of.</p>"
+        return ["No record is of work that a published figure is known of."]
     head = [
         *("workload", "n", "network", "ours, s", "theirs, s", "theirs / ours", "system"),
         *("their n", "their network", "graph, ours", "graph, theirs"),
@@ -240,23 +168,19 @@ def _published(newest: Sequence[Record]) -> str:
         "stands beside published LANs. “graph” is building the graph, in seconds apart "
         "from the run. Sources:"
     )
-    return table(head, rows, caption) + _listed(legend)
+    return [Table(head, rows, caption), Items([*legend], [*legend.values()])]
 
 
-def _source(figure: Figure) -> str:
+def _source(figure: Published) -> str:
     return f"{figure.system}: {figure.setting}; {figure.source}"
 
 
-def _listed(legend: Mapping[str, str]) -> str:
-    items = "".join(f"<li><b>{key}</b> {text(words)}</li>" for words, key in legend.items())
-    return f'<ul class="legend">{items}</ul>'
-
-
-def _time(pictures: Mapping[str, Picture]) -> str:
+def _time(pictures: Pictures) -> list[Part]:
     if "time" not in pictures:
-        return "<p>No records of several sizes, or of work that is published.</p>"
-    return picture(
-        pictures["time"],
+        return ["No records of several sizes, or of work that is published."]
+    return _drawn(
+        pictures,
+        "time",
         "run time against n on logarithmic scales, ours and published",
         "Run time against n, both axes logarithmic. Filled circles are our medians, their bars the "
         "fastest and slowest run; open marks are published figures, measured on other hardware. "
@@ -264,7 +188,12 @@ def _time(pictures: Mapping[str, Picture]) -> str:
     )
 
 
-def _network(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
+def _drawn(pictures: Pictures, name: str, words: str, caption: str) -> list[Part]:
+    """The picture of a name, where there is one."""
+    return [Figure(pictures[name], words, caption)] if name in pictures else []
+
+
+def _network(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
     rows: list[list[Cell]] = []
     for record in newest:
         of = network.share(record)
@@ -274,22 +203,24 @@ def _network(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
         measured = record.seconds.median
         rows.append(
             [
-                f"{record.workload} {_size(record)}",
-                _network_cell(record),
-                _whole(record.rounds_ahead),
-                _seconds(of.latency),
-                _seconds(of.transfer),
-                _seconds(measured),
-                _ratio(measured / of.floor if of.floor > 0 else None),
-                _seconds(forecast),
-                _ratio(measured / forecast if forecast else None),
+                f"{record.workload} {cells.size(record)}",
+                cells.network(record),
+                cells.whole(record.rounds_ahead),
+                cells.seconds(of.latency),
+                cells.seconds(of.transfer),
+                cells.seconds(measured),
+                cells.ratio(measured / of.floor if of.floor > 0 else None),
+                cells.seconds(forecast),
+                cells.ratio(measured / forecast if forecast else None),
             ]
         )
     if not rows:
-        return (
-            "<p>All records are of this machine's loopback: there is no latency that rounds could "
-            "cost. Measure with <code>--profile wan</code> to see their share.</p>"
-        )
+        return [
+            Raw(
+                "<p>All records are of this machine's loopback: there is no latency that rounds "
+                "could cost. Measure with <code>--profile wan</code> to see their share.</p>"
+            )
+        ]
     head = [
         *("work", "network", "rounds", "rounds × latency, s", "bytes / rate, s", "measured, s"),
         *("measured / floor", "predicted, s", "measured / predicted"),
@@ -300,40 +231,35 @@ def _network(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
         "dealer's material already there; the latency is the one measured on the links where the "
         "record has it, else the profile's; bytes are those of the party that sends most."
     )
-    drawn = (
-        picture(
-            pictures["network"],
-            "measured time against rounds times latency",
-            "Measured time against rounds × latency, both axes logarithmic. On the line the "
-            "network's latency is all there is; the height above it is computing and transfer.",
-        )
-        if "network" in pictures
-        else ""
+    drawn = _drawn(
+        pictures,
+        "network",
+        "measured time against rounds times latency",
+        "Measured time against rounds × latency, both axes logarithmic. On the line the "
+        "network's latency is all there is; the height above it is computing and transfer.",
     )
-    return drawn + table(head, rows, caption)
+    return [*drawn, Table(head, rows, caption)]
 
 
-def _bytes(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
+def _bytes(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
     rows: dict[str, list[Cell]] = {}
     for record in newest:
         if record.bytes_sent is None:
             continue
         total, of = sum(record.bytes_sent), extents(record)
-        count = 1
-        for n in of or (0,):
-            count *= n
+        count = math.prod(of or (0,))
         framed = record.frame_bytes
-        rows[f"{record.workload} {_size(record)} {record.protocol}"] = [
-            f"{record.workload} {_size(record)}",
-            *(_megabytes(v) for v in record.bytes_sent),
-            _megabytes(total),
-            _seconds(total / count if count else None),
-            _seconds(100 * (sum(framed) - total) / total if framed and total else None, " %"),
-            _whole(record.rounds),
-            _whole(record.rounds_ahead),
+        rows[f"{record.workload} {cells.size(record)} {record.protocol}"] = [
+            f"{record.workload} {cells.size(record)}",
+            *(cells.megabytes(v) for v in record.bytes_sent),
+            cells.megabytes(total),
+            cells.seconds(total / count if count else None),
+            cells.seconds(100 * (sum(framed) - total) / total if framed and total else None, " %"),
+            cells.whole(record.rounds),
+            cells.whole(record.rounds_ahead),
         ]
     if not rows:
-        return "<p>No record counts bytes.</p>"
+        return ["No record counts bytes."]
     head = [
         *("work", "party 0, MB", "party 1, MB", "party 2, MB", "all, MB"),
         *("bytes per element", "headers", "rounds, cold", "rounds, run-ahead"),
@@ -342,48 +268,46 @@ def _bytes(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
         "Payload that each party sent in one run, counted at the channel; elements are those of "
         "the input. “headers” is what messages add to it. They are the same on every network."
     )
-    drawn = ""
-    if "bytes" in pictures:
-        drawn = picture(
-            pictures["bytes"],
-            "bytes sent by each party",
-            "Bytes that each party sent in one run, logarithmic: marks far apart mean that the "
-            f"load is uneven.{_first_rows(rows)}",
-        )
-    return drawn + table(head, list(rows.values()), caption)
+    drawn = _drawn(
+        pictures,
+        "bytes",
+        "bytes sent by each party",
+        "Bytes that each party sent in one run, logarithmic: marks far apart mean that the "
+        f"load is uneven.{_first_rows(len(rows))}",
+    )
+    return [*drawn, Table(head, list(rows.values()), caption)]
 
 
-def _first_rows(rows: Mapping[str, Any]) -> str:
-    return f" The first {MOST_ROWS} of the table below." if len(rows) > MOST_ROWS else ""
+def _first_rows(count: int) -> str:
+    return f" The first {MOST_ROWS} of the table below." if count > MOST_ROWS else ""
 
 
-def _memory(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
+def _memory(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
     rows: list[list[Cell]] = [
         [
-            f"{r.workload} {_size(r)}",
-            _network_cell(r),
-            *(_megabytes(v) for v in r.peak_memory),
-            _megabytes(max(r.idle_memory) if r.idle_memory else None),
+            f"{r.workload} {cells.size(r)}",
+            cells.network(r),
+            *(cells.megabytes(v) for v in r.peak_memory),
+            cells.megabytes(max(r.idle_memory) if r.idle_memory else None),
         ]
         for r in newest
         if r.peak_memory is not None
     ]
     if not rows:
-        return "<p>No record has memory.</p>"
+        return ["No record has memory."]
     head = ["work", "network", "party 0, MB", "party 1, MB", "party 2, MB", "idle worker, MB"]
     caption = (
         "The most that each worker held during the runs, above what an idle worker holds (last "
         "column, mostly TensorFlow itself)."
     )
-    drawn = ""
-    if "memory" in pictures:
-        drawn = picture(
-            pictures["memory"],
-            "growth of each worker's memory",
-            "Growth of each worker's memory above an idle one, logarithmic."
-            + _first_rows(dict.fromkeys(str(r[0]) for r in rows)),
-        )
-    return drawn + table(head, rows, caption)
+    drawn = _drawn(
+        pictures,
+        "memory",
+        "growth of each worker's memory",
+        "Growth of each worker's memory above an idle one, logarithmic."
+        + _first_rows(len({str(row[0]) for row in rows})),
+    )
+    return [*drawn, Table(head, rows, caption)]
 
 
 def learning_rows(newest: Sequence[Record]) -> list[list[Cell]]:
@@ -398,25 +322,27 @@ def learning_rows(newest: Sequence[Record]) -> list[list[Cell]]:
                 curve.model,
                 curve.dataset,
                 curve.optimizer,
-                _network_cell(curve.record),
-                _seconds(curve.record.seconds.median),
+                cells.network(curve.record),
+                cells.seconds(curve.record.seconds.median),
                 Number(curve.epochs[-1], f"{curve.epochs[-1]:g}"),
-                _percent(100 * curve.private[-1]),
-                _percent(None if plain is None else 100 * plain),
+                cells.percent(100 * curve.private[-1]),
+                cells.percent(None if plain is None else 100 * plain),
                 NOTHING if gap is None else Number(gap, f"{gap:+.2f}"),
-                _percent(None if theirs is None else theirs.accuracy),
+                cells.percent(None if theirs is None else theirs.accuracy),
             ]
         )
     return rows
 
 
-def _learning(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
+def _learning(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
     rows = learning_rows(newest)
     if not rows:
-        return (
-            "<p>No record is of a training of an epoch or more. "
-            "<code>python -m tfe_bench train logistic --discard</code> makes one.</p>"
-        )
+        return [
+            Raw(
+                "<p>No record is of a training of an epoch or more. "
+                "<code>python -m tfe_bench train logistic --discard</code> makes one.</p>"
+            )
+        ]
     head = [
         *("model", "data", "optimizer", "network", "per batch, s", "epochs", "private, %"),
         *("plaintext, %", "difference", "tf-encrypted, %"),
@@ -427,40 +353,38 @@ def _learning(newest: Sequence[Record], pictures: Mapping[str, Picture]) -> str:
         "as TF Encrypted published it after 5 epochs. Some of the published figures lie slightly "
         "above what plaintext reaches with these settings."
     )
-    drawn = ""
-    if "learning" in pictures:
-        drawn = picture(
-            pictures["learning"],
-            "right answers by epochs, private and in plaintext",
-            "Right answers by epochs. Lines with circles are private, dashed ones with crosses the "
-            "same training in plaintext; diamonds are TF Encrypted's published figures.",
-        )
-    return drawn + table(head, rows, caption)
+    drawn = _drawn(
+        pictures,
+        "learning",
+        "right answers by epochs, private and in plaintext",
+        "Right answers by epochs. Lines with circles are private, dashed ones with crosses the "
+        "same training in plaintext; diamonds are TF Encrypted's published figures.",
+    )
+    return [*drawn, Table(head, rows, caption)]
 
 
-def _percent(value: float | None) -> Number:
-    return NOTHING if value is None else Number(value, f"{value:.2f}")
-
-
-def _records(records: Sequence[Record]) -> str:
-    machines, codes = _legend(map(_machine, records), "M"), _legend(map(_code, records), "C")
+def _records(records: Sequence[Record]) -> list[Part]:
+    machines, codes = (
+        _legend(map(cells.machine, records), "M"),
+        _legend(map(cells.code, records), "C"),
+    )
     rows: list[list[Cell]] = [
         [
             record.workload,
-            Number((extents(record) or (0,))[0], _size(record)),
-            _network_cell(record),
-            _seconds(record.seconds.median),
-            _seconds(record.seconds.min),
-            _seconds(record.seconds.max),
-            _whole(record.repeats),
-            _seconds(record.build_seconds),
-            _seconds(_cpu(record)),
-            _correct(record),
+            Number((extents(record) or (0,))[0], cells.size(record)),
+            cells.network(record),
+            cells.seconds(record.seconds.median),
+            cells.seconds(record.seconds.min),
+            cells.seconds(record.seconds.max),
+            cells.whole(record.repeats),
+            cells.seconds(record.build_seconds),
+            cells.seconds(sum(record.cpu_seconds) if record.cpu_seconds else None),
+            cells.correct(record),
             f"{record.protocol}, 2^{record.ring}, {record.fractional_bits} bits",
-            f"{machines[_machine(record)]} {codes[_code(record)]}",
+            f"{machines[cells.machine(record)]} {codes[cells.code(record)]}",
             record.cluster,
             record.time[:16].replace("T", " "),
-            _parameters(record),
+            cells.parameters(record),
         ]
         for record in sorted(records, key=order)
     ]
@@ -483,39 +407,15 @@ def _records(records: Sequence[Record]) -> str:
         "names the profile, and how it was made; “CPU” is all three workers' together; “on” names "
         "machine and code:"
     )
-    legend = "".join(
-        f"<li><b>{key}</b> {text(words)}</li>" for words, key in [*machines.items(), *codes.items()]
-    )
-    return f"{table(head, rows, caption)}\n<ul>{legend}</ul>"
+    legend = Items([*machines, *codes], [*machines.values(), *codes.values()])
+    return [Table(head, rows, caption), legend]
 
 
 def _legend(words: Iterable[str], letter: str) -> dict[str, str]:
     return {w: f"{letter}{i}" for i, w in enumerate(dict.fromkeys(words), 1)}
 
 
-def _cpu(record: Record) -> float | None:
-    """CPU seconds of all workers together, where the record has them."""
-    value = getattr(record, "cpu_seconds", None)
-    if isinstance(value, list | tuple) and all(isinstance(v, int | float) for v in value):
-        return float(sum(value))
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _correct(record: Record) -> Raw:
-    if record.correct is None:
-        return Raw("not checked")
-    word = '<span class="good">yes</span>' if record.correct else '<span class="bad">NO</span>'
-    error = judged.said(record, 2) if record.max_error else None
-    return Raw(word + (f" ± {error}" if error else ""))
-
-
-def _parameters(record: Record) -> str:
-    return ", ".join(
-        f"{k} {v if isinstance(v, str) else json.dumps(v)}" for k, v in record.parameters.items()
-    )
-
-
-def _notes(reading: Reading) -> str:
+def _notes(reading: Reading) -> list[str]:
     records = reading.records
     said = [
         published.CAVEAT,
@@ -545,5 +445,4 @@ def _notes(reading: Reading) -> str:
         said.append("Some records are without TLS; they are marked.")
     if any((r.commit or "").endswith("+dirty") for r in records):
         said.append("Commits with “+dirty” had changes that were not committed.")
-    said += reading.notes
-    return "<ul>" + "".join(f"<li>{text(words)}</li>" for words in said) + "</ul>"
+    return [*said, *reading.notes]

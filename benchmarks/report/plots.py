@@ -1,16 +1,11 @@
-"""The report's pictures, each for a light and a dark page and for a wide and a narrow one.
-
-A narrow picture has its panels one below the other, and legends below them: shrunk to a
-telephone's width the wide one would be unreadable.  matplotlib is imported to draw.
-"""
+"""The pictures of records: time against n, the network's share, each party's bytes and memory."""
 
 from __future__ import annotations
 
-import io
+import functools
 import math
 import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tfe_bench.benchmarks import published
@@ -18,61 +13,42 @@ from tfe_bench.benchmarks.published import Figure
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.report import learning, network
 from tfe_bench.benchmarks.report.beside import extents, latest, profile_of, size_of
+from tfe_bench.benchmarks.report.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    NARROW,
+    ORANGE,
+    PINK,
+    RED,
+    SKY,
+    Picture,
+    Theme,
+    canvas,
+    legend,
+    pictures,
+    plain_ticks,
+    raised,
+)
 from tfe_bench.benchmarks.table import clean, human_bytes
-from tfe_bench.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
+NAMES: Final = ("time", "network", "bytes", "memory", "learning")
 MOST_ROWS: Final = 24
 _MOST_WORKLOADS: Final = 6
-_DPI: Final = 132
-_NARROW: Final = 3.9  # inches: 374 CSS pixels
-_NARROW_LABEL: Final = 44  # characters of a legend's line there
-# Okabe and Ito's colours: told apart by everybody.
 _OURS: Final = {
-    "local": "#0072B2",
-    "lan": "#009E73",
-    "wan": "#D55E00",
-    "net0": "#56B4E9",
-    "net1": "#E69F00",
-    "net2": "#CC79A7",
-    "net3": "#999999",
+    "local": BLUE,
+    "lan": GREEN,
+    "wan": RED,
+    "net0": SKY,
+    "net1": ORANGE,
+    "net2": PINK,
+    "net3": GREY,
 }
 _MARKERS: Final = "sDv^<>PX*h"
-_PARTIES: Final = ("#0072B2", "#E69F00", "#009E73")
-
-
-@dataclass(frozen=True)
-class Theme:
-    """Colours of lines and words on a page."""
-
-    ink: str
-    faint: str
-    paper: str
-
-
-LIGHT: Final = Theme("#1d232b", "#8b95a1", "#ffffff")
-DARK: Final = Theme("#e6e9ed", "#7d8894", "#15191e")
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture as PNG files.
-
-    Attributes:
-        name: "time", "network", "bytes", "memory" or "learning".
-        light: for a white page, and as a file of its own.
-        dark: the same for a dark page.
-        width: on the page, in CSS pixels.
-        narrow: the same for a narrow page; None in there.
-    """
-
-    name: str
-    light: bytes
-    dark: bytes
-    width: int
-    narrow: Picture | None = None
+_PARTIES: Final = (BLUE, ORANGE, GREEN)
 
 
 def draw(records: Sequence[Record]) -> dict[str, Picture]:
@@ -81,86 +57,9 @@ def draw(records: Sequence[Record]) -> dict[str, Picture]:
     Raises:
         ConfigError: matplotlib is not installed.
     """
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            "The report's pictures need matplotlib, which cannot be imported. Install it: "
-            "pip install 'matplotlib>=3.8'."
-        ) from error
     newest = latest(records)
-    makers: dict[str, Callable[[list[Record], Theme, bool], Drawing | None]] = {
-        "time": _time,
-        "network": _network,
-        "bytes": _bytes,
-        "memory": _memory,
-        "learning": _learning,
-    }
-    found = {}
-    for name, make in makers.items():
-        if (wide := _picture(name, make, newest, False)) is not None:
-            found[name] = replace(wide, narrow=_picture(name, make, newest, True))
-    return found
-
-
-def _picture(name: str, make: Any, records: list[Record], narrow: bool) -> Picture | None:
-    light, dark = (_png(make, records, theme, narrow) for theme in (LIGHT, DARK))
-    return None if light is None or dark is None else Picture(name, light[0], dark[0], light[1])
-
-
-def _png(make: Any, records: list[Record], theme: Theme, narrow: bool) -> tuple[bytes, int] | None:
-    import matplotlib
-
-    with matplotlib.rc_context(_style(theme)):
-        drawing = make(records, theme, narrow)
-        if drawing is None:
-            return None
-        out = io.BytesIO()
-        drawing.savefig(out, format="png", dpi=_DPI)
-        return out.getvalue(), round(drawing.get_figwidth() * 96)
-
-
-def _style(theme: Theme) -> Any:
-    return {
-        "font.size": 9.5,
-        "text.color": theme.ink,
-        "axes.labelcolor": theme.ink,
-        "axes.edgecolor": theme.faint,
-        "axes.facecolor": theme.paper,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.axisbelow": True,
-        "figure.facecolor": theme.paper,
-        "grid.color": theme.faint,
-        "grid.alpha": 0.22,
-        "grid.linewidth": 0.7,
-        "legend.frameon": False,
-        "legend.fontsize": 8.5,
-        "xtick.color": theme.ink,
-        "ytick.color": theme.ink,
-        "text.parse_math": False,  # a record's words are no formulas
-        "svg.fonttype": "none",
-    }
-
-
-def _drawing(width: float, height: float) -> Drawing:
-    from matplotlib.figure import Figure as New
-
-    new: Any = New  # its arguments have no types
-    drawing: Drawing = new(figsize=(width, height), layout="constrained")
-    engine: Any = drawing.get_layout_engine()
-    engine.set(h_pad=0.1)  # inches between panels
-    return drawing
-
-
-def _legend(axes: Any, narrow: bool, **place: Any) -> None:
-    """Where there is room: inside the axes, or of a narrow picture below them."""
-    if not narrow:
-        axes.legend(**place)
-        return
-    lines, labels = axes.get_legend_handles_labels()
-    wrapped = [textwrap.fill(label, _NARROW_LABEL) for label in labels]
-    axes.legend(lines, wrapped, loc="upper left", bbox_to_anchor=(-0.02, -0.2))
+    makers = dict(zip(NAMES, (_time, _network, _bytes, _memory, _learning), strict=True))
+    return pictures({name: functools.partial(make, newest) for name, make in makers.items()})
 
 
 def _colour(profile: str) -> str:
@@ -221,10 +120,10 @@ def _time(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
         # A legend's lines add to what the axes need.
         lines = [len(series[w, c]) + len(_systems(theirs[w], c)) for w, c in panels]
         heights = [3.1 + 0.22 * count for count in lines]
-        drawing = _drawing(_NARROW, sum(heights))
+        drawing = canvas(NARROW, sum(heights))
         grid: Any = drawing.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
     else:
-        drawing = _drawing(max(7.6, 5.4 * len(columns)), 3.7 * len(workloads))
+        drawing = canvas(max(7.6, 5.4 * len(columns)), 3.7 * len(workloads))
         grid = drawing.subplots(len(workloads), len(columns), squeeze=False, sharey="row")
     for (workload, column), axes in zip(panels, grid.reshape(-1), strict=True):
         _panel(axes, column, theirs[workload], series[workload, column], theme, narrow)
@@ -327,26 +226,11 @@ def _panel(
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel("n")
-    _plain_ticks(axes.yaxis, lambda v: f"{v:,g}" if v < 1e6 else f"{v:.0e}")
-    _plain_ticks(axes.xaxis, lambda v: f"2{_raised(round(math.log2(v)))}" if v > 0 else "")
+    plain_ticks(axes.yaxis, lambda v: f"{v:,g}" if v < 1e6 else f"{v:.0e}")
+    plain_ticks(axes.xaxis, lambda v: f"2{raised(round(math.log2(v)))}" if v > 0 else "")
     axes.grid()
     if series or systems:
-        _legend(axes, narrow, loc="upper left")
-
-
-def _plain_ticks(axis: Any, show: Callable[[float], str]) -> None:
-    """Ticks in words: matplotlib's own are formulas, which a record's words must not become."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
-    axis.set_major_formatter(FuncFormatter(lambda v, _: show(v)))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _raised(exponent: int) -> str:
-    digits = str.maketrans(
-        "0123456789-", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b"
-    )
-    return str(exponent).translate(digits)
+        legend(axes, narrow, loc="upper left")
 
 
 # ---- the network's share
@@ -357,7 +241,7 @@ def _network(records: list[Record], theme: Theme, narrow: bool) -> Drawing | Non
     points = [(r, s) for r, s in rows if s is not None and s.latency > 0]
     if not points:
         return None
-    drawing = _drawing(*((_NARROW, 4.4) if narrow else (7.6, 4.6)))
+    drawing = canvas(*((NARROW, 4.4) if narrow else (7.6, 4.6)))
     axes: Any = drawing.subplots()
     profiles = list(dict.fromkeys(profile_of(r) for r, _ in points))
     for profile in profiles:
@@ -379,9 +263,9 @@ def _network(records: list[Record], theme: Theme, narrow: bool) -> Drawing | Non
     axes.set_xlabel("rounds x one-way latency, seconds")
     axes.set_ylabel("measured, seconds")
     for axis in (axes.xaxis, axes.yaxis):
-        _plain_ticks(axis, lambda v: f"{v:,g}")
+        plain_ticks(axis, lambda v: f"{v:,g}")
     axes.grid()
-    _legend(axes, narrow, loc="lower right")
+    legend(axes, narrow, loc="lower right")
     return drawing
 
 
@@ -395,11 +279,11 @@ def _learning(records: list[Record], theme: Theme, narrow: bool) -> Drawing | No
         return None
     columns = 1 if narrow else min(panels, 3)
     rows = math.ceil(panels / columns)
-    width = _NARROW if narrow else max(5.6, 4.4 * columns)
-    drawing = _drawing(width, (4.3 if narrow else 3.9) * rows)
+    width = NARROW if narrow else max(5.6, 4.4 * columns)
+    drawing = canvas(width, (4.3 if narrow else 3.9) * rows)
     grid: Any = drawing.subplots(rows, columns, squeeze=False)
     axes = list(grid.reshape(-1))
-    learning.draw(found, theme, axes, lambda place: _legend(place, narrow, loc="lower right"))
+    learning.draw(found, theme, axes, lambda place: legend(place, narrow, loc="lower right"))
     return drawing
 
 
@@ -431,7 +315,7 @@ def _parties(
     chosen = dict(list(rows.items())[:MOST_ROWS])
     if not chosen:
         return None
-    drawing = _drawing(_NARROW if narrow else 8.2, 1.3 + 0.3 * len(chosen))
+    drawing = canvas(NARROW if narrow else 8.2, 1.3 + 0.3 * len(chosen))
     axes: Any = drawing.subplots()
     for i, values in enumerate(chosen.values()):
         positive = [v for v in values if v > 0]
@@ -455,7 +339,7 @@ def _parties(
     axes.set_xscale("log")
     if narrow:
         axes.xaxis.set_major_locator(LogLocator(numticks=3))
-    _plain_ticks(axes.xaxis, human_bytes)
+    plain_ticks(axes.xaxis, human_bytes)
     axes.set_xlabel(label)
     axes.grid(axis="x")
     # "outside" makes room for it, where a legend of the axes would be cut off.

@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from tfe_bench.benchmarks.records import SCHEMA, VERSIONED, Machine, Record, Seconds
+from tfe_bench.benchmarks.provenance import VERSIONED, Machine
+from tfe_bench.benchmarks.records import SCHEMA, Record, Seconds, lines_of, text_of
 from tfe_bench.errors import DataError
 
 _SUFFIXES: Final = (".jsonl", ".json")
@@ -73,9 +74,8 @@ def read_lines(path: Path) -> tuple[list[Record], list[str]]:
     """
     found: list[Record] = []
     unknown: dict[str, int] = {}
-    for number, line in enumerate(_text(path).split("\n"), 1):
-        if line.strip():
-            found.append(_record(_parsed(line, path, number), path, number, unknown))
+    for number, line in lines_of(path):
+        found.append(_record(_parsed(line, path, number), path, number, unknown))
     return found, _notes(path, unknown)
 
 
@@ -96,21 +96,13 @@ def _read_file(path: Path, listed: bool) -> tuple[list[Record], list[str]]:
     """`listed`: it was named itself; in a folder, other JSON files may lie beside records."""
     if path.suffix.lower() == ".jsonl":
         return read_lines(path)
-    whole = _parsed(_text(path), path, None)
+    whole = _parsed(text_of(path), path, None)
     entries = whole if isinstance(whole, list) else [whole]
     if not listed and not any(isinstance(e, dict) and "schema" in e for e in entries):
         return [], [f"{path.name} holds no records and was left out."]
     unknown: dict[str, int] = {}
     found = [_record(entry, path, None, unknown) for entry in entries]
     return found, _notes(path, unknown)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise DataError(f"Cannot read records from {str(path)!r}: {reason}.") from error
 
 
 def _where(path: Path, line: int | None) -> str:
@@ -140,7 +132,7 @@ def _record(flat: Any, path: Path, line: int | None, unknown: dict[str, int]) ->
         _drop(versions, set(VERSIONED), "versions.", unknown)
         flat["versions"] = {name: versions.get(name) for name in VERSIONED}
     for name, kind in known.items():
-        if name not in flat and "None" in kind:
+        if name not in flat and kind.endswith(" | None"):
             flat[name] = None
     flat.setdefault("schema", SCHEMA if "workload" in flat else None)
     try:

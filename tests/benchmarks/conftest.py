@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tfe_bench.benchmarks.records import Machine, Record, Seconds
+from tfe_bench.benchmarks.provenance import Machine
+from tfe_bench.benchmarks.records import Record, Seconds
 
 Maker = Callable[..., Record]
 

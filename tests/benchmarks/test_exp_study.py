@@ -7,7 +7,6 @@ import csv
 import itertools
 import math
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,6 @@ import pytest
 from tfe_bench.benchmarks.exp_study import (
     advisor,
     compare,
-    fits,
     grid,
     levels,
     notes,
@@ -28,12 +26,17 @@ from tfe_bench.benchmarks.exp_study import (
     report,
     shaped,
     study,
+    tables,
 )
 from tfe_bench.benchmarks.exp_study.forms import METHODS, Form, main_forms, variants
 from tfe_bench.benchmarks.realised import Realised
+from tfe_bench.benchmarks.report import drawing, markdown
+from tfe_bench.benchmarks.report.drawing import Picture
+from tfe_bench.benchmarks.report.parts import Page
 from tfe_bench.benchmarks.workloads.exp import check
 from tfe_bench.cluster.client import JobResult, PrivateInput
 from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.profiles import Profile
 from tfe_bench.errors import (
     ConfigError,
     DataError,
@@ -44,107 +47,6 @@ from tfe_bench.errors import (
     UsageError,
 )
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
-
-# ---- figures
-
-
-@pytest.mark.parametrize("row", published.table("time_fits"), ids=lambda r: "-".join(r.values()))
-def test_least_squares_reproduce_the_fits_of_published_times(row: dict[str, str]) -> None:
-    fit = published.columns()[row["exp_mode"]].times[f"net{row['net_level']}"]
-    assert fit.points == int(row["points"])
-    assert fit.a == pytest.approx(float(row["a_s_per_element"]), rel=1e-3)
-    assert fit.b == pytest.approx(float(row["b_s"]), abs=1e-3)
-
-
-@pytest.mark.parametrize("row", published.table("summary"), ids=lambda r: r["exp_mode"])
-def test_least_squares_reproduce_the_published_summary(row: dict[str, str]) -> None:
-    column = published.columns()[row["exp_mode"]]
-    assert column.bytes_per_element == pytest.approx(float(row["bytes_per_element"]))
-    assert column.rounds == int(row["rounds"])
-    assert column.memory.b == pytest.approx(float(row["mem_kb_fixed"]), abs=1)
-    assert column.memory.a == pytest.approx(float(row["mem_kb_per_element"]), abs=3e-3)
-    assert column.times["net2"].a == pytest.approx(float(row["net2_marginal_s"]), rel=2e-3)
-
-
-def test_a_line_is_that_of_numpy_and_its_r2_falls_with_noise(rng: np.random.Generator) -> None:
-    n = np.array([10.0, 100, 1000, 10_000])
-    exact = fits.line(n, 3 * n + 7)
-    assert (exact.a, exact.b, exact.r2) == pytest.approx((3, 7, 1))
-    noisy = 3 * n + rng.normal(0, 5000, 4)
-    fit = fits.line(n, noisy)
-    assert (fit.a, fit.b) == pytest.approx(tuple(np.polyfit(n, noisy, 1)))
-    assert fit.r2 == pytest.approx(np.corrcoef(n, noisy)[0, 1] ** 2)
-    assert fits.line([1, 2], [5, 5]).r2 == 1
-    for sizes, values in (([1], [1]), ([2, 2], [1, 3]), ([1, 2, 3], [1, 2]), ([], [])):
-        with pytest.raises(UsageError):
-            fits.line(sizes, values)
-
-
-def test_the_metrics_of_taylor_8_are_the_published_ones() -> None:
-    x = grid.points()
-    a = grid.measure(x, (1 + x / 256) ** 256, (-40, 40))
-    column = published.columns()["taylor-8"]
-    np.testing.assert_allclose(a.shares, column.shares, atol=1e-3)
-    assert a.mape == pytest.approx(column.mape, rel=5e-3)
-    assert a.mse == pytest.approx(column.mse, rel=1e-3)
-    assert a.mae == pytest.approx(column.mae, rel=1e-3)
-    assert a.mean6 == pytest.approx(column.mean6, abs=1e-3)
-
-
-def test_exact_and_useless_results_score_all_and_nothing() -> None:
-    x = grid.points()
-    best = grid.measure(x, np.exp(x), (-10, 10))
-    assert best.shares == (1,) * 6 and best.mape == best.max_ape == 0
-    assert (best.first, best.last) == (-40, 40)
-    worst = grid.measure(x, np.full(x.shape, -1e30), (50, 60))
-    assert worst.shares == (0,) * 6
-    assert math.isnan(worst.first) and math.isnan(worst.last) and math.isnan(worst.max_ape)
-    half = grid.measure(x, np.where(x < 0, np.exp(x), -1e30), (-5, 5))
-    assert half.shares == (0.5,) * 6 and half.last < 0.01 and half.max_ape > 1
-    assert half.max_ae_below_zero == 0
-
-
-def test_points_are_ten_thousand_equidistant_ones_twice() -> None:
-    x = grid.points()
-    assert x.shape == (20_000,)
-    assert (x[0], x[9_999], x[10_000], x[-1]) == (-40, 40, -20, 20)
-    assert np.ptp(np.diff(x[:10_000])) < 1e-12
-    rounded = grid.points(float32=True)
-    assert 0 < np.abs(rounded - x).max() < 2e-6
-
-
-def test_a_time_at_a_level_adds_latency_by_round_and_the_busiest_partys_bytes() -> None:
-    net2 = levels.LEVELS[2]
-    assert (net2.bits_per_second, net2.latency) == (100e6, 0.01)
-    assert levels.modelled_seconds(net2, 0.5, 3, (10, 12_500_000, 20)) == pytest.approx(1.53)
-    assert levels.modelled_seconds(levels.LEVELS[0], 0.5, 1000, (0, 0, 0)) == 0.5
-    for level, row in zip(levels.LEVELS, published.table("netlevels"), strict=True):
-        assert level.name == f"net{row['net_level']}"
-        assert level.bits_per_second == float(row["rate_mbit"]) * 1e6
-        assert level.latency == pytest.approx(float(row["latency_ms"]) * 1e-3)
-
-
-def test_contradictions_of_the_published_figures_are_named() -> None:
-    text = "\n".join(published.contradictions())
-    assert "0.629/0.285/0.602" in text and "0.639/0.305/0.604" in text
-    assert "level 0 have holes" in text and "prime n = 10, 100, 1,000;" in text
-    assert "level 2 have holes" in text and "level 3 have holes" in text
-    assert "level 1" not in text
-    assert "10,000,000 is listed twice" in text
-
-
-def test_published_tables_are_shipped() -> None:
-    root = Path(__file__).parents[2]
-    names = {p.name for p in (root / "benchmarks/exp_study/published").glob("*.csv")}
-    assert names == {
-        *("comm.csv", "error.csv", "memory.csv", "netlevels.csv", "range.csv", "summary.csv"),
-        *("time.csv", "time_fits.csv"),
-    }
-    assert "*.csv" in (root / "setup.py").read_text()
-    assert "include benchmarks *.csv" in (root / "MANIFEST.in").read_text()
-    project = tomllib.loads((root / "pyproject.toml").read_text())
-    assert any(d.startswith("matplotlib") for d in project["project"]["dependencies"])
-
 
 # ---- the whole study, on workers that compute in the clear
 
@@ -162,7 +64,7 @@ class Plain:
         self.jobs: list[tuple[str, Form, int]] = []
         self.emulation: str | None = None
         self.realised: Realised | None = None
-        self.level: levels.NetLevel | None = None
+        self.level: Profile | None = None
 
     def at(self, profile: str) -> None:
         """Takes another network."""
@@ -171,7 +73,7 @@ class Plain:
         if self.level is not None:
             limited = ", host-limited" if profile in ("net0", "net1") else ""
             self.emulation = f"netns+tun{limited}"
-            delay, rate = self.level.latency, self.level.bits_per_second
+            delay, rate = self.level.delay, self.level.bits_per_second
             self.realised = Realised((delay,) * 3, (rate, rate / 2, rate), 1.0, 0)
 
     def run(self, program: str, parameters: Any, inputs: Any) -> JobResult:
@@ -233,6 +135,9 @@ def found() -> study.Study:
     return _run(study.QUICK)
 
 
+PICTURES = ("exp_error", "exp_memory", "exp_radar", "exp_range", "exp_time")
+
+
 def _read(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
@@ -274,7 +179,7 @@ def test_the_report_has_every_file_and_labels_what_is_modelled(
 ) -> None:
     folder = tmp_path / "report"
     files = report.write(found, folder)
-    pictures = ["exp_error.png", "exp_memory.png", "exp_radar.png", "exp_range.png", "exp_time.png"]
+    pictures = [f"{name}.png" for name in PICTURES]
     assert files == sorted([*report.FILES, *pictures])
     assert [p.name for p in tmp_path.iterdir()] == ["report"]
     for name in pictures:
@@ -355,17 +260,21 @@ def test_the_report_has_every_file_and_labels_what_is_modelled(
     ):
         assert word in text
     assert all(f"({name})" in text for name in pictures)
+    page = (folder / "report.html").read_text()
+    assert page.count("<table>") == 5 and page.count("<img ") == 5 and "~ MODELLED" in page
 
 
 def test_a_report_that_fails_leaves_nothing_behind(
     found: study.Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(found: study.Study, folder: Path) -> list[str]:
-        (folder / "exp_radar.png").write_bytes(b"half")
+    def failing(page: Page) -> str:
+        assert list(tmp_path.rglob("report.html"))  # half of it is there
         raise KeyboardInterrupt
 
+    empty = {name: Picture(name, b"", b"", 1) for name in PICTURES}
+    monkeypatch.setattr(plots, "draw", lambda found: empty)
     with monkeypatch.context() as patch:
-        patch.setattr(plots, "draw", failing)
+        patch.setattr(markdown, "render", failing)
         with pytest.raises(KeyboardInterrupt):
             report.write(found, tmp_path / "report")
     assert list(tmp_path.iterdir()) == []
@@ -381,10 +290,10 @@ def test_a_report_that_fails_leaves_nothing_behind(
 def test_matplotlib_is_missed_before_the_study_and_needed_by_pictures_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plots.require()
+    drawing.require()
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigError, match="pip install"):
-        plots.require()
+        drawing.require()
 
 
 def test_sizes_that_would_take_too_long_are_left_out_and_named() -> None:
@@ -413,12 +322,12 @@ def test_each_level_is_measured_by_one_cluster_at_the_sizes_that_fit_its_limit()
             assert every.source(form, f"seconds_{name}") == levels.MEASURED
         assert at.host_limited == (name in ("net0", "net1"))
     assert every.cut == []
-    assert not any("~" in cell for row in report.times(every)[1] for cell in row)
-    assert "MODELLED" not in report.key(every)
-    assert [row[4] for row in report.links(every)[1]] == ["16 measured"] * 3 + ["24 measured"]
-    head, rows = report.model_check(every)
-    assert head[1:] == tuple(f"net{level} n = 10,000" for level in range(4)) and all(
-        cell.endswith(" s / 0.80") for row in rows for cell in row[1:]
+    assert not any("~" in str(cell) for row in tables.times(every).rows for cell in row)
+    assert "MODELLED" not in tables.key(every)
+    assert [row[4] for row in tables.links(every).rows] == ["16 measured"] * 3 + ["24 measured"]
+    checked = tables.model_check(every)
+    assert [*checked.head[1:]] == [f"net{level} n = 10,000" for level in range(4)] and all(
+        str(cell).endswith(" s / 0.80") for row in checked.rows for cell in row[1:]
     )
 
     tight = {"net3": shaped.LevelPlan((100, 1_000, 10_000), 4.0)}

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tfe_bench.benchmarks import records
-from tfe_bench.benchmarks.records import Machine, Record, Seconds, append, read
+from tfe_bench.benchmarks import provenance
+from tfe_bench.benchmarks.provenance import Machine
+from tfe_bench.benchmarks.records import Record, Seconds, append, read
 from tfe_bench.errors import DataError, UsageError
 
 
@@ -151,7 +152,7 @@ def test_numpy_scalars_become_plain_numbers() -> None:
         {"tls": "yes"},
         {"cluster": "/home/ann/cluster.toml"},
         {"versions": {"numpy": "2"}},
-        {"versions": dict.fromkeys(records.VERSIONED, 3)},
+        {"versions": dict.fromkeys(provenance.VERSIONED, 3)},
         {"time": "yesterday"},
         {"time": "2025-01-01T00:00:00"},
         {"time": "2025-01-01T00:00:00+01:00"},
@@ -348,8 +349,8 @@ def test_a_full_disk_is_a_data_error() -> None:
 
 
 def test_this_machine_is_described_without_its_name() -> None:
-    here = records.machine()
-    assert here == records.machine()
+    here = provenance.machine()
+    assert here == provenance.machine()
     assert here.cpu and here.cores >= 1 and here.memory_bytes > 2**20
     assert here.kernel.split()[1] == os.uname().release
     assert [f.name for f in dataclasses.fields(Machine)] == [
@@ -363,9 +364,10 @@ def test_this_machine_is_described_without_its_name() -> None:
 def test_versions_are_found_without_importing_tensorflow_or_grpc() -> None:
     code = (
         "import sys, json\n"
-        "from tfe_bench.benchmarks import data, records, table\n"
-        "from tfe_bench.protocols import fixedpoint\n"
-        "print(json.dumps([records.versions(), sorted(sys.modules)]))"
+        "from tfe_bench.benchmarks import provenance, records, table\n"
+        "from tfe_bench.cli.data import columns, results\n"
+        "from tfe_bench.protocols.session import fixedpoint\n"
+        "print(json.dumps([provenance.versions(), sorted(sys.modules)]))"
     )
     root = Path(__file__).resolve().parents[2]
     out = subprocess.run(
@@ -379,8 +381,8 @@ def test_versions_are_found_without_importing_tensorflow_or_grpc() -> None:
 
 
 def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "_DISTRIBUTIONS", {"tensorflow": ("no-such-distribution",)})
-    assert records.versions()["tensorflow"] is None
+    monkeypatch.setattr(provenance, "_DISTRIBUTIONS", {"tensorflow": ("no-such-distribution",)})
+    assert provenance.versions()["tensorflow"] is None
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -399,32 +401,32 @@ def test_the_commit_says_whether_the_checkout_was_modified(
     file = tmp_path / "code.py"
     file.write_text("1\n")
     git(tmp_path, "init", "-q")
-    records.commit.cache_clear()
-    assert records.commit(file) is None, "not tracked: an installed package within a checkout"
+    provenance.commit.cache_clear()
+    assert provenance.commit(file) is None, "not tracked: an installed package within a checkout"
     git(tmp_path, "add", "code.py")
-    records.commit.cache_clear()
-    assert records.commit(file) is None, "no commit yet"
+    provenance.commit.cache_clear()
+    assert provenance.commit(file) is None, "no commit yet"
     git(tmp_path, "commit", "-q", "-m", "one")
     head = git(tmp_path, "rev-parse", "HEAD")
     (tmp_path / "stray").write_text("untracked files do not count")
     link = tmp_path.parent / f"{tmp_path.name}_link"
     link.symlink_to(tmp_path)
     monkeypatch.setenv("GIT_DIR", "/nowhere")  # as in a hook
-    records.commit.cache_clear()
-    assert records.commit(file) == head
-    assert records.commit(link / "code.py") == head
+    provenance.commit.cache_clear()
+    assert provenance.commit(file) == head
+    assert provenance.commit(link / "code.py") == head
     file.write_text("2\n")
-    assert records.commit(file) == head, "the first answer is kept"
-    records.commit.cache_clear()
-    assert records.commit(file) == f"{head}+dirty"
-    records.commit.cache_clear()
+    assert provenance.commit(file) == head, "the first answer is kept"
+    provenance.commit.cache_clear()
+    assert provenance.commit(file) == f"{head}+dirty"
+    provenance.commit.cache_clear()
 
 
 def test_the_commit_never_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    records.commit.cache_clear()
-    assert records.commit(tmp_path / "code.py") is None
-    assert records.commit(tmp_path / "no" / "such" / "code.py") is None
+    provenance.commit.cache_clear()
+    assert provenance.commit(tmp_path / "code.py") is None
+    assert provenance.commit(tmp_path / "no" / "such" / "code.py") is None
     monkeypatch.setenv("PATH", "")
-    records.commit.cache_clear()
-    assert records.commit() is None
-    records.commit.cache_clear()
+    provenance.commit.cache_clear()
+    assert provenance.commit() is None
+    provenance.commit.cache_clear()

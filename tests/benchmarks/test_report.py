@@ -19,11 +19,13 @@ from tfe_bench.benchmarks import published
 from tfe_bench.benchmarks.records import append
 from tfe_bench.benchmarks.report import (
     beside,
+    drawing,
     files,
+    html,
     learning,
-    markup,
     network,
     page,
+    parts,
     plots,
     reading,
 )
@@ -91,9 +93,9 @@ def test_the_page_has_every_section_and_nothing_from_outside(
     text = written[0].read_text("utf-8")
     parsed = _Page(text)
     ids = [a["id"] for t, a in parsed.tags if t == "section"]
-    assert ids == list(page.SECTIONS)
-    for title in page.SECTIONS.values():
-        assert title in parsed.text
+    sections = page.make(found, {}).sections
+    assert ids == [section.key for section in sections] and len(ids) == 9
+    assert all(section.title in parsed.text for section in sections)
 
     # Self-contained: no address but data and the page's own places, one script.
     for tag, attributes in parsed.tags:
@@ -139,7 +141,7 @@ def test_a_telephone_gets_narrow_pictures_and_whole_captions(
     assert not any("caption" in s for s in scrolls)
     assert sum(t == "figcaption" for t, _ in parsed.tags) == 9
     # Nobody else's report tells of this project's machine.
-    assert "our development" not in parsed.text and "peers" not in page.SECTIONS
+    assert "our development" not in parsed.text
 
 
 @pytest.mark.parametrize("narrow", [False, True])
@@ -155,15 +157,15 @@ def test_no_legend_title_or_number_of_a_picture_is_cut_off(
         for profile in ("local", "lan", "wan"):
             records.append(make_record(parameters={"n": n, **options}, profile=profile))
             records.append(make_record("max", parameters={"shape": f"{n}x4"}, profile=profile))
-    with matplotlib.rc_context(plots._style(plots.LIGHT)):
-        drawing: Any = getattr(plots, f"_{name}")(records, plots.LIGHT, narrow)
-        drawing.draw_without_rendering()
-    assert not narrow or drawing.get_figwidth() <= 376 / 96
-    whole = drawing.bbox.padded(1)
-    for axes in drawing.axes:
+    with matplotlib.rc_context(drawing.style(drawing.LIGHT)):
+        drawn: Any = getattr(plots, f"_{name}")(records, drawing.LIGHT, narrow)
+        drawn.draw_without_rendering()
+    assert not narrow or drawn.get_figwidth() <= 376 / 96
+    whole = drawn.bbox.padded(1)
+    for axes in drawn.axes:
         if axes.axison:
             parts = [axes.get_tightbbox(), axes.title.get_window_extent()]
-            parts += [legend.get_window_extent() for legend in drawing.legends]
+            parts += [legend.get_window_extent() for legend in drawn.legends]
             for box in parts:
                 assert whole.x0 <= box.x0 <= box.x1 <= whole.x1, (box, whole)
                 assert whole.y0 <= box.y0 <= box.y1 <= whole.y1, (box, whole)
@@ -324,10 +326,11 @@ def test_curves_are_of_whole_epochs_and_of_the_newest(tmp_path: Path, make_recor
     assert tmp_path / "r-learning.png" in written
     drawn = plots.draw(records)["learning"]
     assert drawn.light.startswith(_PNG) and drawn.dark.startswith(_PNG)
-    text = page.render(reading.Reading(tuple(records), (), ()), {"learning": drawn})
+    made = page.make(reading.Reading(tuple(records), (), ()), {"learning": drawn})
+    text = html.render(made)
     assert "right answers by epochs" in text and "same weights to begin with" in text
     shown = [cell for row in page.learning_rows(records) for cell in row]
-    numbers = {c.shown for c in shown if isinstance(c, markup.Number)}
+    numbers = {c.shown for c in shown if isinstance(c, parts.Number)}
     assert {"95.00", "96.00", "-1.00", "96.80", "90.00"} <= numbers
 
 
@@ -346,6 +349,10 @@ def test_the_networks_share(make_record: Maker) -> None:
     assert share.floor == share.latency
     assert network.share(make_record()) is None
     assert network.share(make_record(profile="wan", rounds_ahead=None)) is None
+    forecast = {"seconds": {"wan": 0.25, "lan": 0.01}}
+    assert network.predicted(make_record(profile="wan", prediction=forecast)) == 0.25
+    assert network.predicted(make_record(prediction=forecast)) is None
+    assert network.predicted(make_record(profile="wan", prediction={"seconds": "none"})) is None
 
 
 def _browser() -> str | None:

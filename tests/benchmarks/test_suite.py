@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tfe_bench import __main__ as program
-from tfe_bench.benchmarks import published, records, suite
+from tfe_bench.benchmarks import provenance, published, records, suite
 from tfe_bench.cli import suite as command
 from tfe_bench.errors import ConfigError, DataError, PeerLost, TfeBenchError, UsageError
 
@@ -138,7 +138,7 @@ def test_records_of_another_commit_do_not_count(
     tmp_path: Path, commands: _Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert _suite(tmp_path, only="max") == 0
-    monkeypatch.setattr(records, "commit", lambda: "0" * 40)
+    monkeypatch.setattr(provenance, "commit", lambda: "0" * 40)
     assert suite.find(suite.Task(suite.rows("paper", True, "max")[-1], "local"), "local",
                       records.read(tmp_path / "records.jsonl")) is None  # fmt: skip
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tfe_bench.benchmarks.records import Machine, Record, Seconds
+from tfe_bench.benchmarks.provenance import Machine
+from tfe_bench.benchmarks.records import Record, Seconds
 from tfe_bench.benchmarks.table import human_bytes, human_seconds, render, render_learning
 
 VERSIONS = {

@@ -12,6 +12,7 @@ import pytest
 
 from tfe_bench import __version__
 from tfe_bench.__main__ import main, make_parser
+from tfe_bench.benchmarks import operations
 from tfe_bench.cli import common, sort
 
 
@@ -58,6 +59,15 @@ def test_every_option_of_integers_of_every_command_reads_them_so() -> None:
     assert count > 20
     parsed = make_parser().parse_args(["train", "linear", "--limit", "1e4", "--batch", "2^5"])
     assert (parsed.limit, parsed.batch) == (10_000, 32)
+
+
+@pytest.mark.parametrize("name", sorted(operations.OPERATIONS))
+def test_every_operation_is_a_command_with_its_options(name: str) -> None:
+    parsed = vars(make_parser().parse_args([name, "--repeat", "2"]))
+    assert parsed["repeat"] == 2 and callable(parsed["run"])
+    if name not in ("exp", "matmul"):  # with options of their own
+        for option, default in operations.find(name).options.items():
+            assert option == "profile" or parsed[option] == default
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:

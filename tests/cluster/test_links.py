@@ -51,14 +51,6 @@ def test_profiles_have_their_figures() -> None:
     assert not profiles.get("local").shaped and WAN.bytes_per_second == 44_000_000
 
 
-def test_levels_of_the_exp_study_are_the_profiles() -> None:
-    from tfe_bench.benchmarks.exp_study.levels import LEVELS
-
-    for level in LEVELS:
-        profile = profiles.get(level.name)
-        assert (profile.bits_per_second, profile.delay) == (level.bits_per_second, level.latency)
-
-
 @pytest.mark.parametrize(("name", "meant"), [("wam", "wan"), ("net4", "net"), ("LAN", "")])
 def test_an_unknown_profile_is_refused(name: str, meant: str) -> None:
     with pytest.raises(UsageError, match=f"{name!r}.*{meant}"):

@@ -7,7 +7,6 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from tfe_bench.cluster import tls
 from tfe_bench.cluster.config import (
@@ -37,15 +36,8 @@ job_seconds = 3600
 """
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Adds ``certs party``, ``client``, ``renew`` and ``all`` to the command line."""
-    parser = subparsers.add_parser(
-        "certs",
-        help="make a key and certificate, or all files of a trial cluster",
-        description="Each organisation makes its own key and sends only the certificate to the "
-        "others. Existing files are never overwritten.",
-    )
-    parser.set_defaults(run=run)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the modes ``party``, ``client``, ``renew`` and ``all``."""
     modes = parser.add_subparsers(dest="mode", required=True, metavar="party|client|renew|all")
 
     party = modes.add_parser("party", help="key and certificate of the worker you operate")
@@ -95,7 +87,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs ``certs``; returns the exit code 0.
+    """Make a key and certificate, or all files of a trial cluster.
+
+    Each organisation makes its own key and sends only the certificate to the others. Existing
+    files are never overwritten.
 
     Raises:
         UsageError: ``--days``, ``--hosts`` or a name does not fit.
@@ -253,3 +248,6 @@ def _write_all(folder: Path, secret: dict[Path, bytes], public: dict[Path, bytes
 
 def _say(*lines: str) -> None:
     print(*lines, sep="\n", file=sys.stderr)
+
+
+COMMANDS = {"certs": (add_options, run)}

@@ -5,20 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from typing import Any
 
 from tfe_bench.cli.common import check_network_options
 from tfe_bench.errors import UsageError
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "channel",
-        help="measure the workers' channel against bare grpcio",
-        description="Times exchanges, hops and a transfer between workers 1 and 2 with TLS, and "
-        "the same over bare grpcio with TLS in the same run.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("--rounds", type=int, default=200, help="in one graph (default 200)")
     p.add_argument("--megabytes", type=int, default=64, help="of the transfer (default 64)")
     p.add_argument("--repeat", type=int, default=7, help="timed turns (default 7)")
@@ -28,11 +21,14 @@ def add_parser(commands: Any) -> None:
     )
     p.add_argument("--emulate", default="auto", metavar="HOW", help="auto, netns or channel")
     p.add_argument("--json", action="store_true", help="print JSON, nothing else")
-    p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Measure the workers' channel against bare grpcio.
+
+    Times exchanges, hops and a transfer between workers 1 and 2 with TLS, and the same over
+    bare grpcio with TLS in the same run.
+    """
     from rich.console import Console
     from rich.table import Table
 
@@ -84,3 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
         table.add_row(label, *cells)
     Console().print(table)
     return 0
+
+
+COMMANDS = {"channel": (add_options, run)}

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import re
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.errors import DataError, UsageError
+from tfe_bench import atomic
+from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.records import Record
-    from tfe_bench.cluster.client import JobResult
+    from tfe_bench.cluster.client import JobResult, PrivateInput
 
 _OPS = 12
 _REPEAT = 5
@@ -188,11 +192,24 @@ class _Bar:
 
 
 def progress_bar(arguments: argparse.Namespace) -> Any:
-    """A progress bar if stderr is a terminal and no JSON is wanted; a suite brings its own."""
+    """A progress bar if stderr is a terminal and no JSON is wanted.
+
+    A command that runs within another one has the other's, which ends it.
+    """
     given = getattr(arguments, "bar", None)
     if given is not None:
-        return given
+        return contextlib.nullcontext(given)
     return _Bar(sys.stderr.isatty() and not arguments.json)
+
+
+def run_inside(words: Sequence[str], file: Path, bar: Any) -> None:
+    """Runs a command line within this command; its record is appended to a file."""
+    from tfe_bench.__main__ import make_parser
+
+    parsed = make_parser().parse_args([*words, "--json", "--record", str(file)])
+    parsed.bar = bar
+    with contextlib.redirect_stdout(io.StringIO()):  # the record is in the file
+        parsed.run(parsed)
 
 
 def check_run_options(arguments: argparse.Namespace) -> None:
@@ -205,9 +222,9 @@ def check_run_options(arguments: argparse.Namespace) -> None:
     if arguments.repeat is not None and not 1 <= arguments.repeat <= 1000:
         raise UsageError(f"--repeat is 1 to 1000. Received: {arguments.repeat}.")
     if arguments.record is not None:
-        _check_path(arguments.record, "--record", "The record")
+        atomic.check(arguments.record, "--record", "The record", existing=True)
     if arguments.trace is not None:
-        _check_path(arguments.trace, "--trace", "The trace")
+        atomic.check(arguments.trace, "--trace", "The trace")
         if arguments.record is not None and arguments.trace.resolve() == arguments.record.resolve():
             raise UsageError("--trace and --record are two files. Received: the same one.")
 
@@ -250,19 +267,6 @@ def start_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
     return Cluster(arguments.cluster, arguments.client, profile=arguments.profile)
 
 
-def _check_path(path: Path, option: str, what: str) -> None:
-    """Refuses before a long run a file that could not be written after it."""
-    # A trace is put in place of what was there: that takes a writable folder.
-    fresh = option == "--trace" or not path.exists()
-    target = path.parent if fresh else path
-    wanted = os.W_OK | os.X_OK if fresh else os.W_OK
-    if path.is_dir() or not path.parent.is_dir() or not os.access(target, wanted):
-        raise DataError(
-            f"{what} cannot be written to {str(path)!r}. Received: a folder, a missing or "
-            f"read-only folder, or a read-only file. Choose another {option}."
-        )
-
-
 def total_rounds(measured: list[dict[str, Any]]) -> tuple[int, int]:
     """(cold, run-ahead) rounds of a run: each graph call lasts as long as at its slowest party."""
     steps = list(zip(*(m["rounds"] for m in measured), strict=True))
@@ -272,44 +276,75 @@ def total_rounds(measured: list[dict[str, Any]]) -> tuple[int, int]:
     )
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a record says of a job's work and of its result.
+
+    Attributes:
+        parameters: sizes and public options, no data.
+        correct: whether the result agrees with the plaintext, None where not checked.
+        max_error: largest absolute error.
+        fractional_bits: of the values.
+        ring: bits of a ring element, None for the cluster's.
+        agreement: of a model's outputs with those in plaintext.
+        error: the largest one in the unit that it is judged by.
+    """
+
+    parameters: Mapping[str, Any]
+    correct: bool | None
+    max_error: float | None
+    fractional_bits: int
+    ring: int | None = None
+    agreement: Mapping[str, Any] | None = None
+    error: Mapping[str, Any] | None = None
+
+
+def perform(
+    arguments: argparse.Namespace,
+    workload: str,
+    job: tuple[str, Mapping[str, Any], Mapping[str, PrivateInput]],
+    judge: Callable[[JobResult], Outcome],
+) -> int:
+    """Runs a job on the workers, judges its result, and reports what it cost.
+
+    Args:
+        workload: the record's.
+        job: program, parameters and inputs.
+
+    Returns:
+        The exit code.
+    """
+    with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
+        result = cluster.run(*job, bar.update)
+    return report(workload, arguments, cluster, result, judge(result))
+
+
 def report(
     workload: str,
     arguments: argparse.Namespace,
     cluster: Any,
     result: JobResult,
-    parameters: Mapping[str, Any],
-    correct: bool,
-    max_error: float | None,
-    fractional_bits: int,
-    ring: int | None = None,
-    agreement: Mapping[str, Any] | None = None,
-    error: Mapping[str, Any] | None = None,
-) -> None:
-    """Makes the record of a run, and prints and appends it; `ring` if not the cluster's."""
+    outcome: Outcome,
+) -> int:
+    """Makes the record of a run, writes its trace, prints and appends it; the exit code."""
     from rich.console import Console
 
     from tfe_bench.benchmarks import table
 
-    record = make_record(
-        workload,
-        arguments,
-        cluster,
-        result,
-        parameters,
-        correct,
-        max_error,
-        fractional_bits,
-        ring,
-        agreement,
-        error,
-    )
+    record = make_record(workload, arguments, cluster, result, outcome)
+    write_trace(arguments, workload, result)
+    keep(arguments, record)
+    if not arguments.json:
+        table.render(record, Console())
+    return 0 if outcome.correct else 1
+
+
+def write_trace(arguments: argparse.Namespace, workload: str, result: JobResult) -> None:
+    """Writes the file of --trace, if one is wanted."""
     if arguments.trace is not None:
         from tfe_bench.benchmarks import trace_file
 
         trace_file.write(arguments.trace, [(workload, [m["trace"] for m in result.measured])])
-    keep(arguments, record)
-    if not arguments.json:
-        table.render(record, Console())
 
 
 def keep(arguments: argparse.Namespace, record: Record) -> None:
@@ -327,15 +362,9 @@ def make_record(
     arguments: argparse.Namespace,
     cluster: Any,
     result: JobResult,
-    parameters: Mapping[str, Any],
-    correct: bool | None,
-    max_error: float | None,
-    fractional_bits: int,
-    ring: int | None = None,
-    agreement: Mapping[str, Any] | None = None,
-    error: Mapping[str, Any] | None = None,
+    outcome: Outcome,
 ) -> Record:
-    """The record of a run; `ring` if not the cluster's."""
+    """The record of a run."""
     from tfe_bench.benchmarks import prediction, records
 
     measured = result.measured
@@ -343,12 +372,12 @@ def make_record(
     times = [max(turn) for turn in zip(*(m["seconds"] for m in measured), strict=True)]
     cold, ahead = total_rounds(measured)
     build = max(m["build_seconds"] for m in measured)
-    if parameters.get("warm_up") == 0:  # the only run built the graphs, which is told apart
+    if outcome.parameters.get("warm_up") == 0:  # the only run built the graphs, which is told apart
         times = [max(0.0, times[0] - build)]
     seconds = records.Seconds.of(times)
     return records.Record(
         workload=workload,
-        parameters=dict(parameters),
+        parameters=dict(outcome.parameters),
         repeats=len(times),
         seconds=seconds,
         build_seconds=build,
@@ -360,10 +389,10 @@ def make_record(
         rounds_ahead=ahead,
         peak_memory=tuple(m["peak_memory"] for m in measured),
         idle_memory=tuple(m["idle_memory"] for m in measured),
-        correct=correct,
-        max_error=max_error,
-        ring=ring or cluster.client.config.ring,
-        fractional_bits=fractional_bits,
+        correct=outcome.correct,
+        max_error=outcome.max_error,
+        ring=outcome.ring or cluster.client.config.ring,
+        fractional_bits=outcome.fractional_bits,
         protocol=str(measured[0]["variant"]),
         profile=arguments.profile,
         profile_emulation=cluster.emulation,
@@ -375,8 +404,8 @@ def make_record(
         bytes_by_link=_links([m["payload"] for m in measured]),
         breakdown=tuple(_breakdown(m) for m in measured),
         prediction=prediction.forecast(measured, arguments.profile, seconds.median),
-        agreement=agreement,
-        error=error,
+        agreement=outcome.agreement,
+        error=outcome.error,
     )
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfe_bench.errors import TfeBenchError, UsageError
 
@@ -14,15 +14,8 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.checks import Check
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "doctor",
-        help="check this machine, the files, every worker and every link",
-        description="Without options it looks at this machine alone. With --cluster it also asks "
-        "every worker, as the client of --client or as the party of --worker; a client measures "
-        "the links between the workers too. Ends with 0 only if nothing FAILs.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml")
     p.add_argument("--worker", type=Path, metavar="FILE", help="this operator's worker.toml")
     p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
@@ -31,11 +24,15 @@ def add_parser(commands: Any) -> None:
         "--megabytes", type=int, default=8, metavar="M", help="sent over each link (default 8)"
     )
     p.add_argument("--json", action="store_true", help="print JSON, nothing else")
-    p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the checks; 0 if none FAILs, else 1."""
+    """Check this machine, the files, every worker and every link.
+
+    Without options it looks at this machine alone. With --cluster it also asks every worker, as
+    the client of --client or as the party of --worker; a client measures the links between the
+    workers too. Ends with 0 only if nothing FAILs.
+    """
     from tfe_bench.cluster import checks
 
     if arguments.cluster is None and (arguments.worker or arguments.client):
@@ -105,3 +102,6 @@ def _print(found: Iterator[Check]) -> list[Check]:
     warned = sum(check.status == "warn" for check in seen)
     console.print(f"{len(seen) - bad - warned} ok, {warned} warnings, {bad} failures")
     return seen
+
+
+COMMANDS = {"doctor": (add_options, run)}

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli.common import (
-    add_run_options,
-    harness_parameters,
-    open_cluster,
-    progress_bar,
-    report,
-)
-from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.cli import common
+from tfe_bench.errors import UsageError, check_known, did_you_mean
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.exp_study.forms import Form
-    from tfe_bench.benchmarks.exp_study.report import Table
     from tfe_bench.benchmarks.exp_study.shaped import LevelPlan
     from tfe_bench.benchmarks.exp_study.study import Study
+    from tfe_bench.benchmarks.report.parts import Table
+    from tfe_bench.cluster.client import JobResult
 
 METHODS = ("one-round", "taylor", "prime", "pade")
 CLAMPS = ("none", "low", "both")
@@ -30,15 +26,8 @@ _MOST = 1 << 22
 _REPORT = Path("exp-report")
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "exp",
-        help="exponential of private numbers; --study compares its forms",
-        description="Shares fixed-point numbers among three workers, computes their exponentials, "
-        "checks them against numpy and prints what it cost. With --study: every form in both "
-        "rings, in six dimensions, beside published figures.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("--n", type=int, metavar="N", help="how many numbers (default 1024)")
     p.add_argument("--seed", type=int, default=1, help="of the generated numbers (default 1)")
     p.add_argument("--method", metavar="NAME", help=f"{', '.join(METHODS)} (default one-round)")
@@ -82,12 +71,17 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="in a study, round x to float32 first, as the published one did",
     )
-    add_run_options(p)
-    p.set_defaults(run=run, repeat=None)
+    common.add_run_options(p)
+    p.set_defaults(repeat=None)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Exponential of private numbers; --study compares its forms.
+
+    Shares fixed-point numbers among three workers, computes their exponentials, checks them
+    against numpy and prints what it cost. With --study: every form in both rings, in six
+    dimensions, beside published figures.
+    """
     if arguments.repeat is None:
         arguments.repeat = 3 if arguments.study else 5
     for option in ("report", "quick", "float32", "levels"):
@@ -109,11 +103,7 @@ def _form(arguments: argparse.Namespace) -> Form:
     from tfe_bench.benchmarks.exp_study.forms import Form
 
     method = METHODS[0] if arguments.method is None else arguments.method
-    if method not in METHODS:
-        raise UsageError(
-            f"Unknown --method {method!r}.{did_you_mean(method, METHODS)} "
-            f"Known: {', '.join(METHODS)}."
-        )
+    check_known("--method", method, METHODS)
     if arguments.iterations is not None and method != "taylor":
         raise UsageError(f"--iterations goes with --method taylor. Received: {method}.")
     form = Form(
@@ -146,35 +136,32 @@ def _measure(arguments: argparse.Namespace) -> int:
     point = FixedPoint(form.fxp, form.ring_bits)
     # What was shared, so that the error is the protocol's alone.
     meant = np.clip(point.decode(point.encode(x)), low, high)
-    parameters = {**form.parameters, **harness_parameters(arguments)}
-    with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
-        result = cluster.run("exp", parameters, inputs(form, meant), bar.update)
-    errors = np.abs(decoded(form, result) - np.exp(meant))
-    correct = bool(np.all(errors <= form.tolerance(meant)))
-    relative = float((errors / np.exp(meant))[meant >= 0].max(initial=0.0))
-    shown = {
-        "n": n,
-        "form": form.name,
-        "x": f"{low:.4g} .. {high:.4g}",
-        "bytes_per_element": round(sum(sum(m["payload"]) for m in result.measured) / n, 2),
-        "max_relative_error": float(f"{relative:.3g}"),  # of x >= 0
-        "failure_probability": float(f"{form.failure_probability():.2g}"),
-    }
-    report(
-        "exp",
-        arguments,
-        cluster,
-        result,
-        shown,
-        correct,
-        float(errors.max()),
-        form.fxp,
-        form.ring_bits,
-        error=judged.as_json(
-            judged.RELATIVE, judged.largest(judged.RELATIVE, errors, np.exp(meant), form.fxp)
-        ),
-    )
-    return 0 if correct else 1
+    exact = np.exp(meant)
+
+    def judge(result: JobResult) -> common.Outcome:
+        errors = np.abs(decoded(form, result) - exact)
+        relative = float((errors / exact)[meant >= 0].max(initial=0.0))
+        sent = sum(sum(m["payload"]) for m in result.measured)
+        shown = {
+            "n": n,
+            "form": form.name,
+            "x": f"{low:.4g} .. {high:.4g}",
+            "bytes_per_element": round(sent / n, 2),
+            "max_relative_error": float(f"{relative:.3g}"),  # of x >= 0
+            "failure_probability": float(f"{form.failure_probability():.2g}"),
+        }
+        worst = judged.largest(judged.RELATIVE, errors, exact, form.fxp)
+        return common.Outcome(
+            shown,
+            bool(np.all(errors <= form.tolerance(meant))),
+            float(errors.max()),
+            form.fxp,
+            form.ring_bits,
+            error=judged.as_json(judged.RELATIVE, worst),
+        )
+
+    parameters = {**form.parameters, **common.harness_parameters(arguments)}
+    return common.perform(arguments, "exp", ("exp", parameters, inputs(form, meant)), judge)
 
 
 # ---- advice
@@ -183,12 +170,13 @@ def _measure(arguments: argparse.Namespace) -> int:
 def _advise(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks.exp_study import advisor
     from tfe_bench.benchmarks.exp_study.levels import LEVELS
+    from tfe_bench.benchmarks.report.parts import Table
 
     low, high = arguments.advise
     n = arguments.n or 10_000
     found = advisor.advise(low, high, n)
     if arguments.json:
-        rows = [
+        told = [
             {
                 "form": a.form.name,
                 "ring": a.form.ring_bits,
@@ -201,34 +189,30 @@ def _advise(arguments: argparse.Namespace) -> int:
             }
             for a in found
         ]
-        print(json.dumps({"low": low, "high": high, "n": n, "forms": rows}))
+        print(json.dumps({"low": low, "high": high, "n": n, "forms": told}))
         return 0
     print(advisor.sentence(low, high, n))
     if found:
         print(f"\nAll forms that cover it, for n = {n:,} (network alone, modelled):\n")
         head = ("form / ring", "B/element", "rounds", "error", "failure", *(v.name for v in LEVELS))
-        _print_table(
+        rows = [
             (
-                head,
-                [
-                    (
-                        a.form.label,
-                        f"{a.bytes_total / n:.0f}",
-                        str(a.rounds),
-                        f"{a.error:.0e}",
-                        f"{a.failure:.0e}",
-                        *(f"{a.seconds[v.name]:.3g} s" for v in LEVELS),
-                    )
-                    for a in found
-                ],
+                a.form.label,
+                f"{a.bytes_total / n:.0f}",
+                str(a.rounds),
+                f"{a.error:.0e}",
+                f"{a.failure:.0e}",
+                *(f"{a.seconds[v.name]:.3g} s" for v in LEVELS),
             )
-        )
+            for a in found
+        ]
+        _print_table(Table(head, rows))
     return 0
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no infinity."""
-    return value if abs(value) < float("inf") else None
+    """JSON has no infinity, and no NaN."""
+    return value if math.isfinite(value) else None
 
 
 # ---- the study
@@ -237,8 +221,9 @@ def _finite(value: float) -> float | None:
 def _study(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from tfe_bench.benchmarks.exp_study import plots, study
+    from tfe_bench.benchmarks.exp_study import advisor, study, tables
     from tfe_bench.benchmarks.exp_study import report as folder
+    from tfe_bench.benchmarks.report import drawing
     from tfe_bench.cluster.links import CHANNEL
 
     for option in (
@@ -255,18 +240,18 @@ def _study(arguments: argparse.Namespace) -> int:
         )
     where = arguments.report or _REPORT
     folder.check_folder(where)
-    plots.require()
+    drawing.require()
     plan = study.QUICK if arguments.quick else study.Plan()
     plan = replace(plan, float32=arguments.float32, repeat=arguments.repeat)
     plan = replace(plan, levels=_levels(arguments, plan.levels))
     if arguments.cluster is not None:
         plan = replace(plan, fresh=False)  # these workers are there to stay
-    with progress_bar(arguments) as bar:
+    with common.progress_bar(arguments) as bar:
 
         def opened(profile: str) -> Any:
             if profile != study.LOCAL:
                 bar.say(f"{profile}: starting the workers")
-            cluster = open_cluster(
+            cluster = common.open_cluster(
                 argparse.Namespace(**{**vars(arguments), "profile": profile}), bar
             )
             if cluster.emulation is not None and cluster.emulation.startswith(CHANNEL):
@@ -279,23 +264,23 @@ def _study(arguments: argparse.Namespace) -> int:
         print(json.dumps(_plain(found, where, files), allow_nan=False))
         return 0
     print("Measured: bytes (by party), rounds, accuracy on 10,000 points\n")
-    _print_table(folder.summary(found))
+    _print_table(tables.summary(found))
     print("\nPer element, slopes: memory, local time, and time at the network levels")
-    print(f"({folder.key(found)})\n")
-    _print_table(folder.times(found))
+    print(f"({tables.key(found)})\n")
+    _print_table(tables.times(found))
     print("\nNetwork levels, as the links were found to be; the model against what was measured\n")
-    _print_table(folder.links(found))
+    _print_table(tables.links(found))
     for name, level in found.levels.items():
         if level.refused:
             print(f"Nothing is measured at {name}: {level.refused}")
-    checked = folder.model_check(found)
-    if len(checked[0]) > 1:
+    checked = tables.model_check(found)
+    if len(checked.head) > 1:
         print("\nSeconds measured / predicted over measured, at the largest n of all forms\n")
         _print_table(checked)
     print("\nTimes better than the published figures (2 parties + dealer, offline not counted)\n")
-    _print_table(folder.comparison(found))
+    _print_table(tables.comparison(found))
     print("\nWhich form to take (cheapest at net2 that covers the range)\n")
-    for line in folder.advice(found):
+    for line in advisor.sentences():
         print(f"- {line}")
     print(f"\nThe report is in {where}: {', '.join(files)}")
     return 0
@@ -326,13 +311,12 @@ def _levels(
 
 
 def _plain(found: Study, where: Path, files: Sequence[str]) -> dict[str, Any]:
-    from tfe_bench.benchmarks.exp_study import compare
-    from tfe_bench.benchmarks.exp_study import report as folder
+    from tfe_bench.benchmarks.exp_study import advisor, compare
     from tfe_bench.benchmarks.exp_study.notes import notes
 
     def rows(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [
-            {k: (_number(v) if isinstance(v, float) else v) for k, v in row.items()}
+            {k: (_finite(v) if isinstance(v, float) else v) for k, v in row.items()}
             for row in given
         ]
 
@@ -344,18 +328,16 @@ def _plain(found: Study, where: Path, files: Sequence[str]) -> dict[str, Any]:
         "fits": rows(compare.fit_rows(found)),
         "levels": rows(compare.level_rows(found)),
         "compare": rows(compare.compare_rows(found)),
-        "advice": folder.advice(found),
+        "advice": advisor.sentences(),
         "notes": notes(found),
     }
 
 
-def _number(value: float) -> float | None:
-    return value if value == value and abs(value) != float("inf") else None
-
-
 def _print_table(table: Table) -> None:
     """Columns as wide as they must be; a heading of several words takes several lines."""
-    head, rows = table
+    from tfe_bench.benchmarks.table import columns
+
+    head, rows = table.head, [[str(cell) for cell in row] for row in table.rows]
     words = [
         _wrapped(title, max((len(r[i]) for r in rows), default=0)) for i, title in enumerate(head)
     ]
@@ -363,14 +345,9 @@ def _print_table(table: Table) -> None:
     lines = [
         tuple(w[i - height] if i >= height - len(w) else "" for w in words) for i in range(height)
     ]
-    widths = [max(len(line[i]) for line in [*lines, *rows]) for i in range(len(head))]
     limit = max(shutil.get_terminal_size((200, 24)).columns, 60)
-    for line in [*lines, *rows]:
-        cells = [
-            c.ljust(w) if i == 0 else c.rjust(w)
-            for i, (c, w) in enumerate(zip(line, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip()[:limit])
+    for line in columns([*lines, *rows], range(1, len(head))):
+        print(line[:limit])
 
 
 def _wrapped(title: str, width: int) -> list[str]:
@@ -382,3 +359,6 @@ def _wrapped(title: str, width: int) -> list[str]:
         else:
             lines.append(word)
     return lines
+
+
+COMMANDS = {"exp": (add_options, run)}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.errors import DataError, TfeBenchError, UsageError
+from tfe_bench import atomic
+from tfe_bench.cli import common
+from tfe_bench.errors import TfeBenchError, UsageError
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client, JobResult, PrivateInput
@@ -18,15 +19,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the three commands."""
-    p = commands.add_parser(
-        "submit",
-        help="run any installed program on three hosts",
-        description="Shares inputs among three workers, waits for the job's turn and for its "
-        "results. The results come over this command's own connections: if it ends, by Ctrl-C or "
-        "otherwise, the job is cancelled on all workers.",
-    )
+def _submit_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("program", metavar="PROGRAM", help="a program that the workers have")
     _add_cluster(p)
     p.add_argument(
@@ -45,20 +38,11 @@ def add_parser(commands: Any) -> None:
         "may be repeated, in the program's order",
     )
     p.add_argument("--output", type=Path, metavar="FILE", help="write the results (.npz)")
-    p.set_defaults(run=submit)
 
-    p = commands.add_parser(
-        "status",
-        help="this client's jobs on three hosts",
-        description="What runs and what waits. Of other clients' jobs only the number is shown.",
-    )
-    _add_cluster(p)
-    p.set_defaults(run=status)
 
-    p = commands.add_parser("cancel", help="cancel one of this client's jobs")
+def _cancel_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("job", metavar="JOB", help="its name or the first digits, as in status")
     _add_cluster(p)
-    p.set_defaults(run=cancel)
 
 
 def _add_cluster(p: argparse.ArgumentParser) -> None:
@@ -68,8 +52,12 @@ def _add_cluster(p: argparse.ArgumentParser) -> None:
 
 
 def submit(arguments: argparse.Namespace) -> int:
-    """Runs a program; prints or writes its results."""
-    from tfe_bench.cli.common import progress_bar
+    """Run any installed program on three hosts.
+
+    Shares inputs among three workers, waits for the job's turn and for its results. The results
+    come over this command's own connections: if it ends, by Ctrl-C or otherwise, the job is
+    cancelled on all workers.
+    """
     from tfe_bench.cluster.client import new_job, open_client
     from tfe_bench.cluster.config import ClusterConfig
 
@@ -87,7 +75,7 @@ def submit(arguments: argparse.Namespace) -> int:
     job = new_job()
     told = ""
 
-    with progress_bar(arguments) as bar:
+    with common.progress_bar(arguments) as bar:
 
         def progress(fraction: float, text: str) -> None:
             nonlocal told
@@ -124,7 +112,7 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 
 def _input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
-    from tfe_bench.benchmarks import data
+    from tfe_bench.cli.data import columns
     from tfe_bench.cluster.client import PrivateInput
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
@@ -134,10 +122,10 @@ def _input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
     file, mark, column = path.rpartition("#")
     if not mark or Path(path).is_file():
         file, column = path, ""
-    found = data.load_column(file, column or None)
+    found = columns.load_column(file, column or None)
     # Integers exactly, reals in the cluster's fixed point.
     bits = fractional_bits if found.values.dtype.kind == "f" else 0
-    with data.naming_lines(file, [found.name]):
+    with columns.naming_lines(file, [found.name]):
         ring = FixedPoint(bits).encode(found.values)
     return name, PrivateInput(ring, bits)
 
@@ -146,11 +134,7 @@ def _check_output(path: Path) -> None:
     """Refuses before the job what could not be written after it."""
     if path.suffix.lower() != ".npz":
         raise UsageError(f"--output is a .npz file. Received: {str(path)!r}.")
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        raise DataError(
-            f"The results cannot be written to {str(path)!r}. Received: a folder, or a missing or "
-            "read-only one. Choose another --output."
-        )
+    atomic.check(path, "--output", "The results")
 
 
 def _decoded(result: JobResult) -> dict[str, Any]:
@@ -196,7 +180,10 @@ def _give(arguments: argparse.Namespace, job: str, result: JobResult) -> None:
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Shows this client's jobs; 20 if a worker does not answer."""
+    """This client's jobs on three hosts.
+
+    What runs and what waits. Of other clients' jobs only the number is shown.
+    """
     client = _open(arguments)
     try:
         answers = client.status()
@@ -248,7 +235,7 @@ def _duration(seconds: float) -> str:
 
 
 def cancel(arguments: argparse.Namespace) -> int:
-    """Cancels a job on all three workers."""
+    """Cancel one of this client's jobs."""
     if len(arguments.job) < 4:
         raise UsageError(f"JOB is at least 4 digits of a job's name. Received: {arguments.job!r}.")
     client = _open(arguments)
@@ -267,3 +254,10 @@ def _open(arguments: argparse.Namespace) -> Client:
     from tfe_bench.cluster.client import open_client
 
     return open_client(arguments.cluster, arguments.client)
+
+
+COMMANDS = {
+    "submit": (_submit_options, submit),
+    "status": (_add_cluster, status),
+    "cancel": (_cancel_options, cancel),
+}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
 
 from tfe_bench.cli.common import (
     add_network_options,
@@ -18,15 +17,8 @@ from tfe_bench.errors import UsageError
 _TURNS = 4
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "links",
-        help="measure the links of a network profile",
-        description="Starts three workers on the links of a --profile and measures what these "
-        "hold in fact: one-way delay of every pair, bandwidth of every worker's sending side, and "
-        "whether all that was sent arrives.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument(
         "--megabytes",
         type=float,
@@ -37,11 +29,15 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--pings", type=int, default=4, help="of each pair in a row (default 4)")
     add_network_options(p)
     p.add_argument("--json", action="store_true", help="print JSON, nothing else")
-    p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command; returns the exit code of `ProfileError` where figures are off."""
+    """Measure the links of a network profile.
+
+    Starts three workers on the links of a --profile and measures what these hold in fact:
+    one-way delay of every pair, bandwidth of every worker's sending side, and whether all that
+    was sent arrives.
+    """
     from rich.console import Console
     from rich.table import Table
 
@@ -93,3 +89,6 @@ def run(arguments: argparse.Namespace) -> int:
     if found.lost_bytes or (off and profile.strict):
         return ProfileError.exit_code
     return 0
+
+
+COMMANDS = {"links": (add_options, run)}

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING
 
-from tfe_bench.cli.common import (
-    add_run_options,
-    harness_parameters,
-    open_cluster,
-    progress_bar,
-    report,
-)
+from tfe_bench.cli import common
 from tfe_bench.errors import UsageError
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.client import JobResult
 
 _FRACTIONAL_BITS = 16
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "matmul",
-        help="multiply two private matrices",
-        description="Shares two n x n matrices of fixed-point numbers among three workers, "
-        "multiplies them over Z_2^64 (the product keeps both scales), checks and prints the cost.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("--n", type=int, default=1024, metavar="N", help="size (default 1024)")
     p.add_argument("--seed", type=int, default=1, help="of the generated matrices (default 1)")
-    add_run_options(p)
-    p.set_defaults(run=run)
+    common.add_run_options(p)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Multiply two private matrices.
+
+    Shares two n x n matrices of fixed-point numbers among three workers, multiplies them over
+    Z_2^64 (the product keeps both scales), checks and prints the cost.
+    """
     import numpy as np
 
     from tfe_bench.cluster.client import PrivateInput
@@ -47,12 +41,17 @@ def run(arguments: argparse.Namespace) -> int:
     inputs = {
         name: PrivateInput(encode(value), _FRACTIONAL_BITS) for name, value in (("x", x), ("y", y))
     }
-    with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
-        result = cluster.run("matmul", harness_parameters(arguments), inputs, bar.update)
-    product = FixedPoint(2 * _FRACTIONAL_BITS).decode(result.outputs["product"])
-    error = float(np.abs(product - x @ y).max())
-    # each of n terms is off by at most half an ulp of each factor
-    correct = error <= n * 20 * 2.0 ** -(_FRACTIONAL_BITS + 1) + 1e-6
-    shown = {"n": n, "shape": f"{n} x {n} x {n}"}
-    report("matmul", arguments, cluster, result, shown, correct, error, _FRACTIONAL_BITS)
-    return 0 if correct else 1
+
+    def judge(result: JobResult) -> common.Outcome:
+        product = FixedPoint(2 * _FRACTIONAL_BITS).decode(result.outputs["product"])
+        error = float(np.abs(product - x @ y).max())
+        # each of n terms is off by at most half an ulp of each factor
+        correct = error <= n * 20 * 2.0 ** -(_FRACTIONAL_BITS + 1) + 1e-6
+        shown = {"n": n, "shape": f"{n} x {n} x {n}"}
+        return common.Outcome(shown, correct, error, _FRACTIONAL_BITS)
+
+    job = ("matmul", common.harness_parameters(arguments), inputs)
+    return common.perform(arguments, "matmul", job, judge)
+
+
+COMMANDS = {"matmul": (add_options, run)}

@@ -1,22 +1,16 @@
-"""What the commands of single operations share: their data, one run, the check of the result."""
+"""The commands of single operations: one for each entry of the catalogue, made from it alone."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli.common import (
-    add_run_options,
-    harness_parameters,
-    open_cluster,
-    progress_bar,
-    report,
-    whole_number,
-)
+from tfe_bench.cli import common
 from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,24 +20,91 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.client import JobResult
 
     Array = np.ndarray[Any, Any]
+    Draw = Callable[[tuple[int, ...], np.random.Generator], dict[str, Array]]
+
+_COUNTS = {2: "two", 3: "three"}
 
 
-def add_options(p: argparse.ArgumentParser, size: str, n: str) -> None:
+def add_parsers(commands: Any) -> list[str]:
+    """Adds a command for every operation that has none with more options.
+
+    Returns:
+        The names of those that the list of commands leaves out.
+    """
+    from tfe_bench.benchmarks import operations
+
+    made = [each for each in operations.OPERATIONS.values() if each.name not in commands.choices]
+    for entry in made:
+        _add_parser(commands, entry)
+    return [entry.name for entry in made if not entry.help]
+
+
+def _add_parser(commands: Any, entry: Operation) -> None:
+    p: argparse.ArgumentParser = commands.add_parser(
+        entry.name,
+        description=f"Computes {entry.name} ({entry.about}) of values that are shared among three "
+        "workers, without any of them seeing one, checks the result and prints what it cost.",
+        **({"help": entry.help} if entry.help else {}),
+    )
+    if entry.along_rows:
+        p.add_argument("--axis", choices=("row", "column"), help="of the file (default: row)")
+    for name, default in entry.options.items():
+        if name == "profile":
+            common.add_plan_option(p, entry.helps[name])
+        else:
+            shown = "K" if isinstance(default, int) else "NAME"
+            p.add_argument(
+                f"--{name}",
+                type=type(default),
+                default=default,
+                metavar=shown,
+                help=entry.helps[name],
+            )
+    if entry.along_rows:
+        what = f"N rows of {entry.size[1]} generated values"
+    else:
+        what = "N generated values" if len(entry.size) == 1 else "N along the first axis"
+    add_options(p, entry, what)
+    p.set_defaults(run=functools.partial(run, entry))
+
+
+def add_options(p: argparse.ArgumentParser, entry: Operation, n: str) -> None:
     """Options of every command of one operation.
 
     Args:
-        size: the default shape.
         n: what --n stands for.
     """
     p.add_argument("--n", type=int, metavar="N", help=n)
-    p.add_argument("--shape", metavar="AxB", help=f"of generated values (default {size})")
-    p.add_argument("--seed", type=int, default=1, help="of the generated values (default 1)")
-    p.add_argument("--input", type=Path, metavar="FILE", help="take a .csv or .npy file instead")
     p.add_argument(
-        "--column", metavar="C[,C]", help="columns of it: names or 0-based indices (default: all)"
+        "--shape", metavar="AxB", help=f"of generated values (default {entry.example()})"
     )
-    p.add_argument("--output", type=Path, metavar="FILE", help="write the result (.csv or .npy)")
-    add_run_options(p, takes_files=True)
+    p.add_argument("--seed", type=int, default=1, help="of the generated values (default 1)")
+    p.set_defaults(input=None, column=None, output=None)
+    if entry.takes_files:
+        p.add_argument(
+            "--input", type=Path, metavar="FILE", help="take a .csv or .npy file instead"
+        )
+        p.add_argument(
+            "--column",
+            metavar="C[,C]",
+            help="columns of it: names or 0-based indices (default: all)",
+        )
+        p.add_argument(
+            "--output", type=Path, metavar="FILE", help="write the result (.csv or .npy)"
+        )
+    common.add_run_options(p, takes_files=entry.takes_files)
+
+
+def run(entry: Operation, arguments: argparse.Namespace) -> int:
+    """Runs the command of an operation."""
+    options = {name: getattr(arguments, name) for name in entry.options if name != "profile"}
+    shown = dict(options)
+    if "profile" in entry.options:
+        options["profile"] = arguments.plan_for = common.planned_network(arguments)
+        if arguments.plan_for != "local":
+            shown["plan_for"] = arguments.plan_for
+    work = prepare(arguments, entry, options, shown=shown)
+    return perform(entry.name, arguments, work)
 
 
 @dataclass(frozen=True)
@@ -55,6 +116,7 @@ class Work:
         inputs: ring elements.
         source: where they come from, for the record.
         shown: more parameters for the record.
+        place: the result as it is written, from what the workers computed.
     """
 
     operation: Operation
@@ -62,6 +124,7 @@ class Work:
     inputs: Private
     source: str
     shown: Mapping[str, Any]
+    place: Callable[[Array], Array] = lambda values: values
 
 
 def size_of(arguments: argparse.Namespace, operation: Operation) -> tuple[int, ...]:
@@ -79,7 +142,7 @@ def size_of(arguments: argparse.Namespace, operation: Operation) -> tuple[int, .
     if arguments.shape is None:
         return operation.size
     try:
-        return tuple(whole_number(n) for n in arguments.shape.split("x"))
+        return tuple(common.whole_number(n) for n in arguments.shape.split("x"))
     except argparse.ArgumentTypeError:
         raise UsageError(
             f"--shape is numbers with x between them, as {operation.example()}. "
@@ -105,54 +168,71 @@ def check_elements(operation: Operation, size: tuple[int, ...], local: bool) -> 
 
 def prepare(
     arguments: argparse.Namespace,
-    name: str,
+    operation: Operation,
     options: Mapping[str, Any],
-    arrange: Callable[[Array], dict[str, Array]],
-    draw: Callable[[tuple[int, ...], np.random.Generator], dict[str, Array]] | None = None,
-    **shown: Any,
+    draw: Draw | None = None,
+    shown: Mapping[str, Any] | None = None,
 ) -> Work:
     """Reads or generates the inputs and refuses all that does not fit, before anything runs.
 
     Args:
-        arrange: the inputs by name, from a file's numbers [n] or [rows, columns].
         draw: generates the inputs, instead of the operation's own way.
         shown: more parameters for the record.
 
     Raises:
         UsageError, DataError, RangeError: what does not fit.
     """
-    from tfe_bench.benchmarks import data, operations
+    from tfe_bench.benchmarks import operations
+    from tfe_bench.cli.data import results
 
-    operation = operations.find(name)
     if arguments.output:
-        data.check_result_path(arguments.output)
+        results.check_result_path(arguments.output)
     options = {**operation.options, **options}
-    if arguments.input is None:
-        for option in ("column", "axis"):
-            if getattr(arguments, option, None) is not None:
-                raise UsageError(f"--{option} goes with --input. Received: no --input.")
-        size, _ = operations.settle(operation, size_of(arguments, operation), options)
-        if arguments.output and len(size) > 2:
-            raise UsageError(f"--output holds one or two axes. Received: {len(size)}.")
-        check_elements(operation, size, arguments.cluster is None)
-        inputs = operations.generate(operation, size, arguments.seed, draw)
-        operation.domain(inputs.rings, options)
-        source = f"seed {arguments.seed}"
-    else:
-        for option in ("n", "shape"):
-            if getattr(arguments, option) is not None:
-                raise UsageError(f"--{option} and --input exclude each other. Received: both.")
-        numbers, columns = _read(arguments)
-        # As the file has them, so that an error names the place in the file.
-        with data.naming_lines(arguments.input, columns):
-            operation.domain(operations.encode(operation, {"x": numbers}).rings, options)
-        values = arrange(numbers)
-        size = operation.size_of([v.shape for v in values.values()])
-        operations.settle(operation, size, options)
-        check_elements(operation, size, arguments.cluster is None)
-        inputs = operations.encode(operation, values)
-        source = arguments.input.name
-    return Work(operation, options, inputs, source, shown)
+    if arguments.input is not None:
+        return _of_file(arguments, operation, options, shown or {})
+    for option in ("column", "axis"):
+        if getattr(arguments, option, None) is not None:
+            raise UsageError(f"--{option} goes with --input. Received: no --input.")
+    size, _ = operations.settle(operation, size_of(arguments, operation), options)
+    if arguments.output and len(size) > 2:
+        raise UsageError(f"--output holds one or two axes. Received: {len(size)}.")
+    check_elements(operation, size, arguments.cluster is None)
+    inputs = operations.generate(operation, size, arguments.seed, draw)
+    operation.domain(inputs.rings, options)
+    return Work(operation, options, inputs, f"seed {arguments.seed}", shown or {})
+
+
+def _of_file(
+    arguments: argparse.Namespace,
+    operation: Operation,
+    options: Mapping[str, Any],
+    shown: Mapping[str, Any],
+) -> Work:
+    """The work on numbers of --input."""
+    from tfe_bench.benchmarks import operations
+    from tfe_bench.cli.data import columns
+
+    for option in ("n", "shape"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(f"--{option} and --input exclude each other. Received: both.")
+    numbers, names = _read(arguments)
+    # As the file has them, so that an error names the place in the file.
+    with columns.naming_lines(arguments.input, names):
+        operation.domain(operations.encode(operation, {"x": numbers}).rings, options)
+    axis = getattr(arguments, "axis", None)
+    values = _arranged(arguments.command, operation, numbers, axis)
+    size = operation.size_of([v.shape for v in values.values()])
+    operations.settle(operation, size, options)
+    check_elements(operation, size, arguments.cluster is None)
+    inputs = operations.encode(operation, values)
+
+    def place(result: Array) -> Array:
+        """Rows lie in the file's direction."""
+        if not operation.along_rows or result.ndim != 2:
+            return result
+        return result.reshape(-1) if numbers.ndim == 1 else result.T if axis == "column" else result
+
+    return Work(operation, options, inputs, arguments.input.name, shown, place)
 
 
 def _read(arguments: argparse.Namespace) -> tuple[Array, list[str]]:
@@ -163,71 +243,63 @@ def _read(arguments: argparse.Namespace) -> tuple[Array, list[str]]:
     """
     import numpy as np
 
-    from tfe_bench.benchmarks import data
+    from tfe_bench.cli.data import columns
 
-    path, columns = arguments.input, arguments.column
-    if columns is None and path.suffix.lower() == ".npy":
-        return data.load_column(path).values, []
-    names = None if columns is None else [c.strip() for c in columns.split(",")]
-    table = data.load_table(path, names)
+    path, wanted = arguments.input, arguments.column
+    if wanted is None and path.suffix.lower() == ".npy":
+        return columns.load_column(path).values, []
+    names = None if wanted is None else [c.strip() for c in wanted.split(",")]
+    table = columns.load_table(path, names)
     found = list(table.values())
     return found[0] if len(found) == 1 else np.stack(found, axis=1), list(table)
 
 
-def add_axis(p: argparse.ArgumentParser) -> None:
-    """The option --axis of operations along rows."""
-    p.add_argument("--axis", choices=("row", "column"), help="of the file (default: row)")
+def _arranged(
+    command: str, operation: Operation, values: Array, axis: str | None
+) -> dict[str, Array]:
+    """The inputs by name, from a file's numbers [n] or [rows, columns]; a vector is one row.
 
-
-def rows(values: Array, axis: str | None) -> dict[str, Array]:
-    """The input of an operation along rows, or columns; a vector is one row."""
+    Raises:
+        UsageError: an operation of several inputs has another number of columns.
+    """
     import numpy as np
 
-    if values.ndim == 1:
+    names = list(operation.shapes(operation.size))
+    if len(names) > 1:
+        columns = 1 if values.ndim == 1 else values.shape[1]
+        if columns != len(names):
+            raise UsageError(
+                f"{command} wants {_COUNTS[len(names)]} columns. Received: {columns}. Choose them "
+                f"with --column {','.join('ABC'[: len(names)])}."
+            )
+        return {name: np.ascontiguousarray(values[:, i]) for i, name in enumerate(names)}
+    if operation.along_rows and values.ndim == 1:
         return {"x": values.reshape(1, -1)}
     return {"x": np.ascontiguousarray(values.T) if axis == "column" else values}
 
 
-def perform(
-    command: str,
-    arguments: argparse.Namespace,
-    work: Work,
-    name: str,
-    place: Callable[[Array], Array] = lambda values: values,
-) -> int:
+def perform(command: str, arguments: argparse.Namespace, work: Work) -> int:
     """Runs the work on the workers, checks and writes the result, and reports what it cost.
 
     Args:
         command: the record's workload.
-        name: of the result's column.
-        place: the result as it is written, from what the workers computed.
 
     Returns:
         The exit code.
     """
-    from tfe_bench.benchmarks import data
+    from tfe_bench.cli.data import results
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
-    harness = harness_parameters(arguments)
-    with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
+    harness = common.harness_parameters(arguments)
+    with common.progress_bar(arguments) as bar, common.open_cluster(arguments, bar) as cluster:
         result, verdict = compute(cluster, work, harness, bar.update)
     if arguments.output:
         bits = result.fractional_bits["result"]
         ring = result.outputs["result"]
         values = FixedPoint(bits).decode(ring) if bits else ring
-        data.write_result(arguments.output, place(values), name)
-    report(
-        command,
-        arguments,
-        cluster,
-        result,
-        {**parameters(work), **({"warm_up": 0} if "warm_up" in harness else {})},
-        verdict.correct,
-        verdict.max_error,
-        work.inputs.fractional_bits,
-        error=verdict.error,
-    )
-    return 0 if verdict.correct else 1
+        results.write_result(arguments.output, work.place(values), work.operation.name)
+    found = outcome(work, verdict, {"warm_up": 0} if "warm_up" in harness else {})
+    return common.report(command, arguments, cluster, result, found)
 
 
 def compute(
@@ -257,9 +329,16 @@ def compute(
     return result, verdict
 
 
-def parameters(work: Work) -> dict[str, Any]:
-    """What the record says of the work: sizes and public options, no data."""
+def outcome(work: Work, verdict: Verdict, more: Mapping[str, Any] | None = None) -> common.Outcome:
+    """What the record says of the work: sizes and public options, no data; and of its result."""
     rings = work.inputs.rings
     size = work.operation.size_of([ring.shape for ring in rings.values()])
-    kind = "fixed point" if work.inputs.fractional_bits else "int64"
-    return {"shape": "x".join(map(str, size)), "values": kind, "source": work.source, **work.shown}
+    bits = work.inputs.fractional_bits
+    parameters = {
+        "shape": "x".join(map(str, size)),
+        "values": "fixed point" if bits else "int64",
+        "source": work.source,
+        **work.shown,
+        **(more or {}),
+    }
+    return common.Outcome(parameters, verdict.correct, verdict.max_error, bits, error=verdict.error)

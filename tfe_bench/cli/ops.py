@@ -5,15 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import operation
-from tfe_bench.cli.common import (
-    add_run_options,
-    harness_parameters,
-    keep,
-    make_record,
-    open_cluster,
-    progress_bar,
-)
+from tfe_bench.cli import common, operation
 from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,14 +16,8 @@ _QUICK = 0.02
 _LARGEST_SCALE = 16
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "ops",
-        help="run every operation once and print one table",
-        description="Runs the operations of the catalogue one after the other on the same three "
-        "workers, checks each result against float64 and prints time, bytes, rounds and error.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("--only", metavar="NAME,NAME", help="these operations (default: all)")
     size = p.add_mutually_exclusive_group()
     size.add_argument(
@@ -39,12 +25,15 @@ def add_parser(commands: Any) -> None:
     )
     size.add_argument("--quick", action="store_true", help=f"as --scale {_QUICK}")
     p.add_argument("--seed", type=int, default=1, help="of the generated values (default 1)")
-    add_run_options(p, repeat=3)
-    p.set_defaults(run=run)
+    common.add_run_options(p, repeat=3)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Run every operation once and print one table.
+
+    Runs the operations of the catalogue one after the other on the same three workers, checks
+    each result against float64 and prints time, bytes, rounds and error.
+    """
     from rich.console import Console
 
     from tfe_bench.benchmarks import overview, trace_file
@@ -58,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     lines: list[Line] = []
     traces: list[tuple[str, list[dict[str, Any]]]] = []
     try:
-        with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
+        with common.progress_bar(arguments) as bar, common.open_cluster(arguments, bar) as cluster:
             for i, entry in enumerate(chosen):
 
                 def progress(fraction: float, _: str, i: int = i, name: str = entry.name) -> None:
@@ -66,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
                 progress(0.0, "")
                 lines.append(_measured(arguments, cluster, entry, scale, progress, traces))
-                keep(arguments, lines[-1].record)
+                common.keep(arguments, lines[-1].record)
         if arguments.trace is not None:
             trace_file.write(arguments.trace, traces)
     finally:  # what was measured before a failure counts
@@ -104,20 +93,15 @@ def _measured(
     size, options = operations.settle(entry, size, given)
     inputs = operations.generate(entry, size, arguments.seed)
     work = operation.Work(entry, options, inputs, f"seed {arguments.seed}", options)
-    result, verdict = operation.compute(cluster, work, harness_parameters(arguments), progress)
+    harness = common.harness_parameters(arguments)
+    result, verdict = operation.compute(cluster, work, harness, progress)
     if arguments.trace is not None:
         traces.append((entry.name, [m["trace"] for m in result.measured]))
-    record = make_record(
-        entry.name,
-        arguments,
-        cluster,
-        result,
-        operation.parameters(work),
-        verdict.correct,
-        verdict.max_error,
-        inputs.fractional_bits,
-        error=verdict.error,
-    )
+    found = operation.outcome(work, verdict)
+    record = common.make_record(entry.name, arguments, cluster, result, found)
     first = next(iter(inputs.rings.values()))
     counted = first if entry.per_input else result.outputs["result"]
     return Line(record, counted.size, verdict.ulps)
+
+
+COMMANDS = {"ops": (add_options, run)}

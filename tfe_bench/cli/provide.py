@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfe_bench.cli import keeping
 from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -15,15 +16,8 @@ if TYPE_CHECKING:
     from tfe_bench.models.tables import Table
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "provide",
-        help="have three workers keep shares of rows, for others to train on",
-        description="Shares rows among three workers, which keep them under a name for the clients "
-        "that their owner lets train on them (`train --rows` and `--columns`). No worker and no "
-        "client sees a row; a trained model tells about its rows what it tells.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, - and _")
     p.add_argument("--csv", type=Path, metavar="FILE", help="a table with a line of names")
     p.add_argument("--label", metavar="COLUMN", help="what is to be learnt; without it features")
@@ -59,22 +53,17 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--replace", action="store_true", help="replace what has this name")
     p.add_argument("--list", action="store_true", help="list what this client may use")
     p.add_argument("--remove", metavar="NAME", help="have the workers remove rows of this client")
-    p.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml of three hosts")
-    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
-    p.add_argument(
-        "--models",
-        type=Path,
-        metavar="FOLDER",
-        help="where three local workers keep them (default ~/.local/share/tfe_bench/models)",
-    )
-    p.add_argument("--json", action="store_true", help="print JSON, nothing else")
-    p.set_defaults(run=run)
+    keeping.add_options(p, "them")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Provides, lists or removes."""
+    """Have three workers keep shares of rows, for others to train on.
+
+    Shares rows among three workers, which keep them under a name for the clients that their
+    owner lets train on them (`train --rows` and `--columns`). No worker and no client sees a
+    row; a trained model tells about its rows what it tells.
+    """
     from tfe_bench.cli.common import progress_bar, quiet_tensorflow
-    from tfe_bench.cli.service import open_service
     from tfe_bench.cluster.store import check_name
     from tfe_bench.models import owners, service
 
@@ -87,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_name(arguments.name, "A data set's name")
         service.check_clients(arguments.allow)
         rows = _rows(arguments)
-    with progress_bar(arguments) as bar, open_service(arguments, bar) as cluster:
+    with progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
         if arguments.list:
             found = owners.listed(cluster.client)
         elif rows is None:
@@ -109,9 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
         return _list(arguments, found)
     if rows is None:
-        told: dict[str, Any] = {"removed": arguments.remove}
-        print(json.dumps(told) if arguments.json else f"{arguments.remove} is removed")
-        return 0
+        return keeping.tell_removed(arguments)
     told = {
         "name": arguments.name,
         "rows": len(rows),
@@ -127,8 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
         word for word, part in (("features", rows.x), ("labels", rows.y)) if part is not None
     )
     print(f"{arguments.name}: {held} of {len(rows):,} rows shared in {seconds:.1f} s")
-    who = "every client" if "*" in arguments.allow else ", ".join(["its owner", *arguments.allow])
-    print(f"may be trained on by {who}")
+    print(f"may be trained on by {keeping.allowed(arguments.allow)}")
     return 0
 
 
@@ -204,31 +190,13 @@ def _part(text: str | None, count: int) -> slice:
 
 
 def _list(arguments: argparse.Namespace, found: Any) -> int:
-    told = [
-        {
-            "name": each.name,
-            "owner": each.owner,
-            "clients": None if each.clients is None else list(each.clients),
-            "complete": each.complete,
-            **each.about,
-        }
-        for each in found.values()
-    ]
-    if arguments.json:
-        print(json.dumps(told))
-        return 0
-    if not told:
-        print("no data set that this client may use")
-        return 0
-    from rich.console import Console
-    from rich.table import Table
+    columns = {
+        "rows": lambda row: f"{row['rows']:,}",
+        "features": lambda row: "" if row["x"] is None else "x".join(map(str, row["x"])),
+        "labels": lambda row: "" if row["y"] is None else row["target"],
+    }
+    told = [{**keeping.facts(each), **each.about} for each in found.values()]
+    return keeping.tell_list(arguments, told, "data set", columns)
 
-    table = Table("name", "owner", "rows", "features", "labels", "used by")
-    for row in told:
-        name = row["name"] if row["complete"] else f"{row['name']} (not at all three workers)"
-        features = "" if row["x"] is None else "x".join(map(str, row["x"]))
-        labels = "" if row["y"] is None else row["target"]
-        clients = "" if row["clients"] is None else ", ".join(row["clients"]) or "its owner"
-        table.add_row(name, row["owner"], f"{row['rows']:,}", features, labels, clients)
-    Console().print(table)
-    return 0
+
+COMMANDS = {"provide": (add_options, run)}

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "report",
-        help="make one HTML page of records",
-        description="Reads records and writes one HTML page that needs no other file, with our "
-        "figures beside published ones, and the page's pictures as PNG files beside it.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument(
         "records",
         nargs="+",
@@ -23,11 +16,14 @@ def add_parser(commands: Any) -> None:
         help="a folder with records (.jsonl, .json), or such files",
     )
     p.add_argument("--output", type=Path, metavar="FILE", help="the page (default DIR/report.html)")
-    p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Make one HTML page of records.
+
+    Reads records and writes one HTML page that needs no other file, with our figures beside
+    published ones, and the page's pictures as PNG files beside it.
+    """
     from tfe_bench.benchmarks.report import files, reading
 
     first = arguments.records[0]
@@ -39,3 +35,6 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{len(found.records)} records: {written[0]}")
     print(f"Pictures: {', '.join(p.name for p in written[1:]) or 'none'}")
     return 0
+
+
+COMMANDS = {"report": (add_options, run)}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli.common import (
+    Outcome,
     add_run_options,
     check_run_options,
     harness_parameters,
@@ -31,23 +32,12 @@ _AT_ONCE = 1024
 _SEED = 1000
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the two commands."""
-    p = commands.add_parser(
-        "resnet50",
-        help="predict privately with ResNet50",
-        description="Shares ResNet50's weights and a picture among three workers, predicts "
-        "without any worker seeing either, compares with plaintext Keras and prints what it cost.",
-    )
+def _resnet50_options(p: argparse.ArgumentParser) -> None:
     _add_options(p)
-    p.set_defaults(run=run, model="resnet50")
+    p.set_defaults(model="resnet50")
 
-    p = commands.add_parser(
-        "infer",
-        help="predict privately with another network of the zoo",
-        description="As resnet50, for resnet50v2, vgg19, densenet121, mobilenetv2, or one of the "
-        "MNIST networks network-a, network-b, network-c, network-d.",
-    )
+
+def _infer_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL", help="a name of the zoo")
     p.add_argument(
         "--data-dir",
@@ -63,7 +53,6 @@ def add_parser(commands: Any) -> None:
         help="train the network on the images of --data-dir first, in plaintext",
     )
     _add_options(p)
-    p.set_defaults(run=run)
 
 
 def _add_options(p: argparse.ArgumentParser) -> None:
@@ -93,7 +82,11 @@ def _add_options(p: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs a command."""
+    """Predict privately with ResNet50.
+
+    Shares ResNet50's weights and a picture among three workers, predicts without any worker
+    seeing either, compares with plaintext Keras and prints what it cost.
+    """
     import numpy as np
 
     from tfe_bench.benchmarks import judged
@@ -159,11 +152,7 @@ def run(arguments: argparse.Namespace) -> int:
             "accuracy": training.accuracy(outputs, labels),
             "plain_accuracy": training.accuracy(plain, labels),
         }
-    report(
-        entry.name,
-        arguments,
-        cluster,
-        result,
+    told = Outcome(
         {
             "model": entry.title,
             "weights": weights,
@@ -184,7 +173,16 @@ def run(arguments: argparse.Namespace) -> int:
         },
         error=judged.as_json(judged.RANGE, found.relative_error),
     )
-    return 0 if correct else 1
+    return report(entry.name, arguments, cluster, result, told)
+
+
+def infer(arguments: argparse.Namespace) -> int:
+    """Predict privately with another network of the zoo.
+
+    As resnet50, for resnet50v2, vgg19, densenet121, mobilenetv2, or one of the MNIST networks
+    network-a, network-b, network-c, network-d.
+    """
+    return run(arguments)
 
 
 def _harness(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -215,3 +213,6 @@ def _pictures(arguments: argparse.Namespace, entry: Entry, batch: int) -> tuple[
         rows.append(zoo.samples(entry, arguments.seed + _SEED, made_up))
         words.append(f"{made_up} made up (seed {arguments.seed + _SEED})")
     return np.concatenate(rows), ", ".join(words)
+
+
+COMMANDS = {"resnet50": (_resnet50_options, run), "infer": (_infer_options, infer)}

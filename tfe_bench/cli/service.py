@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfe_bench import atomic
+from tfe_bench.cli import keeping
 from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -24,15 +23,7 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the three commands."""
-    p = commands.add_parser(
-        "deploy",
-        help="have three workers keep a Keras model's shares",
-        description="Converts a Keras model, shares its weights among three workers and has them "
-        "keep these under a name. No worker sees a weight. Without --cluster three local workers "
-        "keep them in one folder, for trying out.",
-    )
+def _deploy_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "model", metavar="MODEL", help="a .keras file, or a name of the zoo, as resnet50"
     )
@@ -63,15 +54,10 @@ def add_parser(commands: Any) -> None:
         metavar="W",
         help="of a model of the zoo: imagenet, a path, or seeded (default)",
     )
-    _add_cluster(p)
-    p.set_defaults(run=deploy)
+    keeping.add_options(p, "models")
 
-    p = commands.add_parser(
-        "predict",
-        help="ask three workers for a private prediction",
-        description="Shares a picture or numbers among three workers that keep a model, and puts "
-        "the result together here. No worker sees either.",
-    )
+
+def _predict_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "name", metavar="MODEL", help="name of a deployed model (see `models`), or a .keras file"
     )
@@ -100,36 +86,24 @@ def add_parser(commands: Any) -> None:
         help="withhold outputs where a value left the range that the model was planned for, which "
         "this client alone learns (default where the model admits it)",
     )
-    _add_cluster(p)
-    p.set_defaults(run=predict)
+    keeping.add_options(p, "models")
 
-    p = commands.add_parser(
-        "models",
-        help="the deployed models that this client may use",
-        description="Lists the models that three workers keep, as far as this client may use them.",
-    )
+
+def _models_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--remove", metavar="NAME", help="remove one of this client's instead")
-    _add_cluster(p)
-    p.set_defaults(run=models)
-
-
-def _add_cluster(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml of three hosts")
-    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
-    p.add_argument(
-        "--models",
-        type=Path,
-        metavar="FOLDER",
-        help="where three local workers keep models (default ~/.local/share/tfe_bench/models)",
-    )
-    p.add_argument("--json", action="store_true", help="print JSON, nothing else")
+    keeping.add_options(p, "models")
 
 
 # ---- deploy
 
 
 def deploy(arguments: argparse.Namespace) -> int:
-    """Deploys a model."""
+    """Have three workers keep a Keras model's shares.
+
+    Converts a Keras model, shares its weights among three workers and has them keep these under
+    a name. No worker sees a weight. Without --cluster three local workers keep them in one
+    folder, for trying out.
+    """
     from tfe_bench.cli.common import progress_bar, quiet_tensorflow
     from tfe_bench.cluster.store import check_name
     from tfe_bench.models import service
@@ -140,7 +114,7 @@ def deploy(arguments: argparse.Namespace) -> int:
     with progress_bar(arguments) as bar:
         bar.say("converting the model")
         private, way, source, table = _converted(arguments)
-        with open_service(arguments, bar) as cluster:
+        with keeping.open_service(arguments, bar) as cluster:
             started = time.perf_counter()
             service.deploy_model(
                 cluster.client,
@@ -168,8 +142,7 @@ def deploy(arguments: argparse.Namespace) -> int:
         print(json.dumps(told))
         return 0
     print(f"{arguments.name}: {private.graph.parameters:,} weights shared in {seconds:.1f} s")
-    who = "every client" if "*" in arguments.allow else ", ".join(["its owner", *arguments.allow])
-    print(f"may be used by {who}")
+    print(f"may be used by {keeping.allowed(arguments.allow)}")
     if not private.calibrated:
         print("ranges: assumed, |v| < 2^14 in every layer; --samples FILE takes them from inputs")
     if private.rescaled:
@@ -228,7 +201,11 @@ def _numbers(path: Path) -> Any:
 
 
 def predict(arguments: argparse.Namespace) -> int:
-    """Asks for a prediction; prints or writes it."""
+    """Ask three workers for a private prediction.
+
+    Shares a picture or numbers among three workers that keep a model, and puts the result
+    together here. No worker sees either.
+    """
     from tfe_bench.cli.common import progress_bar, quiet_tensorflow, total_rounds
     from tfe_bench.models import service
 
@@ -241,7 +218,7 @@ def predict(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         _check_output(arguments.output)
     own = _own(arguments) if arguments.name.endswith(".keras") else None
-    with progress_bar(arguments) as bar, open_service(arguments, bar) as cluster:
+    with progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
         model = own or service.find(cluster.client, arguments.name)
         if arguments.output is not None and len(model.private.graph.outputs) > 1:
             raise UsageError("--output takes a model of one output; this has more. Use --json.")
@@ -398,11 +375,7 @@ def _check_output(path: Path) -> None:
     """Refuses before the job what could not be written after it."""
     if path.suffix.lower() not in (".csv", ".npy"):
         raise UsageError(f"--output is a .csv or .npy file. Received: {str(path)!r}.")
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        raise DataError(
-            f"The outputs cannot be written to {str(path)!r}. Received: a folder, or a missing or "
-            "read-only one. Choose another --output."
-        )
+    atomic.check(path, "--output", "The outputs")
 
 
 def _write(path: Path, outputs: list[Any], header: list[str], rows: list[list[Any]]) -> None:
@@ -427,76 +400,39 @@ def _write(path: Path, outputs: list[Any], header: list[str], rows: list[list[An
 
 
 def models(arguments: argparse.Namespace) -> int:
-    """Lists the models, or removes one."""
+    """The deployed models that this client may use.
+
+    Lists the models that three workers keep, as far as this client may use them.
+    """
     from tfe_bench.cli.common import progress_bar
 
-    with progress_bar(arguments) as bar, open_service(arguments, bar) as cluster:
+    with progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
         if arguments.remove is not None:
             cluster.client.undeploy(arguments.remove)
             rows = None
         else:
             rows = cluster.client.models()
     if rows is None:
-        removed = {"removed": arguments.remove}
-        print(json.dumps(removed) if arguments.json else f"{arguments.remove} is removed")
-        return 0
-    told = [_facts(model) for model in rows]
-    if arguments.json:
-        print(json.dumps(told))
-        return 0
-    if not told:
-        print("no model that this client may use")
-        return 0
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("name", "owner", "inputs", "weights", "pictures", "used by")
-    for row in told:
-        shapes = ", ".join("x".join(map(str, shape)) for shape in row["inputs"].values())
-        clients = "" if row["clients"] is None else ", ".join(row["clients"]) or "its owner"
-        name = row["name"] if row["complete"] else f"{row['name']} (not at all three workers)"
-        weights, way = f"{row['parameters']:,}", row["preprocessing"] or ""
-        table.add_row(name, row["owner"], shapes, weights, way, clients)
-    Console().print(table)
-    return 0
+        return keeping.tell_removed(arguments)
+    columns = {
+        "inputs": lambda row: ", ".join("x".join(map(str, s)) for s in row["inputs"].values()),
+        "weights": lambda row: f"{row['parameters']:,}",
+        "pictures": lambda row: row["preprocessing"] or "",
+    }
+    return keeping.tell_list(arguments, [_facts(model) for model in rows], "model", columns)
 
 
 def _facts(model: Deployed) -> dict[str, Any]:
     return {
-        "name": model.name,
-        "owner": model.owner,
-        "clients": None if model.clients is None else list(model.clients),
+        **keeping.facts(model),
         "inputs": {name: list(s) for name, s in model.private.graph.inputs.items()},
         "parameters": model.private.graph.parameters,
         "preprocessing": model.preprocessing,
-        "complete": model.complete,
     }
 
 
-@contextmanager
-def open_service(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
-    """The hosts of --cluster, or three local workers that keep their models in a folder."""
-    from tfe_bench.cluster.launch import Cluster, LocalCluster
-
-    if arguments.cluster is None:
-        if arguments.client is not None:
-            raise UsageError("--client goes with --cluster. Received: no --cluster.")
-        bar.say("starting the workers")
-        with LocalCluster(models=arguments.models or local_folder()) as local:
-            yield local
-        return
-    if arguments.models is not None:
-        raise UsageError(
-            "--models is for three local workers. Received: --cluster, whose operators choose "
-            "their own folders (models = ... in worker.toml)."
-        )
-    bar.say("connecting to the workers")
-    with Cluster(arguments.cluster, arguments.client) as cluster:
-        yield cluster
-
-
-def local_folder() -> Path:
-    """Where three local workers keep what outlives them."""
-    data = os.environ.get("XDG_DATA_HOME")
-    base = Path(data) if data else Path.home() / ".local" / "share"
-    return base / "tfe_bench" / "models"
+COMMANDS = {
+    "deploy": (_deploy_options, deploy),
+    "predict": (_predict_options, predict),
+    "models": (_models_options, models),
+}

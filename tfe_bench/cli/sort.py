@@ -8,34 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli.common import (
-    add_plan_option,
-    add_run_options,
-    harness_parameters,
-    open_cluster,
-    planned_network,
-    progress_bar,
-    report,
-)
-from tfe_bench.errors import UsageError
+from tfe_bench.cli import common
+from tfe_bench.errors import UsageError, check_known
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from tfe_bench.benchmarks.data import Cells
+    from tfe_bench.cli.data.columns import Cells
     from tfe_bench.cluster.client import JobResult
 
 ALGORITHMS = ("auto", "quick", "all-pairs", "network")
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "sort",
-        help="sort private keys",
-        description="Shares keys among three workers, sorts them without any worker seeing them, "
-        "checks the result against numpy and prints what it cost.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("--n", type=int, metavar="N", help="generate N keys (default 1024)")
     p.add_argument(
         "--kind",
@@ -56,10 +42,9 @@ def add_parser(commands: Any) -> None:
     )
     p.add_argument("--output", type=Path, metavar="FILE", help="write the result (.csv or .npy)")
     p.add_argument("--algorithm", default="auto", metavar="NAME", help=", ".join(ALGORITHMS))
-    add_plan_option(p, "auto and quick plan")
+    common.add_plan_option(p, "auto and quick plan")
     p.add_argument("--descending", action="store_true", help="largest first")
-    add_run_options(p, takes_files=True)
-    p.set_defaults(run=run)
+    common.add_run_options(p, takes_files=True)
 
 
 @dataclass(frozen=True)
@@ -81,32 +66,26 @@ class _Work:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
-    from tfe_bench.benchmarks import data
-    from tfe_bench.cluster.client import PrivateInput
-    from tfe_bench.errors import did_you_mean
+    """Sort private keys.
 
-    if arguments.algorithm not in ALGORITHMS:
-        raise UsageError(
-            f"Unknown --algorithm {arguments.algorithm!r}."
-            f"{did_you_mean(arguments.algorithm, ALGORITHMS)} Known: {', '.join(ALGORITHMS)}."
-        )
-    arguments.plan_for = planned_network(arguments)
+    Shares keys among three workers, sorts them without any worker seeing them, checks the
+    result against numpy and prints what it cost.
+    """
+    from tfe_bench.cli.data import results
+    from tfe_bench.cluster.client import PrivateInput
+
+    check_known("--algorithm", arguments.algorithm, ALGORITHMS)
+    arguments.plan_for = common.planned_network(arguments)
     if arguments.output:
-        data.check_result_path(arguments.output)
+        results.check_result_path(arguments.output)
     work = _generated(arguments) if arguments.input is None else _work_of_file(arguments)
     inputs = {"keys": PrivateInput(work.keys, 0)}
     parameters = {
         "algorithm": arguments.algorithm,
         "descending": arguments.descending,
-        **harness_parameters(arguments),
+        **common.harness_parameters(arguments),
         "profile": arguments.plan_for,
     }
-    with progress_bar(arguments) as bar, open_cluster(arguments, bar) as cluster:
-        result = cluster.run("sort", parameters, inputs, bar.update)
-    correct = _check(work, arguments.descending, result)
-    if arguments.output and correct:
-        _write(arguments.output, work, result)
     shown = {
         "n": int(work.keys.size),
         "keys": work.kind,
@@ -120,14 +99,20 @@ def run(arguments: argparse.Namespace) -> int:
         shown["rows"] = int(work.keys.shape[0])
     if "warm_up" in parameters:
         shown["warm_up"] = 0
-    report("sort", arguments, cluster, result, shown, correct, 0.0 if correct else None, 0)
-    if arguments.output and not correct:
-        print(f"tfe_bench: {arguments.output} is not written: wrong order.", file=sys.stderr)
-    return 0 if correct else 1
+
+    def judge(result: JobResult) -> common.Outcome:
+        correct = _check(work, arguments.descending, result)
+        if arguments.output and correct:
+            _write(arguments.output, work, result)
+        elif arguments.output:
+            print(f"tfe_bench: {arguments.output} is not written: wrong order.", file=sys.stderr)
+        return common.Outcome(shown, correct, 0.0 if correct else None, 0)
+
+    return common.perform(arguments, "sort", ("sort", parameters, inputs), judge)
 
 
 def _generated(arguments: argparse.Namespace) -> _Work:
-    from tfe_bench.benchmarks import data
+    from tfe_bench.benchmarks import keys
     from tfe_bench.cluster.policy import DEFAULT_MAX_ELEMENTS
 
     for option in ("column", "payload"):
@@ -141,26 +126,27 @@ def _generated(arguments: argparse.Namespace) -> _Work:
             f"--n is at most {DEFAULT_MAX_ELEMENTS} on three local workers. Received: {n}."
         )
     try:
-        values = data.generate(n, arguments.seed, arguments.kind)
+        values = keys.generate(n, arguments.seed, arguments.kind)
     except (MemoryError, OverflowError, ValueError):
         raise UsageError(
             f"--n is more keys than this machine's memory holds. Received: {n}."
         ) from None
     source = f"{arguments.kind}, seed {arguments.seed}"
-    return _Work(data.ordered(values), values.dtype.name, {"key": values}, source)
+    return _Work(keys.ordered(values), values.dtype.name, {"key": values}, source)
 
 
 def _work_of_file(arguments: argparse.Namespace) -> _Work:
-    from tfe_bench.benchmarks import data
+    from tfe_bench.benchmarks import keys
+    from tfe_bench.cli.data import columns, results
 
     if arguments.n is not None:
         raise UsageError("--n and --input exclude each other. Received: both.")
     others = [c.strip() for c in arguments.payload.split(",")] if arguments.payload else []
     numbers = arguments.output is not None and arguments.output.suffix.lower() == ".npy"
-    column, payload = data.load_with(arguments.input, arguments.column, others, numbers)
-    columns = {column.name: column.cells, **payload}
+    column, payload = columns.load_with(arguments.input, arguments.column, others, numbers)
+    cells = {column.name: column.cells, **payload}
     if numbers:
-        data.check_one_type(columns)
+        results.check_one_type(cells)
     if column.values.ndim == 2:
         print(
             f"tfe_bench: {arguments.input} has two axes: each of its {len(column.values)} rows is "
@@ -168,7 +154,7 @@ def _work_of_file(arguments: argparse.Namespace) -> _Work:
             file=sys.stderr,
         )
     values = column.values
-    return _Work(data.ordered(values), values.dtype.name, columns, arguments.input.name)
+    return _Work(keys.ordered(values), values.dtype.name, cells, arguments.input.name)
 
 
 def _check(work: _Work, descending: bool, result: JobResult) -> bool:
@@ -187,7 +173,7 @@ def _write(path: Path, work: _Work, result: JobResult) -> None:
     """The columns in the order that the workers found."""
     import numpy as np
 
-    from tfe_bench.benchmarks import data
+    from tfe_bench.cli.data import results
 
     order = result.outputs["indices"]
 
@@ -198,7 +184,10 @@ def _write(path: Path, work: _Work, result: JobResult) -> None:
 
     table = {name: moved(cells) for name, cells in work.columns.items()}
     if len(table) > 1:
-        data.write_table(path, table)
+        results.write_table(path, table)
     else:
         name, keys = table.popitem()
-        data.write_result(path, keys, name)
+        results.write_result(path, keys, name)
+
+
+COMMANDS = {"sort": (add_options, run)}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +16,6 @@ from tfe_bench.errors import (
     SecurityError,
     TfeBenchError,
     UsageError,
-    did_you_mean,
 )
 
 if TYPE_CHECKING:
@@ -32,15 +29,8 @@ _USUAL = {"paper": "lan,wan"}
 _FINAL = (UsageError, ConfigError, SecurityError, OpsMissing)
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "suite",
-        help="run the published table's rows, or all operations, and keep the records",
-        description="Runs the rows of a suite one after the other and appends one record for each "
-        "row and profile to DIR/records.jsonl. Rows that are there already, measured by the same "
-        "version, are not run again: after an interruption the same command goes on.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("suite", metavar="SUITE", help="paper (the published table) or ops")
     p.add_argument(
         "--profiles",
@@ -57,11 +47,15 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--cluster", type=Path, metavar="FILE", help="run on these three hosts")
     p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
     p.add_argument("--json", action="store_true", help="print the records, one a line")
-    p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Run the published table's rows, or all operations, and keep the records.
+
+    Runs the rows of a suite one after the other and appends one record for each row and profile
+    to DIR/records.jsonl. Rows that are there already, measured by the same version, are not run
+    again: after an interruption the same command goes on.
+    """
     from tfe_bench.benchmarks import suite
 
     if not 1 <= arguments.repeat <= 1000:
@@ -88,22 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _profiles(given: str) -> list[str]:
     """The profiles of --profiles, each once."""
-    names = list(dict.fromkeys(name.strip() for name in given.split(",")))
-    known = known_profiles()
-    for name in names:
-        if name not in known:
-            raise UsageError(
-                f"Unknown network profile. Received: {name!r}.{did_you_mean(name, known)} Known: "
-                f"{', '.join(known)}."
-            )
-    return names
+    from tfe_bench.cluster import profiles
 
-
-def known_profiles() -> tuple[str, ...]:
-    """Names of the network profiles that commands take."""
-    from tfe_bench.cluster.profiles import PROFILES
-
-    return tuple(PROFILES)
+    names = dict.fromkeys(name.strip() for name in given.split(","))
+    return [profiles.get(name).name for name in names]
 
 
 class _Part:
@@ -112,12 +94,6 @@ class _Part:
     def __init__(self, bar: Any, done: int, batch: Sequence[Task], total: int) -> None:
         self._bar, self._done, self._batch, self._total = bar, done, batch, total
         self.say("")
-
-    def __enter__(self) -> _Part:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def say(self, text: str) -> None:
         """Shows which row it is."""
@@ -188,16 +164,10 @@ class _Runner:
                 self._failures[failed] = error
 
     def _perform(self, words: list[str], part: _Part) -> None:
-        from tfe_bench.__main__ import make_parser
-
-        words = [*words, "--json", "--record", str(self._file)]
         for option in ("cluster", "client"):
             if getattr(self._arguments, option) is not None:
-                words += [f"--{option}", str(getattr(self._arguments, option))]
-        parsed = make_parser().parse_args(words)
-        parsed.bar = part
-        with contextlib.redirect_stdout(io.StringIO()):  # the record is in the file
-            parsed.run(parsed)
+                words = [*words, f"--{option}", str(getattr(self._arguments, option))]
+        common.run_inside(words, self._file, part)
 
     @property
     def exit_code(self) -> int:
@@ -231,3 +201,6 @@ class _Runner:
             lines.append(suite_table.Line(task.row.label, task.profile, record, state))
         failures = [f"{task.label}: {error}" for task, error in self._failures.items()]
         suite_table.render(lines, failures, self._file, Console())
+
+
+COMMANDS = {"suite": (add_options, run)}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common, train_options
+from tfe_bench.cli import common, keeping, train_options
 from tfe_bench.cli.train_options import NETWORKS, PICTURES
 from tfe_bench.errors import UsageError
 
@@ -31,17 +31,10 @@ _TOLERANCE = 0.02
 _MOST_TIMES = 255
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "train",
-        help="train a model on private data",
-        description="Shares a model's weights, rows and labels among three workers, which train "
-        "the model without any of them seeing one, and compares with the same training in "
-        "plaintext. Rows come from this client or from data owners (see `provide`).",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     train_options.add(p)
-    p.set_defaults(run=run, repeat=1)
+    p.set_defaults(repeat=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +56,12 @@ class _Task:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Train a model on private data.
+
+    Shares a model's weights, rows and labels among three workers, which train the model without
+    any of them seeing one, and compares with the same training in plaintext. Rows come from
+    this client or from data owners (see `provide`).
+    """
     common.quiet_tensorflow()
     train_options.check(arguments)
     with common.progress_bar(arguments) as bar:
@@ -76,9 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         needed = any(v is not None for v in (arguments.checkpoint, arguments.deploy))
         needed = needed or arguments.rows is not None or arguments.columns is not None
         if arguments.cluster is None and (needed or arguments.models is not None):
-            from tfe_bench.cli.service import local_folder
-
-            arguments.keep = arguments.models or local_folder()
+            arguments.keep = arguments.models or keeping.local_folder()
         bar.say("starting the workers")
         if arguments.rows is None and arguments.columns is None:
             task = _task(arguments, given, train, test, None)
@@ -387,11 +383,7 @@ def _tell(
     if order.chunk:  # the rest of the sharing held nothing up
         history.result.share_seconds = max(m["input_seconds"] for m in history.result.measured)
     record = _record(arguments, task, order, history, plain, cluster)
-    if arguments.trace is not None:
-        from tfe_bench.benchmarks import trace_file
-
-        traces = [m["trace"] for m in history.result.measured]
-        trace_file.write(arguments.trace, [("train", traces)])
+    common.write_trace(arguments, "train", history.result)
     _write(arguments, task, history)
     common.keep(arguments, record)
     if not arguments.json:
@@ -439,17 +431,9 @@ def _record(
         parameters["learning_rate"] = arguments.learning_rate
     if history.first_step:
         parameters["from_step"] = history.first_step
-    return common.make_record(
-        "train",
-        arguments,
-        cluster,
-        thinned,
-        parameters,
-        correct,
-        None,
-        order.recipe.numbers.activation,
-        agreement=learning,
-    )
+    bits = order.recipe.numbers.activation
+    outcome = common.Outcome(parameters, correct, None, bits, agreement=learning)
+    return common.make_record("train", arguments, cluster, thinned, outcome)
 
 
 def _thinned(result: JobResult) -> JobResult:
@@ -471,3 +455,6 @@ def _write(arguments: argparse.Namespace, task: _Task, history: History) -> None
     table = task.table
     model = history.model if table is None else table.in_units(history.model)
     tables.save(model, table, arguments.output)
+
+
+COMMANDS = {"train": (add_options, run)}

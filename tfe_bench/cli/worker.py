@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 from tfe_bench.errors import ConfigError
 
@@ -19,9 +18,8 @@ from tfe_bench.errors import ConfigError
 LOCAL_PREFIX = "tfe_bench-"
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser("worker", help="run one party's worker", description=__doc__)
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("--party", type=int, choices=(0, 1, 2), required=True)
     p.add_argument("--cluster", type=Path, required=True, metavar="FILE", help="cluster.toml")
     p.add_argument(
@@ -35,11 +33,10 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--local", action="store_true", help=argparse.SUPPRESS)
     p.add_argument("--models", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     p.add_argument("--namespace", type=int, metavar="FD", help=argparse.SUPPRESS)
-    p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serves until it is told to stop."""
+    """Run one party's worker."""
     from tfe_bench.cluster.config import ClusterConfig
     from tfe_bench.cluster.policy import WorkerPolicy
 
@@ -125,3 +122,6 @@ def _stop_with_parent(stop: threading.Event, folder: Path) -> None:
     stop.set()
     # If the main thread is busy, do not outlive the parent all the same.
     threading.Timer(2.0, lambda: os._exit(0)).start()
+
+
+COMMANDS = {"worker": (add_options, run)}

@@ -1,6 +1,6 @@
 """Other systems beside ours: what is asked of them, what they may answer, and what is missing.
 
-The peers here are scripts in made-up environments; no peer is installed.
+The baselines here are scripts in made-up environments; no baseline is installed.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 
 from tfe_bench.__main__ import main
-from tfe_bench.benchmarks.peers import (
+from tfe_bench.benchmarks.baselines import (
+    Baseline,
     Measured,
     Missing,
     MpSpdz,
-    Peer,
     Request,
     Spu,
     TfEncrypted,
     base,
 )
-from tfe_bench.cli import peers as command
+from tfe_bench.cli import baselines as command
 from tfe_bench.cluster.links import NoNamespaces
 from tfe_bench.errors import UsageError
 
@@ -55,7 +55,7 @@ def printing(*lines: str) -> str:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"workload": "softmax"}, "Peers run sort, max, relu"),
+        ({"workload": "softmax"}, "Baselines run sort, max, relu"),
         ({"n": 0}, "--n is 1"),
         ({"n": 1 << 23}, "--n is 1"),
         ({"repeat": 0}, "--repeat"),
@@ -64,14 +64,14 @@ def printing(*lines: str) -> str:
     ],
     ids=str,
 )
-def test_work_that_peers_cannot_do_is_refused(given: dict[str, Any], words: str) -> None:
+def test_work_that_baselines_cannot_do_is_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         made: dict[str, Any] = {"workload": "sort", "n": 8, "repeat": 2}
         Request(**(made | given))
 
 
 def test_what_is_not_there_is_said_with_its_option(tmp_path: Path) -> None:
-    said: list[tuple[Peer, str]] = [
+    said: list[tuple[Baseline, str]] = [
         (Spu(None), "no --spu-env DIR was given"),
         (TfEncrypted(None), "no --tf-encrypted-env DIR was given"),
         (MpSpdz(None), "no --mp-spdz DIR was given"),
@@ -80,9 +80,9 @@ def test_what_is_not_there_is_said_with_its_option(tmp_path: Path) -> None:
         (TfEncrypted(tmp_path / "a"), "has no package tf-encrypted"),
         (MpSpdz(tmp_path), "has no compile.py"),
     ]
-    for peer, words in said:
-        missing = peer.available()
-        assert isinstance(missing, Missing) and words in missing.reason, peer
+    for baseline, words in said:
+        missing = baseline.available()
+        assert isinstance(missing, Missing) and words in missing.reason, baseline
 
 
 def test_a_script_gets_the_request_and_its_last_line_counts(tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_a_script_gets_the_request_and_its_last_line_counts(tmp_path: Path) -> N
         "print('compiling')\n"
         f"print(json.dumps({ANSWER!r} | {{'setting': json.dumps(given, sort_keys=True)}}))\n"
     )
-    peer = Spu(environment(tmp_path / "env", code))
-    result = peer.run(Request("sort", 8, 2))
+    baseline = Spu(environment(tmp_path / "env", code))
+    result = baseline.run(Request("sort", 8, 2))
     assert isinstance(result, Measured)
     assert result.seconds == (0.5, 0.25) and result.correct is True and result.bytes_sent is None
     assert json.loads(result.setting) == {"n": 8, "repeat": 2, "workload": "sort"}
@@ -114,19 +114,21 @@ def test_a_script_gets_the_request_and_its_last_line_counts(tmp_path: Path) -> N
         ("import time\ntime.sleep(60)", "not done after 1 s"),
     ],
 )
-def test_a_peer_that_fails_is_missing_with_a_reason(tmp_path: Path, code: str, words: str) -> None:
+def test_a_baseline_that_fails_is_missing_with_a_reason(
+    tmp_path: Path, code: str, words: str
+) -> None:
     result = Spu(environment(tmp_path / "env", code)).run(Request("max", 8, 2, timeout=1.0))
     assert isinstance(result, Missing) and words in result.reason
     assert "\x1b" not in result.reason
 
 
-def test_a_network_that_is_not_imposed_on_a_peer_gives_no_figure(
+def test_a_network_that_is_not_imposed_on_a_baseline_gives_no_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = environment(tmp_path / "env", printing(json.dumps(ANSWER)))
     wan = Request("sort", 8, 2, profile="wan")
-    for peer in (TfEncrypted(env), MpSpdz(env)):
-        missing = peer.run(wan)
+    for baseline in (TfEncrypted(env), MpSpdz(env)):
+        missing = baseline.run(wan)
         assert isinstance(missing, Missing) and "local only" in missing.reason
 
     def refused(_: Any) -> Any:
@@ -137,7 +139,7 @@ def test_a_network_that_is_not_imposed_on_a_peer_gives_no_figure(
     assert isinstance(missing, Missing) and "not here" in missing.reason
 
 
-def test_a_peer_on_a_network_is_given_hosts_and_namespaces(
+def test_a_baseline_on_a_network_is_given_hosts_and_namespaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, writing = os.pipe()
@@ -182,22 +184,37 @@ def test_the_command_names_what_is_missing_and_prints_ratios(
 
     monkeypatch.setattr(command, "_ours", lambda request, bar: Ours)
     env = environment(tmp_path / "env", printing(json.dumps(ANSWER)))
-    assert main(["peers", "sort", "--n", "8", "--repeat", "2", "--spu-env", str(env)]) == 0
+    assert main(["baselines", "sort", "--n", "8", "--repeat", "2", "--spu-env", str(env)]) == 0
     out = capsys.readouterr().out
     rows = {line.split()[0]: line for line in reversed(out.splitlines()) if line}
     assert "3.00x" in rows["spu"]
     assert "no --tf-encrypted-env" in rows["tf-encrypted"] and "no --mp-spdz" in rows["mp-spdz"]
 
-    words = ["peers", "sort", "--repeat", "2", "--spu-env", str(env), "--peer", "spu", "--json"]
+    words = [
+        "baselines",
+        "sort",
+        "--repeat",
+        "2",
+        "--spu-env",
+        str(env),
+        "--baseline",
+        "spu",
+        "--json",
+    ]
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["peers"]["spu"]["seconds"] == [0.5, 0.25]
+    assert found["baselines"]["spu"]["seconds"] == [0.5, 0.25]
 
     wrong = environment(tmp_path / "wrong", printing(json.dumps(ANSWER | {"correct": False})))
-    assert main(["peers", "sort", "--repeat", "2", "--spu-env", str(wrong), "--peer", "spu"]) == 1
-    assert main(["peers", "sort", "--peer", "spy"]) == 2
+    assert (
+        main(["baselines", "sort", "--repeat", "2", "--spu-env", str(wrong), "--baseline", "spu"])
+        == 1
+    )
+    assert main(["peers", "sort", "--repeat", "2", "--spu-env", str(env), "--peer", "spu"]) == 0
+    assert "`peers` is called `baselines` now" in capsys.readouterr().err
+    assert main(["baselines", "sort", "--baseline", "spy"]) == 2
     assert 'Did you mean "spu"' in capsys.readouterr().err
-    assert main(["peers", "sort", "--install"]) == 2
+    assert main(["baselines", "sort", "--install"]) == 2
 
 
 def test_a_folder_that_is_no_environment_is_not_installed_into(tmp_path: Path) -> None:

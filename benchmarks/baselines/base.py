@@ -1,4 +1,4 @@
-"""What a peer is, and how a script runs in its environment."""
+"""What a baseline is, and how a script runs in its environment."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tfe_bench.errors import UsageError
 WORKLOADS: Final = ("sort", "max", "relu")
 # n elements, or n rows of 4 for max
 SIZES: Final = {"sort": (1, 1 << 22), "max": (1, 1 << 21), "relu": (1, 1 << 22)}
-_LONGEST: Final = 1 << 20  # of what a peer prints
+_LONGEST: Final = 1 << 20  # of what a baseline prints
 
 
 @dataclass(frozen=True)
 class Request:
-    """The work that a peer is asked for.
+    """The work that a baseline is asked for.
 
     Raises:
         UsageError: an unknown workload, or a size or number of runs out of range.
@@ -40,7 +40,7 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.workload not in WORKLOADS:
-            raise UsageError(f"Peers run {', '.join(WORKLOADS)}. Received: {self.workload!r}.")
+            raise UsageError(f"Baselines run {', '.join(WORKLOADS)}. Received: {self.workload!r}.")
         low, high = SIZES[self.workload]
         if not low <= self.n <= high:
             raise UsageError(f"--n is {low} to {high}. Received: {self.n}.")
@@ -56,13 +56,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a peer took.
+    """What a baseline took.
 
     Attributes:
         seconds: of each run.
-        bytes_sent: by all parties in one run, None where the peer does not say.
+        bytes_sent: by all parties in one run, None where the baseline does not say.
         correct: whether the result agrees with the plaintext, None where not checked.
-        version: of the peer.
+        version: of the baseline.
         setting: what it ran as, for people.
     """
 
@@ -80,7 +80,7 @@ class Missing:
     reason: str
 
 
-class Peer(Protocol):
+class Baseline(Protocol):
     """Another system."""
 
     name: str
@@ -89,11 +89,50 @@ class Peer(Protocol):
         """None if it can be run, else why not."""
 
     def run(self, request: Request) -> Measured | Missing:
-        """Runs the work; never raises for what is the peer's fault."""
+        """Runs the work; never raises for what is the baseline's fault."""
+
+
+class InEnvironment:
+    """A system that is a Python package in a virtual environment of its own.
+
+    Args:
+        folder: the environment.
+    """
+
+    name: str
+    package: str
+    option: str
+    hint = ""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    @property
+    def script(self) -> Path:
+        """What runs in the environment."""
+        return Path(__file__).parent / "scripts" / f"{self.package}_run.py"
+
+    def available(self) -> Missing | None:
+        """None if the environment has the package."""
+        python = python_of(self._folder, self.option)
+        if isinstance(python, Missing):
+            return python
+        if isinstance(call([str(python), "-c", f"import {self.package}"], 120.0), Missing):
+            return Missing(f"not found: {self._folder} has no package {self.name}{self.hint}")
+        return None
+
+    def run(self, request: Request) -> Measured | Missing:
+        """Runs the work in the environment."""
+        python = python_of(self._folder, self.option)
+        return python if isinstance(python, Missing) else self.perform(python, request)
+
+    def perform(self, python: Path, request: Request) -> Measured | Missing:
+        """Runs the work by the environment's interpreter."""
+        return only_local(self.name, request) or run_script(python, self.script, request)
 
 
 def only_local(name: str, request: Request) -> Missing | None:
-    """Refuses networks that are not imposed on peers."""
+    """Refuses networks that are not imposed on baselines."""
     if request.profile == "local":
         return None
     return Missing(f"the profile {request.profile!r} is not imposed on {name}: local only")
@@ -110,7 +149,7 @@ def python_of(folder: Path | None, option: str) -> Path | Missing:
 
 
 def run_on_network(python: Path, script: Path, request: Request) -> Measured | Missing:
-    """As `run_script`, for a peer of three processes that enter the hosts' network namespaces."""
+    """As `run_script`, for three processes that enter the hosts' network namespaces."""
     profile = profiles.get(request.profile)
     if not profile.shaped:
         return run_script(python, script, request)
@@ -125,7 +164,7 @@ def run_on_network(python: Path, script: Path, request: Request) -> Measured | M
 def run_script(
     python: Path, script: Path, request: Request, links: Links | None = None
 ) -> Measured | Missing:
-    """Runs a script in a peer's environment: the request as JSON in, one JSON object out.
+    """Runs a script in a baseline's environment: the request as JSON in, one JSON object out.
 
     The object is the last line on stdout: seconds, bytes_sent, correct, version, setting.
     """
@@ -170,7 +209,7 @@ def call(
     pass_fds: Sequence[int] = (),
 ) -> str | Missing:
     """What a command prints; its whole process group ends with the time limit or with Ctrl-C."""
-    # A peer's Python must not find our packages.
+    # A baseline's Python must not find our packages.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     try:
         process = subprocess.Popen(

@@ -1,10 +1,8 @@
-"""`python -m tfe_bench peers`: the same work on other systems, on this machine."""
+"""`python -m tfe_bench baselines`: the same work on other systems, on this machine."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import statistics
 import tempfile
@@ -12,30 +10,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli import common
-from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.errors import UsageError, check_known
 
 if TYPE_CHECKING:
-    from tfe_bench.benchmarks.peers import Measured, Missing, Peer, Request
+    from tfe_bench.benchmarks.baselines import Baseline, Measured, Missing, Request
     from tfe_bench.benchmarks.records import Record
 
 _WORKLOADS = ("sort", "max", "relu")
-_PEERS = ("spu", "tf-encrypted", "mp-spdz")
+_BASELINES = ("spu", "tf-encrypted", "mp-spdz")
 
 
-def add_parser(commands: Any) -> None:
-    """Adds the command."""
-    p = commands.add_parser(
-        "peers",
-        help="run the same work on other systems and print the ratio",
-        description="Runs a workload here and on other systems, which live in environments of "
-        "their own on this machine, and prints their times beside ours. A system that is missing "
-        "is named, never guessed.",
-    )
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
     p.add_argument("workload", metavar="WORKLOAD", help=", ".join(_WORKLOADS))
     p.add_argument(
         "--n", type=int, default=1024, metavar="N", help="elements, or rows of 4 (default 1024)"
     )
-    p.add_argument("--peer", metavar="NAME,NAME", help=f"{', '.join(_PEERS)} (default: all)")
+    p.add_argument(
+        "--baseline", metavar="NAME,NAME", help=f"{', '.join(_BASELINES)} (default: all)"
+    )
+    p.add_argument("--peer", dest="baseline", help=argparse.SUPPRESS)  # as it was called
     p.add_argument("--spu-env", type=Path, metavar="DIR", help="virtual environment with SPU")
     p.add_argument(
         "--install", action="store_true", help="make --spu-env if missing and pip install spu there"
@@ -45,15 +39,18 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--profile", default="local", metavar="NAME", help="network (default local)")
     p.add_argument("--repeat", type=int, default=3, metavar="R", help="timed runs (default 3)")
     p.add_argument(
-        "--timeout", type=float, default=600.0, metavar="S", help="seconds a peer may take"
+        "--timeout", type=float, default=600.0, metavar="S", help="seconds a baseline may take"
     )
     p.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
-    p.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command."""
-    from tfe_bench.benchmarks.peers import Measured, Request
+    """Run the same work on other systems and print the ratio.
+
+    Runs a workload here and on other systems, which live in environments of their own on this
+    machine, and prints their times beside ours. A system that is missing is named, never guessed.
+    """
+    from tfe_bench.benchmarks.baselines import Measured, Request
 
     request = Request(
         arguments.workload,
@@ -67,74 +64,54 @@ def run(arguments: argparse.Namespace) -> int:
     with common.progress_bar(arguments) as bar:
         bar.say("tfe_bench")
         ours = _ours(request, bar)
-        for peer in chosen:
-            bar.say(peer.name)
-            results[peer.name] = peer.available() or peer.run(request)
+        for baseline in chosen:
+            bar.say(baseline.name)
+            results[baseline.name] = baseline.available() or baseline.run(request)
     if arguments.json:
-        print(json.dumps(_plain(ours, results)))
+        print(json.dumps(_plain(arguments.command, ours, results)))
     else:
         _show(request, ours, results)
     wrong = [r for r in results.values() if isinstance(r, Measured) and r.correct is False]
     return 1 if wrong or ours.correct is False else 0
 
 
-def _chosen(arguments: argparse.Namespace) -> list[Peer]:
-    from tfe_bench.benchmarks.peers import MpSpdz, Spu, TfEncrypted
+def _chosen(arguments: argparse.Namespace) -> list[Baseline]:
+    from tfe_bench.benchmarks.baselines import MpSpdz, Spu, TfEncrypted
 
-    peers: dict[str, Peer] = {
+    baselines: dict[str, Baseline] = {
         "spu": Spu(arguments.spu_env, arguments.install),
         "tf-encrypted": TfEncrypted(arguments.tf_encrypted_env),
         "mp-spdz": MpSpdz(arguments.mp_spdz),
     }
     if arguments.install and arguments.spu_env is None:
         raise UsageError("--install goes with --spu-env. Received: no --spu-env.")
-    if arguments.peer is None:
-        return list(peers.values())
-    names = list(dict.fromkeys(name.strip() for name in arguments.peer.split(",")))
+    if arguments.baseline is None:
+        return list(baselines.values())
+    names = list(dict.fromkeys(name.strip() for name in arguments.baseline.split(",")))
     for name in names:
-        if name not in peers:
-            raise UsageError(
-                f"Unknown peer {name!r}.{did_you_mean(name, peers)} Known: {', '.join(peers)}."
-            )
-    return [peers[name] for name in names]
+        check_known("baseline", name, baselines)
+    return [baselines[name] for name in names]
 
 
 def _ours(request: Request, bar: Any) -> Record:
     """Our record of the work, by our own command."""
-    from tfe_bench.__main__ import make_parser
     from tfe_bench.benchmarks import records
 
     size = ["--shape", f"{request.n}x4"] if request.workload == "max" else ["--n", str(request.n)]
     with tempfile.TemporaryDirectory(prefix="tfe_bench-") as folder:
         file = Path(folder) / "record.jsonl"
         words = [request.workload, *size, "--profile", request.profile]
-        words += ["--repeat", str(request.repeat), "--record", str(file), "--json"]
-        parsed = make_parser().parse_args(words)
-        parsed.bar = _Inside(bar)
-        with contextlib.redirect_stdout(io.StringIO()):
-            parsed.run(parsed)
+        words += ["--repeat", str(request.repeat)]
+        common.run_inside(words, file, bar)
         return records.read(file)[-1]
 
 
-class _Inside:
-    """The command's own bar, without its end."""
-
-    def __init__(self, bar: Any) -> None:
-        self.say, self.update = bar.say, bar.update
-
-    def __enter__(self) -> _Inside:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-def _plain(ours: Record, results: dict[str, Measured | Missing]) -> dict[str, Any]:
+def _plain(command: str, ours: Record, results: dict[str, Measured | Missing]) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {
         "ours": json.loads(ours.to_json()),
-        "peers": {name: asdict(result) for name, result in results.items()},
+        command: {name: asdict(result) for name, result in results.items()},
     }
 
 
@@ -142,8 +119,8 @@ def _show(request: Request, ours: Record, results: dict[str, Measured | Missing]
     from rich.console import Console
     from rich.text import Text
 
-    from tfe_bench.benchmarks.peers import Missing
-    from tfe_bench.benchmarks.table import human_bytes, human_seconds, put, three_digits
+    from tfe_bench.benchmarks.baselines import Missing
+    from tfe_bench.benchmarks.table import columns, human_bytes, human_seconds, put, three_digits
 
     console = Console()
     median = ours.seconds.median
@@ -166,13 +143,8 @@ def _show(request: Request, ours: Record, results: dict[str, Measured | Missing]
         rows.append((name, human_seconds(theirs), ratio, count, right[result.correct]))
         notes.append(f"{name} {result.version}: {result.setting}.")
     put(console, Text(f"{request.workload}, n = {request.n:,}, {request.profile}"), console.width)
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    for row in rows:
-        cells = [
-            row[0].ljust(widths[0]),
-            *(row[i].rjust(widths[i]) for i in (1, 2, 3)),
-            row[4],
-        ]
-        put(console, Text("  ".join(cells)), console.width)
-    for note in notes:
-        put(console, Text(note), console.width)
+    for line in [*columns(rows, (1, 2, 3)), *notes]:
+        put(console, Text(line), console.width)
+
+
+COMMANDS = {"baselines": (add_options, run), "peers": (add_options, run)}

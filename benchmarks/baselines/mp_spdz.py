@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from tfe_bench.benchmarks.peers.base import Measured, Missing, Request, call, only_local
+from tfe_bench.benchmarks.baselines.base import Measured, Missing, Request, call, only_local
 
 _PROGRAM: Final = "replicated-ring-party.x"
 # The timer around the work alone; inputs are random bits that the parties make together.

@@ -5,21 +5,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tfe_bench.benchmarks.peers.base import (
+from tfe_bench.benchmarks.baselines.base import (
+    InEnvironment,
     Measured,
     Missing,
     Request,
     call,
-    python_of,
     run_on_network,
 )
 
 PACKAGE = "spu==0.9.5"
-_SCRIPT = Path(__file__).parent / "scripts" / "spu_run.py"
 _INSTALL_SECONDS = 1800.0
 
 
-class Spu:
+class Spu(InEnvironment):
     """SPU's runtime in three processes over TCP, without TLS, on links of the profile.
 
     Args:
@@ -27,25 +26,20 @@ class Spu:
         install: make the environment where it is missing, and install the package into it.
     """
 
-    name = "spu"
+    name = package = "spu"
+    option = "--spu-env"
+    hint = " (--install puts it there)"
 
     def __init__(self, folder: Path | None, install: bool = False) -> None:
-        self._folder, self._install = folder, install
+        super().__init__(folder)
+        self._install = install
 
     def available(self) -> Missing | None:
         """None if the environment has the package."""
+        failed = None
         if self._install and self._folder is not None:
             failed = self._make(self._folder)
-            if failed is not None:
-                return failed
-        python = python_of(self._folder, "--spu-env")
-        if isinstance(python, Missing):
-            return python
-        found = call([str(python), "-c", "import spu"], 120.0)
-        if isinstance(found, Missing):
-            reason = f"not found: {self._folder} has no package spu (--install puts it there)"
-            return Missing(reason)
-        return None
+        return failed or super().available()
 
     def _make(self, folder: Path) -> Missing | None:
         if not (folder / "bin" / "python").exists():
@@ -58,7 +52,6 @@ class Spu:
         done = call(pip, _INSTALL_SECONDS)
         return done if isinstance(done, Missing) else None
 
-    def run(self, request: Request) -> Measured | Missing:
-        """Runs the work in the environment."""
-        python = python_of(self._folder, "--spu-env")
-        return python if isinstance(python, Missing) else run_on_network(python, _SCRIPT, request)
+    def perform(self, python: Path, request: Request) -> Measured | Missing:
+        """Runs the work by the environment's interpreter, in the hosts' network namespaces."""
+        return run_on_network(python, self.script, request)

@@ -1,0 +1,11 @@
+"""TF Encrypted, in an environment that the user has: ABY3, its local server."""
+
+from __future__ import annotations
+
+from tfe_bench.benchmarks.baselines.base import InEnvironment
+
+
+class TfEncrypted(InEnvironment):
+    """TF Encrypted with all parties in one process."""
+
+    name, package, option = "tf-encrypted", "tf_encrypted", "--tf-encrypted-env"

@@ -1,0 +1,181 @@
+"""The study's tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfe_bench.benchmarks.exp_study import compare, published
+from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELLED
+from tfe_bench.benchmarks.exp_study.study import LOCAL, Study
+from tfe_bench.benchmarks.report.parts import Table
+from tfe_bench.cluster.profiles import Profile
+
+
+def summary(study: Study) -> Table:
+    """One line a form, then the published ones: bytes, rounds, accuracy."""
+    head = (
+        *("form / ring", "B/element P0/P1/P2", "rounds cold/ahead", "declared range"),
+        *("score", "MAPE", "failure"),
+    )
+    rows: list[tuple[str, ...]] = []
+    for form in study.measurements:
+        sent, largest, a = study.bytes_per_element(form), study.largest(form), study.accuracy[form]
+        low, high = form.valid_range()
+        rows.append(
+            (
+                form.label,
+                "/".join(f"{b:.0f}" for b in sent),
+                f"{largest.rounds}/{largest.rounds_ahead}",
+                f"{low:.4g} .. {high:.4g}",
+                f"{a.mean6:.3f}",
+                f"{a.mape:.2g}",
+                f"{form.failure_probability():.1g}",
+            )
+        )
+    for method, column in published.columns().items():
+        each = f"{column.bytes_per_element:.0f}"
+        rows.append(
+            (
+                f"published {method} / 128",
+                f"{each}/{each}",
+                str(column.rounds),
+                "-",
+                f"{column.mean6:.3f}",
+                f"{column.mape:.2g}",
+                "-",
+            )
+        )
+    return Table(head, rows)
+
+
+def links(study: Study) -> Table:
+    """What each level is to be, what its links were found to hold, and how the model does."""
+    head = ("level", "one-way delay", "egress per host", "links", "times", "predicted / measured")
+    rows: list[tuple[str, ...]] = []
+    for level in LEVELS:
+        at, ratios = study.levels.get(level.name), compare.level_ratios(study, level.name)
+        delay, egress, how = "-", "-", "-"
+        if at is not None and at.realised is not None:
+            delay = _between([1e3 * d for d in at.realised.delays], "ms")
+            egress = _between([r / 1e6 for r in at.realised.rates], "Mbit/s")
+            how = at.emulation
+        rows.append(
+            (
+                f"{level.name}: {level.text}",
+                delay,
+                egress,
+                how,
+                f"{len(ratios)} measured" if ratios else MODELLED,
+                f"{min(ratios):.2f} .. {max(ratios):.2f}" if ratios else "-",
+            )
+        )
+    return Table(head, rows)
+
+
+def _between(values: Sequence[float], unit: str) -> str:
+    low, high = (f"{v:.3g}" if v < 1000 else f"{v:.0f}" for v in (min(values), max(values)))
+    return f"{low} {unit}" if low == high else f"{low} .. {high} {unit}"
+
+
+def model_check(study: Study) -> Table:
+    """Measured seconds and predicted / measured, at the largest n that all forms share."""
+    columns: list[tuple[Profile, int]] = []
+    for level in LEVELS:
+        sizes = [
+            {t.n for t in study.times(form, level) if t.source == MEASURED} for form in study.main
+        ]
+        shared = set.intersection(*sizes) if sizes else set()
+        if shared:
+            columns.append((level, max(shared)))
+    rows = [
+        (
+            form.label,
+            *(
+                f"{t.seconds:.3g} s / {t.ratio:.2f}"
+                for level, n in columns
+                for t in study.times(form, level)
+                if t.n == n
+            ),
+        )
+        for form in study.main
+    ]
+    return Table(("form / ring", *(f"{level.name} n = {n:,}" for level, n in columns)), rows)
+
+
+def times(study: Study) -> Table:
+    """Time and memory per element of the main forms and the published ones.
+
+    Times are measured; "~" marks modelled ones, "*" published ones.
+    """
+    head = (
+        *("form / ring", "kB/element", "fixed MB", "local us"),
+        *(f"{level.name} us" for level in LEVELS),
+    )
+    rows: list[tuple[str, ...]] = []
+    for form in study.main:
+        memory = study.memory(form)
+        quantities = [f"seconds_{name}" for name in (LOCAL, *(v.name for v in LEVELS))]
+        rows.append(
+            (
+                form.label,
+                f"{memory.a:.3f}",
+                f"{memory.b / 1024:.0f}",
+                *(
+                    ("~" if study.source(form, quantity) == MODELLED else "")
+                    + f"{study.fit(form, quantity).a * 1e6:.3g}"
+                    for quantity in quantities
+                ),
+            )
+        )
+    for method, column in published.columns().items():
+        slopes = [column.times[level.name].a for level in LEVELS]
+        rows.append(
+            (
+                f"published {method} / 128",
+                f"{column.memory.a:.3f}",
+                f"{column.memory.b / 1024:.0f}",
+                "-",
+                *(f"{s * 1e6:.3g}*" for s in slopes),
+            )
+        )
+    return Table(head, rows)
+
+
+def key(study: Study) -> str:
+    """What the marks of `times` mean."""
+    marks = "* published, measured on shaped links"
+    quantities = [f"seconds_{level.name}" for level in LEVELS]
+    if any(study.source(f, q) == MODELLED for f in study.main for q in quantities):
+        marks = "~ MODELLED from local runs, not measured; " + marks
+    return marks
+
+
+_COMPARED = {
+    "bytes per element, evaluator": "B/element, evaluator",
+    "bytes per element, busiest party": "busiest party",
+    "bytes per element, all parties": "all parties",
+    "rounds, dealer ahead": "rounds, dealer ahead",
+    "rounds": "rounds, cold",
+    "range score (mean of six)": "score",
+    "mape on [-20, 20]": "MAPE",
+    "memory slope, kB per element": "memory slope",
+    "seconds per element at net2": "net2 slope",
+}
+
+
+def comparison(study: Study) -> Table:
+    """How many times better ours is than the published figure, one line a pair."""
+    pairs: dict[tuple[str, str], dict[str, str]] = {}
+    for row in compare.compare_rows(study):
+        pair = (f"{row['ours_form']} / {row['ring_bits']}", row["published_method"])
+        mark = "~" if row["ours_source"] == MODELLED else ""
+        pairs.setdefault(pair, {})[row["metric"]] = f"{mark}{row['times_better']:.2g}x"
+    rows: list[tuple[str, ...]] = [
+        (
+            ours,
+            theirs,
+            *(found.get(metric, "-") for metric in _COMPARED),
+        )
+        for (ours, theirs), found in pairs.items()
+    ]
+    return Table(("ours", "published", *_COMPARED.values()), rows)

@@ -1,0 +1,97 @@
+"""What may stand in a record's fields: plain numbers, texts and JSON, each refused by its name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tfe_bench.errors import DataError, UsageError, did_you_mean
+
+PerParty = tuple[int, int, int]
+
+
+def plain(value: Any) -> Any:
+    """A NumPy scalar as the Python number it stands for, without importing NumPy."""
+    return value.item() if type(value).__module__ == "numpy" and hasattr(value, "item") else value
+
+
+def text(name: str, value: object) -> str:
+    """A text that says something."""
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{name} is text. Received: {value!r}.")
+    return value
+
+
+def truth(name: str, value: object) -> bool:
+    """True or false."""
+    value = plain(value)
+    if not isinstance(value, bool):
+        raise UsageError(f"{name} is true or false. Received: {value!r}.")
+    return value
+
+
+def count(name: str, value: object) -> int:
+    """An integer from 0."""
+    value = plain(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise UsageError(f"{name} is an integer, 0 or more. Received: {value!r}.")
+    return value
+
+
+def number(name: str, value: object, *, finite: bool = True) -> float:
+    """A real from 0; else, if it need not be finite, any."""
+    value = plain(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(f"{name} is a number. Received: {value!r}.")
+    try:
+        value = float(value)
+    except OverflowError:
+        value = math.inf
+    if finite and not (math.isfinite(value) and value >= 0):
+        raise UsageError(f"{name} is finite and 0 or more. Received: {value!r}.")
+    return value
+
+
+def three(check: Callable[[str, object], Any]) -> Callable[[str, object], tuple[Any, ...]]:
+    """Checks one entry per party."""
+
+    def checked(name: str, value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list | tuple) or len(value) != 3:
+            raise UsageError(f"{name} has one entry per party. Received: {value!r}.")
+        return tuple(check(name, v) for v in value)
+
+    return checked
+
+
+def json_object(name: str, value: object) -> dict[str, Any]:
+    """A deep copy with lists for tuples, so that a record equals what is read back."""
+    if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
+        raise UsageError(f"{name} are values by name. Received: {value!r}.")
+    return {k: _json_value(f"{name}.{k}", v) for k, v in value.items()}
+
+
+def _json_value(name: str, value: Any) -> Any:
+    value = plain(value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, list | tuple):
+        return [_json_value(name, v) for v in value]
+    if isinstance(value, Mapping):
+        return json_object(name, value)
+    raise UsageError(f"{name} is a JSON value. Received: {type(value).__name__}.")
+
+
+def check_names(
+    what: str, given: Mapping[str, object], known: list[str], optional: Sequence[str] = ()
+) -> None:
+    """Refuses fields that are not known, and missing ones (DataError)."""
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise DataError(f"A {what} has no field {name!r}.{hint} Was it written by a newer one?")
+    missing = [name for name in known if name not in given and name not in optional]
+    if missing:
+        raise DataError(f"A {what} lacks {', '.join(missing)}.")

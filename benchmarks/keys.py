@@ -1,0 +1,54 @@
+"""Keys to sort: made up from a seed, and anybody's as integers of the same order."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tfe_bench.errors import UsageError, check_known
+
+KINDS = ("int64", "few", "float", "sorted", "reversed")
+
+Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+
+_INT64 = np.iinfo(np.int64)
+
+
+def generate(n: int, seed: int, kind: str = "int64") -> Numbers:
+    """Returns `n` made-up keys, shape (n,); the same seed gives the same keys.
+
+    Args:
+        n: how many, 0 or more.
+        seed: 0 or more.
+        kind: "int64" (uniform over the whole int64 range), "few" (integers 0 to 9, so many
+            are equal), "float" (uniform reals in [-1000, 1000), float64), "sorted" and
+            "reversed" (the keys of "int64" in rising and falling order).
+
+    Raises:
+        UsageError: another kind, or a negative `n` or `seed`.
+    """
+    check_known("kind of keys", kind, KINDS)
+    if n < 0 or seed < 0:
+        raise UsageError(f"n and seed are 0 or more. Received: n={n}, seed={seed}.")
+    draw = np.random.default_rng(seed)
+    if kind == "few":
+        return draw.integers(0, 10, n, np.int64)
+    if kind == "float":
+        return draw.uniform(-1000, 1000, n)
+    keys = draw.integers(_INT64.min, _INT64.max, n, np.int64, endpoint=True)
+    if kind == "int64":
+        return keys
+    keys.sort()
+    return keys if kind == "sorted" else np.ascontiguousarray(keys[::-1])
+
+
+def ordered(values: Numbers) -> npt.NDArray[np.int64]:
+    """Returns int64 in the order of the values: equal where they are equal, less where less.
+
+    A float64 is read as an integer of 64 bits: from 0 up that is their order already, below 0 it is
+    turned around. Nothing is rounded.
+    """
+    if values.dtype.kind != "f":
+        return values.astype(np.int64)
+    words = (values + 0.0).view(np.int64)  # -0.0 becomes 0.0: they are equal
+    return words ^ ((words >> 63) & np.int64(_INT64.max))

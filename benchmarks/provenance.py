@@ -1,0 +1,136 @@
+"""Where a measurement was made: the machine, the versions, the commit."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import tfe_bench
+from tfe_bench.benchmarks import fields
+
+VERSIONED: Final = ("tfe_bench", "tensorflow", "numpy", "grpcio", "python")
+
+_DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine that ran the client, and with "local" the workers too.
+
+    Args:
+        cpu: the model's name.
+        cores: how many this process may use.
+        memory_bytes: how much there is to use.
+        kernel: system and release.
+    """
+
+    cpu: str
+    cores: int
+    memory_bytes: int
+    kernel: str
+
+    def __post_init__(self) -> None:
+        fields.text("machine.cpu", self.cpu)
+        fields.text("machine.kernel", self.kernel)
+        for name in ("cores", "memory_bytes"):
+            value = fields.count(f"machine.{name}", getattr(self, name))
+            object.__setattr__(self, name, value)
+
+
+def machine() -> Machine:
+    """Returns this machine, within the limits that its container sets."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    quota = _first_line("/sys/fs/cgroup/cpu.max").split()
+    if len(quota) == 2 and quota[0].isdigit():
+        cores = min(cores or 1, max(1, math.ceil(int(quota[0]) / int(quota[1]))))
+    ceiling = _first_line("/sys/fs/cgroup/memory.max")
+    if ceiling.isdigit():
+        memory = min(memory, int(ceiling))
+    return Machine(_cpu(), cores or 1, memory, f"{platform.system()} {platform.release()}")
+
+
+def versions() -> dict[str, str | None]:
+    """Returns the versions that a result depends on, None for what is not installed.
+
+    Reads the installed packages' metadata and imports none of them.
+    """
+    found: dict[str, str | None] = {}
+    for name in VERSIONED:
+        found[name] = next(filter(None, map(_version, _DISTRIBUTIONS.get(name, (name,)))), None)
+    found["tfe_bench"] = tfe_bench.__version__  # the code that runs, also from a bare checkout
+    found["python"] = platform.python_version()
+    return found
+
+
+@functools.cache
+def commit(file: Path = Path(__file__)) -> str | None:
+    """Returns the git commit of the checkout that `file` runs from, '+dirty' if it was modified.
+
+    None where the code was installed from a package, or git is missing or refuses. A
+    checkout that merely surrounds an installed package does not count. Never raises. The
+    first answer is kept: it is the nearest to what was imported.
+    """
+    real = file.resolve()
+    if _git(real.parent, "ls-files", "--error-unmatch", "--", real.name) is None:
+        return None
+    head = _git(real.parent, "rev-parse", "--verify", "HEAD")
+    changes = _git(real.parent, "status", "--porcelain", "--untracked-files=no")
+    if not head or changes is None:
+        return None
+    return f"{head}+dirty" if changes else head
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _first_line(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _cpu() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return value.strip()
+    except (OSError, ValueError):
+        pass
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints, or None if it fails. Runs no hook or monitor of the checkout."""
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

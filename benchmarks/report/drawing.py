@@ -1,0 +1,185 @@
+"""Draws pictures, each for a light and a dark page and for a wide and a narrow one.
+
+A narrow picture has its panels one below the other, and legends below them: shrunk to a
+telephone's width the wide one would be unreadable.  matplotlib is imported to draw.
+"""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from tfe_bench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+NARROW: Final = 3.9  # inches: 374 CSS pixels
+# Okabe and Ito's colours: told apart by everybody.
+BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PINK, SKY, GREY = "#CC79A7", "#56B4E9", "#999999"
+_DPI: Final = 132
+_NARROW_LABEL: Final = 44  # characters of a legend's line there
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of lines and words on a page."""
+
+    ink: str
+    faint: str
+    paper: str
+
+
+LIGHT: Final = Theme("#1d232b", "#8b95a1", "#ffffff")
+DARK: Final = Theme("#e6e9ed", "#7d8894", "#15191e")
+
+
+# Draws a picture for a theme, wide or narrow; None where it would be empty.
+Maker = Callable[[Theme, bool], "Drawing | None"]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as PNG files.
+
+    Attributes:
+        name: of its file.
+        light: for a white page, and as a file of its own.
+        dark: the same for a dark page.
+        width: on the page, in CSS pixels.
+        narrow: the same for a narrow page; None in there.
+    """
+
+    name: str
+    light: bytes
+    dark: bytes
+    width: int
+    narrow: Picture | None = None
+
+
+def require() -> None:
+    """Fails early where pictures cannot be drawn.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            "The report's pictures need matplotlib, which cannot be imported. Install it: "
+            "pip install 'matplotlib>=3.8'."
+        ) from error
+
+
+def pictures(makers: Mapping[str, Maker]) -> dict[str, Picture]:
+    """Draws pictures by name: one that would be empty is left out.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    require()
+    found = {}
+    for name, make in makers.items():
+        if (wide := _picture(name, make, False)) is not None:
+            found[name] = replace(wide, narrow=_picture(name, make, True))
+    return found
+
+
+def _picture(name: str, make: Maker, narrow: bool) -> Picture | None:
+    light, dark = (_png(make, theme, narrow) for theme in (LIGHT, DARK))
+    return None if light is None or dark is None else Picture(name, light[0], dark[0], light[1])
+
+
+def _png(make: Maker, theme: Theme, narrow: bool) -> tuple[bytes, int] | None:
+    import matplotlib
+
+    with matplotlib.rc_context(style(theme)):
+        drawing = make(theme, narrow)
+        if drawing is None:
+            return None
+        out = io.BytesIO()
+        drawing.savefig(out, format="png", dpi=_DPI)
+        return out.getvalue(), round(drawing.get_figwidth() * 96)
+
+
+def style(theme: Theme) -> Any:
+    """matplotlib's settings for a theme."""
+    return {
+        "font.size": 9.5,
+        "text.color": theme.ink,
+        "axes.labelcolor": theme.ink,
+        "axes.edgecolor": theme.faint,
+        "axes.facecolor": theme.paper,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "figure.facecolor": theme.paper,
+        "grid.color": theme.faint,
+        "grid.alpha": 0.22,
+        "grid.linewidth": 0.7,
+        "legend.frameon": False,
+        "legend.fontsize": 8.5,
+        "xtick.color": theme.ink,
+        "ytick.color": theme.ink,
+        "text.parse_math": False,  # a record's words are no formulas
+        "svg.fonttype": "none",
+    }
+
+
+def canvas(width: float, height: float) -> Drawing:
+    """An empty picture of so many inches."""
+    from matplotlib.figure import Figure as New
+
+    new: Any = New  # its arguments have no types
+    drawing: Drawing = new(figsize=(width, height), layout="constrained")
+    engine: Any = drawing.get_layout_engine()
+    engine.set(h_pad=0.1)  # inches between panels
+    return drawing
+
+
+def panels(
+    down: int, across: int, narrow: bool, each: tuple[float, float], sharey: bool = False
+) -> tuple[Drawing, list[Any]]:
+    """A picture of panels, row by row; of a narrow one below the other.
+
+    Args:
+        each: inches of a panel in the wide picture.
+        sharey: all have one scale.
+    """
+    width, height = NARROW if narrow else across * each[0], each[1]
+    if narrow:
+        down, across = down * across, 1
+    drawing = canvas(width, down * height)
+    axes: Any = drawing.subplots(down, across, squeeze=False, sharey=sharey)
+    return drawing, list(axes.reshape(-1))
+
+
+def legend(axes: Any, narrow: bool, **place: Any) -> None:
+    """Where there is room: inside the axes, or of a narrow picture below them."""
+    if not narrow:
+        axes.legend(**place)
+        return
+    lines, labels = axes.get_legend_handles_labels()
+    wrapped = [textwrap.fill(label, _NARROW_LABEL) for label in labels]
+    axes.legend(lines, wrapped, loc="upper left", bbox_to_anchor=(-0.02, -0.2))
+
+
+def plain_ticks(axis: Any, show: Callable[[float], str]) -> None:
+    """Ticks in words: matplotlib's own are formulas, which a record's words must not become."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_major_formatter(FuncFormatter(lambda v, _: show(v)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def raised(exponent: int) -> str:
+    """An exponent in small raised digits."""
+    digits = str.maketrans(
+        "0123456789-", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b"
+    )
+    return str(exponent).translate(digits)

@@ -1,0 +1,91 @@
+"""A .npy file as numbers, and its columns by their position."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tfe_bench.cli.data.files import INT64, INT64_MAX, unreadable
+from tfe_bench.cli.data.sheet import Numbers, as_position
+from tfe_bench.errors import DataError, place
+
+
+def column_of(matrix: npt.NDArray[Any], position: int) -> npt.NDArray[Any]:
+    """One column, contiguous."""
+    return np.ascontiguousarray(matrix[:, position])
+
+
+def position_of(file: Path, width: int, column: str | int) -> int:
+    """A column's position (DataError: there is none)."""
+    position = as_position(column)
+    if position is None or not 0 <= position < width:
+        known = f"0 to {width - 1}" if width > 1 else "0"
+        raise DataError(
+            f"{str(file)!r} has no column {column!r}: a .npy file's columns are {known}."
+        )
+    return position
+
+
+def read(file: Path) -> tuple[Numbers, npt.NDArray[Any]]:
+    """The array as int64 or float64, with one or two axes, finite, not empty; and as it is."""
+    try:
+        with file.open("rb") as stream:
+            _check_size(file, stream)
+            values = np.lib.format.read_array(stream, allow_pickle=False)
+    except DataError:
+        raise
+    except (OSError, MemoryError) as error:
+        raise unreadable(file, error) from error
+    except Exception as error:  # NumPy's header parser raises many kinds on random bytes
+        raise DataError(f"{str(file)!r} is not a .npy file, or a damaged one.") from error
+    if values.ndim not in (1, 2):
+        raise DataError(f"An array has one or two axes. Received: {str(file)!r}: {values.shape}.")
+    if values.size == 0:
+        raise DataError(f"{str(file)!r} is empty: its array has shape {values.shape}.")
+    if values.dtype.kind in "biu":
+        if values.dtype == np.uint64 and np.any(bad := values > np.uint64(INT64_MAX)):
+            raise DataError(f"{str(file)!r}: an integer is outside {INT64}, {_where(bad)}.")
+        whole = np.ascontiguousarray(values, np.int64)
+        return whole, whole if values.dtype.kind == "b" else values
+    with np.errstate(over="ignore"):
+        reals = np.ascontiguousarray(values, np.float64)
+    if np.any(bad := ~np.isfinite(reals)):
+        kind = "NaN" if np.isnan(reals.flat[int(np.argmax(bad))]) else "infinite"
+        raise DataError(f"{str(file)!r}: a value is {kind}, {_where(bad)}.")
+    return reals, reals if values.dtype.itemsize > 8 else values
+
+
+def _check_size(file: Path, stream: IO[bytes]) -> None:
+    """Refuses a header that is wrong about the type or size, before memory is taken for it."""
+    if os.fstat(stream.fileno()).st_size == 0:
+        raise DataError(f"{str(file)!r} is empty.")
+    version = np.lib.format.read_magic(stream)
+    if version == (1, 0):
+        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+    elif version == (2, 0):
+        shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
+    else:  # 3.0 is for structured types only
+        raise DataError(f"{str(file)!r} is in .npy format {version}; 1.0 and 2.0 are read.")
+    if dtype.kind not in "biuf":
+        raise DataError(
+            f"An array holds integers or floats. Received: {str(file)!r}, which holds {dtype}."
+        )
+    count = 1
+    for extent in shape:  # Python integers: they cannot overflow
+        count *= int(extent)
+    present = os.fstat(stream.fileno()).st_size - stream.tell()
+    if count * dtype.itemsize != present:
+        raise DataError(
+            f"{str(file)!r} is damaged: its header says {count * dtype.itemsize} bytes of data "
+            f"and it holds {present}."
+        )
+    stream.seek(0)
+
+
+def _where(bad: npt.NDArray[np.bool_]) -> str:
+    """The first place of an array that is bad."""
+    return place(tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape)))

@@ -1,0 +1,196 @@
+"""Columns of numbers from a .csv or .npy file, exact, and what else stands there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from tfe_bench.cli.data import arrays
+from tfe_bench.cli.data.files import readable
+from tfe_bench.cli.data.sheet import Numbers, Sheet
+from tfe_bench.errors import DataError, RangeError, UsageError
+
+Cells = list[str] | npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Column:
+    """Numbers to compute on, and where they came from.
+
+    Args:
+        values: int64 or float64, finite; one column (1-D), or a matrix (2-D, from .npy)
+            whose rows are separate, so that a sort runs along the last axis.
+        name: the column's name; its position counted from 0 where the file gives none.
+        source: the path that was read.
+        cells: the same as the file has it.
+    """
+
+    values: Numbers
+    name: str
+    source: str
+    cells: Cells
+
+    def __repr__(self) -> str:
+        shape, dtype = self.values.shape, self.values.dtype
+        return f"Column(name={self.name!r}, source={self.source!r}, shape={shape}, dtype={dtype})"
+
+
+def load_column(path: str | os.PathLike[str], column: str | int | None = None) -> Column:
+    """Returns one column of a .csv or .npy file, in the file's order.
+
+    A .csv is UTF-8, separated by commas, semicolons or tabs, with or without a header line.
+    A column that holds only integers becomes int64 and is exact; one decimal point or
+    exponent makes all of it float64.
+
+    Args:
+        path: the file.
+        column: a name, or a position counted from 0 (also as text, where no column has that
+            name). None takes the only numeric column of a .csv, the only axis of a 1-D
+            array, or the whole of a 2-D array.
+
+    Raises:
+        DataError: the file cannot be read, or a cell of the column is no finite number
+            (integers: from -2^63 to 2^63 - 1). The text gives line and column, of a .npy the
+            index.
+    """
+    return load_with(path, column, ())[0]
+
+
+def load_with(
+    path: str | os.PathLike[str],
+    column: str | int | None,
+    others: Sequence[str | int],
+    numbers: bool = False,
+) -> tuple[Column, dict[str, Cells]]:
+    """Returns one column, as `load_column`, and others of the file as they stand there, by name.
+
+    Args:
+        others: names or positions. They may hold anything, text too: nothing is computed on them.
+        numbers: `cells` and the others are numbers, as a .npy file needs them.
+
+    Raises:
+        DataError: as `load_column`; an unknown column, or two of one name.
+        UsageError: a column that is asked for twice; others of a 2-D array without a column.
+    """
+    file = readable(path)
+    if file.suffix.lower() == ".npy":
+        return _of_array(file, column, others)
+    sheet = Sheet.read(file)
+    position = sheet.only_numeric() if column is None else sheet.find(column)
+    places = [sheet.find(other) for other in others]
+    names = [sheet.names[p] for p in (position, *places)]
+    _refuse_repeats([position, *places], names)
+    _refuse_equal_names(file, names)
+    rest = list(zip(names[1:], places, strict=True))
+    own = sheet.numbers(position)
+    if numbers:
+        return Column(own, names[0], str(file), own), {n: sheet.numbers(p) for n, p in rest}
+    cells = sheet.cells
+    return Column(own, names[0], str(file), cells[position]), {n: cells[p] for n, p in rest}
+
+
+@contextlib.contextmanager
+def naming_lines(path: str | os.PathLike[str], columns: Sequence[str]) -> Iterator[None]:
+    """Lets a RangeError about the numbers of a .csv name line and column, as it names any other.
+
+    Args:
+        path: where the numbers [rows] or [rows, columns] came from.
+        columns: their names.
+
+    Raises:
+        RangeError: the same as in the block, but for the place.
+    """
+    try:
+        yield
+    except RangeError as error:
+        file = Path(path)
+        if error.position is None or file.suffix.lower() == ".npy":
+            raise
+        row, *other = error.position
+        line = Sheet.read(file).lines[row]
+        name = columns[other[0] if other else 0]
+        raise error.moved(f"on line {line} of {str(file)!r}, column {name!r}") from None
+
+
+def load_table(
+    path: str | os.PathLike[str], columns: Sequence[str | int] | None = None
+) -> dict[str, Numbers]:
+    """Returns columns of equal length by name: a sort's key and what travels with it.
+
+    Args:
+        path: a .csv or .npy file (the latter of one or two axes; names are "0", "1", ...).
+        columns: names or positions, as in `load_column`; None takes every column.
+
+    Returns:
+        name -> 1-D int64 or float64, in the order asked for.
+
+    Raises:
+        DataError: as in `load_column`; also with None where a column is not numeric.
+        UsageError: `columns` is empty or names a column twice.
+    """
+    file = readable(path)
+    if columns is not None and (isinstance(columns, str) or not columns):
+        raise UsageError(f"Columns are a list of one or more names. Received: {columns!r}.")
+    if file.suffix.lower() == ".npy":
+        numbers, _ = arrays.read(file)
+        matrix = numbers[:, np.newaxis] if numbers.ndim == 1 else numbers
+        wanted = range(matrix.shape[1]) if columns is None else columns
+        places = [arrays.position_of(file, matrix.shape[1], c) for c in wanted]
+        _refuse_repeats(places, [str(p) for p in places])
+        return {str(p): cast(Numbers, arrays.column_of(matrix, p)) for p in places}
+    sheet = Sheet.read(file)
+    if columns is None:
+        places = list(range(len(sheet.names)))
+        sheet.refuse_text_columns()
+    else:
+        places = [sheet.find(c) for c in columns]
+    names = [sheet.names[p] for p in places]
+    _refuse_repeats(places, names)
+    _refuse_equal_names(file, names)
+    return {sheet.names[p]: sheet.numbers(p) for p in places}
+
+
+def _refuse_repeats(places: Sequence[int], names: Sequence[str]) -> None:
+    place, count = Counter(places).most_common(1)[0]
+    if count > 1:
+        name = names[list(places).index(place)]
+        raise UsageError(f"Each column is taken once. Received: {name!r} {count} times.")
+
+
+def _refuse_equal_names(file: Path, names: Sequence[str]) -> None:
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise DataError(f"{str(file)!r} has {count} columns named {name!r}; rename them.")
+
+
+def _of_array(
+    file: Path, column: str | int | None, others: Sequence[str | int]
+) -> tuple[Column, dict[str, Cells]]:
+    numbers, cells = arrays.read(file)
+    if numbers.ndim == 1:
+        if column is not None:
+            arrays.position_of(file, 1, column)
+        if others:
+            raise DataError(f"{str(file)!r} has one axis: there are no other columns in it.")
+        return Column(numbers, file.stem, str(file), cells), {}
+    if column is None:
+        if others:
+            raise UsageError(
+                f"{str(file)!r} has two axes: other columns go with the one to sort by. "
+                "Received: others alone. Name that one too (--column)."
+            )
+        return Column(numbers, file.stem, str(file), cells), {}
+    places = [arrays.position_of(file, numbers.shape[1], c) for c in (column, *others)]
+    _refuse_repeats(places, [str(p) for p in places])
+    first, *rest = places
+    values = cast(Numbers, arrays.column_of(numbers, first))
+    own = Column(values, str(first), str(file), arrays.column_of(cells, first))
+    return own, {str(p): arrays.column_of(cells, p) for p in rest}

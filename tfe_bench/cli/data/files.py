@@ -1,0 +1,53 @@
+"""Finding a data file, and the words for one that cannot be read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tfe_bench.errors import DataError, did_you_mean
+
+SUFFIXES = (".csv", ".npy")
+INT64 = "-2^63 .. 2^63-1"
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+
+def check_suffix(file: Path) -> None:
+    """Refuses what is no .csv or .npy file by its name (DataError)."""
+    if file.suffix.lower() not in SUFFIXES:
+        given = f"suffix {file.suffix!r}" if file.suffix else "no suffix"
+        raise DataError(f"Data files end in .csv or .npy. Received: {str(file)!r} with {given}.")
+
+
+def readable(path: str | os.PathLike[str]) -> Path:
+    """The path of a file that can be read as data, else a DataError with a suggestion."""
+    file = Path(path)
+    try:
+        if file.is_dir():
+            raise DataError(f"Data is read from a file. Received: {str(file)!r}, a folder.")
+        if not file.exists():
+            raise DataError(f"There is no file {str(file)!r}.{_nearby(file)}")
+        check_suffix(file)
+        if not file.is_file():
+            raise DataError(f"Data is read from a file. Received: {str(file)!r}, which is none.")
+    except (OSError, ValueError) as error:  # a name too long, a null byte, a closed folder
+        raise unreadable(file, error) from error
+    return file
+
+
+def _nearby(file: Path) -> str:
+    if not file.parent.is_dir():
+        return f" Its folder {str(file.parent)!r} is missing too."
+    try:
+        names = [p.name for p in file.parent.iterdir() if p.suffix.lower() in SUFFIXES]
+    except OSError:
+        return ""
+    return did_you_mean(file.name, names)
+
+
+def unreadable(file: Path, error: Exception) -> DataError:
+    """What is said of a file that the system does not let us read."""
+    if isinstance(error, PermissionError):
+        return DataError(f"No permission to read {str(file)!r}. Ask its owner, or check its mode.")
+    reason = getattr(error, "strerror", None) or type(error).__name__
+    return DataError(f"Cannot read {str(file)!r}: {reason}.")

@@ -1,0 +1,256 @@
+"""A .csv file as text, by column, and its columns as numbers."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from tfe_bench.cli.data.files import INT64, INT64_MAX, INT64_MIN, unreadable
+from tfe_bench.errors import DataError, did_you_mean
+
+Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")  # int() would also take 1_000 and other scripts' digits
+_REAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
+_COMMA = re.compile(r"[+-]?[0-9.]*,[0-9]+")
+_DELIMITERS = "\t;,"  # a tab or semicolon leaves the comma free to be a decimal comma
+_SNIFFED_ROWS = 50
+_JUDGED_ROWS = 1000  # rows that decide whether a column holds numbers
+_LISTED_COLUMNS = 20
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Sheet:
+    """A .csv file as text, by column."""
+
+    file: Path
+    names: list[str]
+    cells: list[list[str]]  # [column][row]
+    lines: array[int]  # [row] -> line of the file, counted from 1
+
+    @classmethod
+    def read(cls, file: Path) -> Sheet:
+        """Reads a file; a header line is told from data (DataError: it is no table)."""
+        try:
+            with file.open(encoding="utf-8-sig", newline="") as stream:
+                return cls._parse(file, stream)
+        except UnicodeDecodeError as error:
+            raise DataError(f"{str(file)!r} is not UTF-8 text. Save it as CSV UTF-8.") from error
+        except (OSError, MemoryError) as error:
+            raise unreadable(file, error) from error
+
+    @classmethod
+    def _parse(cls, file: Path, stream: IO[str]) -> Sheet:
+        delimiter = _sniff(stream)
+        stream.seek(0)
+        reader = csv.reader(stream, delimiter=delimiter, strict=True)
+        columns: list[list[str]] = []
+        lines = array("Q")
+        blank = 0  # the first blank line since the last row
+        try:
+            for row in reader:
+                if not row or (len(row) == 1 and row[0].isspace()):  # a quoted "" is a cell
+                    blank = blank or reader.line_num
+                    continue
+                if blank:
+                    raise DataError(f"Line {blank} of {str(file)!r} is blank: a value is missing.")
+                columns = columns or [[] for _ in row]
+                if len(row) != len(columns):
+                    raise DataError(
+                        f"Line {reader.line_num} of {str(file)!r} has {len(row)} cells where line "
+                        f"{lines[0]} has {len(columns)} (separated by {delimiter!r})."
+                    )
+                for cells, cell in zip(columns, row, strict=True):
+                    cells.append(cell)
+                lines.append(reader.line_num)
+        except csv.Error as error:  # its text names the rule that was broken, never a cell
+            raise DataError(f"Line {reader.line_num} of {str(file)!r}: {error}.") from error
+        if not columns:
+            raise DataError(f"{str(file)!r} is empty.")
+        names = [str(j) for j in range(len(columns))]
+        if _has_header(file, columns):
+            names = [cells.pop(0).strip() or str(j) for j, cells in enumerate(columns)]
+            lines.pop(0)
+        if not lines:
+            raise DataError(f"{str(file)!r} has a header line and no rows under it.")
+        return cls(file, names, columns, lines)
+
+    def find(self, column: str | int) -> int:
+        """The position of a column given by name or position."""
+        if isinstance(column, str):
+            matches = [j for j, name in enumerate(self.names) if name == column.strip()]
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
+                raise DataError(
+                    f"{str(self.file)!r} has {len(matches)} columns named {column!r}, at the "
+                    f"positions {', '.join(map(str, matches))}. Give the position."
+                )
+        position = as_position(column)
+        if position is None or not 0 <= position < len(self.names):
+            hint = did_you_mean(column, self.names) if isinstance(column, str) else ""
+            raise DataError(
+                f"{str(self.file)!r} has no column {column!r}.{hint} {self._list_columns()}"
+            )
+        return position
+
+    def only_numeric(self) -> int:
+        """The position of the only column of numbers; there are several or none: a DataError."""
+        if len(self.names) == 1:
+            return 0
+        numeric = [j for j, cells in enumerate(self.cells) if _holds_numbers(cells)]
+        if len(numeric) != 1:
+            count = len(numeric) or "no"
+            raise DataError(
+                f"{str(self.file)!r} has {count} numeric columns; name the one to use. "
+                f"{self._list_columns()}"
+            )
+        return numeric[0]
+
+    def refuse_text_columns(self) -> None:
+        """Refuses a file with columns that are not numeric (DataError)."""
+        if len(self.names) > 1 and not all(_holds_numbers(cells) for cells in self.cells):
+            raise DataError(
+                f"{str(self.file)!r} has columns that are not numeric; name the ones to use. "
+                f"{self._list_columns()}"
+            )
+
+    def numbers(self, position: int) -> Numbers:
+        """The column as int64 if all its cells are integers, else float64."""
+        whole = True
+        inexact: int | None = None  # the first row with an integer that float64 would round
+        values: list[int | float] = []
+        for row, cell in enumerate(map(str.strip, self.cells[position])):
+            if _INTEGER.fullmatch(cell):
+                value: int | float = int(cell) if len(cell) <= 40 else _int_of_long(cell)
+                if not INT64_MIN <= value <= INT64_MAX:
+                    self._refuse(row, position, f"is outside {INT64}", "a larger integer")
+                if inexact is None and int(float(value)) != value:
+                    inexact = row
+            elif _REAL.fullmatch(cell):
+                whole = False
+                value = float(cell)
+                if value in (float("inf"), float("-inf")):
+                    self._refuse(row, position, "is outside -1.8e308 .. 1.8e308", "a larger number")
+            else:
+                self._refuse(row, position, *_fault(cell))
+            values.append(value)
+        if whole:
+            return np.array(values, np.int64)
+        if inexact is not None:
+            self._refuse(
+                inexact, position, "stands among reals", "an integer that float64 does not hold"
+            )
+        return np.array(values, np.float64)
+
+    def _refuse(self, row: int, position: int, wrong: str, received: str) -> None:
+        name = self.names[position]
+        label = str(position) if name == str(position) else f"{name!r} (position {position})"
+        raise DataError(
+            f"Line {self.lines[row]} of {str(self.file)!r}, column {label}, {wrong}. "
+            f"Received: {received}."
+        )
+
+    def _list_columns(self) -> str:
+        shown = [
+            f'{j} "{name}" ({"numbers" if _holds_numbers(cells) else "no numbers"})'
+            for j, (name, cells) in enumerate(zip(self.names, self.cells, strict=True))
+            if j < _LISTED_COLUMNS
+        ]
+        rest = len(self.names) - len(shown)
+        return f"Columns: {', '.join(shown)}{f' and {rest} more' if rest else ''}."
+
+
+def _sniff(stream: IO[str]) -> str:
+    """The delimiter that splits the first rows into equally many cells, more than one."""
+    sample = [line for line in itertools.islice(stream, _SNIFFED_ROWS) if line.strip()]
+    usual: str | None = None
+    for delimiter in _DELIMITERS:
+        try:
+            widths = Counter(len(row) for row in csv.reader(sample, delimiter=delimiter) if row)
+        except csv.Error:
+            continue
+        if not widths or widths.most_common(1)[0][0] == 1:
+            continue
+        if len(widths) == 1:
+            return delimiter
+        usual = usual or delimiter
+    return usual or ","
+
+
+def _has_header(file: Path, columns: list[list[str]]) -> bool:
+    """Whether the first line names the columns.
+
+    It does if some column has a name there and numbers below, or if it holds no number.
+    "$5" or "1 000" is no name but a number to be refused: it must not vanish as a header.
+    A line of text and numbers over columns that settle nothing is refused: guessing
+    would silently drop a row, or sort a heading along.
+    """
+    first = [cells[0].strip() for cells in columns]
+    named = [is_name(cell) for cell in first]
+    if not any(named):
+        return False
+    if any(n and _holds_numbers(cells, 1) for n, cells in zip(named, columns, strict=True)):
+        return True
+    if not any(map(_is_numeric, first)):
+        return True
+    raise DataError(
+        f"The first line of {str(file)!r} mixes text and numbers: it may be a header or data. "
+        "Add a header line of names."
+    )
+
+
+def _is_numeric(cell: str) -> bool:
+    return bool(_REAL.fullmatch(cell) or _NOT_FINITE.fullmatch(cell))
+
+
+def is_name(cell: str) -> bool:
+    """Whether a cell would be read as a heading, not as a value."""
+    letters = any(map(str.isalpha, cell)) or not any(map(str.isdigit, cell))
+    return bool(cell) and letters and not _is_numeric(cell)
+
+
+def _holds_numbers(cells: Sequence[str], start: int = 0) -> bool:
+    """Whether most cells that are not blank are numbers (the rest are then errors)."""
+    judged = map(str.strip, itertools.islice(cells, start, start + _JUDGED_ROWS))
+    filled = [cell for cell in judged if cell]
+    return 2 * sum(map(_is_numeric, filled)) > len(filled)
+
+
+def _int_of_long(cell: str) -> int:
+    """The value of many digits: leading zeros count nothing, and int() refuses thousands."""
+    digits = cell.lstrip("+-").lstrip("0")
+    if len(digits) > 40:
+        return INT64_MAX + 1
+    return int(digits or "0") * (-1 if cell.startswith("-") else 1)
+
+
+def _fault(cell: str) -> tuple[str, str]:
+    """(what is wrong, what kind of cell this is), without what it says."""
+    if not cell:
+        return "is no number", "a blank cell"
+    if _NOT_FINITE.fullmatch(cell):
+        return "is not finite", "NaN" if "nan" in cell.lower() else "an infinite value"
+    if _COMMA.fullmatch(cell):
+        hint = "write decimals with a point and thousands without marks"
+        return "is no number", f"a number with a comma; {hint}"
+    return "is no number", "text"
+
+
+def as_position(column: str | int) -> int | None:
+    """A column's position counted from 0, None where it is given by name."""
+    if isinstance(column, str):
+        word = column.strip()
+        return int(word) if re.fullmatch(r"[0-9]{1,9}", word) else None
+    return int(column)

@@ -1,0 +1,111 @@
+"""Three workers that keep models and rows: where they are, and how what they keep is listed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tfe_bench.errors import UsageError
+
+
+def add_options(p: argparse.ArgumentParser, what: str) -> None:
+    """Which hosts, or which folder of three local workers.
+
+    Args:
+        what: they keep.
+    """
+    p.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml of three hosts")
+    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
+    p.add_argument(
+        "--models",
+        type=Path,
+        metavar="FOLDER",
+        help=f"where three local workers keep {what} (default ~/.local/share/tfe_bench/models)",
+    )
+    p.add_argument("--json", action="store_true", help="print JSON, nothing else")
+
+
+@contextmanager
+def open_service(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
+    """The hosts of --cluster, or three local workers that keep their models in a folder."""
+    from tfe_bench.cluster.launch import Cluster, LocalCluster
+
+    if arguments.cluster is None:
+        if arguments.client is not None:
+            raise UsageError("--client goes with --cluster. Received: no --cluster.")
+        bar.say("starting the workers")
+        with LocalCluster(models=arguments.models or local_folder()) as local:
+            yield local
+        return
+    if arguments.models is not None:
+        raise UsageError(
+            "--models is for three local workers. Received: --cluster, whose operators choose "
+            "their own folders (models = ... in worker.toml)."
+        )
+    bar.say("connecting to the workers")
+    with Cluster(arguments.cluster, arguments.client) as cluster:
+        yield cluster
+
+
+def local_folder() -> Path:
+    """Where three local workers keep what outlives them."""
+    data = os.environ.get("XDG_DATA_HOME")
+    base = Path(data) if data else Path.home() / ".local" / "share"
+    return base / "tfe_bench" / "models"
+
+
+def allowed(clients: Sequence[str]) -> str:
+    """Who may use what is kept for these clients, in words."""
+    return "every client" if "*" in clients else ", ".join(["its owner", *clients])
+
+
+def tell_removed(arguments: argparse.Namespace) -> int:
+    """Says that what --remove names is gone; the exit code."""
+    told = {"removed": arguments.remove}
+    print(json.dumps(told) if arguments.json else f"{arguments.remove} is removed")
+    return 0
+
+
+def facts(kept: Any) -> dict[str, Any]:
+    """What is told of all that workers keep."""
+    return {
+        "name": kept.name,
+        "owner": kept.owner,
+        "clients": None if kept.clients is None else list(kept.clients),
+        "complete": kept.complete,
+    }
+
+
+def tell_list(
+    arguments: argparse.Namespace,
+    told: Sequence[Mapping[str, Any]],
+    noun: str,
+    columns: Mapping[str, Callable[[Mapping[str, Any]], str]],
+) -> int:
+    """Prints what is kept, as a table or as JSON; the exit code.
+
+    Args:
+        told: `facts` and more.
+        columns: between the owner and the clients, by heading.
+    """
+    if arguments.json:
+        print(json.dumps(told))
+        return 0
+    if not told:
+        print(f"no {noun} that this client may use")
+        return 0
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("name", "owner", *columns, "used by")
+    for row in told:
+        name = row["name"] if row["complete"] else f"{row['name']} (not at all three workers)"
+        clients = "" if row["clients"] is None else ", ".join(row["clients"]) or "its owner"
+        table.add_row(name, row["owner"], *(cell(row) for cell in columns.values()), clients)
+    Console().print(table)
+    return 0
