@@ -32,6 +32,7 @@ from tfe_bench.protocols.ring import (
 )
 from tfe_bench.protocols.ring.range_check import Watch
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -194,8 +195,9 @@ def _compared(s: Setting, x: Layer, ring_bits: int) -> int:
 def _rectified_cost(s: Setting, x: Layer, ring_bits: int) -> Cost:
     bits, n = _compared(s, x, ring_bits), s.elements(x.name)
     if x.options["max_value"] is None:
-        return relu.relu_cost(n, bits, s.openings(n, bits), ring_bits)
-    return linear.capped_relu_cost(n, bits, s.openings(2 * n, bits), ring_bits)
+        return cost_of(relu.relu, Private((n,), bits=ring_bits % 64), bits, s.openings(n, bits))
+    count = s.openings(2 * n, bits)
+    return cost_of(linear.capped_relu, Private((n,), bits=ring_bits % 64), 0, bits, count)
 
 
 def _sum_cost(s: Setting, x: Layer) -> Cost:
@@ -204,7 +206,7 @@ def _sum_cost(s: Setting, x: Layer) -> Cost:
     fused = x.options["activation"] != "none"
     if s.watched and drop:
         bits = _narrowed(s, x)
-        opened = linear.watched_sum_cost(n, bits)
+        opened = relu.truncated_product_cost(n, 64 - bits, bits)
         if fused:
             return opened.then(_rectified_cost(s, x, bits))
         return opened.then(small_ring.extend_cost(n, bits))
@@ -234,7 +236,7 @@ def _leaky(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
 
 def _leaky_cost(s: Setting, x: Layer) -> Cost:
     numbers, n, bits = s.numbers(x), s.elements(x.name), s.bits(x)
-    first = relu.relu_cost(n, bits, s.openings(n, bits))
+    first = cost_of(relu.relu, Private((n,)), bits, s.openings(n, bits))
     return first.then(truncation.truncate_cost(n, numbers.scale))
 
 
@@ -245,7 +247,7 @@ def _sigmoid(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
 
 def _sigmoid_cost(s: Setting, x: Layer) -> Cost:
     numbers = s.numbers(x)
-    return activations.sigmoid_cost(s.elements(x.name), numbers.fraction, s.bits(x))
+    return cost_of(activations.sigmoid, Private((s.elements(x.name),), numbers.fraction), s.bits(x))
 
 
 def _tanh(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
@@ -255,7 +257,7 @@ def _tanh(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
 
 def _tanh_cost(s: Setting, x: Layer) -> Cost:
     numbers = s.numbers(x)
-    return activations.tanh_cost(s.elements(x.name), numbers.fraction, s.bits(x))
+    return cost_of(activations.tanh, Private((s.elements(x.name),), numbers.fraction), s.bits(x))
 
 
 def _softmax(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
@@ -269,7 +271,8 @@ def _softmax_cost(s: Setting, x: Layer) -> Cost:
     numbers = s.numbers(x)
     classes = s.plan.graph.shapes[x.name][x.options["axis"] - 1]
     rows = s.elements(x.name) // classes
-    return activations.softmax_cost(rows, classes, s.bits(x), profile=s.profile, f=numbers.fraction)
+    logits = Private((rows, classes), numbers.fraction)
+    return cost_of(activations.softmax, logits, bits=s.bits(x), profile=s.profile)
 
 
 # ---- windows
@@ -285,7 +288,8 @@ def _max_pool_cost(s: Setting, x: Layer) -> Cost:
     o, bits = x.options, s.bits(x)
     shape = (s.batch, *s.plan.graph.shapes[x.inputs[0]])
     ksize, strides = tuple(o["ksize"]), tuple(o["strides"])
-    return pool.max_pool2d_cost(shape, ksize, strides, o["padding"], bits, s.pooling)
+    images, padding = Private(shape), o["padding"]
+    return cost_of(pool.max_pool2d, images, ksize, strides, padding, bits=bits, profile=s.pooling)
 
 
 def _global_max(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
@@ -306,7 +310,8 @@ def _global_max(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
 def _global_max_cost(s: Setting, x: Layer) -> Cost:
     height, width, channels = s.plan.graph.shapes[x.inputs[0]]
     bits = s.bits(x)
-    return extremes.reduce_max_cost(s.batch * channels, height * width, bits, profile=s.profile)
+    columns = Private((height * width, s.batch * channels))
+    return cost_of(extremes.reduce_max, columns, 0, bits=bits, profile=s.profile)
 
 
 def _average(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
@@ -319,9 +324,8 @@ def _average(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
 def _average_cost(s: Setting, x: Layer) -> Cost:
     o = x.options
     shape = (s.batch, *s.plan.graph.shapes[x.inputs[0]])
-    return reductions.avg_pool_cost(
-        shape, o["ksize"], o["strides"], o["padding"], s.numbers(x).scale
-    )
+    windows = (tuple(o["ksize"]), tuple(o["strides"]), o["padding"])
+    return cost_of(reductions.avg_pool, Private(shape), *windows, s.numbers(x).scale)
 
 
 def _global_average(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
@@ -331,7 +335,8 @@ def _global_average(party: Party, s: Setting, x: Layer, value: Shared) -> Shared
 
 def _global_average_cost(s: Setting, x: Layer) -> Cost:
     height, width, channels = s.plan.graph.shapes[x.inputs[0]]
-    return reductions.reduce_mean_cost(s.batch * channels, height * width, s.numbers(x).scale)
+    images = Private((s.batch, height, width, channels))
+    return cost_of(reductions.global_avg_pool, images, False, s.numbers(x).scale)
 
 
 def _sum_pool(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:

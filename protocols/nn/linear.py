@@ -10,19 +10,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.ring import arithmetic, small_ring
 from tfe_bench.protocols.ring.range_check import Watch
 from tfe_bench.protocols.ring.truncation import (
-    arithmetic_shift,
     bytes_of,
-    low_bits,
     open_mask_short,
     pack,
     unpack,
 )
-from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -78,6 +79,13 @@ def _checked(products: Sequence[Product], addend: Shared | None) -> int:
     return scales.pop()
 
 
+def _counted(products: Sequence[Product]) -> tuple[local.Abstract, list[Shared]]:
+    """The sum, abstract, and all that it is made of."""
+    parts = [p.two([p.x.any], [p.w.any]) for p in products]
+    whole = local.joined(np.broadcast_shapes(*(z.shape for z in parts)), *parts)
+    return whole, [v for p in products for v in (p.x, p.w)]
+
+
 def _masks(s: Site, products: Sequence[Product]) -> Any:
     with s.in_turn():
         total = None
@@ -111,9 +119,14 @@ def product_sum(party: Party, products: Sequence[Product], addend: Shared | None
     Raises:
         UsageError: operands of several scales, rings or dealers.
     """
+    scale = _checked(products, addend)
+    if isinstance(party, Counting):
+        whole, given = _counted(products)
+        m = party.sent(arithmetic.mul_cost(whole.shape.num_elements()), whole.shape, *given)
+        opened = Shared(m, None, None, products[0].x.dealer, scale)
+        return opened if addend is None else arithmetic.add(opened, addend)
     import tensorflow as tf
 
-    scale = _checked(products, addend)
     s = party.site("product_sum", len(products), scale, dealer=products[0].x.dealer)
     m = None
     if s.is_dealer:
@@ -149,7 +162,7 @@ def truncated_sum(
         addend: at the scale of the products, broadcast to them.
         bits: right for |sum| <= 2^(bits-1+drop) - 2^drop.
 
-    Rounds: 1 (cold 2).  Bits sent: relu.truncated_product_cost.
+    Rounds: 1 (cold 2).  Bits sent: D drop + bits, E1, E2 bits per element.
     Raises:
         UsageError: operands of several scales, rings or dealers; bits + drop over 64.
     """
@@ -168,16 +181,11 @@ def watched_sum(
     What Z_2^bits loses of a sum that is too large is in these shares still: D deals all 64 bits of
     the masks' products.
 
-    Rounds: 1 (cold 2).  Bits sent: `watched_sum_cost`.
+    Rounds: 1 (cold 2).  Bits sent: D 64, E1, E2 bits per element.
     Raises:
         UsageError: as `truncated_sum`.
     """
     return _truncated_sum(party, products, addend, drop, bits, 64)
-
-
-def watched_sum_cost(n: int, bits: int) -> Cost:
-    """Cost of `watched_sum` for n result elements."""
-    return Cost(dealer=64 * n, e1=packed(n, bits), e2=packed(n, bits), rounds=1, cold=2)
 
 
 def _truncated_sum(
@@ -188,14 +196,21 @@ def _truncated_sum(
     bits: int,
     width: int,
 ) -> tuple[Shared, Any]:
-    import tensorflow as tf
-
     scale = _checked(products, addend)
     if not (bits >= 2 and drop > 0 and bits + drop <= 64):
         raise UsageError(
             "truncated_sum wants drop >= 1, bits >= 2 and no more than 64 of both together. "
             f"Received: drop={drop}, bits={bits}."
         )
+    if isinstance(party, Counting):
+        whole, given = _counted(products)
+        n = whole.shape.num_elements()
+        cost = relu.truncated_product_cost(n, width - bits, bits)
+        u = party.dealt(whole.shape, *given, addend)
+        m = party.sent(cost, whole.shape, *given, addend)
+        return Shared(m, None, None, products[0].x.dealer, scale - drop, 1, bits), u
+    import tensorflow as tf
+
     s = party.site("truncated_sum", len(products), drop, bits, width, dealer=products[0].x.dealer)
     m = u = None
     if s.is_dealer:
@@ -208,11 +223,11 @@ def _truncated_sum(
         if s.is_e1:
             z = s.apply_mask(-crossed, K1, 0, "add", sent=False)
             z = z if addend is None else z + (addend.m - addend.l1)
-            u = arithmetic_shift(z, drop)
+            u = local.arithmetic_shift(z, drop)
         else:
             z = crossed + unpack(s.recv(bytes_of(shape, width), s.d, 0, tf.uint8), shape, width)
             z = z if addend is None else z - addend.l2
-            u = -arithmetic_shift(-z, drop)
+            u = -local.arithmetic_shift(-z, drop)
         m = open_mask_short(s, u, tensor=1, slot=1, width=bits)
     l1, l2 = s.new_mask(shape, 1)
     return Shared(m, l1, l2, s.dealer, scale - drop, 1, bits), u
@@ -228,7 +243,7 @@ def capped_relu(party: Party, x: Shared, most: int, bits: int, openings: int | N
         x: of Z_2^64 or of a small ring; |x| + most < 2^(bits-1) ring units.
         most: public, in ring units.
 
-    Rounds: those of relu.relu.  Bits sent: `capped_relu_cost`.
+    Rounds: those of relu.relu.  Bits sent: those of twice the elements.
     Raises:
         UsageError: the comparison has no room for most.
     """
@@ -244,16 +259,11 @@ def capped_relu(party: Party, x: Shared, most: int, bits: int, openings: int | N
 
 def _and_lowered(x: Shared, most: int) -> Shared:
     """[x, x - most]"""
-    import tensorflow as tf
-
-    shift = tf.constant([0, most], tf.int64)
-    two = x.map(lambda a: tf.stack([a, a]))
+    two = x.map(lambda a: local.stack([a, a]))
     if two.m is None:
         return two
-    lowered = two.m - tf.reshape(shift, [2, *([1] * len(x.shape))])
-    if x.ring_bits < 64:
-        lowered = low_bits(lowered, x.ring_bits)
-    return replace(two, m=lowered)
+    shift = np.array([0, most], np.int64).reshape([2, *([1] * len(x.shape))])
+    return replace(two, m=local.low_bits(two.m - shift, x.ring_bits))
 
 
 def watched_relu(
@@ -296,12 +306,9 @@ def watched_lift(party: Party, watch: Watch, x: Shared, u: Any, drop: int) -> Sh
     """
     y = small_ring.lift(party, x)
     lost = None
-    if u is not None:
+    if isinstance(party, Counting):
+        lost = u - y.m
+    elif u is not None:
         lost = u + y.l2 if y.l1 is None else u - (y.m - y.l1)
     watch.zero(lost, RING - drop, x.ring_bits)
     return y
-
-
-def capped_relu_cost(n: int, bits: int, openings: int | None, ring_bits: int = 64) -> Cost:
-    """Cost of `capped_relu` for n elements."""
-    return relu.relu_cost(2 * n, bits, openings, ring_bits)

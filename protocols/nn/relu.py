@@ -13,13 +13,14 @@ from typing import Any
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
 from tfe_bench.protocols.ring.truncation import (
-    arithmetic_shift,
     bytes_of,
     open_mask_short,
     pack,
     unpack,
 )
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -41,7 +42,7 @@ def relu(
             then x or 0 all the same, and nothing leaks.
         openings: of the comparison, 1 to 3; more rounds take fewer bits.
 
-    Rounds: openings + 2 (cold + 3).  Bits sent: `relu_cost`.
+    Rounds: openings + 2 (cold + 3).  Bits sent: those of msb, open_bits and inject.
     """
     return relu_with_derivative(party, x, bits, openings)[0]
 
@@ -80,28 +81,11 @@ def derivative(
 
     Rounds: openings + 2 (cold + 3).  Bits sent: those of msb, open_bits and b2a.
     """
-    import tensorflow as tf
-
     small = _check("relu derivative", x)
     negative = convert.open_bits(
         party, compare.msb(party, x, x.ring_bits if small else bits, openings)
     )
-    return convert.b2a(party, logic.invert(negative), tf.shape(x.any))
-
-
-def relu_cost(
-    n: int,
-    bits: int = compare.LAYER_BITS,
-    openings: int | None = 2,
-    ring_bits: int = RING,
-) -> Cost:
-    """Cost of `relu` for n elements; ring_bits k < 64 is that of a small ring's value."""
-    width = bits if ring_bits == RING else ring_bits
-    return (
-        compare.msb_cost(n, width, openings)
-        .then(convert.open_bits_cost(n))
-        .then(convert.inject_cost(n, ring_bits=ring_bits))
-    )
+    return convert.b2a(party, logic.invert(negative), local.shape(x.any))
 
 
 def truncated_product(
@@ -125,12 +109,10 @@ def truncated_product(
         two: sum of products of paired operands (arithmetic.product_shares); None is matmul.
         bias: private, at the scale of the product, broadcast to it.
 
-    Rounds: 1 (cold 2).  Bits sent: `truncated_product_cost`.
+    Rounds: 1 (cold 2).  Bits sent: D drop + bits, E1, E2 bits per element of the result.
     Raises:
         UsageError: rings, dealers or shapes that do not fit; bits + drop over 64.
     """
-    import tensorflow as tf
-
     if two is None:
         two = arithmetic.matrix_product
     whole = isinstance(drop, int) and isinstance(bits, int)
@@ -149,8 +131,16 @@ def truncated_product(
                 "truncated_product wants its bias at the scale of the product, "
                 f"{x.fractional_bits + y.fractional_bits} fractional bits. Received: {bias!r}."
             )
+    scale, width = x.fractional_bits + y.fractional_bits - drop, drop + bits
+    if isinstance(party, Counting):
+        z = two([x.any], [y.any])
+        _fits(bias, z)
+        n = z.shape.num_elements()
+        m = party.sent(truncated_product_cost(n, drop, bits), z.shape, x, y, bias)
+        return Shared(m, None, None, x.dealer, scale, 1, bits)
+    import tensorflow as tf
+
     s = party.site("truncated_product", drop, bits, bias is not None, dealer=x.dealer)
-    width = drop + bits
     m = None
     if s.is_dealer:
         with s.in_turn():
@@ -164,18 +154,17 @@ def truncated_product(
             _fits(bias, crossed)
             z = s.apply_mask(-crossed, K1, 0, "add", sent=False)
             z = z if bias is None else z + (bias.m - bias.l1)
-            u = arithmetic_shift(z, drop)
+            u = local.arithmetic_shift(z, drop)
         else:
             crossed = two([x.m, x.l2], [y.m - y.l2, -y.m])
             _fits(bias, crossed)
             shape = tf.shape(crossed, out_type=tf.int64)
             z = crossed + unpack(s.recv(bytes_of(shape, width), s.d, 0, tf.uint8), shape, width)
             z = z if bias is None else z - bias.l2
-            u = -arithmetic_shift(-z, drop)
+            u = -local.arithmetic_shift(-z, drop)
         shape = tf.shape(u, out_type=tf.int64)
         m = open_mask_short(s, u, tensor=1, slot=1, width=bits)
     l1, l2 = s.new_mask(shape, tensor=1)
-    scale = x.fractional_bits + y.fractional_bits - drop
     return Shared(m, l1, l2, x.dealer, scale, 1, bits)
 
 
@@ -194,12 +183,10 @@ def _operands(x: Shared, y: Shared) -> None:
 
 def _fits(bias: Shared | None, product: Any) -> None:
     """Refuses a bias that would make the product larger than what D deals for."""
-    import tensorflow as tf
-
     if bias is None:
         return
     try:
-        joint = tf.broadcast_static_shape(product.shape, bias.shape)
+        joint = local.broadcast_shape(product.shape, bias.shape)
     except ValueError:
         joint = None
     if joint is None or not joint.is_compatible_with(product.shape):
@@ -211,13 +198,8 @@ def _fits(bias: Shared | None, product: Any) -> None:
 
 def truncated_product_cost(n: int, drop: int, bits: int = compare.LAYER_BITS) -> Cost:
     """Cost of `truncated_product` for n result elements."""
-    return Cost(
-        dealer=packed(n, drop + bits),
-        e1=packed(n, bits),
-        e2=packed(n, bits),
-        rounds=1,
-        cold=2,
-    )
+    opened = packed(n, bits)
+    return Cost(packed(n, drop + bits), opened, opened, rounds=1, cold=2)
 
 
 def _check(name: str, x: Shared) -> bool:

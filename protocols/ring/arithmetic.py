@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.session import ops, wide
+from tfe_bench.protocols.session import local, ops, wide
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -41,10 +42,8 @@ def check_pair(operation: str, x: Shared, y: Shared, same_scale: bool = True) ->
 
 
 def _broadcastable(operation: str, x: Shared, y: Shared) -> None:
-    import tensorflow as tf
-
     try:
-        tf.broadcast_static_shape(tf.TensorShape(x.any.shape), tf.TensorShape(y.any.shape))
+        local.broadcast_shape(x.any.shape, y.any.shape)
     except ValueError:
         raise UsageError(
             f"{operation} wants shapes that broadcast. Received: {x.shape.as_list()} and "
@@ -95,6 +94,8 @@ def _only_64(name: str, x: Shared, ring: object) -> None:
 def add_public(x: Shared, ring: tf.Tensor) -> Shared:
     """x + c for public ring elements c (already encoded at x's scale).  Local: only m moves."""
     _only_64("add_public", x, ring)
+    if not local.known(x.any):
+        return replace(x, m=x.m + ring)
     import tensorflow as tf
 
     if x.m is None:
@@ -117,20 +118,31 @@ def mul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 
 
+def public(like: Shared, ring: Any) -> Shared:
+    """Public ring elements as shares with masks of zero, with the dealer of others.  Local."""
+    if not local.known(like.any):
+        return Shared(local.joined(np.shape(ring)), None, None, like.dealer)
+    zero = local.zeros_like(ring)
+    return Shared(
+        None if like.m is None else ring,
+        None if like.l1 is None else zero,
+        None if like.l2 is None else zero,
+        like.dealer,
+    )
+
+
 def ring_tensor(operation: str, value: Any) -> Any:
-    """Public ring elements as an int64 tensor.
+    """Public ring elements as an int64 tensor or array.
 
     Raises:
         UsageError: the value is private, or not of integers (reals must be encoded first).
     """
-    import tensorflow as tf
-
     if not isinstance(value, Shared):
-        tensor = value if tf.is_tensor(value) else np.asarray(value)
-        if tf.is_tensor(tensor) and tensor.dtype == tf.int64:
+        tensor = value if local.is_tensor(value) else np.asarray(value)
+        if not isinstance(tensor, np.ndarray) and tensor.dtype == np.int64:
             return tensor
         if isinstance(tensor, np.ndarray) and tensor.dtype.kind in "iu":
-            return tf.constant(tensor.astype(np.int64))
+            return tensor.astype(np.int64)
     what = repr(value) if isinstance(value, Shared) else getattr(value, "dtype", type(value))
     raise UsageError(
         f"{operation} wants public ring elements, int64. Received: {what}. Encode reals as fixed "
@@ -155,7 +167,8 @@ def matmul_public(
     private, public = (x, y) if isinstance(x, Shared) else (y, x)
     _only_64("matmul_public", private, public)
     ring = ring_tensor("matmul_public", public)
-    left, right = (private.shape, ring.shape) if private is x else (ring.shape, private.shape)
+    shape = local.static_shape(ring)
+    left, right = (private.shape, shape) if private is x else (shape, private.shape)
     check_multipliable("matmul_public", left, right, transpose_a, transpose_b)
 
     def times(a: Any) -> Any:
@@ -199,12 +212,19 @@ def product_shares(
 
 
 def _elementwise(a: list[Any], b: list[Any]) -> Any:
+    if len(a) == 1:
+        return a[0] * b[0]
     import tensorflow as tf
 
-    return tf.add_n([p * q for p, q in zip(a, b, strict=True)]) if len(a) > 1 else a[0] * b[0]
+    return tf.add_n([p * q for p, q in zip(a, b, strict=True)])
 
 
 def matrix_product(a: list[Any], b: list[Any]) -> Any:
+    """The sum of the matrix products of paired tensors over Z_2^64.  Local."""
+    if not (local.known(a[0]) and local.known(b[0])):
+        left, right = a[0].shape, b[0].shape
+        lead = np.broadcast_shapes(left[:-2], right[:-2])
+        return local.joined([*lead, left[-2], right[-1]], *a, *b)
     return ops.module().tfe_bench_ring_mat_mul(a=a, b=b)
 
 
@@ -227,6 +247,11 @@ def product(
 
     Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element of the result each.
     """
+    scale = x.fractional_bits + y.fractional_bits
+    if isinstance(party, Counting):
+        z = two([x.any], [y.any])
+        m = party.sent(mul_cost(z.shape.num_elements()), z.shape, x, y)
+        return Shared(m, None, None, x.dealer, scale)
     import tensorflow as tf
 
     # (Static shapes are not part of what is agreed: a role may know less of them than another.)
@@ -239,7 +264,7 @@ def product(
         size = tf.shape(z, out_type=tf.int64)
         m = s.open_mask(z, tensor=1, slot=1)
     l1, l2 = s.new_mask(size, tensor=1)
-    return Shared(m, l1, l2, x.dealer, x.fractional_bits + y.fractional_bits)
+    return Shared(m, l1, l2, x.dealer, scale)
 
 
 def check_factors(name: str, x: Shared, y: Shared) -> None:
@@ -250,16 +275,18 @@ def check_factors(name: str, x: Shared, y: Shared) -> None:
 
 
 def _swapped(a: Any, transpose: bool) -> Any:
+    if not transpose:
+        return a
+    if not local.known(a):
+        return a.like([*a.shape[:-2], a.shape[-1], a.shape[-2]])
     import tensorflow as tf
 
-    return tf.linalg.matrix_transpose(a) if transpose else a
+    return tf.linalg.matrix_transpose(a)
 
 
 def check_multipliable(
     name: str, a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False
 ) -> None:
-    import tensorflow as tf
-
     if a.rank is None or b.rank is None:
         return
     fits = a.rank >= 2 and b.rank >= 2
@@ -267,7 +294,7 @@ def check_multipliable(
         depth_a, depth_b = a[-2 if transpose_a else -1], b[-1 if transpose_b else -2]
         fits = depth_a is None or depth_b is None or depth_a == depth_b
         try:
-            tf.broadcast_static_shape(a[:-2], b[:-2])
+            local.broadcast_shape(a[:-2], b[:-2])
         except ValueError:
             fits = False
     if not fits:

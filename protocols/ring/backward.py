@@ -21,6 +21,7 @@ from tfe_bench.protocols.ring import convert
 from tfe_bench.protocols.ring.truncation import MOST_DROPPED
 from tfe_bench.protocols.session import ops, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -114,21 +115,26 @@ def inject_truncated(
         negated: (1 - b) * x / 2^drop instead, as a ReLU's gradient wants it of [z < 0].
 
     Off by less than 1.5 ulp, 2^-(drop+1) ulp in the mean; 0 exactly where the bit is 0.
-    Rounds: 1 (cold 2).  Bits sent: `inject_truncated_cost`.
+    Rounds: 1 (cold 2).  Bits sent: D 128 + 3 drop, E1, E2 64 per element each.
     Raises:
         UsageError: bits and x of different dealers or numbers, another ring, a wrong drop.
     """
+    _check(bits, x, drop)
+    scale = x.fractional_bits - drop
+    if isinstance(party, Counting):
+        n = x.shape.num_elements()
+        cost = Cost(dealt_bits(n, drop), 64 * n, 64 * n, rounds=1, cold=2)
+        return replace(x, m=party.sent(cost, x.any.shape, bits, x), fractional_bits=scale)
     import tensorflow as tf
 
-    _check(bits, x, drop)
     s = party.site("inject_truncated", drop, negated, dealer=x.dealer)
     last = MASKS
     own = inject_truncated_shares(s, bits, x, drop, 0, 0, negated=negated, leave=last)
     m = None if s.is_dealer else s.exchange_masked(own, slot=1)
     l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), last)
-    return replace(x, m=m, l1=l1, l2=l2, fractional_bits=x.fractional_bits - drop)
+    return replace(x, m=m, l1=l1, l2=l2, fractional_bits=scale)
 
 
-def inject_truncated_cost(n: int, drop: int) -> Cost:
-    """Cost of `inject_truncated` for n elements."""
-    return Cost(128 * n + 3 * packed(n, drop), 64 * n, 64 * n, rounds=1, cold=2)
+def dealt_bits(n: int, drop: int) -> int:
+    """Bits that D sends in `inject_truncated_shares` of n elements."""
+    return 128 * n + 3 * packed(n, drop)

@@ -17,8 +17,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.ring.shapes import check_private
-from tfe_bench.protocols.session import ops
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session import local, ops
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -146,6 +145,8 @@ def check_shapes(operation: str, x: Any, w: Any, windows: Windows) -> None:
 
 def sizes_of(a: Any) -> list[Any]:
     """Of a tensor, as integers where they are known."""
+    if a.shape.is_fully_defined():
+        return list(a.shape.as_list())
     import tensorflow as tf
 
     dynamic = tf.shape(a, out_type=tf.int64)
@@ -156,15 +157,21 @@ def conv2d_shape(x: Any, w: Any, windows: Windows, depthwise: bool = False) -> A
     """Shape of the convolution of two tensors of words, an int64 tensor."""
     import tensorflow as tf
 
-    n, *image, _ = sizes_of(x)
-    *kernel, channels, filters = sizes_of(w)
+    shape = _shape(sizes_of(x), sizes_of(w), windows, depthwise)
+    return tf.stack([tf.cast(d, tf.int64) for d in shape])
+
+
+def _shape(x: Sequence[Any], w: Sequence[Any], windows: Windows, depthwise: bool) -> list[Any]:
+    n, *image, _ = x
+    *kernel, channels, filters = w
     height, width = (windows.size(i, image[i], kernel[i]) for i in range(2))
-    outputs = channels * filters if depthwise else filters
-    return tf.stack([tf.cast(d, tf.int64) for d in (n, height, width, outputs)])
+    return [n, height, width, channels * filters if depthwise else filters]
 
 
 def convolve(a: list[Any], b: list[Any], windows: Windows, depthwise: bool = False) -> Any:
     """The sum of the convolutions of paired tensors of words over Z_2^64.  Local, public or not."""
+    if not (local.known(a[0]) and local.known(b[0])):
+        return local.joined(_shape(a[0].shape, b[0].shape, windows, depthwise), *a, *b)
     module = ops.module()
     op = module.tfe_bench_ring_depthwise_conv2d if depthwise else module.tfe_bench_ring_conv2d
     return op(a=a, b=b, **windows.attributes)
@@ -271,11 +278,6 @@ def depthwise_conv2d(
     return _private(party, x, w, strides, padding, dilations, depthwise=True)
 
 
-def conv2d_cost(n_out: int) -> Cost:
-    """Cost of `conv2d` and `depthwise_conv2d` for n_out output elements, whatever the kernel."""
-    return arithmetic.mul_cost(n_out)
-
-
 def _public(
     x: Shared,
     ring: Any,
@@ -291,7 +293,7 @@ def _public(
         raise UsageError(f"{name} works on 64-bit words. Received: {x!r}.")
     kernel = arithmetic.ring_tensor(name, ring)
     windows = Windows.of(name, strides, padding, dilations)
-    check_shapes(name, x.shape, kernel.shape, windows)
+    check_shapes(name, x.shape, local.static_shape(kernel), windows)
     y = x.map(lambda a: convolve([a], [kernel], windows, depthwise))
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 

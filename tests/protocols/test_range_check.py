@@ -16,6 +16,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import linear, relu
 from tfe_bench.protocols.ring import arithmetic, compare, convert, range_check, truncation
 from tfe_bench.protocols.ring.range_check import Watch
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -102,7 +103,7 @@ def test_in_range_costs_what_it_says(rng: np.random.Generator) -> None:
                 return measured(p, f, share(x, p.index, b"x", dealer=dealer))
 
             calls = simulate(program).outputs
-            assert_costs(calls, range_check.in_range_cost(n), dealer)
+            assert_costs(calls, cost_of(range_check.in_range, Private((n,)), 31), dealer)
 
 
 # ---- a whole computation
