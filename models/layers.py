@@ -25,6 +25,7 @@ from tfe_bench.protocols.ring import (
     arithmetic,
     compare,
     conv,
+    products,
     reductions,
     shapes,
     small_ring,
@@ -112,11 +113,11 @@ def _reshaped(x: Shared, shape: Sequence[int]) -> Shared:
 # ---- sums of products
 
 
-def _map_of(term: Mapping[str, Any]) -> linear.Two:
+def _map_of(term: Mapping[str, Any]) -> products.Two:
     if term["op"] == "dense":
-        return arithmetic.matrix_product
+        return products.matrix_product
     if term["op"] == "affine":
-        return linear.elementwise
+        return products.elementwise
     windows, depthwise = windows_of(term), term["op"] == "depthwise_conv2d"
     return lambda a, b: conv.convolve(a, b, windows, depthwise)
 
@@ -132,7 +133,7 @@ def _sum(
     import tensorflow as tf
 
     numbers, shape = s.numbers(x), s.plan.graph.shapes[x.name]
-    products: list[linear.Product] = []
+    terms: list[products.Product] = []
     addend: Shared | None = None
     flat = any(t["op"] == "dense" for t in x.options["terms"]) and len(shape) > 1
     for i, (value, term) in enumerate(zip(inputs, x.options["terms"], strict=True)):
@@ -143,14 +144,14 @@ def _sum(
             part = part if term["sign"] > 0 else arithmetic.neg(part)
             addend = part if addend is None else arithmetic.add(addend, part)
         else:
-            products.append(linear.Product(value, weights[f"kernel{i}"], _map_of(term)))
+            terms.append(products.Product(value, weights[f"kernel{i}"], _map_of(term)))
     if "bias" in weights:
         bias = weights["bias"]
         addend = bias if addend is None else arithmetic.add(addend, bias)
     drop = numbers.scale - numbers.fraction
     fused = x.options["activation"] != "none"
     if watch is not None and drop:
-        small, u = linear.watched_sum(party, products, addend, drop, _narrowed(s, x))
+        small, u = linear.watched_sum(party, terms, addend, drop, _narrowed(s, x))
         if fused:
             n, most = s.elements(x.name), _largest(x, small.fractional_bits)
             count = s.openings(n if most is None else 2 * n, numbers.bits)
@@ -158,10 +159,10 @@ def _sum(
         else:
             y = linear.watched_lift(party, watch, small, u, drop)
     elif not fused:
-        y = linear.product_sum(party, products, addend)
+        y = linear.product_sum(party, terms, addend)
         y = truncation.truncate(party, y, drop) if drop else y
     else:
-        small = linear.truncated_sum(party, products, addend, drop, numbers.bits)
+        small = linear.truncated_sum(party, terms, addend, drop, numbers.bits)
         y = _rectified(party, s, x, small)
     return _reshaped(y, [-1, *shape]) if flat else y
 
@@ -206,14 +207,14 @@ def _sum_cost(s: Setting, x: Layer) -> Cost:
     fused = x.options["activation"] != "none"
     if s.watched and drop:
         bits = _narrowed(s, x)
-        opened = relu.truncated_product_cost(n, 64 - bits, bits)
+        opened = products.truncated_cost(n, drop, bits, whole=True)
         if fused:
             return opened.then(_rectified_cost(s, x, bits))
         return opened.then(small_ring.extend_cost(n, bits))
     if not fused:
         product = arithmetic.mul_cost(n)
         return product.then(truncation.truncate_cost(n, drop)) if drop else product
-    opened = relu.truncated_product_cost(n, drop, numbers.bits)
+    opened = products.truncated_cost(n, drop, numbers.bits)
     return opened.then(_rectified_cost(s, x, numbers.bits))
 
 

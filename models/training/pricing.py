@@ -19,7 +19,7 @@ from tfe_bench.protocols.nn import (
     pool_gradient,
     relu,
 )
-from tfe_bench.protocols.ring import arithmetic, backward, convert, relational, truncation
+from tfe_bench.protocols.ring import arithmetic, backward, convert, products, relational, truncation
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -143,7 +143,7 @@ class Pricing:
         self, x: Priced, w: Priced, two: Bilinear, addend: Priced | None, drop: int, bits: int
     ) -> Priced:
         shape = two.shape(x.shape, w.shape)
-        cost = relu.truncated_product_cost(math.prod(shape), drop, bits)
+        cost = products.truncated_cost(math.prod(shape), drop, bits)
         fraction = x.fractional_bits + w.fractional_bits - drop
         return self._new(shape, fraction, cost, x, w, addend, ring=bits)
 

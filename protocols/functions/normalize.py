@@ -25,9 +25,8 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions.normalize_plan import RING, Cut, Scheme, Stage, Table
-from tfe_bench.protocols.functions.polynomial import opened_as, opened_bits, truncation_open
-from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
-from tfe_bench.protocols.ring.truncation import deal_short
+from tfe_bench.protocols.functions.polynomial import opened_as
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
 from tfe_bench.protocols.session import local, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
 from tfe_bench.protocols.session.counting import Counting
@@ -100,7 +99,7 @@ class Chosen:
         n = sizes.elements(shape)
         every = tf.reshape(tf.reshape(flat, [cuts, -1])[:, :n], self.stacked)
         self._known = every  # beta at D, the opened bit at the evaluators
-        self._beta = deal_short(s, every, self.stacked, tensor, slot, width)
+        self._beta = masked.deal(s, every, self.stacked, tensor, slot, width)
 
     @property
     def stacked(self) -> Any:
@@ -141,9 +140,9 @@ class Chosen:
 
         if s.is_dealer:
             lam = stacked("l1") + stacked("l2")
-            deal_short(s, self._known * lam, self.stacked, tensor, slot, width)
+            masked.deal(s, self._known * lam, self.stacked, tensor, slot, width)
             return None
-        products = deal_short(s, None, self.stacked, tensor, slot, width)
+        products = masked.deal(s, None, self.stacked, tensor, slot, width)
         last, m = pieces[-1], stacked("m")
         flipped = (1 - 2 * self._known) * (m * self._beta - products)
         if s.is_e1:
@@ -170,7 +169,7 @@ def open_truncated(
         # floor at E1, ceil at E2
         rounded = share if s.is_e1 else share + ((1 << drop) - 1)
         rounded = local.logical_shift(local.low_bits(rounded, width), drop)
-        m = truncation_open(s, rounded, tensor, slot, bits)
+        m = masked.exchange(s, rounded, tensor, slot, bits)
     l1, l2 = s.new_mask(shape, tensor)
     return Shared(m, l1, l2, s.dealer, f, 1, 0 if bits == RING else bits)
 
@@ -251,7 +250,7 @@ def _selected_cost(n: int, plan: Scheme, i: int, factor: Table) -> Cost:
         dealt += packed(n * len(plan.stages[0].cuts), factor.width)
     if not factor.additive and i:
         dealt += packed(n * cuts, factor.width)
-    sent = opened_bits(n, stage.width - (plan.top - plan.units if final else 0))
+    sent = packed(n, stage.width - (plan.top - plan.units if final else 0))
     if final or not factor.additive:
-        sent += opened_bits(n, factor.width - (factor.drop if final else 0))
+        sent += packed(n, factor.width - (factor.drop if final else 0))
     return Cost(dealt, sent, sent, rounds=1, cold=2)

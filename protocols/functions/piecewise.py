@@ -27,7 +27,7 @@ from tfe_bench.protocols.functions import normalize
 from tfe_bench.protocols.functions.exp_one_round import word
 from tfe_bench.protocols.ring import compare, convert
 from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -201,8 +201,8 @@ def evaluate(
     steps = [a - b for a, b in itertools.pairwise(pieces.slopes)]
     moves = [a - b for a, b in itertools.pairwise(pieces.constants)]
     if isinstance(party, Counting):
-        dealt = 192 * count * n + 3 * packed(count * n, RING - ring)
-        m = party.sent(Cost(dealt, 64 * n, 64 * n, rounds=1, cold=2), shape, below, kept)
+        each = convert.inject_cost(count * n, ring_bits=ring).dealer + 64 * count * n
+        m = party.sent(Cost(each, 64 * n, 64 * n, rounds=1, cold=2), shape, below, kept)
         return Shared(m, None, None, x.dealer, RESULT_BITS)
     import tensorflow as tf
 

@@ -29,7 +29,7 @@ from fractions import Fraction
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import truncation
+from tfe_bench.protocols.ring import masked
 from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
 from tfe_bench.protocols.session.counting import Counting
@@ -203,14 +203,14 @@ def evaluate(
     first = factors[0]
     if isinstance(party, Counting):
         n = sizes.size(first.any)
-        opened = opened_bits(n, p.out_bits)
+        opened = packed(n, p.out_bits)
         cost = Cost(64 * n * p.words, opened, opened, rounds=1, cold=2)
         m = party.sent(cost, first.any.shape, *factors)
         return opened_as(first, m, p.out_bits, fractional_bits)
     s = party.site(name, p, fractional_bits, dealer=first.dealer)
     y = shares(s, p, factors, tensor=0, slot=0)
     shape = local.shape(first.any)
-    m = None if s.is_dealer else truncation_open(s, y, 1, 1, p.out_bits)
+    m = None if s.is_dealer else masked.exchange(s, y, 1, 1, p.out_bits)
     l1, l2 = s.new_mask(shape, tensor=1)
     bits = 0 if p.out_bits == RING else p.out_bits
     return Shared(m, l1, l2, first.dealer, fractional_bits, 1, bits)
@@ -220,18 +220,6 @@ def opened_as(like: Shared, m: local.Abstract, ring_bits: int, fractional_bits: 
     """Counted shares in Z_2^ring_bits with the dealer of others."""
     bits = 0 if ring_bits == RING else ring_bits
     return Shared(m, None, None, like.dealer, fractional_bits, 1, bits)
-
-
-def truncation_open(s: Site, share: Any, tensor: int, slot: int, bits: int) -> Any:
-    """open_mask mod 2^bits."""
-    if bits == RING:
-        return s.open_mask(share, tensor, slot)
-    return truncation.open_mask_short(s, share, tensor, slot, bits)
-
-
-def opened_bits(n: int, bits: int) -> int:
-    """Bits that each evaluator sends to open n values mod 2^bits."""
-    return 64 * n if bits == RING else packed(n, bits)
 
 
 def real_plan(coefficients: Sequence[float], bits: int, x_bits: int, f: int) -> Plan:

@@ -22,7 +22,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import approximation, normalize, polynomial
 from tfe_bench.protocols.functions.normalize_plan import Cut, Segment, Stage
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import rotation
+from tfe_bench.protocols.ring import masked, rotation
 from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
 from tfe_bench.protocols.session.counting import Counting, Private, cost_of
@@ -172,8 +172,8 @@ def _selected(
         )
     m_y = m_f = None
     if not s.is_dealer:
-        m_y = polynomial.truncation_open(s, y, 3, 1, width)
-        m_f = polynomial.truncation_open(s, f, 4, 2, _FACTOR_WIDTH)
+        m_y = masked.exchange(s, y, 3, 1, width)
+        m_f = masked.exchange(s, f, 4, 2, _FACTOR_WIDTH)
     y1, y2 = s.new_mask(shape, 3)
     f1, f2 = s.new_mask(shape, 4)
     return (

@@ -24,6 +24,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import product, roots
 from tfe_bench.protocols.ring import arithmetic, shapes, truncation
+from tfe_bench.protocols.ring.products import Product, opened
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -147,9 +148,7 @@ def _sums(x: Shared) -> Shared:
 
 def _correlation(party: Party, name: str, x: Shared, y: Shared) -> Shared:
     """sum x y per channel; 1 round."""
-    return arithmetic.product(
-        party, name, x, y, _per_channel, lambda a, b: [a.shape[-1]], len(x.shape)
-    )
+    return opened(party, name, [Product(x, y, _per_channel)], len(x.shape))
 
 
 def _stacked(a: Shared, b: Shared) -> Shared:
@@ -240,7 +239,7 @@ def _like_channels(what: str, value: Any, x: Shared) -> None:
 def apply(party: Party, normalised: Normalised, beta: Shared) -> Shared:
     """y = A (x - mean) + beta at x's scale.
 
-    The sum before its truncation is that of linear.Product(centred, factor, linear.elementwise)
+    The sum before its truncation is that of Product(centred, factor, elementwise)
     with `addend(normalised, beta)`: with linear.truncated_sum it goes into a ReLU in one round.
 
     Error: below 1 ulp besides that of A.  Rounds: 2.
@@ -314,14 +313,8 @@ def backward(party: Party, normalised: Normalised, dy: Shared) -> Gradients:
             total = part if total is None else total + part
         return total
 
-    both = arithmetic.product(
-        party,
-        "batch_norm_gradient",
-        _stacked(dy, x),
-        _stacked(normalised.factor, arithmetic.neg(slope)),
-        two,
-        lambda a, b: local.shape(a)[1:],
-    )
+    terms, factors = _stacked(dy, x), _stacked(normalised.factor, arithmetic.neg(slope))
+    both = opened(party, "batch_norm_gradient", [Product(terms, factors, two)])
     both = replace(both, fractional_bits=dy.fractional_bits + FACTOR)
     return Gradients(arithmetic.sub(both, offset), gamma, beta)
 

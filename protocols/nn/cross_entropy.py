@@ -40,6 +40,7 @@ from tfe_bench.protocols.ring import (
     shapes,
     truncation,
 )
+from tfe_bench.protocols.ring.products import Product, opened
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
@@ -205,7 +206,8 @@ def _below_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
         return arithmetic.sub(wide, largest.map(lambda a: a[None]))
     n = classes * rows
     if isinstance(party, Counting):
-        cost = Cost(backward.dealt_bits(2 * n, drop), 64 * n, 64 * n, rounds=1, cold=2)
+        dealt = convert.inject_cost(2 * n, ring_bits=64 - drop).dealer
+        cost = Cost(dealt, 64 * n, 64 * n, rounds=1, cold=2)
         return Shared(party.sent(cost, x.shape, hot, x), None, None, x.dealer, INNER)
     import tensorflow as tf
 
@@ -367,7 +369,7 @@ def softmax_and_loss(
     def along(a: list[Any], b: list[Any]) -> Any:
         return local.reduce_sum(functools.reduce(lambda u, v: u + v, map(_times, a, b)), axis=0)
 
-    of_label = arithmetic.product(party, "label", y, d, along, lambda a, b: local.shape(a)[1:])
+    of_label = opened(party, "label", [Product(y, d, along)])
     if labels.fractional_bits:
         of_label = truncation.truncate(party, of_label, labels.fractional_bits)
     log = logarithm.log(party, total, _sum_bits(classes))

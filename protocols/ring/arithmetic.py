@@ -1,9 +1,4 @@
-"""Linear operations and products of private values, in dealer form.
-
-Products follow ASTRA (Chaudhari et al., CCSW 2019) and ABY2.0 (Patra et al.,
-USENIX Security 2021) on the masked view: D deals lam_x * lam_y, the evaluators
-open the masked product.
-"""
+"""Linear operations of private values, and products of two (products.py)."""
 
 from __future__ import annotations
 
@@ -14,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.session import local, ops, wide
+from tfe_bench.protocols.ring import products
+from tfe_bench.protocols.ring.products import Product, matrix_product
+from tfe_bench.protocols.session import local, wide
 from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.counting import Counting
-from tfe_bench.protocols.session.party import K1, Party, Site
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -180,93 +176,6 @@ def matmul_public(
     return replace(private.map(times), fractional_bits=private.fractional_bits + fractional_bits)
 
 
-def product_shares(
-    s: Site,
-    x: Shared,
-    y: Shared,
-    two: Callable[[list[Any], list[Any]], Any],
-    tensor: int,
-    slot: int,
-) -> Any:
-    """The evaluators' additive shares (z1 at E1, z2 at E2) of a bilinear product, unopened.
-
-    Args:
-        two: sum of products of paired operands.
-        tensor, slot: number of the dealt mask product and of its message.
-
-    E1: z1 = G1 - m_x l1_y - l1_x m_y;  E2: z2 = G2 + m_x (m_y - l2_y) - l2_x m_y.
-    Rounds: 0 with D ahead, else 1.  Bits sent: D 64 per product element.
-    """
-    import tensorflow as tf
-
-    if s.is_dealer:
-        with s.in_turn():
-            gamma = two([x.l1 + x.l2], [y.l1 + y.l2])
-        s.deal(gamma, None, tensor, slot)
-        return None
-    if s.is_e1:
-        crossed = two([x.m, x.l1], [y.l1, y.m])
-        return s.apply_mask(-crossed, K1, tensor, "add", sent=False)
-    crossed = two([x.m, x.l2], [y.m - y.l2, -y.m])
-    return crossed + s.recv(tf.shape(crossed, out_type=tf.int64), s.d, slot)
-
-
-def _elementwise(a: list[Any], b: list[Any]) -> Any:
-    if len(a) == 1:
-        return a[0] * b[0]
-    import tensorflow as tf
-
-    return tf.add_n([p * q for p, q in zip(a, b, strict=True)])
-
-
-def matrix_product(a: list[Any], b: list[Any]) -> Any:
-    """The sum of the matrix products of paired tensors over Z_2^64.  Local."""
-    if not (local.known(a[0]) and local.known(b[0])):
-        left, right = a[0].shape, b[0].shape
-        lead = np.broadcast_shapes(left[:-2], right[:-2])
-        return local.joined([*lead, left[-2], right[-1]], *a, *b)
-    return ops.module().tfe_bench_ring_mat_mul(a=a, b=b)
-
-
-def product(
-    party: Party,
-    name: str,
-    x: Shared,
-    y: Shared,
-    two: Callable[[list[Any], list[Any]], Any],
-    shape: Callable[[Any, Any], Any],
-    *about: Any,
-) -> Shared:
-    """A bilinear product under a fresh mask; the scales add up.
-
-    Args:
-        two: sum of products of paired operands.
-        shape: dynamic shape of the product, by one field of each operand (the dealer draws the
-            masks of the result without having it).
-        about: what else the three parties must agree on.
-
-    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element of the result each.
-    """
-    scale = x.fractional_bits + y.fractional_bits
-    if isinstance(party, Counting):
-        z = two([x.any], [y.any])
-        m = party.sent(mul_cost(z.shape.num_elements()), z.shape, x, y)
-        return Shared(m, None, None, x.dealer, scale)
-    import tensorflow as tf
-
-    # (Static shapes are not part of what is agreed: a role may know less of them than another.)
-    s = party.site(name, x.fractional_bits, y.fractional_bits, *about, dealer=x.dealer)
-    z = product_shares(s, x, y, two, tensor=0, slot=0)
-    if s.is_dealer:
-        size = tf.cast(shape(x.any, y.any), tf.int64)
-        m = None
-    else:
-        size = tf.shape(z, out_type=tf.int64)
-        m = s.open_mask(z, tensor=1, slot=1)
-    l1, l2 = s.new_mask(size, tensor=1)
-    return Shared(m, l1, l2, x.dealer, scale)
-
-
 def check_factors(name: str, x: Shared, y: Shared) -> None:
     """Raises UsageError unless x and y are private, of one dealer and over Z_2^64."""
     check_pair(name, x, y, same_scale=False)
@@ -306,17 +215,6 @@ def check_multipliable(
         )
 
 
-def product_shape(a: Any, b: Any, two: Callable[[list[Any], list[Any]], Any]) -> Any:
-    """Dynamic shape of an elementwise or matrix product."""
-    import tensorflow as tf
-
-    left, right = tf.shape(a, out_type=tf.int64), tf.shape(b, out_type=tf.int64)
-    if two is _elementwise:
-        return tf.broadcast_dynamic_shape(left, right)
-    lead = tf.broadcast_dynamic_shape(left[:-2], right[:-2])
-    return tf.concat([lead, left[-2:-1], right[-1:]], axis=0)
-
-
 def mul(party: Party, x: Shared, y: Shared) -> Shared:
     """x * y elementwise, with broadcasting; the scales add up (truncate afterwards).
 
@@ -324,7 +222,7 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
     """
     check_factors("mul", x, y)
     _broadcastable("mul", x, y)
-    return product(party, "mul", x, y, _elementwise, lambda a, b: product_shape(a, b, _elementwise))
+    return products.opened(party, "mul", [Product(x, y, products.elementwise)])
 
 
 def matmul(
@@ -342,11 +240,9 @@ def matmul(
     check_multipliable("matmul", x.shape, y.shape, transpose_a, transpose_b)
     x = x.map(lambda a: _swapped(a, transpose_a))
     y = y.map(lambda b: _swapped(b, transpose_b))
-    return product(
-        party, "matmul", x, y, matrix_product, lambda a, b: product_shape(a, b, matrix_product)
-    )
+    return products.opened(party, "matmul", [Product(x, y, matrix_product)])
 
 
 def mul_cost(n: int) -> Cost:
     """Cost of `mul` and `matmul` for n result elements."""
-    return Cost(dealer=64 * n, e1=64 * n, e2=64 * n, rounds=1, cold=2)
+    return products.cost(n)

@@ -1,4 +1,4 @@
-"""Gradients of convolutions: bilinear maps for sums of private products (nn/linear.Product).
+"""Gradients of convolutions: bilinear maps for sums of private products (products.Product).
 
 With y = conv(x, w) and d the gradient of y, dx is the transposed convolution of d with w, and dw
 is patches(x)^T . d.  Both are bilinear, so they are products like the convolution itself: the
@@ -8,14 +8,13 @@ Scales add up and nothing is truncated here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring.conv import Windows
+from tfe_bench.protocols.ring.products import Two
 from tfe_bench.protocols.session import local, ops
-
-Two = Callable[[list[Any], list[Any]], Any]
 
 
 def _sizes(name: str, what: str, shape: Sequence[Any], axes: slice, ranks: tuple[int, ...]) -> Any:

@@ -106,6 +106,7 @@ def inject_shares(
     negated: bool = False,
     extend_ring: bool = False,
     leave: int | None = None,
+    drop: int = 0,
 ) -> Any:
     """The evaluators' additive shares of b * x, unopened, so that sums of them open as one.
 
@@ -120,6 +121,7 @@ def inject_shares(
             message (2 messages with 2 limbs).
         negated: take 1 - b for b.
         leave: number of the mask under which the share leaves (64-bit words only).
+        drop: of b * x / 2^drop (backward.py), where x is of Z_2^(64-drop) and extended.
 
     Rounds: 0 with D ahead, else 1.  Bits sent: D 128 per element (256 with 2 limbs), and with
     extend_ring 3 (64 - k) more.
@@ -128,9 +130,9 @@ def inject_shares(
     """
     check_inject("inject", bits, x, extend_ring)
     if x.limbs == 2:
-        assert leave is None and not negated
+        assert leave is None and not negated and not drop
         return _wide_inject_shares(s, bits, x, tensor, slot)
-    return _inject_shares(s, bits, x, tensor, slot, negated, extend_ring, leave)[0]
+    return _inject_shares(s, bits, x, tensor, slot, negated, extend_ring, leave, drop=drop)[0]
 
 
 def _inject_shares(
@@ -143,22 +145,23 @@ def _inject_shares(
     extend_ring: bool,
     leave: int | None,
     whole: bool = False,
+    drop: int = 0,
 ) -> tuple[Any, Any]:
     """`inject_shares`, and with `whole` the evaluators' shares of x itself, read as signed."""
     import tensorflow as tf
 
-    k = x.ring_bits if extend_ring else 64
+    k = x.ring_bits if extend_ring else 64 - drop
     attributes = {
         "call": s.ctx,
         "site": s.number,
         "tensor": tensor,
         "dealer": s.dealer,
         "bits": k,
+        "drop": drop,
     }
     if s.is_dealer:
-        beta = bits.beta
         message = ops.module().tfe_bench_inject_deal(
-            beta=beta, l1=x.l1, l2=x.l2, n=bits.n, **attributes
+            beta=bits.beta, l1=x.l1, l2=x.l2, n=bits.n, **attributes
         )
         s.send(message, s.e2, slot, run_ahead=True)
         return None, None

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, convert, truncation
+from tfe_bench.protocols.ring import arithmetic, convert, masked
 from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
 from tfe_bench.protocols.session.counting import Counting
@@ -114,11 +114,11 @@ def extend(party: Party, x: Shared) -> Shared:
         total = low.l1 + low.l2
         over = local.logical_shift(total, k)
         top = local.low_bits(local.logical_shift(total, k - 1), 1)
-    wraps = truncation.deal_short(s, over, shape, 0, 0, width)
-    tops = truncation.deal_short(s, top, shape, 1, 1, width)
+    wraps = masked.deal(s, over, shape, 0, 0, width)
+    tops = masked.deal(s, top, shape, 1, 1, width)
     if not s.is_dealer:
         below = 1 - local.logical_shift(low.m, k - 1)
-        opened = truncation.open_mask_short(s, wraps + below * tops, 2, 2, width)
+        opened = masked.exchange(s, wraps + below * tops, 2, 2, width)
         m = low.m + local.left_shift(opened, k)
     new1, new2 = s.new_mask(shape, 2)
     l1, l2 = (

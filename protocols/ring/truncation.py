@@ -20,62 +20,18 @@ what may be revealed to workers without more: the others round by a coin that a 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, compare, convert
+from tfe_bench.protocols.ring import arithmetic, compare, convert, masked
 from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
 from tfe_bench.protocols.session.counting import Counting
-from tfe_bench.protocols.session.party import K1, Party, Site
+from tfe_bench.protocols.session.party import K1, Party
 from tfe_bench.protocols.session.sharing import Shared
 
 RING = 64
 MOST_DROPPED = 48
 METHODS = ("safe", "probable", "exact")
-
-
-def pack(x: Any, width: int) -> Any:
-    return ops.module().tfe_bench_pack_words(x=x, width=width)
-
-
-def unpack(packed_bytes: Any, shape: Any, width: int) -> Any:
-    import tensorflow as tf
-
-    n = sizes.elements(shape)
-    return tf.reshape(
-        ops.module().tfe_bench_unpack_words(packed=packed_bytes, n=n, width=width), shape
-    )
-
-
-def bytes_of(shape: Any, width: int) -> Any:
-
-    return sizes.vector((sizes.elements(shape) * width + 7) // 8)
-
-
-def deal_short(s: Site, value: Any, shape: Any, tensor: int, slot: int, width: int) -> Any:
-    """`deal` of a value mod 2^width: D sends `width` bits per element, packed."""
-    import tensorflow as tf
-
-    if s.is_dealer:
-        # The message is the low bits of value - mask: uniform mod 2^width.
-        s.send(pack(s.apply_mask(value, K1, tensor, "sub"), width), s.e2, slot, run_ahead=True)
-        return None
-    if s.is_e1:
-        return local.low_bits(s.mask(K1, tensor, shape), width)
-    return unpack(s.recv(bytes_of(shape, width), s.d, slot, tf.uint8), shape, width)
-
-
-def open_mask_short(s: Site, share: Any, tensor: int, slot: int, width: int) -> Any:
-    """`open_mask` mod 2^width: each evaluator sends `width` bits per element, packed."""
-    import tensorflow as tf
-
-    shape = tf.shape(share, out_type=tf.int64)
-    own = s.apply_mask(share, s.own_key, tensor, "add")
-    s.send(pack(own, width), s.other, slot)
-    got = unpack(s.recv(bytes_of(shape, width), s.other, slot, tf.uint8), shape, width)
-    s._opened = local.low_bits(own + got, width)
-    return s._opened
 
 
 def _check(name: str, x: Shared, f: int) -> None:
@@ -127,7 +83,7 @@ def _probable(party: Party, x: Shared, f: int) -> Shared:
         over = tf.logical_and(tf.logical_and(x.l1 >= negative, x.l2 >= negative), total < negative)
         under = tf.logical_and(tf.logical_and(x.l1 < negative, x.l2 < negative), total >= negative)
         omega = tf.cast(over, tf.int64) - tf.cast(under, tf.int64)
-    w = deal_short(s, omega, shape, 0, 0, f)
+    w = masked.deal(s, omega, shape, 0, 0, f)
     m = l1 = l2 = None
     if s.is_dealer:
         w1 = local.low_bits(s.mask(K1, 0, shape), f)
@@ -199,7 +155,7 @@ def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
     if not s.is_dealer:
         # x = z1 + z2; floor(z1) + ceil(z2) is a stochastic rounding of the sum, mod 2^k exactly
         u = local.arithmetic_shift(x.m - x.l1, t) if s.is_e1 else -local.arithmetic_shift(x.l2, t)
-        m = open_mask_short(s, u, tensor=0, slot=0, width=k)
+        m = masked.exchange(s, u, tensor=0, slot=0, width=k)
     l1, l2 = s.new_mask(shape, tensor=0)
     return Shared(m, l1, l2, x.dealer, scale, 1, k)
 

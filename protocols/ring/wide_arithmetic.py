@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, convert, truncation
-from tfe_bench.protocols.ring.truncation import deal_short, open_mask_short
+from tfe_bench.protocols.ring import arithmetic, convert, masked, truncation
 from tfe_bench.protocols.session import local, ops, wide
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
@@ -185,7 +184,7 @@ def _probable(party: Party, x: Shared, f: int) -> Shared:
         over = tf.logical_and(tf.logical_and(a >= zero, b >= zero), total < zero)
         under = tf.logical_and(tf.logical_and(a < zero, b < zero), total >= zero)
         omega = tf.cast(over, tf.int64) - tf.cast(under, tf.int64)
-    w = deal_short(s, omega, shape, 0, 0, f)
+    w = masked.deal(s, omega, shape, 0, 0, f)
     m = l1 = l2 = None
     if s.is_dealer:
         w1 = local.low_bits(s.mask(K1, 0, shape), f)
@@ -211,12 +210,12 @@ def _safe(party: Party, x: Shared, f: int) -> Shared:
         r = wide.add(x.l1, x.l2)
         shifted, msb = _logical(r, f), local.logical_shift(r[..., 1], 63)
     u = s.deal(shifted, shape, 0, 0, 2)
-    b = deal_short(s, msb, elements, 1, 1, f)
+    b = masked.deal(s, msb, elements, 1, 1, f)
     m = l1 = l2 = None
     if not s.is_dealer:
         c = wide.add(x.m, constant(1 << (RING - 2), 2))
         wraps = 1 - local.logical_shift(c[..., 1], 63)  # w = msb(r) (1 - msb(c))
-        t = open_mask_short(s, wraps * b, 2, 2, f)
+        t = masked.exchange(s, wraps * b, 2, 2, f)
         m = wide.sub(wide.add(_logical(c, f), _at_top(t, f)), constant(1 << (RING - 2 - f), 2))
     if not s.is_e2:
         u1 = s.mask(K1, 0, shape) if s.is_dealer else u

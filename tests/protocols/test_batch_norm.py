@@ -13,7 +13,7 @@ import pytest
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import batch_norm, linear
-from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.ring import arithmetic, products
 from tfe_bench.protocols.session.counting import Private, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -124,7 +124,7 @@ def test_the_sum_before_its_truncation_joins_a_relus_opening(rng: np.random.Gene
             x = replace(x, fractional_bits=F)
             gamma, beta = (replace(v, fractional_bits=24) for v in (gamma, beta))
             n = batch_norm.normalise(p, x, gamma)
-            product = linear.Product(n.centred, n.factor, linear.elementwise)
+            product = products.Product(n.centred, n.factor, products.elementwise)
             addend = batch_norm.addend(n, beta)
             return linear.truncated_sum(p, [product], addend, drop=24, bits=30)
 

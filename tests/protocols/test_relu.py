@@ -13,7 +13,7 @@ import pytest
 from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
-from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.ring import products
 from tfe_bench.protocols.ring.truncation import truncate_reduce
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -154,7 +154,7 @@ def test_a_truncated_product_errs_less_than_one_unit_and_never_fails(
         def function(*given: Shared) -> Any:
             *xs, one = given
             return [
-                relu.truncated_product(p, x, one, *ring, two=arithmetic._elementwise)
+                relu.truncated_product(p, x, one, *ring, two=products.elementwise)
                 for x, ring in zip(xs, rings, strict=True)
             ]
 
@@ -213,7 +213,7 @@ def test_rounding_has_no_bias(seed: int, rng: np.random.Generator) -> None:
 
     def program(p: Party, z: Shared, one: Shared) -> Any:
         return p.function(
-            lambda z, one: relu.truncated_product(p, z, one, 16, two=arithmetic._elementwise)
+            lambda z, one: relu.truncated_product(p, z, one, 16, two=products.elementwise)
         )(z, one)
 
     sim = simulate(program, z, np.ones(1, np.int64), seed=seed.to_bytes(4, "little"))
@@ -232,10 +232,10 @@ COSTS: list[Callable[[Party, Shared], Any]] = [
     relu.derivative,
     lambda p, x: relu.relu(p, replace(x, bits=31)),
     lambda p, x: relu.relu(p, replace(x, bits=63), openings=3),
-    lambda p, x: relu.truncated_product(p, x, x, 16, two=arithmetic._elementwise),
+    lambda p, x: relu.truncated_product(p, x, x, 16, two=products.elementwise),
     lambda p, x: relu.relu(
         p,
-        relu.truncated_product(p, x, x, 13, 20, arithmetic._elementwise, x),
+        relu.truncated_product(p, x, x, 13, 20, products.elementwise, x),
     ),
 ]
 
@@ -272,7 +272,7 @@ def two_words(x: Shared) -> Shared:
 
 def product(**options: Any) -> Callable[[Party, Shared], Any]:
     return lambda p, x: relu.truncated_product(
-        p, x, x, **{"drop": 16, "two": arithmetic._elementwise, **options}
+        p, x, x, **{"drop": 16, "two": products.elementwise, **options}
     )
 
 

@@ -27,7 +27,7 @@ from tfe_bench.protocols.api import functional
 from tfe_bench.protocols.functions import piecewise
 from tfe_bench.protocols.nn import activations, batch_norm, cross_entropy, linear, pool_gradient
 from tfe_bench.protocols.nn import relu as rectifier
-from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.ring import products, shapes
 from tfe_bench.protocols.session.counting import Private, Tally, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -155,7 +155,7 @@ def quotients(bits: int, rng: np.random.Generator) -> list[Array]:
     return [most * rng.choice([-1, 1], y.size), y]
 
 
-def products(bits: int, rng: np.random.Generator) -> list[Array]:
+def multiplied(bits: int, rng: np.random.Generator) -> list[Array]:
     """x and 1 with |x| <= 2^(bits-1+DROP) - 2^DROP."""
     x = below((((1 << (bits - 1)) - 1) << DROP) + 1, rng)
     return [x, np.ones_like(x)]
@@ -491,8 +491,8 @@ WIDTHS: dict[str, Row] = {
     "relu.truncated_product": Row(
         2,
         64 - DROP,
-        products,
-        lambda p, b, x, y: rectifier.truncated_product(p, x, y, DROP, b, linear.elementwise),
+        multiplied,
+        lambda p, b, x, y: rectifier.truncated_product(p, x, y, DROP, b, products.elementwise),
         lambda b, x, y: x * 2.0**-DROP,
         ulp(1),
         refused=(1, 58),
@@ -500,9 +500,9 @@ WIDTHS: dict[str, Row] = {
     "linear.truncated_sum": Row(
         2,
         64 - DROP,
-        products,
+        multiplied,
         lambda p, b, x, y: linear.truncated_sum(
-            p, [linear.Product(x, y, linear.elementwise)], None, DROP, b
+            p, [products.Product(x, y, products.elementwise)], None, DROP, b
         ),
         lambda b, x, y: x * 2.0**-DROP,
         ulp(1),
