@@ -118,7 +118,10 @@ def public(like: Shared, ring: Any) -> Shared:
     """Public ring elements as shares with masks of zero, with the dealer of others.  Local."""
     if not local.known(like.any):
         return Shared(local.joined(np.shape(ring)), None, None, like.dealer)
-    zero = local.zeros_like(ring)
+    import tensorflow as tf
+
+    ring = tf.convert_to_tensor(ring)
+    zero = tf.zeros_like(ring)
     return Shared(
         None if like.m is None else ring,
         None if like.l1 is None else zero,
