@@ -15,6 +15,7 @@ from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import range_check, rotation
 from tfe_bench.protocols.ring.range_check import Watch
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Counting, Private, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -95,11 +96,17 @@ def rotated(s: Setting) -> bool:
 
 def model_cost(s: Setting) -> Cost:
     """Cost of `run` for a batch."""
-    if rotated(s):
-        return rotation.by_thirds_cost(
-            lambda n: _whole_cost(replace(s, batch=n, turn=True)), s.batch
-        )
-    return _whole_cost(s)
+    if not rotated(s):
+        return _whole_cost(s)
+
+    def thirds(party: Counting, batch: Shared) -> list[Shared]:
+        def third(cut: Shared) -> list[Shared]:
+            cost = _whole_cost(replace(s, batch=cut.shape[0], turn=True))
+            return [replace(cut, m=party.sent(cost, cut.shape, cut))]
+
+        return rotation.by_thirds(party, third, [batch])
+
+    return count(thirds, Private((s.batch,))).cost
 
 
 def largest(s: Setting) -> int:

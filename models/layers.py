@@ -25,6 +25,7 @@ from tfe_bench.protocols.ring import (
     arithmetic,
     compare,
     conv,
+    products,
     reductions,
     shapes,
     small_ring,
@@ -32,6 +33,7 @@ from tfe_bench.protocols.ring import (
 )
 from tfe_bench.protocols.ring.range_check import Watch
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -111,11 +113,11 @@ def _reshaped(x: Shared, shape: Sequence[int]) -> Shared:
 # ---- sums of products
 
 
-def _map_of(term: Mapping[str, Any]) -> linear.Two:
+def _map_of(term: Mapping[str, Any]) -> products.Two:
     if term["op"] == "dense":
-        return arithmetic.matrix_product
+        return products.matrix_product
     if term["op"] == "affine":
-        return linear.elementwise
+        return products.elementwise
     windows, depthwise = windows_of(term), term["op"] == "depthwise_conv2d"
     return lambda a, b: conv.convolve(a, b, windows, depthwise)
 
@@ -131,7 +133,7 @@ def _sum(
     import tensorflow as tf
 
     numbers, shape = s.numbers(x), s.plan.graph.shapes[x.name]
-    products: list[linear.Product] = []
+    terms: list[products.Product] = []
     addend: Shared | None = None
     flat = any(t["op"] == "dense" for t in x.options["terms"]) and len(shape) > 1
     for i, (value, term) in enumerate(zip(inputs, x.options["terms"], strict=True)):
@@ -142,14 +144,14 @@ def _sum(
             part = part if term["sign"] > 0 else arithmetic.neg(part)
             addend = part if addend is None else arithmetic.add(addend, part)
         else:
-            products.append(linear.Product(value, weights[f"kernel{i}"], _map_of(term)))
+            terms.append(products.Product(value, weights[f"kernel{i}"], _map_of(term)))
     if "bias" in weights:
         bias = weights["bias"]
         addend = bias if addend is None else arithmetic.add(addend, bias)
     drop = numbers.scale - numbers.fraction
     fused = x.options["activation"] != "none"
     if watch is not None and drop:
-        small, u = linear.watched_sum(party, products, addend, drop, _narrowed(s, x))
+        small, u = linear.watched_sum(party, terms, addend, drop, _narrowed(s, x))
         if fused:
             n, most = s.elements(x.name), _largest(x, small.fractional_bits)
             count = s.openings(n if most is None else 2 * n, numbers.bits)
@@ -157,10 +159,10 @@ def _sum(
         else:
             y = linear.watched_lift(party, watch, small, u, drop)
     elif not fused:
-        y = linear.product_sum(party, products, addend)
+        y = linear.product_sum(party, terms, addend)
         y = truncation.truncate(party, y, drop) if drop else y
     else:
-        small = linear.truncated_sum(party, products, addend, drop, numbers.bits)
+        small = linear.truncated_sum(party, terms, addend, drop, numbers.bits)
         y = _rectified(party, s, x, small)
     return _reshaped(y, [-1, *shape]) if flat else y
 
@@ -194,8 +196,9 @@ def _compared(s: Setting, x: Layer, ring_bits: int) -> int:
 def _rectified_cost(s: Setting, x: Layer, ring_bits: int) -> Cost:
     bits, n = _compared(s, x, ring_bits), s.elements(x.name)
     if x.options["max_value"] is None:
-        return relu.relu_cost(n, bits, s.openings(n, bits), ring_bits)
-    return linear.capped_relu_cost(n, bits, s.openings(2 * n, bits), ring_bits)
+        return cost_of(relu.relu, Private((n,), bits=ring_bits % 64), bits, s.openings(n, bits))
+    count = s.openings(2 * n, bits)
+    return cost_of(linear.capped_relu, Private((n,), bits=ring_bits % 64), 0, bits, count)
 
 
 def _sum_cost(s: Setting, x: Layer) -> Cost:
@@ -204,14 +207,14 @@ def _sum_cost(s: Setting, x: Layer) -> Cost:
     fused = x.options["activation"] != "none"
     if s.watched and drop:
         bits = _narrowed(s, x)
-        opened = linear.watched_sum_cost(n, bits)
+        opened = products.truncated_cost(n, drop, bits, whole=True)
         if fused:
             return opened.then(_rectified_cost(s, x, bits))
         return opened.then(small_ring.extend_cost(n, bits))
     if not fused:
         product = arithmetic.mul_cost(n)
         return product.then(truncation.truncate_cost(n, drop)) if drop else product
-    opened = relu.truncated_product_cost(n, drop, numbers.bits)
+    opened = products.truncated_cost(n, drop, numbers.bits)
     return opened.then(_rectified_cost(s, x, numbers.bits))
 
 
@@ -234,7 +237,7 @@ def _leaky(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
 
 def _leaky_cost(s: Setting, x: Layer) -> Cost:
     numbers, n, bits = s.numbers(x), s.elements(x.name), s.bits(x)
-    first = relu.relu_cost(n, bits, s.openings(n, bits))
+    first = cost_of(relu.relu, Private((n,)), bits, s.openings(n, bits))
     return first.then(truncation.truncate_cost(n, numbers.scale))
 
 
@@ -245,7 +248,7 @@ def _sigmoid(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
 
 def _sigmoid_cost(s: Setting, x: Layer) -> Cost:
     numbers = s.numbers(x)
-    return activations.sigmoid_cost(s.elements(x.name), numbers.fraction, s.bits(x))
+    return cost_of(activations.sigmoid, Private((s.elements(x.name),), numbers.fraction), s.bits(x))
 
 
 def _tanh(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
@@ -255,7 +258,7 @@ def _tanh(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
 
 def _tanh_cost(s: Setting, x: Layer) -> Cost:
     numbers = s.numbers(x)
-    return activations.tanh_cost(s.elements(x.name), numbers.fraction, s.bits(x))
+    return cost_of(activations.tanh, Private((s.elements(x.name),), numbers.fraction), s.bits(x))
 
 
 def _softmax(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
@@ -269,7 +272,8 @@ def _softmax_cost(s: Setting, x: Layer) -> Cost:
     numbers = s.numbers(x)
     classes = s.plan.graph.shapes[x.name][x.options["axis"] - 1]
     rows = s.elements(x.name) // classes
-    return activations.softmax_cost(rows, classes, s.bits(x), profile=s.profile, f=numbers.fraction)
+    logits = Private((rows, classes), numbers.fraction)
+    return cost_of(activations.softmax, logits, bits=s.bits(x), profile=s.profile)
 
 
 # ---- windows
@@ -285,7 +289,8 @@ def _max_pool_cost(s: Setting, x: Layer) -> Cost:
     o, bits = x.options, s.bits(x)
     shape = (s.batch, *s.plan.graph.shapes[x.inputs[0]])
     ksize, strides = tuple(o["ksize"]), tuple(o["strides"])
-    return pool.max_pool2d_cost(shape, ksize, strides, o["padding"], bits, s.pooling)
+    images, padding = Private(shape), o["padding"]
+    return cost_of(pool.max_pool2d, images, ksize, strides, padding, bits=bits, profile=s.pooling)
 
 
 def _global_max(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
@@ -306,7 +311,8 @@ def _global_max(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
 def _global_max_cost(s: Setting, x: Layer) -> Cost:
     height, width, channels = s.plan.graph.shapes[x.inputs[0]]
     bits = s.bits(x)
-    return extremes.reduce_max_cost(s.batch * channels, height * width, bits, profile=s.profile)
+    columns = Private((height * width, s.batch * channels))
+    return cost_of(extremes.reduce_max, columns, 0, bits=bits, profile=s.profile)
 
 
 def _average(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
@@ -319,9 +325,8 @@ def _average(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
 def _average_cost(s: Setting, x: Layer) -> Cost:
     o = x.options
     shape = (s.batch, *s.plan.graph.shapes[x.inputs[0]])
-    return reductions.avg_pool_cost(
-        shape, o["ksize"], o["strides"], o["padding"], s.numbers(x).scale
-    )
+    windows = (tuple(o["ksize"]), tuple(o["strides"]), o["padding"])
+    return cost_of(reductions.avg_pool, Private(shape), *windows, s.numbers(x).scale)
 
 
 def _global_average(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:
@@ -331,7 +336,8 @@ def _global_average(party: Party, s: Setting, x: Layer, value: Shared) -> Shared
 
 def _global_average_cost(s: Setting, x: Layer) -> Cost:
     height, width, channels = s.plan.graph.shapes[x.inputs[0]]
-    return reductions.reduce_mean_cost(s.batch * channels, height * width, s.numbers(x).scale)
+    images = Private((s.batch, height, width, channels))
+    return cost_of(reductions.global_avg_pool, images, False, s.numbers(x).scale)
 
 
 def _sum_pool(party: Party, s: Setting, x: Layer, value: Shared) -> Shared:

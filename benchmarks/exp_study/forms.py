@@ -85,11 +85,12 @@ class Form:
         Raises:
             UsageError: there is no such form.
         """
-        from tfe_bench.protocols.functions.exponential import exp_cost
+        from tfe_bench.protocols.functions.exponential import exp
+        from tfe_bench.protocols.session.counting import Private, cost_of
 
-        return exp_cost(
-            n, self.method, self.ring_bits, self.fxp, self.clamp, self.iterations, self.softmax
-        )
+        x = Private((n,), self.fxp, limbs=self.ring_bits // 64)
+        options = {"iterations": self.iterations, "softmax": self.softmax}
+        return cost_of(exp, x, self.method, self.clamp, **options)
 
     def valid_range(self) -> tuple[float, float]:
         """The x for which exp is computed, as declared; a clamp decides what comes outside."""

@@ -37,18 +37,11 @@ def size(
 
 
 def _cost(parameters: Mapping[str, Any], x: InputSpec) -> Cost:
-    from tfe_bench.protocols.functions.exponential import exp_cost
+    from tfe_bench.protocols.functions.exponential import exp
+    from tfe_bench.protocols.session.counting import Private, cost_of
 
-    options = _options(parameters)
-    return exp_cost(
-        x.elements,
-        options["method"],
-        64 * x.limbs,
-        x.fractional_bits,
-        options["clamp"],
-        options["iterations"],
-        options["softmax"],
-    )
+    given = Private((x.elements,), x.fractional_bits, limbs=x.limbs)
+    return cost_of(exp, given, **_options(parameters))
 
 
 def _options(parameters: Mapping[str, Any]) -> dict[str, Any]:

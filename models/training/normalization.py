@@ -7,7 +7,7 @@ from tfe_bench.models.training.operations import Bilinear, Value
 from tfe_bench.models.training.passes import Pass
 from tfe_bench.models.training.products import bent, unbent
 from tfe_bench.protocols.nn import batch_norm
-from tfe_bench.protocols.nn.linear import elementwise
+from tfe_bench.protocols.ring.products import elementwise
 
 ELEMENTWISE = Bilinear(elementwise, lambda x, w: x)
 # Of the running variance's reciprocal root.

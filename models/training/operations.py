@@ -23,7 +23,15 @@ from tfe_bench.protocols.nn import (
     relu,
 )
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import arithmetic, backward, compare, convert, relational, truncation
+from tfe_bench.protocols.ring import (
+    arithmetic,
+    backward,
+    compare,
+    convert,
+    products,
+    relational,
+    truncation,
+)
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -76,11 +84,11 @@ class Bilinear:
     """A bilinear map of two private values.
 
     Attributes:
-        two: the sum of the map over paired operands (linear.Product).
+        two: the sum of the map over paired operands (products.Product).
         shape: of the result, from those of the operands.
     """
 
-    two: linear.Two
+    two: products.Two
     shape: Callable[[Shape, Shape], Shape]
 
 
@@ -233,13 +241,13 @@ class Running:
         return more_bits(x, fraction)
 
     def product(self, x: Shared, w: Shared, two: Bilinear) -> Shared:
-        return linear.product_sum(self.party, [linear.Product(x, w, two.two)])
+        return linear.product_sum(self.party, [products.Product(x, w, two.two)])
 
     def truncated_product(
         self, x: Shared, w: Shared, two: Bilinear, addend: Shared | None, drop: int, bits: int
     ) -> Shared:
-        products = [linear.Product(x, w, two.two)]
-        return linear.truncated_sum(self.party, products, addend, drop, bits)
+        product = products.Product(x, w, two.two)
+        return linear.truncated_sum(self.party, [product], addend, drop, bits)
 
     def truncate(self, x: Shared, drop: int) -> Shared:
         return truncation.truncate(self.party, x, drop)

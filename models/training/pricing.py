@@ -19,8 +19,11 @@ from tfe_bench.protocols.nn import (
     pool_gradient,
     relu,
 )
-from tfe_bench.protocols.ring import arithmetic, backward, convert, relational, truncation
+from tfe_bench.protocols.ring import arithmetic, backward, convert, products, relational, truncation
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ class Pricing:
         self, x: Priced, w: Priced, two: Bilinear, addend: Priced | None, drop: int, bits: int
     ) -> Priced:
         shape = two.shape(x.shape, w.shape)
-        cost = relu.truncated_product_cost(math.prod(shape), drop, bits)
+        cost = products.truncated_cost(math.prod(shape), drop, bits)
         fraction = x.fractional_bits + w.fractional_bits - drop
         return self._new(shape, fraction, cost, x, w, addend, ring=bits)
 
@@ -157,7 +160,7 @@ class Pricing:
         k = x.ring_bits
         bits = compared(k)
         count = self.setting.openings(x.n, bits)
-        cost = relu.relu_cost(x.n, bits, count, k)
+        cost = cost_of(relu.relu, _input(x), bits, count)
         y = self._new(x.shape, x.fractional_bits, cost, x)
         # the bits are there a round before the value
         injected = convert.inject_cost(x.n, ring_bits=k).rounds
@@ -165,26 +168,26 @@ class Pricing:
         return y, replace(y, rounds=y.rounds - injected, cold=y.cold - injected)
 
     def inject_truncated(self, bits: Priced, x: Priced, drop: int, negated: bool = False) -> Priced:
-        cost = backward.inject_truncated_cost(x.n, drop) if drop else convert.inject_cost(x.n)
+        if drop:
+            cost = cost_of(backward.inject_truncated, PrivateBits(x.shape), _input(x), drop)
+        else:
+            cost = convert.inject_cost(x.n)
         return self._new(x.shape, x.fractional_bits - drop, cost, bits, x)
 
     def softmax(self, logits: Priced) -> Priced:
-        rows, classes = math.prod(logits.shape[:-1]), logits.shape[-1]
-        cost = cross_entropy.softmax_for_gradient_cost(
-            rows, classes, logits.fractional_bits, profile=self.setting.profile
+        cost = cost_of(
+            cross_entropy.softmax_for_gradient, _input(logits), profile=self.setting.profile
         )
         return self._new(logits.shape, cross_entropy.RESULT_BITS, cost, logits)
 
     def sigmoid(self, x: Priced) -> Priced:
-        return self._new(x.shape, x.fractional_bits, activations.sigmoid_cost(x.n), x)
+        return self._new(x.shape, x.fractional_bits, cost_of(activations.sigmoid, _input(x)), x)
 
     def softmax_and_loss(self, logits: Priced, y: Priced) -> tuple[Priced, Priced]:
-        rows, classes = math.prod(logits.shape[:-1]), logits.shape[-1]
-        f = logits.fractional_bits
-        cost = cross_entropy.softmax_and_loss_cost(rows, classes, f, y.fractional_bits)
+        cost = cost_of(cross_entropy.softmax_and_loss, _input(logits), _input(y))
         loss = self._new((), cross_entropy.INNER, cost, logits, y)
         # the logarithm is beside the last rounds of the probabilities
-        behind = cost.rounds - cross_entropy.softmax_for_gradient_cost(rows, classes, f).rounds
+        behind = cost.rounds - cost_of(cross_entropy.softmax_for_gradient, _input(logits)).rounds
         return (
             Priced(
                 logits.shape, cross_entropy.RESULT_BITS, loss.rounds - behind, loss.cold - behind
@@ -195,34 +198,39 @@ class Pricing:
     def max_pool(
         self, x: Priced, options: Mapping[str, Any], relu: bool
     ) -> tuple[Priced, PricedChoice]:
-        windows = (options["ksize"], options["strides"], options["padding"])
+        windows = (tuple(options["ksize"]), tuple(options["strides"]), options["padding"])
         k = compared(x.ring_bits)
         geometry = pool_gradient.geometry("max_pool2d", x.shape, *windows)
         openings = self.setting.openings(geometry.windows, k)
-        cost = pool_gradient.max_pool2d_with_choice_cost(
-            x.shape, *windows, relu=relu, bits=k, openings=openings
+        cost = cost_of(
+            pool_gradient.max_pool2d_with_choice,
+            _input(x),
+            *windows,
+            relu=relu,
+            bits=k,
+            openings=openings,
         )
         y = self._new(geometry.pooled, x.fractional_bits, cost, x)
         return y, PricedChoice(x.shape, windows, y.rounds, y.cold)
 
     def route(self, choice: PricedChoice, g: Priced, fraction: int) -> Priced:
         drop = g.fractional_bits - fraction
-        cost = pool_gradient.route_cost(choice.shape, *choice.windows, drop=drop)
+        cost = cost_of(_routed, _input(g), choice.shape, choice.windows, drop)
         known = Priced(choice.shape, 0, choice.rounds, choice.cold)
         return self._new(choice.shape, fraction, cost, known, g)
 
     def logistic(self, z: Priced) -> Priced:
-        cost = piecewise.logistic_cost(z.n, z.fractional_bits, z.ring_bits)
+        cost = cost_of(piecewise.logistic, _input(z))
         return self._new(z.shape, piecewise.RESULT_BITS, cost, z)
 
     def rsqrt(self, x: Priced, bits: int, precision: int) -> Priced:
-        cost = roots.rsqrt_cost(x.n, x.fractional_bits, bits, precision)
+        cost = cost_of(roots.rsqrt, _input(x), bits, precision)
         return self._new(x.shape, x.fractional_bits, cost, x)
 
     def normalise(self, x: Priced, gamma: Priced, epsilon: float) -> PricedNormalised:
         channels = x.shape[-1]
         numbers = batch_norm.numbers(x.n // channels, x.fractional_bits, epsilon)
-        cost = batch_norm.normalise_cost(x.n, channels, numbers)
+        cost = cost_of(batch_norm.normalise, _input(x), _input(gamma), epsilon=epsilon)
         slope = self._new((channels,), numbers.slope, cost, x, gamma)
 
         def known(shape: Shape, fraction: int, behind: int) -> Priced:
@@ -245,7 +253,7 @@ class Pricing:
         self, normalised: PricedNormalised, g: Priced
     ) -> tuple[Priced, Priced, Priced]:
         numbers, channels = normalised.numbers, g.shape[-1]
-        cost = batch_norm.backward_cost(g.n, channels, numbers, g.fractional_bits)
+        cost = cost_of(_normalised_back, _input(normalised.centred), _input(g), numbers)
         dx = self._new(g.shape, g.fractional_bits + batch_norm.FACTOR, cost, g, normalised.slope)
         gamma = Priced(
             (channels,), g.fractional_bits + numbers.fraction, dx.rounds - 1, dx.cold - 1
@@ -255,17 +263,36 @@ class Pricing:
     def running(
         self, normalised: PricedNormalised, mean: Priced, variance: Priced, momentum: float
     ) -> tuple[Priced, Priced]:
-        cost = batch_norm.running_cost(mean.n)
+        cost = truncation.truncate_cost(2 * mean.n, batch_norm.RUNNING_BITS)
         new = self._new(mean.shape, mean.fractional_bits, cost, normalised.statistics)
         return new, new
 
     def maximum(self, x: Priced, y: Priced, bits: int) -> Priced:
-        cost = relational.maximum_cost(x.n, bits, self.setting.openings(x.n, bits))
+        openings = self.setting.openings(x.n, bits)
+        cost = cost_of(relational.maximum, _input(x), _input(y), bits, openings)
         return self._new(x.shape, x.fractional_bits, cost, x, y)
 
     def direction(self, m: Priced, v: Priced) -> Priced:
         f = m.fractional_bits + adaptive.RESULT_BITS
-        return self._new(m.shape, f, adaptive.direction_cost(m.n, self.setting.direction), m, v)
+        cost = cost_of(adaptive.direction, _input(m), _input(v), profile=self.setting.direction)
+        return self._new(m.shape, f, cost, m, v)
 
     def tanh(self, x: Priced) -> Priced:
-        return self._new(x.shape, x.fractional_bits, activations.tanh_cost(x.n), x)
+        return self._new(x.shape, x.fractional_bits, cost_of(activations.tanh, _input(x)), x)
+
+
+def _input(x: Priced) -> Private:
+    return Private(x.shape, x.fractional_bits, x.ring_bits % 64)
+
+
+def _routed(party: Party, g: Shared, shape: Shape, windows: tuple[Any, Any, str], drop: int) -> Any:
+    geometry = pool_gradient.geometry("route", shape, *windows)
+    bits = PrivateBits((len(geometry.order) * geometry.width,)).made()
+    return pool_gradient.route(party, pool_gradient.Choice(bits, geometry, False), g, drop)
+
+
+def _normalised_back(party: Party, x: Shared, dy: Shared, numbers: batch_norm.Numbers) -> Any:
+    one = Private((int(x.shape[-1]),), batch_norm.FACTOR).made()
+    slope = replace(one, fractional_bits=numbers.slope)
+    normalised = batch_norm.Normalised(numbers, x, one, one, slope, one, one)
+    return batch_norm.backward(party, normalised, dy)

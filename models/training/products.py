@@ -11,7 +11,7 @@ from tfe_bench.models.training.losses import BINARY
 from tfe_bench.models.training.nodes import Node
 from tfe_bench.models.training.operations import Bilinear, Shape, Value
 from tfe_bench.models.training.passes import Pass, reshaped, summed
-from tfe_bench.protocols.ring import arithmetic, conv, conv_gradients
+from tfe_bench.protocols.ring import conv, conv_gradients, products
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +43,14 @@ def _kernel_gradient(x: list[Any], g: list[Any]) -> Any:
     rows, inputs = x[0].shape
     outputs = g[0].shape[1]
     if outputs * (rows + inputs) >= rows * inputs:
-        return arithmetic.matrix_product(_turned(x), g)
-    return _turned([arithmetic.matrix_product(_turned(g), x)])[0]
+        return products.matrix_product(_turned(x), g)
+    return _turned([products.matrix_product(_turned(g), x)])[0]
 
 
 _DENSE = Maps(
-    Bilinear(arithmetic.matrix_product, lambda x, w: (x[0], w[1])),
+    Bilinear(products.matrix_product, lambda x, w: (x[0], w[1])),
     Bilinear(_kernel_gradient, lambda x, g: (x[1], g[1])),
-    Bilinear(lambda g, w: arithmetic.matrix_product(g, _turned(w)), lambda g, w: (g[0], w[0])),
+    Bilinear(lambda g, w: products.matrix_product(g, _turned(w)), lambda g, w: (g[0], w[0])),
 )
 
 

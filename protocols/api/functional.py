@@ -69,7 +69,7 @@ from tfe_bench.protocols.ring.shapes import (
     tile,
     transpose,
 )
-from tfe_bench.protocols.session import fixedpoint, io
+from tfe_bench.protocols.session import fixedpoint, io, local
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 __all__ = [
@@ -161,18 +161,18 @@ def reveal(x: Any, to: int | None = None) -> Any:
     holds, so its last bit tells a worker more than the rounded value (docs/threat_model.md).
     `reveal(cast(x, 8, method="exact"))` publishes fewer bits, which are a function of x.
 
-    Rounds: 1 (bits: 2).  Bits sent: io.reveal_cost.  See io.reveal for ring elements.
+    Rounds: 1 (bits: 2).  Bits sent: those of io.reveal.  See io.reveal for ring elements.
     """
-    import tensorflow as tf
-
     party = given.in_graph("reveal")
     if isinstance(x, MaskedBits):
         ones = io.reveal(party, cast(x), to)
-        return None if ones is None else tf.cast(ones, tf.bool)
+        return ones if ones is None or not local.known(ones) else ones != 0
     if isinstance(x, Shared) and x.limbs == 1:
         ring = io.reveal(party, x, to)
-        if ring is None or x.fractional_bits == 0:
+        if ring is None or x.fractional_bits == 0 or not local.known(ring):
             return ring
+        import tensorflow as tf
+
         return tf.cast(ring, tf.float64) * 2.0**-x.fractional_bits
     x = given.private("reveal", x)  # which refuses it
     raise AssertionError(x)
@@ -212,7 +212,7 @@ def maximum(x: Any, y: Any, bits: int = EXACT_BITS) -> Shared:
     Args:
         bits: right while |x - y| < 2^(bits-1) ring units.
 
-    Rounds and bits: relational.maximum_cost.
+    Rounds and bits: those of relational.maximum.
     """
     bits = given.bits_of("maximum", bits)
     x, y = given.pair("maximum", x, y)
@@ -257,25 +257,21 @@ def sign(x: Any, bits: int = EXACT_BITS) -> Shared:
 
     Rounds: those of `less`, and 1.  Bits sent: those of `less` and of `cast`, twice.
     """
-    import tensorflow as tf
-
     x = given.private("sign", x)
     bits = given.bits_of("sign", bits)
     shape = given.sizes("sign", x)
     party = given.in_graph("sign")
     n = given.elements(shape)
-    both = x.map(lambda a: tf.stack([tf.reshape(-a, [n]), tf.reshape(a, [n])]))
+    both = x.map(lambda a: local.stack([local.reshape(-a, [n]), local.reshape(a, [n])]))
     signs = relational.negative(party, both, bits)
-    ones = convert.b2a(party, signs, tf.constant([2, n], tf.int64))
-    one = tf.constant(1 << x.fractional_bits, tf.int64)
-    result = ones.map(lambda a: tf.reshape(a[0] - a[1], shape) * one)
+    ones = convert.b2a(party, signs, [2, n])
+    one = 1 << x.fractional_bits
+    result = ones.map(lambda a: local.reshape(a[0] - a[1], shape) * one)
     return replace(result, fractional_bits=x.fractional_bits)
 
 
 def _rows(operation: str, x: Any, axis: Any) -> tuple[Shared, list[int], list[int]]:
     """x with the given axes as its last one, the sizes of the others, and all axes."""
-    import tensorflow as tf
-
     x = given.private(operation, x)
     sizes = given.sizes(operation, x)
     axes = shapes.axes_of(operation, axis, len(sizes))
@@ -287,7 +283,8 @@ def _rows(operation: str, x: Any, axis: Any) -> tuple[Shared, list[int], list[in
             "An empty tensor has none."
         )
     rest = [sizes[i] for i in kept]
-    rows = x.map(lambda a: tf.reshape(tf.transpose(a, [*kept, *axes]), [*rest, width]))
+    order = [*kept, *axes]
+    rows = x.map(lambda a: local.reshape(local.transpose(a, order), [*rest, width]))
     return rows, rest, axes
 
 
@@ -307,7 +304,7 @@ def reduce_max(x: Any, axis: Any = None, keepdims: bool = False, bits: int = EXA
     Args:
         bits: right while differences are below 2^(bits-1) ring units.
 
-    Rounds and bits: extremes.reduce_max_cost.
+    Rounds and bits: those of extremes.reduce_max.
     """
     return _extreme("reduce_max", extremes.reduce_max, x, axis, keepdims, bits)
 
@@ -320,7 +317,7 @@ def reduce_min(x: Any, axis: Any = None, keepdims: bool = False, bits: int = EXA
 def argmax(x: Any, axis: int = 0, bits: int = EXACT_BITS) -> Shared:
     """Index of the first largest value along an axis, an integer (0 fractional bits).
 
-    Rounds and bits: extremes.reduce_max_cost with index=True.
+    Rounds and bits: those of extremes.argmax.
     """
     return _extreme("argmax", extremes.argmax, x, [axis], False, bits)
 
@@ -338,8 +335,6 @@ def sort(x: Any, axis: int = -1, direction: str = "ASCENDING") -> Shared:
 
     Rounds and bits: those of sort.sort, which chooses among its algorithms.
     """
-    import tensorflow as tf
-
     if direction not in ("ASCENDING", "DESCENDING"):
         raise UsageError(
             f'sort wants the direction "ASCENDING" or "DESCENDING". Received: {direction!r}.'
@@ -347,11 +342,11 @@ def sort(x: Any, axis: int = -1, direction: str = "ASCENDING") -> Shared:
     party = given.between_graphs("sort")
     rank = shapes.rank_of("sort", given.private("sort", x))
     rows, rest, (at,) = _rows("sort", x, [axis] if rank else _no_axis("sort", x))
-    flat = rows.map(lambda a: tf.reshape(a, [given.elements(rest), a.shape[-1]]))
+    flat = rows.map(lambda a: local.reshape(a, [given.elements(rest), a.shape[-1]]))
     found = sorting.sort(party, flat, descending=direction == "DESCENDING").keys
     order = list(range(rank - 1))
     order.insert(at, rank - 1)
-    return found.map(lambda a: tf.transpose(tf.reshape(a, [*rest, a.shape[-1]]), order))
+    return found.map(lambda a: local.transpose(local.reshape(a, [*rest, a.shape[-1]]), order))
 
 
 def _no_axis(operation: str, x: Shared) -> Any:

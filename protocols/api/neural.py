@@ -28,7 +28,7 @@ def _small_or_whole(operation: str, x: Any) -> Shared:
 def relu(x: Any, bits: int = LAYER_BITS) -> Shared:
     """max(x, 0), exact for |x| < 2^(bits-1) ring units; see relu.relu.
 
-    Rounds: 4 (cold 5).  Bits sent: relu.relu_cost.
+    Rounds: 4 (cold 5).  Bits sent: those of relu.relu.
     """
     x = _small_or_whole("relu", x)
     return rectifier.relu(given.in_graph("relu"), x, given.bits_of("relu", bits))
@@ -73,17 +73,15 @@ def leaky_relu(x: Any, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
 
 def _most_bits(alpha: Any) -> int:
     """The widest x whose product with alpha can be truncated: below 2^62 ring units (T3)."""
-    import tensorflow as tf
-
     ring, scale = given.encode_weight("leaky_relu", alpha)
-    factor = abs(int(tf.get_static_value(ring)))
+    factor = abs(int(ring))
     return 63 - (factor - 1).bit_length() if scale else 64
 
 
 def sigmoid(x: Any, bits: int = LAYER_BITS) -> Shared:
     """1 / (1 + e^-x), off by less than 2 ulp, for |x| < 2^(bits-1) ring units.
 
-    Rounds: 6 or 7 (many elements).  Bits sent: activations.sigmoid_cost.
+    Rounds: 6 or 7 (many elements).  Bits sent: those of activations.sigmoid.
     """
     x = _activated("sigmoid", x, bits)
     return activations.sigmoid(given.in_graph("sigmoid"), x, bits)
@@ -98,7 +96,7 @@ def tanh(x: Any, bits: int = LAYER_BITS) -> Shared:
 def softmax(x: Any, axis: int = -1, bits: int = LAYER_BITS) -> Shared:
     """e^x_i / sum_j e^x_j along an axis, off by less than 2 ulp, for |x| < 2^(bits-1) ring units.
 
-    Rounds and bits: activations.softmax_cost.
+    Rounds and bits: those of activations.softmax.
     """
     x = _activated("softmax", x, bits)
     at = shapes.axis_of("softmax", axis, shapes.rank_of("softmax", x))
@@ -130,7 +128,7 @@ def max_pool2d(
         padding: "VALID" or "SAME".
         bits: right while differences within a window are below 2^(bits-1) ring units.
 
-    Rounds and bits: pool.max_pool2d_cost.
+    Rounds and bits: those of pool.max_pool2d.
     """
     x = given.private("max_pool2d", x)
     bits = given.bits_of("max_pool2d", bits)

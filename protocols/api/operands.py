@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import ProtocolError, RangeError, UsageError
+from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party, current
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -114,11 +116,11 @@ def static(operation: str, value: Any) -> np.ndarray[Any, Any] | None:
     Raises:
         UsageError: private, or no real numbers.
     """
-    import tensorflow as tf
-
     if is_private(value):
         raise UsageError(f"{operation} wants a public value here. Received: {value!r}.")
-    if tf.is_tensor(value):
+    if local.is_tensor(value):
+        import tensorflow as tf
+
         if not hasattr(value, "shape") or isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
             raise UsageError(
                 f"{operation} wants dense tensors. Received: {type(value).__name__}. Convert it."
@@ -149,23 +151,21 @@ def shape_of(operation: str, value: Any) -> Any:
     Raises:
         UsageError: as `static`.
     """
-    import tensorflow as tf
-
     known = static(operation, value)
-    return tf.TensorShape(value.shape if known is None else known.shape)
+    return value.shape if known is None else local.Shape(known.shape)
 
 
 def encode(operation: str, value: Any, fractional_bits: int) -> Any:
-    """A public number, array or tensor as ring elements, int64.
+    """A public number, array or tensor as ring elements, int64: an array where it is known.
 
     Raises:
         RangeError: NaN, infinite or too large (where it is known while tracing).
         UsageError: no real numbers, or fractions for a private integer.
     """
-    import tensorflow as tf
-
     known = static(operation, value)
     if known is None:
+        import tensorflow as tf
+
         if not value.dtype.is_floating:
             return tf.cast(value, tf.int64) * (1 << fractional_bits)
         if fractional_bits == 0:
@@ -175,7 +175,7 @@ def encode(operation: str, value: Any, fractional_bits: int) -> Any:
     if fractional_bits == 0 and known.dtype.kind == "f" and not _are_whole(known):
         raise _not_whole(operation, known)
     try:
-        return tf.constant(FixedPoint(fractional_bits).encode(known), tf.int64)
+        return FixedPoint(fractional_bits).encode(known)
     except (RangeError, UsageError) as error:
         raise type(error)(f"{operation} of a public value: {error}") from None
 
@@ -224,8 +224,6 @@ def shared(operation: str, value: Any, like: Shared) -> Shared:
     Raises:
         UsageError, RangeError: as `private` and `encode`.
     """
-    import tensorflow as tf
-
     if is_private(value):
         return private(operation, value, any_ring=True)
     if like.limbs != 1:
@@ -234,12 +232,8 @@ def shared(operation: str, value: Any, like: Shared) -> Shared:
             f"{kind_of(value)}."
         )
     ring = encode(operation, value, like.fractional_bits)
-    zero = tf.zeros_like(ring)
     return replace(
-        like,
-        m=None if like.m is None else ring,
-        l1=None if like.l1 is None else zero,
-        l2=None if like.l2 is None else zero,
+        arithmetic.public(like, ring), fractional_bits=like.fractional_bits, bits=like.bits
     )
 
 
@@ -313,16 +307,15 @@ def broadcast(operation: str, *shapes: Any) -> Any:
     Raises:
         UsageError: they do not.
     """
-    import tensorflow as tf
-
-    whole = tf.TensorShape(shapes[0])
-    for shape in shapes[1:]:
+    every = [s if hasattr(s, "as_list") else local.Shape(s) for s in shapes]
+    whole = every[0]
+    for shape in every[1:]:
         try:
-            whole = tf.broadcast_static_shape(whole, tf.TensorShape(shape))
+            whole = local.broadcast_shape(whole, shape)
         except ValueError:
             raise UsageError(
                 f"{operation} wants shapes that broadcast. Received: "
-                f"{' and '.join(str(list(tf.TensorShape(s))) for s in shapes)}."
+                f"{' and '.join(str(list(s)) for s in every)}."
             ) from None
     return whole
 

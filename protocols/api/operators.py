@@ -14,6 +14,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands as given
 from tfe_bench.protocols.ring import arithmetic, compare, relational, truncation
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import Shared
 
 MOST_POWER = 64
@@ -115,10 +116,8 @@ def divide(x: Any, y: Any, signed: bool = True, bits: int = 62) -> Shared:
 
     Off by 2^-20 of the quotient and 1.25 ulp at most, while |x| and |x / y| are below 2^30 ring
     units (2^14 at 16 fractional bits); beyond that garbage.  A public y: as `multiply`.
-    Rounds: 9 (5 for bits <= 12), cold one more.  Bits sent: reciprocal.divide_cost.
+    Rounds: 9 (5 for bits <= 12), cold one more.  Bits sent: those of reciprocal.divide.
     """
-    import tensorflow as tf
-
     from tfe_bench.protocols.functions import reciprocal
 
     given.either_private("divide", x, y)
@@ -134,15 +133,15 @@ def divide(x: Any, y: Any, signed: bool = True, bits: int = 62) -> Shared:
         )
     whole = given.broadcast("divide", x.shape, y.shape)
     if whole.is_fully_defined():
-        x, y = (v.map(lambda a: tf.broadcast_to(a, whole)) for v in (x, y))
+        x, y = (v.map(lambda a: local.broadcast_to(a, whole)) for v in (x, y))
     return reciprocal.divide(given.in_graph("divide"), x, y, bits, signed)
 
 
 def _inverse(y: Any) -> Any:
-    import tensorflow as tf
-
     known = given.static("divide", y)
     if known is None:
+        import tensorflow as tf
+
         return 1.0 / tf.cast(y, tf.float64)
     if not np.all(known.astype(np.float64)):
         raise UsageError(

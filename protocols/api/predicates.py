@@ -22,6 +22,7 @@ from tfe_bench.protocols.ring import (
     shapes,
     truncation,
 )
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 EXACT_BITS = compare.EXACT_BITS
@@ -92,7 +93,7 @@ def in_range(x: Any, bits: int) -> MaskedBits:
     Args:
         bits: 2 to 63.
 
-    Rounds and bits: range_check.in_range_cost.
+    Rounds and bits: those of range_check.in_range.
     """
     x = given.private("in_range", x)
     return range_check.in_range(given.in_graph("in_range"), x, bits)
@@ -103,10 +104,6 @@ def in_range(x: Any, bits: int) -> MaskedBits:
 
 def _public_bits(operation: str, value: Any, like: MaskedBits) -> MaskedBits:
     """Public truth values under a mask of zero."""
-    import tensorflow as tf
-
-    from tfe_bench.protocols.session import ops
-
     known = given.static(operation, value)
     shape = given.shape_of(operation, value)
     kind = value.dtype.is_bool if known is None else known.dtype.kind == "b"
@@ -117,12 +114,17 @@ def _public_bits(operation: str, value: Any, like: MaskedBits) -> MaskedBits:
             "Compare to get bits."
         )
     n = shape.num_elements()
-    row = tf.reshape(tf.cast(value if known is None else known, tf.int64), [1, n])
-    packed = ops.module().tfe_bench_pack_bits(bits=row)[0]
+    if isinstance(like.opened, local.Abstract):
+        ones = local.joined([1, n])
+    else:
+        import tensorflow as tf
+
+        ones = tf.reshape(tf.cast(value if known is None else known, tf.int64), [1, n])
+    packed = logic.packed(ones)[0]
     return MaskedBits(
         None if like.opened is None else packed,
-        None if like.beta is None else tf.zeros_like(packed),
-        tf.constant(n, tf.int64),
+        None if like.beta is None else local.zeros_like(packed),
+        n,
         like.dealer,
         tuple(shape.as_list()),
     )
@@ -134,8 +136,6 @@ def spread(operation: str, bits: MaskedBits, shape: tuple[int, ...]) -> MaskedBi
     Raises:
         UsageError: their shape is not known, or does not broadcast to it.
     """
-    import tensorflow as tf
-
     if bits.shape == shape:
         return bits
     if bits.shape is None or None in bits.shape:
@@ -145,7 +145,7 @@ def spread(operation: str, bits: MaskedBits, shape: tuple[int, ...]) -> MaskedBi
             f"{operation} wants bits that broadcast to {list(shape)}. Received: {bits!r}."
         )
     n = given.elements(shape)
-    moved = logic.rearrange(bits, bits.shape, lambda a: tf.broadcast_to(a, shape), n)
+    moved = logic.rearrange(bits, bits.shape, lambda a: local.broadcast_to(a, shape), n)
     return replace(moved, shape=shape)
 
 
@@ -214,10 +214,8 @@ def cast(x: Any, fractional_bits: int = 0, method: str = "safe") -> Shared:
             truncation.truncate.
 
     Rounds: of bits 1 (cold 2); to a lower scale 1 (2) or with "exact" 3 (4), to a higher one none.
-    Bits sent: of bits 64 per bit by each party; else truncation.truncate_cost.
+    Bits sent: of bits 64 per bit by each party; else those of truncation.truncate.
     """
-    import tensorflow as tf
-
     if isinstance(fractional_bits, bool) or not isinstance(fractional_bits, (int, np.integer)):
         raise UsageError(
             "cast wants a number of fractional bits (0 for integers) instead of a type. "
@@ -230,7 +228,11 @@ def cast(x: Any, fractional_bits: int = 0, method: str = "safe") -> Shared:
         if x.shape is not None:
             known = given.elements([d for d in x.shape if d is not None])
             free = x.n // max(known, 1)
-            if x.shape.count(None) < 2:
+            if None not in x.shape:
+                sizes = list(x.shape)
+            elif x.shape.count(None) < 2:
+                import tensorflow as tf
+
                 sizes = tf.stack([free if d is None else tf.constant(d, tf.int64) for d in x.shape])
                 sizes = tf.reshape(sizes, [len(x.shape)])
         x = convert.b2a(given.in_graph("cast"), x, sizes)
@@ -239,7 +241,7 @@ def cast(x: Any, fractional_bits: int = 0, method: str = "safe") -> Shared:
         raise UsageError(f"cast knows {', '.join(truncation.METHODS)}. Received: {method!r}.")
     more = int(fractional_bits) - x.fractional_bits
     if more >= 0:
-        return arithmetic.mul_public(x, tf.constant(1 << more, tf.int64), more) if more else x
+        return arithmetic.mul_public(x, np.int64(1 << more), more) if more else x
     if more < -truncation.MOST_DROPPED:
         raise UsageError(
             f"cast drops {truncation.MOST_DROPPED} bits at most. Received: {x!r} for "
@@ -275,8 +277,6 @@ def where(condition: Any, x: Any, y: Any) -> Shared:
 
 def _chosen(condition: Any, d: Shared) -> Shared:
     """d where a public condition is true, else 0."""
-    import tensorflow as tf
-
     if given.is_private(condition):
         raise UsageError(
             "where wants private bits as its condition (the result of a private comparison). "
@@ -291,4 +291,8 @@ def _chosen(condition: Any, d: Shared) -> Shared:
         )
     given.private("where", d)
     given.broadcast("where", given.shape_of("where", condition), d.shape)
-    return arithmetic.mul_public(d, tf.cast(condition if known is None else known, tf.int64))
+    if known is not None:
+        return arithmetic.mul_public(d, known.astype(np.int64))
+    import tensorflow as tf
+
+    return arithmetic.mul_public(d, tf.cast(condition, tf.int64))

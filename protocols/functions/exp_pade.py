@@ -15,6 +15,7 @@ from tfe_bench.protocols.functions.exp_one_round import LN2, MARGIN
 from tfe_bench.protocols.ring import arithmetic, compare, convert
 from tfe_bench.protocols.ring import wide_arithmetic as ring
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -69,29 +70,6 @@ class Pade:
         bits = [BITS + 2 * f, *[2 * f] * 4, 2 * f + 1, f + 32]
         return float(sum(2.0 ** (b - self.ring_bits) for b in bits))
 
-    def cost(self, n: int) -> Cost:
-        """One truncation, six comparisons, bits to factors, powers, products, a selection."""
-        f, w = self.fractional_bits, self.ring_bits
-        cut = ring.truncate_cost(n, f, self.kind, w)
-        product = ring.mul_cost(n, w)
-        compared = [compare.msb_cost(n, f + 1 + j, OPENINGS) for j in range(BITS + 1)]
-        opened = convert.open_bits_cost(n)
-        chosen = convert.inject_cost(n, self.limbs)
-        last = ring.truncate_cost(n, 32, self.kind, w)
-        factors = Cost(dealer=8 * w * n, e1=4 * w * n, e2=4 * w * n, rounds=1, cold=2)
-        serial = cut
-        for part in (compared[0], opened, factors, *[product, cut] * 3, cut, product, last, chosen):
-            serial = serial.then(part)
-        # Beside these: five comparisons more, one power, and the product of the bits' factors.
-        beside = [*compared[1:], *[opened] * BITS, product, cut, product, product]
-        return Cost(
-            serial.dealer + sum(c.dealer for c in beside),
-            serial.e1 + sum(c.e1 for c in beside),
-            serial.e2 + sum(c.e2 for c in beside),
-            serial.rounds,
-            serial.cold,
-        )
-
     def run(self, party: Party, x: Shared) -> Shared:
         """e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
 
@@ -101,7 +79,7 @@ class Pade:
         because D deals the product of the masks of b and b'.
 
         Error: relative 2^-13.4 (the polynomial's) + (|x| / 2 + 6) 2^-f, and 2 ulp.
-        Rounds: 9 over Z_2^128, 15 over Z_2^64 (safe truncations).  Bits sent: `cost`.
+        Rounds: 9 over Z_2^128, 15 over Z_2^64 (safe truncations).
         """
         f, limbs = self.fractional_bits, x.limbs
         scaled = ring.truncate(party, ring.mul_constant(x, exp_one_round.log2e(f), f), f, self.kind)
@@ -121,12 +99,16 @@ class Pade:
 
     def _factors(self, party: Party, x: Shared, bits: list[MaskedBits]) -> list[Shared]:
         """The fraction z of X, and the powers of two of the bits 0 and 1, of 2 and 3, and of 4."""
+        f, limbs = self.fractional_bits, x.limbs
+        if isinstance(party, Counting):
+            w = self.ring_bits * x.shape.num_elements()
+            m = party.sent(Cost(8 * w, 4 * w, 4 * w, rounds=1, cold=2), x.any.shape, x, *bits)
+            return [Shared(m, None, None, x.dealer, f if i == 0 else 0, limbs) for i in range(4)]
         import tensorflow as tf
 
-        f, limbs = self.fractional_bits, x.limbs
         s = party.site("pade_factors", f, dealer=x.dealer)
         shape = tf.shape(x.any, out_type=tf.int64)
-        opened = [ring.unpacked(b, shape, limbs) for b in bits]  # at the dealer: beta
+        opened = [convert.unpacked(b, shape, limbs) for b in bits]  # at the dealer: beta
         openings: list[Any] = [None] * 4
         if s.is_dealer:
             for i, b in enumerate(opened):

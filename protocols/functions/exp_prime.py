@@ -16,6 +16,7 @@ from tfe_bench.protocols.functions.exp_one_round import LN2, MARGIN
 from tfe_bench.protocols.ring import wide_arithmetic as ring
 from tfe_bench.protocols.session import ops
 from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, K2, Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -69,12 +70,6 @@ class Prime:
         greatest = max(abs(self.low), abs(self.high)) / LN2 + self.offset
         return float(greatest * 2.0 ** (self.point - self.ring_bits))
 
-    def cost(self, n: int) -> Cost:
-        """Two ring elements from D, one and a bit from each evaluator."""
-        w = self.ring_bits * n
-        sent = w + packed(n, 1)
-        return Cost(dealer=2 * w, e1=sent, e2=sent, rounds=2, cold=3)
-
     def run(self, party: Party, x: Shared) -> Shared:
         """e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
 
@@ -89,10 +84,15 @@ class Prime:
         Rounds: 2 (cold 3).  Bits sent: D 128, E1, E2 65 per element each (256 and 129 over
         Z_2^128), the single bits in whole bytes.
         """
+        limbs = x.limbs
+        if isinstance(party, Counting):
+            w = self.ring_bits * x.shape.num_elements()
+            sent = w + packed(x.shape.num_elements(), 1)
+            m = party.sent(Cost(2 * w, sent, sent, rounds=2, cold=3), x.any.shape, x)
+            return Shared(m, None, None, x.dealer, self.fractional_bits, limbs)
         import tensorflow as tf
 
         s = party.site("exp_prime", self, dealer=x.dealer)
-        limbs = x.limbs
         shape = tf.shape(x.any, out_type=tf.int64)
         n = tf.reshape(tf.size(x.any, out_type=tf.int64) // limbs, [1])
         m = None

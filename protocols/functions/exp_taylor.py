@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions.exp_one_round import FAILURE_BITS, LN2, MARGIN
 from tfe_bench.protocols.ring import wide_arithmetic as ring
-from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -65,16 +64,6 @@ class Taylor:
             bits.append(self.fractional_bits + self.iterations)
         return float(sum(2.0 ** (b - self.ring_bits) for b in bits))
 
-    def cost(self, n: int) -> Cost:
-        """k products and truncations, over Z_2^128 one truncation more."""
-        total = Cost(0, 0, 0, 0, 0)
-        if self.ring_bits == 128:
-            total = ring.truncate_cost(n, self.iterations, "probable", 128)
-        for f, kind in self.kinds():
-            total = total.then(ring.mul_cost(n, self.ring_bits))
-            total = total.then(ring.truncate_cost(n, f, kind, self.ring_bits))
-        return total
-
     def run(self, party: Party, x: Shared) -> Shared:
         """e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
 
@@ -82,7 +71,7 @@ class Taylor:
         Truncation: over Z_2^64 "safe", which never fails, 2 rounds a squaring.  Over Z_2^128
         "probable", 1 round, but for the last squarings, where e^x 2^(2f) nears the ring: with
         f = 40 the last three.
-        Rounds: `cost` (k = 8: 16 at f = 16, 11 at f = 40).
+        Rounds: for k = 8, 16 at f = 16 and 11 at f = 40.
         """
         f, k = self.fractional_bits, self.iterations
         y = x if x.limbs == 1 else ring.truncate(party, x, k, "probable")

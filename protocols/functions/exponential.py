@@ -7,7 +7,7 @@ form         rounds    bits per element   error besides 1 ulp (taylor: besides 3
 "pade"       15 (9)    3999 (6981)        relative 2^-12 (2^-13)
 
 These are for 16 fractional bits in Z_2^64 (and 40 in Z_2^128), all three parties together, without
-clamp; a clamp makes 4 rounds of 1 or 2, one more of the others (`exp_cost`).
+clamp; a clamp makes 4 rounds of 1 or 2, one more of the others.
 
 The one-round form is exp_one_round.py, exponent sharing modulo a prime (Kelkar et al., USENIX
 Security 2022; SPU) exp_prime.py, (1 + x / 2^k)^(2^k) exp_taylor.py, bit decomposition exp_pade.py.
@@ -22,9 +22,9 @@ from typing import Protocol
 
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.protocols.functions import exp_one_round, exp_pade, exp_prime, exp_taylor
-from tfe_bench.protocols.ring import arithmetic, compare, convert
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
 from tfe_bench.protocols.ring import wide_arithmetic as ring
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -43,7 +43,6 @@ class Form(Protocol):
     def high(self) -> float: ...
     @property
     def failure(self) -> float: ...
-    def cost(self, n: int) -> Cost: ...
     def run(self, party: Party, x: Shared) -> Shared: ...
 
 
@@ -89,7 +88,7 @@ def exp(
         iterations: k of "taylor".
         softmax: x <= 0 is promised, and "one-round" and "prime" move their range down to end at 0.
 
-    Rounds and bits: `exp_cost`.  Error: see the form's module.
+    Rounds, bits and error: see the form's module.
     Raises:
         UsageError: an unknown method or clamp, or a ring or scale that the method does not fit.
     """
@@ -112,27 +111,8 @@ def _limits(form: Form, f: int) -> tuple[int, int, int, int]:
     return low, high, at_low, at_high
 
 
-def _not(bits: MaskedBits) -> MaskedBits:
-    import tensorflow as tf
-
-    if bits.opened is None:
-        return bits
-    return replace(bits, opened=tf.bitwise.invert(bits.opened))
-
-
-def _either(a: MaskedBits, b: MaskedBits) -> MaskedBits:
-    """a or b, of which at most one is 1: their XOR, which is local."""
-    import tensorflow as tf
-
-    if a.opened is None:
-        return replace(a, beta=tf.bitwise.bitwise_xor(a.beta, b.beta))
-    return replace(a, opened=tf.bitwise.bitwise_xor(a.opened, b.opened))
-
-
 def _clamped(party: Party, x: Shared, y: Shared, form: Form, both: bool) -> Shared:
     """keep y + below e^low + above e^high, in one opening; a constant 0 costs nothing."""
-    import tensorflow as tf
-
     low, high, at_low, at_high = _limits(form, x.fractional_bits)
 
     def negative(value: Shared) -> MaskedBits:
@@ -142,11 +122,19 @@ def _clamped(party: Party, x: Shared, y: Shared, form: Form, both: bool) -> Shar
     outside, constants = below, [(below, at_low)] if at_low else []
     if both:
         above = negative(ring.add_constant(arithmetic.neg(x), high))
-        outside = _either(below, above)
+        outside = logic.xor(below, above)  # at most one of them is 1
         constants.append((above, at_high))
+    keep = logic.invert(outside)
+    if isinstance(party, Counting):
+        n = x.shape.num_elements()
+        chosen = convert.inject_cost(n, x.limbs)
+        cost = replace(chosen, dealer=chosen.dealer + len(constants) * x.ring_bits * n)
+        return replace(y, m=party.sent(cost, y.any.shape, keep, y))
+    import tensorflow as tf
+
     s = party.site("exp_clamp", low, high, both, dealer=x.dealer)
     shape = tf.shape(y.any, out_type=tf.int64)
-    z = convert.inject_shares(s, _not(outside), y, tensor=0, slot=0)
+    z = convert.inject_shares(s, keep, y, tensor=0, slot=0)
     for i, (bits, value) in enumerate(constants):
         share = ring.bit_shares(s, bits, shape, 2 + i, 2 + i, y.limbs)
         if not s.is_dealer:
@@ -180,31 +168,3 @@ def failure_probability(
 ) -> float:
     """Probability of an arbitrary result for one element, at the worst x of the valid range."""
     return _form(method, ring_bits, fractional_bits, clamp, softmax, iterations).failure
-
-
-def exp_cost(
-    n: int,
-    method: str = "one-round",
-    ring_bits: int = 64,
-    fractional_bits: int = 16,
-    clamp: str = "none",
-    iterations: int = 8,
-    softmax: bool = False,
-) -> Cost:
-    """Cost of `exp` for n elements."""
-    form = _form(method, ring_bits, fractional_bits, clamp, softmax, iterations)
-    cost = form.cost(n)
-    if clamp == "none":
-        return cost
-    _, _, at_low, _ = _limits(form, fractional_bits)
-    comparisons = 2 if clamp == "both" else 1
-    constants = comparisons - (at_low == 0)
-    tested = compare.msb_cost(n, ring_bits, OPENINGS).then(convert.open_bits_cost(n))
-    chosen = convert.inject_cost(n, ring_bits // 64)
-    return Cost(
-        cost.dealer + comparisons * tested.dealer + chosen.dealer + constants * ring_bits * n,
-        cost.e1 + comparisons * tested.e1 + chosen.e1,
-        cost.e2 + comparisons * tested.e2 + chosen.e2,
-        max(cost.rounds, tested.rounds) + 1,
-        max(cost.cold, tested.cold) + 1,
-    )

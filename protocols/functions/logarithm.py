@@ -12,7 +12,6 @@ from decimal import Decimal
 
 from tfe_bench.protocols.functions import approximation, normalize, normalize_plan, polynomial
 from tfe_bench.protocols.functions.reciprocal import PRECISION, check_fractional
-from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -62,16 +61,8 @@ def log(party: Party, x: Shared, bits: int = 62, precision: int | None = None) -
         precision: 6 to 20 (more where it fits 256 bits); f + 2, and 20 at most, unless given.
 
     Off by 2^-precision (absolute) and 1.1 ulp at most.
-    Rounds: 8 (4 for bits <= 12), cold one more.  Bits sent: `log_cost`.
+    Rounds: 8 (4 for bits <= 12), cold one more.
     """
     p = _log(x.fractional_bits, bits, precision)
     c, exponent = normalize.normalize(party, x, p.scheme, p.center, p.exponent)
     return polynomial.evaluate(party, "log", p.plan, [c, exponent], x.fractional_bits)
-
-
-def log_cost(n: int, f: int, bits: int = 62, precision: int | None = None) -> Cost:
-    """Cost of `log` for n elements with f fractional bits."""
-    p = _log(f, bits, precision)
-    return normalize.normalize_cost(n, p.scheme, p.exponent).then(
-        polynomial.evaluate_cost(n, p.plan)
-    )

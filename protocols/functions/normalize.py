@@ -25,54 +25,35 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions.normalize_plan import RING, Cut, Scheme, Stage, Table
-from tfe_bench.protocols.functions.polynomial import opened_bits, truncation_open
-from tfe_bench.protocols.ring import arithmetic, compare, convert
-from tfe_bench.protocols.ring.truncation import deal_short
-from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.functions.polynomial import opened_as
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
+from tfe_bench.protocols.session import local, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
 # ---- local pieces
 
 
-def _low(x: Any, width: int) -> Any:
-    import tensorflow as tf
-
-    return (
-        x if width == RING else tf.bitwise.bitwise_and(x, tf.constant((1 << width) - 1, tf.int64))
-    )
-
-
-def _right(x: Any, bits: int) -> Any:
-    """Logical shift of words by a public number of bits."""
-    import tensorflow as tf
-
-    if bits == 0:
-        return x
-    return tf.bitcast(tf.bitwise.right_shift(tf.bitcast(x, tf.uint64), bits), tf.int64)
-
-
 def shifted(x: Shared, shift: int) -> Shared:
     """x * 2^shift, exactly, or x / 2^-shift in a smaller ring, off by less than 2.  Local."""
-    import tensorflow as tf
-
     if shift >= 0:
-        return x.map(lambda a: tf.bitwise.left_shift(a, tf.constant(shift, tf.int64)))
+        return x.map(lambda a: local.left_shift(a, shift))
     ring = x.ring_bits
-    return replace(x.map(lambda a: _right(_low(a, ring), -shift)), bits=ring + shift)
+    kept = x.map(lambda a: local.logical_shift(local.low_bits(a, ring), -shift))
+    return replace(kept, bits=ring + shift)
 
 
 def _for_comparison(x: Shared, cut: Cut) -> Shared:
     """(x - cut) / 2^drop, floor or one more; only m and lam are there."""
-    import tensorflow as tf
-
     ring, bits = x.ring_bits, x.ring_bits - cut.drop
     bits = 0 if bits == RING else bits
     if x.m is None:
-        lam = _right(_low(x.l1 + x.l2, ring), cut.drop)
-        return replace(x, l1=lam, l2=tf.zeros_like(lam), bits=bits)
-    return replace(x, m=_right(_low(x.m, ring), cut.drop) - (cut.at >> cut.drop), bits=bits)
+        lam = local.logical_shift(local.low_bits(x.l1 + x.l2, ring), cut.drop)
+        return replace(x, l1=lam, l2=local.zeros_like(lam), bits=bits)
+    m = local.logical_shift(local.low_bits(x.m, ring), cut.drop)
+    return replace(x, m=m - (cut.at >> cut.drop), bits=bits)
 
 
 def _words_of(bits: EvaluatorBits) -> Any:
@@ -82,16 +63,14 @@ def _words_of(bits: EvaluatorBits) -> Any:
 def nested_bits(party: Party, x: Shared, stage: Stage) -> MaskedBits:
     """[x < cut] for every cut, each padded to whole words, opened under masks.
 
-    Rounds and bits: `stage.cost`.
+    Rounds: stage.openings + 1 (cold one more).  Bits sent: those of compare.msb and of open_bits.
     """
-    import tensorflow as tf
-
     found = [
         compare.msb(party, _for_comparison(x, cut), cut.bits, stage.openings, absorb=False)
         for cut in stage.cuts
     ]
-    together = tf.concat([_words_of(b) for b in found], axis=0)
-    n = tf.convert_to_tensor(sizes.size(together) * 64, tf.int64)
+    together = local.concat([_words_of(b) for b in found], axis=0)
+    n = sizes.size(together) * 64
     if found[0].share is None:
         return convert.open_bits(party, EvaluatorBits(None, together, n, x.dealer))
     return convert.open_bits(party, EvaluatorBits(together, None, n, x.dealer))
@@ -116,12 +95,11 @@ class Chosen:
         import tensorflow as tf
 
         self._s, self._shape, self._cuts = s, shape, cuts
-        held = bits.beta if bits.opened is None else bits.opened
-        flat = ops.module().tfe_bench_unpack_bits(words=held, n=bits.n)
+        flat = logic.unpacked(bits)
         n = sizes.elements(shape)
         every = tf.reshape(tf.reshape(flat, [cuts, -1])[:, :n], self.stacked)
         self._known = every  # beta at D, the opened bit at the evaluators
-        self._beta = deal_short(s, every, self.stacked, tensor, slot, width)
+        self._beta = masked.deal(s, every, self.stacked, tensor, slot, width)
 
     @property
     def stacked(self) -> Any:
@@ -162,9 +140,9 @@ class Chosen:
 
         if s.is_dealer:
             lam = stacked("l1") + stacked("l2")
-            deal_short(s, self._known * lam, self.stacked, tensor, slot, width)
+            masked.deal(s, self._known * lam, self.stacked, tensor, slot, width)
             return None
-        products = deal_short(s, None, self.stacked, tensor, slot, width)
+        products = masked.deal(s, None, self.stacked, tensor, slot, width)
         last, m = pieces[-1], stacked("m")
         flipped = (1 - 2 * self._known) * (m * self._beta - products)
         if s.is_e1:
@@ -190,23 +168,21 @@ def open_truncated(
     if not s.is_dealer:
         # floor at E1, ceil at E2
         rounded = share if s.is_e1 else share + ((1 << drop) - 1)
-        m = truncation_open(s, _right(_low(rounded, width), drop), tensor, slot, bits)
+        rounded = local.logical_shift(local.low_bits(rounded, width), drop)
+        m = masked.exchange(s, rounded, tensor, slot, bits)
     l1, l2 = s.new_mask(shape, tensor)
     return Shared(m, l1, l2, s.dealer, f, 1, 0 if bits == RING else bits)
 
 
 def pieces_of(x: Shared, stage: Stage) -> list[Shared]:
     """The linear map of each segment, mod 2^width.  Local."""
-    import tensorflow as tf
-
     found = []
     for segment in stage.segments:
         piece = x.map(lambda a: 0 * a)
         if segment.sign:
             piece = shifted(x if segment.sign > 0 else arithmetic.neg(x), segment.shift)
         if segment.constant:
-            c = tf.constant(segment.constant, tf.int64)
-            piece = replace(piece, m=None if piece.m is None else piece.m + c)
+            piece = replace(piece, m=None if piece.m is None else piece.m + segment.constant)
         found.append(replace(piece, bits=stage.width))
     return found
 
@@ -221,21 +197,28 @@ def normalize(
 
     x <= 0 gives c as for x = 1, and the factor of the segment of its own.
 
-    Rounds: plan.rounds (cold one more).  Bits sent: `normalize_cost`.
+    Rounds: plan.rounds (cold one more).  Bits sent: those of `nested_bits` and `_selected_cost`.
     """
-    import tensorflow as tf
-
     if x.limbs != 1 or x.ring_bits != RING:
         raise UsageError(f"This function works over Z_2^64. Received: {x!r}.")
-    shape = tf.shape(x.any, out_type=tf.int64)
+    shape = local.shape(x.any)
     x = replace(x, fractional_bits=0)
     before: MaskedBits | None = None
     running: Shared | None = None
     for i, stage in enumerate(plan.stages):
         bits = nested_bits(party, x, stage)
         final = i + 1 == len(plan.stages)
-        s = party.site("normalize", stage, center, factor, dealer=x.dealer)
+        narrowed = plan.top - plan.units if final else 0
+        kept = factor.drop if final else 0
         cuts = len(stage.cuts)
+        if isinstance(party, Counting):
+            cost = _selected_cost(sizes.size(x.any), plan, i, factor)
+            m = party.sent(cost, shape, x, bits, before, running)
+            if final or not factor.additive:
+                running = opened_as(x, m, factor.width - kept)
+            x, before = opened_as(x, m, stage.width - narrowed), bits
+            continue
+        s = party.site("normalize", stage, center, factor, dealer=x.dealer)
         chosen = Chosen(s, bits, cuts, shape, max(stage.width, factor.width), 0, 0)
         y = chosen.values(pieces_of(x, stage), stage.width, 1, 1)
         u = None
@@ -252,28 +235,22 @@ def normalize(
             scaled = [running.map(lambda a, c=c: a * c) for c in factor.stages[i]]
             u = chosen.values(scaled, factor.width, 2, 2)
         if final or not factor.additive:
-            drop = factor.drop if final else 0
-            running = open_truncated(s, u, shape, factor.width, drop, 3, 3)
-        drop = plan.top - plan.units if final else 0
-        x = open_truncated(s, y, shape, stage.width, drop, 4, 4)
+            running = open_truncated(s, u, shape, factor.width, kept, 3, 3)
+        x = open_truncated(s, y, shape, stage.width, narrowed, 4, 4)
         before = bits
     assert running is not None
     return replace(x, m=None if x.m is None else x.m - center), running
 
 
-def normalize_cost(n: int, plan: Scheme, factor: Table) -> Cost:
-    """Cost of `normalize` for n elements."""
-    total = Cost(0, 0, 0, 0, 0)
-    for i, stage in enumerate(plan.stages):
-        final = i + 1 == len(plan.stages)
-        cuts = len(stage.cuts)
-        dealt = packed(n * cuts, max(stage.width, factor.width)) + packed(n * cuts, stage.width)
-        if factor.additive and final and i:
-            dealt += packed(n * len(plan.stages[0].cuts), factor.width)
-        if not factor.additive and i:
-            dealt += packed(n * cuts, factor.width)
-        sent = opened_bits(n, stage.width - (plan.top - plan.units if final else 0))
-        if final or not factor.additive:
-            sent += opened_bits(n, factor.width - (factor.drop if final else 0))
-        total = total.then(stage.cost(n)).then(Cost(dealt, sent, sent, 1, 2))
-    return total
+def _selected_cost(n: int, plan: Scheme, i: int, factor: Table) -> Cost:
+    """What stage i sends besides its comparisons, for n elements."""
+    stage, final, cuts = plan.stages[i], i + 1 == len(plan.stages), len(plan.stages[i].cuts)
+    dealt = packed(n * cuts, max(stage.width, factor.width)) + packed(n * cuts, stage.width)
+    if factor.additive and final and i:
+        dealt += packed(n * len(plan.stages[0].cuts), factor.width)
+    if not factor.additive and i:
+        dealt += packed(n * cuts, factor.width)
+    sent = packed(n, stage.width - (plan.top - plan.units if final else 0))
+    if final or not factor.additive:
+        sent += packed(n, factor.width - (factor.drop if final else 0))
+    return Cost(dealt, sent, sent, rounds=1, cold=2)

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import compare
-from tfe_bench.protocols.session.cost import Cost, words
 
 RING = 64
 MAX_MAGNITUDE = 62
@@ -56,18 +54,6 @@ class Stage:
     segments: tuple[Segment, ...]
     openings: int
     width: int
-
-    def cost(self, n: int) -> Cost:
-        """Of the comparisons and of opening their bits."""
-        each = [compare.msb_cost(n, c.bits, self.openings, absorb=False) for c in self.cuts]
-        opened = 64 * words(n) * len(each)
-        return Cost(
-            dealer=sum(c.dealer for c in each),
-            e1=sum(c.e1 for c in each) + opened,
-            e2=sum(c.e2 for c in each) + opened,
-            rounds=self.openings + 1,
-            cold=self.openings + 2,
-        )
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,15 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import normalize
 from tfe_bench.protocols.functions.exp_one_round import word
 from tfe_bench.protocols.ring import compare, convert
-from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -169,26 +173,23 @@ def evaluate(
     Off by pieces.error, by the slope times 1.5 * 2^-X_BITS for the rounding of x, whose mean is 0,
     and by what a neighbouring piece is off 2^-8 beyond its end.
     Rounds: 3 (cold 4), and one more where more than 49 bits are compared (bits over 56).
-    Bits sent: `evaluate_cost`.
     Raises:
         UsageError: another scale, or too small a ring.
     """
-    import tensorflow as tf
-
     _check(name, x, pieces, bits)
     f, shape = x.fractional_bits, x.shape.as_list()
-    flat = x.map(lambda a: tf.reshape(a, [1, -1]))
+    flat = x.map(lambda a: local.reshape(a, [1, -1]))
     count = len(pieces.knots)
     n = int(flat.shape[1])
     width, ring = _rings(x.ring_bits, f, bits)
 
     def every(value: Shared) -> Shared:
-        return value.map(lambda a: tf.tile(a, [count, 1]))
+        return value.map(lambda a: local.tile(a, [count, 1]))
 
     compared = every(normalize.shifted(flat, COMPARED_BITS - f))
     if compared.m is not None:
         knots = [k << (COMPARED_BITS - KNOT_BITS) for k in pieces.knots]
-        compared = replace(compared, m=compared.m - tf.constant(knots, tf.int64)[:, None])
+        compared = replace(compared, m=compared.m - np.array(knots, np.int64)[:, None])
     below = convert.open_bits(party, compare.msb(party, compared, width, _openings(width)))
     # x without its lowest bits, half a unit taken off for the mean, and at least 0
     lift = 1 << (ring - 2)
@@ -199,6 +200,12 @@ def evaluate(
         kept = replace(kept, m=kept.m + lift)
     steps = [a - b for a, b in itertools.pairwise(pieces.slopes)]
     moves = [a - b for a, b in itertools.pairwise(pieces.constants)]
+    if isinstance(party, Counting):
+        each = convert.inject_cost(count * n, ring_bits=ring).dealer + 64 * count * n
+        m = party.sent(Cost(each, 64 * n, 64 * n, rounds=1, cold=2), shape, below, kept)
+        return Shared(m, None, None, x.dealer, RESULT_BITS)
+    import tensorflow as tf
+
     s = party.site(name, pieces, f, width, ring, dealer=x.dealer)
     products = convert.inject_shares(s, below, every(kept), 0, 0, extend_ring=True)
     ones = convert.b2a_shares(s, below, tf.constant([count, n], tf.int64), 5, 1)
@@ -211,20 +218,6 @@ def evaluate(
     l1, l2 = s.new_mask(tf.constant([n], tf.int64), 6)
     y = Shared(m, l1, l2, x.dealer, RESULT_BITS)
     return y.map(lambda a: tf.reshape(a, shape))
-
-
-def evaluate_cost(
-    n: int, pieces: Pieces, f: int, ring_bits: int = RING, bits: int | None = compare.LAYER_BITS
-) -> Cost:
-    """Cost of `evaluate` for n elements of Z_2^ring_bits with f fractional bits."""
-    width, ring = _rings(ring_bits, f, bits)
-    each = n * len(pieces.knots)
-    dealt = 192 * each + 3 * packed(each, RING - ring)
-    return (
-        compare.msb_cost(each, width, _openings(width))
-        .then(convert.open_bits_cost(each))
-        .then(Cost(dealt, 64 * n, 64 * n, 1, 2))
-    )
 
 
 # ---- the logistic function
@@ -254,15 +247,8 @@ def logistic(party: Party, z: Shared, *, bits: int | None = compare.LAYER_BITS) 
         bits: of a comparison at 16 fractional bits; None: the whole ring.
 
     Off by less than 2^-10.5.
-    Rounds: 3 (cold 4).  Bits sent: `logistic_cost`.
+    Rounds: 3 (cold 4).
     Raises:
         UsageError: another scale, or too small a ring.
     """
     return evaluate(party, "logistic", z, logistic_pieces(), bits)
-
-
-def logistic_cost(
-    n: int, f: int = 16, ring_bits: int = RING, bits: int | None = compare.LAYER_BITS
-) -> Cost:
-    """Cost of `logistic` for n elements of Z_2^ring_bits with f fractional bits."""
-    return evaluate_cost(n, logistic_pieces(), f, ring_bits, bits)

@@ -29,9 +29,10 @@ from fractions import Fraction
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import truncation
-from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.ring import masked
+from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -196,36 +197,29 @@ def evaluate(
 ) -> Shared:
     """p(factors) / 2^drop in Z_2^out_bits, stochastically rounded.
 
-    Rounds: 1 (cold 2).  Bits sent: `evaluate_cost`.
+    Rounds: 1 (cold 2).  Bits sent: D 64 * p.words, E1, E2 p.out_bits per element each.
     """
-    import tensorflow as tf
-
     check_factors(name, p, factors)
-    s = party.site(name, p, fractional_bits, dealer=factors[0].dealer)
+    first = factors[0]
+    if isinstance(party, Counting):
+        n = sizes.size(first.any)
+        opened = packed(n, p.out_bits)
+        cost = Cost(64 * n * p.words, opened, opened, rounds=1, cold=2)
+        m = party.sent(cost, first.any.shape, *factors)
+        return opened_as(first, m, p.out_bits, fractional_bits)
+    s = party.site(name, p, fractional_bits, dealer=first.dealer)
     y = shares(s, p, factors, tensor=0, slot=0)
-    shape = tf.shape(factors[0].any, out_type=tf.int64)
-    m = None if s.is_dealer else truncation_open(s, y, 1, 1, p.out_bits)
+    shape = local.shape(first.any)
+    m = None if s.is_dealer else masked.exchange(s, y, 1, 1, p.out_bits)
     l1, l2 = s.new_mask(shape, tensor=1)
     bits = 0 if p.out_bits == RING else p.out_bits
-    return Shared(m, l1, l2, factors[0].dealer, fractional_bits, 1, bits)
+    return Shared(m, l1, l2, first.dealer, fractional_bits, 1, bits)
 
 
-def truncation_open(s: Site, share: Any, tensor: int, slot: int, bits: int) -> Any:
-    """open_mask mod 2^bits."""
-    if bits == RING:
-        return s.open_mask(share, tensor, slot)
-    return truncation.open_mask_short(s, share, tensor, slot, bits)
-
-
-def opened_bits(n: int, bits: int) -> int:
-    """Bits that each evaluator sends to open n values mod 2^bits."""
-    return 64 * n if bits == RING else packed(n, bits)
-
-
-def evaluate_cost(n: int, p: Plan) -> Cost:
-    """Cost of `evaluate` for n elements."""
-    e = opened_bits(n, p.out_bits)
-    return Cost(dealer=64 * n * p.words, e1=e, e2=e, rounds=1, cold=2)
+def opened_as(like: Shared, m: local.Abstract, ring_bits: int, fractional_bits: int = 0) -> Shared:
+    """Counted shares in Z_2^ring_bits with the dealer of others."""
+    bits = 0 if ring_bits == RING else ring_bits
+    return Shared(m, None, None, like.dealer, fractional_bits, 1, bits)
 
 
 def real_plan(coefficients: Sequence[float], bits: int, x_bits: int, f: int) -> Plan:
@@ -255,7 +249,7 @@ def polyval(
         fractional_bits: of the result in Z_2^64 (as x unless given).
 
     Returns p(x), off by less than 1.2 ulp of the result, where |p(x)| < 2^(63 - fractional_bits).
-    Rounds: 1 (cold 2).  Bits sent: `polyval_cost`; per element D two fields for each power, of 256
+    Rounds: 1 (cold 2).  Bits sent: per element D two fields for each power, of 256
     bits at most and fewer for the high powers; E1, E2 64 each.
     Raises:
         UsageError: fewer than two coefficients, one that is not finite, or a polynomial whose exact
@@ -273,10 +267,3 @@ def _check_coefficients(coefficients: Sequence[float]) -> None:
             "polyval wants 2 to 25 finite coefficients, the highest power first. "
             f"Received: {list(coefficients)!r}."
         )
-
-
-def polyval_cost(
-    n: int, coefficients: Sequence[float], bits: int, x_bits: int, f: int | None = None
-) -> Cost:
-    """Cost of `polyval` for n elements with x_bits fractional bits (the result: f, or as many)."""
-    return evaluate_cost(n, real_plan(coefficients, bits, x_bits, x_bits if f is None else f))

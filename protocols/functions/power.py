@@ -22,7 +22,6 @@ from tfe_bench.protocols.functions import (
     product,
 )
 from tfe_bench.protocols.functions.polynomial import Plan
-from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -173,13 +172,3 @@ def power(party: Party, x: Shared, p: Power, fractional_bits: int) -> Shared:
     g = polynomial.evaluate(party, "mantissa", p.mantissa.plan, [c], p.mantissa.fractional)
     y = product.product(party, [(g, p.mantissa.bits), (u, u_bits)], p.drop)
     return replace(y, fractional_bits=fractional_bits)
-
-
-def power_cost(n: int, p: Power) -> Cost:
-    """Cost of `power` for n elements."""
-    u_bits = p.factor.table.bits + 1
-    return (
-        normalize.normalize_cost(n, p.scheme, p.factor.table)
-        .then(polynomial.evaluate_cost(n, p.mantissa.plan))
-        .then(product.product_cost(n, (p.mantissa.bits, u_bits), p.drop))
-    )

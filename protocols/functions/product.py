@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import polynomial
-from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -38,15 +37,11 @@ def product(
         drop: bits dropped, also from the scale; drop + out_bits <= 256.
 
     Off by less than 1 ulp, whatever the values; a product that is zero is zero.
-    Rounds: 1 (cold 2).  Bits sent: `product_cost`.
+    Rounds: 1 (cold 2).  Bits sent: D 8 (drop + out_bits) per element for two factors, 26 times
+        that sum for three; E1, E2 out_bits each.
     Raises:
         UsageError: another number of factors, of different dealers, or in too small a ring.
     """
     p = plan([bits for _, bits in factors], drop, out_bits)
     scale = sum(x.fractional_bits for x, _ in factors) - drop
     return polynomial.evaluate(party, "product", p, [x for x, _ in factors], scale)
-
-
-def product_cost(n: int, bits: Sequence[int], drop: int, out_bits: int = polynomial.RING) -> Cost:
-    """Cost of `product` for n elements: D 8 (drop + out_bits) for two factors, 26 for three."""
-    return polynomial.evaluate_cost(n, plan(bits, drop, out_bits))

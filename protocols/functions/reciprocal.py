@@ -22,7 +22,6 @@ from tfe_bench.protocols.functions import (
     power,
     product,
 )
-from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -67,17 +66,10 @@ def reciprocal(
         signed: x of either sign, for about twice the comparisons.
 
     Off by 2^-precision of the result and 1.2 ulp at most.
-    Rounds: 9 (5 for bits <= 12), cold one more.  Bits sent: `reciprocal_cost`.
+    Rounds: 9 (5 for bits <= 12), cold one more.
     """
     p = _power(x.fractional_bits, bits, precision, signed, 0)
     return power.power(party, x, p, x.fractional_bits)
-
-
-def reciprocal_cost(
-    n: int, f: int, bits: int = 62, precision: int = PRECISION, signed: bool = False
-) -> Cost:
-    """Cost of `reciprocal` for n elements with f fractional bits."""
-    return power.power_cost(n, _power(f, bits, precision, signed, 0))
 
 
 # ---- a range that is known
@@ -141,7 +133,6 @@ def reciprocal_in(
 
     Off by 2^-precision of the result and 1.2 ulp at most.
     Rounds: 1 for high <= 2.2 low; 5 for up to 12 octaves; else 9 (cold one more each).
-    Bits sent: `reciprocal_in_cost`.
     """
     f = x.fractional_bits
     _check_range(f, low, high)
@@ -151,17 +142,6 @@ def reciprocal_in(
     plan, center = _direct(f, low, high, precision)
     centered = replace(x, m=None if x.m is None else x.m - center)
     return polynomial.evaluate(party, "reciprocal_in", plan, [centered], f)
-
-
-def reciprocal_in_cost(
-    n: int, f: int, low: float, high: float, precision: int | None = None
-) -> Cost:
-    """Cost of `reciprocal_in` for n elements with f fractional bits."""
-    _check_range(f, low, high)
-    precision = _enough(f, low, precision)
-    if high > NARROW * low:
-        return power.power_cost(n, _ranged(f, low, high, precision))
-    return polynomial.evaluate_cost(n, _direct(f, low, high, precision)[0])
 
 
 # ---- division
@@ -252,7 +232,7 @@ def divide(
             garbage.
 
     Off by 2^-precision of the quotient and 1.25 ulp at most (1.7 ulp if f + numerator_bits > 51).
-    Rounds: 9 (5 for bits <= 12), cold one more.  Bits sent: `divide_cost`.
+    Rounds: 9 (5 for bits <= 12), cold one more.
     Raises:
         UsageError: f + numerator_bits > 54: the powers of two do not fit a word.
     """
@@ -268,33 +248,12 @@ def divide(
     return replace(product.product(party, pair, p.quotient_drop), fractional_bits=f)
 
 
-def divide_cost(
-    n: int,
-    f: int,
-    bits: int = 62,
-    signed: bool = False,
-    precision: int = PRECISION,
-    numerator_bits: int | None = None,
-    quotient_bits: int = QUOTIENT_BITS,
-) -> Cost:
-    """Cost of `divide` for n elements with f fractional bits."""
-    p = _division(f, bits, signed, precision, numerator_bits, quotient_bits)
-    made = p.power
-    before = normalize.normalize_cost(n, made.scheme, made.factor.table)
-    g = polynomial.evaluate_cost(n, made.mantissa.plan)
-    scaled = product.product_cost(n, p.factors, p.scaled_drop, p.scaled_bits + 1)
-    both = Cost(g.dealer + scaled.dealer, g.e1 + scaled.e1, g.e2 + scaled.e2, 1, 2)
-    return before.then(both).then(product.product_cost(n, p.quotient, p.quotient_drop))
-
-
 def _shared(x: Shared | npt.ArrayLike, y: Shared) -> Shared:
     """x as shares of y's shape; a public x has masks of zero."""
-    import tensorflow as tf
-
     if isinstance(x, Shared):
         if x.fractional_bits != y.fractional_bits or x.dealer != y.dealer:
             raise UsageError(f"divide wants one scale and one dealer. Received: {x!r} and {y!r}.")
         return x
-    ring = tf.constant(FixedPoint(y.fractional_bits).encode(x))
+    ring = FixedPoint(y.fractional_bits).encode(x)
     zero = y.map(lambda a: 0 * a)
     return replace(zero, m=None if zero.m is None else zero.m + ring)

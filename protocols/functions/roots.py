@@ -7,7 +7,6 @@ from fractions import Fraction
 
 from tfe_bench.protocols.functions import approximation, normalize_plan, power
 from tfe_bench.protocols.functions.reciprocal import PRECISION, check_fractional
-from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -46,14 +45,9 @@ def rsqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) -
         precision: 6 to 22; less of it takes fewer dealt bits.
 
     Off by 2^-precision of the result and 1.2 ulp at most.
-    Rounds: 9 (5 for bits <= 12), cold one more.  Bits sent: `rsqrt_cost`.
+    Rounds: 9 (5 for bits <= 12), cold one more.
     """
     return power.power(party, x, _rsqrt(x.fractional_bits, bits, precision), x.fractional_bits)
-
-
-def rsqrt_cost(n: int, f: int, bits: int = 62, precision: int = PRECISION) -> Cost:
-    """Cost of `rsqrt` for n elements with f fractional bits."""
-    return power.power_cost(n, _rsqrt(f, bits, precision))
 
 
 def sqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) -> Shared:
@@ -65,8 +59,3 @@ def sqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) ->
     more than 20 fractional bits, or a precision above 20, the error can be 2^-19 of the result.
     """
     return power.power(party, x, _sqrt(x.fractional_bits, bits, precision), x.fractional_bits)
-
-
-def sqrt_cost(n: int, f: int, bits: int = 62, precision: int = PRECISION) -> Cost:
-    """Cost of `sqrt` for n elements with f fractional bits."""
-    return power.power_cost(n, _sqrt(f, bits, precision))

@@ -13,6 +13,8 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import (
     approximation,
@@ -25,9 +27,11 @@ from tfe_bench.protocols.functions import (
 )
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
-from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 # Exponentials carry this many fractional bits on the way, so that their rounding does not show.
 INNER_BITS = 24
@@ -86,7 +90,7 @@ def sigmoid(
     Args:
         openings: of the comparisons; None takes 1 for few elements, 2 for many.
 
-    Rounds: openings + 5 (cold + 6).  Bits sent: `sigmoid_cost`.
+    Rounds: openings + 5 (cold + 6).
     """
     f = _check("sigmoid", x)
     return _logistic(party, x, f, f, bits, openings)
@@ -99,14 +103,12 @@ def tanh(
 
     Rounds and bits: as `sigmoid` with one fractional bit more.
     """
-    import tensorflow as tf
-
     f = _check("tanh", x)
     # twice the value is the same ring element with one fractional bit less
     doubled = replace(x, fractional_bits=f - 1)
     y = _logistic(party, doubled, f - 1, f + 1, bits, openings)
     halves = replace(y, fractional_bits=f)  # 2 sigmoid
-    return arithmetic.add_public(halves, tf.constant(-(1 << f), tf.int64))
+    return arithmetic.add_public(halves, np.int64(-(1 << f)))
 
 
 def _openings(n: int, width: int, openings: int | None) -> int:
@@ -124,16 +126,14 @@ def _size(x: Shared) -> int:
 def _logistic(
     party: Party, x: Shared, f: int, f_out: int, bits: int, openings: int | None
 ) -> Shared:
-    import tensorflow as tf
-
     n = _size(x)
     shape = x.shape.as_list()
-    flat = x.map(lambda a: tf.reshape(a, [-1]))
+    flat = x.map(lambda a: local.reshape(a, [-1]))
     edge = _edge(f)
     # [x < -T], [x < 0], [x < T]
-    shifts = tf.constant([[edge], [0], [-edge]], tf.int64)
+    shifts = np.array([[edge], [0], [-edge]], np.int64)
     three = replace(
-        flat.map(lambda a: tf.tile(a[None], [3, 1])),
+        flat.map(lambda a: local.tile(a[None], [3, 1])),
         m=None if flat.m is None else flat.m[None] + shifts,
     )
     width = compare.moved(bits, edge)
@@ -144,29 +144,54 @@ def _logistic(
     )
     left, right = logic.xor(low, negative), logic.xor(negative, below)  # [-T, 0), [0, T)
     # |x| inside of (-T, T), 0 outside: the exponential then never leaves its range
-    s = party.site("magnitude", f, dealer=x.dealer)
-    y = _difference(
-        s, convert.inject_shares(s, right, flat, 0, 0), convert.inject_shares(s, left, flat, 2, 1)
-    )
-    m = None if s.is_dealer else s.open_mask(y, 4, 2)
-    l1, l2 = s.new_mask(tf.constant([n], tf.int64), 4)
-    magnitude = Shared(m, l1, l2, x.dealer, f)
+    magnitude = _magnitude(party, left, right, flat, f)
     exponent = _widened(arithmetic.neg(magnitude))
     t = exponential.exp(party, exponent, softmax=True)
     plan, center = _tail(f_out)
     centered = replace(t, m=None if t.m is None else t.m - center)
     h = polynomial.evaluate(party, "sigmoid_tail", plan, [centered], f_out)
-    # (1 - [x < 0]) + [-T <= x < 0] h - [0 <= x < T] h
-    s = party.site("sigmoid", f, dealer=x.dealer)
+    result = _joined(party, left, right, negative, h, f)
+    return result.map(lambda v: local.reshape(v, shape))
+
+
+def _magnitude(party: Party, left: MaskedBits, right: MaskedBits, x: Shared, f: int) -> Shared:
+    """right x - left x.  Rounds: 1 (cold 2).  Bits sent: D 256, E1, E2 64 per element each."""
+    n = x.shape.num_elements()
+    if isinstance(party, Counting):
+        m = party.sent(Cost(256 * n, 64 * n, 64 * n, rounds=1, cold=2), [n], left, right, x)
+        return Shared(m, None, None, x.dealer, f)
+    s = party.site("magnitude", f, dealer=x.dealer)
+    y = _difference(
+        s, convert.inject_shares(s, right, x, 0, 0), convert.inject_shares(s, left, x, 2, 1)
+    )
+    m = None if s.is_dealer else s.open_mask(y, 4, 2)
+    l1, l2 = s.new_mask(local.shape(x.any), 4)
+    return Shared(m, l1, l2, x.dealer, f)
+
+
+def _joined(
+    party: Party, left: MaskedBits, right: MaskedBits, negative: MaskedBits, h: Shared, f: int
+) -> Shared:
+    """(1 - negative) + left h - right h over Z_2^64, for h of a small ring, opened as one.
+
+    Rounds: 1 (cold 2).  Bits sent: D those of two injections and 64, E1, E2 64 per element each.
+    """
+    n, f_out = h.shape.num_elements(), h.fractional_bits
+    if isinstance(party, Counting):
+        injected = convert.inject_cost(n, ring_bits=h.ring_bits)
+        cost = Cost(2 * injected.dealer + 64 * n, 64 * n, 64 * n, rounds=1, cold=2)
+        m = party.sent(cost, [n], left, right, negative, h)
+        return Shared(m, None, None, h.dealer, f_out)
+    s = party.site("sigmoid", f, dealer=h.dealer)
+    shape = local.shape(h.any)
     a = convert.inject_shares(s, left, h, 0, 0, extend_ring=True)
     b = convert.inject_shares(s, right, h, 5, 1, extend_ring=True)
-    c = convert.b2a_shares(s, logic.invert(negative), tf.constant([n], tf.int64), 10, 2)
+    c = convert.b2a_shares(s, logic.invert(negative), shape, 10, 2)
     m = None
     if not s.is_dealer:
         m = s.open_mask(a - b + c * (1 << f_out), 11, 3)
-    l1, l2 = s.new_mask(tf.constant([n], tf.int64), 11)
-    result = Shared(m, l1, l2, x.dealer, f_out)
-    return result.map(lambda v: tf.reshape(v, shape))
+    l1, l2 = s.new_mask(shape, 11)
+    return Shared(m, l1, l2, h.dealer, f_out)
 
 
 def _difference(s: Any, a: Any, b: Any) -> Any:
@@ -175,38 +200,8 @@ def _difference(s: Any, a: Any, b: Any) -> Any:
 
 def _widened(x: Shared) -> Shared:
     """The same value with INNER_BITS fractional bits.  Local."""
-    import tensorflow as tf
-
-    more = tf.constant(INNER_BITS - x.fractional_bits, tf.int64)
-    return replace(x.map(lambda a: tf.bitwise.left_shift(a, more)), fractional_bits=INNER_BITS)
-
-
-def sigmoid_cost(
-    n: int, f: int = 16, bits: int = compare.LAYER_BITS, openings: int | None = None
-) -> Cost:
-    """Cost of `sigmoid` for n elements; `tanh_cost` is that of the other scale."""
-    return _logistic_cost(n, f, f, bits, openings)
-
-
-def tanh_cost(
-    n: int, f: int = 16, bits: int = compare.LAYER_BITS, openings: int | None = None
-) -> Cost:
-    """Cost of `tanh` for n elements."""
-    return _logistic_cost(n, f - 1, f + 1, bits, openings)
-
-
-def _logistic_cost(n: int, f: int, f_out: int, bits: int, openings: int | None) -> Cost:
-    plan, _ = _tail(f_out)
-    injected = convert.inject_cost(n, ring_bits=plan.out_bits)
-    width = compare.moved(bits, _edge(f))
-    return (
-        compare.msb_cost(3 * n, width, _openings(n, width, openings))
-        .then(convert.open_bits_cost(3 * n))
-        .then(Cost(256 * n, 64 * n, 64 * n, 1, 2))
-        .then(exponential.exp_cost(n, fractional_bits=INNER_BITS, softmax=True))
-        .then(polynomial.evaluate_cost(n, plan))
-        .then(Cost(2 * injected.dealer + 64 * n, 64 * n, 64 * n, 1, 2))
-    )
+    more = INNER_BITS - x.fractional_bits
+    return replace(x.map(lambda a: local.left_shift(a, more)), fractional_bits=INNER_BITS)
 
 
 # ---- softmax
@@ -237,13 +232,10 @@ def softmax(
     Stable for all logits |x| < 2^(bits-1) ring units: the largest is subtracted first, and what is
     then so low that its share of the sum is below an ulp counts as 0.
 
-    Rounds: 12 for up to 10 classes compared all at once with openings 1; `softmax_cost`.
-    Bits sent: `softmax_cost`.
+    Rounds: 12 for up to 10 classes compared all at once with openings 1.
     Raises:
         UsageError: a wrong axis, no or more than 65536 classes.
     """
-    import tensorflow as tf
-
     f = _check("softmax", x)
     shape = x.shape.as_list()
     if not shape or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
@@ -257,9 +249,9 @@ def softmax(
     order = [axis, *(i for i in range(len(shape)) if i != axis)]
     back = [order.index(i) for i in range(len(shape))]
     moved = [shape[i] for i in order]
-    columns = x.map(lambda a: tf.reshape(tf.transpose(a, order), [classes, -1]))
+    columns = x.map(lambda a: local.reshape(local.transpose(a, order), [classes, -1]))
     y = _softmax(party, columns, f, classes, math.prod(moved[1:]), bits, openings, profile)
-    return y.map(lambda a: tf.transpose(tf.reshape(a, moved), back))
+    return y.map(lambda a: local.transpose(local.reshape(a, moved), back))
 
 
 def _softmax(
@@ -272,11 +264,8 @@ def _softmax(
     openings: int | None,
     profile: str,
 ) -> Shared:
-    import tensorflow as tf
-
     if classes == 1 or rows == 0:
-        one = tf.constant(1 << f, tf.int64)
-        return arithmetic.add_public(x.map(lambda a: 0 * a), one)
+        return arithmetic.add_public(x.map(lambda a: 0 * a), np.int64(1 << f))
     width = compare.moved(bits + 1, _cutoff(f))
     count = _openings(rows * classes, width, openings)
     if extremes.choose("auto", rows, classes, profile, bits + 1) == "all-pairs":
@@ -285,17 +274,17 @@ def _softmax(
     else:
         largest = extremes.reduce_max(party, x, 0, bits=bits + 1, method="tree", openings=count)
     d = arithmetic.sub(x, largest.map(lambda a: a[None]))
-    raised = arithmetic.add_public(d, tf.constant(_cutoff(f), tf.int64))
+    raised = arithmetic.add_public(d, np.int64(_cutoff(f)))
     low = convert.open_bits(party, compare.msb(party, raised, width, count))
     e = exponential.exp(party, _widened(d), softmax=True)
     e = convert.inject(party, low, e, negated=True)
-    total = e.map(lambda a: tf.reduce_sum(a, axis=0))
+    total = e.map(lambda a: local.reduce_sum(a, axis=0))
     p = _denominator(classes)
     c, u = normalize.normalize(party, total, p.scheme, p.mantissa.center, p.factor.table)
     g = polynomial.evaluate(party, "softmax_mantissa", p.mantissa.plan, [c], p.mantissa.fractional)
 
     def spread(a: Shared) -> Shared:
-        return a.map(lambda v: tf.tile(v[None], [classes, 1]))
+        return a.map(lambda v: local.tile(v[None], [classes, 1]))
 
     factors = [(spread(g), p.mantissa.bits), (spread(u), p.factor.table.bits + 1)]
     y = product.product(party, [*factors, (e, INNER_BITS + 3)], _drop(p, f))
@@ -304,37 +293,3 @@ def _softmax(
 
 def _drop(p: power.Power, f: int) -> int:
     return p.drop + 2 * INNER_BITS - f
-
-
-def softmax_cost(
-    rows: int,
-    classes: int,
-    bits: int = compare.LAYER_BITS,
-    openings: int | None = None,
-    profile: str = "local",
-    f: int = 16,
-) -> Cost:
-    """Cost of `softmax` for rows of classes."""
-    if classes == 1 or rows == 0:
-        return Cost(0, 0, 0, 0, 0)
-    n = rows * classes
-    width = compare.moved(bits + 1, _cutoff(f))
-    count = _openings(n, width, openings)
-    if extremes.choose("auto", rows, classes, profile, bits + 1) == "all-pairs":
-        largest = extremes.one_hot_cost(rows, classes, bits + 1, count).then(
-            Cost(128 * n, 64 * rows, 64 * rows, 1, 2)
-        )
-    else:
-        largest = extremes.reduce_max_cost(rows, classes, bits + 1, "tree", openings=count)
-    p = _denominator(classes)
-    clamp = compare.msb_cost(n, width, count).then(convert.open_bits_cost(n))
-    e = exponential.exp_cost(n, fractional_bits=INNER_BITS, softmax=True)
-    both = Cost(clamp.dealer + e.dealer, clamp.e1 + e.e1, clamp.e2 + e.e2, clamp.rounds, clamp.cold)
-    factors = (p.mantissa.bits, p.factor.table.bits + 1, INNER_BITS + 3)
-    return (
-        largest.then(both)
-        .then(convert.inject_cost(n))
-        .then(normalize.normalize_cost(rows, p.scheme, p.factor.table))
-        .then(polynomial.evaluate_cost(rows, p.mantissa.plan))
-        .then(product.product_cost(n, factors, _drop(p, f)))
-    )

@@ -22,9 +22,10 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import approximation, normalize, polynomial
 from tfe_bench.protocols.functions.normalize_plan import Cut, Segment, Stage
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import rotation
-from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.ring import masked, rotation
+from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.counting import Counting, Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -112,8 +113,18 @@ def _selected(
 ) -> tuple[Shared, Shared]:
     """(the piece of x's segment / 2^drop, its factor times u), opened in small rings.
 
-    Rounds: 1 (cold 2).  Bits sent: `_selected_cost`.
+    Rounds: 1 (cold 2).  Bits sent: D `_field_widths` per cut and element, E1, E2 the two rings'.
     """
+    width = stage.width - drop
+    if isinstance(party, Counting):
+        n = x.shape.num_elements()
+        dealt = sum(len(stage.cuts) * packed(n, w) for w in _field_widths(stage, u is not None))
+        opened = packed(n, width) + packed(n, _FACTOR_WIDTH)
+        m = party.sent(Cost(dealt, opened, opened, rounds=1, cold=2), x.shape, x, u, bits)
+        return (
+            Shared(m, None, None, x.dealer, 0, 1, width),
+            Shared(m, None, None, x.dealer, 0, 1, _FACTOR_WIDTH),
+        )
     import tensorflow as tf
 
     s = party.site("adaptive_select", stage, tuple(factors), drop, u is None, dealer=x.dealer)
@@ -159,11 +170,10 @@ def _selected(
             drop=drop,
             **attributes,
         )
-    width = stage.width - drop
     m_y = m_f = None
     if not s.is_dealer:
-        m_y = polynomial.truncation_open(s, y, 3, 1, width)
-        m_f = polynomial.truncation_open(s, f, 4, 2, _FACTOR_WIDTH)
+        m_y = masked.exchange(s, y, 3, 1, width)
+        m_f = masked.exchange(s, f, 4, 2, _FACTOR_WIDTH)
     y1, y2 = s.new_mask(shape, 3)
     f1, f2 = s.new_mask(shape, 4)
     return (
@@ -175,12 +185,6 @@ def _selected(
 def _field_widths(stage: Stage, multiply: bool) -> list[int]:
     widths = [max(stage.width, _FACTOR_WIDTH), stage.width]
     return [*widths, _FACTOR_WIDTH] if multiply else widths
-
-
-def _selected_cost(n: int, stage: Stage, multiply: bool, drop: int) -> Cost:
-    dealt = sum(len(stage.cuts) * packed(n, w) for w in _field_widths(stage, multiply))
-    sent = packed(n, stage.width - drop) + packed(n, _FACTOR_WIDTH)
-    return Cost(dealt, sent, sent, 1, 2)
 
 
 # ---- products
@@ -196,14 +200,18 @@ def lifted_product(party: Party, x: Shared, y: Shared) -> Shared:
     As an integer y = P - lam + (1 - b) t 2^k with P and the bit b public to the evaluators and
     lam = l1 + l2 - 2^k om and its top bit t known to D, who deals lam_x lam and, mod 2^(64-k), om,
     t and lam_x t.
-    Rounds: 1 (cold 2).  Bits sent: `lifted_product_cost`.
+    Rounds: 1 (cold 2).  Bits sent: D 64 + 3 (64 - k), E1, E2 64 per element each.
     Raises:
         UsageError: other rings, shapes or dealers.
     """
+    _check_product(x, y)
+    k, scale = y.ring_bits, x.fractional_bits + y.fractional_bits
+    if isinstance(party, Counting):
+        n = x.shape.num_elements()
+        cost = Cost(64 * n + 3 * packed(n, RING - k), 64 * n, 64 * n, rounds=1, cold=2)
+        return Shared(party.sent(cost, x.shape, x, y), None, None, x.dealer, scale)
     import tensorflow as tf
 
-    _check_product(x, y)
-    k = y.ring_bits
     s = party.site("lifted_product", k, x.fractional_bits, y.fractional_bits, dealer=x.dealer)
     attributes = {
         "call": s.ctx,
@@ -236,7 +244,7 @@ def lifted_product(party: Party, x: Shared, y: Shared) -> Shared:
         )
         m = s.exchange_masked(own, slot=1)
     l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), last)
-    return Shared(m, l1, l2, x.dealer, x.fractional_bits + y.fractional_bits)
+    return Shared(m, l1, l2, x.dealer, scale)
 
 
 def _check_product(x: Shared, y: Shared) -> None:
@@ -256,11 +264,6 @@ def _check_product(x: Shared, y: Shared) -> None:
         )
 
 
-def lifted_product_cost(n: int, ring_bits: int) -> Cost:
-    """Cost of `lifted_product` for n elements and a factor of Z_2^ring_bits."""
-    return Cost(64 * n + 3 * packed(n, RING - ring_bits), 64 * n, 64 * n, 1, 2)
-
-
 # ---- the whole
 
 
@@ -278,12 +281,10 @@ def direction(party: Party, m: Shared, v: Shared, *, profile: str = "local") -> 
             line is what is waited for.
 
     Off by 2^-6 of the result at most, 2^-7 in the root of the mean of squares, 2^-9 in the mean.
-    Rounds: 9 (cold 10).  Bits sent: `direction_cost`.
+    Rounds: 9 (cold 10).
     Raises:
         UsageError: m and v of other rings, scales, shapes or dealers; an unknown profile.
     """
-    import tensorflow as tf
-
     for given in (m, v):
         if not isinstance(given, Shared):
             raise UsageError(f"direction wants private tensors. Received: {type(given).__name__}.")
@@ -299,12 +300,12 @@ def direction(party: Party, m: Shared, v: Shared, *, profile: str = "local") -> 
             f"direction wants v with {VARIANCE_BITS} fractional bits, and m with 32 at most. "
             f"Received: {m!r} and {v!r}."
         )
-    flat = [a.map(lambda t: tf.reshape(t, [-1])) for a in (m, v)]
+    flat = [a.map(lambda t: local.reshape(t, [-1])) for a in (m, v)]
     if _rotated(int(flat[0].shape[0]), profile):
         y = rotation.by_thirds(party, lambda m, v: [_direction(party, m, v)], flat)[0]
     else:
         y = _direction(party, *flat)
-    return y.map(lambda a: tf.reshape(a, shape))
+    return y.map(lambda a: local.reshape(a, shape))
 
 
 def _direction(party: Party, m: Shared, v: Shared) -> Shared:
@@ -326,29 +327,7 @@ def _rotated(n: int, profile: str) -> bool:
     if profile not in extremes.ROUND_BITS:
         known = ", ".join(extremes.ROUND_BITS)
         raise UsageError(f"Unknown network profile. Received: {profile!r}. Known: {known}.")
-    return (
-        profile == "wan"
-        and n >= 3
-        and rotation.worthwhile(_direction_cost(n), extremes.ROUND_BITS[profile])
-    )
-
-
-def direction_cost(n: int, profile: str = "local") -> Cost:
-    """Cost of `direction` for n elements."""
-    if _rotated(n, profile):
-        return rotation.by_thirds_cost(_direction_cost, n)
-    return _direction_cost(n)
-
-
-def _direction_cost(n: int) -> Cost:
-    coarse, fine = _scheme().stages
-    plan, _ = _root()
-    g, scaled = polynomial.evaluate_cost(n, plan), lifted_product_cost(n, _FACTOR_WIDTH)
-    return (
-        coarse.cost(n)
-        .then(_selected_cost(n, coarse, False, 0))
-        .then(fine.cost(n))
-        .then(_selected_cost(n, fine, True, _NORMAL - _UNITS))
-        .then(Cost(g.dealer + scaled.dealer, g.e1 + scaled.e1, g.e2 + scaled.e2, 1, 2))
-        .then(lifted_product_cost(n, _ROOT_WIDTH))
-    )
+    if profile != "wan" or n < 3:
+        return False
+    cost = cost_of(_direction, Private((n,)), Private((n,), VARIANCE_BITS))
+    return rotation.worthwhile(cost, extremes.ROUND_BITS[profile])

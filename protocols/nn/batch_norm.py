@@ -15,15 +15,17 @@ Source: Ioffe and Szegedy, ICML 2015; Keras' formulas (biased variance).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import product, roots
-from tfe_bench.protocols.ring import arithmetic, truncation
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.ring import arithmetic, shapes, truncation
+from tfe_bench.protocols.ring.products import Product, opened
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -34,7 +36,7 @@ GAMMA_BITS = 7  # |gamma| < 2^7
 _ROOT = 20  # of the public factor that undoes the count's part in the root
 _COUNT = 12  # bits of 1/M
 _SUM = 60  # bits of T and of sums of gradients
-_RUNNING = 20
+RUNNING_BITS = 20  # of the public momentum
 LEAST_RECIPROCAL = 7  # significant bits of the 1/M that makes the mean
 
 
@@ -133,43 +135,30 @@ class Normalised:
 
 def _per_channel(a: list[Any], b: list[Any]) -> Any:
     """Sums of paired elementwise products over all axes but the last."""
-    import tensorflow as tf
-
     total = None
     for p, q in zip(a, b, strict=True):
-        part = tf.reduce_sum(p * q, axis=list(range(len(p.shape) - 1)))
+        part = local.reduce_sum(p * q, axis=list(range(len(p.shape) - 1)))
         total = part if total is None else total + part
     return total
 
 
 def _sums(x: Shared) -> Shared:
-    import tensorflow as tf
-
-    return x.map(lambda a: tf.reduce_sum(a, axis=list(range(len(a.shape) - 1))))
+    return x.map(lambda a: local.reduce_sum(a, axis=list(range(len(a.shape) - 1))))
 
 
 def _correlation(party: Party, name: str, x: Shared, y: Shared) -> Shared:
     """sum x y per channel; 1 round."""
-    return arithmetic.product(
-        party, name, x, y, _per_channel, lambda a, b: [a.shape[-1]], len(x.shape)
-    )
+    return opened(party, name, [Product(x, y, _per_channel)], len(x.shape))
 
 
 def _stacked(a: Shared, b: Shared) -> Shared:
     """[a, b], at a's scale."""
-    import tensorflow as tf
-
-    m, l1, l2 = (
-        None if p is None else tf.stack([p, q]) for p, q in ((a.m, b.m), (a.l1, b.l1), (a.l2, b.l2))
-    )
-    return replace(a, m=m, l1=l1, l2=l2)
+    return shapes.stack([a, replace(b, fractional_bits=a.fractional_bits)])
 
 
 def _times(x: Shared, factor: int, bits: int) -> Shared:
     """x times a public factor that has `bits` fractional bits.  Local."""
-    import tensorflow as tf
-
-    return arithmetic.mul_public(x, tf.constant(factor, tf.int64), bits)
+    return arithmetic.mul_public(x, np.int64(factor), bits)
 
 
 def _checked(name: str, x: Any) -> int:
@@ -195,12 +184,10 @@ def normalise(
     Domain: sum over a channel of (x - mean)^2 below 2^(62 - 2f), variance below 2^19.
     Error of A: 2^-13 of it and 1 ulp where the variance is far above 2^-24 / epsilon.
     Rounds: 1 (mean) + 1 (squares) + 1 (truncation) + 9 (root) + 1 (A; the slope 1 more, which
-        nothing but the backward pass waits for).  Bits: `normalise_cost`.
+        nothing but the backward pass waits for).
     Raises:
         UsageError: shapes, scales or rings that do not fit.
     """
-    import tensorflow as tf
-
     count = _checked("normalise", x)
     n = numbers(count, x.fractional_bits, epsilon, bits)
     _like_channels("gamma", gamma, x)
@@ -212,7 +199,7 @@ def normalise(
     held = truncation.truncate(party, squares, drop)
     # its ring elements are those of var M / 2^shift with FACTOR fractional bits
     variance = replace(held, fractional_bits=FACTOR)
-    offset = tf.constant(int(n.epsilon * n.lift / (1 << (40 - FACTOR)) + Fraction(1, 2)), tf.int64)
+    offset = int(n.epsilon * n.lift / (1 << (40 - FACTOR)) + Fraction(1, 2))
     raised = variance if variance.m is None else replace(variance, m=variance.m + offset)
     root = _times(roots.rsqrt(party, raised, VARIANCE_BITS, _precision()), n.root, _ROOT)
     rstd = truncation.truncate(party, root, _ROOT)
@@ -249,33 +236,13 @@ def _like_channels(what: str, value: Any, x: Shared) -> None:
         )
 
 
-def normalise_cost(elements: int, channels: int, n: Numbers) -> Cost:
-    """Cost of `normalise` for `elements` in all."""
-    most = FACTOR + n.most + 2
-    wide = FACTOR + _ROOT + n.most + 2
-    total = truncation.truncate_cost(channels, n.mean_bits)
-    total = total.then(arithmetic.mul_cost(channels))
-    total = total.then(truncation.truncate_cost(channels, _drop(n)))
-    total = total.then(roots.rsqrt_cost(channels, FACTOR, VARIANCE_BITS, _precision()))
-    beside = truncation.truncate_cost(channels, _ROOT)  # as long as the factor
-    total = total.then(product.product_cost(channels, [_gamma_bits(), wide], FACTOR + _ROOT))
-    total = replace(
-        total,
-        dealer=total.dealer + beside.dealer,
-        e1=total.e1 + beside.e1,
-        e2=total.e2 + beside.e2,
-    )
-    bits = [most + GAMMA_BITS, most, most]
-    return total.then(product.product_cost(channels, bits, 3 * FACTOR - n.slope))
-
-
 def apply(party: Party, normalised: Normalised, beta: Shared) -> Shared:
     """y = A (x - mean) + beta at x's scale.
 
-    The sum before its truncation is that of linear.Product(centred, factor, linear.elementwise)
+    The sum before its truncation is that of Product(centred, factor, elementwise)
     with `addend(normalised, beta)`: with linear.truncated_sum it goes into a ReLU in one round.
 
-    Error: below 1 ulp besides that of A.  Rounds: 2.  Bits: `apply_cost`.
+    Error: below 1 ulp besides that of A.  Rounds: 2.
     """
     y = arithmetic.mul(party, normalised.centred, normalised.factor)
     y = arithmetic.add(y, addend(normalised, beta))
@@ -284,17 +251,9 @@ def apply(party: Party, normalised: Normalised, beta: Shared) -> Shared:
 
 def addend(normalised: Normalised, beta: Shared) -> Shared:
     """beta at the scale of A (x - mean).  Local."""
-    import tensorflow as tf
-
     _like_channels("beta", beta, normalised.centred)
     f = normalised.centred.fractional_bits
-    shift = tf.constant(f, tf.int64)
-    return replace(beta.map(lambda a: tf.bitwise.left_shift(a, shift)), fractional_bits=FACTOR + f)
-
-
-def apply_cost(elements: int) -> Cost:
-    """Cost of `apply`."""
-    return arithmetic.mul_cost(elements).then(truncation.truncate_cost(elements, FACTOR))
+    return replace(beta.map(lambda a: local.left_shift(a, f)), fractional_bits=FACTOR + f)
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,12 +279,10 @@ def backward(party: Party, normalised: Normalised, dy: Shared) -> Gradients:
 
     Domain: |T|, |sum dy| < 2^59 ring units; |dx| < 2^(62 - h - 24).
     Error: of dx, 2^-11 of B (x - mean) and K, and a few ulp of A times dy.
-    Rounds: 3 (cold 4).  Bits: `backward_cost`.
+    Rounds: 3 (cold 4).
     Raises:
         UsageError: dy does not fit x.
     """
-    import tensorflow as tf
-
     n, x = normalised.numbers, normalised.centred
     fits = isinstance(dy, Shared) and dy.limbs == 1 and dy.ring_bits == 64
     if not fits or not dy.shape.is_compatible_with(x.shape) or dy.dealer != x.dealer:
@@ -356,15 +313,8 @@ def backward(party: Party, normalised: Normalised, dy: Shared) -> Gradients:
             total = part if total is None else total + part
         return total
 
-    shape: Callable[[Any, Any], Any] = lambda a, b: tf.shape(a, out_type=tf.int64)[1:]  # noqa: E731
-    both = arithmetic.product(
-        party,
-        "batch_norm_gradient",
-        _stacked(dy, x),
-        _stacked(normalised.factor, arithmetic.neg(slope)),
-        two,
-        shape,
-    )
+    terms, factors = _stacked(dy, x), _stacked(normalised.factor, arithmetic.neg(slope))
+    both = opened(party, "batch_norm_gradient", [Product(terms, factors, two)])
     both = replace(both, fractional_bits=dy.fractional_bits + FACTOR)
     return Gradients(arithmetic.sub(both, offset), gamma, beta)
 
@@ -382,21 +332,6 @@ def _scales(n: Numbers, h: int) -> _Scales:
     return _Scales(count, drop, FACTOR + n.most + 2 + GAMMA_BITS + _COUNT + 1)
 
 
-def backward_cost(elements: int, channels: int, n: Numbers, h: int = 20) -> Cost:
-    """Cost of `backward` for gradients with h fractional bits."""
-    s = _scales(n, h)
-    offset = product.product_cost(channels, [_SUM, s.factor_bits], s.count)
-    slope = product.product_cost(channels, [_SUM, _SUM], s.drop)
-    gamma = product.product_cost(channels, [_SUM, FACTOR + n.most + 2], FACTOR)
-    total = arithmetic.mul_cost(channels).then(slope).then(arithmetic.mul_cost(elements))
-    return replace(
-        total,
-        dealer=total.dealer + offset.dealer + gamma.dealer,
-        e1=total.e1 + offset.e1 + gamma.e1,
-        e2=total.e2 + offset.e2 + gamma.e2,
-    )
-
-
 def running(
     party: Party, normalised: Normalised, mean: Shared, variance: Shared, momentum: float = 0.99
 ) -> tuple[Shared, Shared]:
@@ -407,7 +342,7 @@ def running(
         momentum: public; held with 20 fractional bits.
 
     Error: below 1 ulp of 2^-24 and, of what is added, 2^-20 / (1 - momentum) and that of the mean.
-    Rounds: 1.  Bits: `running_cost`.
+    Rounds: 1.
     Raises:
         UsageError: other shapes or scales, or a momentum outside 0 .. 1.
     """
@@ -417,8 +352,8 @@ def running(
         raise UsageError(f"running wants a momentum from 0 to 1. Received: {momentum!r}.")
     _like_channels("a running mean", mean, normalised.centred)
     _like_channels("a running variance", variance, normalised.centred)
-    kept = round(momentum * 2**_RUNNING)
-    rest = (1 << _RUNNING) - kept
+    kept = round(momentum * 2**RUNNING_BITS)
+    rest = (1 << RUNNING_BITS) - kept
     finer = FACTOR - n.fraction
     of_variance = int(rest / n.lift + Fraction(1, 2))
     parts = [
@@ -427,15 +362,10 @@ def running(
     ]
     new = [
         arithmetic.add(
-            _times(old, kept, _RUNNING),
-            replace(_times(batch, factor, 0), fractional_bits=FACTOR + _RUNNING),
+            _times(old, kept, RUNNING_BITS),
+            replace(_times(batch, factor, 0), fractional_bits=FACTOR + RUNNING_BITS),
         )
         for old, batch, factor in parts
     ]
-    both = truncation.truncate(party, _stacked(*new), _RUNNING)
+    both = truncation.truncate(party, _stacked(*new), RUNNING_BITS)
     return both.map(lambda a: a[0]), both.map(lambda a: a[1])
-
-
-def running_cost(channels: int) -> Cost:
-    """Cost of `running`."""
-    return truncation.truncate_cost(2 * channels, _RUNNING)

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import (
     approximation,
@@ -29,9 +31,19 @@ from tfe_bench.protocols.functions import (
 )
 from tfe_bench.protocols.nn import activations, relu
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import arithmetic, backward, compare, convert, logic, truncation
-from tfe_bench.protocols.session import ops
-from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.ring import (
+    arithmetic,
+    backward,
+    compare,
+    convert,
+    logic,
+    shapes,
+    truncation,
+)
+from tfe_bench.protocols.ring.products import Product, opened
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -132,17 +144,14 @@ def _groups(operands: int) -> list[int]:
 
 def _all(party: Party, ones: Any, count: int, n: int, dealer: int) -> MaskedBits:
     """AND over the first axis of 0s and 1s [count, n] (opened, or beta at D), opened again."""
-    import tensorflow as tf
-
-    packed_rows = ops.module().tfe_bench_pack_bits(bits=ones)
-    size = tf.constant(n, tf.int64)
+    packed_rows = logic.packed(ones)
     groups = _groups(count)
     if len(groups) == 1:
-        return convert.open_bits(party, logic.all_of_rows(party, packed_rows, count, size, dealer))
+        return convert.open_bits(party, logic.all_of_rows(party, packed_rows, count, n, dealer))
     parts, start = [], 0
     for group in groups:
         rows = packed_rows[start : start + group]
-        found = logic.all_of_rows(party, rows, group, size, dealer)
+        found = logic.all_of_rows(party, rows, group, n, dealer)
         parts.append(convert.open_bits(party, found))
         start += group
     return convert.open_bits(party, logic.all_of(party, parts))
@@ -153,63 +162,31 @@ def _chosen(party: Party, x: Shared, bits: int) -> tuple[MaskedBits, MaskedBits]
 
     Rounds: 3 (4 for more than 10 classes).
     """
-    import tensorflow as tf
-
     classes, rows = (int(n) for n in x.shape.as_list())
     plan = _compared(classes)
     coarse = normalize.shifted(x, COARSE - x.fractional_bits)
-    left, right = (coarse.map(lambda a, k=k: tf.gather(a, k)) for k in (plan.left, plan.right))
+    left, right = (coarse.map(lambda a, k=k: local.gather(a, k)) for k in (plan.left, plan.right))
     d = arithmetic.sub(left, right)
     far = len(plan.left) - plan.pairs
     if d.m is not None:
-        shift = tf.constant([0] * plan.pairs + [CUTOFF << COARSE] * far, tf.int64)
+        shift = np.array([0] * plan.pairs + [CUTOFF << COARSE] * far, np.int64)
         d = replace(d, m=d.m + shift[:, None])
     found = convert.open_bits(party, compare.msb(party, d, _width(bits), openings=1))
-    held = found.beta if found.opened is None else found.opened
-    ones = ops.module().tfe_bench_unpack_bits(words=held, n=found.n)
-    ones = tf.reshape(ones, [len(plan.left), rows])
-    both = tf.stack([tf.gather(ones, plan.won), tf.gather(ones, plan.kept)], axis=1)
+    ones = local.reshape(logic.unpacked(found), [len(plan.left), rows])
+    both = local.stack([local.gather(ones, plan.won), local.gather(ones, plan.kept)], axis=1)
     if found.opened is not None:
-        flips = tf.stack([tf.constant(plan.flips, tf.int64), tf.ones_like(plan.flips, tf.int64)], 1)
-        both = tf.bitwise.bitwise_xor(both, flips[..., None])
+        flips = np.array(plan.flips, np.int64)
+        both = local.xor(both, np.stack([flips, np.ones_like(flips)], axis=1)[..., None])
     n = 2 * classes * rows
-    result = _all(party, tf.reshape(both, [classes - 1, n]), classes - 1, n, x.dealer)
-    held = result.beta if result.opened is None else result.opened
-    ones = ops.module().tfe_bench_unpack_bits(words=held, n=result.n)
-    halves = ops.module().tfe_bench_pack_bits(bits=tf.reshape(ones, [2, classes * rows]))
-    size = tf.constant(classes * rows, tf.int64)
-
-    def half(i: int) -> MaskedBits:
-        return replace(
-            result,
-            opened=None if result.opened is None else halves[i],
-            beta=None if result.beta is None else halves[i],
-            n=size,
-        )
-
-    return half(0), half(1)
+    result = _all(party, local.reshape(both, [classes - 1, n]), classes - 1, n, x.dealer)
+    size = classes * rows
+    halves = logic.packed(local.reshape(logic.unpacked(result), [2, size]))
+    return logic.held_as(result, halves[0], size), logic.held_as(result, halves[1], size)
 
 
 def _width(bits: int) -> int:
     """Bits of the comparisons of differences at COARSE fractional bits."""
     return bits + 1 - (16 - COARSE)
-
-
-def _chosen_cost(rows: int, classes: int, bits: int) -> Cost:
-    plan = _compared(classes)
-    n = len(plan.left) * rows
-    m = 2 * classes * rows
-    total = compare.msb_cost(n, _width(bits), 1).then(convert.open_bits_cost(n))
-    groups = _groups(classes - 1)
-    if len(groups) > 1:
-        each = [logic.all_of_cost(m, g).then(convert.open_bits_cost(m)) for g in groups]
-        total = total.then(
-            Cost(
-                sum(c.dealer for c in each), sum(c.e1 for c in each), sum(c.e2 for c in each), 1, 2
-            )
-        )
-        groups = [len(groups)]
-    return total.then(logic.all_of_cost(m, groups[0])).then(convert.open_bits_cost(m))
 
 
 # ---- exponents
@@ -218,10 +195,9 @@ def _chosen_cost(rows: int, classes: int, bits: int) -> Cost:
 def _below_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
     """x - sum_j hot_j x_j for x [classes, rows], with INNER fractional bits.
 
-    Rounds: 1 (cold 2).  Bits sent: `_below_largest_cost`.
+    Rounds: 1 (cold 2).  Bits sent: those of extremes.pick; where bits are dropped D those of two
+        truncated injections, E1, E2 64 per element each.
     """
-    import tensorflow as tf
-
     classes, rows = (int(n) for n in x.shape.as_list())
     drop = x.fractional_bits - INNER
     if drop <= 0:
@@ -229,18 +205,16 @@ def _below_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
         largest = extremes.pick(party, hot, wide)
         return arithmetic.sub(wide, largest.map(lambda a: a[None]))
     n = classes * rows
+    if isinstance(party, Counting):
+        dealt = convert.inject_cost(2 * n, ring_bits=64 - drop).dealer
+        cost = Cost(dealt, 64 * n, 64 * n, rounds=1, cold=2)
+        return Shared(party.sent(cost, x.shape, hot, x), None, None, x.dealer, INNER)
+    import tensorflow as tf
+
     # The values themselves lose their bits in the same way: times bits that are all 1.
-    ones = ops.module().tfe_bench_unpack_bits(
-        words=hot.beta if hot.opened is None else hot.opened, n=hot.n
-    )
     constant = tf.zeros([n], tf.int64) if hot.opened is None else tf.ones([n], tf.int64)
-    joined = ops.module().tfe_bench_pack_bits(bits=tf.concat([ones, constant], 0)[None])[0]
-    both = replace(
-        hot,
-        opened=None if hot.opened is None else joined,
-        beta=None if hot.beta is None else joined,
-        n=tf.constant(2 * n, tf.int64),
-    )
+    joined = logic.packed(tf.concat([logic.unpacked(hot), constant], 0)[None])[0]
+    both = logic.held_as(hot, joined, 2 * n)
     s = party.site("below_largest", drop, dealer=x.dealer)
     twice = x.map(lambda a: tf.stack([a, a]))
     y = backward.inject_truncated_shares(s, both, twice, drop, 0, 0)
@@ -249,13 +223,6 @@ def _below_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
         m = s.open_mask(y[1] - tf.reduce_sum(y[0], axis=0), backward.MASKS, 1)
     l1, l2 = s.new_mask(tf.constant([classes, rows], tf.int64), backward.MASKS)
     return Shared(m, l1, l2, x.dealer, INNER)
-
-
-def _below_largest_cost(rows: int, classes: int, f: int) -> Cost:
-    n, drop = rows * classes, f - INNER
-    if drop <= 0:
-        return Cost(128 * n, 64 * rows, 64 * rows, 1, 2)
-    return Cost(128 * 2 * n + 3 * packed(2 * n, drop), 64 * n, 64 * n, 1, 2)
 
 
 # ---- division by the sum
@@ -286,18 +253,12 @@ def _series() -> polynomial.Plan:
 
 def _normalized(party: Party, e: Shared, total: Shared) -> Shared:
     """e_i / S.  Rounds: 3 (cold 4)."""
-    import tensorflow as tf
-
     classes = int(e.shape[0])
     plan, center = _inverse(classes)
     coarse = normalize.shifted(total, _SUM - INNER)
     centered = replace(coarse, m=None if coarse.m is None else coarse.m - center)
     y0 = polynomial.evaluate(party, "softmax_inverse", plan, [centered], _INVERSE)
-    joined = [
-        None if a is None else tf.concat([a, b[None]], axis=0)
-        for a, b in ((e.m, total.m), (e.l1, total.l1), (e.l2, total.l2))
-    ]
-    factors = replace(e, m=joined[0], l1=joined[1], l2=joined[2])
+    factors = shapes.concat([e, total.map(lambda a: a[None])], 0)
     drop = INNER + _INVERSE - _PRODUCT
     z = relu.truncated_product(
         party,
@@ -311,22 +272,12 @@ def _normalized(party: Party, e: Shared, total: Shared) -> Shared:
     eps = normalize.shifted(z.map(lambda a: -a[classes:]), _EPS - _PRODUCT)
     if eps.m is not None:
         eps = replace(eps, m=eps.m + (1 << _EPS))
-    eps = eps.map(lambda a: tf.tile(a, [classes, 1]))
+    eps = eps.map(lambda a: local.tile(a, [classes, 1]))
     return polynomial.evaluate(party, "softmax_series", _series(), [q, eps], RESULT_BITS)
 
 
 def _times(a: Any, b: Any) -> Any:
     return a * b
-
-
-def _normalized_cost(rows: int, classes: int) -> Cost:
-    plan, _ = _inverse(classes)
-    drop = INNER + _INVERSE - _PRODUCT
-    return (
-        polynomial.evaluate_cost(rows, plan)
-        .then(relu.truncated_product_cost(rows * (classes + 1), drop, _FACTOR_BITS + 1))
-        .then(polynomial.evaluate_cost(rows * classes, _series()))
-    )
 
 
 # ---- the whole
@@ -346,7 +297,6 @@ def softmax_for_gradient(
     Off by less than 2^-14 for up to MOST_PAIRED classes; a class more than 32 below another is 0.
     For more classes it is activations.softmax after a truncation: more rounds.
     Rounds: 8 for up to 10 classes, 9 for up to 16 (cold one more).
-    Bits sent: `softmax_for_gradient_cost`.
     Raises:
         UsageError: another ring, scale or shape, fewer than 2 classes.
     """
@@ -360,48 +310,23 @@ def _parts(
     party: Party, logits: Shared, bits: int, rows: int, classes: int
 ) -> tuple[Shared, Shared, Shared]:
     """(p as the logits' shape, x - largest [classes, rows], S [rows])."""
-    import tensorflow as tf
-
     shape = logits.shape.as_list()
-    x = logits.map(lambda a: tf.transpose(tf.reshape(a, [rows, classes])))
+    x = logits.map(lambda a: local.transpose(local.reshape(a, [rows, classes])))
     hot, keep = _chosen(party, x, bits)
     d = _below_largest(party, x, hot)
     e = exp_select.select_exp(party, keep, d)
-    total = e.map(lambda a: tf.reduce_sum(a, axis=0))
+    total = e.map(lambda a: local.reduce_sum(a, axis=0))
     p = _normalized(party, e, total)
-    return p.map(lambda a: tf.reshape(tf.transpose(a), shape)), d, total
+    return p.map(lambda a: local.reshape(local.transpose(a), shape)), d, total
 
 
 def _plain(party: Party, logits: Shared, bits: int, profile: str) -> Shared:
-    import tensorflow as tf
-
     x = logits
     if x.fractional_bits > _PLAIN:
         x = truncation.truncate(party, x, x.fractional_bits - _PLAIN)
     p = activations.softmax(party, x, -1, bits=bits, profile=profile)
-    more = tf.constant(RESULT_BITS - _PLAIN, tf.int64)
-    return replace(p.map(lambda a: tf.bitwise.left_shift(a, more)), fractional_bits=RESULT_BITS)
-
-
-def softmax_for_gradient_cost(
-    rows: int,
-    classes: int,
-    f: int,
-    bits: int = compare.LAYER_BITS,
-    profile: str = "local",
-) -> Cost:
-    """Cost of `softmax_for_gradient` for rows of classes with f fractional bits."""
-    if classes > MOST_PAIRED or rows == 0:
-        cost = activations.softmax_cost(rows, classes, bits, profile=profile, f=_PLAIN)
-        if f > _PLAIN:
-            cost = truncation.truncate_cost(rows * classes, f - _PLAIN).then(cost)
-        return cost
-    return (
-        _chosen_cost(rows, classes, bits)
-        .then(_below_largest_cost(rows, classes, f))
-        .then(exp_select.select_exp_cost(rows * classes))
-        .then(_normalized_cost(rows, classes))
-    )
+    more = RESULT_BITS - _PLAIN
+    return replace(p.map(lambda a: local.left_shift(a, more)), fractional_bits=RESULT_BITS)
 
 
 def softmax_and_loss(
@@ -422,12 +347,10 @@ def softmax_and_loss(
 
     Returns p as above, and the loss, a scalar with INNER fractional bits over Z_2^64, off by less
     than 2^-17 per row, however far below the largest the label's class is.
-    Rounds: 13 for up to 10 classes (cold one more).  Bits sent: `softmax_and_loss_cost`.
+    Rounds: 13 for up to 10 classes (cold one more).
     Raises:
         UsageError: labels of another shape, ring or dealer, or more classes.
     """
-    import tensorflow as tf
-
     rows, classes = _check("softmax_and_loss", logits, bits)
     if classes > MOST_PAIRED or rows == 0:
         raise UsageError(
@@ -441,38 +364,19 @@ def softmax_and_loss(
             f"bits beside bits={bits}. Received: {labels!r} for {logits!r}."
         )
     p, d, total = _parts(party, logits, bits, rows, classes)
-    y = labels.map(lambda a: tf.transpose(tf.reshape(a, [rows, classes])))
+    y = labels.map(lambda a: local.transpose(local.reshape(a, [rows, classes])))
 
     def along(a: list[Any], b: list[Any]) -> Any:
-        return tf.reduce_sum(functools.reduce(lambda u, v: u + v, map(_times, a, b)), axis=0)
+        return local.reduce_sum(functools.reduce(lambda u, v: u + v, map(_times, a, b)), axis=0)
 
-    of_label = arithmetic.product(party, "label", y, d, along, lambda a, b: tf.shape(a)[1:])
+    of_label = opened(party, "label", [Product(y, d, along)])
     if labels.fractional_bits:
         of_label = truncation.truncate(party, of_label, labels.fractional_bits)
     log = logarithm.log(party, total, _sum_bits(classes))
     loss = arithmetic.sub(log, of_label)
-    return p, loss.map(lambda a: tf.reduce_sum(a))
+    return p, loss.map(local.reduce_sum)
 
 
 def _sum_bits(classes: int) -> int:
     """S < 2^this in ring units."""
     return INNER + (2 * classes).bit_length()
-
-
-def softmax_and_loss_cost(
-    rows: int, classes: int, f: int, label_bits: int, bits: int = compare.LAYER_BITS
-) -> Cost:
-    """Cost of `softmax_and_loss` for labels with label_bits fractional bits."""
-    gradient = softmax_for_gradient_cost(rows, classes, f, bits)
-    log = logarithm.log_cost(rows, INNER, _sum_bits(classes))
-    label = arithmetic.mul_cost(rows)
-    if label_bits:
-        label = label.then(truncation.truncate_cost(rows, label_bits))
-    rounds = gradient.rounds - 3 + log.rounds
-    return Cost(
-        gradient.dealer + log.dealer + label.dealer,
-        gradient.e1 + log.e1 + label.e1,
-        gradient.e2 + log.e2 + label.e2,
-        rounds,
-        rounds + 1,
-    )

@@ -1,65 +1,28 @@
-"""Sums of private products, opened once: what convolutions, dense layers and residuals become.
-
-z = sum_i x_i . w_i + addend, with every product at the scale of z.  The dealer deals the sum of the
-products of masks, so that a sum costs what one product costs.
-"""
+"""Sums of private products (ring/products.py) with what layers add to them, and capped ReLUs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.ring import arithmetic, small_ring
+from tfe_bench.protocols.ring.products import Product, opened, truncated
 from tfe_bench.protocols.ring.range_check import Watch
-from tfe_bench.protocols.ring.truncation import (
-    arithmetic_shift,
-    bytes_of,
-    low_bits,
-    open_mask_short,
-    pack,
-    unpack,
-)
-from tfe_bench.protocols.session.cost import Cost, packed
-from tfe_bench.protocols.session.party import K1, Party, Site
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 RING = 64
 
-Two = Callable[[list[Any], list[Any]], Any]
 
-
-@dataclass(frozen=True)
-class Product:
-    """x . w under a bilinear map.
-
-    Attributes:
-        x, w: private, over Z_2^64.
-        two: the sum of the map over paired operands (arithmetic.product_shares).
-    """
-
-    x: Shared
-    w: Shared
-    two: Two
-
-    @property
-    def scale(self) -> int:
-        """Fractional bits of the product."""
-        return self.x.fractional_bits + self.w.fractional_bits
-
-
-def elementwise(a: list[Any], b: list[Any]) -> Any:
-    """Paired elementwise products, broadcast, and their sum."""
-    total = a[0] * b[0]
-    for p, q in zip(a[1:], b[1:], strict=True):
-        total = total + p * q
-    return total
-
-
-def _checked(products: Sequence[Product], addend: Shared | None) -> int:
-    """The scale of the sum.
+def _check(products: Sequence[Product], addend: Shared | None) -> None:
+    """Refuses a sum that is none.
 
     Raises:
         UsageError: no products, or operands of several scales, rings or dealers.
@@ -75,62 +38,20 @@ def _checked(products: Sequence[Product], addend: Shared | None) -> int:
             "A sum wants products and addend of one scale and one dealer. Received: scales "
             f"{sorted(scales)}, dealers {sorted(dealers)}."
         )
-    return scales.pop()
-
-
-def _masks(s: Site, products: Sequence[Product]) -> Any:
-    with s.in_turn():
-        total = None
-        for p in products:
-            gamma = p.two([p.x.l1 + p.x.l2], [p.w.l1 + p.w.l2])
-            total = gamma if total is None else total + gamma
-    return total
-
-
-def _crossed(s: Site, products: Sequence[Product]) -> Any:
-    """What an evaluator adds to its share of the masks' products, E1's to be negated."""
-    total = None
-    for p in products:
-        x, w = p.x, p.w
-        if s.is_e1:
-            part = p.two([x.m, x.l1], [w.l1, w.m])
-        else:
-            # (x, not w, is negated: the weights of all layers would be negated at once)
-            part = p.two([x.m, -x.l2], [w.m - w.l2, w.m])
-        total = part if total is None else total + part
-    return total
 
 
 def product_sum(party: Party, products: Sequence[Product], addend: Shared | None = None) -> Shared:
     """sum_i x_i . w_i + addend over Z_2^64 at the scale of the products.
 
-    E1: z1 = G1 - sum_i (m_x l1_w + l1_x m_w);  E2: z2 = G2 + sum_i (m_x (m_w - l2_w) - l2_x m_w),
-    where D deals G1 + G2 = sum_i lam_x lam_w.  The addend is added to the opened sum, locally.
+    The addend is added to the opened sum, locally.
 
     Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element each (arithmetic.mul_cost).
     Raises:
         UsageError: operands of several scales, rings or dealers.
     """
-    import tensorflow as tf
-
-    scale = _checked(products, addend)
-    s = party.site("product_sum", len(products), scale, dealer=products[0].x.dealer)
-    m = None
-    if s.is_dealer:
-        gamma = _masks(s, products)
-        s.deal(gamma, None, 0, 0)
-        shape = tf.shape(gamma, out_type=tf.int64)
-    else:
-        crossed = _crossed(s, products)
-        shape = tf.shape(crossed, out_type=tf.int64)
-        if s.is_e1:
-            z = s.apply_mask(-crossed, K1, 0, "add", sent=False)
-        else:
-            z = crossed + s.recv(shape, s.d, 0)
-        m = s.open_mask(z, 1, 1)
-    l1, l2 = s.new_mask(shape, 1)
-    opened = Shared(m, l1, l2, s.dealer, scale)
-    return opened if addend is None else arithmetic.add(opened, addend)
+    _check(products, addend)
+    z = opened(party, "product_sum", products, len(products))
+    return z if addend is None else arithmetic.add(z, addend)
 
 
 def truncated_sum(
@@ -142,18 +63,16 @@ def truncated_sum(
 ) -> Shared:
     """(sum_i x_i . w_i + addend) / 2^drop in Z_2^bits, stochastically rounded; never fails (T4).
 
-    As relu.truncated_product, for several products: D deals drop + bits bits of the sum of the
-    masks' products, floor(z1 / 2^drop) at E1 plus ceil(z2 / 2^drop) at E2 is a rounding.
-
     Args:
         addend: at the scale of the products, broadcast to them.
         bits: right for |sum| <= 2^(bits-1+drop) - 2^drop.
 
-    Rounds: 1 (cold 2).  Bits sent: relu.truncated_product_cost.
+    Rounds: 1 (cold 2).  Bits sent: D drop + bits, E1, E2 bits per element.
     Raises:
         UsageError: operands of several scales, rings or dealers; bits + drop over 64.
     """
-    return _truncated_sum(party, products, addend, drop, bits, drop + bits)[0]
+    _check(products, addend)
+    return truncated(party, "truncated_sum", products, addend, drop, bits)[0]
 
 
 def watched_sum(
@@ -168,54 +87,12 @@ def watched_sum(
     What Z_2^bits loses of a sum that is too large is in these shares still: D deals all 64 bits of
     the masks' products.
 
-    Rounds: 1 (cold 2).  Bits sent: `watched_sum_cost`.
+    Rounds: 1 (cold 2).  Bits sent: D 64, E1, E2 bits per element.
     Raises:
         UsageError: as `truncated_sum`.
     """
-    return _truncated_sum(party, products, addend, drop, bits, 64)
-
-
-def watched_sum_cost(n: int, bits: int) -> Cost:
-    """Cost of `watched_sum` for n result elements."""
-    return Cost(dealer=64 * n, e1=packed(n, bits), e2=packed(n, bits), rounds=1, cold=2)
-
-
-def _truncated_sum(
-    party: Party,
-    products: Sequence[Product],
-    addend: Shared | None,
-    drop: int,
-    bits: int,
-    width: int,
-) -> tuple[Shared, Any]:
-    import tensorflow as tf
-
-    scale = _checked(products, addend)
-    if not (bits >= 2 and drop > 0 and bits + drop <= 64):
-        raise UsageError(
-            "truncated_sum wants drop >= 1, bits >= 2 and no more than 64 of both together. "
-            f"Received: drop={drop}, bits={bits}."
-        )
-    s = party.site("truncated_sum", len(products), drop, bits, width, dealer=products[0].x.dealer)
-    m = u = None
-    if s.is_dealer:
-        gamma = _masks(s, products)
-        s.send(pack(s.apply_mask(gamma, K1, 0, "sub"), width), s.e2, 0, run_ahead=True)
-        shape = tf.shape(gamma, out_type=tf.int64)
-    else:
-        crossed = _crossed(s, products)
-        shape = tf.shape(crossed, out_type=tf.int64)
-        if s.is_e1:
-            z = s.apply_mask(-crossed, K1, 0, "add", sent=False)
-            z = z if addend is None else z + (addend.m - addend.l1)
-            u = arithmetic_shift(z, drop)
-        else:
-            z = crossed + unpack(s.recv(bytes_of(shape, width), s.d, 0, tf.uint8), shape, width)
-            z = z if addend is None else z - addend.l2
-            u = -arithmetic_shift(-z, drop)
-        m = open_mask_short(s, u, tensor=1, slot=1, width=bits)
-    l1, l2 = s.new_mask(shape, 1)
-    return Shared(m, l1, l2, s.dealer, scale - drop, 1, bits), u
+    _check(products, addend)
+    return truncated(party, "truncated_sum", products, addend, drop, bits, whole=True)
 
 
 # ---- activations with a largest value
@@ -228,7 +105,7 @@ def capped_relu(party: Party, x: Shared, most: int, bits: int, openings: int | N
         x: of Z_2^64 or of a small ring; |x| + most < 2^(bits-1) ring units.
         most: public, in ring units.
 
-    Rounds: those of relu.relu.  Bits sent: `capped_relu_cost`.
+    Rounds: those of relu.relu.  Bits sent: those of twice the elements.
     Raises:
         UsageError: the comparison has no room for most.
     """
@@ -244,16 +121,11 @@ def capped_relu(party: Party, x: Shared, most: int, bits: int, openings: int | N
 
 def _and_lowered(x: Shared, most: int) -> Shared:
     """[x, x - most]"""
-    import tensorflow as tf
-
-    shift = tf.constant([0, most], tf.int64)
-    two = x.map(lambda a: tf.stack([a, a]))
+    two = x.map(lambda a: local.stack([a, a]))
     if two.m is None:
         return two
-    lowered = two.m - tf.reshape(shift, [2, *([1] * len(x.shape))])
-    if x.ring_bits < 64:
-        lowered = low_bits(lowered, x.ring_bits)
-    return replace(two, m=lowered)
+    shift = np.array([0, most], np.int64).reshape([2, *([1] * len(x.shape))])
+    return replace(two, m=local.low_bits(two.m - shift, x.ring_bits))
 
 
 def watched_relu(
@@ -296,12 +168,9 @@ def watched_lift(party: Party, watch: Watch, x: Shared, u: Any, drop: int) -> Sh
     """
     y = small_ring.lift(party, x)
     lost = None
-    if u is not None:
+    if isinstance(party, Counting):
+        lost = u - y.m
+    elif u is not None:
         lost = u + y.l2 if y.l1 is None else u - (y.m - y.l1)
     watch.zero(lost, RING - drop, x.ring_bits)
     return y
-
-
-def capped_relu_cost(n: int, bits: int, openings: int | None, ring_bits: int = 64) -> Cost:
-    """Cost of `capped_relu` for n elements."""
-    return relu.relu_cost(2 * n, bits, openings, ring_bits)

@@ -7,14 +7,13 @@ and there are fewer values left to compare with 0.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import compare
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -38,7 +37,7 @@ def max_pool2d(
         ksize, strides: of both axes, or (vertical, horizontal).
         padding: "VALID" or "SAME" (cells outside of the image never win).
 
-    Rounds and bits: `max_pool2d_cost`.
+    Rounds and bits: those of extremes.reduce_max, twice for windows of 3 and more.
     Raises:
         UsageError: ranks, sizes or padding that do not fit.
     """
@@ -51,22 +50,6 @@ def max_pool2d(
     for step in plan.steps:
         x = _one_step(party, x, step, bits, profile)
     return x
-
-
-def max_pool2d_cost(
-    shape: Sequence[int],
-    ksize: Pair,
-    strides: Pair,
-    padding: str = "VALID",
-    bits: int = compare.LAYER_BITS,
-    profile: str = "local",
-) -> Cost:
-    """Cost of `max_pool2d` for images of a shape [batch, height, width, channels]."""
-    total = Cost(0, 0, 0, 0, 0)
-    for step in _plan(list(shape), ksize, strides, padding).steps:
-        rows = math.prod(step.result)
-        total = total.then(extremes.reduce_max_cost(rows, len(step.cells), bits, profile=profile))
-    return total
 
 
 class _Step:
@@ -129,14 +112,12 @@ def _places(size: int, kernel: int, stride: int, padding: str) -> list[list[int]
 
 
 def _one_step(party: Party, x: Shared, step: _Step, bits: int, profile: str) -> Shared:
-    import tensorflow as tf
-
-    def take(a: tf.Tensor) -> tf.Tensor:
+    def take(a: local.Tensor) -> local.Tensor:
         cells = []
         for rows, columns in step.cells:
-            cell = a if rows is None else tf.gather(a, rows, axis=1)
-            cells.append(cell if columns is None else tf.gather(cell, columns, axis=2))
-        return tf.reshape(tf.stack(cells), [len(cells), -1])
+            cell = a if rows is None else local.gather(a, rows, 1)
+            cells.append(cell if columns is None else local.gather(cell, columns, 2))
+        return local.reshape(local.stack(cells), [len(cells), -1])
 
     best = extremes.reduce_max(party, x.map(take), 0, bits=bits, profile=profile)
-    return best.map(lambda a: tf.reshape(a, step.result))
+    return best.map(lambda a: local.reshape(a, step.result))

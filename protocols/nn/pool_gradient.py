@@ -9,15 +9,17 @@ Backward, one injection hands each window's gradient to its cell and truncates i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, shapes, small_ring
 from tfe_bench.protocols.ring.conv import Pair, Windows, pair_of
-from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
@@ -167,7 +169,7 @@ def max_pool2d_with_choice(
 
     Domain: |x| < 2^(k-2) ring units, so that differences fit; beyond it the result is garbage.
     Rounds: ceil(log2 cells) (openings + 2), with relu openings + 2 more, and 1 more for k < 64 (the
-        choice's bits are opened beside the last).  Bits: `max_pool2d_with_choice_cost`.
+        choice's bits are opened beside the last).
     Raises:
         UsageError: shapes, windows or rings that do not fit.
     """
@@ -177,9 +179,7 @@ def max_pool2d_with_choice(
     _check(name, bits, profile)
     g = geometry(name, x.shape, ksize, strides, padding)
     k = _ring(x, bits)
-    nodes = small_ring.reduced(x, k).map(
-        lambda a: ops.module().tfe_bench_take_cells(x=a, **g.attributes)
-    )
+    nodes = small_ring.reduced(x, k).map(lambda a: _cells(a, g))
     path: list[list[tuple[MaskedBits, bool]]] = [[] for _ in g.order]
     under: list[list[int]] = [[i] for i in range(len(g.order))]  # the cells of each node
     while len(under) > 1:
@@ -207,15 +207,16 @@ def max_pool2d_with_choice(
             each.append((none, False))
     elif k < 64:
         best = small_ring.lift(party, best)
-    hot = _all_of(party, path, g, x.dealer)
-    y = best.map(lambda a: _reshaped(a[: g.windows], g.pooled))
+    hot = _all_of(party, path, g, x)
+    y = best.map(lambda a: local.reshape(a[: g.windows], g.pooled))
     return y, Choice(hot, g, relu)
 
 
-def _reshaped(a: Any, shape: Sequence[int]) -> Any:
-    import tensorflow as tf
-
-    return tf.reshape(a, list(shape))
+def _cells(a: local.Tensor, g: Geometry) -> local.Tensor:
+    """[cells, width]: each cell of each window, in the geometry's order."""
+    if isinstance(a, local.Abstract):
+        return a.like([len(g.order), g.width])
+    return ops.module().tfe_bench_take_cells(x=a, **g.attributes)
 
 
 def _check(name: str, bits: int, profile: str) -> None:
@@ -228,104 +229,48 @@ def _check(name: str, bits: int, profile: str) -> None:
 
 def _part(bits: MaskedBits, i: int, width: int) -> MaskedBits:
     """Row i of bits [rows, width], width in whole words."""
-    import tensorflow as tf
-
     words = slice(i * width // 64, (i + 1) * width // 64)
     opened, beta = (None if a is None else a[words] for a in (bits.opened, bits.beta))
-    return MaskedBits(opened, beta, tf.constant(width, tf.int64), bits.dealer)
+    return MaskedBits(opened, beta, width, bits.dealer)
 
 
 def _all_of(
-    party: Party, path: list[list[tuple[MaskedBits, bool]]], g: Geometry, dealer: int
+    party: Party, path: list[list[tuple[MaskedBits, bool]]], g: Geometry, x: Shared
 ) -> MaskedBits:
     """For each cell the AND of the bits of its path, each negated where its side is False."""
-    import tensorflow as tf
-
     held: list[Any] = [None] * len(path)  # packed words by cell, opened or beta
     lengths = sorted({len(p) for p in path})
-    n = tf.constant(len(path) * g.width, tf.int64)
-    is_dealer = party.index == dealer
+    dealer, is_dealer = x.dealer, x.m is None
 
     def words(bit: MaskedBits, side: bool) -> Any:
         if is_dealer:
             return bit.beta
-        return bit.opened if side else tf.bitwise.invert(bit.opened)
+        return bit.opened if side else local.invert(bit.opened)
 
     shares, cells_of = [], []
     for length in lengths:
         cells = [i for i, p in enumerate(path) if len(p) == length]
         if length == 0:
-            zeros = tf.zeros([g.width // 64], tf.int64)
-            held[cells[0]] = zeros if is_dealer else tf.bitwise.invert(zeros)
+            held[cells[0]] = np.full([g.width // 64], 0 if is_dealer else -1, np.int64)
         elif length == 1:
             for i in cells:
                 held[i] = words(*path[i][0])
         else:
-            rows = [tf.concat([words(*path[i][j]) for i in cells], 0) for j in range(length)]
-            count = tf.constant(len(cells) * g.width, tf.int64)
-            share = logic.all_of_rows(party, tf.stack(rows), length, count, dealer)
+            rows = [local.concat([words(*path[i][j]) for i in cells], 0) for j in range(length)]
+            count = len(cells) * g.width
+            share = logic.all_of_rows(party, local.stack(rows), length, count, dealer)
             shares.append(share.share)
             cells_of += cells
     if cells_of:
-        count = tf.constant(len(cells_of) * g.width, tf.int64)
-        joined = None if is_dealer else tf.concat(shares, 0)
+        count = len(cells_of) * g.width
+        joined = None if is_dealer else local.concat(shares, 0)
         won = convert.open_bits(party, EvaluatorBits(joined, None, count, dealer))
         for at, i in enumerate(cells_of):
             part = _part(won, at, g.width)
             held[i] = part.beta if is_dealer else part.opened
-    packed_words = tf.concat(held, 0)
-    return MaskedBits(
-        None if is_dealer else packed_words, packed_words if is_dealer else None, n, dealer
-    )
-
-
-def max_pool2d_with_choice_cost(
-    shape: Sequence[int],
-    ksize: Pair,
-    strides: Pair,
-    padding: str = "VALID",
-    *,
-    relu: bool = False,
-    bits: int = compare.LAYER_BITS,
-    openings: int | None = None,
-) -> Cost:
-    """Cost of `max_pool2d_with_choice` for images [batch, height, width, channels].
-
-    Args:
-        bits: k, the ring of the images where that is a small one.
-    """
-    g = geometry("max_pool2d_with_choice", list(shape), ksize, strides, padding)
-    total = Cost(0, 0, 0, 0, 0)
-    if g.width == 0:
-        return total
-    depth = [0] * len(g.order)
-    under = [[i] for i in range(len(g.order))]
-    while len(under) > 1:
-        half = len(under) // 2
-        n = half * g.width
-        total = total.then(compare.msb_cost(n, bits, openings)).then(convert.open_bits_cost(n))
-        total = total.then(small_ring.select_cost(n, bits))
-        for i in range(half):
-            for cell in (*under[i], *under[half + i]):
-                depth[cell] += 1
-        under = [under[i] + under[half + i] for i in range(half)] + under[2 * half :]
-    if relu:
-        total = total.then(compare.msb_cost(g.width, bits, openings))
-        total = total.then(convert.open_bits_cost(g.width))
-        total = total.then(small_ring.rectified_cost(g.width, bits))
-        depth = [d + 1 for d in depth]
-    elif bits < 64:
-        total = total.then(small_ring.extend_cost(g.width, bits))
-    for length in set(depth) - {0, 1}:
-        n = depth.count(length) * g.width
-        ands, opened = logic.all_of_cost(n, length), convert.open_bits_cost(n)
-        total = replace(  # beside the last round
-            total,
-            dealer=total.dealer + ands.dealer,
-            e1=total.e1 + opened.e1,
-            e2=total.e2 + opened.e2,
-        )
-    return total
+    words_of = local.concat(held, 0)
+    n = len(path) * g.width
+    return MaskedBits(None if is_dealer else words_of, words_of if is_dealer else None, n, dealer)
 
 
 def route(party: Party, choice: Choice, g: Shared, drop: int) -> Shared:
@@ -343,13 +288,13 @@ def route(party: Party, choice: Choice, g: Shared, drop: int) -> Shared:
 
     Returns dx [batch, height, width, channels].  Off by less than 1 ulp for each window that the
     place was chosen in; a place that none chose is exactly 0.
-    Rounds: 1 (cold 2).  Bits sent: `route_cost`.  Security: D's fields are padded by masks of K1,
-    each number its own; the evaluators' sums by masks that the other cannot make.
+    Rounds: 1 (cold 2).  Bits sent: D 64 + drop for each window and 128 + drop for each of its
+        cells, E1, E2 64 for each place of an image.
+    Security: D's fields are padded by masks of K1, each number its own; the evaluators' sums by
+        masks that the other cannot make.
     Raises:
         UsageError: g does not fit the choice, or is not over Z_2^64.
     """
-    import tensorflow as tf
-
     geo = choice.geometry
     if not isinstance(g, Shared) or g.limbs != 1 or g.ring_bits != 64:
         raise UsageError(f"route wants a gradient over Z_2^64. Received: {g!r}.")
@@ -360,6 +305,13 @@ def route(party: Party, choice: Choice, g: Shared, drop: int) -> Shared:
             f"route wants a gradient {list(geo.pooled)} with dealer {choice.bits.dealer}. "
             f"Received: {g!r}."
         )
+    scale = g.fractional_bits - drop
+    if isinstance(party, Counting):
+        opened = 64 * math.prod(geo.image)
+        cost = Cost(_dealt(geo, drop), opened, opened, rounds=1, cold=2)
+        return replace(g, m=party.sent(cost, geo.image, choice.bits, g), fractional_bits=scale)
+    import tensorflow as tf
+
     s = party.site("route", drop, geo, dealer=g.dealer)
     named = {"call": s.ctx, "site": s.number, "tensor": 0, "dealer": s.dealer, "bits": drop}
     size = {"cells": len(geo.order), "width": geo.width}
@@ -379,23 +331,10 @@ def route(party: Party, choice: Choice, g: Shared, drop: int) -> Shared:
         placed = ops.module().tfe_bench_place_cells(x=share, **geo.attributes)
         m = s.open_mask(placed, tensor=5, slot=1)
     l1, l2 = s.new_mask(tf.constant(geo.image, tf.int64), tensor=5)
-    return replace(g, m=m, l1=l1, l2=l2, fractional_bits=g.fractional_bits - drop)
+    return replace(g, m=m, l1=l1, l2=l2, fractional_bits=scale)
 
 
 def _dealt(g: Geometry, drop: int) -> int:
     """Bits of the dealer's message."""
     n = len(g.order) * g.width
     return 64 * g.width + packed(g.width, drop) + 2 * 64 * n + packed(n, drop)
-
-
-def route_cost(
-    shape: Sequence[int], ksize: Pair, strides: Pair, padding: str = "VALID", *, drop: int
-) -> Cost:
-    """Cost of `route` to images [batch, height, width, channels].
-
-    D sends 64 + drop for each window and 128 + drop for each of its cells, the evaluators 64 for
-    each place of an image.
-    """
-    g = geometry("route", list(shape), ksize, strides, padding)
-    opened = 64 * math.prod(g.image)
-    return Cost(dealer=_dealt(g, drop), e1=opened, e2=opened, rounds=1, cold=2)

@@ -7,20 +7,13 @@ truncation and ReLU then take 5 rounds in all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
-from tfe_bench.protocols.ring.truncation import (
-    arithmetic_shift,
-    bytes_of,
-    open_mask_short,
-    pack,
-    unpack,
-)
-from tfe_bench.protocols.session.cost import Cost, packed
-from tfe_bench.protocols.session.party import K1, Party
+from tfe_bench.protocols.ring.products import Product, Two, matrix_product, truncated
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 RING = 64
@@ -41,7 +34,7 @@ def relu(
             then x or 0 all the same, and nothing leaks.
         openings: of the comparison, 1 to 3; more rounds take fewer bits.
 
-    Rounds: openings + 2 (cold + 3).  Bits sent: `relu_cost`.
+    Rounds: openings + 2 (cold + 3).  Bits sent: those of msb, open_bits and inject.
     """
     return relu_with_derivative(party, x, bits, openings)[0]
 
@@ -80,28 +73,11 @@ def derivative(
 
     Rounds: openings + 2 (cold + 3).  Bits sent: those of msb, open_bits and b2a.
     """
-    import tensorflow as tf
-
     small = _check("relu derivative", x)
     negative = convert.open_bits(
         party, compare.msb(party, x, x.ring_bits if small else bits, openings)
     )
-    return convert.b2a(party, logic.invert(negative), tf.shape(x.any))
-
-
-def relu_cost(
-    n: int,
-    bits: int = compare.LAYER_BITS,
-    openings: int | None = 2,
-    ring_bits: int = RING,
-) -> Cost:
-    """Cost of `relu` for n elements; ring_bits k < 64 is that of a small ring's value."""
-    width = bits if ring_bits == RING else ring_bits
-    return (
-        compare.msb_cost(n, width, openings)
-        .then(convert.open_bits_cost(n))
-        .then(convert.inject_cost(n, ring_bits=ring_bits))
-    )
+    return convert.b2a(party, logic.invert(negative), local.shape(x.any))
 
 
 def truncated_product(
@@ -110,37 +86,27 @@ def truncated_product(
     y: Shared,
     drop: int,
     bits: int = compare.LAYER_BITS,
-    two: Callable[[list[Any], list[Any]], Any] | None = None,
+    two: Two | None = None,
     bias: Shared | None = None,
 ) -> Shared:
     """(x . y + bias) / 2^drop in Z_2^bits, stochastically rounded; never fails (T4).
 
-    Only z mod 2^(drop+bits) matters, so D deals that many bits of lam_x . lam_y; floor(z1 / 2^drop)
-    at E1 plus ceil(z2 / 2^drop) at E2 is a rounding of z / 2^drop, error (-1, 1) ulp.
+    Error: (-1, 1) ulp.
 
     Args:
         drop: fractional bits to drop.
         bits: k; right for |x . y + bias| <= 2^(k-1+drop) - 2^drop (2^(k-1), to which more could be
             rounded, reads as negative).
-        two: sum of products of paired operands (arithmetic.product_shares); None is matmul.
+        two: sum of products of paired operands ; None is matmul.
         bias: private, at the scale of the product, broadcast to it.
 
-    Rounds: 1 (cold 2).  Bits sent: `truncated_product_cost`.
+    Rounds: 1 (cold 2).  Bits sent: D drop + bits, E1, E2 bits per element of the result.
     Raises:
         UsageError: rings, dealers or shapes that do not fit; bits + drop over 64.
     """
-    import tensorflow as tf
-
-    if two is None:
-        two = arithmetic.matrix_product
-    whole = isinstance(drop, int) and isinstance(bits, int)
-    if not (whole and bits >= 2 and drop > 0 and bits + drop <= RING):
-        raise UsageError(
-            "truncated_product wants drop >= 1, bits >= 2 and no more than 64 of both together. "
-            f"Received: drop={drop}, bits={bits}."
-        )
+    two = matrix_product if two is None else two
     _operands(x, y)
-    if two is arithmetic.matrix_product:
+    if two is matrix_product:
         arithmetic.check_multipliable("truncated_product", x.shape, y.shape)
     if bias is not None:
         _operands(x, bias)
@@ -149,34 +115,8 @@ def truncated_product(
                 "truncated_product wants its bias at the scale of the product, "
                 f"{x.fractional_bits + y.fractional_bits} fractional bits. Received: {bias!r}."
             )
-    s = party.site("truncated_product", drop, bits, bias is not None, dealer=x.dealer)
-    width = drop + bits
-    m = None
-    if s.is_dealer:
-        with s.in_turn():
-            gamma = two([x.l1 + x.l2], [y.l1 + y.l2])
-        _fits(bias, gamma)
-        s.send(pack(s.apply_mask(gamma, K1, 0, "sub"), width), s.e2, 0, run_ahead=True)
-        shape = tf.shape(gamma, out_type=tf.int64)
-    else:
-        if s.is_e1:
-            crossed = two([x.m, x.l1], [y.l1, y.m])
-            _fits(bias, crossed)
-            z = s.apply_mask(-crossed, K1, 0, "add", sent=False)
-            z = z if bias is None else z + (bias.m - bias.l1)
-            u = arithmetic_shift(z, drop)
-        else:
-            crossed = two([x.m, x.l2], [y.m - y.l2, -y.m])
-            _fits(bias, crossed)
-            shape = tf.shape(crossed, out_type=tf.int64)
-            z = crossed + unpack(s.recv(bytes_of(shape, width), s.d, 0, tf.uint8), shape, width)
-            z = z if bias is None else z - bias.l2
-            u = -arithmetic_shift(-z, drop)
-        shape = tf.shape(u, out_type=tf.int64)
-        m = open_mask_short(s, u, tensor=1, slot=1, width=bits)
-    l1, l2 = s.new_mask(shape, tensor=1)
-    scale = x.fractional_bits + y.fractional_bits - drop
-    return Shared(m, l1, l2, x.dealer, scale, 1, bits)
+    product = Product(x, y, two)
+    return truncated(party, "truncated_product", [product], bias, drop, bits)[0]
 
 
 def _operands(x: Shared, y: Shared) -> None:
@@ -190,34 +130,6 @@ def _operands(x: Shared, y: Shared) -> None:
         if operand.limbs != 1 or operand.ring_bits != RING:
             raise UsageError(f"truncated_product works over Z_2^64. Received: {operand!r}.")
     arithmetic.check_pair("truncated_product", x, y, same_scale=False)
-
-
-def _fits(bias: Shared | None, product: Any) -> None:
-    """Refuses a bias that would make the product larger than what D deals for."""
-    import tensorflow as tf
-
-    if bias is None:
-        return
-    try:
-        joint = tf.broadcast_static_shape(product.shape, bias.shape)
-    except ValueError:
-        joint = None
-    if joint is None or not joint.is_compatible_with(product.shape):
-        raise UsageError(
-            "truncated_product wants a bias that broadcasts to the product's shape "
-            f"{product.shape}. Received: {bias!r}."
-        )
-
-
-def truncated_product_cost(n: int, drop: int, bits: int = compare.LAYER_BITS) -> Cost:
-    """Cost of `truncated_product` for n result elements."""
-    return Cost(
-        dealer=packed(n, drop + bits),
-        e1=packed(n, bits),
-        e2=packed(n, bits),
-        rounds=1,
-        cold=2,
-    )
 
 
 def _check(name: str, x: Shared) -> bool:

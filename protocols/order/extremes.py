@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+
+import numpy as np
 
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, rotation, shapes
-from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Counting, Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -51,7 +53,8 @@ def choose(
         )
     if method != "auto" or width > MOST_PAIRED or width < 3:
         return "tree" if method == "auto" else method
-    tree, paired = (_reduce_cost(rows, width, bits, m) for m in ("tree", "all-pairs"))
+    columns = Private((width, rows))
+    tree, paired = (cost_of(_found, columns, m, bits, None, False) for m in ("tree", "all-pairs"))
     saved = (tree.rounds - paired.rounds) * ROUND_BITS[profile]
     return "all-pairs" if paired.total - tree.total <= saved else "tree"
 
@@ -73,7 +76,7 @@ def reduce_max(
         bits: width of the comparisons.
         openings: of each comparison, 1 to 3; None as compare.recipe takes it.
 
-    Rounds and bits: `reduce_max_cost`.
+    Rounds: those of a comparison and 2, on each of the log2 levels of a tree, or and 3 once.
     Raises:
         UsageError: a wrong axis, no values along it, an unknown method.
     """
@@ -122,7 +125,7 @@ def argmax(
 ) -> Shared:
     """Index of the first largest value along an axis (None: 0), ring elements without a scale.
 
-    Rounds: those of `reduce_max`.  Bits sent: `reduce_max_cost` with index=True.
+    Rounds: those of `reduce_max`.
     """
     return _arg(party, "argmax", x, axis, bits, method, profile, openings)
 
@@ -170,13 +173,11 @@ def _extreme(
     openings: int | None,
     index: bool,
 ) -> tuple[Shared, Shared | None]:
-    import tensorflow as tf
-
     shape = _static(name, x)
     if axis is None:
         where = 0
         rest = [1] * len(shape) if keepdims else []
-        x = x.map(lambda a: tf.reshape(a, [-1]))
+        x = x.map(lambda a: local.reshape(a, [-1]))
         shape = [math.prod(shape)]
     else:
         if isinstance(axis, bool) or not isinstance(axis, int):
@@ -193,30 +194,53 @@ def _extreme(
     order = [where, *(i for i in range(len(shape)) if i != where)]
     rows = math.prod(n for i, n in enumerate(shape) if i != where)
     # One row per value, so that halves are contiguous.
-    columns = x.map(lambda a: tf.reshape(tf.transpose(a, order), [width, rows]))
+    columns = x.map(lambda a: local.reshape(local.transpose(a, order), [width, rows]))
     chosen = choose(method, rows, width, profile, bits)
     if rows == 0 or width == 1:
         value = columns.map(lambda a: a[0])
-        where_is: Shared | None = value.map(tf.zeros_like)
+        where_is: Shared | None = value.map(local.zeros_like)
         where_is = replace(where_is, fractional_bits=0) if where_is is not None else None
     else:
 
         def whole(part: Shared) -> list[Shared]:
-            n = int(part.shape[1])
-            if chosen == "tree":
-                found = _tree(party, part, width, n, bits, openings, index)
-            else:
-                hot = one_hot(party, part, bits, openings)
-                found = _picked(party, part, hot, width, n, index)
-            return [each for each in found if each is not None]
+            return _found(party, part, chosen, bits, openings, index)
 
-        if _rotated(_reduce_cost(rows, width, bits, chosen, index, openings), rows, profile):
+        if _rotated(rows, width, chosen, bits, openings, index, profile):
             results = rotation.by_thirds(party, whole, [columns], axis=1)
         else:
             results = whole(columns)
         value, where_is = results[0], results[1] if index else None
-    final = value.map(lambda a: tf.reshape(a, rest))
-    return final, None if where_is is None else where_is.map(lambda a: tf.reshape(a, rest))
+    final = value.map(lambda a: local.reshape(a, rest))
+    return final, None if where_is is None else where_is.map(lambda a: local.reshape(a, rest))
+
+
+def _found(
+    party: Party, columns: Shared, method: str, bits: int, openings: int | None, index: bool
+) -> list[Shared]:
+    """The largest along the first axis of [width, rows], and with index where it is."""
+    width, rows = (int(n) for n in columns.shape)
+    if method == "tree":
+        found = _tree(party, columns, width, rows, bits, openings, index)
+    else:
+        hot = one_hot(party, columns, bits, openings)
+        found = _picked(party, columns, hot, width, rows, index)
+    return [each for each in found if each is not None]
+
+
+def _rotated(
+    rows: int,
+    width: int,
+    method: str,
+    bits: int,
+    openings: int | None,
+    index: bool,
+    profile: str,
+) -> bool:
+    """Whether each party deals for a third of the rows: where the line is what is waited for."""
+    if profile != "wan" or rows < 3:
+        return False
+    cost = cost_of(_found, Private((width, rows)), method, bits, openings, index)
+    return rotation.worthwhile(cost, ROUND_BITS[profile])
 
 
 def _static(name: str, x: Shared) -> list[int]:
@@ -229,28 +253,13 @@ def _static(name: str, x: Shared) -> list[int]:
     return [int(n) for n in x.shape.as_list()]
 
 
-def _public(value: Any, party: Party, dealer: int) -> Shared:
-    """A public value as a share: all of it in m."""
-    import tensorflow as tf
-
-    zero = tf.zeros_like(value)
-    return Shared(
-        None if party.index == dealer else value,
-        None if party.index == (dealer + 2) % 3 else zero,
-        None if party.index == (dealer + 1) % 3 else zero,
-        dealer,
-    )
-
-
 def _tree(
     party: Party, x: Shared, width: int, rows: int, bits: int, openings: int | None, index: bool
 ) -> tuple[Shared, Shared | None]:
-    import tensorflow as tf
-
     at = None
     if index:
-        positions = tf.repeat(tf.range(width, dtype=tf.int64)[:, None], rows, axis=1)
-        at = _public(positions, party, x.dealer)
+        positions = np.arange(width, dtype=np.int64)[:, None]
+        at = shapes.broadcast_to(arithmetic.public(x, positions), [width, rows])
     while width > 1:
         half = width // 2
         # neighbours, so that of equal values the one with the lower index wins
@@ -280,10 +289,8 @@ def one_hot(
     """[value j of row i is its row's first largest] for x [width, rows], order [width, rows].
 
     Compares all pairs, ANDs what each value says of the others, opens the result under a mask.
-    Rounds: openings + 2 (cold + 3).  Bits sent: `one_hot_cost`.
+    Rounds: openings + 2 (cold + 3).
     """
-    import tensorflow as tf
-
     width, rows = (int(n) for n in x.shape.as_list())
     pairs = [(i, j) for i in range(width) for j in range(i + 1, width)]
     left, right = ([p[k] for p in pairs] for k in (0, 1))
@@ -292,7 +299,7 @@ def one_hot(
         compare.msb(
             party,
             arithmetic.sub(
-                x.map(lambda a: tf.gather(a, left)), x.map(lambda a: tf.gather(a, right))
+                x.map(lambda a: local.gather(a, left)), x.map(lambda a: local.gather(a, right))
             ),
             bits,
             openings,
@@ -301,16 +308,14 @@ def one_hot(
     number = {pair: k for k, pair in enumerate(pairs)}
     rivals = [[k if k < i else k + 1 for i in range(width)] for k in range(width - 1)]
     of_pair = [[number[min(i, j), max(i, j)] for i, j in enumerate(row)] for row in rivals]
-    held = below.beta if below.opened is None else below.opened
-    ones = ops.module().tfe_bench_unpack_bits(words=held, n=below.n)
-    ones = tf.gather(tf.reshape(ones, [len(pairs), rows]), of_pair)
+    ones = local.gather(local.reshape(logic.unpacked(below), [len(pairs), rows]), of_pair)
     if below.opened is not None:
         # For j > i value i must not be smaller: NOT [x_i < x_j].  For j < i it must be larger,
         # [x_j < x_i]: the first of equal values wins.
         flips = [[[int(j > i)] for i, j in enumerate(row)] for row in rivals]
-        ones = tf.bitwise.bitwise_xor(ones, tf.constant(flips, tf.int64))
-    packed = ops.module().tfe_bench_pack_bits(bits=tf.reshape(ones, [width - 1, width * rows]))
-    n = tf.constant(width * rows, tf.int64)
+        ones = local.xor(ones, np.array(flips, np.int64))
+    n = width * rows
+    packed = logic.packed(local.reshape(ones, [width - 1, n]))
     won = logic.all_of_rows(party, packed, width - 1, n, x.dealer)
     return convert.open_bits(party, won)
 
@@ -319,11 +324,14 @@ def _picked(
     party: Party, x: Shared, hot: MaskedBits, width: int, rows: int, index: bool
 ) -> tuple[Shared, Shared | None]:
     """sum_j hot_j x_j, and sum_j hot_j j: each opens as one."""
-    import tensorflow as tf
-
     value = pick(party, hot, x)
     if not index:
         return value, None
+    if isinstance(party, Counting):
+        cost = Cost(64 * width * rows, 64 * rows, 64 * rows, rounds=1, cold=2)
+        return value, Shared(party.sent(cost, [rows], hot), None, None, x.dealer)
+    import tensorflow as tf
+
     s = party.site("index", width, dealer=x.dealer)
     y = convert.b2a_shares(s, hot, tf.constant([width, rows], tf.int64), 0, 0)
     shape = tf.constant([rows], tf.int64)
@@ -340,79 +348,18 @@ def pick(party: Party, hot: MaskedBits, x: Shared) -> Shared:
 
     Rounds: 1 (cold 2).  Bits sent: D 128 per element of x, E1, E2 64 per element of the result.
     """
-    import tensorflow as tf
-
     if not isinstance(x, Shared) or x.limbs != 1:
         raise UsageError(f"pick works on private 64-bit words. Received: {x!r}.")
     convert.check_inject("pick", hot, x)
+    if isinstance(party, Counting):
+        rest = x.shape[1:]
+        opened = 64 * rest.num_elements()
+        cost = Cost(128 * x.shape.num_elements(), opened, opened, rounds=1, cold=2)
+        return replace(x, m=party.sent(cost, rest, hot, x))
+    import tensorflow as tf
+
     s = party.site("pick", dealer=x.dealer)
     y = convert.inject_shares(s, hot, x, 0, 0)
     m = None if s.is_dealer else s.open_mask(tf.reduce_sum(y, axis=0), 7, 2)
     l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64)[1:], 7)
     return replace(x, m=m, l1=l1, l2=l2)
-
-
-def one_hot_cost(
-    rows: int, width: int, bits: int = compare.EXACT_BITS, openings: int | None = None
-) -> Cost:
-    """Cost of `one_hot`."""
-    n, pairs = rows * width, rows * width * (width - 1) // 2
-    return (
-        compare.msb_cost(pairs, bits, openings)
-        .then(convert.open_bits_cost(pairs))
-        .then(logic.all_of_cost(n, width - 1))
-        .then(convert.open_bits_cost(n))
-    )
-
-
-def _rotated(cost: Cost, rows: int, profile: str) -> bool:
-    """Whether each party deals for a third of the rows: where the line is what is waited for."""
-    return profile == "wan" and rows >= 3 and rotation.worthwhile(cost, ROUND_BITS[profile])
-
-
-def _reduce_cost(
-    rows: int, width: int, bits: int, method: str, index: bool = False, openings: int | None = None
-) -> Cost:
-    nothing = Cost(0, 0, 0, 0, 0)
-    if rows == 0 or width <= 1:
-        return nothing
-    if method == "tree":
-        total = nothing
-        while width > 1:
-            n = rows * (width // 2)
-            level = compare.msb_cost(n, bits, openings).then(convert.open_bits_cost(n))
-            level = level.then(convert.inject_cost(n))
-            if index:
-                more = convert.inject_cost(n)
-                level = replace(
-                    level,
-                    dealer=level.dealer + more.dealer,
-                    e1=level.e1 + more.e1,
-                    e2=level.e2 + more.e2,
-                )
-            total = total.then(level)
-            width = (width + 1) // 2
-        return total
-    n, extra = rows * width, (64 * rows * width, 64 * rows) if index else (0, 0)
-    picked = Cost(128 * n + extra[0], 64 * rows + extra[1], 64 * rows + extra[1], 1, 2)
-    return one_hot_cost(rows, width, bits, openings).then(picked)
-
-
-def reduce_max_cost(
-    rows: int,
-    width: int,
-    bits: int = compare.EXACT_BITS,
-    method: str = "auto",
-    profile: str = "local",
-    index: bool = False,
-    openings: int | None = None,
-) -> Cost:
-    """Cost of `reduce_max` and, with index, `argmax` for rows of `width` values."""
-    chosen = choose(method, rows, width, profile, bits)
-
-    def cost(n: int) -> Cost:
-        return _reduce_cost(n, width, bits, chosen, index, openings)
-
-    if _rotated(cost(rows), rows, profile):
-        return rotation.by_thirds_cost(cost, rows)
-    return cost(rows)

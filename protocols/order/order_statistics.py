@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order.sort import Sorted, sort
 from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.ring.truncation import truncate
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -66,8 +69,6 @@ def quantile(
 
 
 def _quantile(name: str, party: Party, x: Shared, q: float, algorithm: str, profile: str) -> Shared:
-    import tensorflow as tf
-
     shape = _rows(name, x)
     if isinstance(q, bool) or not isinstance(q, (int, float)) or not 0 <= q <= 1:
         raise UsageError(f"quantile wants q from 0 to 1. Received: {q!r}.")
@@ -75,18 +76,18 @@ def _quantile(name: str, party: Party, x: Shared, q: float, algorithm: str, prof
     below = min(math.floor(place), shape[-1] - 1)
     weight = round((place - below) * (1 << WEIGHT_BITS))
     keys = _sorted(party, x, shape, False, algorithm, profile).keys
-    flat = keys.map(lambda a: tf.reshape(a, [-1, shape[-1]]))
-    left = flat.map(lambda a: tf.reshape(a[:, below], shape[:-1]))
+    flat = keys.map(lambda a: local.reshape(a, [-1, shape[-1]]))
+    left = flat.map(lambda a: local.reshape(a[:, below], shape[:-1]))
     if weight == 0:
         return left
     # Fewer bits leave more room: the truncation takes products below 2^62.
     bits = WEIGHT_BITS
     while weight % 2 == 0 and bits > 1:
         weight, bits = weight // 2, bits - 1
-    right = flat.map(lambda a: tf.reshape(a[:, below + 1], shape[:-1]))
+    right = flat.map(lambda a: local.reshape(a[:, below + 1], shape[:-1]))
 
     def between(a: Shared, b: Shared) -> Shared:
-        part = arithmetic.mul_public(arithmetic.sub(b, a), tf.constant(weight, tf.int64), bits)
+        part = arithmetic.mul_public(arithmetic.sub(b, a), np.int64(weight), bits)
         return arithmetic.add(a, truncate(party, part, bits))
 
     graph = party.cached_function(("quantile", tuple(shape), weight, bits), lambda: between)
@@ -108,13 +109,9 @@ def _rows(name: str, x: Any) -> list[int]:
 def _sorted(
     party: Party, x: Shared, shape: list[int], descending: bool, algorithm: str, profile: str
 ) -> Sorted:
-    import tensorflow as tf
-
-    rows = x.map(lambda a: tf.reshape(a, [-1, shape[-1]]))
+    rows = x.map(lambda a: local.reshape(a, [-1, shape[-1]]))
     return sort(party, rows, descending=descending, algorithm=algorithm, profile=profile)
 
 
 def _first(x: Shared, k: int, shape: list[int]) -> Shared:
-    import tensorflow as tf
-
-    return x.map(lambda a: tf.reshape(a[:, :k], shape))
+    return x.map(lambda a: local.reshape(a[:, :k], shape))

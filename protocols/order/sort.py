@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.protocols.order.shuffle import shuffle
 from tfe_bench.protocols.order.sort_plan import SortPlan, odd_even_merge
-from tfe_bench.protocols.ring import arithmetic, compare, convert, rotation
-from tfe_bench.protocols.session import ops, wide
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.ring import arithmetic, compare, convert, rotation, shapes
+from tfe_bench.protocols.session import local, ops, sizes, wide
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.io import reveal_bits
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -137,21 +140,21 @@ def wide_keys(party: Party, keys: Shared, descending: bool, full_range: bool) ->
         keys: [rows, n]; read as signed 64-bit values if full_range, else |key| < 2^62 is assumed
             and the extension of the ring by a comparison is saved.
     """
-    import tensorflow as tf
-
     p = index_bits(int(keys.shape[1]))
     # Descending: ~key reverses the order without overflow, and keeps ties in their order.
     x = keys
     if descending:
-        x = arithmetic.add_public(arithmetic.neg(x), tf.constant(-1, tf.int64))
+        x = arithmetic.add_public(arithmetic.neg(x), np.int64(-1))
     if full_range:
         # signed -> unsigned order
-        x = arithmetic.add_public(x, tf.constant(-(2**63), tf.int64))
+        x = arithmetic.add_public(x, np.int64(-(2**63)))
         lifted = convert.extend(party, x, p)
     else:
         lifted = replace(x.map(lambda a: wide.shift_left(a, p)), limbs=2, bits=64 + p)
-    if lifted.m is None:
+    if lifted.m is None or not local.known(lifted.m):
         return lifted
+    import tensorflow as tf
+
     index = tf.range(tf.shape(lifted.m)[1], dtype=tf.int64)
     index = tf.broadcast_to(index, tf.shape(lifted.m)[:2])
     added = wide.add(lifted.m, tf.stack([index, tf.zeros_like(index)], axis=-1))
@@ -159,10 +162,8 @@ def wide_keys(party: Party, keys: Shared, descending: bool, full_range: bool) ->
 
 
 def _flat(x: Shared) -> Shared:
-    import tensorflow as tf
-
     shape = [-1] if x.limbs == 1 else [-1, 2]
-    return x.map(lambda a: tf.reshape(a, shape))
+    return x.map(lambda a: local.reshape(a, shape))
 
 
 def compare_pairs(
@@ -182,21 +183,22 @@ def compare_pairs(
     Args:
         parts: this party's `compare.masked_part` of the keys, as each of the dealers names them.
     """
-    import tensorflow as tf
-
-    n = tf.shape(left, out_type=tf.int64)[0]
+    n = sizes.size(left)
     # slices begin at whole words, so that their packed results join
     step = ((n + slices - 1) // slices + 511) // 512 * 512
     bits = []
     for i in range(slices):
-        begin, end = tf.minimum(i * step, n), tf.minimum((i + 1) * step, n)
-        planes = ops.module().tfe_bench_difference_planes(
-            x=parts[i % len(parts)], left=left[begin:end], right=right[begin:end], bits=recipe.bits
-        )
+        begin, end = (local.minimum(k * step, n) for k in (i, i + 1))
+        part, a, b = parts[i % len(parts)], left[begin:end], right[begin:end]
+        planes = part
+        if local.known(part):
+            planes = ops.module().tfe_bench_difference_planes(
+                x=part, left=a, right=b, bits=recipe.bits
+            )
         dealer = dealers[i % len(dealers)]
         less = compare.msb_of_planes(party, planes, end - begin, recipe, dealer)
         bits.append(reveal_bits(party, less))
-    return bits[0] if slices == 1 else tf.concat(bits, axis=0)
+    return bits[0] if slices == 1 else local.concat(bits, axis=0)
 
 
 def _run_plan(
@@ -209,8 +211,6 @@ def _run_plan(
     progress: Callable[[float], None] | None,
 ) -> Any:
     """The order of shuffled keys, public: position of rank i in row r at [r, i]."""
-    import numpy as np
-
     first = keys.dealer
     turns = 3 if profile == "wan" else 1
     dealers = tuple((first + turn) % 3 for turn in range(turns))
@@ -219,6 +219,20 @@ def _run_plan(
         return lambda a, b, *k: compare_pairs(party, k, a, b, recipe, dealers, slices)
 
     parts = [compare.masked_part(party, rotation.named(party, keys, d)) for d in dealers]
+
+    def compared(a: Any, b: Any) -> Any:
+        used = turns if len(a) >= _ROTATED_AT else 1
+        slices = used * (_SLICES if len(a) >= 2 * _SLICE_PAIRS else 1)
+        recipe = compare.recipe(keys.ring_bits, 3 if len(a) > _THREE_OPENINGS_AT else 2)
+        graph = party.cached_function(
+            ("sort.compare_pairs", recipe, slices, dealers[:used]),
+            functools.partial(make, recipe, dealers[:used], slices),
+            True,
+        )
+        return graph(a, b, *parts[:used])
+
+    if isinstance(party, Counting):
+        return _count_all_pairs(compared, rows, n, all_pairs_at)
     expected = max(1.0, rows * n * math.log2(max(2, n)) * 1.25)
     done = 0
     with SortPlan(rows, n, all_pairs_at, round_cost(profile)) as plan:
@@ -226,20 +240,28 @@ def _run_plan(
             answers = []
             for start in range(0, len(left), _CALL_PAIRS):
                 a, b = left[start : start + _CALL_PAIRS], right[start : start + _CALL_PAIRS]
-                used = turns if len(a) >= _ROTATED_AT else 1
-                slices = used * (_SLICES if len(a) >= 2 * _SLICE_PAIRS else 1)
-                recipe = compare.recipe(keys.ring_bits, 3 if len(a) > _THREE_OPENINGS_AT else 2)
-                graph = party.cached_function(
-                    ("sort.compare_pairs", recipe, slices, dealers[:used]),
-                    functools.partial(make, recipe, dealers[:used], slices),
-                    True,
-                )
-                answers.append(graph(a, b, *parts[:used]).numpy())
+                answers.append(compared(a, b).numpy())
                 done += len(a)
                 if progress:
                     progress(min(0.99, done / expected))
             plan.answer(np.concatenate(answers) if len(answers) > 1 else answers[0])
         return plan.order().reshape(rows, n)
+
+
+def _count_all_pairs(
+    compared: Callable[[Any, Any], Any], rows: int, n: int, all_pairs_at: int
+) -> Any:
+    """Counts the comparisons of all pairs; an order."""
+    if all_pairs_at < n:
+        raise UsageError(
+            "What quicksort compares follows the shuffled order, and is not known before. "
+            'Count algorithm="all-pairs" or "network".'
+        )
+    pairs = rows * n * (n - 1) // 2
+    for start in range(0, pairs, _CALL_PAIRS):
+        positions = np.broadcast_to(np.int32(0), [min(_CALL_PAIRS, pairs - start)])
+        compared(positions, positions)
+    return np.zeros((rows, n), np.int32)
 
 
 def sort(
@@ -269,12 +291,10 @@ def sort(
         progress: called with a fraction in [0, 1).
 
     Rounds and bits: those of `quick` and `all-pairs` follow the shuffled order, and so do not
-    depend on the data; `network_cost` is exact for "network".
+    depend on the data; those of "all-pairs" and "network" can be counted (session/counting.py).
     Raises:
         UsageError: a payload of another shape, an unknown algorithm.
     """
-    import tensorflow as tf
-
     shape = keys.shape.as_list()
     if len(shape) not in (1, 2):
         raise UsageError(f"sort wants [n] or [rows, n] keys. Received: shape {shape}.")
@@ -295,7 +315,7 @@ def sort(
 
     # Graphs are kept for later sorts: they hold shapes, which are in their keys, and no share.
     def prepare(k: Shared, *more: Shared) -> list[Shared]:
-        parts = [c.map(lambda a: tf.reshape(a, [rows, n])) for c in (k, *more)]
+        parts = [c.map(lambda a: local.reshape(a, [rows, n])) for c in (k, *more)]
         lifted = wide_keys(party, parts[0], descending, full_range)
         moved = [lifted, *parts, _positions(k, rows, n, [rows, n])]
         return moved if chosen == "network" else shuffle(party, moved)
@@ -322,35 +342,25 @@ def sort(
             return [_reorder(c, positions, shape) for c in parts]
 
         end = party.cached_function(("sort.finish", tuple(shape), dealer), lambda: finish)
-        offsets = (tf.range(rows, dtype=tf.int32) * n)[:, None]
-        moved = end(tf.constant(order) - offsets, *moved)
+        offsets = (np.arange(rows, dtype=np.int32) * n)[:, None]
+        moved = end(order - offsets, *moved)
     if progress:
         progress(1.0)
-    result = [c.map(lambda a: tf.reshape(a, shape)) for c in moved]
+    result = [c.map(lambda a: local.reshape(a, shape)) for c in moved]
     return Sorted(result[0], tuple(result[1:-1]), result[-1])
 
 
 def _positions(like: Shared, rows: int, n: int, shape: Sequence[int]) -> Shared:
     """The public column 0..n-1 of each row, as a share with empty masks."""
-    import tensorflow as tf
-
-    index = tf.reshape(tf.broadcast_to(tf.range(n, dtype=tf.int64), [rows, n]), shape)
-    zero = tf.zeros_like(index)
-    return Shared(
-        None if like.m is None else index,
-        None if like.l1 is None else zero,
-        None if like.l2 is None else zero,
-        like.dealer,
-    )
+    index = shapes.broadcast_to(arithmetic.public(like, np.arange(n, dtype=np.int64)), [rows, n])
+    return index.map(lambda a: local.reshape(a, shape))
 
 
 def _reorder(x: Shared, positions: Any, shape: Any) -> Shared:
-    def move(a: Any) -> Any:
-        import tensorflow as tf
-
-        return tf.reshape(
-            ops.module().tfe_bench_permute(x=a[..., None], permutation=positions), shape
-        )
+    def move(a: local.Tensor) -> local.Tensor:
+        if local.known(a):
+            a = ops.module().tfe_bench_permute(x=a[..., None], permutation=positions)
+        return local.reshape(a, shape)
 
     return x.map(move)
 
@@ -363,8 +373,6 @@ def _run_network(
     n: int,
     progress: Callable[[float], None] | None,
 ) -> list[Shared]:
-    import numpy as np
-
     def exchange(a: Any, b: Any, *parts: Shared) -> list[Shared]:
         return _compare_exchange(party, a, b, parts)
 
@@ -382,21 +390,23 @@ def _run_network(
 
 def _compare_exchange(party: Party, a: Any, b: Any, parts: Sequence[Shared]) -> list[Shared]:
     """Orders positions a and b of every pair by the first column (wide keys)."""
-    import tensorflow as tf
-
     keys = parts[0]
-    low, high = (keys.map(lambda t, i=i: tf.gather(t, i)) for i in (a, b))
+    low, high = (keys.map(lambda t, i=i: local.gather(t, i)) for i in (a, b))
     less = compare.less_than(party, low, high, keys.ring_bits)
     keep = convert.open_bits(party, less)
     result = []
     for x in parts:
-        add, sub = (tf.add, tf.subtract) if x.limbs == 1 else (wide.add, wide.sub)
-        p, q = (x.map(lambda t, i=i: tf.gather(t, i)) for i in (a, b))
+        add, sub = (operator.add, operator.sub) if x.limbs == 1 else (wide.add, wide.sub)
+        p, q = (x.map(lambda t, i=i: local.gather(t, i)) for i in (a, b))
         chosen = convert.inject(party, keep, arithmetic.sub(p, q))
 
         def place(whole: Any, pa: Any, qa: Any, delta: Any, add: Any = add, sub: Any = sub) -> Any:
             if whole is None:
                 return None
+            if not local.known(whole):
+                return local.joined(whole.shape, whole, pa, qa, delta)
+            import tensorflow as tf
+
             first = add(qa, delta)
             second = sub(pa, delta)
             whole = tf.tensor_scatter_nd_update(whole, a[:, None], first)
@@ -408,34 +418,3 @@ def _compare_exchange(party: Party, a: Any, b: Any, parts: Sequence[Shared]) -> 
         )
         result.append(replace(x, m=m, l1=l1, l2=l2))
     return result
-
-
-def network_cost(n: int, payload: int = 0) -> Cost:
-    """Cost of sort(..., algorithm="network") for one row of n keys with payload columns."""
-    if n < 2:
-        return Cost(0, 0, 0, 0, 0)
-    total = convert.extend_cost(n)
-    bits = 65 + index_bits(n)
-    for low, _ in odd_even_merge(n):
-        c = len(low)
-        layer = compare.msb_cost(c, bits).then(convert.open_bits_cost(c))
-        wide_column, column = convert.inject_cost(c, 2), convert.inject_cost(c, 1)
-        columns = 2 + payload  # the keys' own column and the index move like payload
-        layer = layer.then(
-            Cost(
-                wide_column.dealer + columns * column.dealer,
-                wide_column.e1 + columns * column.e1,
-                wide_column.e2 + columns * column.e2,
-                1,
-                2,
-            )
-        )
-        # Each layer is a graph call of its own, for which the dealer starts anew.
-        total = Cost(
-            total.dealer + layer.dealer,
-            total.e1 + layer.e1,
-            total.e2 + layer.e2,
-            total.rounds + layer.rounds,
-            total.cold + layer.cold,
-        )
-    return total

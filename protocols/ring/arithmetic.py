@@ -1,9 +1,4 @@
-"""Linear operations and products of private values, in dealer form.
-
-Products follow ASTRA (Chaudhari et al., CCSW 2019) and ABY2.0 (Patra et al.,
-USENIX Security 2021) on the masked view: D deals lam_x * lam_y, the evaluators
-open the masked product.
-"""
+"""Linear operations of private values, and products of two (products.py)."""
 
 from __future__ import annotations
 
@@ -14,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.session import ops, wide
+from tfe_bench.protocols.ring import products
+from tfe_bench.protocols.ring.products import Product, matrix_product
+from tfe_bench.protocols.session import local, wide
 from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.party import K1, Party, Site
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -41,10 +38,8 @@ def check_pair(operation: str, x: Shared, y: Shared, same_scale: bool = True) ->
 
 
 def _broadcastable(operation: str, x: Shared, y: Shared) -> None:
-    import tensorflow as tf
-
     try:
-        tf.broadcast_static_shape(tf.TensorShape(x.any.shape), tf.TensorShape(y.any.shape))
+        local.broadcast_shape(x.any.shape, y.any.shape)
     except ValueError:
         raise UsageError(
             f"{operation} wants shapes that broadcast. Received: {x.shape.as_list()} and "
@@ -95,6 +90,8 @@ def _only_64(name: str, x: Shared, ring: object) -> None:
 def add_public(x: Shared, ring: tf.Tensor) -> Shared:
     """x + c for public ring elements c (already encoded at x's scale).  Local: only m moves."""
     _only_64("add_public", x, ring)
+    if not local.known(x.any):
+        return replace(x, m=x.m + ring)
     import tensorflow as tf
 
     if x.m is None:
@@ -117,20 +114,34 @@ def mul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 
 
+def public(like: Shared, ring: Any) -> Shared:
+    """Public ring elements as shares with masks of zero, with the dealer of others.  Local."""
+    if not local.known(like.any):
+        return Shared(local.joined(np.shape(ring)), None, None, like.dealer)
+    import tensorflow as tf
+
+    ring = tf.convert_to_tensor(ring)
+    zero = tf.zeros_like(ring)
+    return Shared(
+        None if like.m is None else ring,
+        None if like.l1 is None else zero,
+        None if like.l2 is None else zero,
+        like.dealer,
+    )
+
+
 def ring_tensor(operation: str, value: Any) -> Any:
-    """Public ring elements as an int64 tensor.
+    """Public ring elements as an int64 tensor or array.
 
     Raises:
         UsageError: the value is private, or not of integers (reals must be encoded first).
     """
-    import tensorflow as tf
-
     if not isinstance(value, Shared):
-        tensor = value if tf.is_tensor(value) else np.asarray(value)
-        if tf.is_tensor(tensor) and tensor.dtype == tf.int64:
+        tensor = value if local.is_tensor(value) else np.asarray(value)
+        if not isinstance(tensor, np.ndarray) and tensor.dtype == np.int64:
             return tensor
         if isinstance(tensor, np.ndarray) and tensor.dtype.kind in "iu":
-            return tf.constant(tensor.astype(np.int64))
+            return tensor.astype(np.int64)
     what = repr(value) if isinstance(value, Shared) else getattr(value, "dtype", type(value))
     raise UsageError(
         f"{operation} wants public ring elements, int64. Received: {what}. Encode reals as fixed "
@@ -155,7 +166,8 @@ def matmul_public(
     private, public = (x, y) if isinstance(x, Shared) else (y, x)
     _only_64("matmul_public", private, public)
     ring = ring_tensor("matmul_public", public)
-    left, right = (private.shape, ring.shape) if private is x else (ring.shape, private.shape)
+    shape = local.static_shape(ring)
+    left, right = (private.shape, shape) if private is x else (shape, private.shape)
     check_multipliable("matmul_public", left, right, transpose_a, transpose_b)
 
     def times(a: Any) -> Any:
@@ -167,81 +179,6 @@ def matmul_public(
     return replace(private.map(times), fractional_bits=private.fractional_bits + fractional_bits)
 
 
-def product_shares(
-    s: Site,
-    x: Shared,
-    y: Shared,
-    two: Callable[[list[Any], list[Any]], Any],
-    tensor: int,
-    slot: int,
-) -> Any:
-    """The evaluators' additive shares (z1 at E1, z2 at E2) of a bilinear product, unopened.
-
-    Args:
-        two: sum of products of paired operands.
-        tensor, slot: number of the dealt mask product and of its message.
-
-    E1: z1 = G1 - m_x l1_y - l1_x m_y;  E2: z2 = G2 + m_x (m_y - l2_y) - l2_x m_y.
-    Rounds: 0 with D ahead, else 1.  Bits sent: D 64 per product element.
-    """
-    import tensorflow as tf
-
-    if s.is_dealer:
-        with s.in_turn():
-            gamma = two([x.l1 + x.l2], [y.l1 + y.l2])
-        s.deal(gamma, None, tensor, slot)
-        return None
-    if s.is_e1:
-        crossed = two([x.m, x.l1], [y.l1, y.m])
-        return s.apply_mask(-crossed, K1, tensor, "add", sent=False)
-    crossed = two([x.m, x.l2], [y.m - y.l2, -y.m])
-    return crossed + s.recv(tf.shape(crossed, out_type=tf.int64), s.d, slot)
-
-
-def _elementwise(a: list[Any], b: list[Any]) -> Any:
-    import tensorflow as tf
-
-    return tf.add_n([p * q for p, q in zip(a, b, strict=True)]) if len(a) > 1 else a[0] * b[0]
-
-
-def matrix_product(a: list[Any], b: list[Any]) -> Any:
-    return ops.module().tfe_bench_ring_mat_mul(a=a, b=b)
-
-
-def product(
-    party: Party,
-    name: str,
-    x: Shared,
-    y: Shared,
-    two: Callable[[list[Any], list[Any]], Any],
-    shape: Callable[[Any, Any], Any],
-    *about: Any,
-) -> Shared:
-    """A bilinear product under a fresh mask; the scales add up.
-
-    Args:
-        two: sum of products of paired operands.
-        shape: dynamic shape of the product, by one field of each operand (the dealer draws the
-            masks of the result without having it).
-        about: what else the three parties must agree on.
-
-    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element of the result each.
-    """
-    import tensorflow as tf
-
-    # (Static shapes are not part of what is agreed: a role may know less of them than another.)
-    s = party.site(name, x.fractional_bits, y.fractional_bits, *about, dealer=x.dealer)
-    z = product_shares(s, x, y, two, tensor=0, slot=0)
-    if s.is_dealer:
-        size = tf.cast(shape(x.any, y.any), tf.int64)
-        m = None
-    else:
-        size = tf.shape(z, out_type=tf.int64)
-        m = s.open_mask(z, tensor=1, slot=1)
-    l1, l2 = s.new_mask(size, tensor=1)
-    return Shared(m, l1, l2, x.dealer, x.fractional_bits + y.fractional_bits)
-
-
 def check_factors(name: str, x: Shared, y: Shared) -> None:
     """Raises UsageError unless x and y are private, of one dealer and over Z_2^64."""
     check_pair(name, x, y, same_scale=False)
@@ -250,16 +187,18 @@ def check_factors(name: str, x: Shared, y: Shared) -> None:
 
 
 def _swapped(a: Any, transpose: bool) -> Any:
+    if not transpose:
+        return a
+    if not local.known(a):
+        return a.like([*a.shape[:-2], a.shape[-1], a.shape[-2]])
     import tensorflow as tf
 
-    return tf.linalg.matrix_transpose(a) if transpose else a
+    return tf.linalg.matrix_transpose(a)
 
 
 def check_multipliable(
     name: str, a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False
 ) -> None:
-    import tensorflow as tf
-
     if a.rank is None or b.rank is None:
         return
     fits = a.rank >= 2 and b.rank >= 2
@@ -267,7 +206,7 @@ def check_multipliable(
         depth_a, depth_b = a[-2 if transpose_a else -1], b[-1 if transpose_b else -2]
         fits = depth_a is None or depth_b is None or depth_a == depth_b
         try:
-            tf.broadcast_static_shape(a[:-2], b[:-2])
+            local.broadcast_shape(a[:-2], b[:-2])
         except ValueError:
             fits = False
     if not fits:
@@ -279,17 +218,6 @@ def check_multipliable(
         )
 
 
-def product_shape(a: Any, b: Any, two: Callable[[list[Any], list[Any]], Any]) -> Any:
-    """Dynamic shape of an elementwise or matrix product."""
-    import tensorflow as tf
-
-    left, right = tf.shape(a, out_type=tf.int64), tf.shape(b, out_type=tf.int64)
-    if two is _elementwise:
-        return tf.broadcast_dynamic_shape(left, right)
-    lead = tf.broadcast_dynamic_shape(left[:-2], right[:-2])
-    return tf.concat([lead, left[-2:-1], right[-1:]], axis=0)
-
-
 def mul(party: Party, x: Shared, y: Shared) -> Shared:
     """x * y elementwise, with broadcasting; the scales add up (truncate afterwards).
 
@@ -297,7 +225,7 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
     """
     check_factors("mul", x, y)
     _broadcastable("mul", x, y)
-    return product(party, "mul", x, y, _elementwise, lambda a, b: product_shape(a, b, _elementwise))
+    return products.opened(party, "mul", [Product(x, y, products.elementwise)])
 
 
 def matmul(
@@ -315,11 +243,9 @@ def matmul(
     check_multipliable("matmul", x.shape, y.shape, transpose_a, transpose_b)
     x = x.map(lambda a: _swapped(a, transpose_a))
     y = y.map(lambda b: _swapped(b, transpose_b))
-    return product(
-        party, "matmul", x, y, matrix_product, lambda a, b: product_shape(a, b, matrix_product)
-    )
+    return products.opened(party, "matmul", [Product(x, y, matrix_product)])
 
 
 def mul_cost(n: int) -> Cost:
     """Cost of `mul` and `matmul` for n result elements."""
-    return Cost(dealer=64 * n, e1=64 * n, e2=64 * n, rounds=1, cold=2)
+    return products.cost(n)

@@ -17,6 +17,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import conv_gradients, reductions
 from tfe_bench.protocols.ring.conv import Pair, Windows, pair_of
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import Shared
 
 FACTOR_BITS = 12
@@ -50,15 +51,13 @@ def sum_pool(
     Raises:
         UsageError: shapes that do not fit.
     """
-    import tensorflow as tf
-
     name = "sum_pool's gradient"
     _private(name, g)
     *_, channels = sizes = _images(name, image)
     kernel = pair_of(name, "ksize", ksize)
     windows = Windows.of(name, kernel if strides is None else strides, padding)
     spread = conv_gradients.input_gradient(windows, sizes, depthwise=True)
-    ones = tf.ones([*kernel, channels, 1], tf.int64)
+    ones = np.ones([*kernel, channels, 1], np.int64)
     return g.map(lambda a: spread([a], [ones]))
 
 
@@ -78,8 +77,6 @@ def avg_pool(
 
     Error: 2^-(e+1) count of each term, none for powers of two.
     """
-    import tensorflow as tf
-
     name = "avg_pool's gradient"
     _private(name, g)
     height, width, _ = _images(name, image)
@@ -88,8 +85,7 @@ def avg_pool(
     counts = np.asarray(reductions.window_counts(windows, (height, width), kernel), np.int64)
     shift = _power_of_two(counts)
     if shift is None:
-        factors = _reciprocals(counts, factor_bits).reshape(*counts.shape, 1)
-        public = tf.constant(factors, tf.int64)
+        public = _reciprocals(counts, factor_bits).reshape(*counts.shape, 1)
         g, shift = g.map(lambda a: a * public), factor_bits
     spread = sum_pool(g, image, kernel, strides, padding)
     return replace(spread, fractional_bits=g.fractional_bits + shift)
@@ -100,8 +96,6 @@ def global_avg_pool(g: Shared, image: Sequence[Any], factor_bits: int = FACTOR_B
 
     Scale and error as `avg_pool`.  Local.
     """
-    import tensorflow as tf
-
     name = "global_avg_pool's gradient"
     _private(name, g)
     height, width, channels = _images(name, image)
@@ -109,9 +103,7 @@ def global_avg_pool(g: Shared, image: Sequence[Any], factor_bits: int = FACTOR_B
     shift, factor = _power_of_two(count), 1
     if shift is None:
         shift, factor = factor_bits, int(_reciprocals(count, factor_bits)[0])
-
-    public = tf.constant(factor, tf.int64)
-    spread = _everywhere(g.map(lambda a: a * public), (height, width, channels))
+    spread = _everywhere(g.map(lambda a: a * factor), (height, width, channels))
     return replace(spread, fractional_bits=g.fractional_bits + shift)
 
 
@@ -122,10 +114,9 @@ def global_sum_pool(g: Shared, image: Sequence[Any]) -> Shared:
 
 
 def _everywhere(g: Shared, image: Sequence[int]) -> Shared:
-    import tensorflow as tf
-
     height, width, channels = image
-    return g.map(lambda a: tf.tile(tf.reshape(a, [-1, 1, 1, channels]), [1, height, width, 1]))
+    one = [-1, 1, 1, channels]
+    return g.map(lambda a: local.tile(local.reshape(a, one), [1, height, width, 1]))
 
 
 def _power_of_two(counts: Any) -> int | None:

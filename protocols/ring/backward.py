@@ -19,8 +19,7 @@ from typing import Any
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import convert
 from tfe_bench.protocols.ring.truncation import MOST_DROPPED
-from tfe_bench.protocols.session import ops, sizes
-from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -54,38 +53,8 @@ def inject_truncated_shares(
     Raises:
         UsageError: as `inject_truncated`.
     """
-    import tensorflow as tf
-
     _check(bits, x, drop)
-    attributes = {
-        "call": s.ctx,
-        "site": s.number,
-        "tensor": tensor,
-        "dealer": s.dealer,
-        "bits": RING - drop,
-        "drop": drop,
-    }
-    if s.is_dealer:
-        message = ops.module().tfe_bench_inject_deal(
-            beta=bits.beta, l1=x.l1, l2=x.l2, n=bits.n, **attributes
-        )
-        s.send(message, s.e2, slot, run_ahead=True)
-        return None
-    dealt = tf.zeros([0], tf.uint8)
-    if s.is_e2:
-        n = sizes.size(x.m)
-        dealt = s.recv(sizes.vector(16 * n + 3 * ((n * drop + 7) // 8)), s.d, slot, tf.uint8)
-    share, _ = ops.module().tfe_bench_inject_share(
-        opened=bits.opened,
-        m=x.m,
-        part=x.l1 if s.is_e1 else x.l2,
-        dealt=dealt,
-        n=bits.n,
-        open=-1 if leave is None else leave,
-        negate=negated,
-        **attributes,
-    )
-    return share
+    return convert.inject_shares(s, bits, x, tensor, slot, negated=negated, leave=leave, drop=drop)
 
 
 def _check(bits: MaskedBits, x: Shared, drop: int) -> None:
@@ -114,21 +83,21 @@ def inject_truncated(
         negated: (1 - b) * x / 2^drop instead, as a ReLU's gradient wants it of [z < 0].
 
     Off by less than 1.5 ulp, 2^-(drop+1) ulp in the mean; 0 exactly where the bit is 0.
-    Rounds: 1 (cold 2).  Bits sent: `inject_truncated_cost`.
+    Rounds: 1 (cold 2).  Bits sent: D 128 + 3 drop, E1, E2 64 per element each.
     Raises:
         UsageError: bits and x of different dealers or numbers, another ring, a wrong drop.
     """
+    _check(bits, x, drop)
+    scale = x.fractional_bits - drop
+    if isinstance(party, Counting):
+        n = x.shape.num_elements()
+        cost = convert.inject_cost(n, ring_bits=RING - drop)
+        return replace(x, m=party.sent(cost, x.any.shape, bits, x), fractional_bits=scale)
     import tensorflow as tf
 
-    _check(bits, x, drop)
     s = party.site("inject_truncated", drop, negated, dealer=x.dealer)
     last = MASKS
     own = inject_truncated_shares(s, bits, x, drop, 0, 0, negated=negated, leave=last)
     m = None if s.is_dealer else s.exchange_masked(own, slot=1)
     l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), last)
-    return replace(x, m=m, l1=l1, l2=l2, fractional_bits=x.fractional_bits - drop)
-
-
-def inject_truncated_cost(n: int, drop: int) -> Cost:
-    """Cost of `inject_truncated` for n elements."""
-    return Cost(128 * n + 3 * packed(n, drop), 64 * n, 64 * n, rounds=1, cold=2)
+    return replace(x, m=m, l1=l1, l2=l2, fractional_bits=scale)

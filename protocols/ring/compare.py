@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic
-from tfe_bench.protocols.session import ops, sizes, wide
+from tfe_bench.protocols.session import local, ops, sizes, wide
 from tfe_bench.protocols.session.cost import Cost, words
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
 
@@ -160,6 +161,9 @@ def msb_of_planes(
         absorb: deal lam's top bit (1 bit each), so that the evaluators hold all of the result;
             else the dealer keeps it as `top`.
     """
+    if isinstance(party, Counting):
+        share = party.sent_bits(_cost(r, n, absorb), n, planes, dealer=dealer)
+        return EvaluatorBits(share, None, n, dealer)
     import tensorflow as tf
 
     s = party.site("msb", r.bits, r.widths, r.groups, absorb, dealer=dealer)
@@ -193,15 +197,13 @@ def msb_of_planes(
 
 def masked_part(party: Party, x: Shared) -> Any:
     """[n, limbs] words of lam at the dealer, of m at the evaluators."""
-    import tensorflow as tf
-
-    if party.index != x.dealer:
+    if x.m is not None:
         part = x.m
     elif x.limbs == 1:
         part = x.l1 + x.l2
     else:
         part = wide.add(x.l1, x.l2)
-    return tf.reshape(part, [-1, x.limbs])
+    return local.reshape(part, [-1, x.limbs])
 
 
 def msb(
@@ -226,6 +228,8 @@ def msb(
 
 def _msb_of_words(party: Party, part: Any, dealer: int, r: Recipe, absorb: bool) -> EvaluatorBits:
     """`msb` of `masked_part`."""
+    if isinstance(part, local.Abstract):
+        return msb_of_planes(party, part, part.shape[0], r, dealer, absorb)
     import tensorflow as tf
 
     planes = ops.module().tfe_bench_planes(x=part, bits=r.bits)
@@ -243,18 +247,10 @@ def borrow(party: Party, x: Shared, low: int, openings: int | None = None) -> Ev
     Args:
         low: 1 to 62, of a value of Z_2^64.
 
-    Rounds: openings (cold one more).  Bits sent: `borrow_cost`.
+    Rounds: openings (cold one more).  Bits sent: as `msb` of low + 1 bits.
     """
-    import tensorflow as tf
-
-    below = tf.constant((1 << low) - 1, tf.int64)
-    part = tf.bitwise.bitwise_and(masked_part(party, x), below)
+    part = local.low_bits(masked_part(party, x), low)
     return _msb_of_words(party, part, x.dealer, recipe(low + 1, openings), absorb=False)
-
-
-def borrow_cost(n: int, low: int, openings: int | None = None) -> Cost:
-    """Cost of `borrow` for n elements."""
-    return msb_cost(n, low + 1, openings, absorb=False)
 
 
 def less_than(
@@ -271,7 +267,10 @@ def msb_cost(
     n: int, bits: int = EXACT_BITS, openings: int | None = None, absorb: bool = True
 ) -> Cost:
     """Cost of `msb` and `less_than` for n elements; planes travel in whole words."""
-    r = recipe(bits, openings)
+    return _cost(recipe(bits, openings), n, absorb)
+
+
+def _cost(r: Recipe, n: int, absorb: bool) -> Cost:
     w = 64 * words(n)
     dealt = r.dealt + (1 if absorb else 0)
     return Cost(

@@ -1,25 +1,25 @@
 """Convolutions of private images, with TensorFlow's names and windows.
 
 Images are [n, h, w, channels], kernels [h, w, channels, filters].  Products are
-in the dealer form of arithmetic.product_shares: a convolution is bilinear, so D
+in the dealer form of products.py: a convolution is bilinear, so D
 deals conv(lam_x, lam_w) and each evaluator convolves two pairs in one pass.
 Scales add up and nothing is truncated here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.ring import arithmetic, products
+from tfe_bench.protocols.ring.products import Product
 from tfe_bench.protocols.ring.shapes import check_private
-from tfe_bench.protocols.session import ops
-from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session import local, ops
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 Pair = int | Sequence[int]
@@ -146,59 +146,24 @@ def check_shapes(operation: str, x: Any, w: Any, windows: Windows) -> None:
 
 def sizes_of(a: Any) -> list[Any]:
     """Of a tensor, as integers where they are known."""
+    if a.shape.is_fully_defined():
+        return list(a.shape.as_list())
     import tensorflow as tf
 
     dynamic = tf.shape(a, out_type=tf.int64)
     return [dynamic[i] if d is None else d for i, d in enumerate(a.shape.as_list())]
 
 
-def conv2d_shape(x: Any, w: Any, windows: Windows, depthwise: bool = False) -> Any:
-    """Shape of the convolution of two tensors of words, an int64 tensor."""
-    import tensorflow as tf
-
-    n, *image, _ = sizes_of(x)
-    *kernel, channels, filters = sizes_of(w)
-    height, width = (windows.size(i, image[i], kernel[i]) for i in range(2))
-    outputs = channels * filters if depthwise else filters
-    return tf.stack([tf.cast(d, tf.int64) for d in (n, height, width, outputs)])
-
-
 def convolve(a: list[Any], b: list[Any], windows: Windows, depthwise: bool = False) -> Any:
     """The sum of the convolutions of paired tensors of words over Z_2^64.  Local, public or not."""
+    if not (local.known(a[0]) and local.known(b[0])):
+        n, *image, _ = a[0].shape
+        *kernel, channels, filters = b[0].shape
+        size = [windows.size(i, image[i], kernel[i]) for i in range(2)]
+        return local.joined([n, *size, channels * filters if depthwise else filters], *a, *b)
     module = ops.module()
     op = module.tfe_bench_ring_depthwise_conv2d if depthwise else module.tfe_bench_ring_conv2d
     return op(a=a, b=b, **windows.attributes)
-
-
-def _convolution(windows: Windows, depthwise: bool) -> Callable[[list[Any], list[Any]], Any]:
-    return lambda a, b: convolve(a, b, windows, depthwise)
-
-
-def conv2d_shares(
-    s: Site,
-    x: Shared,
-    w: Shared,
-    windows: Windows,
-    tensor: int,
-    slot: int,
-    depthwise: bool = False,
-) -> Any:
-    """The evaluators' additive shares of a convolution, unopened; None at the dealer.
-
-    With this, `conv2d_shape` and `open_mask` a layer opens several steps as one.
-
-    Args:
-        windows: of `Windows.of`.
-        tensor, slot: number of the dealt mask product and of its message.
-
-    Rounds: 0 with D ahead, else 1.  Bits sent: D 64 per output element.
-    Raises:
-        UsageError: the operands do not fit each other.
-    """
-    name = "depthwise_conv2d" if depthwise else "conv2d"
-    arithmetic.check_factors(name, x, w)
-    check_shapes(name, x.shape, w.shape, windows)
-    return arithmetic.product_shares(s, x, w, _convolution(windows, depthwise), tensor, slot)
 
 
 def _private(
@@ -214,15 +179,8 @@ def _private(
     arithmetic.check_factors(name, x, w)
     windows = Windows.of(name, strides, padding, dilations)
     check_shapes(name, x.shape, w.shape, windows)
-    return arithmetic.product(
-        party,
-        name,
-        x,
-        w,
-        _convolution(windows, depthwise),
-        lambda a, b: conv2d_shape(a, b, windows, depthwise),
-        windows,
-    )
+    product = Product(x, w, lambda a, b: convolve(a, b, windows, depthwise))
+    return products.opened(party, name, [product], windows)
 
 
 def conv2d(
@@ -271,11 +229,6 @@ def depthwise_conv2d(
     return _private(party, x, w, strides, padding, dilations, depthwise=True)
 
 
-def conv2d_cost(n_out: int) -> Cost:
-    """Cost of `conv2d` and `depthwise_conv2d` for n_out output elements, whatever the kernel."""
-    return arithmetic.mul_cost(n_out)
-
-
 def _public(
     x: Shared,
     ring: Any,
@@ -291,7 +244,7 @@ def _public(
         raise UsageError(f"{name} works on 64-bit words. Received: {x!r}.")
     kernel = arithmetic.ring_tensor(name, ring)
     windows = Windows.of(name, strides, padding, dilations)
-    check_shapes(name, x.shape, kernel.shape, windows)
+    check_shapes(name, x.shape, local.static_shape(kernel), windows)
     y = x.map(lambda a: convolve([a], [kernel], windows, depthwise))
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 

@@ -1,4 +1,4 @@
-"""Gradients of convolutions: bilinear maps for sums of private products (nn/linear.Product).
+"""Gradients of convolutions: bilinear maps for sums of private products (products.Product).
 
 With y = conv(x, w) and d the gradient of y, dx is the transposed convolution of d with w, and dw
 is patches(x)^T . d.  Both are bilinear, so they are products like the convolution itself: the
@@ -8,14 +8,13 @@ Scales add up and nothing is truncated here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring.conv import Windows
-from tfe_bench.protocols.session import ops
-
-Two = Callable[[list[Any], list[Any]], Any]
+from tfe_bench.protocols.ring.products import Two
+from tfe_bench.protocols.session import local, ops
 
 
 def _sizes(name: str, what: str, shape: Sequence[Any], axes: slice, ranks: tuple[int, ...]) -> Any:
@@ -67,6 +66,8 @@ def input_gradient(windows: Windows, image_shape: Sequence[Any], depthwise: bool
     def two(d: list[Any], w: list[Any]) -> Any:
         _ranks(name, d, w)
         _fits(name, windows, size, w[0].shape[:2], d[0].shape[1:3])
+        if not (local.known(d[0]) and local.known(w[0])):
+            return local.joined([d[0].shape[0], *size, w[0].shape[2]], *d, *w)
         return ops.module().tfe_bench_ring_conv2d_input_gradient(
             a=d, b=w, size=size, depthwise=depthwise, **windows.attributes
         )
@@ -101,6 +102,10 @@ def kernel_gradient(windows: Windows, kernel_shape: Sequence[Any], depthwise: bo
                 out = [None, None]
                 out[axis] = d[0].shape[1 + axis]
                 _fits(name, windows, image, size, out)
+        if not (local.known(x[0]) and local.known(d[0])):
+            channels, filters = x[0].shape[3], d[0].shape[3]
+            last = [channels, filters // channels if depthwise else filters]
+            return local.joined([*size, *last], *x, *d)
         return ops.module().tfe_bench_ring_conv2d_kernel_gradient(
             a=x, b=d, size=size, depthwise=depthwise, **windows.attributes
         )
@@ -109,6 +114,6 @@ def kernel_gradient(windows: Windows, kernel_shape: Sequence[Any], depthwise: bo
 
 
 def _ranks(name: str, a: list[Any], b: list[Any]) -> None:
-    shapes = [t.shape for t in (*a, *b)]
+    shapes = [local.static_shape(t) for t in (*a, *b)]
     if any(s.rank not in (4, None) for s in shapes):
         raise UsageError(f"{name} wants tensors of rank 4. Received: {[str(s) for s in shapes]}.")

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, logic
-from tfe_bench.protocols.session import ops, sizes, wide
+from tfe_bench.protocols.session import local, ops, sizes, wide
 from tfe_bench.protocols.session.cost import Cost, packed, words
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, K2, Party, Site
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
@@ -21,44 +22,35 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def _xor(*parts: Any) -> Any:
-    import tensorflow as tf
-
-    total = parts[0]
-    for part in parts[1:]:
-        total = tf.bitwise.bitwise_xor(total, part)
-    return total
-
-
 def open_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
     """XOR shares at the evaluators become b = opened ^ beta, beta known to the dealer.
 
     Rounds: 1.  Bits sent: E1, E2 1 per bit each, in whole words.
     """
-
+    if isinstance(party, Counting):
+        return MaskedBits(
+            party.sent_bits(open_bits_cost(bits.n), bits.n, bits), None, bits.n, bits.dealer
+        )
     s = party.site("open_bits", dealer=bits.dealer)
     n_words = sizes.vector((sizes.known(bits.n) + 63) // 64)
     opened = beta = None
     if s.is_dealer:
-        beta = _xor(s.mask(K1, 0, n_words), s.mask(K2, 0, n_words))
+        beta = local.xor(s.mask(K1, 0, n_words), s.mask(K2, 0, n_words))
         if bits.top is not None:
-            beta = _xor(beta, bits.top)
+            beta = local.xor(beta, bits.top)
     else:
         own = s.apply_mask(bits.share, s.own_key, 0, "xor")
         s.send(own, s.other)
-        opened = _xor(own, s.recv(n_words, s.other))
+        opened = local.xor(own, s.recv(n_words, s.other))
     return MaskedBits(opened, beta, bits.n, bits.dealer)
 
 
-def _unpacked(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
+def unpacked(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
     """opened or beta as ring elements 0 and 1 in a shape (with the axis of 2 if wide)."""
-    import tensorflow as tf
-
-    packed = bits.beta if bits.opened is None else bits.opened
-    ones = ops.module().tfe_bench_unpack_bits(words=packed, n=bits.n)
-    if limbs == 1:
-        return tf.reshape(ones, shape)
-    return tf.reshape(tf.stack([ones, tf.zeros_like(ones)], axis=-1), shape)
+    ones = logic.unpacked(bits)
+    if limbs == 2:
+        ones = local.stack([ones, local.zeros_like(ones)], axis=-1)
+    return local.reshape(ones, shape)
 
 
 def b2a_shares(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int) -> Any:
@@ -70,7 +62,7 @@ def b2a_shares(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int) ->
 
     Rounds: 0 with D ahead, else 1.  Bits sent: D 64 per bit.
     """
-    known = _unpacked(bits, shape)
+    known = unpacked(bits, shape)
     share = s.deal(known if s.is_dealer else None, shape, tensor, slot)
     if s.is_dealer:
         return None
@@ -86,10 +78,13 @@ def b2a(party: Party, bits: MaskedBits, shape: Any = None) -> Shared:
 
     Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per bit each.
     """
+    if isinstance(party, Counting):
+        m = party.sent(b2a_cost(bits.n), [bits.n] if shape is None else shape, bits)
+        return Shared(m, None, None, bits.dealer)
     import tensorflow as tf
 
     s = party.site("b2a", dealer=bits.dealer)
-    shape = tf.reshape(bits.n, [1]) if shape is None else tf.cast(shape, tf.int64)
+    shape = sizes.vector(bits.n) if shape is None else tf.cast(shape, tf.int64)
     y = b2a_shares(s, bits, shape, tensor=0, slot=0)
     m = None if s.is_dealer else s.open_mask(y, tensor=1, slot=1)
     l1, l2 = s.new_mask(shape, tensor=1)
@@ -111,6 +106,7 @@ def inject_shares(
     negated: bool = False,
     extend_ring: bool = False,
     leave: int | None = None,
+    drop: int = 0,
 ) -> Any:
     """The evaluators' additive shares of b * x, unopened, so that sums of them open as one.
 
@@ -125,6 +121,7 @@ def inject_shares(
             message (2 messages with 2 limbs).
         negated: take 1 - b for b.
         leave: number of the mask under which the share leaves (64-bit words only).
+        drop: of b * x / 2^drop (backward.py), where x is of Z_2^(64-drop) and extended.
 
     Rounds: 0 with D ahead, else 1.  Bits sent: D 128 per element (256 with 2 limbs), and with
     extend_ring 3 (64 - k) more.
@@ -133,9 +130,9 @@ def inject_shares(
     """
     check_inject("inject", bits, x, extend_ring)
     if x.limbs == 2:
-        assert leave is None and not negated
+        assert leave is None and not negated and not drop
         return _wide_inject_shares(s, bits, x, tensor, slot)
-    return _inject_shares(s, bits, x, tensor, slot, negated, extend_ring, leave)[0]
+    return _inject_shares(s, bits, x, tensor, slot, negated, extend_ring, leave, drop=drop)[0]
 
 
 def _inject_shares(
@@ -148,22 +145,23 @@ def _inject_shares(
     extend_ring: bool,
     leave: int | None,
     whole: bool = False,
+    drop: int = 0,
 ) -> tuple[Any, Any]:
     """`inject_shares`, and with `whole` the evaluators' shares of x itself, read as signed."""
     import tensorflow as tf
 
-    k = x.ring_bits if extend_ring else 64
+    k = x.ring_bits if extend_ring else 64 - drop
     attributes = {
         "call": s.ctx,
         "site": s.number,
         "tensor": tensor,
         "dealer": s.dealer,
         "bits": k,
+        "drop": drop,
     }
     if s.is_dealer:
-        beta = bits.beta
         message = ops.module().tfe_bench_inject_deal(
-            beta=beta, l1=x.l1, l2=x.l2, n=bits.n, **attributes
+            beta=bits.beta, l1=x.l1, l2=x.l2, n=bits.n, **attributes
         )
         s.send(message, s.e2, slot, run_ahead=True)
         return None, None
@@ -188,8 +186,6 @@ def _inject_shares(
 
 def check_inject(name: str, bits: MaskedBits, x: Shared, extend_ring: bool = False) -> None:
     """Refuses what can be refused while tracing; the kernels check the number of bits again."""
-    import tensorflow as tf
-
     for wanted, given in ((MaskedBits, bits), (Shared, x)):
         if not isinstance(given, wanted):
             raise UsageError(
@@ -200,8 +196,8 @@ def check_inject(name: str, bits: MaskedBits, x: Shared, extend_ring: bool = Fal
         raise UsageError(f"{name} wants one dealer. Received: {bits!r} and {x!r}.")
     if extend_ring and x.limbs != 1:
         raise UsageError(f"{name} extends rings of at most 64 bits. Received: {x!r}.")
-    n, elements = tf.get_static_value(bits.n), x.shape.num_elements()
-    if n is not None and elements is not None and n != elements:
+    n, elements = sizes.known(bits.n), x.shape.num_elements()
+    if isinstance(n, int) and elements is not None and n != elements:
         raise UsageError(
             f"{name} wants one bit per element. "
             f"Received: {n} bits for shape {x.shape.as_list()}, {elements} elements."
@@ -213,7 +209,7 @@ def _wide_inject_shares(s: Site, bits: MaskedBits, x: Shared, tensor: int, slot:
     import tensorflow as tf
 
     shape = tf.shape(x.any, out_type=tf.int64)
-    known = _unpacked(bits, shape, 2)
+    known = unpacked(bits, shape, 2)
     opened = known[..., :1]
     if s.is_dealer:
         s.deal(known, shape, tensor, slot, 2)
@@ -268,9 +264,14 @@ def _inject(
     extend_ring: bool,
     whole: bool = False,
 ) -> tuple[Shared, Any]:
+    check_inject("inject", bits, x, extend_ring)
+    ring = 0 if extend_ring else x.bits
+    if isinstance(party, Counting):
+        cost = inject_cost(x.shape.num_elements(), x.limbs, x.ring_bits if extend_ring else 64)
+        signed = party.dealt(x.any.shape, bits, x) if whole else None
+        return replace(x, m=party.sent(cost, x.any.shape, bits, x), bits=ring), signed
     import tensorflow as tf
 
-    check_inject("inject", bits, x, extend_ring)
     s = party.site("inject", x.ring_bits, negated, extend_ring, dealer=x.dealer)
     last = 7  # after the dealt masks
     signed = None
@@ -284,7 +285,7 @@ def _inject(
         )
         m = None if s.is_dealer else s.exchange_masked(own, slot=2)
     l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), last)
-    return replace(x, m=m, l1=l1, l2=l2, bits=0 if extend_ring else x.bits), signed
+    return replace(x, m=m, l1=l1, l2=l2, bits=ring), signed
 
 
 def _wide_mul(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
@@ -318,18 +319,20 @@ def extend(party: Party, x: Shared, shift: int, openings: int | None = None) -> 
     most significant bit of the 65-bit difference: one comparison.  Modulo 2 its XOR shares are
     additive shares, so that re-masking takes one bit.
 
-    Rounds: openings + 1 (cold + 2).  Bits sent: `extend_cost`.
+    Rounds: openings + 1 (cold + 2).  Bits sent: those of `msb` with 65 bits and of `open_bits`.
     """
-    import tensorflow as tf
-
     from tfe_bench.protocols.ring import compare
 
     if x.limbs != 1 or not 0 <= shift < 63:
         raise UsageError(f"extend wants a 64-bit value and a shift below 63. Received: {x!r}.")
-    zero_extended = replace(
-        x.map(lambda a: tf.stack([a, tf.zeros_like(a)], axis=-1)), limbs=2, bits=65
-    )
+    zero_extended = replace(x.map(lambda a: wide.shift_left(a, 0)), limbs=2, bits=65)
     t = compare.msb(party, zero_extended, bits=65, openings=openings)
+    if isinstance(party, Counting):
+        cost = open_bits_cost(t.n)
+        lifted = party.sent(cost, [*x.shape, 2], t, x)
+        return Shared(lifted, None, None, x.dealer, x.fractional_bits, 2, 65 + shift)
+    import tensorflow as tf
+
     s = party.site("extend", shift, dealer=x.dealer)
     n_words = sizes.vector((sizes.known(t.n) + 63) // 64)
     shape = tf.shape(x.any, out_type=tf.int64)
@@ -339,7 +342,7 @@ def extend(party: Party, x: Shared, shift: int, openings: int | None = None) -> 
     if not s.is_dealer:
         own = s.apply_mask(t.share, s.own_key, 0, "xor")
         s.send(own, s.other)
-        opened = _xor(own, s.recv(n_words, s.other))
+        opened = local.xor(own, s.recv(n_words, s.other))
 
     def lift(part: Any, packed: Any) -> Any:
         if part is None:
@@ -356,12 +359,3 @@ def extend(party: Party, x: Shared, shift: int, openings: int | None = None) -> 
 
     m, l1, l2 = lift(x.m, opened), lift(x.l1, tau1), lift(x.l2, tau2)
     return Shared(m, l1, l2, x.dealer, x.fractional_bits, 2, 65 + shift)
-
-
-def extend_cost(n: int, openings: int | None = None) -> Cost:
-    """Cost of `extend` for n elements."""
-    from tfe_bench.protocols.ring import compare
-
-    c = compare.msb_cost(n, 65, openings)
-    w = 64 * words(n)
-    return Cost(c.dealer, c.e1 + w, c.e2 + w, c.rounds + 1, c.cold + 1)

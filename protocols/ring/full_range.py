@@ -12,8 +12,7 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
-from tfe_bench.protocols.session import wide
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session import local, wide
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
@@ -30,7 +29,7 @@ def less(party: Party, x: Shared, y: Shared, openings: int | None = None) -> Mas
     Args:
         openings: of the comparisons, 1 to 3; None takes the fewest bits.
 
-    Rounds: openings + 1 (cold + 2).  Bits sent: `less_cost`.
+    Rounds: openings + 1 (cold + 2).  Bits sent: those of three comparisons of 65 bits.
     Raises:
         UsageError: a public operand, or rings, dealers, scales or shapes that differ.
     """
@@ -49,7 +48,7 @@ def equal(party: Party, x: Shared, y: Shared, openings: int | None = None) -> Ma
     x - y = m - lam modulo 2^64 is not 0 where m < lam or lam < m as unsigned words, and it is
     never both: two comparisons at once, and one opening.
 
-    Rounds, arguments, errors: as `less`.  Bits sent: `equal_cost`.
+    Rounds, arguments, errors: as `less`.  Bits sent: those of two comparisons.
     """
     _check("equal", x, y)
     d = arithmetic.sub(x, y)
@@ -61,48 +60,24 @@ def equal(party: Party, x: Shared, y: Shared, openings: int | None = None) -> Ma
     return logic.invert(convert.open_bits(party, _joined(signs)))
 
 
-def less_cost(n: int, openings: int | None = None) -> Cost:
-    """Cost of `less` for n elements."""
-    return _cost(n, 3, openings)
-
-
-def equal_cost(n: int, openings: int | None = None) -> Cost:
-    """Cost of `equal` for n elements."""
-    return _cost(n, 2, openings)
-
-
-def _cost(n: int, comparisons: int, openings: int | None) -> Cost:
-    c = compare.msb_cost(n, BITS, openings)
-    k = comparisons
-    at_once = Cost(k * c.dealer, k * c.e1, k * c.e2, c.rounds, c.cold)
-    return at_once.then(convert.open_bits_cost(n))
-
-
 def _unsigned(x: Shared) -> Shared:
     """x + 2^63.  Local."""
-    import tensorflow as tf
-
-    return x if x.m is None else replace(x, m=x.m + tf.constant(-(2**63), tf.int64))
+    return x if x.m is None else replace(x, m=x.m + -(2**63))
 
 
 def _extended(x: Shared) -> Shared:
     """Every part with a high word of 0, as a value of Z_2^65.  Local."""
-    import tensorflow as tf
-
-    high = x.map(lambda a: tf.stack([a, tf.zeros_like(a)], axis=-1))
-    return replace(high, limbs=2, bits=BITS)
+    return replace(x.map(lambda a: wide.shift_left(a, 0)), limbs=2, bits=BITS)
 
 
 def _joined(bits: list[EvaluatorBits]) -> EvaluatorBits:
     """The XOR of bits.  Local."""
-    import tensorflow as tf
-
     first, *rest = bits
     if first.share is None:
         return first
     share: Any = first.share
     for other in rest:
-        share = tf.bitwise.bitwise_xor(share, other.share)
+        share = local.xor(share, other.share)
     return replace(first, share=share)
 
 

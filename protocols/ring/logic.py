@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.cost import Cost, words
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits
 
@@ -24,12 +25,10 @@ MOST = 9
 
 def invert(bits: MaskedBits) -> MaskedBits:
     """NOT of every bit.  Local."""
-    import tensorflow as tf
-
     _one_dealer("invert", (bits,))
     if bits.opened is None:
         return bits
-    return replace(bits, opened=tf.bitwise.invert(bits.opened))
+    return replace(bits, opened=local.invert(bits.opened))
 
 
 def xor(a: MaskedBits, b: MaskedBits) -> MaskedBits:
@@ -38,14 +37,36 @@ def xor(a: MaskedBits, b: MaskedBits) -> MaskedBits:
     Raises:
         UsageError: different dealers or numbers of bits.
     """
-    import tensorflow as tf
-
     _one_dealer("xor", (a, b))
-    join = tf.bitwise.bitwise_xor
     return replace(
         a,
-        opened=None if a.opened is None else join(a.opened, b.opened),
-        beta=None if a.beta is None else join(a.beta, b.beta),
+        opened=None if a.opened is None else local.xor(a.opened, b.opened),
+        beta=None if a.beta is None else local.xor(a.beta, b.beta),
+    )
+
+
+def unpacked(bits: MaskedBits) -> Any:
+    """opened or beta, whichever is held here, as int64 0 and 1 [n].  Local."""
+    held = bits.beta if bits.opened is None else bits.opened
+    if not local.known(held):
+        return held.like([bits.n])
+    return ops.module().tfe_bench_unpack_bits(words=held, n=bits.n)
+
+
+def packed(ones: Any) -> Any:
+    """Rows of 0 and 1 [rows, n] as packed words [rows, words].  Local."""
+    if not local.known(ones):
+        return ones.like([ones.shape[0], words(ones.shape[1])])
+    return ops.module().tfe_bench_pack_bits(bits=ones)
+
+
+def held_as(bits: MaskedBits, part: Any, n: int) -> MaskedBits:
+    """n other bits of the same dealer, of whose packed words this party holds `part`."""
+    return replace(
+        bits,
+        opened=None if bits.opened is None else part,
+        beta=None if bits.beta is None else part,
+        n=n,
     )
 
 
@@ -59,18 +80,8 @@ def rearrange(
         function: on an int64 tensor of that shape, the same at all parties.
         n: number of bits that it leaves.
     """
-    import tensorflow as tf
-
-    def moved(packed: Any) -> Any:
-        if packed is None:
-            return None
-        ones = ops.module().tfe_bench_unpack_bits(words=packed, n=bits.n)
-        new = function(tf.reshape(ones, list(shape)))
-        return ops.module().tfe_bench_pack_bits(bits=tf.reshape(new, [1, n]))[0]
-
-    return replace(
-        bits, opened=moved(bits.opened), beta=moved(bits.beta), n=tf.constant(n, tf.int64)
-    )
+    moved = function(local.reshape(unpacked(bits), list(shape)))
+    return held_as(bits, packed(local.reshape(moved, [1, n]))[0], n)
 
 
 def all_of(party: Party, bits: Sequence[MaskedBits]) -> EvaluatorBits:
@@ -80,13 +91,11 @@ def all_of(party: Party, bits: Sequence[MaskedBits]) -> EvaluatorBits:
     Raises:
         UsageError: no or too many operands, or different dealers or numbers of bits.
     """
-    import tensorflow as tf
-
     if not 1 <= len(bits) <= MOST:
         raise UsageError(f"all_of takes 1 to {MOST} operands. Received: {len(bits)}.")
     _one_dealer("all_of", bits)
     first = bits[0]
-    rows = tf.stack([b.beta if b.opened is None else b.opened for b in bits])
+    rows = local.stack([b.beta if b.opened is None else b.opened for b in bits])
     return all_of_rows(party, rows, len(bits), first.n, first.dealer)
 
 
@@ -97,6 +106,9 @@ def all_of_rows(party: Party, rows: Any, count: int, n: Any, dealer: int) -> Eva
         rows: packed words [count, words], of beta at the dealer, opened at the evaluators.
         n: number of bits of each.
     """
+    if isinstance(party, Counting):
+        share = party.sent_bits(all_of_cost(n, count), n, rows, dealer=dealer)
+        return EvaluatorBits(share, None, n, dealer)
     import tensorflow as tf
 
     s = party.site("all_of", count, dealer=dealer)
@@ -107,8 +119,8 @@ def all_of_rows(party: Party, rows: Any, count: int, n: Any, dealer: int) -> Eva
         return EvaluatorBits(None, None, n, s.dealer)
     dealt = tf.zeros([0, 0], tf.int64)
     if s.is_e2:
-        words = tf.shape(rows, out_type=tf.int64)[1] if rows.shape[1] is None else rows.shape[1]
-        dealt = s.recv(tf.stack([(1 << count) - 1, words]), s.d)
+        width = tf.shape(rows, out_type=tf.int64)[1] if rows.shape[1] is None else rows.shape[1]
+        dealt = s.recv(tf.stack([(1 << count) - 1, width]), s.d)
     share = ops.module().tfe_bench_and_share(opened=rows, dealt=dealt, **attributes)
     return EvaluatorBits(share, None, n, s.dealer)
 
@@ -119,13 +131,11 @@ def all_of_cost(n: int, operands: int) -> Cost:
 
 
 def _one_dealer(name: str, bits: Sequence[MaskedBits]) -> None:
-    import tensorflow as tf
-
     for b in bits:
         if not isinstance(b, MaskedBits):
             raise UsageError(f"{name} wants private bits. Received: {type(b).__name__}.")
         if b.dealer != bits[0].dealer:
             raise UsageError(f"{name} wants bits of one dealer. Received: {bits[0]!r} and {b!r}.")
-    known = {int(n) for n in (tf.get_static_value(b.n) for b in bits) if n is not None}
+    known = {n for n in (sizes.known(b.n) for b in bits) if isinstance(n, int)}
     if len(known) > 1:
         raise UsageError(f"{name} wants equally many bits. Received: {sorted(known)}.")

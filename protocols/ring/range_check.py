@@ -21,10 +21,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import compare, convert, logic
-from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session import local, ops
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K3, Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -41,23 +44,21 @@ def in_range(party: Party, x: Shared, bits: int, openings: int | None = None) ->
     Args:
         bits: 2 to 63: what a comparison of so many bits, or a truncation (63), takes.
 
-    Rounds: openings + 2 (cold + 3).  Bits sent: `in_range_cost`.
+    Rounds: openings + 2 (cold + 3).  Bits sent: two comparisons, an AND and three openings of bits.
     Raises:
         UsageError: another ring, or bits outside 2..63.
     """
-    import tensorflow as tf
-
     if not isinstance(x, Shared) or x.limbs != 1 or x.ring_bits != RING:
         raise UsageError(f"in_range wants a private tensor over Z_2^64. Received: {x!r}.")
     if type(bits) is not int or not 2 <= bits < RING:
         raise UsageError(f"in_range takes 2 to 63 bits. Received: {bits!r}.")
-    flat = x.map(lambda a: tf.tile(tf.reshape(a, [1, -1]), [2, 1]))
+    flat = x.map(lambda a: local.tile(local.reshape(a, [1, -1]), [2, 1]))
     n = flat.shape[1]
     if n is None:
         raise UsageError(f"in_range wants a tensor of known shape. Received: {x!r}.")
     if flat.m is not None:
         half = 1 << (bits - 1)
-        flat = replace(flat, m=flat.m + tf.constant([[half], [-half]], tf.int64))
+        flat = replace(flat, m=flat.m + np.array([[half], [-half]], np.int64))
     both = convert.open_bits(party, compare.msb(party, flat, compare.EXACT_BITS, openings))
     negative, below = (
         logic.rearrange(both, (2, n), lambda a, i=i: a[i], n)  # type: ignore[misc]
@@ -65,16 +66,6 @@ def in_range(party: Party, x: Shared, bits: int, openings: int | None = None) ->
     )
     inside = convert.open_bits(party, logic.all_of(party, [logic.invert(negative), below]))
     return replace(inside, shape=tuple(x.shape.as_list()))
-
-
-def in_range_cost(n: int, openings: int | None = None) -> Cost:
-    """Cost of `in_range` for n elements."""
-    return (
-        compare.msb_cost(2 * n, compare.EXACT_BITS, openings)
-        .then(convert.open_bits_cost(2 * n))
-        .then(logic.all_of_cost(n, 2))
-        .then(convert.open_bits_cost(n))
-    )
 
 
 class Watch:
@@ -87,9 +78,13 @@ class Watch:
 
     def __init__(self, party: Party, rows: int, dealer: int) -> None:
         self._party, self._rows, self._dealer = party, rows, dealer
+        self._digest: Any = None
+        if isinstance(party, Counting):
+            self._digest = local.Abstract(local.Shape([rows]))
+            return
         s = party.site("watch", rows, dealer=dealer)
         # s, so that a digest by itself is uniform
-        self._digest: Any = None if s.is_dealer else s.mask(K3, 0, [rows])
+        self._digest = None if s.is_dealer else s.mask(K3, 0, [rows])
 
     def zero(self, share: Any, width: int, low: int = 0) -> None:
         """Notes shares that add up to 0 modulo 2^width where all is right.  Local.
@@ -98,10 +93,13 @@ class Watch:
             share: int64 [rows, ...] at the evaluators, None at the dealer.
             low: so many low bits of the sum are 0 anyway.
         """
-        import tensorflow as tf
-
         if low >= width:
             return  # nothing is lost
+        if isinstance(self._party, Counting):
+            self._digest = local.joined([self._rows], self._digest, share)
+            return
+        import tensorflow as tf
+
         if width - low > _MOST_COMPARED:  # the higher ones by themselves
             self.zero(share, low + _MOST_COMPARED, low)
             low += _MOST_COMPARED
@@ -125,6 +123,11 @@ class Watch:
         with probability 2^-61, and none is ever seen where there is none.
         Rounds: 1.  Bits sent: `flag_cost`.
         """
+        if isinstance(self._party, Counting):
+            m = self._party.sent(
+                flag_cost(self._rows), [self._rows], self._digest, dealer=self._dealer
+            )
+            return Shared(m, None, None, self._dealer)
         s = self._party.site("watch_flag", dealer=self._dealer)
         m = None
         if not s.is_dealer:

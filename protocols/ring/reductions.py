@@ -16,8 +16,9 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, conv, shapes
 from tfe_bench.protocols.ring.shapes import axes_of, axis_of, check_alike, check_private, rank_of
-from tfe_bench.protocols.ring.truncation import truncate, truncate_cost
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.ring.truncation import truncate
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -31,6 +32,8 @@ MAX_RECIPROCAL_BITS = 48
 
 def _wide_sum(a: tf.Tensor, axes: list[int], keepdims: bool) -> tf.Tensor:
     """Sums of fewer than 2^31 pairs of words mod 2^128: halves of the low word carry apart."""
+    if not local.known(a):
+        return local.reduce_sum(a, axes, keepdims)
     import tensorflow as tf
 
     half = tf.constant(32, tf.int64)
@@ -53,12 +56,10 @@ def reduce_sum(x: Shared, axis: Any = None, keepdims: bool = False) -> Shared:
     Raises:
         UsageError: an axis is out of range or comes twice.
     """
-    import tensorflow as tf
-
     axes = axes_of("reduce_sum", axis, rank_of("reduce_sum", x))
     if x.limbs == 2:
         return x.map(lambda a: _wide_sum(a, axes, keepdims))
-    return x.map(lambda a: tf.reduce_sum(a, axes, keepdims))
+    return x.map(lambda a: local.reduce_sum(a, axes, keepdims))
 
 
 def add_n(values: Sequence[Shared]) -> Shared:
@@ -76,12 +77,10 @@ def cumsum(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = Fa
     Raises:
         UsageError: the axis is out of range, or the value is wide.
     """
-    import tensorflow as tf
-
     at = axis_of("cumsum", axis, rank_of("cumsum", x))
     if x.limbs != 1:
         raise UsageError(f"cumsum works on 64-bit words. Received: {x!r}.")
-    return x.map(lambda a: tf.cumsum(a, at, exclusive, reverse))
+    return x.map(lambda a: local.cumsum(a, at, exclusive, reverse))
 
 
 def _log2(count: int) -> int | None:
@@ -125,7 +124,7 @@ def reduce_mean(
 
     Error: below 1 + |mean| count 2^-(e+1) units of the scale; below 1 if the count is a power of 2.
     Domain: |mean| < 2^(61-e) units of the scale (|sum| < 2^62 if the count is a power of 2).
-    Rounds and bits: `reduce_mean_cost`.
+    Rounds and bits: those of truncation.truncate for e bits, or log2 of the count; none for one.
     Raises:
         UsageError: axes that are not there, no or an unknown number of elements, a ring other
             than Z_2^64.
@@ -149,13 +148,6 @@ def reduce_mean(
 def _reciprocal(count: int, bits: int) -> int:
     """round(2^bits / count), in integers."""
     return ((2 << bits) + count) // (2 * count)
-
-
-def reduce_mean_cost(n_out: int, count: int, reciprocal_bits: int = RECIPROCAL_BITS) -> Cost:
-    """Cost of `reduce_mean` for n_out means of `count` elements each."""
-    shift = _log2(count)
-    dropped = reciprocal_bits if shift is None else shift
-    return truncate_cost(n_out, dropped) if dropped else Cost(0, 0, 0, 0, 0)
 
 
 def square_shares(s: Site, x: Shared, tensor: int, slot: int) -> Any:
@@ -186,20 +178,19 @@ def square(party: Party, x: Shared) -> Shared:
     Raises:
         UsageError: x is public, or not over Z_2^64.
     """
-    import tensorflow as tf
-
     check_private("square", x)
     arithmetic.check_factors("square", x, x)
+    scale = 2 * x.fractional_bits
+    if isinstance(party, Counting):
+        cost = arithmetic.mul_cost(x.shape.num_elements())
+        return replace(x, m=party.sent(cost, x.shape, x), fractional_bits=scale)
+    import tensorflow as tf
+
     s = party.site("square", x.fractional_bits, dealer=x.dealer)
     z = square_shares(s, x, tensor=0, slot=0)
     m = None if s.is_dealer else s.open_mask(z, tensor=1, slot=1)
     l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), tensor=1)
-    return replace(x, m=m, l1=l1, l2=l2, fractional_bits=2 * x.fractional_bits)
-
-
-def square_cost(n: int) -> Cost:
-    """Cost of `square` for n elements."""
-    return arithmetic.mul_cost(n)
+    return replace(x, m=m, l1=l1, l2=l2, fractional_bits=scale)
 
 
 def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
@@ -259,8 +250,6 @@ def _product(sizes: list[Any]) -> Any:
 
 
 def _window_sum(operation: str, x: Shared, ksize: Any, windows: conv.Windows) -> Shared:
-    import tensorflow as tf
-
     kernel = conv.pair_of(operation, "ksize", ksize)
     if rank_of(operation, x) != 4:
         raise UsageError(
@@ -272,9 +261,8 @@ def _window_sum(operation: str, x: Shared, ksize: Any, windows: conv.Windows) ->
     if channels is None:
         raise UsageError(f"{operation} wants a known number of channels. Received: {x!r}.")
     ones = np.ones((*kernel, int(channels), 1), np.int64)
-    conv.check_shapes(operation, x.shape, tf.TensorShape(ones.shape), windows)
-    kernel_words = tf.constant(ones)
-    pooled: Shared = x.map(lambda a: conv.convolve([a], [kernel_words], windows, depthwise=True))
+    conv.check_shapes(operation, x.shape, local.static_shape(ones), windows)
+    pooled: Shared = x.map(lambda a: conv.convolve([a], [ones], windows, depthwise=True))
     return pooled
 
 
@@ -333,7 +321,7 @@ def avg_pool(
         a power of 2.
     Domain: |mean| < 2^(61-e) units of the scale (if every count is a power of 2: |mean| times the
         largest count < 2^62).
-    Rounds and bits: `avg_pool_cost`.
+    Rounds and bits: as `reduce_mean`.
     Raises:
         UsageError: no images, windows that do not fit or cover no cell, a ring other than Z_2^64.
     """
@@ -359,22 +347,6 @@ def _counts(
             f"{kernel} windows, {windows}. Pad less."
         )
     return counts
-
-
-def avg_pool_cost(
-    shape: Sequence[int],
-    ksize: Any,
-    strides: Any = None,
-    padding: Any = "VALID",
-    reciprocal_bits: int = RECIPROCAL_BITS,
-) -> Cost:
-    """Cost of `avg_pool` of images of a shape [n, h, w, channels]."""
-    kernel = conv.pair_of("avg_pool", "ksize", ksize)
-    windows = conv.Windows.of("avg_pool", kernel if strides is None else strides, padding)
-    counts = _counts("avg_pool", shape, kernel, windows)
-    dropped = _pool_factors(counts, reciprocal_bits)[1]
-    n_out = shape[0] * counts.size * shape[3]
-    return truncate_cost(n_out, dropped) if dropped else Cost(0, 0, 0, 0, 0)
 
 
 def global_avg_pool(

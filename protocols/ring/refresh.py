@@ -13,7 +13,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session import wide
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -28,12 +30,13 @@ def refresh(party: Party, x: Shared) -> Shared:
     Raises:
         UsageError: a value of a smaller ring; extend it first.
     """
-    import tensorflow as tf
-
-    from tfe_bench.protocols.session import wide
-
     if x.bits:
         raise UsageError(f"refresh wants a value over Z_2^64 or Z_2^128. Received: {x!r}.")
+    if isinstance(party, Counting):
+        bits = 64 * x.any.shape.num_elements()
+        return replace(x, m=party.sent(Cost(0, bits, bits, 1, 1), x.any.shape, x))
+    import tensorflow as tf
+
     s = party.site("refresh", x.limbs, dealer=x.dealer)
     shape = tf.shape(x.any, out_type=tf.int64)
     m = None
@@ -44,8 +47,3 @@ def refresh(party: Party, x: Shared) -> Shared:
         m = s.open_mask(-x.l2 if x.limbs == 1 else wide.negate(x.l2), 0, 0, x.limbs)
     l1, l2 = s.new_mask(shape, 0)
     return replace(x, m=m, l1=l1, l2=l2)
-
-
-def refresh_cost(n: int, limbs: int = 1) -> Cost:
-    """Cost of `refresh` for n elements."""
-    return Cost(0, 64 * limbs * n, 64 * limbs * n, 1, 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -27,7 +27,7 @@ def less(
         bits: right while the difference, in ring units, fits that many bits; signed.
         openings: of the comparison, 1 to 3; None takes the fewest bits.
 
-    Rounds: openings + 1 (cold + 2).  Bits sent: `less_cost`.
+    Rounds: openings + 1 (cold + 2).  Bits sent: those of compare.msb and convert.open_bits.
     Raises:
         UsageError: a public operand, or rings, dealers, scales or shapes that do not fit.
     """
@@ -121,14 +121,12 @@ def zero(
 
 
 def _zero(name: str, party: Party, d: Shared, bits: int, openings: int | None) -> MaskedBits:
-    import tensorflow as tf
-
     n = d.shape.num_elements()
     if d.limbs != 1 or n is None:
         raise UsageError(
             f"{name} wants values of 64 bits or less, of a known shape. Received: {d!r}."
         )
-    both = d.map(lambda a: tf.concat([tf.reshape(a, [n]), tf.reshape(-a, [n])], axis=0))
+    both = d.map(lambda a: local.concat([local.reshape(a, [n]), local.reshape(-a, [n])], axis=0))
     signs = negative(party, both, bits, openings)
     first = logic.rearrange(signs, (2, n), lambda a: a[0], n)
     second = logic.rearrange(signs, (2, n), lambda a: a[1], n)
@@ -172,7 +170,7 @@ def maximum(
 ) -> Shared:
     """max(x, y), with broadcasting: x + [x < y] (y - x).
 
-    Rounds: openings + 2 (cold + 3).  Bits sent: `maximum_cost`.
+    Rounds: openings + 2 (cold + 3).  Bits sent: those of `less` and of convert.inject.
     """
     d = _difference("maximum", y, x)
     below = convert.open_bits(party, compare.msb(party, arithmetic.neg(d), bits, openings))
@@ -190,18 +188,3 @@ def minimum(
     d = _difference("minimum", y, x)
     below = convert.open_bits(party, compare.msb(party, d, bits, openings))
     return arithmetic.add(x, convert.inject(party, below, d))
-
-
-def less_cost(n: int, bits: int = compare.EXACT_BITS, openings: int | None = None) -> Cost:
-    """Cost of `less` and its like for n elements."""
-    return compare.msb_cost(n, bits, openings).then(convert.open_bits_cost(n))
-
-
-def equal_cost(n: int, bits: int = compare.EXACT_BITS, openings: int | None = None) -> Cost:
-    """Cost of `equal` for n elements."""
-    return less_cost(2 * n, bits, openings)
-
-
-def maximum_cost(n: int, bits: int = compare.EXACT_BITS, openings: int | None = None) -> Cost:
-    """Cost of `maximum` and `minimum` for n elements."""
-    return less_cost(n, bits, openings).then(convert.inject_cost(n))

@@ -20,6 +20,7 @@ from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.ring.rss import from_replicated, replicated
 from tfe_bench.protocols.session import wide
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -37,6 +38,9 @@ def named(party: Party, x: Shared, dealer: int) -> Shared:
         raise UsageError(f"A dealer is party 0, 1 or 2. Received: {dealer!r}.")
     if dealer == x.dealer:
         return x
+    if isinstance(party, Counting):
+        # one of the new dealer's masks is what was opened
+        return replace(x, m=replace(x.m, masks=max(x.m.masks, x.m.cold)), dealer=dealer)
     negate = wide.negate if x.limbs == 2 else operator.neg
     own, following = replicated(x, party.index, negate)
     y = from_replicated(own, following, party.index, dealer, x.fractional_bits, negate)
@@ -70,18 +74,6 @@ def by_thirds(
         cut = [named(party, v.map(lambda a, i=index: a[i]), (first + turn) % 3) for v in values]
         parts.append([named(party, y, first) for y in function(*cut)])
     return [shapes.concat(list(column), 0) for column in zip(*parts, strict=True)]
-
-
-def by_thirds_cost(cost: Callable[[int], Cost], length: int) -> Cost:
-    """Cost of `by_thirds`, from that of the function for a number of rows."""
-    parts = [cost(length * (t + 1) // 3 - length * t // 3) for t in range(3)]
-    # In part t the first dealer's role is that of the party t before its dealer.
-    sent = [
-        sum((part.dealer, part.e1, part.e2)[(role - turn) % 3] for turn, part in enumerate(parts))
-        for role in range(3)
-    ]
-    rounds, cold = max(p.rounds for p in parts), max(p.cold for p in parts)
-    return Cost(sent[0], sent[1], sent[2], rounds, cold)
 
 
 def worthwhile(cost: Cost, round_bits: float) -> bool:

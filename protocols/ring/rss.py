@@ -13,6 +13,7 @@ from typing import Any
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring.arithmetic import check_pair
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, K2, K3, Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -50,11 +51,17 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
 
     Rounds: 1.  Bits sent: 64 per element by every party.
     """
-    import tensorflow as tf
-
     check_pair("rss.mul", x, y, same_scale=False)
     if x.ring_bits != 64:
         raise UsageError(f"rss.mul works over Z_2^64. Received: {x!r}.")
+    scale = x.fractional_bits + y.fractional_bits
+    if isinstance(party, Counting):
+        product = x.any * y.any
+        bits = 64 * product.shape.num_elements()
+        m = party.sent(Cost(bits, bits, bits, rounds=1, cold=1), product.shape, x, y)
+        return Shared(m, None, None, x.dealer, scale)
+    import tensorflow as tf
+
     s = party.site("rss_mul", x.fractional_bits, y.fractional_bits, dealer=x.dealer)
     i = party.index
     own_x, next_x = replicated(x, i)
@@ -66,9 +73,4 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
     z = z + s.mask(names[i], 0, shape) - s.mask(names[(i + 1) % 3], 0, shape)
     s.send(z, (i + 2) % 3)
     following = s.recv(shape, (i + 1) % 3)
-    return from_replicated(z, following, i, x.dealer, x.fractional_bits + y.fractional_bits)
-
-
-def mul_cost(n: int) -> Cost:
-    """Cost of `mul` for n elements."""
-    return Cost(dealer=64 * n, e1=64 * n, e2=64 * n, rounds=1, cold=1)
+    return from_replicated(z, following, i, x.dealer, scale)

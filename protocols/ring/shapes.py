@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 Key = int | np.integer[Any] | builtins.slice | EllipsisType | None
@@ -125,23 +126,23 @@ def _integers(operation: str, what: str, values: Any, count: int | None = None) 
 
 def _with_words(x: Shared, shape: Any) -> Any:
     """A shape of elements as the shape of x's fields: a list of integers or a tensor."""
-    import tensorflow as tf
-
     if isinstance(shape, list):
         return shape if x.limbs == 1 else [*shape, x.limbs]
+    import tensorflow as tf
+
     shape = tf.cast(shape, tf.int64)
     return shape if x.limbs == 1 else tf.concat([shape, [x.limbs]], axis=0)
 
 
 def _shape(operation: str, shape: Any) -> Any:
     """A list of integers, or the public tensor it is given as."""
-    import tensorflow as tf
-
-    if tf.is_tensor(shape):
-        return shape
-    if isinstance(shape, tf.TensorShape):
+    if hasattr(shape, "as_list"):
         shape = shape.as_list()
-    if isinstance(shape, (list, tuple)) and any(tf.is_tensor(d) for d in shape):
+    if local.is_tensor(shape):
+        return shape
+    if isinstance(shape, (list, tuple)) and any(local.is_tensor(d) for d in shape):
+        import tensorflow as tf
+
         return tf.stack([tf.cast(d, tf.int64) for d in shape])
     return _integers(
         operation, "a shape", shape if isinstance(shape, (list, tuple, np.ndarray)) else [shape]
@@ -150,8 +151,6 @@ def _shape(operation: str, shape: Any) -> Any:
 
 def reshape(x: Shared, shape: Any) -> Shared:
     """x in another shape of as many elements; one size may be -1.  Local."""
-    import tensorflow as tf
-
     check_private("reshape", x)
     new = _shape("reshape", shape)
     if isinstance(new, list):
@@ -166,19 +165,19 @@ def reshape(x: Shared, shape: Any) -> Shared:
                 f"reshape wants as many elements as there are, one size of -1 at most. Received: "
                 f"{new} for {x!r}. Choose sizes whose product is the number of elements."
             )
-    return x.map(lambda a: tf.reshape(a, _with_words(x, new)))
+    return x.map(lambda a: local.reshape(a, _with_words(x, new)))
 
 
 def flatten(x: Shared, axis: int = 1) -> Shared:
     """All axes from `axis` on as one, in row-major order (0: a vector).  Local."""
-    import tensorflow as tf
-
     rank = rank_of("flatten", x)
     keep = axis if axis == rank else axis_of("flatten", axis, rank) if rank else 0
     static = x.shape.as_list()
     if None not in static[keep:]:
-        lead = [d if d is not None else tf.shape(x.any)[i] for i, d in enumerate(static[:keep])]
+        lead = [d if d is not None else local.shape(x.any)[i] for i, d in enumerate(static[:keep])]
         return reshape(x, [*lead, int(np.prod(static[keep:], dtype=np.int64))])
+    import tensorflow as tf
+
     sizes = tf.shape(x.any, out_type=tf.int64)
     last = tf.reduce_prod(sizes[keep:rank], keepdims=True)
     return reshape(x, tf.concat([sizes[:keep], last], axis=0))
@@ -186,8 +185,6 @@ def flatten(x: Shared, axis: int = 1) -> Shared:
 
 def transpose(x: Shared, perm: Sequence[int] | None = None) -> Shared:
     """Axis i of the result is axis perm[i] of x; None reverses the axes.  Local."""
-    import tensorflow as tf
-
     rank = rank_of("transpose", x)
     order = list(range(rank))[::-1] if perm is None else _integers("transpose", "perm", perm, rank)
     if sorted(order) != list(range(rank)):
@@ -195,21 +192,17 @@ def transpose(x: Shared, perm: Sequence[int] | None = None) -> Shared:
             f"transpose wants a permutation of the axes 0 to {rank - 1}. Received: {order}."
         )
     words = [] if x.limbs == 1 else [rank]
-    return x.map(lambda a: tf.transpose(a, order + words))
+    return x.map(lambda a: local.transpose(a, order + words))
 
 
 def expand_dims(x: Shared, axis: int) -> Shared:
     """x with a new axis of size 1 at `axis`.  Local."""
-    import tensorflow as tf
-
     at = axis_of("expand_dims", axis, rank_of("expand_dims", x) + 1)
-    return x.map(lambda a: tf.expand_dims(a, at))
+    return x.map(lambda a: local.expand_dims(a, at))
 
 
 def squeeze(x: Shared, axis: Any = None) -> Shared:
     """x without the given axes of size 1; None takes all there are.  Local."""
-    import tensorflow as tf
-
     rank = rank_of("squeeze", x)
     sizes = x.shape.as_list()
     if axis is None:
@@ -228,7 +221,7 @@ def squeeze(x: Shared, axis: Any = None) -> Shared:
                 )
     if not gone:
         return x
-    return x.map(lambda a: tf.squeeze(a, gone))
+    return x.map(lambda a: local.squeeze(a, gone))
 
 
 def _same_but(operation: str, values: list[Shared], axis: int | None) -> None:
@@ -256,22 +249,18 @@ def _joined(values: list[Shared], function: Callable[[list[Any]], Any]) -> Share
 
 def concat(values: Sequence[Shared], axis: int) -> Shared:
     """The tensors one after the other along an axis.  Local."""
-    import tensorflow as tf
-
     several = check_alike("concat", values)
     at = axis_of("concat", axis, min(rank_of("concat", v) for v in several))
     _same_but("concat", several, at)
-    return _joined(several, lambda parts: tf.concat(parts, at))
+    return _joined(several, lambda parts: local.concat(parts, at))
 
 
 def stack(values: Sequence[Shared], axis: int = 0) -> Shared:
     """Tensors of one shape along a new axis.  Local."""
-    import tensorflow as tf
-
     several = check_alike("stack", values)
     at = axis_of("stack", axis, min(rank_of("stack", v) for v in several) + 1)
     _same_but("stack", several, None)
-    return _joined(several, lambda parts: tf.stack(parts, at))
+    return _joined(several, lambda parts: local.stack(parts, at))
 
 
 def _size(operation: str, x: Shared, axis: int) -> int:
@@ -321,8 +310,6 @@ def split(x: Shared, num_or_size_splits: int | Sequence[int], axis: int = 0) -> 
 
 def slice(x: Shared, begin: Sequence[int], size: Sequence[int]) -> Shared:
     """The block of a given size from `begin` on; a size of -1 reaches to the end.  Local."""
-    import tensorflow as tf
-
     rank = rank_of("slice", x)
     starts = _integers("slice", "begin", begin, rank)
     sizes = _integers("slice", "size", size, rank)
@@ -335,7 +322,7 @@ def slice(x: Shared, begin: Sequence[int], size: Sequence[int]) -> Shared:
                 f"{length} on axis {axis} of {x!r}."
             )
     words = [] if x.limbs == 1 else [0]
-    return x.map(lambda a: tf.slice(a, starts + words, sizes + [-1 for _ in words]))
+    return x.map(lambda a: local.slice(a, starts + words, sizes + [-1 for _ in words]))
 
 
 def getitem(x: Shared, key: Key | tuple[Key, ...]) -> Shared:
@@ -400,8 +387,6 @@ def pad(x: Shared, paddings: Any, constant_values: int = 0) -> Shared:
     Args:
         constant_values: the ring element to pad with, already encoded at x's scale.
     """
-    import tensorflow as tf
-
     rank = rank_of("pad", x)
     try:
         pairs = np.asarray(paddings)
@@ -420,9 +405,11 @@ def pad(x: Shared, paddings: Any, constant_values: int = 0) -> Shared:
             "Encode it at the tensor's scale."
         )
     widths = [(int(b), int(e)) for b, e in pairs]
-    padded = x.map(lambda a: tf.pad(a, widths if x.limbs == 1 else [*widths, (0, 0)]))
-    if constant == 0 or x.m is None:
+    padded = x.map(lambda a: local.pad(a, widths if x.limbs == 1 else [*widths, (0, 0)]))
+    if constant == 0 or x.m is None or not local.known(x.m):
         return padded
+    import tensorflow as tf
+
     # c = (0 + c) - (0 + 0): a public constant goes into m alone.
     unsigned = [(int(constant) >> (64 * i)) % (1 << 64) for i in range(x.limbs)]
     words = [tf.constant(w - (w >> 63 << 64), tf.int64) for w in unsigned]
@@ -434,18 +421,18 @@ def pad(x: Shared, paddings: Any, constant_values: int = 0) -> Shared:
 
 def gather(x: Shared, indices: Any, axis: int = 0) -> Shared:
     """The parts of x at public indices along an axis; their shape replaces the axis.  Local."""
-    import tensorflow as tf
-
     at = axis_of("gather", axis, rank_of("gather", x))
     if isinstance(indices, Shared):
         raise UsageError(
             "gather wants public indices. Received: private ones. Multiply by a one-hot matrix."
         )
-    if tf.is_tensor(indices):
+    if local.is_tensor(indices):
+        import tensorflow as tf
+
         if indices.dtype not in (tf.int32, tf.int64):
             raise UsageError(f"gather wants integer indices. Received: {indices.dtype.name}.")
         # TensorFlow itself refuses, when run, what is out of range.
-        return x.map(lambda a: tf.gather(a, indices, axis=at))
+        return x.map(lambda a: local.gather(a, indices, at))
     try:
         array = np.asarray(indices)
     except (TypeError, ValueError):
@@ -461,23 +448,19 @@ def gather(x: Shared, indices: Any, axis: int = 0) -> Shared:
         raise UsageError(
             f"gather wants indices from 0 to {top} on axis {at}. Received: {int(bad.flat[0])}."
         )
-    return x.map(lambda a: tf.gather(a, array.astype(np.int64), axis=at))
+    return x.map(lambda a: local.gather(a, array.astype(np.int64), at))
 
 
 def tile(x: Shared, multiples: Sequence[int]) -> Shared:
     """x repeated multiples[i] times along axis i.  Local."""
-    import tensorflow as tf
-
     counts = _integers("tile", "multiples", multiples, rank_of("tile", x))
     if any(c < 0 for c in counts):
         raise UsageError(f"tile wants multiples of at least 0. Received: {counts}.")
-    return x.map(lambda a: tf.tile(a, counts + ([] if x.limbs == 1 else [1])))
+    return x.map(lambda a: local.tile(a, counts + ([] if x.limbs == 1 else [1])))
 
 
 def broadcast_to(x: Shared, shape: Any) -> Shared:
     """x in a larger shape, by TensorFlow's rules of broadcasting.  Local."""
-    import tensorflow as tf
-
     rank = rank_of("broadcast_to", x)
     new = _shape("broadcast_to", shape)
     if isinstance(new, list):
@@ -491,12 +474,10 @@ def broadcast_to(x: Shared, shape: Any) -> Shared:
                 f"broadcast_to wants a shape that the tensor's broadcasts to. Received: {new} for "
                 f"{x!r}."
             )
-    return x.map(lambda a: tf.broadcast_to(a, _with_words(x, new)))
+    return x.map(lambda a: local.broadcast_to(a, _with_words(x, new)))
 
 
 def reverse(x: Shared, axis: Any) -> Shared:
     """x with the order along some axes reversed.  Local."""
-    import tensorflow as tf
-
     axes = axes_of("reverse", axis, rank_of("reverse", x))
-    return x.map(lambda a: tf.reverse(a, axes))
+    return x.map(lambda a: local.reverse(a, axes))

@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, convert, truncation
-from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.ring import arithmetic, convert, masked
+from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -29,14 +30,17 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
     Raises:
         UsageError: values of other shapes, rings or dealers, or another number of bits.
     """
-    import tensorflow as tf
-
     for value in (x, y):
         convert.check_inject("select", bits, value)
     arithmetic.check_pair("select", x, y)
     if x.limbs != 1 or not x.shape.is_compatible_with(y.shape):
         raise UsageError(f"select wants values of one shape and word. Received: {x!r} and {y!r}.")
     k = x.ring_bits
+    if isinstance(party, Counting):
+        cost = select_cost(x.shape.num_elements(), k)
+        return replace(x, m=party.sent(cost, x.shape, bits, x, y))
+    import tensorflow as tf
+
     s = party.site("select", k, dealer=x.dealer)
     named = {"call": s.ctx, "site": s.number, "tensor": 0, "dealer": s.dealer, "bits": k}
     shape = tf.shape(x.any, out_type=tf.int64)
@@ -94,31 +98,31 @@ def extend(party: Party, x: Shared) -> Shared:
     Raises:
         UsageError: x is not of a small ring.
     """
-    import tensorflow as tf
-
     k = x.ring_bits
     if x.limbs != 1 or k == 64:
         raise UsageError(f"extend wants a value of a small ring. Received: {x!r}.")
+    if isinstance(party, Counting):
+        cost = extend_cost(x.shape.num_elements(), k)
+        return replace(x, m=party.sent(cost, x.shape, x), bits=0)
+    import tensorflow as tf
+
     s = party.site("extend_small", k, dealer=x.dealer)
     shape, width = tf.shape(x.any, out_type=tf.int64), 64 - k
-    low = x.map(lambda a: truncation.low_bits(a, k))
-    up = tf.constant(k, tf.int64)
+    low = x.map(lambda a: local.low_bits(a, k))
     over = top = m = None
     if s.is_dealer:
         total = low.l1 + low.l2
-        over = truncation.logical_shift(total, k)
-        top = tf.bitwise.bitwise_and(
-            truncation.logical_shift(total, k - 1), tf.constant(1, tf.int64)
-        )
-    wraps = truncation.deal_short(s, over, shape, 0, 0, width)
-    tops = truncation.deal_short(s, top, shape, 1, 1, width)
+        over = local.logical_shift(total, k)
+        top = local.low_bits(local.logical_shift(total, k - 1), 1)
+    wraps = masked.deal(s, over, shape, 0, 0, width)
+    tops = masked.deal(s, top, shape, 1, 1, width)
     if not s.is_dealer:
-        below = 1 - truncation.logical_shift(low.m, k - 1)
-        opened = truncation.open_mask_short(s, wraps + below * tops, 2, 2, width)
-        m = low.m + tf.bitwise.left_shift(opened, up)
+        below = 1 - local.logical_shift(low.m, k - 1)
+        opened = masked.exchange(s, wraps + below * tops, 2, 2, width)
+        m = low.m + local.left_shift(opened, k)
     new1, new2 = s.new_mask(shape, 2)
     l1, l2 = (
-        None if old is None else old + tf.bitwise.left_shift(new, up)
+        None if old is None else old + local.left_shift(new, k)
         for old, new in ((low.l1, new1), (low.l2, new2))
     )
     return replace(x, m=m, l1=l1, l2=l2, bits=0)
@@ -135,11 +139,9 @@ def lift(party: Party, x: Shared) -> Shared:
 
     x + 2^(k-2) is not negative and below 2^(k-1).  Rounds and bits: as `extend`.
     """
-    import tensorflow as tf
-
     if x.limbs != 1 or x.ring_bits == 64:
         raise UsageError(f"lift wants a value of a small ring. Received: {x!r}.")
-    offset = tf.constant(1 << (x.ring_bits - 2), tf.int64)
+    offset = 1 << (x.ring_bits - 2)
     return _plus(extend(party, _plus(x, offset)), -offset)
 
 
@@ -153,17 +155,8 @@ def rectified(party: Party, bits: MaskedBits, x: Shared) -> Shared:
     With k < 64 a choice in Z_2^k and `extend`: against convert.inject with extend_ring a round
     more, and D sends 2k + 2 (64 - k) = 128 bits for 128 + 3 (64 - k).
 
-    Rounds: 2 (1 for k = 64).  Bits sent: `rectified_cost`.
+    Rounds: 2 (1 for k = 64).  Bits sent: those of `select` and `extend`.
     """
-    import tensorflow as tf
-
     if x.ring_bits == 64:
         return convert.inject(party, bits, x, negated=True)
-    return extend(party, select(party, bits, x.map(tf.zeros_like), x))
-
-
-def rectified_cost(n: int, k: int) -> Cost:
-    """Cost of `rectified` for n elements of Z_2^k."""
-    if k == 64:
-        return convert.inject_cost(n)
-    return select_cost(n, k).then(extend_cost(n, k))
+    return extend(party, select(party, bits, x.map(local.zeros_like), x))

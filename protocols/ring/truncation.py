@@ -20,79 +20,18 @@ what may be revealed to workers without more: the others round by a coin that a 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, compare, convert
-from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.ring import arithmetic, compare, convert, masked
+from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
-from tfe_bench.protocols.session.party import K1, Party, Site
+from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session.party import K1, Party
 from tfe_bench.protocols.session.sharing import Shared
 
 RING = 64
 MOST_DROPPED = 48
 METHODS = ("safe", "probable", "exact")
-
-
-def logical_shift(x: Any, bits: int) -> Any:
-    import tensorflow as tf
-
-    return tf.bitcast(tf.bitwise.right_shift(tf.bitcast(x, tf.uint64), bits), tf.int64)
-
-
-def arithmetic_shift(x: Any, bits: int) -> Any:
-    import tensorflow as tf
-
-    return tf.bitwise.right_shift(x, tf.constant(bits, tf.int64))
-
-
-def pack(x: Any, width: int) -> Any:
-    return ops.module().tfe_bench_pack_words(x=x, width=width)
-
-
-def unpack(packed_bytes: Any, shape: Any, width: int) -> Any:
-    import tensorflow as tf
-
-    n = sizes.elements(shape)
-    return tf.reshape(
-        ops.module().tfe_bench_unpack_words(packed=packed_bytes, n=n, width=width), shape
-    )
-
-
-def bytes_of(shape: Any, width: int) -> Any:
-
-    return sizes.vector((sizes.elements(shape) * width + 7) // 8)
-
-
-def low_bits(x: Any, width: int) -> Any:
-    import tensorflow as tf
-
-    return tf.bitwise.bitwise_and(x, tf.constant((1 << width) - 1, tf.int64))
-
-
-def deal_short(s: Site, value: Any, shape: Any, tensor: int, slot: int, width: int) -> Any:
-    """`deal` of a value mod 2^width: D sends `width` bits per element, packed."""
-    import tensorflow as tf
-
-    if s.is_dealer:
-        # The message is the low bits of value - mask: uniform mod 2^width.
-        s.send(pack(s.apply_mask(value, K1, tensor, "sub"), width), s.e2, slot, run_ahead=True)
-        return None
-    if s.is_e1:
-        return low_bits(s.mask(K1, tensor, shape), width)
-    return unpack(s.recv(bytes_of(shape, width), s.d, slot, tf.uint8), shape, width)
-
-
-def open_mask_short(s: Site, share: Any, tensor: int, slot: int, width: int) -> Any:
-    """`open_mask` mod 2^width: each evaluator sends `width` bits per element, packed."""
-    import tensorflow as tf
-
-    shape = tf.shape(share, out_type=tf.int64)
-    own = s.apply_mask(share, s.own_key, tensor, "add")
-    s.send(pack(own, width), s.other, slot)
-    got = unpack(s.recv(bytes_of(shape, width), s.other, slot, tf.uint8), shape, width)
-    s._opened = low_bits(own + got, width)
-    return s._opened
 
 
 def _check(name: str, x: Shared, f: int) -> None:
@@ -123,7 +62,14 @@ def truncate(party: Party, x: Shared, f: int, method: str = "safe") -> Shared:
     return replace(y, fractional_bits=x.fractional_bits - f)
 
 
+def _counted(party: Counting, x: Shared, f: int, method: str) -> Shared:
+    cost = truncate_cost(x.shape.num_elements(), f, method)
+    return replace(x, m=party.sent(cost, x.shape, x))
+
+
 def _probable(party: Party, x: Shared, f: int) -> Shared:
+    if isinstance(party, Counting):
+        return _counted(party, x, f, "probable")
     import tensorflow as tf
 
     s = party.site("truncate_probable", f, dealer=x.dealer)
@@ -137,22 +83,24 @@ def _probable(party: Party, x: Shared, f: int) -> Shared:
         over = tf.logical_and(tf.logical_and(x.l1 >= negative, x.l2 >= negative), total < negative)
         under = tf.logical_and(tf.logical_and(x.l1 < negative, x.l2 < negative), total >= negative)
         omega = tf.cast(over, tf.int64) - tf.cast(under, tf.int64)
-    w = deal_short(s, omega, shape, 0, 0, f)
+    w = masked.deal(s, omega, shape, 0, 0, f)
     m = l1 = l2 = None
     if s.is_dealer:
-        w1 = low_bits(s.mask(K1, 0, shape), f)
-        w2 = low_bits(omega - w1, f)
+        w1 = local.low_bits(s.mask(K1, 0, shape), f)
+        w2 = local.low_bits(omega - w1, f)
     else:
-        m = arithmetic_shift(x.m - (1 << (f - 1)), f)
+        m = local.arithmetic_shift(x.m - (1 << (f - 1)), f)
         w1 = w2 = w
     if not s.is_e2:
-        l1 = arithmetic_shift(x.l1, f) - tf.bitwise.left_shift(w1, tf.constant(top, tf.int64))
+        l1 = local.arithmetic_shift(x.l1, f) - tf.bitwise.left_shift(w1, tf.constant(top, tf.int64))
     if not s.is_e1:
-        l2 = arithmetic_shift(x.l2, f) - tf.bitwise.left_shift(w2, tf.constant(top, tf.int64))
+        l2 = local.arithmetic_shift(x.l2, f) - tf.bitwise.left_shift(w2, tf.constant(top, tf.int64))
     return replace(x, m=m, l1=l1, l2=l2)
 
 
 def _safe(party: Party, x: Shared, f: int) -> Shared:
+    if isinstance(party, Counting):
+        return _counted(party, x, f, "safe")
     import tensorflow as tf
 
     s = party.site("truncate_safe", f, dealer=x.dealer)
@@ -176,12 +124,10 @@ def _safe(party: Party, x: Shared, f: int) -> Shared:
 
 def _exact(party: Party, x: Shared, f: int) -> Shared:
     """T5: T3 of x + 2^(f-1), less the borrow that made its coin."""
-    import tensorflow as tf
-
     centred = x if x.m is None else replace(x, m=x.m + (1 << (f - 1)))
     # (m >> f) - (lam >> f) is one too many where the low bits of m are below those of lam.
     borrow = convert.open_bits(party, compare.borrow(party, centred, f, openings=1))
-    more = convert.b2a(party, borrow, tf.shape(x.any))
+    more = convert.b2a(party, borrow, local.shape(x.any))
     up = _safe(party, centred, f)
     return arithmetic.sub(up, replace(more, fractional_bits=x.fractional_bits))
 
@@ -193,34 +139,29 @@ def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
     |x| <= 2^(k-1+t) - 2^t (a value rounded up to 2^(k-1) would read as negative).
     Rounds: 1.  Bits sent: E1, E2 k per element each.
     """
-    import tensorflow as tf
-
     _check("truncate_reduce", x, t)
     if not 2 <= k <= RING - t:
         raise UsageError(f"truncate_reduce wants 2 <= k <= {RING - t}. Received: k={k}.")
+    scale = x.fractional_bits - t
+    if isinstance(party, Counting):
+        sent = packed(x.shape.num_elements(), k)
+        m = party.sent(Cost(0, sent, sent, rounds=1, cold=1), x.shape, x)
+        return Shared(m, None, None, x.dealer, scale, 1, k)
+    import tensorflow as tf
+
     s = party.site("truncate_reduce", t, k, dealer=x.dealer)
     shape = tf.shape(x.any, out_type=tf.int64)
     m = None
     if not s.is_dealer:
         # x = z1 + z2; floor(z1) + ceil(z2) is a stochastic rounding of the sum, mod 2^k exactly
-        u = arithmetic_shift(x.m - x.l1, t) if s.is_e1 else -arithmetic_shift(x.l2, t)
-        m = open_mask_short(s, u, tensor=0, slot=0, width=k)
+        u = local.arithmetic_shift(x.m - x.l1, t) if s.is_e1 else -local.arithmetic_shift(x.l2, t)
+        m = masked.exchange(s, u, tensor=0, slot=0, width=k)
     l1, l2 = s.new_mask(shape, tensor=0)
-    return Shared(m, l1, l2, x.dealer, x.fractional_bits - t, 1, k)
+    return Shared(m, l1, l2, x.dealer, scale, 1, k)
 
 
 def truncate_cost(n: int, f: int, method: str = "safe") -> Cost:
-    """Cost of `truncate` for n elements."""
+    """Cost of `truncate`, "safe" or "probable", for n elements."""
     if method == "probable":
         return Cost(dealer=packed(n, f), e1=0, e2=0, rounds=0, cold=1)
-    safe = Cost(64 * n + packed(n, f), packed(n, f), packed(n, f), rounds=1, cold=2)
-    if method == "safe":
-        return safe
-    borrow = compare.borrow_cost(n, f, 1).then(convert.open_bits_cost(n)).then(convert.b2a_cost(n))
-    # T3 is done before the borrow is there
-    return replace(borrow.then(safe), rounds=borrow.rounds, cold=borrow.cold)
-
-
-def truncate_reduce_cost(n: int, k: int) -> Cost:
-    """Cost of `truncate_reduce` for n elements."""
-    return Cost(dealer=0, e1=packed(n, k), e2=packed(n, k), rounds=1, cold=1)
+    return Cost(64 * n + packed(n, f), packed(n, f), packed(n, f), rounds=1, cold=2)

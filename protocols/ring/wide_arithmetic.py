@@ -14,11 +14,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, truncation
-from tfe_bench.protocols.ring.truncation import deal_short, open_mask_short
-from tfe_bench.protocols.session import ops, wide
-from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.ring import arithmetic, convert, masked, truncation
+from tfe_bench.protocols.session import local, ops, wide
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, K2, Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -28,11 +30,9 @@ MOST_DROPPED = 63  # so that what is multiplied by 2^(128-f) lies in the high wo
 
 def constant(value: int, limbs: int) -> Any:
     """An integer as a ring element: a scalar, or two words."""
-    import tensorflow as tf
-
     words = [(value >> (64 * i)) % (1 << 64) for i in range(limbs)]
     signed = [w - (1 << 64) if w >> 63 else w for w in words]
-    return tf.constant(signed[0] if limbs == 1 else signed, tf.int64)
+    return np.array(signed[0] if limbs == 1 else signed, np.int64)
 
 
 def plus(a: Any, b: Any, limbs: int) -> Any:
@@ -47,10 +47,10 @@ def minus(a: Any, b: Any, limbs: int) -> Any:
 
 def times(a: Any, b: Any, limbs: int) -> Any:
     """a * b of ring elements; a constant may be the second factor."""
+    if limbs == 1 or not local.known(a):
+        return a * b
     import tensorflow as tf
 
-    if limbs == 1:
-        return a * b
     return ops.module().tfe_bench_wide_mul(a=a, b=tf.broadcast_to(b, tf.shape(a)))
 
 
@@ -75,7 +75,7 @@ def bit_shares(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int, li
 
     Rounds: 0 with D ahead, else 1.  Bits sent: D 64 * limbs per bit.
     """
-    known = unpacked(bits, shape, limbs)
+    known = convert.unpacked(bits, shape, limbs)
     share = s.deal(known if s.is_dealer else None, shape, tensor, slot, limbs)
     return None if s.is_dealer else flipped(s, known, share, limbs)
 
@@ -95,30 +95,24 @@ def signed(opened: Any, share: Any, limbs: int) -> Any:
     return tf.where(tf.equal(opened[..., :1], 1), wide.negate(share), share)
 
 
-def unpacked(bits: MaskedBits, shape: Any, limbs: int) -> Any:
-    """opened or beta, whichever is held here, as ring elements 0 and 1."""
-    import tensorflow as tf
-
-    words = bits.beta if bits.opened is None else bits.opened
-    ones = ops.module().tfe_bench_unpack_bits(words=words, n=bits.n)
-    if limbs == 2:
-        ones = tf.stack([ones, tf.zeros_like(ones)], axis=-1)
-    return tf.reshape(ones, shape)
-
-
 def mul(party: Party, x: Shared, y: Shared) -> Shared:
     """x * y elementwise; over Z_2^128 without broadcasting.  The scales add up.
 
     Rounds: 1 (cold 2).  Bits sent: D, E1, E2 one ring element per element each.
     """
-    import tensorflow as tf
-
     if x.limbs == 1:
         return arithmetic.mul(party, x, y)
     if y.limbs != 2 or x.ring_bits != RING or y.ring_bits != RING or x.dealer != y.dealer:
         raise UsageError(
             f"mul wants operands with one dealer and one ring. Received: {x!r} and {y!r}."
         )
+    scale = x.fractional_bits + y.fractional_bits
+    if isinstance(party, Counting):
+        bits = RING * x.shape.num_elements()
+        m = party.sent(Cost(bits, bits, bits, rounds=1, cold=2), x.any.shape, x, y)
+        return Shared(m, None, None, x.dealer, scale, 2)
+    import tensorflow as tf
+
     s = party.site("wide_mul", x.fractional_bits, y.fractional_bits, dealer=x.dealer)
     shape = tf.shape(x.any, out_type=tf.int64)
     m = None
@@ -134,40 +128,22 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
             z = wide.add(gamma, own)
         m = s.open_mask(z, 1, 1, 2)
     l1, l2 = s.new_mask(shape, tensor=1)
-    return Shared(m, l1, l2, x.dealer, x.fractional_bits + y.fractional_bits, 2)
-
-
-def mul_cost(n: int, ring_bits: int) -> Cost:
-    """Cost of `mul` for n elements."""
-    w = ring_bits * n
-    return Cost(dealer=w, e1=w, e2=w, rounds=1, cold=2)
+    return Shared(m, l1, l2, x.dealer, scale, 2)
 
 
 def _logical(x: Any, f: int) -> Any:
-    import tensorflow as tf
-
-    low, high = truncation.logical_shift(x[..., 0], f), truncation.logical_shift(x[..., 1], f)
-    return tf.stack([low + tf.bitwise.left_shift(x[..., 1], _shift(64 - f)), high], axis=-1)
+    low, high = local.logical_shift(x[..., 0], f), local.logical_shift(x[..., 1], f)
+    return local.stack([low + local.left_shift(x[..., 1], 64 - f), high], axis=-1)
 
 
 def _arithmetic(x: Any, f: int) -> Any:
-    import tensorflow as tf
-
-    low = truncation.logical_shift(x[..., 0], f) + tf.bitwise.left_shift(x[..., 1], _shift(64 - f))
-    return tf.stack([low, tf.bitwise.right_shift(x[..., 1], _shift(f))], axis=-1)
-
-
-def _shift(bits: int) -> Any:
-    import tensorflow as tf
-
-    return tf.constant(bits, tf.int64)
+    low = local.logical_shift(x[..., 0], f) + local.left_shift(x[..., 1], 64 - f)
+    return local.stack([low, local.arithmetic_shift(x[..., 1], f)], axis=-1)
 
 
 def _at_top(value: Any, f: int) -> Any:
     """value * 2^(128 - f)."""
-    import tensorflow as tf
-
-    return tf.stack([tf.zeros_like(value), tf.bitwise.left_shift(value, _shift(64 - f))], axis=-1)
+    return local.stack([local.zeros_like(value), local.left_shift(value, 64 - f)], axis=-1)
 
 
 def truncate(party: Party, x: Shared, f: int, method: str) -> Shared:
@@ -178,7 +154,7 @@ def truncate(party: Party, x: Shared, f: int, method: str) -> Shared:
         method: "safe" (|x| < 2^62 or 2^126, never fails) or "probable" (fails with probability
             |x| / 2^64 or |x| / 2^128).
 
-    Rounds and bits: `truncate_cost`.  Source: as truncation.py.
+    Rounds and bits: see the module's table.  Source: as truncation.py.
     """
     if x.limbs == 1:
         return truncation.truncate(party, x, f, method)
@@ -188,7 +164,10 @@ def truncate(party: Party, x: Shared, f: int, method: str) -> Shared:
         raise UsageError(f"truncate drops 1 to {MOST_DROPPED} bits here. Received: {f}.")
     if method not in ("safe", "probable"):
         raise UsageError(f'truncate knows "safe" and "probable". Received: {method!r}.')
-    y = _safe(party, x, f) if method == "safe" else _probable(party, x, f)
+    if isinstance(party, Counting):
+        y = replace(x, m=party.sent(_truncate_cost(x, f, method), x.any.shape, x))
+    else:
+        y = _safe(party, x, f) if method == "safe" else _probable(party, x, f)
     return replace(y, fractional_bits=x.fractional_bits - f)
 
 
@@ -205,11 +184,11 @@ def _probable(party: Party, x: Shared, f: int) -> Shared:
         over = tf.logical_and(tf.logical_and(a >= zero, b >= zero), total < zero)
         under = tf.logical_and(tf.logical_and(a < zero, b < zero), total >= zero)
         omega = tf.cast(over, tf.int64) - tf.cast(under, tf.int64)
-    w = deal_short(s, omega, shape, 0, 0, f)
+    w = masked.deal(s, omega, shape, 0, 0, f)
     m = l1 = l2 = None
     if s.is_dealer:
-        w1 = truncation.low_bits(s.mask(K1, 0, shape), f)
-        w2 = truncation.low_bits(omega - w1, f)
+        w1 = local.low_bits(s.mask(K1, 0, shape), f)
+        w2 = local.low_bits(omega - w1, f)
     else:
         m = _arithmetic(wide.sub(x.m, constant(1 << (f - 1), 2)), f)
         w1 = w2 = w
@@ -229,14 +208,14 @@ def _safe(party: Party, x: Shared, f: int) -> Shared:
     shifted = msb = None
     if s.is_dealer:
         r = wide.add(x.l1, x.l2)
-        shifted, msb = _logical(r, f), truncation.logical_shift(r[..., 1], 63)
+        shifted, msb = _logical(r, f), local.logical_shift(r[..., 1], 63)
     u = s.deal(shifted, shape, 0, 0, 2)
-    b = deal_short(s, msb, elements, 1, 1, f)
+    b = masked.deal(s, msb, elements, 1, 1, f)
     m = l1 = l2 = None
     if not s.is_dealer:
         c = wide.add(x.m, constant(1 << (RING - 2), 2))
-        wraps = 1 - truncation.logical_shift(c[..., 1], 63)  # w = msb(r) (1 - msb(c))
-        t = open_mask_short(s, wraps * b, 2, 2, f)
+        wraps = 1 - local.logical_shift(c[..., 1], 63)  # w = msb(r) (1 - msb(c))
+        t = masked.exchange(s, wraps * b, 2, 2, f)
         m = wide.sub(wide.add(_logical(c, f), _at_top(t, f)), constant(1 << (RING - 2 - f), 2))
     if not s.is_e2:
         u1 = s.mask(K1, 0, shape) if s.is_dealer else u
@@ -247,10 +226,8 @@ def _safe(party: Party, x: Shared, f: int) -> Shared:
     return replace(x, m=m, l1=l1, l2=l2)
 
 
-def truncate_cost(n: int, f: int, method: str, ring_bits: int) -> Cost:
-    """Cost of `truncate` for n elements."""
-    if ring_bits == 64:
-        return truncation.truncate_cost(n, f, method)
-    if method == "probable":
-        return Cost(dealer=packed(n, f), e1=0, e2=0, rounds=0, cold=1)
-    return Cost(dealer=128 * n + packed(n, f), e1=packed(n, f), e2=packed(n, f), rounds=1, cold=2)
+def _truncate_cost(x: Shared, f: int, method: str) -> Cost:
+    n = x.shape.num_elements()
+    narrow = truncation.truncate_cost(n, f, method)
+    # D deals another word of each r >> f
+    return narrow if method == "probable" else replace(narrow, dealer=narrow.dealer + 64 * n)

@@ -6,16 +6,20 @@ find every leak of a program.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session import sizes
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.cost import Cost, words
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, K2, K3, Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+ROLES = ("dealer", "e1", "e2")
 
 
 def input_by(
@@ -36,6 +40,10 @@ def input_by(
 
     Rounds: 1.  Bits sent: the owner, 64 per element.
     """
+    dealer = party.dealer if dealer is None else dealer
+    if isinstance(party, Counting):
+        cost = input_cost(math.prod(shape), ROLES[(owner - dealer) % 3])
+        return Shared(party.sent(cost, shape, dealer=dealer), None, None, dealer, fractional_bits)
     import tensorflow as tf
 
     s = party.site("input", owner, tuple(shape), fractional_bits, dealer=dealer)
@@ -87,10 +95,13 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
     truncated value gives away one comparison of its dropped bits as well (docs/threat_model.md, the
     carry bit), unless it comes from truncate(.., "exact").
     """
-    import tensorflow as tf
-
     if to is not None and to not in (0, 1, 2):
         raise UsageError(f"reveal goes to party 0, 1 or 2, or to all. Received: to={to!r}.")
+    if isinstance(party, Counting):
+        role = None if to is None else ROLES[(to - x.dealer) % 3]
+        return party.sent(reveal_cost(x.shape.num_elements(), role, x.limbs), x.any.shape, x)
+    import tensorflow as tf
+
     s = party.site("reveal", to, x.fractional_bits, dealer=x.dealer)
     shape = tf.shape(x.any, out_type=tf.int64)
     # Each role lacks one part: D lacks m, E1 lacks l2, E2 lacks l1.  A fixed sender provides it.
@@ -165,12 +176,14 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
 
     Rounds: 1.  Bits sent: E1, E2 2 per bit each.
     """
+    if isinstance(party, Counting):
+        return party.sent_bits(reveal_bits_cost(bits.n), bits.n, bits)
     import tensorflow as tf
 
     s = party.site("reveal_bits", dealer=bits.dealer)
-    words = sizes.vector((sizes.known(bits.n) + 63) // 64)
+    n_words = sizes.vector((sizes.known(bits.n) + 63) // 64)
     if s.is_dealer:
-        padded = [s.recv(words, e, slot=1) for e in (s.e1, s.e2)]
+        padded = [s.recv(n_words, e, slot=1) for e in (s.e1, s.e2)]
         result = tf.bitwise.bitwise_xor(*padded)
         if bits.top is not None:
             raise UsageError("reveal_bits wants bits that the evaluators hold completely.")
@@ -178,23 +191,21 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
         assert bits.share is not None
         share = _first(bits.share, bits.n)
         s.send(share, s.other, slot=0)
-        zero = s.mask(K3, 0, words)
+        zero = s.mask(K3, 0, n_words)
         s.send(tf.bitwise.bitwise_xor(share, zero), s.d, slot=1)
-        result = tf.bitwise.bitwise_xor(share, s.recv(words, s.other, slot=0))
+        result = tf.bitwise.bitwise_xor(share, s.recv(n_words, s.other, slot=0))
     return result
 
 
-def _first(words: tf.Tensor, n: tf.Tensor) -> tf.Tensor:
+def _first(bits: tf.Tensor, n: tf.Tensor) -> tf.Tensor:
     """The first n bits; what else the last word holds is nobody's business."""
     import tensorflow as tf
 
-    left = n - 64 * tf.range(tf.size(words, out_type=tf.int64), dtype=tf.int64)
+    left = n - 64 * tf.range(tf.size(bits, out_type=tf.int64), dtype=tf.int64)
     some = tf.bitwise.left_shift(tf.ones_like(left), tf.clip_by_value(left, 0, 63)) - 1
-    return tf.bitwise.bitwise_and(words, tf.where(left < 64, some, tf.constant(-1, tf.int64)))
+    return tf.bitwise.bitwise_and(bits, tf.where(left < 64, some, tf.constant(-1, tf.int64)))
 
 
 def reveal_bits_cost(n: int) -> Cost:
     """Cost of `reveal_bits` for n bits."""
-    from tfe_bench.protocols.session.cost import words
-
     return Cost(dealer=0, e1=128 * words(n), e2=128 * words(n), rounds=1, cold=1)

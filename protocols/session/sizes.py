@@ -8,13 +8,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tfe_bench.protocols.session import local
+
 
 def known(value: Any) -> Any:
     """A scalar tensor's value if it is constant, else the tensor; integers pass through."""
-    import tensorflow as tf
-
     if isinstance(value, int):
         return value
+    import tensorflow as tf
+
     found = tf.get_static_value(value)
     return value if found is None else int(found)
 
@@ -31,10 +33,12 @@ def elements(shape: Any) -> Any:
 
 def size(x: Any) -> Any:
     """Number of elements of a tensor."""
+    n = local.static_shape(x).num_elements()
+    if n is not None:
+        return int(n)
     import tensorflow as tf
 
-    n = x.shape.num_elements()
-    return tf.size(x, out_type=tf.int64) if n is None else int(n)
+    return tf.size(x, out_type=tf.int64)
 
 
 def vector(n: Any) -> Any:

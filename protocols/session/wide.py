@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tfe_bench.protocols.session import local
+
 if TYPE_CHECKING:
     import tensorflow as tf
 
@@ -19,6 +21,8 @@ def _carry(total: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
 
 def add(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """a + b."""
+    if not (local.known(a) and local.known(b)):
+        return a + b
     import tensorflow as tf
 
     low = a[..., 0] + b[..., 0]
@@ -27,6 +31,8 @@ def add(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 def negate(a: tf.Tensor) -> tf.Tensor:
     """-a."""
+    if not local.known(a):
+        return a
     import tensorflow as tf
 
     high = tf.bitwise.invert(a[..., 1]) + tf.cast(tf.equal(a[..., 0], 0), tf.int64)
@@ -35,6 +41,8 @@ def negate(a: tf.Tensor) -> tf.Tensor:
 
 def sub(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """a - b."""
+    if not (local.known(a) and local.known(b)):
+        return a - b
     import tensorflow as tf
 
     low = a[..., 0] - b[..., 0]
@@ -43,9 +51,6 @@ def sub(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 def shift_left(a: tf.Tensor, bits: int) -> tf.Tensor:
     """A 64-bit ring element times 2^bits as a wide element; 0 <= bits < 64."""
-    import tensorflow as tf
-
     if bits == 0:
-        return tf.stack([a, tf.zeros_like(a)], axis=-1)
-    high = tf.bitcast(tf.bitwise.right_shift(tf.bitcast(a, tf.uint64), 64 - bits), tf.int64)
-    return tf.stack([tf.bitwise.left_shift(a, bits), high], axis=-1)
+        return local.stack([a, local.zeros_like(a)], axis=-1)
+    return local.stack([local.left_shift(a, bits), local.logical_shift(a, 64 - bits)], axis=-1)

@@ -347,7 +347,7 @@ def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
 
         def terms(x: Shared, w: Shared) -> list[linear.Product]:
             cut = [(x.map(lambda a, i=i: a[i]), w.map(lambda a, i=i: a[i])) for i in (0, 1)]
-            return [linear.Product(a, b, linear.elementwise) for a, b in cut]
+            return [products.Product(a, b, products.elementwise) for a, b in cut]
 
         def exact(x: Shared, w: Shared, c: Shared) -> Any:
             return linear.product_sum(party, terms(x, w), c)

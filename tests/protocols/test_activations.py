@@ -14,7 +14,7 @@ from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import activations
 from tfe_bench.protocols.ring import convert
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -128,19 +128,19 @@ def test_shapes_of_every_rank_come_back(rng: np.random.Generator) -> None:
         assert np.abs(got - sigmoid(x * 2.0**-F) * 2.0**F).max() < 2
 
 
-COSTS: list[tuple[tuple[int, ...], Callable[..., Any], Cost]] = [
-    ((100,), activations.sigmoid, activations.sigmoid_cost(100)),
-    ((8, 10), activations.softmax, activations.softmax_cost(8, 10)),
-    ((8, 1), activations.softmax, activations.softmax_cost(8, 1)),
-    ((8, 13), activations.softmax, activations.softmax_cost(8, 13)),
-    ((100,), activations.tanh, activations.tanh_cost(100)),
-    ((4100,), activations.sigmoid, activations.sigmoid_cost(4100)),
+COSTS: list[tuple[tuple[int, ...], Callable[..., Any]]] = [
+    ((100,), activations.sigmoid),
+    ((8, 10), activations.softmax),
+    ((8, 1), activations.softmax),
+    ((8, 13), activations.softmax),
+    ((100,), activations.tanh),
+    ((4100,), activations.sigmoid),
     # where a constant wants more bits than the values, and where one opening does not suffice
-    ((9,), partial(activations.sigmoid, bits=2), activations.sigmoid_cost(9, bits=2)),
-    ((9,), partial(activations.tanh, bits=20), activations.tanh_cost(9, bits=20)),
-    ((3, 4), partial(activations.softmax, bits=3), activations.softmax_cost(3, 4, bits=3)),
-    ((9,), partial(activations.sigmoid, bits=49), activations.sigmoid_cost(9, bits=49)),
-    ((3, 12), partial(activations.softmax, bits=62), activations.softmax_cost(3, 12, bits=62)),
+    ((9,), partial(activations.sigmoid, bits=2)),
+    ((9,), partial(activations.tanh, bits=20)),
+    ((3, 4), partial(activations.softmax, bits=3)),
+    ((9,), partial(activations.sigmoid, bits=49)),
+    ((3, 12), partial(activations.softmax, bits=62)),
 ]
 
 
@@ -149,12 +149,13 @@ def test_declared_costs_are_what_the_wire_carries(dealer: int) -> None:
     cases = COSTS if dealer == 0 else COSTS[:2]
 
     def program(p: Party, *xs: Shared) -> Any:
-        graphs = [p.function(lambda x, c=c: c(p, x)) for _, c, _ in cases]
+        graphs = [p.function(lambda x, c=c: c(p, x)) for _, c in cases]
         return [measured(p, g, x) for g, x in zip(graphs, xs, strict=True)]
 
-    zeros = [np.zeros(shape, np.int64) for shape, _, _ in cases]
+    zeros = [np.zeros(shape, np.int64) for shape, _ in cases]
     sim = simulate(program, *zeros, fractional_bits=F, dealer=dealer)
-    for i, (_, _, cost) in enumerate(cases):
+    for i, (shape, protocol) in enumerate(cases):
+        cost = cost_of(protocol, Private(shape, F))
         assert_costs([out[i] for out in sim.outputs], cost, dealer)
 
 

@@ -12,6 +12,7 @@ from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, shar
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import adaptive
 from tfe_bench.protocols.ring import relational, truncation
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -69,7 +70,7 @@ def test_each_party_deals_for_a_third(rng: np.random.Generator) -> None:
     assert all(p.dealer == 1 for p in parts)
     got = reconstruct(parts) / 2.0**41
     assert got.shape == v.shape and np.abs(got - 1).max() < 2.0**-6
-    cost = adaptive.direction_cost(n, "wan")
+    cost = cost_of(adaptive.direction, Private((n,), 28), Private((n,), 40), profile="wan")
     assert_costs([out[1] for out in sim.outputs], cost, 1)
     assert max(cost.dealer, cost.e1, cost.e2) < 900 * n
 
@@ -89,7 +90,7 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
 
     sim = simulate(program, dealer=dealer)
     for i, n in enumerate(sizes):
-        cost = adaptive.direction_cost(n)
+        cost = cost_of(adaptive.direction, Private((n,), 28), Private((n,), 40))
         assert_costs([out[i] for out in sim.outputs], cost, dealer)
         assert (cost.rounds, cost.cold) == (9, 10)
 
@@ -134,7 +135,8 @@ def test_amsgrads_maximum_takes_three_rounds(rng: np.random.Generator) -> None:
 
     sim = simulate(program, x, y, fractional_bits=40)
     assert np.array_equal(reconstruct([out[0] for out in sim.outputs]), np.maximum(x, y))
-    cost = relational.maximum_cost(MANY, 47, 1)
+    given = Private((MANY,), 40)
+    cost = cost_of(relational.maximum, given, given, bits=47, openings=1)
     assert_costs([out[1] for out in sim.outputs], cost)
     assert cost.rounds == 3
 

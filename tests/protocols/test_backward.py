@@ -18,6 +18,7 @@ from tfe_bench.cluster.simulate import (
 )
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import backward, compare, convert
+from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -91,7 +92,7 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
 
     sim = simulate(program, dealer=dealer)
     for i, n in enumerate(sizes):
-        cost = backward.inject_truncated_cost(n, 20)
+        cost = cost_of(backward.inject_truncated, PrivateBits((n,)), Private((n,), 44), 20)
         assert_costs([out[i] for out in sim.outputs], cost, dealer)
 
 

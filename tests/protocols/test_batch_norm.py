@@ -13,7 +13,8 @@ import pytest
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import batch_norm, linear
-from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.ring import arithmetic, products
+from tfe_bench.protocols.session.counting import Private, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -101,13 +102,14 @@ def test_all_of_it_is_tensorflows_and_costs_what_it_says(
         assert abs(got(lambda o: o[2][0]) - (0.99 * mean + 0.01 * m)).max() < 1e-5
         late = 0.99 * variance + 0.01 * v
         assert (abs(got(lambda o: o[2][1]) - late) / late).max() < 1e-4
-        elements, channels = x.size, x.shape[-1]
-        numbers = batch_norm.numbers(elements // channels)
+        channels = x.shape[-1]
+        per_channel = Private((channels,), batch_norm.FACTOR)
+        first = count(batch_norm.normalise, Private(x.shape, F), per_channel)
         costs = [
-            batch_norm.normalise_cost(elements, channels, numbers),
-            batch_norm.apply_cost(elements),
-            batch_norm.backward_cost(elements, channels, numbers, H),
-            batch_norm.running_cost(channels),
+            first.cost,
+            count(batch_norm.apply, first.results, per_channel).cost,
+            count(batch_norm.backward, first.results, Private(x.shape, H)).cost,
+            count(batch_norm.running, first.results, per_channel, per_channel).cost,
         ]
         assert [c.rounds for c in costs] == [14, 2, 3, 1]
         for j, cost in enumerate(costs):
@@ -122,7 +124,7 @@ def test_the_sum_before_its_truncation_joins_a_relus_opening(rng: np.random.Gene
             x = replace(x, fractional_bits=F)
             gamma, beta = (replace(v, fractional_bits=24) for v in (gamma, beta))
             n = batch_norm.normalise(p, x, gamma)
-            product = linear.Product(n.centred, n.factor, linear.elementwise)
+            product = products.Product(n.centred, n.factor, products.elementwise)
             addend = batch_norm.addend(n, beta)
             return linear.truncated_sum(p, [product], addend, drop=24, bits=30)
 
@@ -137,10 +139,10 @@ def test_the_sum_before_its_truncation_joins_a_relus_opening(rng: np.random.Gene
 
 
 def test_numbers_are_integers_that_all_parties_agree_on() -> None:
-    for count in (2, 3, 128, 4607, 2**24):
-        n = batch_norm.numbers(count, epsilon=1e-5)
-        assert abs(n.root / 2**20 - np.sqrt(count / 2**n.shift)) < 2**-20
-        assert abs(n.reciprocal(40) / 2**40 - 1 / count) <= 2**-41
+    for m in (2, 3, 128, 4607, 2**24):
+        n = batch_norm.numbers(m, epsilon=1e-5)
+        assert abs(n.root / 2**20 - np.sqrt(m / 2**n.shift)) < 2**-20
+        assert abs(n.reciprocal(40) / 2**40 - 1 / m) <= 2**-41
         assert n.epsilon == round(1e-5 * 2**40) and n.slope + 7 + 3 * n.most <= 46
 
 

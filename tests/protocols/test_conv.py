@@ -12,6 +12,7 @@ import pytest
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, conv, convert
+from tfe_bench.protocols.ring.products import Product, opened
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -172,12 +173,9 @@ def test_shares_of_a_convolution_add_up_before_they_are_opened(rng: np.random.Ge
 
     def program(p: Party, x: Shared, w: Shared, v: Shared) -> Any:
         def layer(x: Shared, w: Shared, v: Shared) -> Shared:
-            s = p.site("layer", dealer=x.dealer)
-            y = conv.conv2d_shares(s, x, w, windows, tensor=0, slot=0)
-            z = conv.conv2d_shares(s, x, v, windows, tensor=1, slot=1, depthwise=True)
-            m = None if s.is_dealer else s.open_mask(y + z, tensor=2, slot=2)
-            l1, l2 = s.new_mask(conv.conv2d_shape(x.any, w.any, windows), tensor=2)
-            return Shared(m, l1, l2, x.dealer)
+            full = Product(x, w, lambda a, b: conv.convolve(a, b, windows))
+            depthwise = Product(x, v, lambda a, b: conv.convolve(a, b, windows, True))
+            return opened(p, "layer", [full, depthwise])
 
         return p.function(layer)(x, w, v)
 
@@ -211,7 +209,7 @@ def test_convolutions_cost_what_they_say_whatever_the_values(
     assert [sent for sent, _ in public] == [0, 0, 0]
     sizes = [2 * 3 * 2 * 2] * 2 + [1 * 5 * 2 * 1] * 2 + [2 * 3 * 2 * 6] * 2 + [1 * 5 * 2 * 3] * 2
     for n, call in zip(sizes, calls, strict=True):
-        assert_costs(call, conv.conv2d_cost(n), dealer)
+        assert_costs(call, arithmetic.mul_cost(n), dealer)
 
 
 @pytest.mark.parametrize("layer", ["conv2d", "depthwise_conv2d"])

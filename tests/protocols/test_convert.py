@@ -15,6 +15,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import convert
 from tfe_bench.protocols.ring.compare import msb
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
@@ -346,6 +347,10 @@ def test_extend_refuses_values_that_are_wide_already() -> None:
         simulate(lambda p, x: p.function(lambda x: twice(p, x))(x), np.arange(3))
 
 
+def extended(n: int, openings: int | None) -> Cost:
+    return cost_of(convert.extend, Private((n,)), 9, openings)
+
+
 Operation = Callable[[Party, EvaluatorBits, MaskedBits, Shared, Shared], Any]
 COSTS: dict[str, tuple[Operation, Callable[[int], Cost]]] = {
     "open_bits": (lambda p, bits, b, x, u: convert.open_bits(p, bits), convert.open_bits_cost),
@@ -372,10 +377,10 @@ COSTS: dict[str, tuple[Operation, Callable[[int], Cost]]] = {
         lambda n: convert.inject_cost(n, ring_bits=63),
     ),
     "select": (lambda p, bits, b, x, u: convert.select(p, b, x, x), convert.inject_cost),
-    "extend": (lambda p, bits, b, x, u: convert.extend(p, x, 9), convert.extend_cost),
+    "extend": (lambda p, bits, b, x, u: convert.extend(p, x, 9), lambda n: extended(n, None)),
     "extend in two": (
         lambda p, bits, b, x, u: convert.extend(p, x, 9, 2),
-        lambda n: convert.extend_cost(n, 2),
+        lambda n: extended(n, 2),
     ),
 }
 

@@ -13,7 +13,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exp_select
 from tfe_bench.protocols.nn import cross_entropy
 from tfe_bench.protocols.ring import compare, convert
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -91,7 +91,8 @@ def test_the_loss_comes_with_it(rng: np.random.Generator) -> None:
     want = np.sum(np.log(np.exp(v - v.max(1, keepdims=True)).sum(1)) + v.max(1) - (hot * v).sum(1))
     assert np.abs(p / 2.0**20 - softmax(v)).max() < 2.0**-14
     assert loss.shape == () and abs(loss / 2.0**24 - want) < len(v) * 2.0**-17
-    cost = cross_entropy.softmax_and_loss_cost(len(v), 10, 40, 20)
+    logits, labels = Private((len(v), 10), 40), Private((len(v), 10), 20)
+    cost = cost_of(cross_entropy.softmax_and_loss, logits, labels)
     assert_costs([out[1] for out in sim.outputs], cost, 1)
     assert cost.rounds == 13
 
@@ -110,9 +111,9 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
 
     sim = simulate(program, dealer=dealer)
     for i, (rows, classes, f) in enumerate(cases):
-        cost = cross_entropy.softmax_for_gradient_cost(rows, classes, f)
+        cost = cost_of(cross_entropy.softmax_for_gradient, Private((rows, classes), f))
         assert_costs([out[i] for out in sim.outputs], cost, dealer)
-    assert cross_entropy.softmax_for_gradient_cost(128, 10, 40).rounds == 8
+    assert cost_of(cross_entropy.softmax_for_gradient, Private((128, 10), 40)).rounds == 8
 
 
 @pytest.mark.parametrize("dealer", range(3))
@@ -140,7 +141,8 @@ def test_a_bit_times_an_exponential(dealer: int, rng: np.random.Generator) -> No
     assert not got[~keep].any()
     off = np.abs(got - np.where(keep, np.concatenate([want, np.zeros(len(outside))]), 0))
     assert off[: len(inside)].max() < 1 + 2.0**-29 * 2**f * 1.3
-    assert_costs([out[1] for out in sim.outputs], exp_select.select_exp_cost(len(x)), dealer)
+    cost = cost_of(exp_select.select_exp, PrivateBits((len(x),)), Private((len(x),), f))
+    assert_costs([out[1] for out in sim.outputs], cost, dealer)
     sent = sim.pads[sim.pads["sent"] == 1]
     names = set(zip(sent["key"], sent["hi"], sent["lo"], strict=True))
     assert len(names) == len(sent)
@@ -170,4 +172,3 @@ def test_bad_input_gets_typed_errors() -> None:
         return 0
 
     simulate(program, np.zeros((2, 3), np.int64), fractional_bits=20)
-    assert isinstance(cross_entropy.softmax_for_gradient_cost(2, 3, 20), Cost)

@@ -17,10 +17,10 @@ from tfe_bench.protocols.functions.exponential import (
     CLAMPS,
     METHODS,
     exp,
-    exp_cost,
     failure_probability,
     valid_range,
 )
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -118,7 +118,8 @@ def run(
 
     sim = simulate(program, dealer=dealer)
     for i, (values, method, clamp, options) in enumerate(cases):
-        cost = exp_cost(len(values), method, ring_bits, f, clamp, **options)
+        given = Private((len(values),), f, limbs=ring_bits // 64)
+        cost = cost_of(exp, given, method, clamp, **options)
         assert_costs([out[i][0] for out in sim.outputs], cost, dealer)
         result = sim.outputs[0][i][1]
         assert (result.fractional_bits, result.limbs) == (f, ring_bits // 64)
@@ -204,7 +205,7 @@ def test_clamped_inputs_outside_the_range_give_the_value_at_its_end(
 def test_the_default_form_takes_one_round_and_48_or_64_bytes(
     ring_bits: int, bytes_each: int
 ) -> None:
-    cost = exp_cost(1000, ring_bits=ring_bits)
+    cost = cost_of(exp, Private((1000,), limbs=ring_bits // 64))
     assert (cost.rounds, cost.cold, cost.total) == (1, 2, 8000 * bytes_each)
 
 
@@ -223,7 +224,7 @@ def test_costs_hold_for_any_number_of_elements_and_any_shape(seed: int) -> None:
         return [calls, p.function(lambda *x: [exp(p, v, "prime", "low") for v in x])(*shaped)]
 
     sim = simulate(program)
-    expected = [exp_cost(n, m, 64, 16, c) for m, c in forms for n in sizes]
+    expected = [cost_of(exp, Private((n,)), m, c) for m, c in forms for n in sizes]
     for cost, *calls in zip(expected, *map(itemgetter(0), sim.outputs), strict=True):
         assert_costs(calls, cost)
     for i, s in enumerate(((), (2, 0), (2, 3, 1))):
@@ -416,6 +417,6 @@ def test_exp_refuses_what_does_not_fit_and_says_why() -> None:
 
     simulate(program, np.zeros(1, np.int64), fractional_bits=16)
     with pytest.raises(UsageError, match='Did you mean "taylor"'):
-        exp_cost(1, "tailor")
+        cost_of(exp, Private((1,)), "tailor")
     with pytest.raises(UsageError, match="2\\^96"):
         valid_range("one-round", 96, 16)

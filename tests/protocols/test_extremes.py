@@ -14,7 +14,7 @@ from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, convert, relational
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -98,7 +98,8 @@ def test_extremes_of_every_width_are_exact_the_first_wins_and_they_cost_what_the
             assert np.array_equal(got, NUMPY[name](x, axis=0)), (name, width)
             index = name.startswith("arg")
             assert all(out[i][0].fractional_bits == (0 if index else 9) for out in sim.outputs)
-            cost = extremes.reduce_max_cost(ROWS, width, method=method, index=index)
+            protocol = extremes.argmax if index else extremes.reduce_max
+            cost = cost_of(protocol, Private((width, ROWS)), 0, method=method)
             for k in (1, 2):
                 assert_costs([out[i][k] for out in sim.outputs], cost, dealer)
             i += 1
@@ -202,9 +203,10 @@ def test_auto_saves_rounds_where_the_traffic_is_worth_them() -> None:
     for rows in (1, 100, 10_000):
         for width in range(1, 20):
             method = extremes.choose("auto", rows, width)
-            auto = extremes.reduce_max_cost(rows, width)
-            assert auto == extremes.reduce_max_cost(rows, width, method=method)
-            tree = extremes.reduce_max_cost(rows, width, method="tree")
+            x = Private((width, rows))
+            auto = cost_of(extremes.reduce_max, x, 0)
+            assert auto == cost_of(extremes.reduce_max, x, 0, method=method)
+            tree = cost_of(extremes.reduce_max, x, 0, method="tree")
             assert auto.rounds <= tree.rounds
 
 
@@ -232,9 +234,10 @@ def test_one_hot_marks_the_first_largest_and_pick_takes_what_is_marked(
     assert np.array_equal(sim.value(at(0)), np.arange(6)[:, None] == first)
     assert np.array_equal(sim.value(at(1)), y[first, np.arange(ROWS)])
     assert all(out[1].fractional_bits == 3 for out in sim.outputs)
-    hot = extremes.one_hot_cost(ROWS, 6)
+    given = Private((6, ROWS))
+    hot = cost_of(extremes.one_hot, given)
     assert_costs([o[2] for o in sim.outputs], hot.then(convert.b2a_cost(6 * ROWS)), dealer)
-    picked = Cost(128 * 6 * ROWS, 64 * ROWS, 64 * ROWS, 1, 2)
+    picked = cost_of(extremes.pick, PrivateBits((6, ROWS)), given)
     assert_costs([o[3] for o in sim.outputs], hot.then(picked), dealer)
 
 

@@ -10,6 +10,7 @@ import pytest
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import convert, full_range
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -53,7 +54,8 @@ def test_the_wire_carries_what_is_declared(name: str, openings: int | None) -> N
         return measured(p, p.function(bits), x, y)
 
     done = simulate(program, np.arange(n), np.zeros(n, np.int64), dealer=1)
-    cost = getattr(full_range, f"{name}_cost")(n, openings)
+    given = Private((n,))
+    cost = cost_of(getattr(full_range, name), given, given, openings)
     assert_costs(done.outputs, cost, dealer=1)
 
 

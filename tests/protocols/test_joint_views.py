@@ -43,6 +43,7 @@ from tfe_bench.protocols.ring import (
     conv,
     convert,
     logic,
+    products,
     range_check,
     reductions,
     refresh,
@@ -96,17 +97,20 @@ def shuffled(party: Party, x: Shared, y: Shared) -> Any:
 
 
 def sums(party: Party, x: Shared, y: Shared) -> Any:
-    products = [linear.Product(x, y, linear.elementwise), linear.Product(y, y, linear.elementwise)]
+    terms = [
+        products.Product(x, y, products.elementwise),
+        products.Product(y, y, products.elementwise),
+    ]
     addend = arithmetic.add(x, y)
-    return linear.product_sum(party, products, addend), linear.truncated_sum(
-        party, products, addend, 16, SMALL
+    return linear.product_sum(party, terms, addend), linear.truncated_sum(
+        party, terms, addend, 16, SMALL
     )
 
 
 def watched(party: Party, x: Shared, y: Shared) -> Any:
     """A ReLU of a sum, and one number for whether any value left its range."""
     watch = range_check.Watch(party, 1, x.dealer)
-    product = linear.Product(shaped(x, 1, -1), shaped(y, 1, -1), linear.elementwise)
+    product = products.Product(shaped(x, 1, -1), shaped(y, 1, -1), products.elementwise)
     narrow, u = linear.watched_sum(party, [product], None, 16, SMALL)
     return linear.watched_relu(party, watch, narrow, u, 16), watch.flag()
 
@@ -141,7 +145,7 @@ def labelled(party: Party, x: Shared, y: Shared) -> Any:
         return sum(tf.reduce_sum(p * q, axis=0) for p, q in zip(a, b, strict=True))
 
     x, y = shaped(x, 2, 1), shaped(y, 2, 1)
-    return arithmetic.product(party, "label", x, y, along, lambda a, b: tf.shape(a)[1:])
+    return products.opened(party, "label", [products.Product(x, y, along)])
 
 
 def normalised(party: Party, x: Shared, y: Shared) -> Any:
@@ -189,7 +193,7 @@ ROWS: dict[str, Row] = {
     "truncate_reduce": Row(lambda p, x, y: small(p, x), ("truncate_reduce",)),
     "truncated_product": Row(
         lambda p, x, y: relu.truncated_product(
-            p, x, y, 16, SMALL, arithmetic._elementwise, arithmetic.add(x, y)
+            p, x, y, 16, SMALL, products.elementwise, arithmetic.add(x, y)
         ),
         ("truncated_product",),
     ),

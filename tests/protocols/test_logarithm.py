@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
-from tfe_bench.protocols.functions.logarithm import log, log_cost
+from tfe_bench.protocols.functions.logarithm import log
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -41,7 +42,7 @@ def test_log_is_right_over_the_whole_range(
     want = np.log(np.where(x > 0, x, 1) / 2.0**f)
     close = min(20, f + 2) if precision is None else precision
     assert np.abs(sim.value() / 2.0**f - want).max() <= 2.0**-close + 1.1 * 2.0**-f
-    cost = log_cost(len(x), f, bits, precision)
+    cost = cost_of(log, Private((len(x),), f), bits, precision)
     assert (sim.sent, sim.rounds, sim.cold) == (cost.by_party(0), cost.rounds, cost.cold)
     assert cost.rounds == (4 if bits <= 12 else 8)
     assert sim.outputs[0].fractional_bits == f
@@ -57,4 +58,4 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
 
     calls = zip(*simulate(program, *xs, dealer=dealer, fractional_bits=16).outputs, strict=True)
     for call, x in zip(calls, xs, strict=True):
-        assert_costs(call, log_cost(len(x), 16, 31), dealer)
+        assert_costs(call, cost_of(log, Private((len(x),)), 31), dealer)

@@ -5,72 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import tfe_bench as tfe
+from docs import operations
+from docs.operations import MEASURED, OF_BITS, PAGE, F
 from tfe_bench.cluster.simulate import measured, simulate, total_rounds
 from tfe_bench.protocols.api import functional
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
-F = 16
-
-
-# What each row of the table with a cost measures: an operation on 1000 values at 16 fractional
-# bits, as [100, 10] for rows and matrices; divided by the elements it says.
-MEASURED: dict[str, tuple[Callable[[Shared], Any], int]] = {
-    "`multiply`": (lambda x: x * x, 1000),
-    "`multiply` by a public real": (lambda x: x * 0.3, 1000),
-    "`square`": (tfe.square, 1000),
-    "`matmul`": (lambda x: x @ tfe.transpose(x), 10000),
-    "`divide`": (lambda x: x / x, 1000),
-    "`pow`": (lambda x: x**3, 1000),
-    "`abs`": (tfe.abs, 1000),
-    "`less`": (lambda x: x < 0, 1000),
-    "`equal`": (lambda x: x == 0, 1000),
-    "`in_range`": (lambda x: tfe.in_range(x, 31), 1000),
-    "`cast` to fewer fractional bits": (lambda x: tfe.cast(x, 8), 1000),
-    "`cast` to the nearest": (lambda x: tfe.cast(x, 8, method="exact"), 1000),
-    "`maximum`": (lambda x: tfe.maximum(x, 0), 1000),
-    "`clip_by_value`": (lambda x: tfe.clip_by_value(x, -1, 1), 1000),
-    "`sign`": (tfe.sign, 1000),
-    "`reduce_mean`": (lambda x: tfe.reduce_mean(x, 1), 100),
-    "`reduce_max`": (lambda x: tfe.reduce_max(x, 1), 1000),
-    "`argmax`": (lambda x: tfe.argmax(x, 1), 1000),
-    "`relu`": (tfe.relu, 1000),
-    "`relu_derivative`": (tfe.relu_derivative, 1000),
-    "`leaky_relu`": (tfe.leaky_relu, 1000),
-    "`max_pool2d`": (lambda x: tfe.max_pool2d(tfe.reshape(x, [10, 10, 10, 1]), 2), 1000),
-    "`avg_pool2d`": (lambda x: tfe.avg_pool2d(tfe.reshape(x, [10, 10, 10, 1]), 2), 250),
-    "`conv2d`": (
-        lambda x: tfe.conv2d(
-            tfe.reshape(x, [10, 10, 10, 1]), tfe.reshape(x[0, :9], [3, 3, 1, 1]), 1, "SAME"
-        ),
-        1000,
-    ),
-    "`sigmoid`": (tfe.sigmoid, 1000),
-    "`tanh`": (tfe.tanh, 1000),
-    "`softmax`": (tfe.softmax, 1000),
-    "`exp`": (tfe.exp, 1000),
-    "`log`": (tfe.log, 1000),
-    "`reciprocal`": (tfe.reciprocal, 1000),
-    "`sqrt`": (tfe.sqrt, 1000),
-    "`rsqrt`": (tfe.rsqrt, 1000),
-    "`polyval`": (lambda x: tfe.polyval([1.0, 2.0, 3.0], x), 1000),
-    "`reveal`": (tfe.reveal, 1000),
-}
-
-
-# The same, of private bits b = [x < 0] that are there already.
-OF_BITS: dict[str, Callable[[Shared, Any], Any]] = {
-    "`logical_and`": lambda x, b: b & b,
-    "`cast` of bits": lambda x, b: tfe.cast(b),
-    "`where`": lambda x, b: tfe.where(b, x, 0),
-}
 
 
 def wire() -> dict[str, tuple[int, float]]:
@@ -108,9 +53,13 @@ def test_every_operation_is_in_the_table_and_no_other() -> None:
 
 def test_rounds_and_bytes_of_the_table_are_what_the_wire_carries() -> None:
     table = {row[0]: row[-2:] for row in rows()}
-    leading = {re.sub(r"(,| \(here).*", "", name): cells for name, cells in table.items()}
+    leading = {operations.named(name): cells for name, cells in table.items()}
     for name, (rounds, size) in wire().items():
         assert leading[name] == [str(rounds), f"{size:.0f}"], (name, rounds, size)
+
+
+def test_the_table_is_what_is_counted() -> None:
+    assert operations.written(PAGE.read_text()) == PAGE.read_text()
 
 
 def test_every_operation_that_has_a_range_says_what_happens_outside_of_it() -> None:

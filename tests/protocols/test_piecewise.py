@@ -13,6 +13,7 @@ from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, shar
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import piecewise
 from tfe_bench.protocols.ring import truncation
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -94,7 +95,7 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
 
     sim = simulate(program, dealer=dealer)
     for i, (n, f, ring) in enumerate(cases):
-        cost = piecewise.logistic_cost(n, f, ring)
+        cost = cost_of(piecewise.logistic, Private((n,), f, ring % 64))
         assert_costs([out[i] for out in sim.outputs], cost, dealer)
         assert (cost.rounds, cost.cold) == (3, 4)
 

@@ -15,9 +15,10 @@ from scipy import stats
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import approximation
-from tfe_bench.protocols.functions.polynomial import polyval, polyval_cost
-from tfe_bench.protocols.functions.product import product, product_cost
+from tfe_bench.protocols.functions.polynomial import polyval
+from tfe_bench.protocols.functions.product import product
 from tfe_bench.protocols.ring import truncation
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -67,7 +68,7 @@ def test_polyval_errs_by_less_than_an_ulp_and_a_fifth(
         want = np.polyval(a, xs[i] / 2.0**f) * 2.0**out
         assert np.abs(got - want).max() < 1.2, i
         assert all(o[i].fractional_bits == out for o in sim.outputs)
-        declared = polyval_cost(n, a, bits, f, out)
+        declared = cost_of(polyval, tuple(a), Private((n,), f), bits, out)
         assert (declared.rounds, declared.cold) == (1, 2)
         cost += declared.dealer
     assert sim.sent[dealer] == cost
@@ -161,7 +162,10 @@ def test_products_are_rounded_to_a_neighbour_and_zero_stays_zero(
             above = (int(g) - (e >> drop)) % 2**ring
             assert above == 0 or (above == 1 and e % 2**drop)
         assert sim.outputs[0][i].fractional_bits == 16 * len(bits) - drop
-    declared = [product_cost(n, *case) for case in PRODUCTS]
+    declared = [
+        cost_of(product, tuple((Private((n,)), b) for b in bits), drop, ring)
+        for bits, drop, ring in PRODUCTS
+    ]
     assert sim.sent[dealer] == sum(c.dealer for c in declared)
     assert sim.sent[(dealer + 1) % 3] == sum(c.e1 for c in declared)
     assert (sim.rounds, sim.cold) == (1, 2)
@@ -188,10 +192,14 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
 
     xs = [v for n in sizes for v in (np.zeros(n, np.int64), np.full(n, 2**17 - 1))]
     calls = zip(*simulate(program, *xs, dealer=dealer, fractional_bits=16).outputs, strict=True)
+    given = [Private((len(x),)) for x in xs]
     costs = [
         c
-        for x in xs
-        for c in (polyval_cost(len(x), a, 18, 16), product_cost(len(x), (18, 18), 16, 40))
+        for x in given
+        for c in (
+            cost_of(polyval, tuple(a), x, 18, None),
+            cost_of(product, ((x, 18), (x, 18)), 16, 40),
+        )
     ]
     for call, cost in zip(calls, costs, strict=True):
         assert_costs(call, cost, dealer)

@@ -15,6 +15,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import pool_gradient
 from tfe_bench.protocols.nn.pool_gradient import Choice
 from tfe_bench.protocols.ring import small_ring, truncation
+from tfe_bench.protocols.session.counting import Private, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -115,12 +116,10 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
             assert (abs(dx - back) < several + np.abs(back) * 2**-50).all(), case
             assert (dx[back == 0] == 0).all() or not geometry.disjoint, case
         assert all(out[i][1].fractional_bits == 40 - DROP for out in sim.outputs)
-        cost = pool_gradient.max_pool2d_with_choice_cost(
-            case[0], *case[1:4], relu=case[4], bits=case[5]
-        )
-        assert_costs([out[i][3] for out in sim.outputs], cost, dealer)
-        cost = pool_gradient.route_cost(case[0], *case[1:4], drop=DROP)
-        assert_costs([out[i][4] for out in sim.outputs], cost, dealer)
+        forward = count(lambda p, x, case=case: pooled(p, x, case), Private(case[0], 40))
+        assert_costs([out[i][3] for out in sim.outputs], forward.cost, dealer)
+        back = count(pool_gradient.route, forward.results[1], Private(want.shape, 40), DROP)
+        assert_costs([out[i][4] for out in sim.outputs], back.cost, dealer)
 
 
 def bits_of(outputs: Any, i: int, dealer: int) -> Array:

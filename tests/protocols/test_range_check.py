@@ -14,8 +14,9 @@ import tfe_bench as tfe
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import linear, relu
-from tfe_bench.protocols.ring import arithmetic, compare, convert, range_check, truncation
+from tfe_bench.protocols.ring import arithmetic, compare, convert, products, range_check, truncation
 from tfe_bench.protocols.ring.range_check import Watch
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -102,19 +103,19 @@ def test_in_range_costs_what_it_says(rng: np.random.Generator) -> None:
                 return measured(p, f, share(x, p.index, b"x", dealer=dealer))
 
             calls = simulate(program).outputs
-            assert_costs(calls, range_check.in_range_cost(n), dealer)
+            assert_costs(calls, cost_of(range_check.in_range, Private((n,)), 31), dealer)
 
 
 # ---- a whole computation
 
 
-def one(value: Shared) -> linear.Product:
+def one(value: Shared) -> products.Product:
     """A value times 1."""
     import tensorflow as tf
 
     zero = value.map(tf.zeros_like)
-    return linear.Product(
-        value, arithmetic.add_public(zero, tf.constant(1, tf.int64)), linear.elementwise
+    return products.Product(
+        value, arithmetic.add_public(zero, tf.constant(1, tf.int64)), products.elementwise
     )
 
 

@@ -13,7 +13,7 @@ from scipy import stats
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import reciprocal as r
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -78,7 +78,7 @@ def test_reciprocal_is_right_over_the_whole_range(
     within(got, want, precision, 1.2)
     assert not got[want == 0].any()
     assert sim.outputs[0].fractional_bits == f and sim.outputs[0].ring_bits == 64
-    cost = r.reciprocal_cost(len(x), f, bits, precision, signed)
+    cost = cost_of(r.reciprocal, Private((len(x),), f), bits, precision, signed)
     assert (sim.sent, sim.rounds, sim.cold) == (cost.by_party(0), cost.rounds, cost.cold)
     assert cost.rounds == (5 if bits <= 12 else 9)
 
@@ -99,10 +99,11 @@ def test_quotients_err_relative_to_themselves(rng: np.random.Generator) -> None:
     public, dealer = 3.25, int(rng.integers(3))
     y_public = magnitudes(rng, 62, 300)
     y_public = y_public[y_public > 2**4]
+    counted, alone = Private((len(y),)), Private((len(y_public),))
     cost = [
-        r.divide_cost(len(y), 16),
-        r.divide_cost(len(y), 16, signed=True),
-        r.divide_cost(len(y_public), 16),
+        cost_of(r.divide, counted, counted),
+        cost_of(r.divide, counted, counted, signed=True),
+        cost_of(r.divide, public, alone),
     ]
 
     def program(p: Party, x: Shared, y: Shared, z: Shared, alone: Shared) -> Any:
@@ -142,7 +143,7 @@ def test_quotients_are_right_at_other_scales_and_ranges(
 
     sim = simulate(program, x, y, fractional_bits=f)
     within(sim.value(), x.astype(float) / y * 2.0**f, 20, 1.25 if f <= 20 else 1.7)
-    cost = r.divide_cost(len(y), f, bits)
+    cost = cost_of(r.divide, Private((len(y),), f), Private((len(y),), f), bits)
     assert (sim.sent, sim.rounds) == (cost.by_party(0), cost.rounds)
 
 
@@ -173,26 +174,19 @@ def test_known_ranges_take_fewer_rounds(rng: np.random.Generator) -> None:
     sim = simulate(program, *xs, fractional_bits=f)
     for i, (low, high, rounds) in enumerate(RANGES):
         within(sim.value(itemgetter(i)), inverse(xs[i], f), 20, 1.45)
-        assert r.reciprocal_in_cost(1, f, low, high).rounds == rounds
-    costs = [r.reciprocal_in_cost(len(x), f, a, b) for x, (a, b, _) in zip(xs, RANGES, strict=True)]
+        assert cost_of(r.reciprocal_in, Private((1,), f), low, high).rounds == rounds
+    costs = [
+        cost_of(r.reciprocal_in, Private((len(x),), f), a, b)
+        for x, (a, b, _) in zip(xs, RANGES, strict=True)
+    ]
     assert sim.sent == tuple(sum(c.by_party(0)[p] for c in costs) for p in range(3))
     assert (sim.rounds, sim.cold) == (sum(c.rounds for c in costs), sum(c.cold for c in costs))
 
 
-Function = tuple[Callable[[Party, Shared], Shared], Callable[[int], Cost]]
-FUNCTIONS: dict[str, Function] = {
-    "reciprocal": (
-        lambda p, x: r.reciprocal(p, x, 12, 10),
-        lambda n: r.reciprocal_cost(n, 16, 12, 10),
-    ),
-    "divide": (
-        lambda p, x: r.divide(p, x, x, 31, True, 10),
-        lambda n: r.divide_cost(n, 16, 31, True, 10),
-    ),
-    "reciprocal_in": (
-        lambda p, x: r.reciprocal_in(p, x, 1, 2),
-        lambda n: r.reciprocal_in_cost(n, 16, 1, 2),
-    ),
+FUNCTIONS: dict[str, Callable[[Party, Shared], Shared]] = {
+    "reciprocal": lambda p, x: r.reciprocal(p, x, 12, 10),
+    "divide": lambda p, x: r.divide(p, x, x, 31, True, 10),
+    "reciprocal_in": lambda p, x: r.reciprocal_in(p, x, 1, 2),
 }
 
 
@@ -202,12 +196,12 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
 
     def program(p: Party, *xs: Shared) -> Any:
         graphs = [
-            p.function(lambda x, run=run: run(p, x), dynamic=True) for run, _ in FUNCTIONS.values()
+            p.function(lambda x, run=run: run(p, x), dynamic=True) for run in FUNCTIONS.values()
         ]
         return [measured(p, graph, x) for x in xs for graph in graphs]
 
     calls = zip(*simulate(program, *xs, dealer=dealer, fractional_bits=16).outputs, strict=True)
-    costs = [cost(len(x)) for x in xs for _, cost in FUNCTIONS.values()]
+    costs = [cost_of(run, Private((len(x),))) for x in xs for run in FUNCTIONS.values()]
     for call, cost in zip(calls, costs, strict=True):
         assert_costs(call, cost, dealer)
 
@@ -246,7 +240,7 @@ def test_bad_arguments_are_refused() -> None:
 
     simulate(program, np.arange(3), fractional_bits=16)
     with pytest.raises(UsageError, match="fractional bits"):
-        r.reciprocal_cost(1, 25)
+        cost_of(r.reciprocal, Private((1,), 25))
 
 
 # ---- what the parties see

@@ -12,7 +12,7 @@ import pytest
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, conv, convert, reductions
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -248,37 +248,26 @@ def test_reductions_cost_what_they_say_whatever_the_values(
     dealer: int, rng: np.random.Generator
 ) -> None:
     shape = (2, 5, 6, 3)
-    layers: list[tuple[Callable[[Party, Shared], Any], Cost]] = [
-        (lambda p, x: reductions.square(p, x), reductions.square_cost(180)),
-        (lambda p, x: reductions.reduce_mean(p, x, 2), reductions.reduce_mean_cost(30, 6)),
-        (
-            lambda p, x: reductions.reduce_mean(p, x, 2, reciprocal_bits=11),
-            reductions.reduce_mean_cost(30, 6, 11),
-        ),
-        (lambda p, x: reductions.reduce_mean(p, x, 0), reductions.reduce_mean_cost(90, 2)),
-        (lambda p, x: reductions.reduce_mean(p, x, []), reductions.reduce_mean_cost(180, 1)),
-        (
-            lambda p, x: reductions.tensordot(p, x, x, ([1, 2], [1, 2])),
-            arithmetic.mul_cost(2 * 3 * 2 * 3),
-        ),
-        (lambda p, x: reductions.sum_pool(x, 2), Cost(0, 0, 0, 0, 0)),
+    layers: list[Callable[[Party, Shared], Any]] = [
+        reductions.square,
+        lambda p, x: reductions.reduce_mean(p, x, 2),
+        lambda p, x: reductions.reduce_mean(p, x, 2, reciprocal_bits=11),
+        lambda p, x: reductions.reduce_mean(p, x, 0),
+        lambda p, x: reductions.reduce_mean(p, x, []),
+        lambda p, x: reductions.tensordot(p, x, x, ([1, 2], [1, 2])),
+        lambda p, x: reductions.sum_pool(x, 2),
     ]
     for given in ((2, None, "VALID"), (2, 2, "SAME"), (3, 2, "SAME"), (1, 1, "VALID")):
-        layers.append(
-            (
-                lambda p, x, given=given: reductions.avg_pool(p, x, *given),  # type: ignore[misc]
-                reductions.avg_pool_cost(shape, *given),
-            )
-        )
+        layers.append(lambda p, x, given=given: reductions.avg_pool(p, x, *given))  # type: ignore[misc]
     values = [words(rng, shape), np.zeros(shape, np.int64)]
 
     def program(p: Party) -> list[Any]:
         shares = [share(v, p.index, b"value", dealer=dealer) for v in values]
-        graphs = [p.function(lambda x, layer=layer: layer(p, x)) for layer, _ in layers]
+        graphs = [p.function(lambda x, layer=layer: layer(p, x)) for layer in layers]
         return [measured(p, graph, x) for graph in graphs for x in shares]
 
     calls = zip(*simulate(program).outputs, strict=True)
-    expected = [cost for _, cost in layers for _ in values]
+    expected = [cost_of(layer, Private(shape)) for layer in layers for _ in values]
     for cost, call in zip(expected, calls, strict=True):
         assert_costs(call, cost, dealer)
 

@@ -11,6 +11,7 @@ import pytest
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import refresh
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -43,7 +44,7 @@ def test_the_value_stays_and_every_part_is_new(
             assert (one is None) == (old is None)
             if one is not None:
                 assert not np.any(one == two) and not np.any(one == old)
-    cost = refresh.refresh_cost(values.size // limbs, limbs)
+    cost = cost_of(refresh.refresh, Private((values.size // limbs,), limbs=limbs))
     assert_costs([out[3] for out in sim.outputs], cost, dealer)
 
 

@@ -14,7 +14,7 @@ from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.ring import convert, logic, relational
 from tfe_bench.protocols.ring.truncation import truncate_reduce
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -201,30 +201,14 @@ def test_small_rings_and_wide_values_compare_too(rng: np.random.Generator) -> No
         assert list(got) == [pick(c, d) for c, d in zip(u, v, strict=True)]
 
 
-COSTS: list[tuple[Callable[..., Any], Callable[[int], Cost]]] = [
-    *((getattr(relational, n), relational.less_cost) for n in COMPARISONS if n[-5:] != "equal"),
-    (relational.less_equal, relational.less_cost),
-    (relational.greater_equal, relational.less_cost),
-    (relational.equal, relational.equal_cost),
-    (relational.not_equal, relational.equal_cost),
-    (relational.maximum, relational.maximum_cost),
-    (relational.minimum, relational.maximum_cost),
-    (
-        lambda p, x, y: relational.less(p, x, y, 31, 2),
-        lambda n: relational.less_cost(n, 31, 2),
-    ),
-    (
-        lambda p, x, y: relational.equal(p, x, y, 31, 1),
-        lambda n: relational.equal_cost(n, 31, 1),
-    ),
-    (
-        lambda p, x, y: relational.maximum(p, x, y, 31, 2),
-        lambda n: relational.maximum_cost(n, 31, 2),
-    ),
-    (
-        lambda p, x, y: relational.where(p, relational.less(p, x, y), x, y),
-        lambda n: relational.less_cost(n).then(convert.inject_cost(n)),
-    ),
+COSTS: list[Callable[..., Any]] = [
+    *(getattr(relational, n) for n in COMPARISONS),
+    relational.maximum,
+    relational.minimum,
+    lambda p, x, y: relational.less(p, x, y, 31, 2),
+    lambda p, x, y: relational.equal(p, x, y, 31, 1),
+    lambda p, x, y: relational.maximum(p, x, y, 31, 2),
+    lambda p, x, y: relational.where(p, relational.less(p, x, y), x, y),
 ]
 
 
@@ -239,13 +223,14 @@ def test_comparisons_cost_what_they_say_whatever_the_values(
     def program(p: Party) -> list[Any]:
         shares = [share(x, p.index, b"value", dealer=dealer) for x in inputs]
         result = []
-        for operation, _ in COSTS:
+        for operation in COSTS:
             graph = p.function(lambda x, y, operation=operation: operation(p, x, y))
             result += [measured(p, graph, x, x.map(lambda a: a[::-1])) for x in shares]
         return result
 
     calls = zip(*simulate(program, dealer=dealer).outputs, strict=True)
-    expected = [cost(len(x)) for _, cost in COSTS for x in inputs]
+    given = [Private((len(x),)) for x in inputs]
+    expected = [cost_of(operation, x, x) for operation in COSTS for x in given]
     for cost, call in zip(expected, calls, strict=True):
         assert_costs(call, cost, dealer)
 

@@ -13,9 +13,9 @@ import pytest
 from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
-from tfe_bench.protocols.ring import arithmetic, compare, convert
+from tfe_bench.protocols.ring import products
 from tfe_bench.protocols.ring.truncation import truncate_reduce
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -154,7 +154,7 @@ def test_a_truncated_product_errs_less_than_one_unit_and_never_fails(
         def function(*given: Shared) -> Any:
             *xs, one = given
             return [
-                relu.truncated_product(p, x, one, *ring, two=arithmetic._elementwise)
+                relu.truncated_product(p, x, one, *ring, two=products.elementwise)
                 for x, ring in zip(xs, rings, strict=True)
             ]
 
@@ -213,7 +213,7 @@ def test_rounding_has_no_bias(seed: int, rng: np.random.Generator) -> None:
 
     def program(p: Party, z: Shared, one: Shared) -> Any:
         return p.function(
-            lambda z, one: relu.truncated_product(p, z, one, 16, two=arithmetic._elementwise)
+            lambda z, one: relu.truncated_product(p, z, one, 16, two=products.elementwise)
         )(z, one)
 
     sim = simulate(program, z, np.ones(1, np.int64), seed=seed.to_bytes(4, "little"))
@@ -225,32 +225,17 @@ def test_rounding_has_no_bias(seed: int, rng: np.random.Generator) -> None:
 # ---- costs
 
 
-def derivative_cost(n: int) -> Cost:
-    return compare.msb_cost(n, 31, 2).then(convert.open_bits_cost(n)).then(convert.b2a_cost(n))
-
-
-COSTS: list[tuple[Callable[[Party, Shared], Any], Callable[[int], Cost]]] = [
-    (lambda p, x: relu.relu(p, x), relu.relu_cost),
-    (lambda p, x: relu.relu(p, x, 64, None), lambda n: relu.relu_cost(n, 64, None)),
-    (lambda p, x: relu.relu(p, x, 20, 1), lambda n: relu.relu_cost(n, 20, 1)),
-    (lambda p, x: relu.derivative(p, x), derivative_cost),
-    (
-        lambda p, x: relu.relu(p, replace(x, bits=31)),
-        lambda n: relu.relu_cost(n, ring_bits=31),
-    ),
-    (
-        lambda p, x: relu.relu(p, replace(x, bits=63), openings=3),
-        lambda n: relu.relu_cost(n, openings=3, ring_bits=63),
-    ),
-    (
-        lambda p, x: relu.truncated_product(p, x, x, 16, two=arithmetic._elementwise),
-        lambda n: relu.truncated_product_cost(n, 16),
-    ),
-    (
-        lambda p, x: relu.relu(
-            p, relu.truncated_product(p, x, x, 13, 20, arithmetic._elementwise, x)
-        ),
-        lambda n: relu.truncated_product_cost(n, 13, 20).then(relu.relu_cost(n, ring_bits=20)),
+COSTS: list[Callable[[Party, Shared], Any]] = [
+    relu.relu,
+    lambda p, x: relu.relu(p, x, 64, None),
+    lambda p, x: relu.relu(p, x, 20, 1),
+    relu.derivative,
+    lambda p, x: relu.relu(p, replace(x, bits=31)),
+    lambda p, x: relu.relu(p, replace(x, bits=63), openings=3),
+    lambda p, x: relu.truncated_product(p, x, x, 16, two=products.elementwise),
+    lambda p, x: relu.relu(
+        p,
+        relu.truncated_product(p, x, x, 13, 20, products.elementwise, x),
     ),
 ]
 
@@ -264,13 +249,14 @@ def test_relu_and_products_cost_what_they_say_whatever_the_values(
     def program(p: Party) -> list[Any]:
         graphs = [
             p.function(lambda x, operation=operation: operation(p, x), dynamic=True)
-            for operation, _ in COSTS
+            for operation in COSTS
         ]
         shares = [share(x, p.index, b"value", dealer=dealer) for x in inputs]
         return [measured(p, graph, x) for graph in graphs for x in shares]
 
     calls = zip(*simulate(program, dealer=dealer).outputs, strict=True)
-    expected = [cost(len(x)) for _, cost in COSTS for x in inputs]
+    given = [Private((len(x),), 0) for x in inputs]
+    expected = [cost_of(operation, x) for operation in COSTS for x in given]
     for cost, call in zip(expected, calls, strict=True):
         assert_costs(call, cost, dealer)
 
@@ -286,7 +272,7 @@ def two_words(x: Shared) -> Shared:
 
 def product(**options: Any) -> Callable[[Party, Shared], Any]:
     return lambda p, x: relu.truncated_product(
-        p, x, x, **{"drop": 16, "two": arithmetic._elementwise, **options}
+        p, x, x, **{"drop": 16, "two": products.elementwise, **options}
     )
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
-from tfe_bench.protocols.functions.roots import rsqrt, rsqrt_cost, sqrt, sqrt_cost
+from tfe_bench.protocols.functions.roots import rsqrt, sqrt
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -57,7 +58,8 @@ def test_roots_are_right_over_the_whole_range(
         assert (np.abs(got - want) - 2.0**-closeness * want).max() <= 1.2, i
         assert not got[x <= 0].any()
         assert sim.outputs[0][i].fractional_bits == f
-    costs = [rsqrt_cost(len(x), f, bits, precision), sqrt_cost(len(x), f, bits, precision)]
+    given = Private((len(x),), f)
+    costs = [cost_of(function, given, bits, precision) for function in (rsqrt, sqrt)]
     both = costs[0].then(costs[1])
     assert (sim.sent, sim.rounds) == (both.by_party(dealer), both.rounds)
     assert costs[0].rounds == costs[1].rounds == (5 if bits <= 12 else 9)
@@ -75,6 +77,7 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
         return [measured(p, graph, x) for x in xs for graph in graphs]
 
     calls = zip(*simulate(program, *xs, dealer=dealer, fractional_bits=16).outputs, strict=True)
-    costs = [c for x in xs for c in (rsqrt_cost(len(x), 16, 31, 10), sqrt_cost(len(x), 16, 20))]
+    given = [Private((len(x),)) for x in xs]
+    costs = [c for x in given for c in (cost_of(rsqrt, x, 31, 10), cost_of(sqrt, x, 20))]
     for call, cost in zip(calls, costs, strict=True):
         assert_costs(call, cost, dealer)

@@ -14,6 +14,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import extremes, sort
 from tfe_bench.protocols.ring import rotation
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -58,26 +59,28 @@ def test_a_party_that_does_not_exist_deals_nothing() -> None:
         simulate(lambda p, x: rotation.named(p, x, 3), np.arange(3))
 
 
+def thirds(p: Party, x: Shared) -> Shared:
+    return rotation.by_thirds(p, lambda part: [relu.relu(p, part)], [x])[0]
+
+
 @pytest.mark.parametrize("dealer", range(3))
 def test_thirds_of_any_batch_cost_what_they_say(dealer: int, rng: np.random.Generator) -> None:
     sizes = (3, 4, 5, 1000, 1024)
     data = [rng.integers(-(2**30), 2**30, n) for n in sizes]
 
     def program(p: Party, *given: Shared) -> Any:
-        graph = p.function(
-            lambda x: rotation.by_thirds(p, lambda part: [relu.relu(p, part)], [x])[0]
-        )
+        graph = p.function(lambda x: thirds(p, x))
         return [(graph(x), measured(p, graph, x)) for x in given]
 
     sim = simulate(program, *data, dealer=dealer, fractional_bits=16)
     for i, x in enumerate(data):
         assert np.array_equal(sim.value(at(i, 0)), np.maximum(x, 0))
         assert all(out[i][0].dealer == dealer for out in sim.outputs)
-        cost = rotation.by_thirds_cost(relu.relu_cost, len(x))
+        cost = cost_of(thirds, Private((len(x),)))
         assert_costs([out[i][1] for out in sim.outputs], cost, dealer)
     # with whole blocks of bits, the three send the same
-    even = rotation.by_thirds_cost(relu.relu_cost, 3 * 512)
-    assert even.dealer == even.e1 == even.e2 == relu.relu_cost(512).total
+    even = cost_of(thirds, Private((3 * 512,)))
+    assert even.dealer == even.e1 == even.e2 == cost_of(relu.relu, Private((512,))).total
 
 
 def test_fewer_than_three_rows_are_not_cut(rng: np.random.Generator) -> None:
@@ -99,16 +102,17 @@ def test_large_extremes_on_slow_lines_are_dealt_by_all_three(rng: np.random.Gene
     assert np.array_equal(sim.value(lambda out: out[0]), x.max(axis=1))
     assert np.array_equal(sim.value(lambda out: out[1]), x.argmin(axis=1))
     for i, index in ((2, False), (3, True)):
-        cost = extremes.reduce_max_cost(rows, 4, method="tree", profile="wan", index=index)
+        protocol = extremes.argmax if index else extremes.reduce_max
+        cost = cost_of(protocol, Private((rows, 4)), 1, method="tree", profile="wan")
         assert_costs([out[i] for out in sim.outputs], cost, 1)
         assert 3 * max(cost.dealer, cost.e1, cost.e2) < 1.01 * cost.total
-        one = extremes.reduce_max_cost(rows, 4, method="tree", index=index)
+        one = cost_of(protocol, Private((rows, 4)), 1, method="tree")
         # (blocks of 512 bits are filled up)
         assert one.total <= cost.total <= 1.01 * one.total and cost.rounds == one.rounds
 
 
 def test_small_extremes_are_dealt_by_one() -> None:
-    cost = extremes.reduce_max_cost(1024, 4, profile="wan")
+    cost = cost_of(extremes.reduce_max, Private((1024, 4)), 1, profile="wan")
     assert cost.dealer > cost.e1
 
 

@@ -12,6 +12,7 @@ import pytest
 from tfe_bench.cluster.simulate import share, simulate, total_rounds
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert, rss, truncation
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -111,6 +112,7 @@ def test_rss_mul_costs_what_it_says_whatever_the_values(
 
     for value, call in zip(inputs, zip(*simulate(program).outputs, strict=True), strict=True):
         sent, rounds = zip(*call, strict=True)
-        cost = rss.mul_cost(len(value))
+        given = Private((len(value),))
+        cost = cost_of(rss.mul, given, given)
         found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "cold"))
         assert found == (cost.by_party(dealer), cost.rounds, cost.cold)

@@ -11,8 +11,9 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.order.shuffle import MAX_COLUMNS, shuffle, shuffle_cost
+from tfe_bench.protocols.order.shuffle import MAX_COLUMNS, shuffle
 from tfe_bench.protocols.ring import convert
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -111,6 +112,8 @@ def test_shuffle_costs_what_it_says_whatever_the_values(
         return [measured(p, graph, y) for x in shares for y in (x, lift(x))]
 
     calls = zip(*simulate(program).outputs, strict=True)
-    expected = [shuffle_cost(len(x), limbs) for x in inputs for limbs in (1, 2)]
+    expected = [
+        cost_of(shuffle, (Private((len(x), 1), limbs=limbs),)) for x in inputs for limbs in (1, 2)
+    ]
     for cost, call in zip(expected, calls, strict=True):
         assert_costs(call, cost, dealer)

@@ -10,11 +10,9 @@ import pytest
 
 from tfe_bench.cluster.simulate import Simulation, share, simulate, total_rounds
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.protocols.order import shuffle
-from tfe_bench.protocols.order.sort import choose, index_bits, network_cost, sort
-from tfe_bench.protocols.ring import compare, convert
-from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.io import reveal_bits_cost
+from tfe_bench.protocols.order.sort import choose, sort
+from tfe_bench.protocols.ring import convert
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -198,7 +196,8 @@ def test_network_costs_what_it_says_whatever_the_keys(
         return result
 
     secrets = (np.zeros(n, np.int64), rng.integers(INT64.min, INT64.max, n))
-    cost = network_cost(n, payload)
+    given = Private((n,))
+    cost = cost_of(sort, given, (given,) * payload, graphs=True, algorithm="network")
     for call in zip(*simulate(program, *secrets, dealer=dealer).outputs, strict=True):
         sent, rounds = zip(*call, strict=True)
         found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "cold"))
@@ -210,13 +209,8 @@ def test_all_pairs_costs_its_parts_whatever_the_keys(
     full_range: bool, rng: np.random.Generator
 ) -> None:
     n = 100
-    pairs = n * (n - 1) // 2
-    parts: list[Cost] = [convert.extend_cost(n)] if full_range else []
-    parts += [shuffle.shuffle_cost(n, 2), shuffle.shuffle_cost(n), shuffle.shuffle_cost(n)]
-    ring = (65 if full_range else 64) + index_bits(n)
-    parts += [compare.msb_cost(pairs, ring, 2), reveal_bits_cost(pairs)]
-    bits = tuple(sum(part.by_party(1)[p] for part in parts) for p in range(3))
-    rounds = (parts[0].rounds if full_range else 0) + 2 + 2 + 1
+    options = {"algorithm": "all-pairs", "full_range": full_range}
+    cost = cost_of(sort, Private((n,)), graphs=True, **options)
 
     def program(p: Party, *secrets: Shared) -> list[Any]:
         result = []
@@ -229,7 +223,13 @@ def test_all_pairs_costs_its_parts_whatever_the_keys(
     secrets = (np.zeros(n, np.int64), rng.integers(-(2**61), 2**61, n))
     for call in zip(*simulate(program, *secrets, dealer=1).outputs, strict=True):
         sent, steps = zip(*call, strict=True)
-        assert (sent, total_rounds(steps, "ahead")) == (bits, rounds)
+        found = (sent, total_rounds(steps, "ahead"), total_rounds(steps, "cold"))
+        assert found == (cost.by_party(1), cost.rounds, cost.cold)
+
+
+def test_a_quicksort_is_not_known_before() -> None:
+    with pytest.raises(UsageError, match="quicksort"):
+        cost_of(sort, Private((9,)), graphs=True, algorithm="quick")
 
 
 def test_progress_grows_and_ends_at_one() -> None:

@@ -14,12 +14,10 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import convert, refresh
 from tfe_bench.protocols.ring.truncation import (
     truncate,
-    truncate_cost,
     truncate_reduce,
-    truncate_reduce_cost,
 )
 from tfe_bench.protocols.session import io
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -205,15 +203,15 @@ def test_truncation_refuses(what: str) -> None:
         simulate(lambda p, x: p.function(lambda x: REFUSED[what](p, x))(x), np.arange(3))
 
 
-COSTS: list[tuple[Callable[[Party, Shared], Shared], Callable[[int], Cost]]] = [
-    (lambda p, x: truncate(p, x, 16), lambda n: truncate_cost(n, 16)),
-    (lambda p, x: truncate(p, x, 13), lambda n: truncate_cost(n, 13)),
-    (lambda p, x: truncate(p, x, 13, "probable"), lambda n: truncate_cost(n, 13, "probable")),
-    (lambda p, x: truncate(p, x, 16, "exact"), lambda n: truncate_cost(n, 16, "exact")),
-    (lambda p, x: truncate(p, x, 1, "exact"), lambda n: truncate_cost(n, 1, "exact")),
-    (lambda p, x: truncate(p, x, 48, "exact"), lambda n: truncate_cost(n, 48, "exact")),
-    (lambda p, x: truncate_reduce(p, x, 16, 31), lambda n: truncate_reduce_cost(n, 31)),
-    (lambda p, x: truncate_reduce(p, x, 1, 63), lambda n: truncate_reduce_cost(n, 63)),
+COSTS: list[Callable[[Party, Shared], Shared]] = [
+    lambda p, x: truncate(p, x, 16),
+    lambda p, x: truncate(p, x, 13),
+    lambda p, x: truncate(p, x, 13, "probable"),
+    lambda p, x: truncate(p, x, 16, "exact"),
+    lambda p, x: truncate(p, x, 1, "exact"),
+    lambda p, x: truncate(p, x, 48, "exact"),
+    lambda p, x: truncate_reduce(p, x, 16, 31),
+    lambda p, x: truncate_reduce(p, x, 1, 63),
 ]
 
 
@@ -226,12 +224,12 @@ def test_truncation_costs_what_it_says_whatever_the_values(
     def program(p: Party) -> list[Any]:
         graphs = [
             p.function(lambda x, operation=operation: operation(p, x), dynamic=True)
-            for operation, _ in COSTS
+            for operation in COSTS
         ]
         shares = [share(x, p.index, b"value", dealer=dealer) for x in inputs]
         return [measured(p, graph, x) for graph in graphs for x in shares]
 
     calls = zip(*simulate(program).outputs, strict=True)
-    expected = [cost(len(x)) for _, cost in COSTS for x in inputs]
+    expected = [cost_of(f, Private((len(x),))) for f in COSTS for x in inputs]
     for cost, call in zip(expected, calls, strict=True):
         assert_costs(call, cost, dealer)

@@ -31,6 +31,7 @@ from tfe_bench.protocols.ring import (
     compare,
     convert,
     logic,
+    products,
     range_check,
     relational,
     rotation,
@@ -119,22 +120,25 @@ def conjunction(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
 def truncated(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """A product with its bias, truncated to a small ring of 24 bits from messages of 40."""
     bias = arithmetic.add(x, y)
-    return relu.truncated_product(party, x, y, 16, LOOSE, arithmetic._elementwise, bias)
+    return relu.truncated_product(party, x, y, 16, LOOSE, products.elementwise, bias)
 
 
 def summed(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Two products and an addend, opened as one: in the ring, and truncated to 24 bits."""
-    products = [linear.Product(x, y, linear.elementwise), linear.Product(y, y, linear.elementwise)]
+    terms = [
+        products.Product(x, y, products.elementwise),
+        products.Product(y, y, products.elementwise),
+    ]
     addend = arithmetic.add(x, y)
-    return linear.product_sum(party, products, addend), linear.truncated_sum(
-        party, products, addend, 16, LOOSE
+    return linear.product_sum(party, terms, addend), linear.truncated_sum(
+        party, terms, addend, 16, LOOSE
     )
 
 
 def watched(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """A ReLU of a sum and, for each element, whether it left its range."""
     watch = range_check.Watch(party, WORDS, x.dealer)
-    product = linear.Product(x, y, linear.elementwise)
+    product = products.Product(x, y, products.elementwise)
     small, u = linear.watched_sum(party, [product], None, 16, LOOSE)
     return linear.watched_relu(party, watch, small, u, 16), watch.flag()
 

@@ -11,6 +11,7 @@ from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, shar
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import compare, convert
 from tfe_bench.protocols.ring import wide_arithmetic as ring
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -104,7 +105,7 @@ def test_truncation_keeps_its_bound_and_costs_what_it_says(
         bias = 0 if kind == "safe" else -(2.0 ** -(f + 1))
         assert abs(mean - bias) < 6 * 0.5 / MANY**0.5, (kind, f)
         assert outputs[0][i][0].fractional_bits == 70 - f
-        cost = ring.truncate_cost(len(inputs[i]), f, kind, 128)
+        cost = cost_of(ring.truncate, Private((len(inputs[i]),), limbs=2), f, kind)
         assert_costs([out[i][1] for out in outputs], cost, dealer)
 
 
@@ -129,7 +130,8 @@ def test_products_cost_what_they_say_and_bits_become_shares(seed: int) -> None:
         return measured(p, product, x), p.function(negative)(x)
 
     outputs = simulate(program).outputs
-    assert_costs([out[0] for out in outputs], ring.mul_cost(len(values), 128))
+    x = Private((len(values),), limbs=2)
+    assert_costs([out[0] for out in outputs], cost_of(ring.mul, x, x))
     bits = reconstruct([out[1] for out in outputs])
     assert list(bits) == [int(v < 0) for v in values]
 
@@ -147,8 +149,9 @@ def test_values_of_64_bits_go_to_the_64_bit_protocols() -> None:
     sim = simulate(program)
     assert np.array_equal(sim.value(), 3 * (x >> 10) ** 2)
     assert sim.outputs[0].fractional_bits == 4
-    assert ring.mul_cost(3, 64).total == 3 * 3 * 64
-    assert ring.truncate_cost(3, 16, "safe", 64).rounds == 1
+    given = Private((3,))
+    assert cost_of(ring.mul, given, given).total == 3 * 3 * 64
+    assert cost_of(ring.truncate, given, 16, "safe").rounds == 1
 
 
 def test_wide_arithmetic_refuses_what_does_not_fit() -> None:

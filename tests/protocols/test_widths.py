@@ -27,6 +27,8 @@ from tfe_bench.protocols.api import functional
 from tfe_bench.protocols.functions import piecewise
 from tfe_bench.protocols.nn import activations, batch_norm, cross_entropy, linear, pool_gradient
 from tfe_bench.protocols.nn import relu as rectifier
+from tfe_bench.protocols.ring import products, shapes
+from tfe_bench.protocols.session.counting import Private, Tally, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -153,7 +155,7 @@ def quotients(bits: int, rng: np.random.Generator) -> list[Array]:
     return [most * rng.choice([-1, 1], y.size), y]
 
 
-def products(bits: int, rng: np.random.Generator) -> list[Array]:
+def multiplied(bits: int, rng: np.random.Generator) -> list[Array]:
     """x and 1 with |x| <= 2^(bits-1+DROP) - 2^DROP."""
     x = below((((1 << (bits - 1)) - 1) << DROP) + 1, rng)
     return [x, np.ones_like(x)]
@@ -227,15 +229,11 @@ def largest(bits: int, x: Array) -> Array:
 
 def images(x: Shared) -> Shared:
     """Windows of 4 as images of one channel."""
-    import tensorflow as tf
-
-    return x.map(lambda a: tf.reshape(a, [-1, 2, 2, 1]))
+    return shapes.reshape(x, [-1, 2, 2, 1])
 
 
 def line(x: Shared) -> Shared:
-    import tensorflow as tf
-
-    return x.map(lambda a: tf.reshape(a, [-1]))
+    return shapes.reshape(x, [-1])
 
 
 def pooled(p: Party, bits: int, x: Shared, relu: bool) -> Shared:
@@ -493,8 +491,8 @@ WIDTHS: dict[str, Row] = {
     "relu.truncated_product": Row(
         2,
         64 - DROP,
-        products,
-        lambda p, b, x, y: rectifier.truncated_product(p, x, y, DROP, b, linear.elementwise),
+        multiplied,
+        lambda p, b, x, y: rectifier.truncated_product(p, x, y, DROP, b, products.elementwise),
         lambda b, x, y: x * 2.0**-DROP,
         ulp(1),
         refused=(1, 58),
@@ -502,9 +500,9 @@ WIDTHS: dict[str, Row] = {
     "linear.truncated_sum": Row(
         2,
         64 - DROP,
-        products,
+        multiplied,
         lambda p, b, x, y: linear.truncated_sum(
-            p, [linear.Product(x, y, linear.elementwise)], None, DROP, b
+            p, [products.Product(x, y, products.elementwise)], None, DROP, b
         ),
         lambda b, x, y: x * 2.0**-DROP,
         ulp(1),
@@ -598,20 +596,37 @@ def signed(x: Array, ring_bits: int) -> Array:
     return (x.astype(np.int64) + half) % (1 << ring_bits) - half
 
 
+Cases = list[tuple[int, list[Array]]]
+
+
+def cases_of(name: str, widths: Iterable[int], seed: int) -> Cases:
+    """The operands of an operation at some widths."""
+    inputs = WIDTHS[name].inputs
+    return [(b, inputs(b, np.random.default_rng([seed, b]))) for b in sorted(set(widths))]
+
+
+def run(name: str, p: Party, given: Any) -> list[Shared]:
+    """The operation at each width, inside of one graph."""
+    found = [WIDTHS[name].run(p, b, *xs) for b, xs in given]
+    return [tfe.cast(y) if isinstance(y, MaskedBits) else y for y in found]
+
+
+def counted(name: str, cases: Cases) -> Tally:
+    """What `run` costs."""
+    f = WIDTHS[name].fraction
+    given = tuple((b, tuple(Private(x.shape, f) for x in xs)) for b, xs in cases)
+    return count(lambda p, given: run(name, p, given), given)
+
+
 def check(name: str, widths: Iterable[int], seed: int) -> None:
-    """Runs an operation at some widths, in one graph, and compares every element."""
+    """Runs an operation at some widths, in one graph, and compares every element, and the cost."""
     row = WIDTHS[name]
-    cases = [(b, row.inputs(b, np.random.default_rng([seed, b]))) for b in sorted(set(widths))]
+    cases = cases_of(name, widths, seed)
 
     def program(p: Party, *flat: Shared) -> Any:
         left = iter(flat)
         given = [(b, [next(left) for _ in xs]) for b, xs in cases]
-
-        def graph(given: Any) -> Any:
-            found = [row.run(p, b, *xs) for b, xs in given]
-            return [tfe.cast(y) if isinstance(y, MaskedBits) else y for y in found]
-
-        found = p.function(graph)(given)
+        found = p.function(lambda given: run(name, p, given))(given)
         for b in row.refused:
             with pytest.raises(UsageError):
                 p.function(lambda xs, b=b: row.run(p, b, *xs))(given[0][1])
@@ -619,6 +634,8 @@ def check(name: str, widths: Iterable[int], seed: int) -> None:
 
     flat = [x for _, xs in cases for x in xs]
     sim = simulate(program, *flat, fractional_bits=row.fraction, dealer=seed % 3)
+    cost = counted(name, cases).cost
+    assert (sim.sent, sim.rounds, sim.cold) == (cost.by_party(seed % 3), cost.rounds, cost.cold)
     for i, (b, xs) in enumerate(cases):
         got = signed(sim.value(itemgetter(i)), sim.outputs[0][i].ring_bits)
         right = np.asarray(row.right(b, *xs))

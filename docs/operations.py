@@ -1,0 +1,118 @@
+"""Rounds and bytes of docs/operations.md, counted: python -m docs.operations [--write].
+
+Without --write it fails where the page says something else.  A test compares the same operations
+with the wire.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tfe_bench as tfe
+from tfe_bench.protocols.session.counting import Private, PrivateBits, count
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+
+PAGE = Path(__file__).with_suffix(".md")
+F = 16
+
+# What each row of the table with a cost does: an operation on 1000 values at 16 fractional bits,
+# as [100, 10] for rows and matrices; divided by the elements it says.
+MEASURED: dict[str, tuple[Callable[[Shared], Any], int]] = {
+    "`multiply`": (lambda x: x * x, 1000),
+    "`multiply` by a public real": (lambda x: x * 0.3, 1000),
+    "`square`": (lambda x: tfe.square(x), 1000),
+    "`matmul`": (lambda x: x @ tfe.transpose(x), 10000),
+    "`divide`": (lambda x: x / x, 1000),
+    "`pow`": (lambda x: x**3, 1000),
+    "`abs`": (lambda x: tfe.abs(x), 1000),
+    "`less`": (lambda x: x < 0, 1000),
+    "`equal`": (lambda x: x == 0, 1000),
+    "`in_range`": (lambda x: tfe.in_range(x, 31), 1000),
+    "`cast` to fewer fractional bits": (lambda x: tfe.cast(x, 8), 1000),
+    "`cast` to the nearest": (lambda x: tfe.cast(x, 8, method="exact"), 1000),
+    "`maximum`": (lambda x: tfe.maximum(x, 0), 1000),
+    "`clip_by_value`": (lambda x: tfe.clip_by_value(x, -1, 1), 1000),
+    "`sign`": (lambda x: tfe.sign(x), 1000),
+    "`reduce_mean`": (lambda x: tfe.reduce_mean(x, 1), 100),
+    "`reduce_max`": (lambda x: tfe.reduce_max(x, 1), 1000),
+    "`argmax`": (lambda x: tfe.argmax(x, 1), 1000),
+    "`relu`": (lambda x: tfe.relu(x), 1000),
+    "`relu_derivative`": (lambda x: tfe.relu_derivative(x), 1000),
+    "`leaky_relu`": (lambda x: tfe.leaky_relu(x), 1000),
+    "`max_pool2d`": (lambda x: tfe.max_pool2d(tfe.reshape(x, [10, 10, 10, 1]), 2), 1000),
+    "`avg_pool2d`": (lambda x: tfe.avg_pool2d(tfe.reshape(x, [10, 10, 10, 1]), 2), 250),
+    "`conv2d`": (
+        lambda x: tfe.conv2d(
+            tfe.reshape(x, [10, 10, 10, 1]), tfe.reshape(x[0, :9], [3, 3, 1, 1]), 1, "SAME"
+        ),
+        1000,
+    ),
+    "`sigmoid`": (lambda x: tfe.sigmoid(x), 1000),
+    "`tanh`": (lambda x: tfe.tanh(x), 1000),
+    "`softmax`": (lambda x: tfe.softmax(x), 1000),
+    "`exp`": (lambda x: tfe.exp(x), 1000),
+    "`log`": (lambda x: tfe.log(x), 1000),
+    "`reciprocal`": (lambda x: tfe.reciprocal(x), 1000),
+    "`sqrt`": (lambda x: tfe.sqrt(x), 1000),
+    "`rsqrt`": (lambda x: tfe.rsqrt(x), 1000),
+    "`polyval`": (lambda x: tfe.polyval([1.0, 2.0, 3.0], x), 1000),
+    "`reveal`": (lambda x: tfe.reveal(x), 1000),
+}
+
+# The same, of private bits b = [x < 0] that are there already.
+OF_BITS: dict[str, Callable[[Shared, MaskedBits], Any]] = {
+    "`logical_and`": lambda x, b: b & b,
+    "`cast` of bits": lambda x, b: tfe.cast(b),
+    "`where`": lambda x, b: tfe.where(b, x, 0),
+}
+
+
+def counted() -> dict[str, tuple[int, str]]:
+    """(rounds, bytes per element by all three parties together) of each row with a cost."""
+    x, b = Private((100, 10), F), PrivateBits((100, 10))
+    found = {}
+    for name, (operation, n) in MEASURED.items():
+        cost = count(lambda party, x, f=operation: f(x), x).cost
+        found[name] = cost.rounds, f"{cost.total / 8 / n:.0f}"
+    for name, of_bits in OF_BITS.items():
+        cost = count(lambda party, x, b, f=of_bits: f(x, b), x, b).cost
+        found[name] = cost.rounds, f"{cost.total / 8 / 1000:.0f}"
+    return found
+
+
+def named(first_cell: str) -> str:
+    """The row's name in MEASURED or OF_BITS: without examples and what costs the same."""
+    return re.sub(r"(,| \(here).*", "", first_cell)
+
+
+def written(page: str) -> str:
+    """The page with the last two cells of every row that has a cost as counted."""
+    costs = counted()
+    lines = []
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| `") and len(cells) == 5 and named(cells[0]) in costs:
+            rounds, size = costs[named(cells[0])]
+            line = f"| {' | '.join([*cells[:3], str(rounds), size])} |"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Writes or compares the page; the exit status."""
+    page = PAGE.read_text()
+    wanted = written(page)
+    if "--write" in sys.argv[1:]:
+        PAGE.write_text(wanted)
+    elif page != wanted:
+        print(f"{PAGE.name} is not what is counted. Write it: python -m docs.operations --write")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

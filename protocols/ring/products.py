@@ -1,0 +1,217 @@
+"""Sums of bilinear products of private values, opened once: matrices, convolutions, residuals.
+
+With x = m_x - l1_x - l2_x and w alike, D deals G1 + G2 = sum_i lam_x . lam_w, and the evaluators
+have additive shares of z = sum_i x_i . w_i after a local product each:
+
+    E1: z1 = G1 - sum_i (m_x . l1_w + l1_x . m_w)
+    E2: z2 = G2 + sum_i (m_x . (m_w - l2_w) - l2_x . m_w)
+
+They exchange them under new masks, or first drop bits: floor(z1 / 2^drop) at E1 plus
+ceil(z2 / 2^drop) at E2 is a rounding of z / 2^drop (truncation T4), of which only the bits of a
+small ring travel.  A sum costs what one product costs.
+
+Source: ASTRA (Chaudhari et al., CCSW 2019) and ABY2.0 (Patra et al., USENIX Security 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import masked
+from tfe_bench.protocols.session import local, ops
+from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session.party import K1, Party, Site
+from tfe_bench.protocols.session.sharing import Shared
+
+RING = 64
+
+Two = Callable[[list[Any], list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class Product:
+    """x . w under a bilinear map.
+
+    Attributes:
+        x, w: private, over Z_2^64.
+        two: the sum of the map over paired operands, lists of as many words of both.
+    """
+
+    x: Shared
+    w: Shared
+    two: Two
+
+    @property
+    def scale(self) -> int:
+        """Fractional bits of the product."""
+        return self.x.fractional_bits + self.w.fractional_bits
+
+
+def elementwise(a: list[Any], b: list[Any]) -> Any:
+    """Paired elementwise products, broadcast, and their sum."""
+    total = a[0] * b[0]
+    for p, q in zip(a[1:], b[1:], strict=True):
+        total = total + p * q
+    return total
+
+
+def matrix_product(a: list[Any], b: list[Any]) -> Any:
+    """The sum of the matrix products of paired tensors over Z_2^64.  Local."""
+    if not (local.known(a[0]) and local.known(b[0])):
+        left, right = a[0].shape, b[0].shape
+        lead = np.broadcast_shapes(left[:-2], right[:-2])
+        return local.joined([*lead, left[-2], right[-1]], *a, *b)
+    return ops.module().tfe_bench_ring_mat_mul(a=a, b=b)
+
+
+def _sum(products: Sequence[Product], part: Callable[[Product], Any]) -> Any:
+    total = part(products[0])
+    for p in products[1:]:
+        total = total + part(p)
+    return total
+
+
+def _crossed(s: Site, p: Product) -> Any:
+    """What an evaluator adds to its share of the masks' product, E1's to be negated."""
+    x, w = p.x, p.w
+    if s.is_e1:
+        return p.two([x.m, x.l1], [w.l1, w.m])
+    # (x, not w, is negated: the weights of all layers would be negated at once)
+    return p.two([x.m, -x.l2], [w.m - w.l2, w.m])
+
+
+def _shares(
+    s: Site, products: Sequence[Product], width: int, check: Callable[[Any], None]
+) -> tuple[Any, Any]:
+    """The evaluators' additive shares of the sum mod 2^width (None at the dealer), and its shape.
+
+    Args:
+        check: of the sum's tensor, before anything is sent.
+
+    Rounds: 0 with D ahead, else 1.  Bits sent: D width per element.
+    """
+    if s.is_dealer:
+        with s.in_turn():
+            gamma = _sum(products, lambda p: p.two([p.x.l1 + p.x.l2], [p.w.l1 + p.w.l2]))
+        check(gamma)
+        masked.deal(s, gamma, None, 0, 0, width)
+        return None, local.shape(gamma)
+    crossed = _sum(products, lambda p: _crossed(s, p))
+    check(crossed)
+    shape = local.shape(crossed)
+    if s.is_e1:
+        return s.apply_mask(-crossed, K1, 0, "add", sent=False), shape
+    return crossed + masked.deal(s, None, shape, 0, 0, width), shape
+
+
+def _counted(products: Sequence[Product]) -> tuple[local.Abstract, list[Shared]]:
+    """The sum, abstract, and all that it is made of."""
+    whole = _sum(products, lambda p: p.two([p.x.any], [p.w.any]))
+    return whole, [v for p in products for v in (p.x, p.w)]
+
+
+def opened(party: Party, name: str, products: Sequence[Product], *about: Any) -> Shared:
+    """sum_i x_i . w_i over Z_2^64 under a fresh mask, at the scale of the products.
+
+    Args:
+        name: of the protocol's site.
+        products: of one scale and one dealer, which the caller has checked.
+        about: what else the three parties must agree on.
+
+    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element of the result each.
+    """
+    dealer, scale = products[0].x.dealer, products[0].scale
+    if isinstance(party, Counting):
+        whole, given = _counted(products)
+        m = party.sent(cost(whole.shape.num_elements()), whole.shape, *given)
+        return Shared(m, None, None, dealer, scale)
+    # (Static shapes are not part of what is agreed: a role may know less of them than another.)
+    s = party.site(name, scale, *about, dealer=dealer)
+    z, shape = _shares(s, products, RING, lambda _: None)
+    m = None if s.is_dealer else masked.exchange(s, z, 1, 1)
+    l1, l2 = s.new_mask(shape, 1)
+    return Shared(m, l1, l2, dealer, scale)
+
+
+def truncated(
+    party: Party,
+    name: str,
+    products: Sequence[Product],
+    addend: Shared | None,
+    drop: int,
+    bits: int,
+    whole: bool = False,
+) -> tuple[Shared, Any]:
+    """(sum_i x_i . w_i + addend) / 2^drop in Z_2^bits, and the evaluators' shares of it; T4.
+
+    Args:
+        name: of the protocol, also in errors.
+        products: as of `opened`.
+        addend: private, at the scale of the products, broadcast to them.
+        bits: k; right for |sum| <= 2^(k-1+drop) - 2^drop, and never fails there.
+        whole: D deals all 64 bits of the masks' products, so that the shares, which are left,
+            are right modulo 2^(64-drop).
+
+    Rounds: 1 (cold 2).  Bits sent: `truncated_cost`.
+    Raises:
+        UsageError: bits and drop that do not fit a word, or an addend that does not broadcast.
+    """
+    integers = isinstance(drop, int) and isinstance(bits, int)
+    if not (integers and bits >= 2 and drop > 0 and bits + drop <= RING):
+        raise UsageError(
+            f"{name} wants drop >= 1, bits >= 2 and no more than 64 of both together. "
+            f"Received: drop={drop}, bits={bits}."
+        )
+    dealer, scale = products[0].x.dealer, products[0].scale - drop
+
+    def check(product: Any) -> None:
+        """Refuses an addend that would make the sum larger than what D deals for."""
+        if addend is None:
+            return
+        try:
+            joint = local.broadcast_shape(product.shape, addend.shape)
+        except ValueError:
+            joint = None
+        if joint is None or not joint.is_compatible_with(product.shape):
+            raise UsageError(
+                f"{name} wants a bias that broadcasts to the product's shape {product.shape}. "
+                f"Received: {addend!r}."
+            )
+
+    if isinstance(party, Counting):
+        z, given = _counted(products)
+        check(z)
+        u = party.dealt(z.shape, *given, addend)
+        price = truncated_cost(z.shape.num_elements(), drop, bits, whole)
+        m = party.sent(price, z.shape, *given, addend)
+        return Shared(m, None, None, dealer, scale, 1, bits), u
+    s = party.site(name, len(products), drop, bits, whole, addend is not None, dealer=dealer)
+    share, shape = _shares(s, products, RING if whole else drop + bits, check)
+    m = u = None
+    if not s.is_dealer:
+        if addend is not None:
+            share = share + (addend.m - addend.l1) if s.is_e1 else share - addend.l2
+        # floor at E1, ceil at E2
+        u = local.arithmetic_shift(share if s.is_e1 else -share, drop)
+        u = u if s.is_e1 else -u
+        m = masked.exchange(s, u, 1, 1, bits)
+    l1, l2 = s.new_mask(shape, 1)
+    return Shared(m, l1, l2, dealer, scale, 1, bits), u
+
+
+def cost(n: int) -> Cost:
+    """Cost of `opened` for n result elements."""
+    return Cost(dealer=64 * n, e1=64 * n, e2=64 * n, rounds=1, cold=2)
+
+
+def truncated_cost(n: int, drop: int, bits: int, whole: bool = False) -> Cost:
+    """Cost of `truncated` for n result elements."""
+    exchanged = packed(n, bits)
+    dealt = packed(n, RING if whole else drop + bits)
+    return Cost(dealer=dealt, e1=exchanged, e2=exchanged, rounds=1, cold=2)

@@ -1,0 +1,238 @@
+"""What a protocol costs: the same code, run by a party that counts.
+
+    cost_of(relu.relu, Private([1000]))
+
+A protocol that talks on the wire (it has a site) says under a `Counting` party what it sends and
+what comes of it.  All others are made of those, and are counted by running them, on tensors that
+are not there (local.Abstract): without TensorFlow, without kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+from tfe_bench.errors import ProtocolError
+from tfe_bench.protocols.session.cost import Cost, words
+from tfe_bench.protocols.session.local import Abstract, Shape, joined
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
+
+
+@dataclass(frozen=True)
+class Private:
+    """A private input that is not there.
+
+    Attributes:
+        shape: of its elements.
+        bits: the ring is Z_{2^bits}; 0: all words.
+        limbs: 64-bit words per element.
+    """
+
+    shape: tuple[int, ...]
+    fractional_bits: int = 16
+    bits: int = 0
+    limbs: int = 1
+
+    def made(self, dealer: int = 0) -> Shared:
+        """The abstract shares."""
+        shape = Shape(self.shape if self.limbs == 1 else (*self.shape, self.limbs))
+        return Shared(
+            Abstract(shape), None, None, dealer, self.fractional_bits, self.limbs, self.bits
+        )
+
+
+@dataclass(frozen=True)
+class PrivateBits:
+    """Private bits that are not there, opened under a mask."""
+
+    shape: tuple[int, ...]
+
+    def made(self, dealer: int = 0) -> MaskedBits:
+        """The abstract bits."""
+        n = Shape(self.shape).num_elements()
+        return MaskedBits(Abstract(Shape([words(n)])), None, n, dealer, self.shape)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What was counted.
+
+    Attributes:
+        cost: of all that was sent, by the roles of party 0's values.
+        largest: words of the largest array: a value, or what one party sends at once.
+        results: of the protocol, abstract.
+    """
+
+    cost: Cost
+    largest: int
+    results: Any
+
+
+class Counting(Party):
+    """A party that sends nothing and adds up what would be sent.
+
+    Its shares have the part `m` only, which is Abstract.
+    """
+
+    def __init__(self, dealer: int = 0) -> None:
+        self.index = (dealer + 1) % 3  # what is masked is there
+        self.dealer = dealer
+        self.site_names = {}
+        self.largest = 0
+        self._by_party = [0, 0, 0]
+        self._calls = [0, 0]  # rounds, and cold, of the graph calls that are over
+        self._deepest = [0, 0]  # of this one
+        self._in_call = False
+
+    @property
+    def tracing(self) -> bool:
+        """Whether a graph's function is run."""
+        return self._in_call
+
+    @property
+    def total(self) -> Cost:
+        """Of all so far, by the roles of party 0's values."""
+        rounds, cold = (a + b for a, b in zip(self._calls, self._deepest, strict=True))
+        return Cost(*self._by_party, rounds, cold)
+
+    def site(self, name: str, *about: Any, dealer: int | None = None) -> Any:
+        """No protocol has a site here.
+
+        Raises:
+            ProtocolError: always: the protocol does not say what it costs.
+        """
+        raise ProtocolError(f"{name} does not say what it sends. Received: a party that counts.")
+
+    def sent(
+        self,
+        cost: Cost,
+        shape: Sequence[int],
+        *given: Any,
+        dealer: int | None = None,
+    ) -> Abstract:
+        """What a protocol opens (or leaves as shares) when it has sent its messages.
+
+        Args:
+            cost: of the protocol.
+            shape: of the result.
+            given: all that it waits for: shares, bits, Abstract tensors; None for nothing.
+            dealer: None: that of the first share or bits given.
+        """
+        if dealer is None:
+            dealer = next((v.dealer for v in given if hasattr(v, "dealer")), self.dealer)
+        waits = joined((), *(_held(v) for v in given))
+        for party, bits in enumerate(cost.by_party(dealer)):
+            self._by_party[party] += bits
+        # the first message of an evaluator already waits for the dealer, if any does
+        ready = max(waits.cold, waits.masks + cost.cold - cost.rounds)
+        found = Abstract(
+            Shape(int(n) for n in shape),
+            waits.rounds + cost.rounds,
+            ready + cost.rounds,
+        )
+        self._deepest = [max(self._deepest[0], found.rounds), max(self._deepest[1], found.cold)]
+        self.largest = max(
+            self.largest, found.shape.num_elements(), max(cost.dealer, cost.e1, cost.e2) // 64
+        )
+        return found
+
+    def sent_bits(self, cost: Cost, n: int, *given: Any, dealer: int | None = None) -> Abstract:
+        """`sent` of n packed bits."""
+        return self.sent(cost, [words(n)], *given, dealer=dealer)
+
+    def dealt(self, shape: Sequence[int], *given: Any) -> Abstract:
+        """Shares that stay with the evaluators: they wait for the dealer, and send nothing."""
+        return self.sent(Cost(0, 0, 0, rounds=0, cold=1), shape, *given)
+
+    def function(
+        self, function: Callable[..., Any], dynamic: bool | Collection[int] = False
+    ) -> Any:
+        """Counts each call of a graph's function: its chains of messages begin anew."""
+
+        def call(*arguments: Any) -> Any:
+            if self._in_call:
+                raise ProtocolError("A party.function cannot be called while another is traced.")
+            self._in_call = True
+            try:
+                with self.active():
+                    return function(*_begun(arguments))
+            finally:
+                self._in_call = False
+                self._calls = [a + b for a, b in zip(self._calls, self._deepest, strict=True)]
+                self._deepest = [0, 0]
+
+        return call
+
+    def cached_function(
+        self, key: Any, make: Callable[[], Callable[..., Any]], dynamic: bool = False
+    ) -> Any:
+        """`function`."""
+        return self.function(make(), dynamic)
+
+
+def _held(value: Any) -> Any:
+    """The tensor by which a value is known."""
+    for kind, name in ((Shared, "m"), (MaskedBits, "opened"), (EvaluatorBits, "share")):
+        if isinstance(value, kind):
+            return getattr(value, name)
+    return value
+
+
+def _begun(value: Any) -> Any:
+    """A nest of values at the beginning of a graph call."""
+    if isinstance(value, Abstract):
+        return Abstract(value.shape)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_begun(v) for v in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _begun(getattr(value, f.name)) for f in fields(value)})
+    return value
+
+
+def count(
+    protocol: Callable[..., Any], *inputs: Any, graphs: bool = False, **options: Any
+) -> Tally:
+    """Runs protocol(party, *inputs, **options) with a party that counts.
+
+    Args:
+        inputs: `Private`, `PrivateBits`, tuples of them, and what is public.
+        graphs: the protocol calls graphs itself, as sorts do.
+
+    Raises:
+        ProtocolError: a protocol that is reached says not what it costs.
+    """
+    party = Counting()
+
+    def run(*given: Any) -> Any:
+        return protocol(party, *given, **options)
+
+    given = [_made(value) for value in inputs]
+    with party.active():
+        results = run(*given) if graphs else party.function(run)(*given)
+    return Tally(party.total, party.largest, results)
+
+
+def _made(value: Any) -> Any:
+    if isinstance(value, (Private, PrivateBits)):
+        return value.made()
+    return tuple(_made(v) for v in value) if isinstance(value, tuple) else value
+
+
+def cost_of(
+    protocol: Callable[..., Any], *inputs: Hashable, graphs: bool = False, **options: Hashable
+) -> Cost:
+    """The cost of a protocol, remembered; as `count`."""
+    return _cost_of(protocol, inputs, graphs, tuple(sorted(options.items())))
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _cost_of(
+    protocol: Callable[..., Any],
+    inputs: tuple[Any, ...],
+    graphs: bool,
+    options: tuple[tuple[str, Any], ...],
+) -> Cost:
+    return count(protocol, *inputs, graphs=graphs, **dict(options)).cost

@@ -1,0 +1,151 @@
+"""Costs by counting: what it needs, what it refuses, and what it adds up.
+
+That the counted cost is what the wire carries is held by the tests of each protocol, for every
+operation by test_operations_page.py and test_widths.py.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs import operations
+from tests.protocols import test_widths
+from tfe_bench.errors import ProtocolError, UsageError
+from tfe_bench.protocols.nn import relu
+from tfe_bench.protocols.order import sort
+from tfe_bench.protocols.ring import arithmetic, convert, reductions, shapes
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Counting, Private, cost_of, count
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+ROOT = Path(__file__).parents[2]
+WITHOUT_TENSORFLOW = """
+import json, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "tensorflow":
+            raise ImportError("there is no TensorFlow here")
+
+sys.meta_path.insert(0, Blocked())
+from tests.protocols import test_counting
+print(json.dumps(test_counting.everything()))
+assert "tensorflow" not in sys.modules
+"""
+
+
+def everything() -> dict[str, Any]:
+    """What is counted of all operations and widths, and of a sort."""
+    found: dict[str, Any] = {name: list(cost) for name, cost in operations.counted().items()}
+    for name, row in test_widths.WIDTHS.items():
+        cost = test_widths.counted(name, test_widths.cases_of(name, {row.least, row.most}, 1)).cost
+        found[name] = [*cost.by_party(0), cost.rounds, cost.cold]
+    keys = Private((2, 100))
+    for algorithm in ("network", "all-pairs"):
+        cost = cost_of(sort.sort, keys, (keys,), graphs=True, algorithm=algorithm)
+        found[algorithm] = [*cost.by_party(0), cost.rounds, cost.cold]
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a process of its own")
+def test_all_is_counted_without_tensorflow() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TENSORFLOW],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout) == json.loads(json.dumps(everything()))
+
+
+def test_what_does_not_say_its_cost_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="unpriced does not say what it sends"):
+        count(lambda p, x: p.site("unpriced"), Private((3,)))
+
+
+def test_what_does_not_fit_is_refused_as_it_is_where_it_runs() -> None:
+    with pytest.raises(UsageError, match="mul wants shapes that broadcast"):
+        cost_of(arithmetic.mul, Private((3,)), Private((2,)))
+    with pytest.raises(UsageError, match="drops 1 to 48 bits"):
+        cost_of(reductions.truncate, Private((3,)), 49)
+
+
+def test_what_runs_side_by_side_shares_its_rounds() -> None:
+    one = cost_of(relu.relu, Private((64,)))
+
+    def two(party: Party, x: Shared, y: Shared) -> Shared:
+        return arithmetic.add(relu.relu(party, x), relu.relu(party, y))
+
+    both = cost_of(two, Private((64,)), Private((64,)))
+    assert (both.rounds, both.cold, both.total) == (one.rounds, one.cold, 2 * one.total)
+
+    def after(party: Party, x: Shared) -> Shared:
+        return relu.relu(party, relu.relu(party, x))
+
+    chain = cost_of(after, Private((64,)))
+    assert chain == one.then(one)
+
+
+def test_a_late_dealer_is_waited_for() -> None:
+    """The first AND needs the dealer's material only; the round is that of opening."""
+
+    def program(party: Counting, x: Shared) -> Shared:
+        dealt = party.sent(Cost(64, 0, 0, rounds=0, cold=1), x.shape, x)
+        return Shared(party.sent(Cost(0, 64, 64, rounds=1, cold=1), dealt.shape, dealt), None, None)
+
+    assert cost_of(program, Private((1,))) == Cost(64, 64, 64, rounds=1, cold=2)
+
+
+def test_graph_calls_follow_each_other() -> None:
+    def program(party: Party, x: Shared) -> Shared:
+        graph = party.function(lambda x: arithmetic.mul(party, x, x))
+        return graph(graph(x))
+
+    once = cost_of(arithmetic.mul, Private((4,)), Private((4,)))
+    twice = cost_of(program, Private((4,)), graphs=True)
+    assert twice == Cost(*(2 * getattr(once, k) for k in ("dealer", "e1", "e2", "rounds", "cold")))
+
+
+def test_the_largest_array_is_known() -> None:
+    def program(party: Party, x: Shared) -> Shared:
+        return reductions.reduce_sum(shapes.tile(arithmetic.mul(party, x, x), [10]), 0)
+
+    assert count(program, Private((1000,))).largest == 1000
+    wide = count(lambda p, x: arithmetic.mul(p, x, shapes.reshape(x, [-1, 1])), Private((100,)))
+    assert wide.largest == 10_000
+    assert count(lambda p, x: convert.extend(p, x, 9), Private((640,))).largest > 1280
+
+
+@pytest.mark.parametrize(
+    ("made", "shape"),
+    [
+        (lambda a: local.reshape(a, [-1, 4]), (6, 4)),
+        (lambda a: local.transpose(a), (4, 3, 2)),
+        (lambda a: local.concat([a, a], -1), (2, 3, 8)),
+        (lambda a: local.stack([a, a], -1), (2, 3, 4, 2)),
+        (lambda a: local.gather(a, [[0, 1], [1, 1]], 1), (2, 2, 2, 4)),
+        (lambda a: local.slice(a, [0, 1, 0], [2, -1, 3]), (2, 2, 3)),
+        (lambda a: local.pad(a, [(0, 0), (1, 2), (0, 0)]), (2, 6, 4)),
+        (lambda a: local.reduce_sum(a, [0, -1], True), (1, 3, 1)),
+        (lambda a: local.reduce_sum(a), ()),
+        (lambda a: a[..., None, 1:], (2, 3, 1, 3)),
+        (lambda a: a[:, 0] + a[0, 0], (2, 4)),
+    ],
+)
+def test_shapes_follow_tensorflows_rules(made: Any, shape: tuple[int, ...]) -> None:
+    import tensorflow as tf
+
+    abstract = made(local.Abstract(local.Shape((2, 3, 4)), 2, 3))
+    assert abstract.shape == shape and (abstract.rounds, abstract.cold) == (2, 3)
+    assert tuple(made(tf.zeros([2, 3, 4], tf.int64)).shape) == shape
