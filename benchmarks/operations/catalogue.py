@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.benchmarks import judged
+from tfe_bench.cluster.jobs import GROWTH
 from tfe_bench.errors import UsageError, did_you_mean
 
 Array = np.ndarray[Any, Any]
@@ -31,11 +32,6 @@ _only_x = same_shapes("x")
 
 def _nothing(*_: Any) -> None:
     """No condition."""
-
-
-# Words of the largest array of an operation for each element of its largest input: of what is dealt
-# for comparisons, and for functions that are polynomials after a normalisation.
-GROWTH, FUNCTION_GROWTH = 16, 64
 
 
 @dataclass(frozen=True)

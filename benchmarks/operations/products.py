@@ -12,7 +12,6 @@ import numpy as np
 
 from tfe_bench.benchmarks.operations.catalogue import (
     FRACTIONAL_BITS,
-    GROWTH,
     ULP,
     Array,
     Arrays,
@@ -25,6 +24,7 @@ from tfe_bench.benchmarks.operations.catalogue import (
     ulps,
     uniform,
 )
+from tfe_bench.cluster.jobs import GROWTH
 from tfe_bench.errors import UsageError
 
 Shares = Mapping[str, Any]

@@ -32,8 +32,8 @@ from tfe_bench.benchmarks.exp_study import (
 from tfe_bench.benchmarks.exp_study.forms import METHODS, Form, main_forms, variants
 from tfe_bench.benchmarks.realised import Realised
 from tfe_bench.benchmarks.workloads.exp import check
-from tfe_bench.cluster.client import JobResult, PrivateInput
 from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.requests import JobResult, PrivateInput
 from tfe_bench.errors import (
     ConfigError,
     DataError,

@@ -15,7 +15,7 @@ from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.records import Record
-    from tfe_bench.cluster.client import JobResult
+    from tfe_bench.cluster.requests import JobResult
 
 _OPS = 12
 _REPEAT = 5

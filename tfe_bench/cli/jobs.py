@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.errors import DataError, TfeBenchError, UsageError
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.client import Client, JobResult, PrivateInput
+    from tfe_bench.cluster.client import Client
+    from tfe_bench.cluster.requests import JobResult, PrivateInput
 
 _SHOWN = 5
 
@@ -70,7 +71,7 @@ def _add_cluster(p: argparse.ArgumentParser) -> None:
 def submit(arguments: argparse.Namespace) -> int:
     """Runs a program; prints or writes its results."""
     from tfe_bench.cli.common import progress_bar
-    from tfe_bench.cluster.client import new_job, open_client
+    from tfe_bench.cluster.client import Client, new_job
     from tfe_bench.cluster.config import ClusterConfig
 
     parameters = dict(_parameter(text) for text in arguments.param)
@@ -83,7 +84,7 @@ def submit(arguments: argparse.Namespace) -> int:
         if name in inputs:
             raise UsageError(f"--input {name} is given twice.")
         inputs[name] = value
-    client = open_client(arguments.cluster, arguments.client)
+    client = Client.open(arguments.cluster, arguments.client)
     job = new_job()
     told = ""
 
@@ -125,7 +126,7 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 def _input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
     from tfe_bench.benchmarks import data
-    from tfe_bench.cluster.client import PrivateInput
+    from tfe_bench.cluster.requests import PrivateInput
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
     name, equals, path = text.partition("=")
@@ -167,13 +168,13 @@ def _decoded(result: JobResult) -> dict[str, Any]:
 def _give(arguments: argparse.Namespace, job: str, result: JobResult) -> None:
     import numpy as np
 
-    from tfe_bench.cluster import tls
+    from tfe_bench.cluster.files import write_private
 
     outputs = _decoded(result)
     if arguments.output is not None:
         buffer = io.BytesIO()
         np.savez(buffer, **outputs)
-        tls.write_private(arguments.output, buffer.getvalue(), overwrite=True)
+        write_private(arguments.output, buffer.getvalue(), overwrite=True)
     if arguments.json:
         shown = {} if arguments.output else {k: v.tolist() for k, v in outputs.items()}
         shapes = {k: list(v.shape) for k, v in outputs.items()}
@@ -264,6 +265,6 @@ def cancel(arguments: argparse.Namespace) -> int:
 
 
 def _open(arguments: argparse.Namespace) -> Client:
-    from tfe_bench.cluster.client import open_client
+    from tfe_bench.cluster.client import Client
 
-    return open_client(arguments.cluster, arguments.client)
+    return Client.open(arguments.cluster, arguments.client)

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     import numpy as np
 
-    from tfe_bench.cluster.client import PrivateInput
+    from tfe_bench.cluster.requests import PrivateInput
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
     n = arguments.n

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tfe_bench.benchmarks.data import Cells
-    from tfe_bench.cluster.client import JobResult
+    from tfe_bench.cluster.requests import JobResult
 
 ALGORITHMS = ("auto", "quick", "all-pairs", "network")
 
@@ -83,7 +83,7 @@ class _Work:
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command."""
     from tfe_bench.benchmarks import data
-    from tfe_bench.cluster.client import PrivateInput
+    from tfe_bench.cluster.requests import PrivateInput
     from tfe_bench.errors import did_you_mean
 
     if arguments.algorithm not in ALGORITHMS:
