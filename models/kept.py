@@ -6,14 +6,14 @@ And what the programs have in common that keep them (`keeping`), and those that 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tfe_bench.cluster import holders
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, check_known
-from tfe_bench.cluster.store import ANOTHERS, NONE, OWN, UNREADABLE, Store
+from tfe_bench.cluster.store import ANOTHERS, NONE, OWN, PARTS, UNREADABLE, Store
 from tfe_bench.cluster.stored import (
     Facts,
     Kind,
@@ -102,27 +102,19 @@ def remove(party: Party, store: Store, name: str, client: str) -> None:
 def check_same(party: Party, store: Store, facts: Facts) -> None:
     """The three hold shares of one deployment: each field the same at both who hold it.
 
-    Only the two holders of a field compare its digest: the third could search a small value by it.
-
     Raises:
         ProtocolError: they do not.
     """
-    role = (party.index - party.dealer) % 3
-    d, e1, e2 = ((party.dealer + i) % 3 for i in range(3))
-    fields = {0: {e1: "l1", e2: "l2"}, 1: {d: "l1", e2: "m"}, 2: {d: "l2", e1: "m"}}[role]
-    mine = {
-        peer: hashlib.sha256(
-            f"{facts.deployment} {facts.owner} {facts.digests.get(part)}".encode()
-        ).digest()
-        for peer, part in fields.items()
+    said = {
+        part: f"{facts.deployment} {facts.owner} {facts.digests.get(part)}".encode()
+        for part in PARTS
     }
-    theirs = party.exchange_each(mine)
-    for peer, digest in mine.items():
-        if theirs[peer] != digest:
-            raise ProtocolError(
-                f"Parties {party.index} and {peer} hold shares of {store.kind.noun} "
-                f"{facts.name!r} that do not fit each other. {store.kind.again}"
-            )
+    peer = holders.differing(party, said)
+    if peer is not None:
+        raise ProtocolError(
+            f"Parties {party.index} and {peer} hold shares of {store.kind.noun} "
+            f"{facts.name!r} that do not fit each other. {store.kind.again}"
+        )
 
 
 # ---- programs

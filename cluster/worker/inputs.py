@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 
 import numpy as np
 
-from tfe_bench.cluster import seeds
+from tfe_bench.cluster import holders, seeds
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.worker.host import DEALER
 from tfe_bench.cluster.worker.late import Inputs
@@ -74,24 +73,12 @@ def tensors(party: Party, job: Job) -> Inputs:
 def check_copies(party: Party, name: str, seed: dict[str, bytes], masked: bytearray) -> None:
     """The two holders of each part of a client's input hold the same (clients may be malicious).
 
-    Only the two holders compare: the dealer could search a small input by a digest of m.
-
     Raises:
         ProtocolError: they differ.
     """
-    role = (party.index - party.dealer) % 3
-    d, e1, e2 = ((party.dealer + i) % 3 for i in range(3))
-    m = hashlib.sha256(masked).digest()
-    with_peer = {
-        0: {e1: seed.get("l1", b""), e2: seed.get("l2", b"")},
-        1: {d: seed.get("l1", b""), e2: m},
-        2: {d: seed.get("l2", b""), e1: m},
-    }[role]
-    mine = {peer: hashlib.sha256(value).digest() for peer, value in with_peer.items()}
-    theirs = party.exchange_each(mine)
-    for peer, digest in mine.items():
-        if theirs[peer] != digest:
-            raise ProtocolError(
-                f"The client gave parties {party.index} and {peer} shares of {name!r} that do not "
-                "fit each other. The job is refused: such shares could turn outputs into masks."
-            )
+    peer = holders.differing(party, {**seed, "m": masked})
+    if peer is not None:
+        raise ProtocolError(
+            f"The client gave parties {party.index} and {peer} shares of {name!r} that do not "
+            "fit each other. The job is refused: such shares could turn outputs into masks."
+        )
