@@ -22,6 +22,7 @@ from typing import Any
 import grpc
 
 from tfe_bench.cluster import tls, wire
+from tfe_bench.cluster.files import write_private, write_public
 from tfe_bench.cluster.transport import BLOB_BYTES, CHANNEL_OPTIONS
 
 _METHOD = "/tfe_bench.Bare/Stream"
@@ -97,8 +98,8 @@ def measure(
         folder = Path(name)
         pairs = [tls.make_certificate(tls.party_common_name(p), days=2) for p in range(2)]
         for p, (key, certificate) in enumerate(pairs):
-            tls.write_private(folder / f"{p}.key", key)
-            tls.write_public(folder / f"{p}.crt", certificate)
+            write_private(folder / f"{p}.key", key)
+            write_public(folder / f"{p}.crt", certificate)
         server = subprocess.Popen(
             [sys.executable, "-m", "tfe_bench.benchmarks.bare_grpc", name, str(int(tls_on))],
             stdin=subprocess.PIPE,

@@ -20,11 +20,12 @@ from typing import Any
 import grpc
 
 from tfe_bench.cluster import handshake, probe, tls, wire
-from tfe_bench.cluster.client import Client, ask, open_client
+from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.expiry import RENEW, WARN_DAYS, expiries
 from tfe_bench.cluster.jobs import installed
 from tfe_bench.cluster.policy import ANY, WorkerPolicy
+from tfe_bench.cluster.questions import ask
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS
 from tfe_bench.errors import OpsMissing, PolicyError, TfeBenchError
 
@@ -256,7 +257,7 @@ def caller(
     """Opens a caller's files: a named client's, else the party's, else the only client's."""
     try:
         if client is not None or policy is None:
-            return Caller(config, open_client(path, client), policy), []
+            return Caller(config, Client.open(path, client), policy), []
         return Caller(config, None, policy), []
     except TfeBenchError as error:
         return None, [failed(f"client {client}" if client else "own credentials", error)]

@@ -6,36 +6,46 @@ their digests agree.  What concerns one operator alone is in worker.toml (`polic
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import hashlib
-import ipaddress
 import json
-import math
 import os
 import re
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tfe_bench.cluster import tls
-from tfe_bench.errors import ConfigError, SecurityError, did_you_mean
+from tfe_bench.cluster.addresses import canonical_host, is_loopback, parse_address
+from tfe_bench.cluster.files import write_public
+from tfe_bench.cluster.toml_file import Table, naming_file, parse_toml, read_text, shown
+from tfe_bench.errors import ConfigError, SecurityError
 
 RING = 64
 MAX_FRACTIONAL_BITS = 30
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,38}[A-Za-z0-9])?")
-_HOST_NAME = re.compile(
-    r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?)*"
-)
-_MAX_BYTES = 1 << 20
 
-T = TypeVar("T")
+
+class _Pinned:
+    """A member's certificates, as cluster.toml pins them."""
+
+    certificate: bytes | None
+    next_certificate: bytes | None
+
+    @property
+    def certificates(self) -> tuple[bytes, ...]:
+        """The pinned certificates: none, one, or two during a roll-over."""
+        each = (self.certificate, self.next_certificate)
+        return tuple(pem for pem in each if pem is not None)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """SHA-256 of the certificate (DER), hex; None without one."""
+        return None if self.certificate is None else tls.fingerprint(self.certificate)
 
 
 @dataclass(frozen=True)
-class PartyConfig:
+class PartyConfig(_Pinned):
     """One of the three workers.
 
     Attributes:
@@ -62,7 +72,7 @@ class PartyConfig:
         if self.index not in (0, 1, 2):
             raise ConfigError(f"A party's index is 0, 1 or 2. Received: {self.index}.")
         _check_name(where, self.name)
-        object.__setattr__(self, "host", _host(where, self.host))
+        object.__setattr__(self, "host", canonical_host(where, self.host))
         if not 1 <= self.port <= 65535:
             raise ConfigError(
                 f'{where}: "port" is a number from 1 to 65535. Received: {self.port}. '
@@ -84,19 +94,9 @@ class PartyConfig:
         """Whether the host is this machine itself (127.0.0.0/8, ::1 or "localhost")."""
         return is_loopback(self.host)
 
-    @property
-    def certificates(self) -> tuple[bytes, ...]:
-        """The pinned certificates: none, one, or two during a roll-over."""
-        return _present(self.certificate, self.next_certificate)
-
-    @property
-    def fingerprint(self) -> str | None:
-        """SHA-256 of the certificate (DER), hex; None without one."""
-        return None if self.certificate is None else tls.fingerprint(self.certificate)
-
 
 @dataclass(frozen=True)
-class ClientConfig:
+class ClientConfig(_Pinned):
     """Somebody who may order jobs, and to whom results may be revealed.
 
     Attributes:
@@ -115,16 +115,6 @@ class ClientConfig:
     def __post_init__(self) -> None:
         _check_name("client", self.name)
         _pin(self, f'client "{self.name}"', tls.client_common_name(self.name))
-
-    @property
-    def certificates(self) -> tuple[bytes, ...]:
-        """The pinned certificates: none, one, or two during a roll-over."""
-        return _present(self.certificate, self.next_certificate)
-
-    @property
-    def fingerprint(self) -> str | None:
-        """SHA-256 of the certificate (DER), hex; None without one."""
-        return None if self.certificate is None else tls.fingerprint(self.certificate)
 
 
 @dataclass(frozen=True)
@@ -156,7 +146,7 @@ class ClusterConfig:
         if not self.name.isprintable() or len(self.name) > 100:
             raise ConfigError(
                 '[cluster]: "name" is one line of at most 100 characters. '
-                f"Received: {_shown(self.name)}. Shorten it."
+                f"Received: {shown(self.name)}. Shorten it."
             )
         if self.ring != RING:
             raise ConfigError(
@@ -209,7 +199,7 @@ class ClusterConfig:
                 raise SecurityError(
                     "A cluster without TLS must lie on loopback (127.0.0.1, ::1, localhost), "
                     "or everyone on the network can read and change the shares. Received: "
-                    f"{_called(party)} at host {_shown(party.host)}. "
+                    f"{_called(party)} at host {shown(party.host)}. "
                     "Set tls = true in cluster.toml and give every [[party]] a certificate "
                     '("python -m tfe_bench certs" makes them).'
                 )
@@ -223,7 +213,7 @@ class ClusterConfig:
         if not self.tls and not is_loopback(host):
             raise SecurityError(
                 "Without TLS a worker listens on loopback alone, or everyone on the network is "
-                f"every party and every client. Received: --bind {_shown(host)}. Set tls = true in "
+                f"every party and every client. Received: --bind {shown(host)}. Set tls = true in "
                 'cluster.toml and give every [[party]] a certificate ("python -m tfe_bench certs" '
                 "makes them)."
             )
@@ -231,8 +221,6 @@ class ClusterConfig:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClusterConfig:
         """Reads cluster.toml, or tf-encrypted's JSON ``{"server0": "host:port", ...}``.
-
-        Whether the certificates are valid today is a question for `check_certificates`.
 
         Raises:
             ConfigError: the file is missing, malformed, has unknown keys or unfit values, or a
@@ -242,7 +230,7 @@ class ClusterConfig:
         """
         path = Path(path)
         with naming_file(path):
-            text = _read_text(path)
+            text = read_text(path)
             if path.suffix == ".json" or text.lstrip().startswith("{"):
                 return _from_tf_encrypted(text)
             return _from_toml(parse_toml(text), path.parent)
@@ -265,7 +253,7 @@ class ClusterConfig:
         }
         for target, content in [*certificates.items(), (path, self.to_toml().encode())]:
             if not (target.is_file() and target.read_bytes() == content):
-                tls.write_public(target, content, overwrite=overwrite)
+                write_public(target, content, overwrite=overwrite)
 
     def to_toml(self) -> str:
         """The text of cluster.toml; certificates are named as `certificate_file` says."""
@@ -314,23 +302,13 @@ class ClusterConfig:
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
-    def check_certificates(self, now: datetime.datetime | None = None) -> None:
-        """Checks that the three parties' certificates are valid now (or at another time).
-
-        Raises:
-            SecurityError: one has expired or is not valid yet.
-        """
-        for party in self.parties:
-            if party.certificates:
-                tls.check_any(party.certificates, now)
-
     def trusted_by(self, party: int) -> list[bytes]:
         """The certificates (PEM) whose owners may call worker ``party``: all but its own."""
         own = self.parties[party]
         return [pem for each in self.members if each is not own for pem in each.certificates]
 
     def identify(self, fingerprint: str) -> PartyConfig | ClientConfig:
-        """Whose certificate has this fingerprint (`tls.peer_identity`).
+        """Whose certificate has this fingerprint (SHA-256, hex).
 
         Raises:
             SecurityError: nobody's in this cluster.
@@ -340,135 +318,9 @@ class ClusterConfig:
                 return each
         raise SecurityError(
             "A caller's certificate is not in cluster.toml. Received: SHA-256 fingerprint "
-            f"{_shown(fingerprint)}. All parties must use the same cluster.toml; add the caller "
+            f"{shown(fingerprint)}. All parties must use the same cluster.toml; add the caller "
             "to it if it should take part."
         )
-
-
-class Table:
-    """One table of a TOML file, read key by key, so that every mistake is named.
-
-    Args:
-        values: the parsed table.
-        where: what error texts call it, such as ``[cluster]``.
-        known: the keys that may occur.
-
-    Raises:
-        ConfigError: there is a key that is not known.
-    """
-
-    def __init__(self, values: Mapping[str, Any], where: str, known: Iterable[str]) -> None:
-        self._values = values
-        self.where = where
-        known = list(known)
-        for key in values:
-            if key not in known:
-                raise ConfigError(
-                    f"{where}: unknown key {_shown(key)}.{did_you_mean(key, known)} "
-                    f"Known keys: {', '.join(known)}."
-                )
-
-    def text(self, key: str, default: str | None = None) -> str:
-        """A string. Raises ConfigError if it is another type, or missing without a default."""
-        return self._get(key, default, str, "a text in quotes")
-
-    def integer(self, key: str, default: int | None = None) -> int:
-        """A whole number. Raises ConfigError as `text` does."""
-        return self._get(key, default, int, "a whole number")
-
-    def boolean(self, key: str, default: bool | None = None) -> bool:
-        """``true`` or ``false``. Raises ConfigError as `text` does."""
-        return self._get(key, default, bool, "true or false")
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """A finite number. Raises ConfigError as `text` does."""
-        value = self._value(key, default, wanted := "a finite number")
-        if type(value) is int or (type(value) is float and math.isfinite(value)):
-            return float(value)
-        raise self._unfit(key, value, wanted)
-
-    def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """A list of strings. Raises ConfigError as `text` does."""
-        value = self._value(key, default, wanted := "a list of texts in quotes")
-        if isinstance(value, list | tuple) and all(type(each) is str for each in value):
-            return tuple(value)
-        raise self._unfit(key, value, wanted)
-
-    def text_or_texts(self, key: str) -> tuple[str, ...]:
-        """A string or a list of strings, none if missing. Raises ConfigError as `text` does."""
-        if isinstance(self._values.get(key), list):
-            return self.texts(key)
-        return (self.text(key, ""),)
-
-    def table(self, key: str, known: Iterable[str]) -> Table:
-        """The table ``[key]``, empty if it is missing. Raises ConfigError as `Table` does."""
-        return Table(self._get(key, {}, dict, f"a table, [{key}]"), f"[{key}]", known)
-
-    def tables(self, key: str, known: Iterable[str]) -> list[Table]:
-        """The tables ``[[key]]``, as many as there are. Raises ConfigError as `Table` does."""
-        values = self._values.get(key, [])
-        if not isinstance(values, list) or not all(isinstance(each, dict) for each in values):
-            raise ConfigError(
-                f"{self.where}: {_shown(key)} is a list of tables, each under [[{key}]]. "
-                f"Received: {_shown(values)}. Write [[{key}]] with double brackets."
-            )
-        known = list(known)
-        return [
-            Table(each, f"[[{key}]] number {number}", known)
-            for number, each in enumerate(values, start=1)
-        ]
-
-    def _get(self, key: str, default: Any, kind: type[T], wanted: str) -> T:
-        value = self._value(key, default, wanted)
-        if type(value) is kind:  # not isinstance: true is no whole number
-            return value
-        raise self._unfit(key, value, wanted)
-
-    def _value(self, key: str, default: Any, wanted: str) -> Any:
-        if key not in self._values and default is None:
-            raise ConfigError(f'{self.where}: "{key}" is missing. Add it: {wanted}.')
-        return self._values.get(key, default)
-
-    def _unfit(self, key: str, value: Any, wanted: str) -> ConfigError:
-        return ConfigError(f'{self.where}: "{key}" must be {wanted}. Received: {_shown(value)}.')
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """Parses TOML.
-
-    Raises:
-        ConfigError: it is malformed; names the line and shows it.
-    """
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise ConfigError("The file is nested too deeply. Write it anew.") from None
-    except ValueError as error:
-        found = re.search(r"at line (\d+)", str(error))
-        lines = text.splitlines()
-        number = int(found[1]) if found else len(lines)
-        line = lines[number - 1] if 0 < number <= len(lines) else ""
-        raise ConfigError(
-            f"This is not valid TOML: {error}. Received: {_shown(line)}. Correct the line."
-        ) from None
-
-
-def load_toml(path: Path) -> dict[str, Any]:
-    """Reads and parses a TOML file.
-
-    Raises:
-        ConfigError: it cannot be read or is malformed.
-    """
-    return parse_toml(_read_text(path))
-
-
-@contextlib.contextmanager
-def naming_file(path: Path) -> Iterator[None]:
-    """Puts the file's name in front of every ConfigError and SecurityError raised inside."""
-    try:
-        yield
-    except (ConfigError, SecurityError) as error:
-        raise type(error)(f"{path}: {error}") from None
 
 
 def certificate_file(member: PartyConfig | ClientConfig) -> str:
@@ -490,37 +342,6 @@ def _certificate_lines(member: PartyConfig | ClientConfig) -> list[str]:
     return [
         f"certificate = {names[0]}" if len(names) == 1 else f"certificate = [{', '.join(names)}]"
     ]
-
-
-def _present(*certificates: bytes | None) -> tuple[bytes, ...]:
-    return tuple(pem for pem in certificates if pem is not None)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is this machine itself (127.0.0.0/8, ::1 or "localhost")."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def parse_address(where: str, text: str) -> tuple[str, int]:
-    """Splits ``host:port`` (an IPv6 address stands in brackets).
-
-    Raises:
-        ConfigError: it is something else.
-    """
-    host, colon, port = text.rpartition(":")
-    in_brackets = host.startswith("[") and host.endswith("]")
-    bare = host[1:-1] if in_brackets else host
-    if not colon or not bare or (":" in bare) != in_brackets or not re.fullmatch("[0-9]+", port):
-        raise ConfigError(
-            f"{where} must be host:port. Received: {_shown(text)}. "
-            "Write it like 10.0.0.1:7700, or [::1]:7700."
-        )
-    return bare, int(port[:6])
 
 
 def _from_toml(values: dict[str, Any], folder: Path) -> ClusterConfig:
@@ -580,7 +401,7 @@ def _from_tf_encrypted(text: str) -> ClusterConfig:
         raise ConfigError(f"This is not valid JSON: {error}. Correct the line.") from None
     if not isinstance(values, dict):
         raise ConfigError(
-            f"The file must be a JSON object. Received: {_shown(values)}. "
+            f"The file must be a JSON object. Received: {shown(values)}. "
             'Write {"server0": "host:port", "server1": ..., "server2": ...}.'
         )
     # "master" is tf-encrypted's driver; there is none here.
@@ -601,57 +422,12 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _read_text(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"The file cannot be read. Received: {error.strerror}. "
-            'Check the path; "python -m tfe_bench certs all" makes a cluster for a trial.'
-        ) from None
-    if len(data) > _MAX_BYTES:
-        raise ConfigError(
-            f"The file is too long for a configuration. Received: {len(data)} bytes. "
-            "Check the path."
-        )
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise ConfigError(
-            f"The file is not UTF-8 text. Received: other bytes in line {line}. Save it as UTF-8."
-        ) from None
-
-
 def _check_name(where: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{where}: \"name\" consists of letters, digits, '-' and '_', at most 40. "
-            f"Received: {_shown(name)}. Choose a plainer name."
+            f"Received: {shown(name)}. Choose a plainer name."
         )
-
-
-def _host(where: str, host: str) -> str:
-    """The host in canonical form, so that two spellings of one address are seen as one."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        pass
-    else:
-        if address.is_unspecified or address.is_multicast or "%" in host:
-            raise ConfigError(
-                f'{where}: "host" is the address where the others reach this party. '
-                f"Received: {_shown(host)}. Write the machine's own address."
-            )
-        return str(address)
-    name = host.lower()
-    # A name of digits and dots is a mistyped address, which resolvers read in odd ways.
-    if not _HOST_NAME.fullmatch(name) or not re.search("[a-z]", name.rpartition(".")[2]):
-        raise ConfigError(
-            f'{where}: "host" must be an IP address or a host name, without port or protocol. '
-            f'Received: {_shown(host)}. Write it like "10.0.0.1" and the port under "port".'
-        )
-    return name
 
 
 def _certificate(where: str, pem: bytes, own_name: str) -> bytes:
@@ -695,7 +471,7 @@ def _check_no_twins(named: Iterable[tuple[str, str]], what: str) -> None:
     for who, value in named:
         if value in seen:
             raise ConfigError(
-                f"{seen[value]} and {who} have the same {what}. Received: {_shown(value)} twice. "
+                f"{seen[value]} and {who} have the same {what}. Received: {shown(value)} twice. "
                 "Every party and client has its own."
             )
         seen[value] = who
@@ -709,8 +485,3 @@ def _called(member: PartyConfig | ClientConfig) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # the same escapes as TOML's, in printable text
-
-
-def _shown(value: object) -> str:
-    shown = json.dumps(value, default=str)
-    return shown if len(shown) <= 100 else f"{shown[:97]}..."

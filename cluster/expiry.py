@@ -55,7 +55,7 @@ def expiries(config: ClusterConfig, now: datetime.datetime | None = None) -> lis
                 Expiry(
                     who,
                     until,
-                    tls.days_left(pem, now),
+                    (until - now).total_seconds() / 86400,
                     now < tls.valid_from(pem),
                     any(tls.valid_until(other) > until for other in each.certificates),
                     tls.fingerprint(pem),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import math
+import tomllib
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tfe_bench
 from tfe_bench.errors import ConfigError, TfeBenchError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
 GROUP = "tfe_bench.programs"
 # Of an array: no network has more axes, and no kernel takes more words (kernels/ops/kernel.h).
 MOST_AXES, MOST_WORDS = 16, 1 << 33
+# Words of the largest array that an operation makes, for each element of its largest input: of what
+# is dealt for comparisons, and for functions that are polynomials after a normalization.
+GROWTH, FUNCTION_GROWTH = 16, 64
 _MOST_TEXT = 2000
 
 
@@ -189,30 +196,38 @@ class Program:
             raise type(error)(f"{str(error)[:_MOST_TEXT]}...") from None
 
 
+def check_known(program: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuses parameters that a program does not have.
+
+    Raises:
+        UsageError: naming the first one, with "did you mean".
+    """
+    for name in given:
+        if name not in known:
+            shown = str(name)[:80]
+            raise UsageError(f"{program} has no parameter {shown!r}.{did_you_mean(shown, known)}")
+
+
 def installed() -> dict[str, importlib.metadata.EntryPoint]:
     """Programs registered by installed packages, by name."""
     found = {e.name: e for e in importlib.metadata.entry_points(group=GROUP)}
-    # A checkout that is not installed still has its own.
-    for name, value in _BUILT_IN.items():
-        found.setdefault(name, importlib.metadata.EntryPoint(name, value, GROUP))
+    # (what an installation wrote down of a checkout can be older than the checkout)
+    found.update({e.name: e for e in _of_checkout()})
     return found
 
 
-_BUILT_IN = {
-    "sort": "tfe_bench.benchmarks.workloads.sort:PROGRAM",
-    "channel": "tfe_bench.benchmarks.workloads.channel:PROGRAM",
-    "links": "tfe_bench.benchmarks.workloads.links:PROGRAM",
-    "matmul": "tfe_bench.benchmarks.workloads.matmul:PROGRAM",
-    "operation": "tfe_bench.benchmarks.workloads.operation:PROGRAM",
-    "exp": "tfe_bench.benchmarks.workloads.exp:PROGRAM",
-    "deploy": "tfe_bench.models.service:DEPLOY_PROGRAM",
-    "undeploy": "tfe_bench.models.service:REMOVE_PROGRAM",
-    "serve": "tfe_bench.benchmarks.workloads.serve:PROGRAM",
-    "predict": "tfe_bench.benchmarks.workloads.predict:PROGRAM",
-    "train": "tfe_bench.benchmarks.workloads.train:PROGRAM",
-    "provide": "tfe_bench.models.owners:PROVIDE_PROGRAM",
-    "withdraw": "tfe_bench.models.owners:WITHDRAW_PROGRAM",
-}
+@functools.cache
+def _of_checkout() -> tuple[importlib.metadata.EntryPoint, ...]:
+    """What the pyproject.toml beside this package registers; nothing where it is no checkout."""
+    try:
+        text = (Path(tfe_bench.__file__).resolve().parents[1] / "pyproject.toml").read_text()
+        project = tomllib.loads(text)["project"]
+        if project["name"] != "tfe-bench":  # of a folder that the package was copied into
+            return ()
+        listed = project["entry-points"][GROUP]
+    except (OSError, ValueError, KeyError):
+        return ()
+    return tuple(importlib.metadata.EntryPoint(k, v, GROUP) for k, v in listed.items())
 
 
 def load(name: str) -> Program:

@@ -9,14 +9,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from tfe_bench.cluster import links, profiles, tls
-from tfe_bench.cluster.client import Client, JobResult, LateInput, PrivateInput, open_client
+from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
+from tfe_bench.cluster.files import write_private
 from tfe_bench.cluster.profiles import Profile
+from tfe_bench.cluster.requests import JobResult, JobRunner, LateInput, PrivateInput, Progress
 from tfe_bench.errors import ClusterError, ConfigError, PeerLost, TfeBenchError, UsageError
 
 START_SECONDS = 60.0
@@ -27,85 +29,46 @@ _LINK_PORT = 7700
 _MOST_WORDS = 600
 
 
-class _Runner:
-    """What both kinds of cluster offer."""
+class Runner(JobRunner):
+    """What both kinds of cluster offer.
 
+    Attributes:
+        client: that orders their jobs.
+        name: for records.
+        emulation: how the profile is imposed; None where nothing is.
+        fallback: why another emulation was not taken; None where none was asked for.
+        realised: what a benchmark found the links to hold.
+    """
+
+    client_type: type[Client] = Client
     client: Client
     name: str
-    profile: Profile
     emulation: str | None = None
     fallback: str | None = None
-    realised: Any = None  # what a benchmark found the links to hold
+    realised: Any = None
+
+    @property
+    def config(self) -> ClusterConfig:
+        """The shared cluster file."""
+        return self.client.config
+
+    def check_open(self) -> None:
+        """Refuses to use closed connections; see Client.check_open."""
+        self.client.check_open()
 
     def run(
         self,
         program: str,
         parameters: Mapping[str, Any],
         inputs: Mapping[str, PrivateInput | LateInput],
-        progress: Callable[[float, str], None] | None = None,
+        progress: Progress | None = None,
     ) -> JobResult:
         """Runs an installed program; see Client.run."""
         return self.client.run(program, parameters, inputs, progress)
 
-    def predict(
-        self,
-        private: Any,
-        images: Any,
-        *,
-        batch: int | None = None,
-        progress: Callable[[float, str], None] | None = None,
-        check_range: bool | None = None,
-    ) -> Any:
-        """A private model's outputs for private images, known to this client alone.
-
-        Args:
-            private: of `tfe_bench.convert`, or the name of a model that was deployed.
-            images: [batch, ...]; for several inputs by name or in order.
-            batch: samples that go through the model at once; None: up to 128, by their size.
-            check_range: whether values are checked to stay in the range that the model was planned
-                for, which only this client learns; None: where its plan admits it.
-
-        Returns:
-            float64 outputs, a list of them if the model has several.
-
-        Raises:
-            UsageError: images that the model does not take, another precision than the
-                cluster's, or an unknown model.
-            RangeError: images outside of the model's range, or values within it that left theirs.
-        """
-        self.client.check_open()
-        if isinstance(private, str):
-            return self.client.predict(
-                private, images, batch, self.profile.name, progress, check_range
-            )
-        _check_kind(
-            private,
-            "shared_weights",
-            "predict",
-            "convert(model), or a deployed model's name; of a Trainable, convert(private.keras)",
-        )
-        config = self.client.config
-        if config.fractional_bits != private.fractional_bits:
-            raise UsageError(
-                f"The cluster {self.name!r} has {config.fractional_bits} fractional bits. "
-                f"Received: a model with {private.fractional_bits}. Convert it with "
-                f"fractional_bits={config.fractional_bits}."
-            )
-        inputs = {**private.shared_weights(), **private.shared_inputs(images)}
-        parameters = private.parameters(self.profile.name, batch, check_range)
-        return private.decode(self.run("predict", parameters, inputs, progress))
-
-    def fit(self, private: Any, x: Any = None, y: Any = None, **options: Any) -> Any:
-        """Trains a `tfe_bench.trainable` model on private rows; see Trainable.fit."""
-        _check_kind(private, "fit", "fit", "trainable(model)")
-        self.client.check_open()
-        return private.fit(self, x, y, **options)
-
-    def evaluate(self, private: Any, x: Any, y: Any, **options: Any) -> Any:
-        """How right a `tfe_bench.trainable` model is on private rows; see Trainable.evaluate."""
-        _check_kind(private, "evaluate", "evaluate", "trainable(model)")
-        self.client.check_open()
-        return private.evaluate(self, x, y, **options)
+    def stored(self, kind: str = "") -> list[dict[str, Any]]:
+        """What the workers keep that this client may use; see Client.stored."""
+        return self.client.stored(kind)
 
     def close(self) -> None:
         """Ends the use of the cluster; what is called later is refused."""
@@ -118,14 +81,8 @@ class _Runner:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def deploy(self, private: Any, name: str, **options: Any) -> None:
-        """Has the workers keep a private model under a name; see Client.deploy."""
-        _check_kind(private, "shared_weights", "deploy", "convert(model)")
-        self.client.check_open()
-        self.client.deploy(private, name, **options)
 
-
-class LocalCluster(_Runner):
+class LocalCluster(Runner):
     """Three worker processes on loopback: real gRPC, TLS with certificates made for the occasion.
 
     Use as a context manager; the workers die with it (and with this process).
@@ -206,7 +163,7 @@ class LocalCluster(_Runner):
         config.save(self._folder / "cluster.toml")
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         for p in range(3):
-            tls.write_private(self._folder / f"party{p}.key", keys[p])
+            write_private(self._folder / f"party{p}.key", keys[p])
             command = [sys.executable, "-m", "tfe_bench", "worker", "--party", str(p)]
             command += ["--cluster", str(self._folder / "cluster.toml"), "--local"]
             models = Path(self._models or self._folder / "models").absolute()
@@ -229,7 +186,7 @@ class LocalCluster(_Runner):
                         pass_fds=inside,
                     )
                 )
-        self.client = Client(config, client_key, client_certificate)
+        self.client = self.client_type(config, client_key, client_certificate)
         _impose(self.client, self.profile, self.emulation)
         self.client.wait_ready(START_SECONDS, self._check_alive)
         self.start_seconds = time.perf_counter() - started
@@ -275,7 +232,7 @@ class LocalCluster(_Runner):
         program: str,
         parameters: Mapping[str, Any],
         inputs: Mapping[str, PrivateInput | LateInput],
-        progress: Callable[[float, str], None] | None = None,
+        progress: Progress | None = None,
     ) -> JobResult:
         """Runs an installed program; a worker that died is named."""
         try:
@@ -309,7 +266,7 @@ class LocalCluster(_Runner):
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class Cluster(_Runner):
+class Cluster(Runner):
     """Three hosts that each run `python -m tfe_bench worker`.
 
     Args:
@@ -333,14 +290,9 @@ class Cluster(_Runner):
         if self.profile.shaped:
             self.emulation = links.CHANNEL
         self.start_seconds = 0.0
-        self.client = open_client(path, client, key, certificate)
+        self.client = self.client_type.open(path, client, key, certificate)
         _impose(self.client, self.profile, self.emulation)
         self.client.wait_ready()
-
-
-def _check_kind(private: Any, method: str, what: str, wanted: str) -> None:
-    if not hasattr(private, method):
-        raise UsageError(f"{what} takes {wanted}. Received: {type(private).__name__}.")
 
 
 def _path(path: object) -> Path:

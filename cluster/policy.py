@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.cluster import tls
-from tfe_bench.cluster.config import Table, load_toml, naming_file
+from tfe_bench.cluster.toml_file import Table, load_toml, naming_file
 from tfe_bench.errors import ConfigError, PolicyError
 
 ANY = "*"

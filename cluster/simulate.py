@@ -23,6 +23,8 @@ from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
+Array = np.ndarray[Any, Any]
+
 FAULTS = {
     None: 0,
     "drop_mask": 1,
@@ -62,9 +64,9 @@ class Simulation:
     to: tuple[tuple[int, ...], ...]
     rounds: int
     cold: int
-    pads: np.ndarray[Any, Any]
+    pads: Array
 
-    def value(self, pick: Callable[[Any], Shared] = lambda out: out) -> np.ndarray[Any, Any]:
+    def value(self, pick: Callable[[Any], Shared] = lambda out: out) -> Array:
         """Reconstructs a private output from the three parties' parts."""
         return reconstruct([pick(out) for out in self.outputs])
 
@@ -107,13 +109,13 @@ def share(
     )
 
 
-def reconstruct(parts: Sequence[Shared]) -> np.ndarray[Any, Any]:
+def reconstruct(parts: Sequence[Shared]) -> Array:
     """Ring elements (int64; Python integers for wide ones) of a value from its three parts.
 
     Raises:
         ProtocolError: two holders of one component differ.
     """
-    found: dict[str, np.ndarray[Any, Any]] = {}
+    found: dict[str, Array] = {}
     for part in parts:
         for name in ("m", "l1", "l2"):
             tensor = getattr(part, name)
@@ -128,11 +130,11 @@ def reconstruct(parts: Sequence[Shared]) -> np.ndarray[Any, Any]:
         return unmasked(found["m"], found["l1"], found["l2"])
     ring = 1 << first.ring_bits
 
-    def whole(a: np.ndarray[Any, Any]) -> Any:
+    def whole(a: Array) -> Any:
         words = a.astype(np.uint64).astype(object)
         return words if first.limbs == 1 else words[..., 0] + words[..., 1] * (1 << 64)
 
-    value: np.ndarray[Any, Any] = np.asarray(
+    value: Array = np.asarray(
         (whole(found["m"]) - whole(found["l1"]) - whole(found["l2"])) % ring, dtype=object
     )
     return value
@@ -258,7 +260,7 @@ def assert_costs(calls: Sequence[tuple[int, list[Any]]], cost: Cost, dealer: int
     assert found == declared, f"measured {found}, declared {declared}"
 
 
-def log_of(party: Party) -> np.ndarray[Any, Any]:
+def log_of(party: Party) -> Array:
     """A party's debug log of masks so far (tests only; `simulate` with record=True)."""
     native = ops.native()
     count = native.records(party.handle, None, 0)

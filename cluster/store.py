@@ -1,8 +1,5 @@
 """What a worker keeps between jobs: its parts of named shared values, such as a model's weights.
 
-A `Kind` is what a name stands for: a model, a data set, a checkpoint of a training. The kinds share
-a folder and a layout, not their names.
-
 One file for each name, in the layout of safetensors (a length, a JSON header, the numbers): no
 pickle that could run code, no zip whose parts are copied twice, numbers that are read straight
 into place, and a format that other tools can check. No package is needed for it: it is written
@@ -31,21 +28,30 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import fcntl
 import hashlib
 import json
 import math
 import os
-import re
 import secrets
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from tfe_bench.cluster.held_folder import HeldFolder
+from tfe_bench.cluster.stored import (
+    MODEL,
+    NAME,
+    Facts,
+    Kind,
+    Ring,
+    Tensor,
+    check_about,
+    check_name,
+)
 from tfe_bench.errors import (
     ConfigError,
     PolicyError,
@@ -57,175 +63,12 @@ from tfe_bench.errors import (
 
 FORMAT = 1
 SUFFIX = ".safetensors"
-ANY = "*"
 PARTS = ("m", "l1", "l2")
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
 # Of a file's header, read and written: public facts, their texts escaped twice, and a line for each
 # array.
 _MOST_HEADER = 64 << 20
-# Characters of public facts as JSON.  A list of all that there is has to fit into one message.
-MOST_ABOUT = 1 << 20
 # What a worker has under a name, to a client.
 NONE, OWN, ANOTHERS, UNREADABLE = range(4)
-
-Ring = np.ndarray[Any, np.dtype[np.int64]]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What is kept under a name.
-
-    Attributes:
-        noun: in texts.
-        infix: in its files' names.
-        again: what to do about a file that cannot be used.
-        listed: how a client sees what there is.
-        others: who may use it.
-    """
-
-    noun: str
-    infix: str
-    again: str
-    listed: str
-    others: str
-
-
-MODEL = Kind(
-    "model",
-    "",
-    "Have its owner deploy it again (python -m tfe_bench deploy ... --replace).",
-    "See `python -m tfe_bench models`.",
-    "Another client's is there once its owner has deployed it with --allow and this client's name.",
-)
-DATA = Kind(
-    "data set",
-    ".data",
-    "Have its owner provide it again (python -m tfe_bench provide ... --replace).",
-    "See `python -m tfe_bench provide --list`.",
-    "Another client's is there once its owner has provided it with --for and this client's name.",
-)
-# Two of each name: should the workers stop while they write one, they still share the other.
-CHECKPOINTS = tuple(
-    Kind(
-        "checkpoint",
-        f".checkpoint{i}",
-        "Training starts anew with --restart.",
-        "",
-        "Only the client that ordered a training goes on with it.",
-    )
-    for i in range(2)
-)
-KINDS = {kind.infix: kind for kind in (MODEL, DATA, *CHECKPOINTS)}
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Tensor:
-    """This party's fields of one shared value.
-
-    Attributes:
-        parts: int64 words by field: "m", "l1", "l2", those that its role holds.
-        dealer: the party that deals for it.
-        fractional_bits: its scale.
-        limbs: words per element.
-    """
-
-    parts: Mapping[str, Ring]
-    dealer: int
-    fractional_bits: int
-    limbs: int = 1
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Facts:
-    """The public facts about what is kept under a name.
-
-    Attributes:
-        name: lower-case letters, digits, - and _, at most 63.
-        owner: the client that deployed it.
-        clients: who else may use it; "*" for every client of the cluster.
-        deployment: the same word at all three workers, another for every deployment.
-        about: JSON; for a model its layers.
-        digests: SHA-256 of all of a field, by field.  Only those who hold the field may see it.
-    """
-
-    name: str
-    owner: str
-    clients: tuple[str, ...]
-    deployment: str
-    about: Mapping[str, Any]
-    digests: Mapping[str, str] = field(default_factory=dict)
-
-    def permits(self, client: str) -> bool:
-        """Whether a client may use it."""
-        return client == self.owner or client in self.clients or ANY in self.clients
-
-
-def check_name(name: object, what: str = "A deployed model's name") -> str:
-    """A name that may become a file's.
-
-    Raises:
-        UsageError: it may not.
-    """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{what} is 1 to 63 lower-case letters, digits, - and _, a letter or "
-            f"digit first. Received: {json.dumps(str(name)[:80])}."
-        )
-    return name
-
-
-def check_about(about: Mapping[str, Any]) -> None:
-    """Refuses public facts that are too long to be kept and listed, before anything is written.
-
-    Raises:
-        UsageError: they are longer than MOST_ABOUT.
-    """
-    if (size := len(json.dumps(about))) > MOST_ABOUT:
-        raise UsageError(
-            f"The public facts of what is kept have at most {MOST_ABOUT} characters. Received: "
-            f"{size}. Use shorter names of columns, or fewer columns."
-        )
-
-
-class _Held:
-    """A folder that no other worker uses meanwhile; the system lets go of it when this one ends."""
-
-    def __init__(self, folder: Path) -> None:
-        self._descriptor = -1
-        problem = f"The folder for models cannot be used: {folder}. Received:"
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            status = os.fstat(self._descriptor)
-            mode = stat.S_IMODE(status.st_mode)
-            if mode & 0o022 or status.st_uid not in (0, os.geteuid()):
-                # Whoever may write there can remove files, and put others in their place.
-                raise SecurityError(
-                    f"The folder for models is open to other users of this machine: {folder}. "
-                    f"Received: mode {mode:04o}, owner {status.st_uid} (this worker is "
-                    f"{os.geteuid()}). Make it the worker's own: chown it, chmod 700, and look at "
-                    "what lies there."
-                )
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"{problem} another worker has it. Every worker has a folder of its own: stop the "
-                "other one, or correct the line models = ... in worker.toml."
-            ) from None
-        except OSError as error:
-            raise ConfigError(
-                f"{problem} {error.strerror}. Correct the line models = ... in worker.toml, or "
-                "leave it out."
-            ) from None
-
-    def close(self) -> None:
-        """Lets others have it."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def __del__(self) -> None:
-        self.close()
 
 
 class Store:
@@ -257,7 +100,7 @@ class Store:
         self._folder = folder
         self._of_cluster = {"ring": ring, "fractional_bits": fractional_bits}
         self._most = most
-        self._held = None if folder is None else _Held(folder)
+        self._held = None if folder is None else HeldFolder(folder)
         if folder is not None:
             for left in folder.glob(".*.tmp"):  # of a worker that was killed while writing
                 with contextlib.suppress(OSError):
@@ -292,7 +135,7 @@ class Store:
         """Under which something is kept."""
         end = f"{self.kind.infix}{SUFFIX}"
         found = (path.name.removesuffix(end) for path in self.folder.glob(f"*{end}"))
-        return sorted(name for name in found if _NAME.fullmatch(name))
+        return sorted(name for name in found if NAME.fullmatch(name))
 
     def facts(self, name: str, client: str) -> Facts:
         """What is kept under a name, if the client may use it.

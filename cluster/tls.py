@@ -10,7 +10,6 @@ name inside it.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import hashlib
 import os
@@ -19,19 +18,22 @@ import secrets
 import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import grpc
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tfe_bench.errors import ConfigError, SecurityError, UsageError
 
 DOMAIN = "tfe-bench"
 MAX_DAYS = 3650
+
+E = TypeVar("E", bound=x509.ExtensionType)
 
 _REMAKE = 'Make one with "python -m tfe_bench certs party" or "certs client".'
 _CLOCK_SKEW = datetime.timedelta(hours=1)  # the other hosts' clocks may be behind
@@ -128,57 +130,6 @@ def make_certificate(
         serialization.NoEncryption(),
     )
     return key_pem, certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def write_private(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
-    """Writes a secret file whole or not at all, readable by its owner only from the first byte.
-
-    Args:
-        path: where to write; its folder must exist.
-        data: the whole content.
-        overwrite: replace an existing file.
-
-    Raises:
-        ConfigError: the file exists (without ``overwrite``) or cannot be written.
-    """
-    _write(Path(path), data, mode=0o600, overwrite=overwrite)
-
-
-def write_public(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
-    """Writes a file that holds no secret whole or not at all (mode 0644).
-
-    Args and errors: as for `write_private`.
-    """
-    _write(Path(path), data, mode=0o644, overwrite=overwrite)
-
-
-def _write(path: Path, data: bytes, *, mode: int, overwrite: bool) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                os.fchmod(file.fileno(), mode)
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if overwrite:
-                os.replace(temporary, path)
-            else:
-                os.link(temporary, path)  # unlike a rename, fails where the name is taken
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-    except FileExistsError:
-        raise ConfigError(
-            f"{path} exists already and is not overwritten. Choose another folder, or move the "
-            "file away first."
-        ) from None
-    except OSError as error:
-        raise ConfigError(
-            f"Cannot write {path}. Received: {error.strerror}. Check the folder, its permissions "
-            "and the free space."
-        ) from None
 
 
 def load_private_key(path: str | os.PathLike[str]) -> bytes:
@@ -297,12 +248,6 @@ def valid_from(cert_pem: bytes) -> datetime.datetime:
         ConfigError, SecurityError: as `canonical_certificate`.
     """
     return _parse_certificate(cert_pem).not_valid_before_utc
-
-
-def days_left(cert_pem: bytes, now: datetime.datetime | None = None) -> float:
-    """Days until the certificate expires; negative once it has."""
-    now = now or datetime.datetime.now(datetime.UTC)
-    return (valid_until(cert_pem) - now).total_seconds() / 86400
 
 
 def own_certificate(key: bytes, certificates: Sequence[bytes]) -> bytes:
@@ -430,7 +375,7 @@ def channel_credentials(
     )
 
 
-def target_options(server_cert: bytes) -> list[tuple[str, Any]]:
+def target_options(server_cert: bytes) -> list[tuple[str, str | int]]:
     """gRPC channel options for a call to the worker with this pinned certificate.
 
     The name to expect comes from the certificate, as hosts are known by address; an HTTP proxy
@@ -445,21 +390,6 @@ def target_options(server_cert: bytes) -> list[tuple[str, Any]]:
     ]
 
 
-def peer_identity(context: grpc.ServicerContext) -> str:
-    """The fingerprint of the certificate that the caller has proved to own.
-
-    Raises:
-        SecurityError: the caller presented none (a channel without TLS).
-    """
-    presented: Any = context.auth_context().get("x509_pem_cert", ())
-    if len(presented) != 1:
-        raise SecurityError(
-            "A caller must present one certificate. Received: "
-            f"{len(presented)}. Connect with TLS and the certificate listed in cluster.toml."
-        )
-    return fingerprint(presented[0])
-
-
 def _own_certificate(key: bytes, cert: bytes) -> bytes:
     check_certificate(cert)
     certificate = _parse_certificate(cert)
@@ -472,12 +402,10 @@ def _own_certificate(key: bytes, cert: bytes) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _public_der(key: Any) -> bytes:
-    der = key.public_bytes(
+def _public_der(key: CertificatePublicKeyTypes) -> bytes:
+    return key.public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    assert isinstance(der, bytes)
-    return der
 
 
 def _fit_for_grpc(public_key: object) -> bool:
@@ -555,7 +483,7 @@ def _check_fit(certificate: x509.Certificate) -> None:
         )
 
 
-def _extension(extensions: x509.Extensions, kind: type[Any]) -> Any:
+def _extension(extensions: x509.Extensions, kind: type[E]) -> E | None:
     try:
         return extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:

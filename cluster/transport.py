@@ -17,6 +17,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import grpc
+
 from tfe_bench.cluster import untrusted, wire
 from tfe_bench.errors import PeerLost, ProtocolError, TfeBenchError
 from tfe_bench.protocols.session import ops
@@ -49,6 +51,10 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     # one session's streams must not share a connection whose window another one fills
     ("grpc.use_local_subchannel_pool", 1),
 ]
+
+# The ends of a stream: what is read is a blob, or grpc.aio.EOF.
+Read = Callable[[], Awaitable[object]]
+Write = Callable[[bytes], Awaitable[object]]
 
 _new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
 _new_bytes.restype = ctypes.py_object
@@ -176,8 +182,8 @@ class SessionLink:
     async def carry(
         self,
         peer: int,
-        read: Callable[[], Awaitable[Any]],
-        write: Callable[[bytes], Awaitable[Any]],
+        read: Read,
+        write: Write,
     ) -> None:
         """Moves blobs between the session and a stream until either has ended.
 
@@ -204,7 +210,7 @@ class SessionLink:
         if not self._finished:
             self.fail(PeerLost(peer, reason))
 
-    async def _outgoing(self, peer: int, write: Callable[[bytes], Awaitable[Any]]) -> None:
+    async def _outgoing(self, peer: int, write: Write) -> None:
         native, handle = self._native, self.handle
         small = ctypes.create_string_buffer(_SMALL_BYTES)
         view = memoryview(small)
@@ -242,7 +248,7 @@ class SessionLink:
         """Notes that a peer is alive (from now on its silence counts)."""
         self._last_seen[peer] = time.monotonic()
 
-    async def _incoming(self, peer: int, read: Callable[[], Awaitable[Any]]) -> None:
+    async def _incoming(self, peer: int, read: Read) -> None:
         native, handle = self._native, self.handle
         text = ctypes.create_string_buffer(512)
         try:
@@ -275,7 +281,9 @@ class SessionLink:
                     )
 
 
-async def hang_up(channel: Any, call: Any = None, linger: float = 0.0) -> None:
+async def hang_up(
+    channel: grpc.aio.Channel, call: grpc.aio.StreamStreamCall | None = None, linger: float = 0.0
+) -> None:
     """Ends a call that this side has made, and its connection.
 
     Args:

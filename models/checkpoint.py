@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfe_bench.cluster.store import ANOTHERS, CHECKPOINTS, NONE, Facts, Store, Tensor
+from tfe_bench.cluster.store import ANOTHERS, NONE, Store
+from tfe_bench.cluster.stored import CHECKPOINTS, Facts, Tensor
 from tfe_bench.errors import ConfigError, PolicyError, TfeBenchError, UsageError
 from tfe_bench.models import kept
 from tfe_bench.protocols.session.party import Party

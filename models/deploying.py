@@ -5,19 +5,18 @@ Its owner is the client that ordered the training; neither it nor anybody else s
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.jobs import Context
-from tfe_bench.cluster.store import Facts
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept, service, weights
 from tfe_bench.models.graph import Graph
+from tfe_bench.models.programs import deploy as program
+from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
-    from tfe_bench.models.ranges import Plan
     from tfe_bench.models.tables import Table
     from tfe_bench.models.training.recipe import Recipe
 
@@ -47,18 +46,7 @@ def parameters(
     private = plan_of(graph, merge=False)
     if table is not None:
         private = table.scaled(private)
-    return {
-        "name": name,
-        "clients": list(clients),
-        "replace": replace,
-        "deployment": uuid.uuid4().hex,
-        "about": {
-            "plan": private.plan.header(),
-            "bounds": private.bounds,
-            "preprocessing": None,
-            **({} if table is None else {"table": table.header()}),
-        },
-    }
+    return service.deployment(private, name, clients, replace, table=table)
 
 
 def check(recipe: Recipe, given: Mapping[str, Any]) -> None:
@@ -70,8 +58,8 @@ def check(recipe: Recipe, given: Mapping[str, Any]) -> None:
     about = given.get("about")
     if not isinstance(about, Mapping) or "plan" not in about:
         raise UsageError('"about" holds a plan, bounds of its inputs and a preprocessing.')
-    plan = service.plan_of(about)
-    service.check_deploy(given, service.weight_specs(plan))
+    plan = Plan.of(about["plan"])
+    program.check(given, weights.specs(plan))
     _keys(recipe, plan)
 
 
@@ -105,7 +93,7 @@ def deploy(
 
     party, store = context.party, kept.store_of(context)
     store.permit_writing(given["name"], context.client, given["replace"])
-    plan = service.plan_of(given["about"])
+    plan = Plan.of(given["about"]["plan"])
     parts = list(weights.parts(plan))
 
     def scaled(*values: Shared) -> list[Shared]:
@@ -122,8 +110,6 @@ def deploy(
         return found
 
     values = party.function(scaled)(*(state[key] for key in _keys(recipe, plan)))
-    facts = Facts(
-        given["name"], context.client, tuple(given["clients"]), given["deployment"], given["about"]
-    )
+    facts = kept.facts_of(given, context.client)
     named = {weights.input_name(i): x for i, x in enumerate(values)}
     kept.write(party, store, facts, named)

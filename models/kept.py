@@ -1,15 +1,27 @@
-"""Shares that workers keep between jobs: written at all three or at none, checked when read."""
+"""Shares that workers keep between jobs: written at all three or at none, checked when read.
+
+And what the programs have in common that keep them (`keeping`), and those that remove them
+(`removing`).
+"""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tfe_bench.cluster.jobs import Context
-from tfe_bench.cluster.store import ANOTHERS, NONE, OWN, UNREADABLE, Facts, Store, Tensor
+from tfe_bench.cluster import holders
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, check_known
+from tfe_bench.cluster.store import ANOTHERS, NONE, OWN, PARTS, UNREADABLE, Store
+from tfe_bench.cluster.stored import (
+    Facts,
+    Kind,
+    Tensor,
+    check_clients,
+    check_deployment,
+    check_name,
+)
 from tfe_bench.errors import ConfigError, ProtocolError, UsageError
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -90,24 +102,82 @@ def remove(party: Party, store: Store, name: str, client: str) -> None:
 def check_same(party: Party, store: Store, facts: Facts) -> None:
     """The three hold shares of one deployment: each field the same at both who hold it.
 
-    Only the two holders of a field compare its digest: the third could search a small value by it.
-
     Raises:
         ProtocolError: they do not.
     """
-    role = (party.index - party.dealer) % 3
-    d, e1, e2 = ((party.dealer + i) % 3 for i in range(3))
-    fields = {0: {e1: "l1", e2: "l2"}, 1: {d: "l1", e2: "m"}, 2: {d: "l2", e1: "m"}}[role]
-    mine = {
-        peer: hashlib.sha256(
-            f"{facts.deployment} {facts.owner} {facts.digests.get(part)}".encode()
-        ).digest()
-        for peer, part in fields.items()
+    said = {
+        part: f"{facts.deployment} {facts.owner} {facts.digests.get(part)}".encode()
+        for part in PARTS
     }
-    theirs = party.exchange_each(mine)
-    for peer, digest in mine.items():
-        if theirs[peer] != digest:
-            raise ProtocolError(
-                f"Parties {party.index} and {peer} hold shares of {store.kind.noun} "
-                f"{facts.name!r} that do not fit each other. {store.kind.again}"
-            )
+    peer = holders.differing(party, said)
+    if peer is not None:
+        raise ProtocolError(
+            f"Parties {party.index} and {peer} hold shares of {store.kind.noun} "
+            f"{facts.name!r} that do not fit each other. {store.kind.again}"
+        )
+
+
+# ---- programs
+
+Check = Callable[[Mapping[str, Any], Sequence[InputSpec]], None]
+
+
+def check_keeping(program: str, parameters: Mapping[str, Any], what: str) -> Mapping[str, Any]:
+    """What is public about values that a client wants to be kept.
+
+    Args:
+        what: of a name, in errors.
+
+    Raises:
+        UsageError: naming the parameter that does not fit.
+    """
+    check_known(program, parameters, ("name", "clients", "replace", "deployment", "about"))
+    check_name(parameters.get("name"), what)
+    check_clients(parameters.get("clients"))
+    if type(parameters.get("replace")) is not bool:
+        raise UsageError(f"replace is true or false. Received: {parameters.get('replace')!r}.")
+    check_deployment(parameters.get("deployment"))
+    about = parameters.get("about")
+    return about if isinstance(about, Mapping) else {}
+
+
+def facts_of(parameters: Mapping[str, Any], owner: str) -> Facts:
+    """The facts under which checked parameters have values kept."""
+    p = parameters
+    return Facts(p["name"], owner, tuple(p["clients"]), p["deployment"], p["about"])
+
+
+def keeping(program: str, kind: Kind, check: Check, about: str) -> Program:
+    """A program that keeps its inputs under a name: at all three workers, or at none."""
+
+    def permit(
+        client: str, store: Store, parameters: Mapping[str, Any], _: Sequence[InputSpec]
+    ) -> None:
+        store.of(kind).permit_writing(parameters["name"], client, parameters["replace"])
+
+    def run(context: Context) -> dict[str, Shared]:
+        store = store_of(context)
+        permit(context.client, store, context.parameters, ())
+        context.progress(0.0, "writing")
+        facts = facts_of(context.parameters, context.client)
+        write(context.party, store.of(kind), facts, context.inputs)
+        return {}
+
+    return Program(program, run, check, about, permit=permit)
+
+
+def removing(program: str, kind: Kind, what: str, about: str) -> Program:
+    """A program that removes what the asking client keeps under a name."""
+
+    def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+        check_known(program, parameters, ("name",))
+        check_name(parameters.get("name"), what)
+        if inputs:
+            raise UsageError(f"{program} has no inputs. Received: {[i.name for i in inputs][:4]}.")
+
+    def run(context: Context) -> dict[str, Shared]:
+        store = store_of(context).of(kind)
+        remove(context.party, store, context.parameters["name"], context.client)
+        return {}
+
+    return Program(program, run, check, about)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import InputSpec
-from tfe_bench.cluster.store import check_name
+from tfe_bench.cluster.jobs import InputSpec, check_known
+from tfe_bench.cluster.stored import check_name
 from tfe_bench.errors import UsageError
-from tfe_bench.models.datasets import MOST_ROWS, Array
+from tfe_bench.models.csv_file import MOST_ROWS
+from tfe_bench.models.datasets import Array
 from tfe_bench.models.sources import Joined, Source
 from tfe_bench.models.training.stopping import Stopping
 
@@ -76,7 +78,8 @@ class Order:
     epochs: int
     rows: int
     seed: int
-    run: str
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _: KW_ONLY
     profile: str = "local"
     steps: int | None = None
     test: int = 0
@@ -255,10 +258,9 @@ class Order:
         Raises:
             UsageError, DataError: it is none.
         """
-        from tfe_bench.models.service import check_known
         from tfe_bench.models.training.recipe import Recipe
 
-        known = [name for name in cls.__dataclass_fields__ if not name.startswith("_")]
+        known = [each.name for each in fields(cls) if each.init]
         check_known("train", header, known)
         for name in ("recipe", "epochs", "rows", "seed", "run"):
             if name not in header:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import (
     agreement,
@@ -14,16 +15,16 @@ from tfe_bench.models import (
     limits,
     optimise,
     plain,
-    program,
     ranges,
     weights,
 )
 from tfe_bench.models.graph import Array, Graph
+from tfe_bench.models.programs import predict as program
 from tfe_bench.models.summary import Summary, summarise
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.client import JobResult, PrivateInput
+    from tfe_bench.cluster.requests import JobResult
 
 
 class PrivateModel:
@@ -87,8 +88,6 @@ class PrivateModel:
         Raises:
             RangeError: a weight that does not fit; the layer is named.
         """
-        from tfe_bench.cluster.client import PrivateInput
-
         found = {}
         rings = zip(weights.parts(self.plan), weights.encode(self.plan), strict=True)
         for i, (part, ring) in enumerate(rings):
@@ -102,8 +101,6 @@ class PrivateModel:
             UsageError: images that the model does not take.
             RangeError: values that are NaN or larger than the model's ranges allow.
         """
-        from tfe_bench.cluster.client import PrivateInput
-
         found = {}
         arrays = plain.scaled(self.graph, images)
         for own, name in zip(self.graph.inputs, program.input_names(self.plan), strict=True):

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from tfe_bench.cluster.requests import LateInput, PrivateInput
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models.datasets import MOST_ROWS, Array, Rows
+from tfe_bench.models.csv_file import MOST_ROWS
+from tfe_bench.models.datasets import Array, Rows
 from tfe_bench.models.training.losses import SQUARED
 from tfe_bench.models.training.recipe import MOST_WEIGHT
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.client import LateInput, PrivateInput
+    from tfe_bench.models.order import Order
     from tfe_bench.models.training.recipe import Recipe
 
 # In place of an epoch, for a client's own shuffling (order.batch_rows).
@@ -27,6 +29,14 @@ LARGEST = 2.0**12
 # Of a chunk's features: 32 MB.
 _CHUNK_ELEMENTS = 1 << 22
 _AT_ONCE = 4096
+
+
+class Examples(NamedTuple):
+    """A client's rows: features, labels, and what its samples count if they do not count alike."""
+
+    x: Any
+    y: Any
+    weights: Array | None = None
 
 
 def check_features(x: Any, what: str = "features", first: int = 0) -> Any:
@@ -63,8 +73,6 @@ def shared_features(x: Any, fractional_bits: int, what: str = "features") -> Pri
     Raises:
         UsageError, RangeError: as `check_features`.
     """
-    from tfe_bench.cluster.client import PrivateInput
-
     array = check_features(x, what)
     ring = np.empty(array.shape, np.int64)
     for begin in range(0, len(array), _AT_ONCE):  # float64 copies of all rows would be large
@@ -75,8 +83,6 @@ def shared_features(x: Any, fractional_bits: int, what: str = "features") -> Pri
 
 def shared_targets(y: Any) -> PrivateInput:
     """Labels, one-hot or as numbers [rows, outputs], as their owner's input."""
-    from tfe_bench.cluster.client import PrivateInput
-
     return PrivateInput(
         np.rint(np.asarray(y, np.float64) * 2.0**LABEL_BITS).astype(np.int64), LABEL_BITS
     )
@@ -108,12 +114,37 @@ def chunk_of(recipe: Recipe, rows: int) -> int:
     return chunk if chunk < rows else 0
 
 
-def shuffled(seed: int, *several: Any) -> tuple[Any, ...]:
-    """Rows in an order of their own: chunks of sorted rows would be learnt one after the other."""
+def shared_examples(
+    order: Order, train: Examples | None, test: Examples | None, scatter: bool = False
+) -> dict[str, PrivateInput | LateInput]:
+    """A client's rows as inputs of its training: at once, or in the chunks that the order says.
+
+    Args:
+        scatter: chunks take rows in another order than they are given, by the seed: sorted ones
+            would be learnt one after the other.
+
+    Raises:
+        UsageError, RangeError: as `shared_rows`.
+    """
+    recipe = order.recipe
+    found: dict[str, PrivateInput | LateInput] = {}
+    if train is not None and not order.chunk:
+        found |= shared_rows(recipe, train)
+    if test is not None:
+        found |= shared_rows(recipe, test, "test_")
+    if train is not None and order.chunk:
+        check_rows(recipe, train.x, train.y)
+        given = shuffled(order.seed, train) if scatter else train
+        found |= late_rows(recipe, given, order.chunk)
+    return found
+
+
+def shuffled(seed: int, given: Examples) -> Examples:
+    """Rows in an order of their own."""
     from tfe_bench.models.training.order import permutation
 
-    order = permutation(seed, SHUFFLED, len(several[0]))
-    return tuple(np.asarray(rows)[order] for rows in several)
+    order = permutation(seed, SHUFFLED, len(given.x))
+    return Examples(*(None if rows is None else np.asarray(rows)[order] for rows in given))
 
 
 def check_rows(recipe: Recipe, x: Any, y: Any) -> None:
@@ -129,12 +160,9 @@ def check_rows(recipe: Recipe, x: Any, y: Any) -> None:
         check_features(part, "features", begin)
 
 
-def late_rows(
-    recipe: Recipe, x: Any, y: Any, chunk: int, weights: Any = None
-) -> dict[str, LateInput]:
+def late_rows(recipe: Recipe, given: Examples, chunk: int) -> dict[str, LateInput]:
     """Features and labels that `check_rows` has seen, as inputs that leave chunk by chunk."""
-    from tfe_bench.cluster.client import LateInput
-
+    x, y, weights = given
     targets = with_weights(recipe, _targets(recipe, y, "labels"), weights)
     found: dict[str, LateInput] = {}
     for number, begin in enumerate(range(0, len(x), chunk)):
@@ -153,17 +181,13 @@ def late_rows(
     return found
 
 
-def shared_rows(
-    recipe: Recipe, x: Any, y: Any, prefix: str = "", weights: Any = None
-) -> dict[str, PrivateInput]:
+def shared_rows(recipe: Recipe, given: Examples, prefix: str = "") -> dict[str, PrivateInput]:
     """Features and labels of one client as its inputs.
-
-    Args:
-        weights: of the samples, for a recipe that is weighted; as `sample_weights` gives them.
 
     Raises:
         UsageError, RangeError: shapes, counts, numbers or labels that do not fit.
     """
+    x, y, weights = given
     check_counts(x, y)
     features = shared_features(_features(recipe, x), recipe.numbers.activation, f"{prefix}features")
     targets = with_weights(recipe, _targets(recipe, y, f"{prefix}labels"), weights)
@@ -251,17 +275,19 @@ def with_weights(recipe: Recipe, targets: Array, weights: Any) -> Array:
     return np.concatenate([targets, each], -1)
 
 
-def split(x: Any, y: Any, part: Any, weights: Any = None) -> tuple[Any, Any, Any, tuple[Any, Any]]:
-    """(x, y, weights, the last part of x and y), as Keras' validation_split has it.
+def split(given: Examples, part: object) -> tuple[Examples, Examples]:
+    """All but the last part of some rows, and that part, as Keras' validation_split has it.
 
     Raises:
         UsageError: no part between 0 and 1, or one that leaves nothing to learn or to test.
     """
     if isinstance(part, bool) or not isinstance(part, (int, float)) or not 0 < part < 1:
         raise UsageError(f"validation_split is a part between 0 and 1. Received: {part!r}.")
+    x, y, weights = given
     at = math.floor(len(x) * (1.0 - part))
     if not 0 < at < len(x):
         raise UsageError(
             f"validation_split={part} of {len(x)} rows leaves none to learn from, or none to test."
         )
-    return x[:at], y[:at], None if weights is None else weights[:at], (x[at:], y[at:])
+    left = None if weights is None else weights[:at]
+    return Examples(x[:at], y[:at], left), Examples(x[at:], y[at:])

@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cluster.store import DATA, Store, check_name
+from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.stored import DATA, check_deployment, check_name
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models import kept
-from tfe_bench.models.owners import NAME_IS, listed, table_of
+from tfe_bench.models.owners import listed
+from tfe_bench.models.programs.provide import NAME_IS, table_of
 from tfe_bench.models.scales import Scale
-from tfe_bench.models.service import check_deployment
 from tfe_bench.models.tables import Table
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.client import Client
+    from tfe_bench.cluster.requests import JobRunner
     from tfe_bench.protocols.session.party import Party
     from tfe_bench.protocols.session.sharing import Shared
 
@@ -238,14 +239,14 @@ def loaded(source: Source, party: Party, store: Store, client: str) -> tuple[Sha
 
 
 def source_of(
-    client: Client, features: Sequence[str], labels: str | None = None
+    cluster: JobRunner, features: Sequence[str], labels: str | None = None
 ) -> tuple[Source, Joined]:
     """What a client may train on by name: rows of several owners, or columns and labels.
 
     Raises:
         UsageError: an unknown data set, or ones that do not fit each other.
     """
-    known = listed(client)
+    known = listed(cluster)
     source = Source(tuple(features), labels, {})
     for name in source.names:
         if name not in known:

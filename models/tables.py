@@ -18,12 +18,13 @@ import numpy as np
 
 from tfe_bench.errors import DataError, UsageError, did_you_mean
 from tfe_bench.models import graph as graphs
+from tfe_bench.models.csv_file import MOST_COLUMNS, MOST_TEXT, numbers
 from tfe_bench.models.graph import Array
 from tfe_bench.models.private import PrivateModel
 from tfe_bench.models.scales import Scale
 
 TARGETS = ("binary", "classes", "number")
-MOST_COLUMNS, MOST_CLASSES, MOST_TEXT = 100_000, 10_000, 200
+MOST_CLASSES = 10_000
 # Beside Keras' own parts of a .keras file, which Keras passes over.
 _MEMBER = "tfe_bench.json"
 _MOST_BYTES = 1 << 25
@@ -104,8 +105,6 @@ class Table:
         Raises:
             DataError: columns that are missing, all of them named, or no numbers.
         """
-        from tfe_bench.models.datasets import numbers
-
         missing = [c for c in self.columns if c not in names]
         if missing:
             hint = did_you_mean(missing[0], names)

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import inspect
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfe_bench.cluster.store import check_name
+from tfe_bench.cluster.requests import JobResult, JobRunner, LateInput, PrivateInput, spec_of
+from tfe_bench.cluster.stored import check_name
 from tfe_bench.errors import RangeError, UsageError, did_you_mean
 from tfe_bench.models import sources
+from tfe_bench.models.history import History, history_of, print_epochs, score_name
 from tfe_bench.models.order import Order, Saving, snapshot_name, state_name
 from tfe_bench.models.progress import Progress, check_verbose, shown
 from tfe_bench.models.rows import (
+    Examples,
     check_counts,
-    check_rows,
     chunk_of,
-    late_rows,
     sample_weights,
-    shared_rows,
-    shuffled,
+    shared_examples,
     split,
     weighted,
 )
@@ -31,12 +30,9 @@ from tfe_bench.models.training.losses import SQUARED, of_keras
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.client import JobResult, LateInput, PrivateInput
-    from tfe_bench.models.tables import Table
     from tfe_bench.models.training.callbacks import Callbacks
     from tfe_bench.models.training.recipe import Recipe
 
-TRAIN = "train"
 # Rows of a step, as Keras has it.
 BATCH = 32
 # What an evaluation tells: of classes, and of numbers.
@@ -67,32 +63,6 @@ _NO_COMPILE: Mapping[str, tuple[Any, str]] = {
 }
 # A weight starts within this, and so far from where fixed point ends.
 _LARGEST_WEIGHT = 2.0**10
-
-
-@dataclass(eq=False)
-class History:
-    """What became of a training, as Keras' History says it.
-
-    Attributes:
-        history: lists with one entry for each epoch: "learning_rate", "val_accuracy" (or "val_mse")
-            where it was evaluated, and "loss" where it was revealed (of this job's epochs).
-        epoch: these epochs, counted from 0.
-        model: the Keras model with the trained weights; None if they stayed at the workers.
-        seconds_per_batch: median over this job's steps, None if it ran none.
-        first_step, steps: where this job began (0, or the checkpoint's step), and where it ended.
-        result: of the job: what it cost.
-        table: of owners' rows: their columns, scales and classes; None where they did not say.
-            `table.in_units(model)` takes the columns as they were.
-    """
-
-    history: dict[str, list[float]]
-    epoch: list[int]
-    model: Any
-    seconds_per_batch: float | None
-    first_step: int
-    steps: int
-    result: JobResult = field(repr=False)
-    table: Table | None = None
 
 
 class Trainable:
@@ -175,7 +145,7 @@ class Trainable:
 
     def fit(
         self,
-        cluster: Any,
+        cluster: JobRunner,
         x: Any = None,
         y: Any = None,
         batch_size: int | None = None,
@@ -262,7 +232,6 @@ class Trainable:
         _refuse("fit", other, _NO_FIT, list(inspect.signature(self.fit).parameters)[:-1])
         check_verbose(verbose)
         recipe = self.recipe(BATCH if batch_size is None else batch_size)
-        client = getattr(cluster, "client", cluster)
         source, rows, joined = None, 0, None
         weighs = class_weight is not None or sample_weight is not None
         if rows_of is not None or columns_of is not None:
@@ -275,35 +244,27 @@ class Trainable:
                     "class_weight, sample_weight and validation_split are for x and y. Of owners' "
                     "rows holdout=N are kept to evaluate on."
                 )
-            source, joined = sources.source_of(client, rows_of or columns_of or (), labels_of)
+            source, joined = sources.source_of(cluster, rows_of or columns_of or (), labels_of)
             rows = joined.rows - holdout
         elif x is None or y is None:
             raise UsageError("fit takes x and y, or rows_of, or columns_of with labels_of.")
-        inputs: dict[str, PrivateInput | LateInput] = {**self.state_inputs(recipe)}
-        chunk, weights = 0, None
+        train = test = None
         if source is None:
             check_counts(x, y)
-            x, y = np.asarray(x), np.asarray(y)
+            train = Examples(np.asarray(x), np.asarray(y))
             if weighs:
-                weights = sample_weights(recipe, y, sample_weight, class_weight)
-                recipe = weighted(recipe, weights)
+                weights = sample_weights(recipe, train.y, sample_weight, class_weight)
+                train, recipe = train._replace(weights=weights), weighted(recipe, weights)
             if validation_split and validation_data is None:
-                x, y, weights, validation_data = split(x, y, validation_split, weights)
-            rows, chunk = len(x), chunk_of(recipe, len(x)) if prefetch else 0
-            if not chunk:
-                inputs.update(shared_rows(recipe, x, y, weights=weights))
+                train, test = split(train, validation_split)
+            rows = len(train.x)
         if validation_data is not None:
             if not isinstance(validation_data, (tuple, list)) or len(validation_data) != 2:
                 raise UsageError("validation_data is (x, y): what is told of it has no weights.")
-            inputs.update(shared_rows(recipe, *validation_data, prefix="test_"))
-        if chunk:
-            check_rows(recipe, x, y)
-            held = (x, y) if weights is None else (x, y, weights)
-            if shuffle:
-                held = shuffled(seed, *held)
-            inputs.update(late_rows(recipe, *held[:2], chunk, *held[2:]))
+            check_counts(*validation_data)
+            test = Examples(*validation_data)
         known = ["loss"] if reveal_loss else []
-        known += [_score(recipe)] if validation_data is not None or holdout else []
+        known += [score_name(recipe)] if test is not None or holdout else []
         asked = Callbacks.of(callbacks, [*known, "learning_rate"])
         if asked.later and checkpoint is not None:
             raise UsageError(
@@ -319,28 +280,28 @@ class Trainable:
             epochs,
             rows,
             seed,
-            uuid.uuid4().hex,
-            profile or _profile(cluster),
-            steps,
-            inputs["test_x"].shape[0] if "test_x" in inputs else 0,
-            source,
-            holdout,
-            None if checkpoint is None else Saving(checkpoint, checkpoint_every, restart),
-            None if deploy is None else self._deployment(deploy, deploy_for, joined),
-            guard_every,
-            reveal_loss,
-            chunk=chunk,
+            profile=profile or _profile(cluster),
+            steps=steps,
+            test=0 if test is None else len(test.x),
+            source=source,
+            holdout=holdout,
+            saving=None if checkpoint is None else Saving(checkpoint, checkpoint_every, restart),
+            deploy=None if deploy is None else self._deployment(deploy, deploy_for, joined),
+            guard=guard_every,
+            reveal_loss=reveal_loss,
+            chunk=chunk_of(recipe, rows) if train is not None and prefetch else 0,
             first=initial_epoch,
             shuffle=shuffle,
             stopping=asked.stopping,
             snapshots=asked.snapshots,
         )
+        inputs = self.inputs(order, train, test, scatter=shuffle)
         with shown(0 if progress is not None else verbose) as bar:
             history = self.run(cluster, order, inputs, progress or bar, asked)
         history.table = None if joined is None else joined.table
         self._deployed = deploy
         if verbose == 2 or (verbose == 1 and bar is None and progress is None):
-            _print_epochs(history, epochs)
+            print_epochs(history, epochs)
         return history
 
     def predict(self, x: Any, batch_size: int | None = None, verbose: Any = 0) -> Any:
@@ -366,7 +327,7 @@ class Trainable:
 
     def evaluate(
         self,
-        cluster: Any,
+        cluster: JobRunner,
         x: Any,
         y: Any,
         *,
@@ -379,36 +340,45 @@ class Trainable:
             UsageError, RangeError: as `fit`.
         """
         recipe = self.recipe()
-        inputs: dict[str, PrivateInput | LateInput] = {
-            **self.state_inputs(recipe),
-            **shared_rows(recipe, x, y, "test_"),
-        }
-        rows = inputs["test_x"].shape[0]
-        name = profile or _profile(cluster)
-        order = Order(recipe, 0, 0, 0, uuid.uuid4().hex, name, test=rows)
-        found = self.run(cluster, order, inputs, progress)
+        check_counts(x, y)
+        order = Order(recipe, 0, 0, 0, profile=profile or _profile(cluster), test=len(x))
+        found = self.run(cluster, order, self.inputs(order, None, Examples(x, y)), progress)
         [value] = next(iter(found.history.values()))
         return value
 
+    def inputs(
+        self, order: Order, train: Examples | None, test: Examples | None, scatter: bool = False
+    ) -> dict[str, PrivateInput | LateInput]:
+        """The inputs of a job: the weights that it begins with, and this client's rows.
+
+        Args:
+            train, test: to learn from and to evaluate on; None of owners' rows.
+            scatter: share chunks of rows in another order than they are given, by the seed.
+
+        Raises:
+            UsageError, RangeError: rows or weights that do not fit.
+        """
+        state = self._state_inputs(order.recipe)
+        return {**state, **shared_examples(order, train, test, scatter)}
+
     def run(
         self,
-        cluster: Any,
+        cluster: JobRunner,
         order: Order,
-        inputs: dict[str, PrivateInput | LateInput],
+        inputs: Mapping[str, PrivateInput | LateInput],
         progress: Progress | None = None,
         callbacks: Callbacks | None = None,
     ) -> History:
         """Runs a job that `fit` or a command has put together."""
-        order.check_inputs([_spec(name, value) for name, value in inputs.items()])
-        client = getattr(cluster, "client", cluster)
-        bits = client.config.fractional_bits
-        if bits != order.recipe.numbers.activation or client.config.ring != 64:
+        order.check_inputs([spec_of(name, value) for name, value in inputs.items()])
+        bits, ring = cluster.config.fractional_bits, cluster.config.ring
+        if bits != order.recipe.numbers.activation or ring != 64:
             raise UsageError(
                 f"Training has {order.recipe.numbers.activation} fractional bits over Z_2^64 and "
-                f"the cluster {bits} over Z_2^{client.config.ring}. Use another cluster."
+                f"the cluster {bits} over Z_2^{ring}. Use another cluster."
             )
-        result = cluster.run(TRAIN, order.header(), inputs, progress)
-        history = self._history(order, result)
+        result = cluster.run("train", order.header(), inputs, progress)
+        history = history_of(order, result)
         if order.total and order.deploy is None:
             history.model = self._model()
             self._start = history.model.get_weights()
@@ -420,9 +390,8 @@ class Trainable:
 
     # ---- inside
 
-    def state_inputs(self, recipe: Recipe) -> dict[str, PrivateInput]:
+    def _state_inputs(self, recipe: Recipe) -> dict[str, PrivateInput]:
         """What training begins with, as inputs of the job."""
-        from tfe_bench.cluster.client import PrivateInput
         from tfe_bench.models.training import state
 
         arrays, found = state.initial(recipe), {}
@@ -448,36 +417,6 @@ class Trainable:
             assert self._compiled is not None
             table = replace(joined.table, logits=of_keras(self._compiled[1])[1])
         return deploying.parameters(self.keras, check_name(name), clients, table=table)
-
-    def _history(self, order: Order, result: JobResult) -> History:
-        measured = result.measured[0]
-        recipe, done = order.recipe, int(measured["steps"])
-        per = order.steps_per_epoch or 1
-        scored = [int(step) for step in measured["scored"]]
-        ends = [*range(per, done + 1, per), *([done] if done % per else [])]
-        found: dict[str, list[float]] = {}
-        if "scores" in result.outputs:
-            ends = scored
-            values = FixedPoint(result.fractional_bits["scores"]).decode(result.outputs["scores"])
-            tested = order.test or order.holdout
-            name = _score(recipe)
-            samples = tested * int(np.prod(recipe.output_shape)) if name == "val_mse" else tested
-            found[name] = [float(v) / samples for v in np.asarray(values).reshape(-1)]
-        if measured["losses"]:
-            found["loss"] = [float(v) for v in measured["losses"]]
-        if order.total:
-            rates = recipe.optimizer.schedule
-            found["learning_rate"] = [float(rates.rate(max(0, step - 1))) for step in ends]
-        times = [max(turn) for turn in zip(*(m["seconds"] for m in result.measured), strict=True)]
-        return History(
-            found,
-            [order.first + max(0, (step - 1) // per) for step in ends],
-            None,
-            float(np.median(times)) if times else None,
-            int(measured["first_step"]),
-            done,
-            result,
-        )
 
     def _call(
         self, callbacks: Callbacks, order: Order, result: JobResult, history: History
@@ -553,24 +492,5 @@ def _refuse(
             raise UsageError(f"{what} takes no {name}: {why}.")
 
 
-def _score(recipe: Recipe) -> str:
-    return "val_mse" if recipe.loss.name == SQUARED else "val_accuracy"
-
-
-def _print_epochs(history: History, epochs: int) -> None:
-    """A line for each epoch, as Keras prints them."""
-    for place, epoch in enumerate(history.epoch):
-        told = [f"{k}: {v[place]:.4g}" for k, v in history.history.items() if place < len(v)]
-        print(f"Epoch {epoch + 1}/{epochs} - {' - '.join(told)}")
-
-
-def _profile(cluster: Any) -> str:
+def _profile(cluster: JobRunner) -> str:
     return cluster.profile.name if hasattr(cluster, "profile") else "local"
-
-
-def _spec(name: str, value: PrivateInput | LateInput) -> Any:
-    from tfe_bench.cluster.client import LateInput
-    from tfe_bench.cluster.jobs import InputSpec
-
-    late = isinstance(value, LateInput)
-    return InputSpec(name, value.shape, value.fractional_bits, value.limbs, late)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import RangeError
 from tfe_bench.models.graph import Array, Layer
 from tfe_bench.models.ranges import Plan
@@ -82,3 +83,11 @@ def by_key(plan: Plan, given: Mapping[str, Shared]) -> dict[str, Shared]:
 def input_name(number: int) -> str:
     """Of an array as an input of a job."""
     return f"weights{number}"
+
+
+def specs(plan: Plan) -> list[InputSpec]:
+    """What a plan's weights are as inputs of a job."""
+    return [
+        InputSpec(input_name(i), part.shape, part.fractional_bits)
+        for i, part in enumerate(parts(plan))
+    ]

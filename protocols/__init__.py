@@ -1,4 +1,4 @@
-"""Three-party replicated secret sharing as TensorFlow graphs, in families: see each one's README."""
+"""Three-party replicated secret sharing as TensorFlow graphs, in families: see their READMEs."""
 
 import importlib
 import importlib.util
@@ -13,8 +13,6 @@ def __getattr__(name: str) -> ModuleType:
     for family in FAMILIES if not name.startswith("_") else ():
         path = f"{__name__}.{family}.{name}"
         if importlib.util.find_spec(path):
-            warnings.warn(
-                f"{__name__}.{name} is {path} now.", DeprecationWarning, stacklevel=2
-            )
+            warnings.warn(f"{__name__}.{name} is {path} now.", DeprecationWarning, stacklevel=2)
             return importlib.import_module(path)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 # Each layer may import itself and the ones after it.
 LAYERS = ("tfe_bench.cli", "benchmarks", "models", "cluster", "protocols")
-LAZY = "tfe_bench/__init__.py"
+
+
+# A text that is the name of a module, whoever it is given to.
+_MODULE = re.compile(r"tfe_bench(\.\w+)+(:\w+)?")
 
 
 def _run(
@@ -99,9 +105,20 @@ def test_a_missing_library_is_explained_in_words(tmp_path: Path) -> None:
 def _layer(module: str) -> int | None:
     for i, layer in enumerate(LAYERS):
         name = layer.removeprefix("tfe_bench.")
-        if module.startswith((f"tfe_bench.{name}.", f"tfe_bench.{name}")):
+        if module == f"tfe_bench.{name}" or module.startswith(f"tfe_bench.{name}."):
             return i
     return None
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """The modules that a file imports: also late, and as texts (import_module, entry points)."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (node.module, *(f"{node.module}.{a.name}" for a in node.names))
+        elif isinstance(node, ast.Import):
+            yield from (a.name for a in node.names)
+        elif isinstance(node, ast.Constant) and _MODULE.fullmatch(str(node.value)):
+            yield str(node.value).partition(":")[0]
 
 
 def test_imports_go_only_downwards() -> None:
@@ -109,17 +126,38 @@ def test_imports_go_only_downwards() -> None:
     for folder in ("tfe_bench/cli", "benchmarks", "models", "cluster", "protocols"):
         own = next(i for i, s in enumerate(LAYERS) if s.replace(".", "/").endswith(folder))
         for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                names = []
-                if isinstance(node, ast.ImportFrom) and node.module:
-                    names = [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
-                elif isinstance(node, ast.Import):
-                    names = [a.name for a in node.names]
-                for name in names:
-                    layer = _layer(name)
-                    if layer is not None and layer < own:
-                        wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+            for name in _imported(path):
+                layer = _layer(name)
+                if layer is not None and layer < own:
+                    wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong, wrong
+
+
+@pytest.mark.parametrize("layer", ["cluster", "models"])
+def test_no_modules_import_each_other_in_a_circle(layer: str) -> None:
+    """Imports inside of functions count; those for types alone do not."""
+    files = {}
+    for path in (ROOT / layer).rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        files[".".join(("tfe_bench", *parts)).removesuffix(".__init__")] = path
+    needs = {}
+    for module, path in files.items():
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                node.body = []
+        found = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                each = {f"{node.module}.{a.name}" for a in node.names}
+                found |= {name if name in files else node.module for name in each}
+            elif isinstance(node, ast.Import):
+                found |= {a.name for a in node.names}
+        needs[module] = found & set(files) - {module}
+    try:
+        list(graphlib.TopologicalSorter(needs).static_order())
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 def test_tensorflow_is_pinned_alike_for_building_and_running() -> None:
@@ -132,11 +170,17 @@ def test_tensorflow_is_pinned_alike_for_building_and_running() -> None:
     assert pins == {"tensorflow==2.21.*"}
 
 
-def test_built_in_programs_are_the_registered_ones() -> None:
+def test_a_checkout_registers_programs_without_an_installation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from tfe_bench.cluster import jobs
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert project["project"]["entry-points"]["tfe_bench.programs"] == jobs._BUILT_IN
+    listed = project["project"]["entry-points"][jobs.GROUP]
+    monkeypatch.setattr(jobs.importlib.metadata, "entry_points", lambda group: ())
+    assert {e.name: e.value for e in jobs.installed().values()} == listed
+    for name in listed:
+        assert jobs.load(name).name == name
 
 
 _BUILD = """

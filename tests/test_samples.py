@@ -16,7 +16,6 @@ from tfe_bench.cli import common, resnet50
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.policy import WorkerPolicy
-from tfe_bench.models import owners, service
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -154,12 +153,12 @@ def test_the_table_has_every_command_and_every_program() -> None:
     none = {"submit", "status", "cancel", "worker"}  # any that is named, or none
     assert {words.split()[0] for words in samples.PROGRAMS} == ordering - none
     named = {name for names in samples.PROGRAMS.values() for name in names}
-    assert named == set(jobs._BUILT_IN) - {"channel"}  # of local workers alone
-    assert samples.PROGRAMS["deploy"] == (service.DEPLOY,)
-    assert samples.PROGRAMS["models --remove"] == (service.REMOVE,)
-    assert samples.PROGRAMS["predict"] == (service.SERVE,)
-    assert samples.PROGRAMS["provide"] == (owners.PROVIDE,)
-    assert samples.PROGRAMS["provide --remove"] == (owners.WITHDRAW,)
+    assert named == set(jobs.installed()) - {"channel"}  # of local workers alone
+    assert samples.PROGRAMS["deploy"] == ("deploy",)
+    assert samples.PROGRAMS["models --remove"] == ("undeploy",)
+    assert samples.PROGRAMS["predict"] == ("serve",)
+    assert samples.PROGRAMS["provide"] == ("provide",)
+    assert samples.PROGRAMS["provide --remove"] == ("withdraw",)
 
 
 # ---- the tool itself

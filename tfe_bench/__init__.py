@@ -17,10 +17,10 @@ if not (_HERE / "protocols").is_dir():  # a checkout without symbolic links
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.client import Client, JobResult, PrivateInput
     from tfe_bench.cluster.jobs import Context, InputSpec, Program
-    from tfe_bench.cluster.launch import Cluster, LocalCluster
+    from tfe_bench.cluster.requests import JobResult, PrivateInput
     from tfe_bench.cluster.simulate import Simulation, simulate
+    from tfe_bench.models.clusters import Client, Cluster, LocalCluster
     from tfe_bench.models.private import PrivateModel, convert
     from tfe_bench.models.trainable import Trainable, trainable
     from tfe_bench.protocols.api.functional import (
@@ -101,16 +101,16 @@ if TYPE_CHECKING:
 # Loaded at first use: a client needs no TensorFlow, and importing it takes seconds.  (Some names
 # are those of Python's functions; here they are attributes only.)
 _WHERE = {
-    "Client": "cluster.client",
-    "Cluster": "cluster.launch",
+    "Client": "models.clusters",
+    "Cluster": "models.clusters",
     "Context": "cluster.jobs",
     "FixedPoint": "protocols.session.fixedpoint",
     "InputSpec": "cluster.jobs",
-    "JobResult": "cluster.client",
-    "LocalCluster": "cluster.launch",
+    "JobResult": "cluster.requests",
+    "LocalCluster": "models.clusters",
     "Party": "protocols.session.party",
     "PrivateModel": "models.private",
-    "PrivateInput": "cluster.client",
+    "PrivateInput": "cluster.requests",
     "Program": "cluster.jobs",
     "Shared": "protocols.session.sharing",
     "Simulation": "cluster.simulate",

@@ -12,8 +12,8 @@ from tfe_bench.benchmarks.exp_study import grid
 from tfe_bench.benchmarks.exp_study.forms import Form
 from tfe_bench.benchmarks.exp_study.levels import modelled_seconds
 from tfe_bench.benchmarks.realised import Realised
-from tfe_bench.cluster.client import JobResult, PrivateInput
 from tfe_bench.cluster.profiles import Profile
+from tfe_bench.cluster.requests import JobResult, PrivateInput
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 Triple = tuple[int, int, int]

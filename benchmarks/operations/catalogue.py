@@ -16,6 +16,7 @@ from tfe_bench.protocols.ring import truncation
 if TYPE_CHECKING:
     from tfe_bench.protocols.session.party import Party
     from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.cluster.jobs import GROWTH
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
@@ -39,11 +40,6 @@ _only_x = same_shapes("x")
 
 def _nothing(*_: Any) -> None:
     """No condition."""
-
-
-# Words of the largest array of an operation for each element of its largest input: of what is dealt
-# for comparisons, and for functions that are polynomials after a normalisation.
-GROWTH, FUNCTION_GROWTH = 16, 64
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 
 from tfe_bench.benchmarks.operations.catalogue import (
-    FUNCTION_GROWTH,
     Array,
     Arrays,
     Options,
@@ -20,6 +19,7 @@ from tfe_bench.benchmarks.operations.catalogue import (
     ulps,
 )
 from tfe_bench.benchmarks.operations.comparisons import refuse_beyond
+from tfe_bench.cluster.jobs import FUNCTION_GROWTH
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exponential, logarithm, polynomial, reciprocal, roots
 from tfe_bench.protocols.nn import activations

@@ -11,7 +11,6 @@ import numpy as np
 
 from tfe_bench.benchmarks.operations.catalogue import (
     FRACTIONAL_BITS,
-    GROWTH,
     ULP,
     Array,
     Arrays,
@@ -28,6 +27,7 @@ from tfe_bench.benchmarks.operations.catalogue import (
     ulps,
     uniform,
 )
+from tfe_bench.cluster.jobs import GROWTH
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import pool, relu
 from tfe_bench.protocols.ring import arithmetic, conv, reductions, truncation

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.benchmarks.harness import begin_together
+from tfe_bench.cluster.barrier import begin_together
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared

@@ -15,15 +15,15 @@ import pytest
 
 from tests.benchmarks import sizes
 from tfe_bench.benchmarks import operations
-from tfe_bench.benchmarks.workloads import predict, train
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
-from tfe_bench.models import rows, service, tables, weights
+from tfe_bench.models import rows, tables, weights
 from tfe_bench.models.order import Order
 from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.programs import predict, train
 from tfe_bench.models.training.recipe import Recipe
 
 HUGE = 1 << 40
@@ -122,12 +122,10 @@ def ordinary() -> list[Job]:
         Job("links", {"pings": 1, "kilobytes": 1, "turns": 1, "pair_kilobytes": 1}, ()),
         Job("matmul", {"repeat": 1, "warm_up": 0}, (_x("x", 2, 3), _x("y", 3, 4))),
         Job("exp", {"method": "taylor", "iterations": 8, "clamp": "none"}, (_x("x", 5),)),
-        Job("deploy", {**keep, "about": about}, tuple(service.weight_specs(plan))),
+        Job("deploy", {**keep, "about": about}, tuple(weights.specs(plan))),
         Job("undeploy", {"name": "a"}, ()),
         Job("serve", {"name": "a", "deployment": "0" * 32, "batch": 2}, samples),
-        Job(
-            "predict", {"plan": plan.header(), "batch": 2}, (*service.weight_specs(plan), *samples)
-        ),
+        Job("predict", {"plan": plan.header(), "batch": 2}, (*weights.specs(plan), *samples)),
         Job("train", order.header(), tuple(order.wanted())),
         Job("provide", {**keep, "about": data}, provided),
         Job("withdraw", {"name": "a"}, ()),

@@ -34,9 +34,9 @@ from tfe_bench.benchmarks.report import drawing, markdown
 from tfe_bench.benchmarks.report.drawing import Picture
 from tfe_bench.benchmarks.report.parts import Page
 from tfe_bench.benchmarks.workloads.exp import check
-from tfe_bench.cluster.client import JobResult, PrivateInput
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.profiles import Profile
+from tfe_bench.cluster.requests import JobResult, PrivateInput
 from tfe_bench.errors import (
     ConfigError,
     DataError,

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.benchmarks.workloads import train
 from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import rows as inputs
 from tfe_bench.models import scores
 from tfe_bench.models.order import Order, Saving
+from tfe_bench.models.programs import train
 from tfe_bench.models.training import state
 from tfe_bench.models.training.operations import Setting
 from tfe_bench.models.training.plain import Twin
@@ -219,11 +219,12 @@ def test_orders_survive_json_and_strangers_do_not() -> None:
 def test_rows_are_shuffled_alike_and_cut_whole() -> None:
     recipe = _recipe()
     x, y = np.arange(60.0).reshape(20, 3), np.arange(20.0)[:, None]
-    first, again = inputs.shuffled(4, x, y), inputs.shuffled(4, x, y)
+    given = inputs.Examples(x, y)
+    first, again = inputs.shuffled(4, given), inputs.shuffled(4, given)
     np.testing.assert_array_equal(first[0], again[0])
     assert sorted(first[1][:, 0]) == list(range(20)) and first[1][:, 0].tolist() != y[:, 0].tolist()
     np.testing.assert_array_equal(first[0][:, 0], 3 * first[1][:, 0])
-    late = inputs.late_rows(recipe, x, y, 16)
+    late = inputs.late_rows(recipe, given, 16)
     assert [v.shape for v in late.values()] == [(16, 3), (16, 1), (4, 3), (4, 1)]
     for name, value in late.items():
         made = value.make()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -185,8 +186,9 @@ class Trio:
     def __init__(self, folder: Path, clients: tuple[str, ...], **limits: Any) -> None:
         from tfe_bench.cluster import tls
         from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
+        from tfe_bench.cluster.files import write_private
         from tfe_bench.cluster.policy import RevealRule, WorkerPolicy
-        from tfe_bench.cluster.worker import Worker
+        from tfe_bench.cluster.worker.server import Worker
 
         parties = [tls.make_certificate(tls.party_common_name(p), 60) for p in range(3)]
         self._keys = {
@@ -207,7 +209,7 @@ class Trio:
         self.workers = []
         for party in range(3):
             key = folder / f"party{party}.key"
-            tls.write_private(key, parties[party][0])
+            write_private(key, parties[party][0])
             policy = WorkerPolicy(
                 party,
                 key,
@@ -236,11 +238,13 @@ class Trio:
             tasks = asyncio.all_tasks() - {here}
             return [getattr(t.get_coro(), "__qualname__", "") for t in tasks]
 
-        return sorted(name for worker in self.workers for name in worker._on_loop(names()))
+        return sorted(name for worker in self.workers for name in worker._host.on_loop(names()))
 
     def idle(self) -> bool:
         """Whether no worker has a job or a place for one."""
-        return not any(worker._jobs or worker._queue._places for worker in self.workers)
+        return not any(
+            worker._host.jobs.all() or worker._host.queue._places for worker in self.workers
+        )
 
     def close(self) -> None:
         """Ends clients and workers."""
@@ -248,7 +252,7 @@ class Trio:
             client.close()
         for worker in self.workers:
             worker.stop()
-            worker._loop.call_soon_threadsafe(worker._loop.stop)
+            worker._host.loop.call_soon_threadsafe(worker._host.loop.stop)
 
 
 @pytest.fixture(scope="module")
@@ -258,14 +262,16 @@ def trio(
     """Three workers in this process; a module's LIMITS are those of their policies."""
     from tfe_bench.cluster import jobs
 
-    jobs._BUILT_IN["plain"] = "tests.cluster.programs:PROGRAM"
+    registered = jobs._of_checkout
+    plain = EntryPoint("plain", "tests.cluster.programs:PROGRAM", jobs.GROUP)
+    jobs._of_checkout = lambda: (*registered(), plain)  # type: ignore[assignment]
     limits = getattr(request.module, "LIMITS", {})
     three = Trio(tmp_path_factory.mktemp("trio"), ("analyst", "guest"), **limits)
     try:
         yield three
     finally:
         three.close()
-        del jobs._BUILT_IN["plain"]
+        jobs._of_checkout = registered
 
 
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:

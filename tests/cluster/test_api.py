@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 import tfe_bench as tfe
-from tfe_bench.cluster.client import Client, LateInput, PrivateInput, new_job
+from tfe_bench import Client, Cluster, LocalCluster
+from tfe_bench.cluster.client import new_job
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
-from tfe_bench.cluster.launch import Cluster, LocalCluster, _free_ports
+from tfe_bench.cluster.launch import _free_ports
 from tfe_bench.cluster.profiles import PROFILES
+from tfe_bench.cluster.requests import LateInput, PrivateInput
 from tfe_bench.errors import ClusterError, ConfigError, PeerLost, TfeBenchError, UsageError
 
 

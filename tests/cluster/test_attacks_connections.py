@@ -18,11 +18,13 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import wait_until
-from tfe_bench.cluster import doorkeeper, tls, wire
-from tfe_bench.cluster.client import Client, JobResult, PrivateInput, new_job
-from tfe_bench.cluster.doorkeeper import reserve_descriptors
+from tfe_bench.cluster import tls, wire
+from tfe_bench.cluster.client import Client, new_job
 from tfe_bench.cluster.launch import Cluster
+from tfe_bench.cluster.requests import JobResult, PrivateInput
 from tfe_bench.cluster.seeds import Ring
+from tfe_bench.cluster.worker import doorkeeper
+from tfe_bench.cluster.worker.doorkeeper import reserve_descriptors
 from tfe_bench.errors import ClusterError, ConfigError, JobCancelled, QueueFull
 
 if TYPE_CHECKING:

@@ -16,7 +16,8 @@ import pytest
 
 from tests.cluster.conftest import wait_until
 from tfe_bench.cluster import handshake, wire
-from tfe_bench.cluster.client import Client, LateInput, PrivateInput, new_job
+from tfe_bench.cluster.client import Client, new_job
+from tfe_bench.cluster.requests import LateInput, PrivateInput
 from tfe_bench.errors import PolicyError, QueueFull, UsageError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class _Raw:
 def test_headers_whose_data_never_come_expire_and_give_their_places_back(trio: Trio) -> None:
     analyst, guest = trio.client("analyst"), trio.client("guest")
     lame = [_Raw(client, MEGABYTE // 8, 0) for client in (analyst, analyst, guest, guest)]
-    wait_until(lambda: all(len(w._queue._places) == 4 for w in trio.workers), "all are taken")
+    wait_until(lambda: all(len(w._host.queue._places) == 4 for w in trio.workers), "all are taken")
     with pytest.raises(QueueFull):
         guest.run("plain", {}, _X)
     for each in lame:
@@ -192,7 +193,7 @@ def test_inputs_are_limited_in_number_and_bytes(trio: Trio) -> None:
 def test_inputs_that_wait_are_limited_for_each_client(trio: Trio) -> None:
     client = trio.client("analyst")
     first = _Raw(client, 23 * MEGABYTE // 8, 0)
-    wait_until(lambda: trio.workers[1]._jobs.get(first.job), "the first one is there")
+    wait_until(lambda: trio.workers[1]._host.jobs.get(first.job), "the first one is there")
     words = 10 * MEGABYTE // 8
     second = PrivateInput(np.zeros(words, np.int64))
     with pytest.raises(QueueFull, match=r"one client's jobs.*max_bytes_per_client"):
@@ -205,7 +206,7 @@ def test_inputs_that_wait_are_limited_for_each_client(trio: Trio) -> None:
 
 
 def _held(trio: Trio) -> list[int]:
-    return [sum(place.held for place in worker._queue._places) for worker in trio.workers]
+    return [sum(place.held for place in worker._host.queue._places) for worker in trio.workers]
 
 
 def test_results_that_are_not_taken_hold_their_place_and_are_dropped(trio: Trio) -> None:
@@ -214,16 +215,18 @@ def test_results_that_are_not_taken_hold_their_place_and_are_dropped(trio: Trio)
     lame = _Raw(client, 1, 8, words=words)
     wait_until(lambda: _held(trio)[0] == 2 * 8 * words, "party 0 holds the results")
     assert _held(trio)[2] <= 8  # which compares only
-    wait_until(lambda: not any(p.running for p in trio.workers[0]._queue._places), "its turn ends")
+    wait_until(
+        lambda: not any(p.running for p in trio.workers[0]._host.queue._places), "its turn ends"
+    )
     status = client.status()[0]
     assert isinstance(status, dict)
     assert [job["state"] for job in status["jobs"]] == ["delivering"]
     # It is no longer in the way of others, but counts among its client's.
     _works(guest)
-    assert trio.workers[0]._queue.others("guest") == (False, 0)
+    assert trio.workers[0]._host.queue.others("guest") == (False, 0)
     with pytest.raises(QueueFull, match=r"Party 0 keeps .*max_bytes_per_client"):
         client.run("plain", {"words": words}, {"x": PrivateInput(np.arange(1))})
-    assert len(trio.workers[0]._queue._places) == 1
+    assert len(trio.workers[0]._host.queue._places) == 1
     wait_until(trio.idle, "the results are dropped", 60)
     assert _held(trio) == [0, 0, 0]
     lame.leave()

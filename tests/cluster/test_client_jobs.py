@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster import wire
-from tfe_bench.cluster.client import Client, PrivateInput, new_job
+from tfe_bench.cluster.client import Client, new_job
 from tfe_bench.cluster.launch import Cluster
+from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import ClusterError, JobCancelled, QueueFull, UsageError
 
 if TYPE_CHECKING:

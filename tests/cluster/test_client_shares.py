@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster import wire
-from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.cluster.launch import LocalCluster
-from tfe_bench.cluster.worker import Worker, _check_copies
+from tfe_bench.cluster.requests import PrivateInput
+from tfe_bench.cluster.worker import results
+from tfe_bench.cluster.worker.inputs import check_copies
 from tfe_bench.errors import (
     PolicyError,
     ProtocolError,
@@ -224,7 +225,7 @@ def _compared(seed1: bytes, seed2: bytes, masked: bytes) -> dict[tuple[int, int]
     ready = threading.Barrier(3)
     threads = [
         threading.Thread(
-            target=_check_copies,
+            target=check_copies,
             args=(_Recorder(p, board, ready), "x", held[p], bytearray(masked if p else b"")),
         )
         for p in range(3)
@@ -258,7 +259,7 @@ def _given_to_client(party: int, value: Any) -> int:
     """How many events a result makes at a party."""
     events: queue.Queue[Any] = queue.Queue()
     job = SimpleNamespace(events=events)
-    Worker._reveal_to_client(SimpleNamespace(party=party), job, "y", value)  # type: ignore[arg-type]
+    results.give(party, job, "y", value)  # type: ignore[arg-type]
     return events.qsize()
 
 

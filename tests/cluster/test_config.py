@@ -10,9 +10,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tfe_bench.cluster import tls
-from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig, parse_address
+from tfe_bench.cluster.addresses import parse_address
+from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.policy import WorkerPolicy
-from tfe_bench.cluster.worker import Worker
+from tfe_bench.cluster.worker.server import Worker
 from tfe_bench.errors import ConfigError, SecurityError
 
 GOOD = """\
@@ -85,7 +86,8 @@ def test_a_good_file_is_read(folder: Path, certificates: dict[str, bytes]) -> No
     ]
     assert config.clients == (ClientConfig("analyst", certificates["client-analyst.crt"]),)
     assert (config.ring, config.fractional_bits, config.tls) == (64, 16, True)
-    config.check_certificates()
+    for party in config.parties:
+        tls.check_any(party.certificates)
 
 
 def test_defaults_are_tls_ring_64_and_16_fractional_bits(folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tfe_bench.benchmarks.exp_study import measurement
 from tfe_bench.benchmarks.exp_study.forms import Form
-from tfe_bench.cluster.client import PrivateInput
+from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 

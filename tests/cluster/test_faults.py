@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.cluster.launch import LocalCluster
+from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import PeerLost
 
 if TYPE_CHECKING:

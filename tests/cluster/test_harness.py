@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.benchmarks import prediction, trace_file
-from tfe_bench.cluster.client import JobResult, PrivateInput
+from tfe_bench.cluster.requests import JobResult, PrivateInput
 
 if TYPE_CHECKING:
     from pathlib import Path

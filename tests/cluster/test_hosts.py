@@ -18,9 +18,10 @@ import pytest
 
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.cluster import tls, wire
-from tfe_bench.cluster.client import Client, PrivateInput
+from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.launch import Cluster
+from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import ClusterError, PolicyError, SecurityError, VersionMismatch
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.client import LateInput, PrivateInput
 from tfe_bench.cluster.jobs import InputSpec, Program
-from tfe_bench.cluster.late import MOST_AHEAD, Arrivals, Inputs
 from tfe_bench.cluster.launch import LocalCluster
+from tfe_bench.cluster.requests import LateInput, PrivateInput
+from tfe_bench.cluster.worker.late import MOST_AHEAD, Arrivals, Inputs
 from tfe_bench.errors import JobCancelled, PeerLost, UsageError
 
 

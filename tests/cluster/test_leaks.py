@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import wait_until
-from tfe_bench.cluster.client import Client, PrivateInput, new_job
+from tfe_bench.cluster.client import Client, new_job
 from tfe_bench.cluster.launch import LocalCluster
+from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import JobCancelled, UsageError
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ _ENDS = (_plain, _plain, _failing, _plain, _leaving, _plain, _cancelled, _plain,
 def _figures(trio: Trio) -> dict[str, int]:
     """Counts of what the process holds, once the last job's remains are gone."""
     gc.collect()
-    from tfe_bench.cluster import pending, transport
+    from tfe_bench.cluster import transport
+    from tfe_bench.cluster.worker import pending
 
     kinds = (pending.Job, transport.SessionLink)
     return {

@@ -21,9 +21,9 @@ from tfe_bench.benchmarks import realised
 from tfe_bench.benchmarks.realised import Realised
 from tfe_bench.cli.common import total_rounds
 from tfe_bench.cluster import emulator, links, profiles
-from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.policy import WorkerPolicy
+from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import PolicyError, ProfileError, UsageError
 from tfe_bench.protocols.session import ops
 

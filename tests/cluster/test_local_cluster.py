@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.cluster.launch import LocalCluster
+from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 

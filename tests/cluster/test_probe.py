@@ -12,17 +12,18 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
 from tfe_bench.cluster import probe, tls, wire
-from tfe_bench.cluster import worker as workers
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.launch import _free_ports
-from tfe_bench.cluster.worker import Worker
+from tfe_bench.cluster.worker import meeting
+from tfe_bench.cluster.worker.meeting import Meeting
 from tfe_bench.errors import ClusterError
 
 _LONG = 600.0
@@ -178,7 +179,7 @@ def test_a_worker_is_told_at_once(
     wrong: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(workers, "MEET_SECONDS", _LONG)
+    monkeypatch.setattr(meeting, "MEET_SECONDS", _LONG)
     mine = _another(config, members, "party") if wrong == "party" else config
     own = members["party1"]
     if wrong == "client":  # its new key is not pinned at the others yet
@@ -186,14 +187,14 @@ def test_a_worker_is_told_at_once(
     target = mine.parties[0]
 
     async def dial() -> None:
-        made: Any = Worker.__new__(Worker)
-        made.config, made.party, made._loop = mine, 1, asyncio.get_running_loop()
-        made._key, made._certificate = own.key, lambda: own.certificate
+        loop = asyncio.get_running_loop()
+        host: Any = SimpleNamespace(config=mine, party=1, loop=loop)
+        host.key, host.certificate = own.key, own.certificate
         credentials = tls.channel_credentials(own.key, own.certificate, target.certificates)
         async with grpc.aio.secure_channel(
             target.address, credentials, tls.target_options(target.certificates[0])
         ) as channel:
-            await made._reach(target, channel)
+            await Meeting(host, None, None)._reach(target, channel)  # type: ignore[arg-type]
 
     told = "does not accept" if wrong == "client" else "does not pin"
     with pytest.raises(ClusterError, match=f"Party 0 .*no agreement on TLS: .*{told}"):

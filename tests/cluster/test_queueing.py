@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tfe_bench.cluster.policy import WorkerPolicy
-from tfe_bench.cluster.queueing import JobQueue, Place
+from tfe_bench.cluster.worker.queueing import JobQueue, Place
 from tfe_bench.errors import ClusterError, PolicyError, QueueFull
 
 

@@ -14,8 +14,10 @@ import pytest
 
 from tfe_bench.__main__ import main
 from tfe_bench.cluster import expiry, tls
-from tfe_bench.cluster.client import Client, PrivateInput, load_client
+from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
+from tfe_bench.cluster.files import write_private, write_public
+from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import ConfigError, SecurityError
 
 if TYPE_CHECKING:
@@ -110,13 +112,14 @@ def test_an_expired_certificate_is_refused_with_its_date_and_the_command() -> No
     later = datetime.datetime.now(UTC) + datetime.timedelta(days=11)
     until = tls.valid_until(config.parties[0].certificate or b"")
     with pytest.raises(SecurityError, match="certs renew") as caught:
-        config.check_certificates(later)
+        tls.check_any(config.parties[0].certificates, later)
     assert f"{until:%Y-%m-%d}" in str(caught.value)
     renewed = config
     for party in range(3):
         _, second = tls.make_certificate(tls.party_common_name(party), 300)
         renewed = _with_second(renewed, party, second)
-    renewed.check_certificates(later)
+    for member in renewed.parties:
+        tls.check_any(member.certificates, later)
 
 
 def test_a_month_before_its_end_a_certificate_is_warned_of_until_it_has_a_successor() -> None:
@@ -180,7 +183,7 @@ def test_renew_can_keep_the_key(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def _sort(hosts: Hosts, cluster: Path, key: Path | None = None) -> None:
     key = key or cluster.parent / "client-analyst.key"
-    client: Client = load_client(cluster, key, key.with_suffix(".crt"))
+    client = Client.load(cluster, key, key.with_suffix(".crt"))
     try:
         client.wait_ready()
         result = client.run("sort", {}, {"keys": PrivateInput(np.arange(9)[::-1].copy())})
@@ -230,8 +233,8 @@ def test_an_expired_or_early_end_is_told_by_workers_and_clients(own_hosts: Hosts
     folder = hosts.folder
     for stem, name in (("party2", tls.party_common_name(2)),):
         key, certificate = tls.make_certificate(name, 20)
-        tls.write_private(folder / f"{stem}.key", key, overwrite=True)
-        tls.write_public(folder / f"{stem}.crt", certificate, overwrite=True)
+        write_private(folder / f"{stem}.key", key, overwrite=True)
+        write_public(folder / f"{stem}.crt", certificate, overwrite=True)
     hosts.ensure()
     for party in range(3):
         warned = [line for line in hosts.log(party).splitlines() if "days left" in line]
@@ -252,8 +255,8 @@ def test_a_worker_and_a_client_whose_certificate_has_ended_are_told_the_date(
         ("party0", tls.party_common_name(0)),
     ):
         key, certificate = _odd_certificate(name, start_days=-30, end_days=-1)
-        tls.write_private(folder / f"{stem}.key", key, overwrite=True)
-        tls.write_public(folder / f"{stem}.crt", certificate, overwrite=True)
+        write_private(folder / f"{stem}.key", key, overwrite=True)
+        write_public(folder / f"{stem}.crt", certificate, overwrite=True)
         capsys.readouterr()
         code = main(["status", "--cluster", str(folder / "cluster.toml")])
         told = capsys.readouterr().err

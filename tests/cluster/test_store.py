@@ -11,19 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.store import (
-    ANOTHERS,
-    DATA,
-    MOST_ABOUT,
-    NONE,
-    OWN,
-    SUFFIX,
-    UNREADABLE,
-    Facts,
-    Store,
-    Tensor,
-    check_name,
-)
+from tfe_bench.cluster.store import ANOTHERS, NONE, OWN, SUFFIX, UNREADABLE, Store
+from tfe_bench.cluster.stored import DATA, MOST_ABOUT, Facts, Tensor, check_name
 from tfe_bench.errors import (
     ConfigError,
     PolicyError,

@@ -21,6 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import NameOID
 
 from tfe_bench.cluster import tls
+from tfe_bench.cluster.files import write_private
+from tfe_bench.cluster.worker.callers import peer_identity
 from tfe_bench.errors import ConfigError, SecurityError, TfeBenchError, UsageError
 
 Pair = tuple[bytes, bytes]
@@ -86,7 +88,7 @@ class _Server:
     def _whoami(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         with self._lock:
             self.calls += 1
-        return tls.peer_identity(context).encode()
+        return peer_identity(context).encode()
 
     def call(self, credentials: grpc.ChannelCredentials, options: Sequence[Any]) -> str:
         channel = grpc.secure_channel(f"127.0.0.1:{self.port}", credentials, list(options))
@@ -292,7 +294,7 @@ def test_a_caller_without_tls_has_no_identity() -> None:
 
     context: Any = Cleartext()
     with pytest.raises(SecurityError, match="one certificate"):
-        tls.peer_identity(context)
+        peer_identity(context)
 
 
 def test_make_certificate_is_p256_not_an_authority_and_new_each_time() -> None:
@@ -394,8 +396,8 @@ def test_a_private_file_is_never_readable_by_others(
     try:
         for name in ("open", "fchmod", "fsync", "link", "replace"):
             watched(name)
-        tls.write_private(tmp_path / "key", b"secret")
-        tls.write_private(tmp_path / "key", b"other", overwrite=True)
+        write_private(tmp_path / "key", b"secret")
+        write_private(tmp_path / "key", b"other", overwrite=True)
     finally:
         os.umask(before)
         monkeypatch.undo()
@@ -407,7 +409,7 @@ def test_a_private_file_is_never_readable_by_others(
 def test_write_private_sets_the_mode_under_a_strict_umask(tmp_path: Path) -> None:
     before = os.umask(0o777)
     try:
-        tls.write_private(tmp_path / "key", b"secret")
+        write_private(tmp_path / "key", b"secret")
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
@@ -418,9 +420,9 @@ def test_write_private_replaces_nothing_unless_asked(tmp_path: Path) -> None:
     path.write_bytes(b"old")
     path.chmod(0o644)
     with pytest.raises(ConfigError, match="exists already"):
-        tls.write_private(path, b"new")
+        write_private(path, b"new")
     assert path.read_bytes() == b"old"
-    tls.write_private(path, b"new", overwrite=True)
+    write_private(path, b"new", overwrite=True)
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert os.listdir(tmp_path) == ["key"]
@@ -430,26 +432,26 @@ def test_write_private_does_not_follow_a_planted_link(tmp_path: Path) -> None:
     target, path = tmp_path / "elsewhere", tmp_path / "key"
     path.symlink_to(target)
     with pytest.raises(ConfigError, match="exists already"):
-        tls.write_private(path, b"secret")
-    tls.write_private(path, b"secret", overwrite=True)
+        write_private(path, b"secret")
+    write_private(path, b"secret", overwrite=True)
     assert not target.exists() and not path.is_symlink()
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
-        tls.write_private(tmp_path / "missing" / "key", b"secret")
+        write_private(tmp_path / "missing" / "key", b"secret")
 
 
 def test_a_key_comes_back_as_written(tmp_path: Path) -> None:
     key, _ = _party(0)
-    tls.write_private(tmp_path / "key", key)
+    write_private(tmp_path / "key", key)
     assert tls.load_private_key(tmp_path / "key") == key
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o602, 0o644, 0o610, 0o601])
 def test_a_key_that_others_can_touch_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "key"
-    tls.write_private(path, _party(0)[0])
+    write_private(path, _party(0)[0])
     path.chmod(mode)
     with pytest.raises(SecurityError, match=f"chmod 600 {path}") as caught:
         tls.load_private_key(path)
@@ -468,7 +470,7 @@ def test_an_unfit_key_is_refused_without_quoting_it(tmp_path: Path) -> None:
     ed, _ = _odd_certificate(key=ed25519.Ed25519PrivateKey.generate())
     for number, text in enumerate([b"", b"secret words", locked, ed, _party(0)[1]]):
         path = tmp_path / str(number)
-        tls.write_private(path, text)
+        write_private(path, text)
         with pytest.raises(ConfigError, match="P-256") as caught:
             tls.load_private_key(path)
         assert "secret words" not in str(caught.value)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster import wire
-from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.launch import LocalCluster
+from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.cluster.simulate import share, simulate
 from tfe_bench.errors import PolicyError, ProtocolError, TfeBenchError, UsageError, VersionMismatch
 from tfe_bench.protocols.session import words
@@ -24,7 +24,7 @@ Change = Callable[[dict[str, Any]], object]
 EDGES = [0, 1, -1, 2**63, -(2**63), 2**64 - 1, 2**64, -(2**64), 2**127 - 1, -(2**127)]
 _PROGRAM = """
 from tfe_bench import Program
-from tfe_bench.protocols import arithmetic
+from tfe_bench.protocols.ring import arithmetic
 
 
 def run(context):

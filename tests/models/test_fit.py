@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.launch import LocalCluster
+from tfe_bench import LocalCluster
 from tfe_bench.errors import (
     ConfigError,
     RangeError,
@@ -190,7 +190,7 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
     plan = Order(recipe, 2, _ROWS, 1, "0" * 32, chunk=64)
     seen = np.concatenate([plan.batch_rows(step) for step in range(6)])
     assert len(set(seen.tolist())) == 192 and seen[:64].max() < 64
-    rows, labels = inputs.shuffled(1, x, y)
+    rows, labels, _ = inputs.shuffled(1, inputs.Examples(x, y))
     twin = Twin(private.initial_model(), recipe)
     targets = recipe.targets(labels)
     for step in range(12):

@@ -9,17 +9,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.store import (
-    ANOTHERS,
-    DATA,
-    NONE,
-    OWN,
-    SUFFIX,
-    UNREADABLE,
-    Facts,
-    Store,
-    Tensor,
-)
+from tfe_bench.cluster.store import ANOTHERS, NONE, OWN, SUFFIX, UNREADABLE, Store
+from tfe_bench.cluster.stored import DATA, Facts, Tensor
 from tfe_bench.errors import ConfigError, TfeBenchError, UsageError
 from tfe_bench.models import kept
 

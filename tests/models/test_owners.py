@@ -14,8 +14,8 @@ import pytest
 
 from tests.cluster.conftest import Hosts
 from tests.models.test_fit import _BATCH, _close, _data, _private, _twin
-from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.cluster.launch import Cluster
+from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import ClusterError, PolicyError, TfeBenchError, UsageError
 from tfe_bench.models import owners, sources
 from tfe_bench.models.datasets import Rows
@@ -91,7 +91,7 @@ def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
         "run": "0" * 32,
         "source": source.header(),
     }
-    inputs = private.state_inputs(private.recipe(_BATCH))
+    inputs = private._state_inputs(private.recipe(_BATCH))
     with pytest.raises(UsageError, match="no data set 'rows-a' that this client may use"):
         bob.run("train", header, inputs)
     with pytest.raises(PolicyError, match="another client's"):

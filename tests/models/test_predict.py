@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import tfe_bench as tfe
-from tfe_bench.benchmarks.workloads import predict
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import DataError, RangeError, TfeBenchError, UsageError
 from tfe_bench.models.agreement import agreement
+from tfe_bench.models.programs import predict
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers

@@ -12,8 +12,8 @@ import pytest
 from tests.cluster.conftest import Hosts
 from tests.models.conftest import CLIENTS
 from tfe_bench.cluster import wire
-from tfe_bench.cluster.client import PrivateInput
 from tfe_bench.cluster.launch import Cluster
+from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.cluster.store import SUFFIX
 from tfe_bench.errors import (
     ConfigError,
@@ -73,7 +73,7 @@ def test_owners_deploy_others_predict_and_workers_restart(
     hosts: Hosts, clients: dict[str, Any], rng: np.random.Generator
 ) -> None:
     private = _model()
-    service.deploy_model(clients["owner"], private, "tiny", ["hospital"], preprocessing="unit")
+    service.deploy(clients["owner"], private, "tiny", ["hospital"], preprocessing="unit")
     _check(clients["hospital"], "tiny", private, rng)
     files = [*hosts.folder.glob(f"models[01]/tiny{SUFFIX}"), hosts.folder / f"kept/tiny{SUFFIX}"]
     assert len(files) == 3
@@ -96,8 +96,8 @@ def test_owners_deploy_others_predict_and_workers_restart(
     # Another model under the name; who asks for the old one is told.
     other = _model(5)
     with pytest.raises(UsageError, match="--replace"):
-        service.deploy_model(clients["owner"], other, "tiny")
-    service.deploy_model(clients["owner"], other, "tiny", ["*"], replace=True)
+        service.deploy(clients["owner"], other, "tiny")
+    service.deploy(clients["owner"], other, "tiny", ["*"], replace=True)
     with pytest.raises(UsageError, match="another deployment"):
         service.predict(clients["hospital"], model, _images(rng))
     for name in CLIENTS:
@@ -109,8 +109,8 @@ def test_owners_deploy_others_predict_and_workers_restart(
     # Somebody else's is as unknown as none, also to a client that may use it.
     for name in ("tiny", "none"):
         with pytest.raises(UsageError, match=f"This client keeps no model '{name}'"):
-            service.remove_model(clients["hospital"], name)
-    service.remove_model(clients["owner"], "tiny")
+            service.undeploy(clients["hospital"], name)
+    service.undeploy(clients["owner"], "tiny")
     assert service.listed(clients["owner"]) == []
     assert not any(file.exists() for file in files)
 
@@ -120,11 +120,11 @@ def test_what_is_not_permitted_is_refused_and_the_service_stays_up(
 ) -> None:
     private = _model()
     owner, hospital, guest = (clients[name] for name in CLIENTS)
-    service.deploy_model(owner, private, "tiny", ["hospital"], replace=True)
+    service.deploy(owner, private, "tiny", ["hospital"], replace=True)
     with pytest.raises(PolicyError, match='program "deploy", to client "guest"'):
-        service.deploy_model(guest, private, "mine")
+        service.deploy(guest, private, "mine")
     with pytest.raises(PolicyError, match="another client's"):
-        service.deploy_model(hospital, private, "tiny", replace=True)
+        service.deploy(hospital, private, "tiny", replace=True)
     with pytest.raises(UsageError, match="no model 'tiny'"):
         service.predict(guest, "tiny", _images(rng))
     with pytest.raises(UsageError, match='Did you mean "tiny"'):
@@ -164,7 +164,7 @@ def test_what_is_not_permitted_is_refused_and_the_service_stays_up(
         with pytest.raises(UsageError, match=r"wants|1 to 4096"):
             hospital.run("serve", parameters, {name: unfit})
     _check(hospital, "tiny", private, rng)
-    service.remove_model(owner, "tiny")
+    service.undeploy(owner, "tiny")
 
 
 def test_bad_deployments_are_refused_before_anything_is_kept(
@@ -203,7 +203,7 @@ def test_bad_deployments_are_refused_before_anything_is_kept(
     with pytest.raises(UsageError, match="arrays of the plan's weights"):
         owner.run("deploy", good, {**vector, "weights0": PrivateInput(np.zeros(3, np.int64))})
     with pytest.raises(UsageError, match="fractional_bits=16"):
-        service.deploy_model(
+        service.deploy(
             owner,
             PrivateModel(Plan(private.plan.graph, 12, private.plan.numbers), private.bounds, True),
             "bad",
@@ -216,8 +216,8 @@ def test_damaged_and_foreign_files_are_told_and_others_still_served(
 ) -> None:
     owner = clients["owner"]
     private, other = _model(), _model(5)
-    service.deploy_model(owner, private, "tiny", replace=True)
-    service.deploy_model(owner, other, "other", replace=True)
+    service.deploy(owner, private, "tiny", replace=True)
+    service.deploy(owner, other, "other", replace=True)
     path, backup = (hosts.folder / f"models1/{n}{SUFFIX}" for n in ("tiny", "other"))
     whole = path.read_bytes()
 
@@ -236,7 +236,7 @@ def test_damaged_and_foreign_files_are_told_and_others_still_served(
     path.write_bytes(whole)
     path.chmod(0o600)
     spoilt = backup.read_bytes()
-    service.deploy_model(owner, other, "other", replace=True)
+    service.deploy(owner, other, "other", replace=True)
     fresh = service.find(owner, "other").deployment
     backup.write_bytes(spoilt.replace(model.deployment.encode(), fresh.encode()))
     backup.chmod(0o600)
@@ -244,10 +244,10 @@ def test_damaged_and_foreign_files_are_told_and_others_still_served(
         service.predict(owner, "other", _images(rng))
 
     _check(owner, "tiny", private, rng)
-    service.deploy_model(owner, other, "other", replace=True)
+    service.deploy(owner, other, "other", replace=True)
     _check(owner, "other", other, rng)
     for name in ("tiny", "other"):
-        service.remove_model(owner, name)
+        service.undeploy(owner, name)
 
 
 def test_waiting_requests_are_one_batch(
@@ -265,7 +265,7 @@ def test_waiting_requests_are_one_batch(
 
     private = _model()
     owner, hospital, guest = (clients[name] for name in CLIENTS)
-    service.deploy_model(owner, private, "tiny", ["*"], replace=True)
+    service.deploy(owner, private, "tiny", ["*"], replace=True)
     model = service.find(owner, "tiny")
     begun, queued = threading.Event(), threading.Barrier(5, timeout=60)
     stub = wire.stub
@@ -329,7 +329,7 @@ def test_waiting_requests_are_one_batch(
     _check(owner, "tiny", private, rng)
     for client in (owner, hospital, guest):
         assert all(not each["jobs"] for each in client.status())
-    service.remove_model(owner, "tiny")
+    service.undeploy(owner, "tiny")
 
 
 def test_several_clients_at_once_get_their_own(
@@ -338,7 +338,7 @@ def test_several_clients_at_once_get_their_own(
     from concurrent.futures import ThreadPoolExecutor
 
     private = _model()
-    service.deploy_model(clients["owner"], private, "tiny", ["*"], replace=True)
+    service.deploy(clients["owner"], private, "tiny", ["*"], replace=True)
     seeds = rng.integers(0, 2**31, 3)
 
     def ask(turn: int) -> None:
@@ -346,4 +346,4 @@ def test_several_clients_at_once_get_their_own(
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(ask, range(3)))
-    service.remove_model(clients["owner"], "tiny")
+    service.undeploy(clients["owner"], "tiny")

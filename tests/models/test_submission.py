@@ -17,7 +17,8 @@ from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.policy import RevealRule, WorkerPolicy
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.worker import Worker
+from tfe_bench.cluster.worker.admission import accept
+from tfe_bench.cluster.worker.host import Host
 from tfe_bench.errors import PolicyError, ProtocolError, TfeBenchError, UsageError
 from tfe_bench.models import deploying
 from tfe_bench.models.order import Order, Saving
@@ -54,15 +55,14 @@ for _ in range(50):
     _UNFIT["50 deep"] = [_UNFIT["50 deep"]]
 
 
-class _Gate(Worker):
+class _Gate:
     """The part of a worker that looks at submissions: no server, no threads."""
 
     def __init__(self, folder: Path | None, policy: WorkerPolicy | None = None) -> None:
         parties = tuple(PartyConfig(p, f"p{p}", "127.0.0.1", 7700 + p) for p in range(3))
-        self.config = ClusterConfig("x", parties, tls=False)
-        self.party = 1
-        self.policy = policy or WorkerPolicy.for_local(1, None)
-        self._store = Store(folder, 1, 64, 16, 8)
+        config = ClusterConfig("x", parties, tls=False)
+        policy = policy or WorkerPolicy.for_local(1, None)
+        self.host = Host(config, policy, Store(folder, 1, 64, 16, 8), cast(Any, None))
 
     def submission(self, program: str, parameters: Any, inputs: list[InputSpec]) -> dict[str, Any]:
         """A good one."""
@@ -77,14 +77,20 @@ class _Gate(Worker):
             }
             for i in inputs
         ]
-        facts = {k: v for k, v in self._facts().items() if k not in ("abi", "isa", "tensorflow")}
+        facts = {
+            k: v for k, v in self.host.facts().items() if k not in ("abi", "isa", "tensorflow")
+        }
         fields = {"shaping": [1000, 10**6], "warm_up_bytes": 0}
         own = {"job": "a" * 32, "program": program, "parameters": parameters, "inputs": rows}
         return {"event": "submit", **own, **fields, **facts}
 
     def offer(self, fields: Any) -> Any:
         """What becomes of one."""
-        return self._accept(b"E" + json.dumps(fields).encode(), "alice", cast(Any, None))
+        return self.take(b"E" + json.dumps(fields).encode())
+
+    def take(self, blob: bytes) -> Any:
+        """What becomes of any first message."""
+        return accept(self.host, blob, "alice", cast(Any, None))
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +111,8 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
     given = model.shared_inputs(np.zeros((2, _FEATURES)))
     images = [InputSpec(k, v.shape, v.fractional_bits) for k, v in given.items()]
     order = Order(
-        *(private.recipe(_BATCH), 2, 64, 1, "0" * 32, "lan"),
+        *(private.recipe(_BATCH), 2, 64, 1, "0" * 32),
+        profile="lan",
         test=8,
         saving=Saving("saved"),
         deploy=deploying.parameters(private.keras, "later", ["bob"]),
@@ -171,10 +178,10 @@ def _changed(fields: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[
 
 
 def test_every_program_has_a_good_job_here(programs: dict[str, Any]) -> None:
-    assert set(programs) == set(jobs._BUILT_IN)
+    assert set(programs) == set(jobs.installed())
 
 
-@pytest.mark.parametrize("name", sorted(jobs._BUILT_IN))
+@pytest.mark.parametrize("name", sorted(jobs.installed()))
 def test_every_field_of_a_submission_is_accepted_or_refused_in_words(
     gate: _Gate, programs: dict[str, Any], name: str
 ) -> None:
@@ -245,7 +252,7 @@ _BLOBS: dict[str, bytes] = {
 @pytest.mark.parametrize("case", _BLOBS)
 def test_what_is_no_submission_is_refused(gate: _Gate, case: str) -> None:
     with pytest.raises(ProtocolError):
-        gate._accept(_BLOBS[case], "alice", cast(Any, None))
+        gate.take(_BLOBS[case])
 
 
 def test_a_question_is_small() -> None:

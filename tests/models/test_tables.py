@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.models import deploying, owners, scales, service, sources, tables, weights
+from tfe_bench.models import deploying, owners, scales, sources, tables, weights
 from tfe_bench.models.from_keras import from_keras
 from tfe_bench.models.optimise import optimise
 from tfe_bench.models.plain import evaluate
 from tfe_bench.models.private import convert
+from tfe_bench.models.programs import provide
+from tfe_bench.models.ranges import Plan
 from tfe_bench.models.scales import Scale
 from tfe_bench.models.tables import Table
 from tfe_bench.models.trainable import trainable
@@ -165,7 +167,7 @@ def test_a_model_that_stays_computes_with_the_weights_it_was_trained_to(
         given = deploying.parameters(model, "a")
         recipe = Recipe.build(model, "sgd", "mse")
         deploying.check(recipe, given)
-        plan = service.plan_of(given["about"])
+        plan = Plan.of(given["about"]["plan"])
         held = recipe.graph.arrays()
         arrays = dict(
             zip(
@@ -301,4 +303,4 @@ def test_rows_of_owners_mean_the_same_in_one_column() -> None:
     assert (found.label, found.classes) == ("z", ("n", "j"))
     for bad in ({"label": "y"}, 5, {**_about(_table())["units"], "scale": 3}):
         with pytest.raises((UsageError, DataError)):
-            owners.table_of({**_about(None), "units": bad})
+            provide.table_of({**_about(None), "units": bad})

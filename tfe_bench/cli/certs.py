@@ -9,13 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tfe_bench.cluster import tls
-from tfe_bench.cluster.config import (
-    ClientConfig,
-    ClusterConfig,
-    PartyConfig,
-    certificate_file,
-    parse_address,
-)
+from tfe_bench.cluster.addresses import parse_address
+from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig, certificate_file
+from tfe_bench.cluster.files import write_private, write_public
 from tfe_bench.errors import ConfigError, UsageError
 
 _WORKER_TOML = """\
@@ -233,7 +229,7 @@ def _write_all(folder: Path, secret: dict[Path, bytes], public: dict[Path, bytes
         ) from None
     written: list[Path] = []
     try:
-        for files, write in ((secret, tls.write_private), (public, tls.write_public)):
+        for files, write in ((secret, write_private), (public, write_public)):
             for path, content in files.items():
                 write(path, content)
                 written.append(path)

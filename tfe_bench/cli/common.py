@@ -19,7 +19,7 @@ from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.records import Record
-    from tfe_bench.cluster.client import JobResult, PrivateInput
+    from tfe_bench.cluster.requests import JobResult, PrivateInput
 
 _OPS = 12
 _REPEAT = 5

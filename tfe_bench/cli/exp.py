@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tfe_bench.benchmarks.exp_study.shaped import LevelPlan
     from tfe_bench.benchmarks.exp_study.study import Study
     from tfe_bench.benchmarks.report.parts import Table
-    from tfe_bench.cluster.client import JobResult
+    from tfe_bench.cluster.requests import JobResult
 
 METHODS = ("one-round", "taylor", "prime", "pade")
 CLAMPS = ("none", "low", "both")

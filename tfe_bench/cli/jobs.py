@@ -14,7 +14,8 @@ from tfe_bench.cli import common
 from tfe_bench.errors import TfeBenchError, UsageError
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.client import Client, JobResult, PrivateInput
+    from tfe_bench.cluster.client import Client
+    from tfe_bench.cluster.requests import JobResult, PrivateInput
 
 _SHOWN = 5
 
@@ -58,7 +59,7 @@ def submit(arguments: argparse.Namespace) -> int:
     come over this command's own connections: if it ends, by Ctrl-C or otherwise, the job is
     cancelled on all workers.
     """
-    from tfe_bench.cluster.client import new_job, open_client
+    from tfe_bench.cluster.client import Client, new_job
     from tfe_bench.cluster.config import ClusterConfig
 
     parameters = dict(_parameter(text) for text in arguments.param)
@@ -71,7 +72,7 @@ def submit(arguments: argparse.Namespace) -> int:
         if name in inputs:
             raise UsageError(f"--input {name} is given twice.")
         inputs[name] = value
-    client = open_client(arguments.cluster, arguments.client)
+    client = Client.open(arguments.cluster, arguments.client)
     job = new_job()
     told = ""
 
@@ -113,7 +114,7 @@ def _parameter(text: str) -> tuple[str, Any]:
 
 def _input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
     from tfe_bench.cli.data import columns
-    from tfe_bench.cluster.client import PrivateInput
+    from tfe_bench.cluster.requests import PrivateInput
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
     name, equals, path = text.partition("=")
@@ -151,13 +152,13 @@ def _decoded(result: JobResult) -> dict[str, Any]:
 def _give(arguments: argparse.Namespace, job: str, result: JobResult) -> None:
     import numpy as np
 
-    from tfe_bench.cluster import tls
+    from tfe_bench.cluster.files import write_private
 
     outputs = _decoded(result)
     if arguments.output is not None:
         buffer = io.BytesIO()
         np.savez(buffer, **outputs)
-        tls.write_private(arguments.output, buffer.getvalue(), overwrite=True)
+        write_private(arguments.output, buffer.getvalue(), overwrite=True)
     if arguments.json:
         shown = {} if arguments.output else {k: v.tolist() for k, v in outputs.items()}
         shapes = {k: list(v.shape) for k, v in outputs.items()}
@@ -251,9 +252,9 @@ def cancel(arguments: argparse.Namespace) -> int:
 
 
 def _open(arguments: argparse.Namespace) -> Client:
-    from tfe_bench.cluster.client import open_client
+    from tfe_bench.cluster.client import Client
 
-    return open_client(arguments.cluster, arguments.client)
+    return Client.open(arguments.cluster, arguments.client)
 
 
 COMMANDS = {

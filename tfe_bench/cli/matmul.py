@@ -9,7 +9,7 @@ from tfe_bench.cli import common
 from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.client import JobResult
+    from tfe_bench.cluster.requests import JobResult
 
 _FRACTIONAL_BITS = 16
 
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     import numpy as np
 
-    from tfe_bench.cluster.client import PrivateInput
+    from tfe_bench.cluster.requests import PrivateInput
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
     n = arguments.n

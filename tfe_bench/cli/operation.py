@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tfe_bench.benchmarks.operations import Operation, Private, Verdict
-    from tfe_bench.cluster.client import JobResult
+    from tfe_bench.cluster.requests import JobResult
 
     Array = np.ndarray[Any, Any]
     Draw = Callable[[tuple[int, ...], np.random.Generator], dict[str, Array]]
@@ -310,7 +310,7 @@ def compute(
 ) -> tuple[JobResult, Verdict]:
     """One job on a cluster, timed as the harness is told, and whether its result is right."""
     from tfe_bench.benchmarks import operations
-    from tfe_bench.cluster.client import PrivateInput
+    from tfe_bench.cluster.requests import PrivateInput
 
     bits = work.inputs.fractional_bits
     result = cluster.run(

@@ -64,8 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     row; a trained model tells about its rows what it tells.
     """
     from tfe_bench.cli.common import progress_bar, quiet_tensorflow
-    from tfe_bench.cluster.store import check_name
-    from tfe_bench.models import owners, service
+    from tfe_bench.cluster.stored import check_clients, check_name
+    from tfe_bench.models import owners
 
     quiet_tensorflow()
     asked = [arguments.name is not None, arguments.list, arguments.remove is not None]
@@ -74,18 +74,18 @@ def run(arguments: argparse.Namespace) -> int:
     rows = None
     if arguments.name is not None:
         check_name(arguments.name, "A data set's name")
-        service.check_clients(arguments.allow)
+        check_clients(arguments.allow)
         rows = _rows(arguments)
     with progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
         if arguments.list:
-            found = owners.listed(cluster.client)
+            found = owners.listed(cluster)
         elif rows is None:
-            owners.withdraw(cluster.client, arguments.remove)
+            owners.withdraw(cluster, arguments.remove)
         else:
             started = time.perf_counter()
             bar.say("sharing")
             owners.provide(
-                cluster.client,
+                cluster,
                 arguments.name,
                 rows,
                 arguments.allow,

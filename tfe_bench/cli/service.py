@@ -15,7 +15,6 @@ from tfe_bench.cli import keeping
 from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.client import JobResult
     from tfe_bench.models.private import PrivateModel
     from tfe_bench.models.service import Deployed
     from tfe_bench.models.tables import Table
@@ -105,19 +104,19 @@ def deploy(arguments: argparse.Namespace) -> int:
     folder, for trying out.
     """
     from tfe_bench.cli.common import progress_bar, quiet_tensorflow
-    from tfe_bench.cluster.store import check_name
+    from tfe_bench.cluster.stored import check_clients, check_name
     from tfe_bench.models import service
 
     quiet_tensorflow()
     check_name(arguments.name)
-    service.check_clients(arguments.allow)
+    check_clients(arguments.allow)
     with progress_bar(arguments) as bar:
         bar.say("converting the model")
         private, way, source, table = _converted(arguments)
         with keeping.open_service(arguments, bar) as cluster:
             started = time.perf_counter()
-            service.deploy_model(
-                cluster.client,
+            service.deploy(
+                cluster,
                 private,
                 arguments.name,
                 arguments.allow,
@@ -219,24 +218,20 @@ def predict(arguments: argparse.Namespace) -> int:
         _check_output(arguments.output)
     own = _own(arguments) if arguments.name.endswith(".keras") else None
     with progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
-        model = own or service.find(cluster.client, arguments.name)
+        model = own or service.find(cluster, arguments.name)
         if arguments.output is not None and len(model.private.graph.outputs) > 1:
             raise UsageError("--output takes a model of one output; this has more. Use --json.")
         bar.say("preparing the inputs")
         inputs, notes = _inputs(arguments, model)
         started = time.perf_counter()
-        if isinstance(model, service.Deployed):
-            outputs, result = service.predict(
-                cluster.client,
-                model,
-                inputs,
-                cluster.profile.name,
-                arguments.batch,
-                bar.update,
-                arguments.check_range,
-            )
-        else:
-            outputs, result = _asked(cluster, model, inputs, arguments, bar)
+        outputs, result = service.predict(
+            cluster,
+            model if isinstance(model, service.Deployed) else model.private,
+            inputs,
+            batch=arguments.batch,
+            progress=bar.update,
+            check_range=arguments.check_range,
+        )
         seconds = time.perf_counter() - started
     for note in notes:
         print(f"tfe_bench: {note}", file=sys.stderr)
@@ -293,17 +288,6 @@ def _own(arguments: argparse.Namespace) -> _Own:
     return _Own(path.name, convert(path), tables.load(path))
 
 
-def _asked(
-    cluster: Any, own: _Own, inputs: Any, arguments: argparse.Namespace, bar: Any
-) -> tuple[Any, JobResult]:
-    """Outputs of a model that is shared for this once, and what they cost."""
-    given = {**own.private.shared_weights(), **own.private.shared_inputs(inputs)}
-    name = cluster.profile.name
-    parameters = own.private.parameters(name, arguments.batch, arguments.check_range)
-    result = cluster.run("predict", parameters, given, bar.update)
-    return own.private.decode(result), result
-
-
 def _inputs(arguments: argparse.Namespace, model: Deployed | _Own) -> tuple[Any, list[str]]:
     """What the model is asked about, and what is to be said of it."""
     import numpy as np
@@ -328,9 +312,9 @@ def _inputs(arguments: argparse.Namespace, model: Deployed | _Own) -> tuple[Any,
 
 def _columns(path: Path, model: Deployed | _Own) -> tuple[Any, list[str]]:
     """A table's columns as the model takes them, by name."""
-    from tfe_bench.models import datasets
+    from tfe_bench.models import csv_file
 
-    names, lines = datasets.read(path)
+    names, lines = csv_file.read(path)
     if model.table is not None:
         x = model.table.rows(names, lines, path.name)
         ignored = [n for n in names if n not in model.table.columns]
@@ -344,7 +328,7 @@ def _columns(path: Path, model: Deployed | _Own) -> tuple[Any, list[str]]:
             f"of each row. Received: {path.name!r} with {len(names)} columns. Give those it "
             "takes, in its order."
         )
-    x = datasets.numbers(path.name, names, lines, range(len(names)))
+    x = csv_file.numbers(path.name, names, lines, range(len(names)))
     return x, [f"{model.name!r} has no names of columns: they are taken in the file's order"]
 
 
@@ -384,16 +368,16 @@ def _write(path: Path, outputs: list[Any], header: list[str], rows: list[list[An
 
     import numpy as np
 
-    from tfe_bench.cluster import tls
+    from tfe_bench.cluster.files import write_private
 
     if path.suffix.lower() == ".csv":
         text = io.StringIO(newline="")
         csv.writer(text, lineterminator="\n").writerows([header, *rows])
-        tls.write_private(path, text.getvalue().encode(), overwrite=True)
+        write_private(path, text.getvalue().encode(), overwrite=True)
         return
     buffer = io.BytesIO()
     np.save(buffer, outputs[0])
-    tls.write_private(path, buffer.getvalue(), overwrite=True)
+    write_private(path, buffer.getvalue(), overwrite=True)
 
 
 # ---- models
@@ -405,13 +389,14 @@ def models(arguments: argparse.Namespace) -> int:
     Lists the models that three workers keep, as far as this client may use them.
     """
     from tfe_bench.cli.common import progress_bar
+    from tfe_bench.models import service
 
     with progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
         if arguments.remove is not None:
-            cluster.client.undeploy(arguments.remove)
+            service.undeploy(cluster, arguments.remove)
             rows = None
         else:
-            rows = cluster.client.models()
+            rows = service.listed(cluster)
     if rows is None:
         return keeping.tell_removed(arguments)
     columns = {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tfe_bench.cli.data.columns import Cells
-    from tfe_bench.cluster.client import JobResult
+    from tfe_bench.cluster.requests import JobResult
 
 ALGORITHMS = ("auto", "quick", "all-pairs", "network")
 
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     result against numpy and prints what it cost.
     """
     from tfe_bench.cli.data import results
-    from tfe_bench.cluster.client import PrivateInput
+    from tfe_bench.cluster.requests import PrivateInput
 
     check_known("--algorithm", arguments.algorithm, ALGORITHMS)
     arguments.plan_for = common.planned_network(arguments)

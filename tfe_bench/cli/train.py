@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +15,14 @@ from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.records import Record
-    from tfe_bench.cluster.client import JobResult
+    from tfe_bench.cluster.requests import JobResult, LateInput, PrivateInput
     from tfe_bench.models.datasets import Rows
+    from tfe_bench.models.history import History
     from tfe_bench.models.order import Order
-    from tfe_bench.models.sources import Joined
+    from tfe_bench.models.rows import Examples
+    from tfe_bench.models.sources import Joined, Source
     from tfe_bench.models.tables import Table
-    from tfe_bench.models.trainable import History, Trainable
+    from tfe_bench.models.trainable import Trainable
 
 # As published: SGD 0.01 with momentum 0.9, Adam and AMSGrad 0.001.
 _RATES = {"sgd": 0.01, "amsgrad": 0.001, "adam": 0.001}
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
                 from tfe_bench.models import sources
 
                 names = arguments.rows or arguments.columns
-                found = sources.source_of(cluster.client, names, arguments.labels)
+                found = sources.source_of(cluster, names, arguments.labels)
                 task = _task(arguments, given, None, None, found[1])
                 order, inputs = _order(arguments, task, found)
                 history = task.private.run(cluster, order, inputs, bar.update)
@@ -276,29 +277,20 @@ def _optimizer(arguments: argparse.Namespace) -> Any:
     return keras.optimizers.Adam(rate, amsgrad=arguments.optimizer == "amsgrad")
 
 
-def _order(arguments: argparse.Namespace, task: _Task, found: Any) -> tuple[Order, dict[str, Any]]:
+def _order(
+    arguments: argparse.Namespace, task: _Task, found: tuple[Source, Joined] | None
+) -> tuple[Order, dict[str, PrivateInput | LateInput]]:
     """The job and its inputs."""
     from tfe_bench.cluster import profiles
     from tfe_bench.models import deploying
     from tfe_bench.models.order import Order, Saving
-    from tfe_bench.models.rows import check_rows, chunk_of, late_rows, shared_rows
+    from tfe_bench.models.rows import chunk_of
 
     recipe = task.private.recipe(arguments.batch)
-    inputs: dict[str, Any] = {**task.private.state_inputs(recipe)}
-    source, count = None, 0
+    source, count = None, 0 if task.train is None else len(task.train)
     if found is not None:
         source, joined = found
         count = joined.rows - arguments.holdout
-    chunk = 0
-    if task.train is not None:
-        count, chunk = len(task.train), chunk_of(recipe, len(task.train))
-        if not chunk:
-            inputs.update(shared_rows(recipe, task.train.x, _labels(task.train)))
-    if task.test is not None:
-        inputs.update(shared_rows(recipe, task.test.x, _labels(task.test), "test_"))
-    if task.train is not None and chunk:
-        check_rows(recipe, task.train.x, _labels(task.train))
-        inputs.update(late_rows(recipe, task.train.x, _labels(task.train), chunk))
     saving = None
     if arguments.checkpoint is not None:
         saving = Saving(arguments.checkpoint, arguments.every, arguments.restart)
@@ -312,20 +304,25 @@ def _order(arguments: argparse.Namespace, task: _Task, found: Any) -> tuple[Orde
         arguments.epochs,
         count,
         arguments.seed,
-        uuid.uuid4().hex,
-        profiles.get(arguments.profile).name,
-        arguments.steps,
-        len(task.test) if task.test is not None else 0,
-        source,
-        arguments.holdout,
-        saving,
-        deploy,
-        arguments.guard,
-        arguments.reveal_loss,
-        arguments.trace is not None,
-        chunk,
+        profile=profiles.get(arguments.profile).name,
+        steps=arguments.steps,
+        test=len(task.test) if task.test is not None else 0,
+        source=source,
+        holdout=arguments.holdout,
+        saving=saving,
+        deploy=deploy,
+        guard=arguments.guard,
+        reveal_loss=arguments.reveal_loss,
+        trace=arguments.trace is not None,
+        chunk=0 if task.train is None else chunk_of(recipe, count),
     )
-    return order, inputs
+    return order, task.private.inputs(order, _examples(task.train), _examples(task.test))
+
+
+def _examples(rows: Rows | None) -> Examples | None:
+    from tfe_bench.models.rows import Examples
+
+    return None if rows is None else Examples(rows.x, _labels(rows))
 
 
 def _labels(rows: Rows) -> Any:

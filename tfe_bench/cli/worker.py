@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         signal.signal(number, lambda *_: stop.set())
     _load_tensorflow(arguments.threads)
 
-    from tfe_bench.cluster.worker import Worker
+    from tfe_bench.cluster.worker.server import Worker
 
     worker = Worker(config, policy, arguments.bind)
     if arguments.local:

@@ -11,10 +11,10 @@ from typing import Any
 
 from tfe_bench.cluster import handshake, wire
 from tfe_bench.cluster.jobs import InputSpec
-from tfe_bench.cluster.late import MOST_AHEAD, Arrivals
-from tfe_bench.cluster.queueing import Place
 from tfe_bench.cluster.transport import SessionLink
-from tfe_bench.errors import TfeBenchError
+from tfe_bench.cluster.worker.late import MOST_AHEAD, Arrivals
+from tfe_bench.cluster.worker.queueing import Place
+from tfe_bench.errors import ProtocolError, TfeBenchError
 
 # From a session's beginning at one worker to that at the next.
 _LINK_SECONDS = 17.0
@@ -188,6 +188,49 @@ class Job:
         with self.met:
             self.met.wait_for(lambda: self.link is not None or self.failed is not None, waiting)
             return self.link if self.failed is None else None
+
+
+class JobBook:
+    """The jobs that a worker has, by name."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+        self._arrived = threading.Condition()
+
+    def add(self, job: Job) -> None:
+        """Keeps a job.
+
+        Raises:
+            ProtocolError: there is one of this name.
+        """
+        with self._arrived:
+            if job.name in self._jobs:
+                raise ProtocolError("A job of this name exists already.")
+            self._jobs[job.name] = job
+            self._arrived.notify_all()
+
+    def remove(self, job: Job) -> None:
+        """Forgets a job."""
+        self._jobs.pop(job.name, None)
+
+    def get(self, name: str) -> Job | None:
+        """The job of a name."""
+        return self._jobs.get(name)
+
+    def all(self) -> list[Job]:
+        """All of them, as they are now."""
+        return list(self._jobs.values())
+
+    def wait(self, name: str, seconds: float, given_up: threading.Event) -> Job | None:
+        """The job of a name once it is there; None if it does not come, or nobody waits for it."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: name in self._jobs or given_up.is_set(), seconds)
+            return self._jobs.get(name)
+
+    def wake(self) -> None:
+        """Has those who wait look again whether they have given up."""
+        with self._arrived:
+            self._arrived.notify_all()
 
 
 def _limbs(value: object) -> int:

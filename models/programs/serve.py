@@ -1,4 +1,4 @@
-"""Predictions of deployed models (tfe_bench.models.service): the program that workers run."""
+"""The program "serve": predictions of a model that the workers keep."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfe_bench.benchmarks.harness import check_parameters
-from tfe_bench.benchmarks.workloads import predict
-from tfe_bench.cluster.batching import MOST_SAMPLES
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
-from tfe_bench.cluster.store import Facts, Store, check_name
+from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.stored import Facts, check_deployment, check_name
+from tfe_bench.cluster.timing import check_parameters
+from tfe_bench.cluster.worker.batching import MOST_SAMPLES
 from tfe_bench.errors import UsageError
-from tfe_bench.models import kept
+from tfe_bench.models import kept, weights
 from tfe_bench.models.kept import store_of
-from tfe_bench.models.service import (
-    SERVE,
-    check_deployment,
-    plan_of,
-    weight_specs,
-)
+from tfe_bench.models.programs import predict
+from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.session.sharing import Shared
 
 
@@ -29,7 +25,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     Raises:
         UsageError: naming what does not fit.
     """
-    check_parameters(SERVE, parameters, ("name", "deployment", "batch", "check_range"))
+    check_parameters("serve", parameters, ("name", "deployment", "batch", "check_range"))
     check_name(parameters.get("name"))
     check_deployment(parameters.get("deployment"))
     if not inputs or not inputs[0].shape or inputs[0].shape[0] > MOST_SAMPLES:
@@ -54,7 +50,7 @@ def permit(
             "asks for: it was replaced meanwhile, or not at all three. Ask again; if that does not "
             "help, its owner deploys it again."
         )
-    kept = weight_specs(plan_of(facts.about))
+    kept = weights.specs(Plan.of(facts.about["plan"]))
     predict.check(_as_predict(parameters, facts), [*kept, *inputs])
 
 
@@ -64,7 +60,7 @@ def size(
     """As of the program "predict", with as many samples as may come along from others."""
     about = store.facts(parameters["name"], client).about
     samples = MOST_SAMPLES if together(parameters, inputs) else inputs[0].shape[0]
-    return predict.largest(plan_of(about), parameters, samples)
+    return predict.largest(Plan.of(about["plan"]), parameters, samples)
 
 
 def _as_predict(parameters: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
@@ -110,5 +106,5 @@ def together(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> int:
 
 
 PROGRAM = Program(
-    SERVE, run, check, "predicts with a kept model", permit=permit, together=together, size=size
+    "serve", run, check, "predicts with a kept model", permit=permit, together=together, size=size
 )

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfe_bench.cluster import untrusted
 from tfe_bench.cluster.jobs import InputSpec, Program
 from tfe_bench.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.pending import Job
+    from tfe_bench.cluster.worker.pending import Job
     from tfe_bench.protocols.session.party import Party
     from tfe_bench.protocols.session.sharing import Shared
 
@@ -39,7 +39,7 @@ def samples(program: Program, job: Job) -> int:
 def alike(a: Job, b: Job) -> bool:
     """Whether two jobs are one computation on different samples."""
 
-    def kind(job: Job) -> Any:
+    def kind(job: Job) -> tuple[object, ...]:
         return (
             job.header["program"],
             job.header["parameters"],
@@ -48,10 +48,10 @@ def alike(a: Job, b: Job) -> bool:
             job.warm_up_bytes,
         )
 
-    return bool(kind(a) == kind(b))
+    return kind(a) == kind(b)
 
 
-def _sample(spec: InputSpec) -> Any:
+def _sample(spec: InputSpec) -> tuple[object, ...]:
     return (spec.name, spec.shape[1:], spec.fractional_bits, spec.limbs)
 
 

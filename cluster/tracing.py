@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.benchmarks.harness import begin_together
+from tfe_bench.cluster.barrier import begin_together
 from tfe_bench.protocols.session import timeline
 from tfe_bench.protocols.session.party import Party
 
@@ -99,7 +99,7 @@ class _Profiler:
         with tf.profiler.experimental.Trace(_MARK):
             pass
 
-    def __exit__(self, kind: Any, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         import tensorflow as tf
 
         if self._folder is None:

@@ -1,4 +1,4 @@
-"""The timing loop of every workload: warm-up, barriers, repeats, counters."""
+"""The timing loop of every program: warm-up, barriers, repeats, counters."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tfe_bench.benchmarks import processor
-from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import Context
-from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.cluster import processor, profiles, tracing
+from tfe_bench.cluster.barrier import begin_together
+from tfe_bench.cluster.jobs import Context, check_known
+from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
     from tfe_bench.protocols.session.party import Party
@@ -21,22 +21,18 @@ PARAMETERS = ("repeat", "warm_up", "profile", "trace")
 _MAX_REPEAT = 1000
 
 
-def check_parameters(workload: str, given: Mapping[str, Any], own: Iterable[str] = ()) -> None:
-    """Refuses parameters that neither the harness nor the workload has, and unfit ones of its own.
+def check_parameters(program: str, given: Mapping[str, Any], own: Iterable[str] = ()) -> None:
+    """Refuses parameters that neither the timing loop nor the program has, and unfit ones.
 
     Raises:
         UsageError: naming the parameter, with "did you mean".
     """
-    known = (*PARAMETERS, *own)
-    for name in given:
-        if name not in known:
-            shown = str(name)[:80]
-            raise UsageError(f"{workload} has no parameter {shown!r}.{did_you_mean(shown, known)}")
-    check_harness(given)
+    check_known(program, given, (*PARAMETERS, *own))
+    check_timing(given)
 
 
-def check_harness(given: Mapping[str, Any]) -> None:
-    """Refuses what the timing loop does not take; the rest is the workload's.
+def check_timing(given: Mapping[str, Any]) -> None:
+    """Refuses what the timing loop does not take; the rest is the program's.
 
     Raises:
         UsageError: naming the parameter.
@@ -62,16 +58,6 @@ def check_repeat(repeat: object) -> None:
     """
     if isinstance(repeat, bool) or not isinstance(repeat, int) or not 1 <= repeat <= _MAX_REPEAT:
         raise UsageError(f"repeat is 1 to {_MAX_REPEAT}. Received: {repeat!r}.")
-
-
-def begin_together(party: Party) -> None:
-    """Returns at the same time at all three, whatever the delay between them.
-
-    One exchange lets whoever comes last go on at once, a delay before the others hear of it.  Then
-    the other two are the last, and together: from a second one all return at once.
-    """
-    for _ in range(2):
-        party.exchange(b"begin")
 
 
 def measure(context: Context, variant: str, once: Callable[[Callable[[float], None]], T]) -> T:
@@ -138,8 +124,6 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
         breakdown=breakdown,
     )
     if traced:
-        from tfe_bench.benchmarks import tracing
-
         context.progress((turns - 1) / turns, "tracing")
         result = None
         result, context.measurements["trace"] = tracing.watched(
@@ -152,7 +136,7 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
 def metered(party: Party, once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
     """Runs once, begun together; returns the result, and what was sent, in which rounds and when.
 
-    For a workload whose runs follow from each other, so that `measure` cannot repeat them.
+    For a program whose runs follow from each other, so that `measure` cannot repeat them.
     """
     from tfe_bench.protocols.session import timeline
 

@@ -11,18 +11,17 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfe_bench.benchmarks import tracing
-from tfe_bench.benchmarks.harness import begin_together, metered
-from tfe_bench.benchmarks.operations.catalogue import FUNCTION_GROWTH, GROWTH
-from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import Context, InputSpec, Program
-from tfe_bench.cluster.store import CHECKPOINTS, Store
+from tfe_bench.cluster import profiles, tracing
+from tfe_bench.cluster.barrier import begin_together
+from tfe_bench.cluster.jobs import FUNCTION_GROWTH, GROWTH, Context, InputSpec, Program
+from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.stored import CHECKPOINTS
+from tfe_bench.cluster.timing import metered
 from tfe_bench.errors import RangeError
-from tfe_bench.models import kept, scores, sources
+from tfe_bench.models import deploying, kept, scores, sources
 from tfe_bench.models.checkpoint import Checkpoints
 from tfe_bench.models.feed import Feed, take
 from tfe_bench.models.order import Order, snapshot_name, state_name
-from tfe_bench.models.service import DEPLOY
 from tfe_bench.protocols.ring import arithmetic, refresh, shapes, truncation
 from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.sharing import Shared
@@ -43,8 +42,6 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     order = Order.of(parameters)
     order.check_inputs(inputs)
     if order.deploy is not None:
-        from tfe_bench.models import deploying
-
         deploying.check(order.recipe, order.deploy)
 
 
@@ -67,7 +64,7 @@ def permit(
 
 def needs(parameters: Mapping[str, Any]) -> Sequence[str]:
     """The program whose work is done at the end: a trained model that stays is a deployed one."""
-    return () if parameters.get("deploy") is None else (DEPLOY,)
+    return () if parameters.get("deploy") is None else ("deploy",)
 
 
 def size(
@@ -342,8 +339,6 @@ class _Training:
         order, party = self._order, self._party
         leaving = {}
         if order.deploy is not None:
-            from tfe_bench.models import deploying
-
             deploying.deploy(self._context, order.recipe, order.deploy, self._state)
         elif order.total:
             numbered = {key: i for i, key in enumerate(self._keys)}

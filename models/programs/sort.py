@@ -1,4 +1,4 @@
-"""The sort benchmark: the program that each worker runs."""
+"""The program "sort": private keys in their order, with payload."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.benchmarks.harness import check_parameters, measure
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.cluster.timing import check_parameters, measure
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 

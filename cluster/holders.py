@@ -1,0 +1,28 @@
+"""Whether the two holders of each field of a shared value hold the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from tfe_bench.protocols.session.party import Party
+
+
+def differing(party: Party, held: Mapping[str, bytes | bytearray]) -> int | None:
+    """The first peer that holds another copy of a field than this party; None if none does.
+
+    Only the two holders of a field compare it: the third could search a small value by its digest.
+
+    Args:
+        held: this party's two of "m", "l1" and "l2", or what stands for them.
+
+    Bits sent: 256 to each peer.
+    """
+    d, e1, e2 = ((party.dealer + i) % 3 for i in range(3))
+    fields = {d: {e1: "l1", e2: "l2"}, e1: {d: "l1", e2: "m"}, e2: {d: "l2", e1: "m"}}
+    mine = {
+        peer: hashlib.sha256(held.get(name, b"")).digest()
+        for peer, name in fields[party.index].items()
+    }
+    theirs = party.exchange_each(mine)
+    return next((peer for peer, digest in mine.items() if theirs[peer] != digest), None)

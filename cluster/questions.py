@@ -1,0 +1,106 @@
+"""Single questions to a worker, and why one is not answered."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from tfe_bench.cluster import probe, wire
+from tfe_bench.cluster.config import PartyConfig
+from tfe_bench.errors import ClusterError
+
+
+def ask(
+    channel: grpc.Channel,
+    party: PartyConfig,
+    watch: probe.Watch,
+    method: str,
+    timeout: float,
+    **fields: Any,
+) -> dict[str, Any]:
+    """One question to one worker, and its answer; see `Client.ask`."""
+    started = time.time()
+    try:
+        call = wire.stub(channel, method)(
+            iter([wire.event(method.lower(), **fields)]), timeout=timeout, wait_for_ready=True
+        )
+        with watch.over(call.cancel):
+            answer = wire.Reader(call, nan=True).next_event(wire.MOST_ANSWER_BYTES)
+    except grpc.RpcError as error:
+        details = str(error.details() or "") if hasattr(error, "details") else ""
+        code = error.code() if hasattr(error, "code") else None
+        unreached = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
+        if watch.found or code in unreached:
+            raise silent(party, timeout, watch.found) from None
+        raise ClusterError(
+            f"Party {party.index} does not answer. Received: {details[:120] or code}. Use one "
+            "version of tfe_bench everywhere."
+        ) from None
+    if answer is None:
+        raise ClusterError(f"Party {party.index} gave no answer. Its log says why.")
+    if answer["event"] == "error":
+        raise wire.error_from(answer)
+    return {**answer, "asked": started, "answered": time.time()}
+
+
+def greet(channel: grpc.Channel, timeout: float) -> Iterator[bytes]:
+    """A question that waits, for `timeout` seconds, until the worker can be reached.
+
+    grpcio's own channel_ready_future leaves a thread that polls the channel for another 0.2 s
+    and complains if it is closed meanwhile.
+    """
+    call: Iterator[bytes] = wire.stub(channel, wire.HELLO)(
+        iter([wire.event("hello")]), timeout=timeout, wait_for_ready=True
+    )
+    return call
+
+
+def answered(call: Iterator[bytes]) -> bool:
+    """Whether there was any answer at all; what a refusal says, the next call says too."""
+    try:
+        for _ in call:
+            pass
+    except grpc.RpcError as error:
+        return getattr(error, "code", lambda: None)() is not grpc.StatusCode.DEADLINE_EXCEEDED
+    return True
+
+
+def silent(party: PartyConfig, timeout: float, refused: str | None = None) -> ClusterError:
+    """A worker does not answer: nobody listens, or somebody does and TLS fails."""
+    said = f"Party {party.index} does not answer. Received:"
+    if not refused:
+        try:
+            with probe.connected(party) as connection:
+                closed = _closed_at_once(connection)
+        except OSError:
+            return ClusterError(
+                f"{said} nothing from {party.address} in {timeout:.0f} s. Start its worker "
+                f"(`python -m tfe_bench worker --party {party.index} ...`), or correct its address "
+                "in cluster.toml."
+            )
+        if closed:
+            return ClusterError(
+                f"{said} {party.address} closes connections as soon as they are made: its worker "
+                "takes no more of them now. Try again later; its log says whose they are."
+            )
+        refused = f"no word in {timeout:.0f} s"
+    return ClusterError(
+        f"{said} a connection to {party.address} but no agreement on TLS: {refused}. Its worker "
+        "must run with a cluster.toml that holds this one's certificate, and this one must hold "
+        "the worker's."
+    )
+
+
+def _closed_at_once(connection: socket.socket) -> bool:
+    """Whether the other side hangs up before anything was said."""
+    connection.settimeout(0.5)
+    try:
+        return not connection.recv(1)
+    except TimeoutError:
+        return False
+    except OSError:
+        return True

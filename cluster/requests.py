@@ -1,0 +1,145 @@
+"""What a client asks of three workers, and what it gets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.cluster.config import ClusterConfig
+from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.profiles import Profile
+from tfe_bench.cluster.seeds import Ring
+from tfe_bench.errors import UsageError
+
+_MOST_BITS = 127
+# Hears a fraction and a word; both are public.
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class PrivateInput:
+    """A client's input: ring elements with their scale.
+
+    Attributes:
+        ring: int64 words: an array of elements of Z_2^64, or, with limbs 2, of elements of
+            Z_2^128 with a last axis of 2 words, low word first (`FixedPoint(f, 128).encode`).
+        fractional_bits: the scale.
+        limbs: words per element, 1 or 2.
+
+    Raises:
+        UsageError: no integers, no last axis of 2 words with limbs 2, or a scale that is none.
+    """
+
+    ring: Ring
+    fractional_bits: int = 0
+    limbs: int = 1
+
+    def __post_init__(self) -> None:
+        if type(self.fractional_bits) is not int or not 0 <= self.fractional_bits <= _MOST_BITS:
+            raise UsageError(
+                f"An input has 0 to {_MOST_BITS} fractional bits. Received: "
+                f"{self.fractional_bits!r}."
+            )
+        if type(self.limbs) is not int or self.limbs not in (1, 2):
+            raise UsageError(f"An element has 1 or 2 words (limbs). Received: {self.limbs!r}.")
+        if not isinstance(self.ring, np.ndarray) or self.ring.dtype.kind not in "iu":
+            kind = getattr(self.ring, "dtype", type(self.ring).__name__)
+            raise UsageError(
+                f"An input is an array of integers. Received: {kind}. Encode reals first, with "
+                "FixedPoint."
+            )
+        if self.limbs == 2 and (self.ring.ndim == 0 or self.ring.shape[-1] != 2):
+            raise UsageError(
+                "An input over Z_2^128 has a last axis of 2 words. Received: shape "
+                f"{list(self.ring.shape)}."
+            )
+        if self.limbs == 2 and self.ring.dtype.itemsize != 8:
+            raise UsageError(f"Words have 64 bits. Received: {self.ring.dtype}.")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the elements."""
+        words: tuple[int, ...] = self.ring.shape
+        return words if self.limbs == 1 else words[:-1]
+
+
+@dataclass(frozen=True)
+class LateInput:
+    """An input that is shared while the job runs already, behind all that it begins with.
+
+    Attributes:
+        shape, fractional_bits: of what it will be.
+        make: called once, when it is this input's turn to leave.
+    """
+
+    shape: tuple[int, ...]
+    fractional_bits: int
+    make: Callable[[], PrivateInput]
+    limbs: int = 1
+
+
+@dataclass
+class JobResult:
+    """What a job gave back.
+
+    Attributes:
+        outputs: ring elements (int64) by name, reconstructed here and nowhere else; those over
+            Z_2^128 have a last axis of 2 words, low word first.
+        fractional_bits: their scales.
+        limbs: their words per element, 1 or 2.
+        measured: public figures of each worker.
+        share_seconds: from submission to the moment all inputs had left this client.
+    """
+
+    outputs: dict[str, Ring] = field(default_factory=dict)
+    fractional_bits: dict[str, int] = field(default_factory=dict)
+    limbs: dict[str, int] = field(default_factory=dict)
+    measured: list[dict[str, Any]] = field(default_factory=lambda: [{}, {}, {}])
+    share_seconds: float = 0.0
+
+
+def spec_of(name: str, value: PrivateInput | LateInput) -> InputSpec:
+    """What is public about an input."""
+    late = isinstance(value, LateInput)
+    return InputSpec(name, value.shape, value.fractional_bits, value.limbs, late)
+
+
+class JobRunner(ABC):
+    """What takes jobs: a client, or a cluster that has one.
+
+    Attributes:
+        profile: the network that protocols plan for, unless a job says otherwise.
+    """
+
+    profile: Profile
+
+    @property
+    @abstractmethod
+    def config(self) -> ClusterConfig:
+        """The shared cluster file."""
+
+    @abstractmethod
+    def check_open(self) -> None:
+        """Refuses to use closed connections.
+
+        Raises:
+            UsageError: `close` was called, or the end of a `with` block did.
+        """
+
+    @abstractmethod
+    def run(
+        self,
+        program: str,
+        parameters: Mapping[str, Any],
+        inputs: Mapping[str, PrivateInput | LateInput],
+        progress: Progress | None = None,
+    ) -> JobResult:
+        """Runs an installed program on the three workers; see Client.run."""
+
+    @abstractmethod
+    def stored(self, kind: str = "") -> list[dict[str, Any]]:
+        """What the workers keep that this client may use; see Client.stored."""

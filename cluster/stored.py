@@ -1,0 +1,169 @@
+"""What a worker may keep under a name: kinds, their public facts, and the values themselves.
+
+A `Kind` is what a name stands for: a model, a data set, a checkpoint of a training.  The kinds
+share a folder and a layout (store.py), not their names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+
+ANY = "*"
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
+# Characters of public facts as JSON.  A list of all that there is has to fit into one message.
+MOST_ABOUT = 1 << 20
+_CLIENT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+_DEPLOYMENT = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_MOST_CLIENTS = 1000
+
+Ring = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is kept under a name.
+
+    Attributes:
+        noun: in texts.
+        infix: in its files' names.
+        again: what to do about a file that cannot be used.
+        listed: how a client sees what there is.
+        others: who may use it.
+    """
+
+    noun: str
+    infix: str
+    again: str
+    listed: str
+    others: str
+
+
+MODEL = Kind(
+    "model",
+    "",
+    "Have its owner deploy it again (python -m tfe_bench deploy ... --replace).",
+    "See `python -m tfe_bench models`.",
+    "Another client's is there once its owner has deployed it with --allow and this client's name.",
+)
+DATA = Kind(
+    "data set",
+    ".data",
+    "Have its owner provide it again (python -m tfe_bench provide ... --replace).",
+    "See `python -m tfe_bench provide --list`.",
+    "Another client's is there once its owner has provided it with --for and this client's name.",
+)
+# Two of each name: should the workers stop while they write one, they still share the other.
+CHECKPOINTS = tuple(
+    Kind(
+        "checkpoint",
+        f".checkpoint{i}",
+        "Training starts anew with --restart.",
+        "",
+        "Only the client that ordered a training goes on with it.",
+    )
+    for i in range(2)
+)
+KINDS = {kind.infix: kind for kind in (MODEL, DATA, *CHECKPOINTS)}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tensor:
+    """This party's fields of one shared value.
+
+    Attributes:
+        parts: int64 words by field: "m", "l1", "l2", those that its role holds.
+        dealer: the party that deals for it.
+        fractional_bits: its scale.
+        limbs: words per element.
+    """
+
+    parts: Mapping[str, Ring]
+    dealer: int
+    fractional_bits: int
+    limbs: int = 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Facts:
+    """The public facts about what is kept under a name.
+
+    Attributes:
+        name: lower-case letters, digits, - and _, at most 63.
+        owner: the client that deployed it.
+        clients: who else may use it; "*" for every client of the cluster.
+        deployment: the same word at all three workers, another for every deployment.
+        about: JSON; for a model its layers.
+        digests: SHA-256 of all of a field, by field.  Only those who hold the field may see it.
+    """
+
+    name: str
+    owner: str
+    clients: tuple[str, ...]
+    deployment: str
+    about: Mapping[str, Any]
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+    def permits(self, client: str) -> bool:
+        """Whether a client may use it."""
+        return client == self.owner or client in self.clients or ANY in self.clients
+
+
+def check_name(name: object, what: str = "A deployed model's name") -> str:
+    """A name that may become a file's.
+
+    Raises:
+        UsageError: it may not.
+    """
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise UsageError(
+            f"{what} is 1 to 63 lower-case letters, digits, - and _, a letter or "
+            f"digit first. Received: {json.dumps(str(name)[:80])}."
+        )
+    return name
+
+
+def check_about(about: Mapping[str, Any]) -> None:
+    """Refuses public facts that are too long to be kept and listed, before anything is written.
+
+    Raises:
+        UsageError: they are longer than MOST_ABOUT.
+    """
+    if (size := len(json.dumps(about))) > MOST_ABOUT:
+        raise UsageError(
+            f"The public facts of what is kept have at most {MOST_ABOUT} characters. Received: "
+            f"{size}. Use shorter names of columns, or fewer columns."
+        )
+
+
+def check_clients(clients: object) -> None:
+    """Refuses what are no names of clients.
+
+    Raises:
+        UsageError: naming the first one.
+    """
+    if not isinstance(clients, (list, tuple)) or len(clients) > _MOST_CLIENTS:
+        raise UsageError(f"clients is a list of at most {_MOST_CLIENTS} names.")
+    for name in clients:
+        if not isinstance(name, str) or not (name == ANY or _CLIENT.fullmatch(name)):
+            raise UsageError(
+                'A client is named as in cluster.toml, or "*" for all of them. Received: '
+                f"{str(name)[:80]!r}."
+            )
+
+
+def check_deployment(word: object) -> None:
+    """Refuses what is no number of a deployment.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not isinstance(word, str) or not _DEPLOYMENT.fullmatch(word):
+        raise UsageError("A deployment is 32 hexadecimal digits.")

@@ -1,0 +1,177 @@
+"""TOML files of a user, read so that every mistake is named."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tfe_bench.errors import ConfigError, SecurityError, did_you_mean
+
+_MAX_BYTES = 1 << 20
+
+T = TypeVar("T")
+
+
+class Table:
+    """One table of a TOML file, read key by key, so that every mistake is named.
+
+    Args:
+        values: the parsed table.
+        where: what error texts call it, such as ``[cluster]``.
+        known: the keys that may occur.
+
+    Raises:
+        ConfigError: there is a key that is not known.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str, known: Iterable[str]) -> None:
+        self._values = values
+        self.where = where
+        known = list(known)
+        for key in values:
+            if key not in known:
+                raise ConfigError(
+                    f"{where}: unknown key {shown(key)}.{did_you_mean(key, known)} "
+                    f"Known keys: {', '.join(known)}."
+                )
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string. Raises ConfigError if it is another type, or missing without a default."""
+        return self._get(key, default, str, "a text in quotes")
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A whole number. Raises ConfigError as `text` does."""
+        return self._get(key, default, int, "a whole number")
+
+    def boolean(self, key: str, default: bool | None = None) -> bool:
+        """``true`` or ``false``. Raises ConfigError as `text` does."""
+        return self._get(key, default, bool, "true or false")
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number. Raises ConfigError as `text` does."""
+        value = self._value(key, default, wanted := "a finite number")
+        if type(value) is int or (type(value) is float and math.isfinite(value)):
+            return float(value)
+        raise self._unfit(key, value, wanted)
+
+    def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """A list of strings. Raises ConfigError as `text` does."""
+        value = self._value(key, default, wanted := "a list of texts in quotes")
+        if isinstance(value, list | tuple) and all(type(each) is str for each in value):
+            return tuple(value)
+        raise self._unfit(key, value, wanted)
+
+    def text_or_texts(self, key: str) -> tuple[str, ...]:
+        """A string or a list of strings, none if missing. Raises ConfigError as `text` does."""
+        if isinstance(self._values.get(key), list):
+            return self.texts(key)
+        return (self.text(key, ""),)
+
+    def table(self, key: str, known: Iterable[str]) -> Table:
+        """The table ``[key]``, empty if it is missing. Raises ConfigError as `Table` does."""
+        return Table(self._get(key, {}, dict, f"a table, [{key}]"), f"[{key}]", known)
+
+    def tables(self, key: str, known: Iterable[str]) -> list[Table]:
+        """The tables ``[[key]]``, as many as there are. Raises ConfigError as `Table` does."""
+        values = self._values.get(key, [])
+        if not isinstance(values, list) or not all(isinstance(each, dict) for each in values):
+            raise ConfigError(
+                f"{self.where}: {shown(key)} is a list of tables, each under [[{key}]]. "
+                f"Received: {shown(values)}. Write [[{key}]] with double brackets."
+            )
+        known = list(known)
+        return [
+            Table(each, f"[[{key}]] number {number}", known)
+            for number, each in enumerate(values, start=1)
+        ]
+
+    def _get(self, key: str, default: Any, kind: type[T], wanted: str) -> T:
+        value = self._value(key, default, wanted)
+        if type(value) is kind:  # not isinstance: true is no whole number
+            return value
+        raise self._unfit(key, value, wanted)
+
+    def _value(self, key: str, default: Any, wanted: str) -> Any:
+        if key not in self._values and default is None:
+            raise ConfigError(f'{self.where}: "{key}" is missing. Add it: {wanted}.')
+        return self._values.get(key, default)
+
+    def _unfit(self, key: str, value: Any, wanted: str) -> ConfigError:
+        return ConfigError(f'{self.where}: "{key}" must be {wanted}. Received: {shown(value)}.')
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parses TOML.
+
+    Raises:
+        ConfigError: it is malformed; names the line and shows it.
+    """
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError("The file is nested too deeply. Write it anew.") from None
+    except ValueError as error:
+        found = re.search(r"at line (\d+)", str(error))
+        lines = text.splitlines()
+        number = int(found[1]) if found else len(lines)
+        line = lines[number - 1] if 0 < number <= len(lines) else ""
+        raise ConfigError(
+            f"This is not valid TOML: {error}. Received: {shown(line)}. Correct the line."
+        ) from None
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """Reads and parses a TOML file.
+
+    Raises:
+        ConfigError: it cannot be read or is malformed.
+    """
+    return parse_toml(read_text(path))
+
+
+@contextlib.contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Puts the file's name in front of every ConfigError and SecurityError raised inside."""
+    try:
+        yield
+    except (ConfigError, SecurityError) as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def read_text(path: Path) -> str:
+    """A configuration's text.
+
+    Raises:
+        ConfigError: it cannot be read, is no UTF-8, or is too long.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"The file cannot be read. Received: {error.strerror}. "
+            'Check the path; "python -m tfe_bench certs all" makes a cluster for a trial.'
+        ) from None
+    if len(data) > _MAX_BYTES:
+        raise ConfigError(
+            f"The file is too long for a configuration. Received: {len(data)} bytes. "
+            "Check the path."
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise ConfigError(
+            f"The file is not UTF-8 text. Received: other bytes in line {line}. Save it as UTF-8."
+        ) from None
+
+
+def shown(value: object) -> str:
+    """What was received, as errors quote it."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -1,0 +1,69 @@
+"""Which submissions a worker takes: checked by itself, before any of a job's inputs is read."""
+
+from __future__ import annotations
+
+from tfe_bench.cluster import jobs
+from tfe_bench.cluster.seeds import SEED_BYTES
+from tfe_bench.cluster.worker import submission
+from tfe_bench.cluster.worker.host import Host
+from tfe_bench.cluster.worker.pending import Job
+from tfe_bench.cluster.worker.queueing import Place
+from tfe_bench.errors import ProtocolError, VersionMismatch
+
+
+def accept(host: Host, first: bytes, client: str, place: Place) -> Job:
+    """A job of a submission that this worker takes part in.
+
+    Args:
+        first: the client's first message.
+        client: who sent it.
+        place: in this worker's queue.
+
+    Raises:
+        ProtocolError: it is malformed.
+        VersionMismatch: the client has other versions, or another cluster.toml.
+        UsageError, PolicyError: the program or the operator does not permit it.
+    """
+    policy = host.policy
+    header = submission.parse(first)
+    for name, own in host.facts().items():
+        given = header.get(name)
+        if name == "isa" or name == "abi":
+            continue
+        if name == "tensorflow":
+            continue  # a client runs none
+        if given != own:
+            raise VersionMismatch(
+                f"The client and party {host.party} differ in {name}. Received: "
+                f"{str(given)[:24]} (client) and {str(own)[:24]} (party {host.party}). "
+                "Use one version and one cluster.toml everywhere."
+            )
+    try:
+        job = Job(header["job"], client, header, place)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ProtocolError("A job's submission is malformed.") from error
+    policy.permit_inputs(len(job.inputs))
+    if job.shaping is not None:
+        policy.permit_shaping()
+    policy.permit_program(header["program"])
+    policy.permit_reveal(header["program"], client)
+    program = jobs.load(header["program"])
+    program.admit(header["parameters"], job.inputs)
+    for other in program.needs(header["parameters"]):
+        policy.permit_program(other)
+        policy.permit_reveal(other, client)
+    if program.permit is not None:
+        program.permit(client, host.store, header["parameters"], job.inputs)
+    largest = program.largest(client, host.store, header["parameters"], job.inputs)
+    policy.permit_largest(largest)
+    held = {0: {"l1", "l2"}, 1: {"l1"}, 2: {"l2"}}[host.role]
+    for spec, given in zip(job.inputs, header["inputs"], strict=True):
+        # In words: the limit is about memory.
+        policy.permit_elements(spec.words)
+        try:
+            job.seeds.append({k: bytes.fromhex(v) for k, v in given["seeds"].items()})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ProtocolError("A job's submission is malformed.") from error
+        if {k: len(v) for k, v in job.seeds[-1].items()} != dict.fromkeys(held, SEED_BYTES):
+            raise ProtocolError("A job's submission has other seeds than are due.")
+    return job

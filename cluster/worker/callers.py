@@ -1,0 +1,103 @@
+"""Who calls a worker, and what they say first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from tfe_bench.cluster import tls, untrusted, wire
+from tfe_bench.cluster.config import ClientConfig, PartyConfig
+from tfe_bench.cluster.worker.doorkeeper import Doorkeeper
+from tfe_bench.cluster.worker.host import MEET_SECONDS, Host
+from tfe_bench.errors import PolicyError, ProtocolError, SecurityError
+
+# One stream of a caller.
+Call = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class Callers:
+    """Names those who call, by their certificates.
+
+    Args:
+        door: told whose a connection is.
+    """
+
+    def __init__(self, host: Host, door: Doorkeeper) -> None:
+        self._host, self._door = host, door
+
+    def member(self, context: Call) -> PartyConfig | ClientConfig:
+        """Who calls.
+
+        Raises:
+            SecurityError: nobody of this cluster.
+        """
+        caller = self._identified(context)
+        self._door.greet(context.peer(), caller.name)
+        return caller
+
+    def _identified(self, context: Call) -> PartyConfig | ClientConfig:
+        config = self._host.config
+        if config.tls:
+            return config.identify(peer_identity(context))
+        claimed = dict(context.invocation_metadata() or ()).get("tfe-party", "")
+        if claimed in ("0", "1", "2"):
+            return config.parties[int(claimed)]
+        return ClientConfig("local")
+
+    def client(self, context: Call) -> str:
+        """The name of the client that calls.
+
+        Raises:
+            SecurityError: it is none.
+        """
+        caller = self.member(context)
+        if not isinstance(caller, ClientConfig):
+            raise SecurityError("Jobs come from clients. Received: a worker's certificate.")
+        return caller.name
+
+    def hang_up(self, context: Call, why: str) -> None:
+        """Ends a caller's connection, with all that goes over it."""
+        self._door.hang_up(context.peer(), why)
+
+    async def first(self, context: Call, most: int = untrusted.MOST_QUESTION) -> bytes:
+        """A client's first message, of so many bytes at most.
+
+        Raises:
+            ProtocolError: there is none.
+            PolicyError: it is longer.
+        """
+        try:
+            blob = await asyncio.wait_for(context.read(), MEET_SECONDS)
+        except TimeoutError:
+            blob = None
+        if not isinstance(blob, bytes):
+            raise ProtocolError("A job begins with its submission.")
+        if len(blob) > most:
+            raise PolicyError(
+                f"Party {self._host.party} takes no first message of more than {most} bytes here. "
+                f"Received: {len(blob)}."
+            )
+        return blob
+
+    async def question(self, context: Call) -> dict[str, Any]:
+        """What a client asks in one small message."""
+        first = await self.first(context)
+        return wire.Reader(iter([first])).next_event() or {}
+
+
+def peer_identity(context: grpc.ServicerContext | Call) -> str:
+    """The fingerprint of the certificate that the caller has proved to own.
+
+    Raises:
+        SecurityError: the caller presented none (a channel without TLS).
+    """
+    presented: Sequence[bytes] = context.auth_context().get("x509_pem_cert", ())
+    if len(presented) != 1:
+        raise SecurityError(
+            "A caller must present one certificate. Received: "
+            f"{len(presented)}. Connect with TLS and the certificate listed in cluster.toml."
+        )
+    return tls.fingerprint(presented[0])

@@ -1,0 +1,94 @@
+"""What the parts of one worker share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tfe_bench.cluster import handshake, tls
+from tfe_bench.cluster.config import ClusterConfig, PartyConfig
+from tfe_bench.cluster.policy import WorkerPolicy
+from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.worker.pending import JobBook
+from tfe_bench.cluster.worker.queueing import JobQueue
+
+# A party that does not open its streams in this time is absent.
+MEET_SECONDS = 12.0
+# Of clients' inputs.
+DEALER = 0
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Host:
+    """One worker, as its parts see it.
+
+    Attributes:
+        config: the shared cluster file.
+        policy: this operator's private rules.
+        store: what is kept between jobs.
+        loop: of the channel: what waits for a peer or a client does so there.
+        key: private, PEM; empty without TLS.
+        queue: of the jobs that are here.
+        jobs: these, by name.
+    """
+
+    config: ClusterConfig
+    policy: WorkerPolicy
+    store: Store
+    loop: asyncio.AbstractEventLoop
+    key: bytes = field(default=b"", repr=False)
+    queue: JobQueue = field(init=False)
+    jobs: JobBook = field(default_factory=JobBook)
+    _tasks: set[asyncio.Future[Any]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.queue = JobQueue(self.policy)
+
+    @property
+    def party(self) -> int:
+        """Which one it is."""
+        return self.policy.party
+
+    @property
+    def me(self) -> PartyConfig:
+        """Its entry in the cluster file."""
+        return self.config.parties[self.party]
+
+    @property
+    def role(self) -> int:
+        """Of this party towards clients' inputs: 0 deals, 1 and 2 evaluate."""
+        return (self.party - DEALER) % 3
+
+    @property
+    def certificate(self) -> bytes:
+        """This worker's certificate: of the two during a roll-over, the one of its key."""
+        return tls.own_certificate(self.key, self.me.certificates)
+
+    def facts(self) -> dict[str, Any]:
+        """What all members must have alike."""
+        from tfe_bench.protocols.session import ops
+
+        return {
+            "version": handshake.version(),
+            "abi": ops.abi(),
+            "tensorflow": handshake.tensorflow_version(),
+            "ring": self.config.ring,
+            "fractional_bits": self.config.fractional_bits,
+            "cluster": self.config.digest(),
+            "isa": ops.native().isa().decode(),
+        }
+
+    def on_loop(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
+        """Runs a coroutine on the channel's event loop and waits for it."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(seconds)
+
+    def keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+        """Runs a coroutine on the loop by itself."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

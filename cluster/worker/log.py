@@ -1,0 +1,20 @@
+"""What a worker writes down, and what of an error may stand there."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+log = logging.getLogger("tfe_bench.worker")
+
+
+def line(error: BaseException) -> str:
+    """An error of ours on one line of the log, whatever a peer has put into it."""
+    return " ".join(str(error).split())[:600]
+
+
+def where(error: BaseException) -> str:
+    """A foreign error's kind and place for the log: its own text could quote a value."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = ", ".join(f"{f.filename}:{f.lineno} in {f.name}" for f in frames[-8:])
+    return f"{type(error).__name__} at {places}"

@@ -1,0 +1,182 @@
+"""A client's stream of one job: its submission and inputs come, events and results go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import queue
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from tfe_bench.cluster import wire
+from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.worker.admission import accept
+from tfe_bench.cluster.worker.callers import Call, Callers
+from tfe_bench.cluster.worker.host import DEALER, MEET_SECONDS, Host
+from tfe_bench.cluster.worker.log import line, log, where
+from tfe_bench.cluster.worker.pending import Job
+from tfe_bench.cluster.worker.queueing import Place
+from tfe_bench.errors import ClusterError, JobCancelled, PolicyError, TfeBenchError
+
+_CLIENT_LEFT = "The client cancelled the job or its connection ended."
+
+
+class Reception:
+    """Serves the streams of clients.
+
+    Args:
+        gather: at party 0, opens a job to the other two.
+    """
+
+    def __init__(
+        self, host: Host, callers: Callers, gather: Callable[[Job], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._host, self._callers, self._gather = host, callers, gather
+
+    async def serve(self, requests: object, context: Call) -> None:
+        """Takes a job from its client, and gives it the job's events until these end."""
+        # A coroutine, because only that is cancelled at once when its client leaves.
+        del requests  # read through the context
+        host = self._host
+        job: Job | None = None
+        place: Place | None = None
+        summons: asyncio.TimerHandle | None = None
+        try:
+            client = self._callers.client(context)
+            # Before anything is read: a client that stalls takes a place of its own.
+            place = host.queue.enter(client)
+            first = await self._callers.first(context, wire.MOST_MESSAGE_BYTES)
+            accepted = await host.loop.run_in_executor(None, accept, host, first, client, place)
+            if host.party != DEALER:  # which is sent seeds alone
+                host.queue.hold(place, accepted.input_bytes)
+            host.jobs.add(accepted)
+            job = accepted
+            # Also where the client leaves while an event is being sent to it.
+            context.add_done_callback(functools.partial(_leave, accepted))
+            host.loop.run_in_executor(None, self._receive, job, self._blobs(context, job))
+            if host.party == 0:
+                place.move = functools.partial(_tell_place, job)
+                host.keep(self._gather(job))
+            else:
+                summons = host.loop.call_later(MEET_SECONDS + 3, self._check_summoned, job)
+            while blob := await host.loop.run_in_executor(None, _next_event, job):
+                if not await self._give(job, context, blob):
+                    return
+        except TfeBenchError as error:
+            await self._refuse(context, error)
+        except Exception as error:
+            log.error("a submission failed: %s", where(error))
+            await self._refuse(context, error)
+        finally:
+            if summons is not None:
+                summons.cancel()
+            if job is not None:
+                job.fail(JobCancelled(_CLIENT_LEFT))
+                host.jobs.remove(job)
+            if place is not None:
+                host.queue.leave(place)
+
+    async def _give(self, job: Job, context: Call, blob: bytes) -> bool:
+        """Sends a job's client a message; False if it does not take it before long."""
+        seconds = self._host.policy.stall_seconds
+        if job.ended is not None:  # what is left may not take for ever either
+            left = job.ended + self._host.policy.job_seconds - time.monotonic()
+            seconds = min(seconds, max(0.0, left))
+        try:
+            await asyncio.wait_for(context.write(blob), seconds)
+            return True
+        except TimeoutError:
+            error = self._stalled("did not take what was ready for it")
+            log.warning("job %s: %s", job.short, line(error))
+            job.fail(error)
+            # Nothing else gets through a stream that its client does not read, not even its end.
+            self._callers.hang_up(context, "what was ready was not taken, stall_seconds")
+            return False
+
+    async def _refuse(self, context: Call, error: Exception) -> None:
+        """Tells a client why it has no job."""
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(
+                context.write(wire.failure(error)), self._host.policy.stall_seconds
+            )
+
+    def _stalled(self, what: str) -> PolicyError:
+        return PolicyError(
+            f"The job's client {what} within the time that party {self._host.party} allows "
+            f"({self._host.policy.stall_seconds:g} s for each message of {wire.CHUNK_BYTES} bytes, "
+            f"limits.stall_seconds in worker.toml; {self._host.policy.job_seconds:g} s for all, "
+            "limits.job_seconds)."
+        )
+
+    def _check_summoned(self, job: Job) -> None:
+        if job.summoned or job.over.is_set():
+            return
+        job.fail(
+            ClusterError(
+                f"Party 0 was not given job {job.short}, or cannot reach party {self._host.party}. "
+                "Received: no stream from it. A client submits a job to all three workers."
+            )
+        )
+
+    def _blobs(self, context: Call, job: Job) -> Iterator[bytes]:
+        """A client's messages, for a thread that may wait for them.
+
+        Raises:
+            PolicyError: the client does not send what is due.
+        """
+        while True:
+            seconds = self._host.policy.stall_seconds
+            if not job.complete.is_set():  # (what comes late comes while it waits or runs)
+                left = job.submitted + self._host.policy.job_seconds - time.monotonic()
+                seconds = min(seconds, max(0.0, left))
+            try:
+                blob = self._host.on_loop(asyncio.wait_for(context.read(), seconds))
+            except TimeoutError:
+                raise self._stalled("did not send what was due") from None
+            if not isinstance(blob, bytes):
+                return
+            yield blob
+
+    def _receive(self, job: Job, blobs: Iterator[bytes]) -> None:
+        """Reads a job's inputs; it can be opened to the peers from its header on."""
+        try:
+            reader = wire.Reader(blobs)
+
+            def read(spec: InputSpec) -> bytearray:
+                return reader.read(0 if self._host.role == 0 else spec.words * 8)
+
+            for spec in job.inputs:
+                if not spec.late:
+                    job.masked.append(read(spec))
+            job.complete.set()
+            if self._host.party != 0:  # party 0 tells how many are before it
+                job.events.put(wire.event("queued"))
+            for spec in job.inputs:
+                if spec.late:
+                    job.arrivals.put(spec.name, read(spec))
+        except TfeBenchError as error:
+            job.fail(error)
+        except BaseException:  # the stream was cancelled below it
+            job.fail(JobCancelled(_CLIENT_LEFT))
+
+
+def _leave(job: Job, _: object) -> None:
+    job.fail(JobCancelled(_CLIENT_LEFT))
+
+
+def _tell_place(job: Job, before: int) -> None:
+    if before:
+        log.info("job %s waits: %d before it", job.short, before)
+        job.events.put(wire.event("queued", before=before))
+
+
+def _next_event(job: Job) -> bytes | None:
+    """What goes to the client next, if only a sign of life; None when all has gone."""
+    try:
+        return job.events.get(timeout=1.0)
+    except queue.Empty:
+        if job.over.is_set() and job.events.empty():
+            return None
+        return wire.event("alive")

@@ -1,0 +1,172 @@
+"""One party's server: who may connect, and which part of the worker answers which call.
+
+Party 0 orders jobs.  As soon as it has one it opens its streams, and a job that all three
+have waits there for its turn; the others run what party 0 says is next.  A job that a
+worker lacks so never holds up another.  Every job is a session of its own with fresh keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from tfe_bench.cluster import expiry, tls, wire
+from tfe_bench.cluster.config import ClusterConfig
+from tfe_bench.cluster.policy import MOST_JOBS, WorkerPolicy
+from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.transport import CHANNEL_OPTIONS
+from tfe_bench.cluster.worker.callers import Callers
+from tfe_bench.cluster.worker.doorkeeper import Doorkeeper, reserve_descriptors
+from tfe_bench.cluster.worker.host import Host
+from tfe_bench.cluster.worker.log import log
+from tfe_bench.cluster.worker.meeting import Meeting
+from tfe_bench.cluster.worker.memory import return_large_blocks
+from tfe_bench.cluster.worker.questions import Questions
+from tfe_bench.cluster.worker.reception import Reception
+from tfe_bench.cluster.worker.turns import Turns
+from tfe_bench.errors import ClusterError, ConfigError
+
+_RPC_THREADS = 192
+# A client's jobs, and a few questions beside them.
+_CALLS_PER_CONNECTION = MOST_JOBS + 24
+
+
+def _addresses(host: str) -> int:
+    """How many addresses a host's name stands for."""
+    try:
+        return len({found[4][0] for found in socket.getaddrinfo(host, None)}) or 1
+    except OSError:
+        return 1  # gRPC will say that it cannot listen there
+
+
+class Worker:
+    """A party's server.
+
+    Args:
+        config: the shared cluster file.
+        policy: this operator's private rules.
+        bind: host to listen on instead of the one in cluster.toml.
+
+    Raises:
+        ConfigError: a key, a folder or an address that cannot be used.
+        SecurityError: cleartext on more than loopback, or a key or folder that others can use.
+    """
+
+    def __init__(
+        self, config: ClusterConfig, policy: WorkerPolicy, bind: str | None = None
+    ) -> None:
+        me = config.parties[policy.party]
+        config.check_bind(bind or me.host)
+        key = policy.load_key() if config.tls else b""
+        store = Store(
+            policy.models, policy.party, config.ring, config.fractional_bits, policy.max_models
+        )
+        self._host = host = Host(config, policy, store, asyncio.new_event_loop(), key)
+        reserve_descriptors(policy.max_connections)
+        self._door = Doorkeeper(
+            host.party,
+            me.port,
+            policy.max_connections,
+            policy.max_connections_per_address,
+        )
+        return_large_blocks()
+        callers = Callers(host, self._door)
+        self._questions = Questions(host, callers)
+        self._meeting = Meeting(host, callers, lambda job: self._turns.run(job))
+        self._turns = Turns(host, self._meeting.meet)
+        self._reception = Reception(host, callers, self._meeting.gather)
+        threading.Thread(target=host.loop.run_forever, name="tfe-channel", daemon=True).start()
+        try:
+            self._server = host.on_loop(self._start_server(bind or me.host))
+        except BaseException:
+            self._door.close()
+            raise
+        if host.party == 0:
+            threading.Thread(target=self._turns.coordinate, name="tfe-jobs", daemon=True).start()
+
+    async def _start_server(self, name: str) -> grpc.aio.Server:
+        host = self._host
+        # What waits (for a client, a job, an event) does so in these threads, not on the loop.
+        host.loop.set_default_executor(ThreadPoolExecutor(_RPC_THREADS, "tfe-rpc"))
+        # (gRPC counts the connections of each address of the host by themselves)
+        share = max(1, host.policy.max_connections // _addresses(name))
+        server = grpc.aio.server(
+            options=[
+                *CHANNEL_OPTIONS,
+                ("grpc.max_allowed_incoming_connections", share),
+                ("grpc.max_concurrent_streams", _CALLS_PER_CONNECTION),
+            ]
+        )
+        handlers = {
+            name: grpc.stream_stream_rpc_method_handler(
+                function, request_deserializer=wire.identity, response_serializer=wire.identity
+            )
+            for name, function in (
+                (wire.STREAM, self._meeting.serve),
+                (wire.JOB, self._reception.serve),
+                (wire.HELLO, self._questions.hello),
+                (wire.STATUS, self._questions.status),
+                (wire.CANCEL, self._questions.cancel),
+                (wire.MODELS, self._questions.models),
+            )
+        }
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(wire.SERVICE, handlers),)
+        )
+        address = f"[{name}]:{host.me.port}" if ":" in name else f"{name}:{host.me.port}"
+        try:
+            if host.config.tls:
+                credentials = tls.server_credentials(
+                    host.key,
+                    host.certificate,
+                    host.config.trusted_by(host.party),
+                    self._door.wake,
+                )
+                port = server.add_secure_port(address, credentials)
+            else:
+                port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"Party {host.party} cannot listen on {address}. Received: the address is in use "
+                "or not this host's. Stop what uses it, or change the port in cluster.toml."
+            ) from error
+        if port == 0:
+            raise ConfigError(f"Party {host.party} cannot listen on {address}.")
+        await server.start()
+        log.info("listening on %s", address)
+        if not host.config.tls:
+            log.warning(
+                "TLS IS OFF: every user of this machine can act as any party and any client, and "
+                "so read all inputs. Set tls = true in cluster.toml for anything but a trial."
+            )
+        self._warn_of_certificates()
+        return server
+
+    def _warn_of_certificates(self) -> None:
+        """Says once a day whose certificate ends soon."""
+        host = self._host
+        if host.config.tls:
+            for line in expiry.warnings(host.config):
+                log.warning(line)
+            host.loop.call_later(86400, self._warn_of_certificates)
+
+    def stop(self) -> None:
+        """Ends running and waiting jobs, tells their clients and the peers, ends the server."""
+        host = self._host
+        host.queue.close()
+        jobs_left = host.jobs.all()
+        for job in jobs_left:
+            job.fail(ClusterError(f"Party {host.party} is shutting down. Order the job again."))
+        deadline = time.monotonic() + 1.5
+        for job in jobs_left:
+            job.over.wait(max(0.0, deadline - time.monotonic()))
+        with contextlib.suppress(Exception):
+            host.on_loop(self._server.stop(0.5), 2)
+        host.store.close()
+        self._door.close()

@@ -1,0 +1,115 @@
+"""Clusters as users of models have them: the jobs of models as methods.
+
+The classes of the cluster layer know jobs and programs; these add what is built on top of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.cluster import client, launch
+from tfe_bench.cluster.requests import JobRunner, Progress
+from tfe_bench.errors import UsageError
+
+if TYPE_CHECKING:
+    from tfe_bench.models.private import PrivateModel
+    from tfe_bench.models.service import Deployed
+    from tfe_bench.models.trainable import History, Trainable
+
+
+class _Models(JobRunner):
+    """What a cluster does with models; each method is a function of service.py or trainable.py."""
+
+    def predict(
+        self,
+        private: str | PrivateModel,
+        images: Any,
+        batch: int | None = None,
+        profile: str | None = None,
+        progress: Progress | None = None,
+        check_range: bool | None = None,
+    ) -> Any:
+        """A model's outputs for private images, known to this client alone.
+
+        Args:
+            private: of `tfe_bench.convert`, or the name of a model that was deployed.
+            images, batch, profile, progress, check_range: as for `service.predict`.
+
+        Returns:
+            float64 outputs, a list of them if the model has several.
+
+        Raises:
+            UsageError, RangeError, PolicyError: as `service.predict`.
+        """
+        from tfe_bench.models import service
+
+        outputs, _ = service.predict(
+            self,
+            private,
+            images,
+            batch=batch,
+            profile=profile,
+            progress=progress,
+            check_range=check_range,
+        )
+        return outputs
+
+    def fit(self, private: Trainable, x: Any = None, y: Any = None, **options: Any) -> History:
+        """Trains a `tfe_bench.trainable` model on private rows; see Trainable.fit."""
+        return _trainable(self, private, "fit").fit(self, x, y, **options)
+
+    def evaluate(self, private: Trainable, x: Any, y: Any, **options: Any) -> float:
+        """How right a `tfe_bench.trainable` model is on private rows; see Trainable.evaluate."""
+        return _trainable(self, private, "evaluate").evaluate(self, x, y, **options)
+
+    def deploy(
+        self,
+        private: PrivateModel,
+        name: str,
+        clients: Sequence[str] = (),
+        replace: bool = False,
+        preprocessing: str | None = None,
+    ) -> None:
+        """Has the workers keep a model: for this client and others, until it is removed.
+
+        Args and errors: as for `service.deploy`.
+        """
+        from tfe_bench.models import service
+
+        service.deploy(self, private, name, clients, replace, preprocessing)
+
+    def undeploy(self, name: str) -> None:
+        """Has the workers remove a model of this client's; see `service.undeploy`."""
+        from tfe_bench.models import service
+
+        service.undeploy(self, name)
+
+    def models(self) -> list[Deployed]:
+        """The deployed models that this client may use."""
+        from tfe_bench.models import service
+
+        return service.listed(self)
+
+
+def _trainable(cluster: JobRunner, private: object, what: str) -> Trainable:
+    from tfe_bench.models.trainable import Trainable
+
+    cluster.check_open()
+    if not isinstance(private, Trainable):
+        raise UsageError(f"{what} takes trainable(model). Received: {type(private).__name__}.")
+    return private
+
+
+class Client(_Models, client.Client):
+    """A client of three workers, for whom they also keep, evaluate and train models."""
+
+
+class LocalCluster(_Models, launch.LocalCluster):
+    __doc__ = launch.LocalCluster.__doc__
+    client_type = Client
+
+
+class Cluster(_Models, launch.Cluster):
+    __doc__ = launch.Cluster.__doc__
+    client_type = Client

@@ -1,0 +1,1 @@
+"""What users have workers compute, one program a module; pyproject.toml registers them."""
