@@ -6,19 +6,8 @@ import base64
 import hashlib
 import html
 
+from tfe_bench.benchmarks.report import parts
 from tfe_bench.benchmarks.report.drawing import Picture
-from tfe_bench.benchmarks.report.parts import (
-    NOTHING,
-    Cell,
-    Figure,
-    Items,
-    Number,
-    Page,
-    Part,
-    Raw,
-    Section,
-    Table,
-)
 from tfe_bench.benchmarks.report.style import CSS, NARROW, SCRIPT
 from tfe_bench.benchmarks.table import clean
 
@@ -31,7 +20,7 @@ def text(words: object) -> str:
     return html.escape(given if len(given) <= _LONGEST else given[:_LONGEST] + "…")
 
 
-def render(page: Page) -> str:
+def render(page: parts.Page) -> str:
     """The whole page; it may load nothing, and run no script but its own."""
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     sources = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -43,7 +32,7 @@ def render(page: Page) -> str:
         for part in page.lede
     )
     sections = "\n".join(map(_section, page.sections))
-    foot = page.foot.html if isinstance(page.foot, Raw) else text(page.foot)
+    foot = page.foot.html if isinstance(page.foot, parts.Raw) else text(page.foot)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
@@ -55,26 +44,26 @@ def render(page: Page) -> str:
     )
 
 
-def _section(given: Section) -> str:
+def _section(given: parts.Section) -> str:
     body = "\n".join(map(_part, given.parts))
     return f'<section id="{given.key}">\n<h2>{text(given.title)}</h2>\n{body}\n</section>'
 
 
-def _part(part: Part) -> str:
+def _part(part: parts.Part) -> str:
     match part:
         case str():
             return f"<p>{text(part)}</p>"
-        case Raw():
+        case parts.Raw():
             return part.html
-        case Table():
+        case parts.Table():
             return _table(part)
-        case Figure():
+        case parts.Figure():
             return _figure(part)
-        case Items():
+        case parts.Items():
             return _items(part)
 
 
-def _items(given: Items) -> str:
+def _items(given: parts.Items) -> str:
     if not given.keys:
         return "<ul>" + "".join(f"<li>{text(line)}</li>" for line in given.lines) + "</ul>"
     pairs = zip(given.keys, given.lines, strict=True)
@@ -82,18 +71,18 @@ def _items(given: Items) -> str:
     return f'<ul class="legend">{items}</ul>'
 
 
-def _table(given: Table) -> str:
+def _table(given: parts.Table) -> str:
     """A table that the page's script makes sortable; columns without any entry are left out."""
     every = range(len(given.head))
-    kept = [i for i in every if any(row[i] != NOTHING for row in given.rows)]
+    kept = [i for i in every if any(row[i] != parts.NOTHING for row in given.rows)]
     rows = [[row[i] for i in kept] for row in given.rows]
     columns = list(zip(*rows, strict=True))
     widths = [
-        max((len(cell.parts[1]) for cell in column if isinstance(cell, Number)), default=0)
+        max((len(cell.parts[1]) for cell in column if isinstance(cell, parts.Number)), default=0)
         for column in columns
     ]
     heads = "".join(
-        f'<th scope="col"{" class=n" if any(isinstance(c, Number) for c in column) else ""}>'
+        f'<th scope="col"{" class=n" if any(isinstance(c, parts.Number) for c in column) else ""}>'
         f"{text(given.head[i])}</th>"
         for i, column in zip(kept, columns, strict=True)
     )
@@ -112,8 +101,8 @@ def _caption(words: str) -> str:
     return f"<figcaption>{text(words)}</figcaption>" if words else ""
 
 
-def _cell(cell: Cell, width: int) -> str:
-    if isinstance(cell, Raw):
+def _cell(cell: parts.Cell, width: int) -> str:
+    if isinstance(cell, parts.Raw):
         return f'<td class="t">{cell.html}</td>'
     if isinstance(cell, str):
         kind = "wide" if len(cell) > 40 else "t" if len(cell) < 26 else ""
@@ -124,7 +113,7 @@ def _cell(cell: Cell, width: int) -> str:
     return f'<td class=n data-v="{value}">{text(whole)}{fraction}</td>'
 
 
-def _figure(given: Figure) -> str:
+def _figure(given: parts.Figure) -> str:
     """A picture inside the page, in the colours and at the width of the reader's choice."""
 
     def source(media: str, of: Picture, content: bytes) -> str:

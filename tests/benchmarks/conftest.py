@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,17 @@ import pytest
 
 from tfe_bench.benchmarks.provenance import Machine
 from tfe_bench.benchmarks.records import Record, Seconds
+from tfe_bench.benchmarks.report import drawing
 
 Maker = Callable[..., Record]
+
+
+@pytest.fixture
+def one_theme(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws pictures for a light page alone, which stand for those of a dark one too."""
+    draw = drawing._png
+    once = functools.cache(lambda make, narrow: draw(make, drawing.LIGHT, narrow))
+    monkeypatch.setattr(drawing, "_png", lambda make, theme, narrow: once(make, narrow))
 
 
 @pytest.fixture

@@ -174,6 +174,7 @@ def test_fits_over_the_measurements_are_the_lines_behind_them(found: study.Study
     assert found.model_fit(form, "seconds_local") is None
 
 
+@pytest.mark.usefixtures("one_theme")
 def test_the_report_has_every_file_and_labels_what_is_modelled(
     found: study.Study, tmp_path: Path
 ) -> None:

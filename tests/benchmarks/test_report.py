@@ -85,6 +85,7 @@ def _write(folder: Path, make_record: Maker) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("one_theme")
 def test_the_page_has_every_section_and_nothing_from_outside(
     tmp_path: Path, make_record: Maker
 ) -> None:
@@ -128,6 +129,7 @@ def test_the_page_has_every_section_and_nothing_from_outside(
     assert left == {*names, "report.html", "records.jsonl", "other.jsonl"}
 
 
+@pytest.mark.usefixtures("one_theme")
 def test_a_telephone_gets_narrow_pictures_and_whole_captions(
     tmp_path: Path, make_record: Maker
 ) -> None:

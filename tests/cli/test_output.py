@@ -228,9 +228,18 @@ def test_a_quick_study_writes_its_report(command: Command, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_study_that_is_interrupted_leaves_no_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("exp --study --quick --report study", 12),
+        ("sort --n 4096 --repeat 1000 --record r.jsonl --trace t.json", 15),
+    ],
+)
+def test_what_is_interrupted_leaves_no_folder_record_or_trace(
+    tmp_path: Path, words: str, seconds: int
+) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tfe_bench", "exp", "--study", "--quick", "--report", "study"],
+        [sys.executable, "-m", "tfe_bench", *words.split()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -239,30 +248,7 @@ def test_a_study_that_is_interrupted_leaves_no_folder(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         start_new_session=True,
     )
-    time.sleep(12)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert out == "" and err.strip().endswith("interrupted")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_measurement_that_is_interrupted_leaves_no_record_and_no_trace(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "tfe_bench", "sort", "--n", "4096", "--repeat", "1000"),
-            *("--record", "r.jsonl", "--trace", "t.json"),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        start_new_session=True,
-    )
-    time.sleep(15)
+    time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -122,6 +122,18 @@ def add_plan_option(p: argparse.ArgumentParser, who: str) -> None:
     )
 
 
+def add_images(p: argparse.ArgumentParser, more: str = "") -> None:
+    """Pictures that a model is asked about."""
+    p.add_argument(
+        "--image",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help=f"a picture (JPEG, PNG, GIF, BMP); may be repeated{more}",
+    )
+
+
 def planned_network(arguments: argparse.Namespace) -> str:
     """What --plan-for says, or else --profile.
 

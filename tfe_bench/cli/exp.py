@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -352,13 +353,7 @@ def _print_table(table: Table) -> None:
 
 def _wrapped(title: str, width: int) -> list[str]:
     """A heading's words in lines of about the column's width."""
-    lines: list[str] = []
-    for word in title.split():
-        if lines and len(lines[-1]) + 1 + len(word) <= max(width, 8):
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word)
-    return lines
+    return textwrap.wrap(title, max(width, 8), break_long_words=False, break_on_hyphens=False)
 
 
 COMMANDS = {"exp": (add_options, run)}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli.common import (
     Outcome,
+    add_images,
     add_run_options,
     check_run_options,
     harness_parameters,
@@ -56,14 +57,7 @@ def _infer_options(p: argparse.ArgumentParser) -> None:
 
 
 def _add_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument(
-        "--image",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a picture (JPEG, PNG, GIF, BMP), may be repeated; without one they are made up",
-    )
+    add_images(p, "; without one they are made up")
     p.add_argument(
         "--weights",
         default="seeded",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench import atomic
-from tfe_bench.cli import keeping
+from tfe_bench.cli import common, keeping
 from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -60,14 +60,7 @@ def _predict_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "name", metavar="MODEL", help="name of a deployed model (see `models`), or a .keras file"
     )
-    p.add_argument(
-        "--image",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a picture (JPEG, PNG, GIF, BMP); may be repeated",
-    )
+    common.add_images(p)
     p.add_argument(
         "--input",
         type=Path,
