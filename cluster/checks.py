@@ -17,16 +17,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from tfe_bench.cluster import handshake, probe, tls, wire
 from tfe_bench.cluster.client import Client
-from tfe_bench.cluster.config import ClusterConfig, PartyConfig
+from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.expiry import RENEW, WARN_DAYS, expiries
 from tfe_bench.cluster.jobs import installed
 from tfe_bench.cluster.policy import ANY, WorkerPolicy
-from tfe_bench.cluster.questions import ask
-from tfe_bench.cluster.transport import CHANNEL_OPTIONS
 from tfe_bench.errors import OpsMissing, PolicyError, TfeBenchError
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"
@@ -211,44 +207,27 @@ class Caller:
     """
 
     def __init__(self, config: ClusterConfig, client: Client | None, policy: WorkerPolicy | None):
-        self.config = config
         self.client = client
         own = None if client or policy is None else policy.party
         self.parties = [p for p in range(3) if p != own]
-        self._channels: dict[int, grpc.Channel] = {}
-        self._own = (b"", b"")  # key and certificate, of a party
         if client is None and policy is not None:
+            key = certificate = b""
             if config.tls:
                 key, mine = policy.load_key(), config.parties[policy.party].certificates
-                self._own = (key, tls.own_certificate(key, mine))
-            for p in self.parties:
-                self._channels[p] = self._dial(config.parties[p])
-
-    def _dial(self, target: PartyConfig) -> grpc.Channel:
-        options = list(CHANNEL_OPTIONS)
-        if not self.config.tls:
-            return grpc.insecure_channel(target.address, options=options)
-        credentials = tls.channel_credentials(*self._own, target.certificates)
-        options += tls.target_options(target.certificates[0])
-        return grpc.secure_channel(target.address, credentials, options=options)
+                certificate = tls.own_certificate(key, mine)
+            client = Client(config, key, certificate)  # (which orders no jobs)
+        assert client is not None
+        self._asks = client
 
     def hello(self, party: int) -> dict[str, Any]:
         """A worker's facts; asked twice, so that the second tells the time."""
         for _ in range(2):
-            if self.client is not None:
-                answer = self.client.ask(party, wire.HELLO, CONNECT_SECONDS)
-            else:
-                watch = probe.Watch(self.config.parties[party], *self._own)
-                channel, target = self._channels[party], self.config.parties[party]
-                answer = ask(channel, target, watch, wire.HELLO, CONNECT_SECONDS)
+            answer = self._asks.ask(party, wire.HELLO, CONNECT_SECONDS)
         return answer
 
     def close(self) -> None:
         """Closes the connections."""
-        for channel in self._channels.values():
-            channel.close()
-        if self.client is not None:
-            self.client.close()
+        self._asks.close()
 
 
 def caller(

@@ -22,7 +22,7 @@ from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.questions import answered, ask, greet, silent
 from tfe_bench.cluster.requests import JobResult, JobRunner, LateInput, PrivateInput, Progress
 from tfe_bench.cluster.sending import Sending, check_inputs, check_parameters, kind_of
-from tfe_bench.cluster.transport import CHANNEL_OPTIONS
+from tfe_bench.cluster.transport import dialled
 from tfe_bench.errors import ConfigError, SecurityError, TfeBenchError, UsageError
 
 CONNECT_SECONDS = 12.0
@@ -61,17 +61,11 @@ class Client(JobRunner):
         self.warm_up_bytes = 0
         self._own = (key, certificate)
         self._closed = False
-        self._channels: list[grpc.Channel] = []
-        for party in config.parties:
-            options = [*CHANNEL_OPTIONS, *_RECONNECT, *_ANSWERS]
-            if config.tls:
-                credentials = tls.channel_credentials(key, certificate, party.certificates)
-                options += tls.target_options(party.certificates[0])
-                self._channels.append(
-                    grpc.secure_channel(party.address, credentials, options=options)
-                )
-            else:
-                self._channels.append(grpc.insecure_channel(party.address, options=options))
+        options = [*_RECONNECT, *_ANSWERS]
+        self._channels: list[grpc.Channel] = [
+            dialled(grpc, party, self._own if config.tls else None, options)
+            for party in config.parties
+        ]
 
     @classmethod
     def load(cls, cluster: str | Path, key: str | Path, certificate: str | Path) -> Self:

@@ -14,12 +14,14 @@ import json
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import grpc
 
-from tfe_bench.cluster import untrusted, wire
+from tfe_bench.cluster import tls, untrusted, wire
+from tfe_bench.cluster.config import PartyConfig
 from tfe_bench.errors import PeerLost, ProtocolError, TfeBenchError
 from tfe_bench.protocols.session import ops
 
@@ -279,6 +281,29 @@ class SessionLink:
                     self.fail(
                         PeerLost(peer, f"it has not been heard from for {SILENCE_SECONDS:.0f} s")
                     )
+
+
+def dialled(
+    kind: ModuleType,
+    target: PartyConfig,
+    own: tuple[bytes, bytes] | None,
+    options: Sequence[tuple[str, Any]] = (),
+) -> Any:
+    """A channel to one worker, which is connected at its first call.
+
+    Args:
+        kind: grpc or grpc.aio, whose channel it is.
+        own: the caller's key and certificate (PEM); None without TLS.
+
+    Raises:
+        ConfigError, SecurityError: as `tls.channel_credentials`.
+    """
+    options = [*CHANNEL_OPTIONS, *options]
+    if own is None:
+        return kind.insecure_channel(target.address, options=options)
+    credentials = tls.channel_credentials(*own, target.certificates)
+    options += tls.target_options(target.certificates[0])
+    return kind.secure_channel(target.address, credentials, options=options)
 
 
 async def hang_up(

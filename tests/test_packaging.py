@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import importlib.metadata
 import os
 import re
 import shutil
@@ -133,7 +134,7 @@ def test_imports_go_only_downwards() -> None:
     assert not wrong, wrong
 
 
-@pytest.mark.parametrize("layer", ["cluster", "models"])
+@pytest.mark.parametrize("layer", ["cluster", "models", "benchmarks"])
 def test_no_modules_import_each_other_in_a_circle(layer: str) -> None:
     """Imports inside of functions count; those for types alone do not."""
     files = {}
@@ -177,7 +178,7 @@ def test_a_checkout_registers_programs_without_an_installation(
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     listed = project["project"]["entry-points"][jobs.GROUP]
-    monkeypatch.setattr(jobs.importlib.metadata, "entry_points", lambda group: ())
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: ())
     assert {e.name: e.value for e in jobs.installed().values()} == listed
     for name in listed:
         assert jobs.load(name).name == name

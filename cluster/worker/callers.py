@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 
@@ -15,7 +15,7 @@ from tfe_bench.cluster.worker.host import MEET_SECONDS, Host
 from tfe_bench.errors import PolicyError, ProtocolError, SecurityError
 
 # One stream of a caller.
-Call = grpc.aio.ServicerContext[bytes, bytes]
+Call: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 
 class Callers:

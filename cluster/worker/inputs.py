@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def tensors(party: Party, job: Job) -> Inputs:
             if spec.late:
                 raise
             wrong.append(error)
-        parts: dict[str, tf.Tensor | None] = {"m": None, "l1": None, "l2": None}
+        parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
         for name, value in seed.items():
             words = seeds.expand(value, spec.words)
             parts[name] = tf.constant(words.reshape(spec.word_shape), tf.int64)

@@ -12,12 +12,13 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 
-from tfe_bench.cluster import handshake, probe, tls, wire
+from tfe_bench.cluster import handshake, probe, wire
 from tfe_bench.cluster.config import PartyConfig
-from tfe_bench.cluster.transport import CHANNEL_OPTIONS, LINGER_SECONDS, SessionLink, hang_up
+from tfe_bench.cluster.transport import LINGER_SECONDS, SessionLink, dialled, hang_up
 from tfe_bench.cluster.worker.callers import Call, Callers
 from tfe_bench.cluster.worker.host import MEET_SECONDS, Host
 from tfe_bench.cluster.worker.log import line, log, where
@@ -160,16 +161,10 @@ class Meeting:
 
     async def _dial(self, job: Job, peer: int) -> None:
         """Opens this party's stream to a higher-numbered one."""
-        target = self._host.config.parties[peer]
-        options = list(CHANNEL_OPTIONS)
-        if self._host.config.tls:
-            credentials = tls.channel_credentials(
-                self._host.key, self._host.certificate, target.certificates
-            )
-            options += tls.target_options(target.certificates[0])
-            channel = grpc.aio.secure_channel(target.address, credentials, options=options)
-        else:
-            channel = grpc.aio.insecure_channel(target.address, options=options)
+        host = self._host
+        target = host.config.parties[peer]
+        own = (host.key, host.certificate) if host.config.tls else None
+        channel = dialled(grpc.aio, target, own)
         agreement = handshake.KeyAgreement()
         mine = self._hello(job, agreement)
         call: grpc.aio.StreamStreamCall | None = None
@@ -251,7 +246,7 @@ class Meeting:
             await hang_up(channel, call, linger)
 
     async def _say_go(
-        self, job: Job, peer: int, ahead: asyncio.Future[object], call: grpc.aio.StreamStreamCall
+        self, job: Job, peer: int, ahead: asyncio.Future[Any], call: grpc.aio.StreamStreamCall
     ) -> bool:
         """Party 0: waits for the job's turn, and says so to a peer."""
         job.on_fail(functools.partial(self._host.loop.call_soon_threadsafe, job.turn.set))

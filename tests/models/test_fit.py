@@ -482,10 +482,11 @@ def test_predictions_in_the_open_are_those_of_the_weights_that_are_here(
     with pytest.raises(UsageError, match="wants"):
         private.predict(x[:, :2])
     with pytest.raises(UsageError, match="Received: Trainable"):
-        cluster.predict(private, x)
+        cluster.predict(private, x)  # type: ignore[arg-type]
 
 
 def test_arguments_that_are_not_taken_say_what_to_use() -> None:
+    nowhere: Any = object()
     import keras
 
     c = keras.callbacks
@@ -537,15 +538,15 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
         private = _private()
         rows = (None, None) if "rows_of" in asked else (x, y)
         with pytest.raises(UsageError, match=word):  # (before a cluster is asked for anything)
-            private.fit(object(), *rows, **asked)
+            private.fit(nowhere, *rows, **asked)
     for weights in ([np.nan] * _ROWS, [-1.0] * _ROWS, [257.0] * _ROWS):
         with pytest.raises(RangeError, match="0 to 256"):
-            _private().fit(object(), x, y, sample_weight=weights)
+            _private().fit(nowhere, x, y, sample_weight=weights)
     decayed = trainable(_model())
     rate = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
     decayed.compile(keras.optimizers.SGD(rate), "binary_crossentropy", metrics=["accuracy"])
     with pytest.raises(UsageError, match="constant rate"):
-        decayed.fit(object(), x, y, callbacks=c.LearningRateScheduler(lambda e, r: r))
+        decayed.fit(nowhere, x, y, callbacks=c.LearningRateScheduler(lambda e, r: r))
     for word, asked in (
         ("tells accuracy", {"metrics": ["AUC"]}),
         ("one output", {"loss_weights": [1.0]}),
