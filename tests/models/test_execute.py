@@ -345,7 +345,7 @@ def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
     def program(party: Party, x: Shared, w: Shared, addend: Shared) -> Any:
         addend = replace(addend, fractional_bits=2 * x.fractional_bits)
 
-        def terms(x: Shared, w: Shared) -> list[linear.Product]:
+        def terms(x: Shared, w: Shared) -> list[products.Product]:
             cut = [(x.map(lambda a, i=i: a[i]), w.map(lambda a, i=i: a[i])) for i in (0, 1)]
             return [products.Product(a, b, products.elementwise) for a, b in cut]
 
