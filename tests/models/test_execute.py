@@ -337,9 +337,9 @@ def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
     x = np.stack([np.concatenate([edges, rng.integers(-top, top, n - 7)]) for _ in range(2)])
     w = np.stack([np.concatenate([edges[::-1], rng.integers(-top, top, n - 7)]) for _ in range(2)])
     bound = (1 << 39) - (1 << 16)
-    products = (x * w).sum(0)
+    exact = (x * w).sum(0)
     targets = np.concatenate([[bound, -bound, 0, 1, -1], rng.integers(-bound, bound, n - 5)])
-    addend = targets - products
+    addend = targets - exact
     drop, bits = 16, 24
 
     def program(party: Party, x: Shared, w: Shared, addend: Shared) -> Any:
