@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from tfe_bench.cluster import wire
 from tfe_bench.cluster.stored import KINDS
@@ -14,6 +15,25 @@ from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import JobCancelled, ProtocolError, TfeBenchError
 
 
+def _answering(
+    answer: Callable[[Questions, Call], Awaitable[bytes]],
+) -> Callable[[Questions, object, Call], AsyncIterator[bytes]]:
+    """A call of the service that gives one answer, or the error in its place."""
+
+    @functools.wraps(answer)
+    async def serve(self: Questions, requests: object, context: Call) -> AsyncIterator[bytes]:
+        del requests  # read through the context
+        try:
+            yield await answer(self, context)
+        except TfeBenchError as error:
+            yield wire.failure(error)
+        except Exception as error:
+            log.error("a question failed: %s", where(error))
+            yield wire.failure(error)
+
+    return serve
+
+
 class Questions:
     """Answers them: each method is one call of the service."""
 
@@ -21,81 +41,66 @@ class Questions:
         self._host, self._callers = host, callers
         self._started = time.monotonic()
 
-    async def hello(self, requests: object, context: Call) -> AsyncIterator[bytes]:
+    @_answering
+    async def hello(self, context: Call) -> bytes:
         """Who this worker is, and what it runs."""
-        del requests
         host = self._host
-        try:
-            self._callers.member(context)
-            yield wire.event("hello", party=host.party, now=time.time(), **host.facts())
-        except TfeBenchError as error:
-            yield wire.failure(error)
+        self._callers.member(context)
+        return wire.event("hello", party=host.party, now=time.time(), **host.facts())
 
-    async def status(self, requests: object, context: Call) -> AsyncIterator[bytes]:
+    @_answering
+    async def status(self, context: Call) -> bytes:
         """The asking client's own jobs; of the others' only how many there are."""
-        del requests
         host = self._host
-        try:
-            client = self._callers.client(context)
-            now = time.monotonic()
-            own = [
-                {
-                    "job": job.name,
-                    "program": job.header["program"],
-                    "client": client,
-                    "state": _state(job),
-                    "before": host.queue.before(job.place),
-                    "age": now - job.submitted,
-                    "running": None if job.began is None else now - job.began,
-                }
-                for job in host.jobs.all()
-                if job.client == client and (not job.over.is_set() or job.failed is None)
-            ]
-            others_run, others_wait = host.queue.others(client)
-            yield wire.event(
-                "status",
-                party=host.party,
-                uptime=now - self._started,
-                jobs=own,
-                others_running=others_run,
-                others_waiting=others_wait,
-            )
-        except TfeBenchError as error:
-            yield wire.failure(error)
+        client = self._callers.client(context)
+        now = time.monotonic()
+        own = [
+            {
+                "job": job.name,
+                "program": job.header["program"],
+                "client": client,
+                "state": _state(job),
+                "before": host.queue.before(job.place),
+                "age": now - job.submitted,
+                "running": None if job.began is None else now - job.began,
+            }
+            for job in host.jobs.all()
+            if job.client == client and (not job.over.is_set() or job.failed is None)
+        ]
+        others_run, others_wait = host.queue.others(client)
+        return wire.event(
+            "status",
+            party=host.party,
+            uptime=now - self._started,
+            jobs=own,
+            others_running=others_run,
+            others_waiting=others_wait,
+        )
 
-    async def cancel(self, requests: object, context: Call) -> AsyncIterator[bytes]:
+    @_answering
+    async def cancel(self, context: Call) -> bytes:
         """Ends a job of the asking client; somebody else's is as unknown as none."""
-        del requests
         host = self._host
-        try:
-            client = self._callers.client(context)
-            name = str((await self._callers.question(context)).get("job"))
-            job = host.jobs.get(name)
-            found = job is not None and job.client == client and not job.over.is_set()
-            if job is not None and found:
-                log.info("job %s: %s cancels it", job.short, client)
-                why = JobCancelled("The job was cancelled by its client's order.")
-                await host.loop.run_in_executor(None, job.fail, why)
-            yield wire.event("cancelled", party=host.party, found=found)
-        except TfeBenchError as error:
-            yield wire.failure(error)
+        client = self._callers.client(context)
+        name = str((await self._callers.question(context)).get("job"))
+        job = host.jobs.get(name)
+        found = job is not None and job.client == client and not job.over.is_set()
+        if job is not None and found:
+            log.info("job %s: %s cancels it", job.short, client)
+            why = JobCancelled("The job was cancelled by its client's order.")
+            await host.loop.run_in_executor(None, job.fail, why)
+        return wire.event("cancelled", party=host.party, found=found)
 
-    async def models(self, requests: object, context: Call) -> AsyncIterator[bytes]:
+    @_answering
+    async def models(self, context: Call) -> bytes:
         """The models or data sets that the asking client may use; others are as unknown as none."""
-        del requests
         host = self._host
-        try:
-            client = self._callers.client(context)
-            kind = KINDS.get(str((await self._callers.question(context)).get("of", "")))
-            if kind is None:
-                raise ProtocolError("Nothing of this kind is kept.")
-            rows = await host.loop.run_in_executor(None, host.store.of(kind).visible, client)
-            yield wire.event("models", party=host.party, models=rows)
-        except TfeBenchError as error:
-            yield wire.failure(error)
-        except Exception as error:
-            log.error("listing the models failed: %s", where(error))
-            yield wire.failure(error)
+        client = self._callers.client(context)
+        kind = KINDS.get(str((await self._callers.question(context)).get("of", "")))
+        if kind is None:
+            raise ProtocolError("Nothing of this kind is kept.")
+        rows = await host.loop.run_in_executor(None, host.store.of(kind).visible, client)
+        return wire.event("models", party=host.party, models=rows)
 
 
 def _state(job: Job) -> str:
