@@ -101,7 +101,7 @@ def _radar(study: Study, theme: Theme, narrow: bool) -> Drawing:
     down, across = (3, 1) if narrow else (1, 3)
     drawing = canvas(NARROW if narrow else 13, 5.4 * down)
     engine: Any = drawing.get_layout_engine()
-    engine.set(rect=(0, 0, 1, 0.95))  # round axes leave no room for their titles
+    engine.set(rect=(0, 0.02, 1, 0.93))  # round axes leave no room for titles and legends
     turns = np.linspace(0, 2 * math.pi, len(compare.AXES), endpoint=False)
     closed = np.append(turns, turns[0])
     parts: list[tuple[str, Callable[[str], bool]]] = [

@@ -211,13 +211,12 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
         done += 1
 
     def one(cluster: Runner, form: Form, sizes: tuple[int, ...]) -> None:
+        nonlocal done
         rows = study.measurements.setdefault(form, [])
         for i, n in enumerate(sizes):
             if rows and (reason := _too_large(plan, rows[-1], n)):
                 study.cut.append(f"{form.label}: n = {n:,} left out, {reason}")
-                done_too = len(sizes) - i
-                nonlocal done
-                done += done_too
+                done += len(sizes) - i
                 break
             step(form, f"n = {n:,}")
             rows.append(measure(cluster, form, n, plan.repeat))
