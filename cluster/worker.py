@@ -901,7 +901,7 @@ class Worker:
             job.finish(failure or job.failed)
 
     def _compute(self, job: Job, link: SessionLink) -> None:
-        from tfe_bench.protocols.session.party import Party
+        from tfe_bench.protocols.api.party import Party
 
         party = Party(self.party, link.handle, _DEALER)
         party._on_abort = link.explain

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,63 @@ def test_imports_go_only_downwards() -> None:
                     if layer is not None and layer < own:
                         wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong, wrong
+
+
+# Groups of modules that import each other; to be emptied.
+KNOWN_CIRCLES = {
+    frozenset({"tfe_bench.__main__", "tfe_bench.cli.peers", "tfe_bench.cli.suite"}),
+    frozenset({"tfe_bench.benchmarks.harness", "tfe_bench.benchmarks.tracing"}),
+    frozenset({"tfe_bench.models.datasets", "tfe_bench.models.tables"}),
+}
+
+
+def _imported(path: Path, modules: set[str]) -> Iterator[str]:
+    """The modules that a file imports, in functions too, but not what only type checkers read."""
+    tree = ast.parse(path.read_text())
+    typing = {
+        node
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for each in block.body
+        for node in ast.walk(each)
+    }
+    for node in set(ast.walk(tree)) - typing:
+        if isinstance(node, ast.Import):
+            yield from {alias.name for alias in node.names} & modules
+        elif isinstance(node, ast.ImportFrom):
+            for name in (f"{node.module}.{alias.name}" for alias in node.names):
+                if found := {name, str(node.module)} & modules:
+                    yield max(found, key=len)  # a name of a module, or a module of a package
+
+
+def _circles(imports: dict[str, set[str]]) -> set[frozenset[str]]:
+    """The groups of modules that lead to each other."""
+
+    def reached(start: str) -> set[str]:
+        found: set[str] = set()
+        left = [start]
+        while left:
+            new = imports[left.pop()] - found
+            found |= new
+            left += new
+        return found
+
+    behind = {module: reached(module) for module in imports}
+    return {
+        frozenset(other for other in behind[module] if module in behind[other])
+        for module in imports
+        if module in behind[module]
+    }
+
+
+def test_no_modules_import_each_other() -> None:
+    files = {}
+    for folder in ("tfe_bench", "benchmarks", "models", "cluster", "protocols"):
+        for path in (ROOT / folder).rglob("*.py"):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            files[name if folder == "tfe_bench" else f"tfe_bench.{name}"] = path
+    imports = {name: set(_imported(path, set(files))) for name, path in files.items()}
+    assert not _circles(imports) - KNOWN_CIRCLES
 
 
 def test_tensorflow_is_pinned_alike_for_building_and_running() -> None:

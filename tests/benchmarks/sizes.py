@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from tfe_bench.protocols.session.party import PrivateFunction
+from tfe_bench.protocols.session.graph import PrivateFunction
 
 
 @contextlib.contextmanager
