@@ -120,4 +120,5 @@ from tfe_bench.protocols.session.sharing import (
     Shared as Shared,
 )
 
+__all__: list[str]
 __version__: str

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 Shape: TypeAlias = "Sequence[int | tf.Tensor] | tf.TensorShape | tf.Tensor"
-Axes: TypeAlias = "int | Sequence[int] | None"  # one, several or all
+Axes: TypeAlias = "int | np.integer[Any] | Sequence[int] | None"  # one, several or all
 Key: TypeAlias = "int | np.integer[Any] | slice | EllipsisType | None"  # of an axis, in x[key]
 
 Public: TypeAlias = "npt.ArrayLike | tf.Tensor"

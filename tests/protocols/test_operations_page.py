@@ -16,8 +16,11 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
-CLASSES = {"FixedPoint", "Party", "Shared"}
-OPERATIONS = {n for n, of in tfe._modules().items() if ".protocols." in of} - CLASSES
+OPERATIONS = {
+    name
+    for name in tfe.__all__
+    if getattr(getattr(tfe, name), "__module__", "").startswith("tfe_bench.protocols.")
+} - {"FixedPoint", "Party", "Shared"}
 F = 16
 
 
