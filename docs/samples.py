@@ -266,7 +266,30 @@ def programs() -> str:
     return "".join(lines)
 
 
-GENERATED: dict[str, Callable[[], str]] = {"keras-layers": keras_layers, "programs": programs}
+def functions() -> str:
+    """The operations of tfe_bench/__init__.pyi: signatures without types, and their first lines."""
+    import inspect
+
+    import tfe_bench as tfe
+
+    lines = ["| function | what it gives |\n|---|---|\n"]
+    for name in sorted(tfe.__all__):
+        function = getattr(tfe, name)
+        if inspect.isfunction(function) and ".protocols." in function.__module__:
+            names = ", ".join(
+                p.name if p.default is p.empty else f"{p.name}={p.default!r}"
+                for p in inspect.signature(function).parameters.values()
+            )
+            first = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
+            lines.append(f"| `{name}({names})` | {first.replace('|', chr(92) + '|')} |\n")
+    return "".join(lines)
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "functions": functions,
+    "keras-layers": keras_layers,
+    "programs": programs,
+}
 
 
 def regenerate(page: str) -> str:

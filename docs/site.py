@@ -17,12 +17,16 @@ BESIDE = {
     "security.md": "SECURITY.md",
     "changes.md": "CHANGELOG.md",
 }
+OPERATIONS = ("operators", "predicates", "ranking", "tensors", "elementary", "neural")
 # Title and modules of each page of the API.
 API = {
-    "operations": ("Operations on private tensors", ["protocols.api.functional"]),
+    "operations": (
+        "Operations on private tensors",
+        [f"protocols.api.{part}" for part in OPERATIONS],
+    ),
     "jobs": (
         "Clusters, jobs and programs",
-        ["cluster.client", "cluster.launch", "cluster.jobs", "cluster.simulate"],
+        ["models.clusters", "cluster.requests", "cluster.jobs", "cluster.simulate"],
     ),
     "models": ("Models and training", ["models.private", "models.trainable", "models.service"]),
     "party": (

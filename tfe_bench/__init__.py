@@ -1,9 +1,9 @@
 """Secure three-party computation as TensorFlow graphs, and what it costs."""
 
+import functools as _functools
 import os as _os
 from importlib import import_module as _import_module
 from pathlib import Path as _Path
-from typing import TYPE_CHECKING
 
 # What TensorFlow and gRPC log of themselves is no result of ours: errors of ours say what is wrong
 # in words.  Whoever wants to read it sets these before, or imports tensorflow first.
@@ -16,276 +16,26 @@ if not (_HERE / "protocols").is_dir():  # a checkout without symbolic links
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from tfe_bench.cluster.jobs import Context, InputSpec, Program
-    from tfe_bench.cluster.requests import JobResult, PrivateInput
-    from tfe_bench.cluster.simulate import Simulation, simulate
-    from tfe_bench.models.clusters import Client, Cluster, LocalCluster
-    from tfe_bench.models.private import PrivateModel, convert
-    from tfe_bench.models.trainable import Trainable, trainable
-    from tfe_bench.protocols.api.functional import (
-        abs,
-        add,
-        add_n,
-        argmax,
-        argmin,
-        avg_pool2d,
-        broadcast_to,
-        cast,
-        clip_by_value,
-        concat,
-        conv2d,
-        cumsum,
-        depthwise_conv2d,
-        divide,
-        equal,
-        exp,
-        expand_dims,
-        gather,
-        greater,
-        greater_equal,
-        in_range,
-        leaky_relu,
-        less,
-        less_equal,
-        log,
-        logical_and,
-        logical_not,
-        logical_or,
-        logical_xor,
-        matmul,
-        max_pool2d,
-        maximum,
-        median,
-        minimum,
-        multiply,
-        negative,
-        not_equal,
-        pad,
-        polyval,
-        pow,
-        quantile,
-        reciprocal,
-        reduce_max,
-        reduce_mean,
-        reduce_min,
-        reduce_sum,
-        relu,
-        relu_derivative,
-        reshape,
-        reveal,
-        reverse,
-        rsqrt,
-        sigmoid,
-        sign,
-        slice,
-        softmax,
-        sort,
-        split,
-        sqrt,
-        square,
-        squeeze,
-        stack,
-        subtract,
-        tanh,
-        tile,
-        top_k,
-        transpose,
-        unstack,
-        where,
-    )
-    from tfe_bench.protocols.session.fixedpoint import FixedPoint
-    from tfe_bench.protocols.session.party import Party
-    from tfe_bench.protocols.session.sharing import Shared
+
+@_functools.cache
+def _modules() -> dict[str, str]:
+    """The module of each public name: as __init__.pyi beside this file lists them."""
+    import ast
+
+    stub = ast.parse((_HERE / "__init__.pyi").read_text())
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
 
 # Loaded at first use: a client needs no TensorFlow, and importing it takes seconds.  (Some names
 # are those of Python's functions; here they are attributes only.)
-_WHERE = {
-    "Client": "models.clusters",
-    "Cluster": "models.clusters",
-    "Context": "cluster.jobs",
-    "FixedPoint": "protocols.session.fixedpoint",
-    "InputSpec": "cluster.jobs",
-    "JobResult": "cluster.requests",
-    "LocalCluster": "models.clusters",
-    "Party": "protocols.session.party",
-    "PrivateModel": "models.private",
-    "PrivateInput": "cluster.requests",
-    "Program": "cluster.jobs",
-    "Shared": "protocols.session.sharing",
-    "Simulation": "cluster.simulate",
-    "Trainable": "models.trainable",
-    "abs": "protocols.api.functional",
-    "add": "protocols.api.functional",
-    "add_n": "protocols.api.functional",
-    "argmax": "protocols.api.functional",
-    "argmin": "protocols.api.functional",
-    "avg_pool2d": "protocols.api.functional",
-    "broadcast_to": "protocols.api.functional",
-    "cast": "protocols.api.functional",
-    "clip_by_value": "protocols.api.functional",
-    "concat": "protocols.api.functional",
-    "conv2d": "protocols.api.functional",
-    "convert": "models.private",
-    "cumsum": "protocols.api.functional",
-    "depthwise_conv2d": "protocols.api.functional",
-    "divide": "protocols.api.functional",
-    "equal": "protocols.api.functional",
-    "exp": "protocols.api.functional",
-    "expand_dims": "protocols.api.functional",
-    "gather": "protocols.api.functional",
-    "greater": "protocols.api.functional",
-    "greater_equal": "protocols.api.functional",
-    "in_range": "protocols.api.functional",
-    "leaky_relu": "protocols.api.functional",
-    "less": "protocols.api.functional",
-    "less_equal": "protocols.api.functional",
-    "log": "protocols.api.functional",
-    "logical_and": "protocols.api.functional",
-    "logical_not": "protocols.api.functional",
-    "logical_or": "protocols.api.functional",
-    "logical_xor": "protocols.api.functional",
-    "matmul": "protocols.api.functional",
-    "max_pool2d": "protocols.api.functional",
-    "maximum": "protocols.api.functional",
-    "median": "protocols.api.functional",
-    "minimum": "protocols.api.functional",
-    "multiply": "protocols.api.functional",
-    "negative": "protocols.api.functional",
-    "not_equal": "protocols.api.functional",
-    "pad": "protocols.api.functional",
-    "polyval": "protocols.api.functional",
-    "pow": "protocols.api.functional",
-    "quantile": "protocols.api.functional",
-    "reciprocal": "protocols.api.functional",
-    "reduce_max": "protocols.api.functional",
-    "reduce_mean": "protocols.api.functional",
-    "reduce_min": "protocols.api.functional",
-    "reduce_sum": "protocols.api.functional",
-    "relu": "protocols.api.functional",
-    "relu_derivative": "protocols.api.functional",
-    "reshape": "protocols.api.functional",
-    "reveal": "protocols.api.functional",
-    "reverse": "protocols.api.functional",
-    "rsqrt": "protocols.api.functional",
-    "sigmoid": "protocols.api.functional",
-    "sign": "protocols.api.functional",
-    "simulate": "cluster.simulate",
-    "slice": "protocols.api.functional",
-    "softmax": "protocols.api.functional",
-    "sort": "protocols.api.functional",
-    "split": "protocols.api.functional",
-    "sqrt": "protocols.api.functional",
-    "square": "protocols.api.functional",
-    "squeeze": "protocols.api.functional",
-    "stack": "protocols.api.functional",
-    "subtract": "protocols.api.functional",
-    "tanh": "protocols.api.functional",
-    "tile": "protocols.api.functional",
-    "top_k": "protocols.api.functional",
-    "trainable": "models.trainable",
-    "transpose": "protocols.api.functional",
-    "unstack": "protocols.api.functional",
-    "where": "protocols.api.functional",
-}
-
-__all__ = [
-    "Client",
-    "Cluster",
-    "Context",
-    "FixedPoint",
-    "InputSpec",
-    "JobResult",
-    "LocalCluster",
-    "Party",
-    "PrivateInput",
-    "PrivateModel",
-    "Program",
-    "Shared",
-    "Simulation",
-    "Trainable",
-    "__version__",
-    "abs",
-    "add",
-    "add_n",
-    "argmax",
-    "argmin",
-    "avg_pool2d",
-    "broadcast_to",
-    "cast",
-    "clip_by_value",
-    "concat",
-    "conv2d",
-    "convert",
-    "cumsum",
-    "depthwise_conv2d",
-    "divide",
-    "equal",
-    "exp",
-    "expand_dims",
-    "gather",
-    "greater",
-    "greater_equal",
-    "in_range",
-    "leaky_relu",
-    "less",
-    "less_equal",
-    "log",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "matmul",
-    "max_pool2d",
-    "maximum",
-    "median",
-    "minimum",
-    "multiply",
-    "negative",
-    "not_equal",
-    "pad",
-    "polyval",
-    "pow",
-    "quantile",
-    "reciprocal",
-    "reduce_max",
-    "reduce_mean",
-    "reduce_min",
-    "reduce_sum",
-    "relu",
-    "relu_derivative",
-    "reshape",
-    "reveal",
-    "reverse",
-    "rsqrt",
-    "sigmoid",
-    "sign",
-    "simulate",
-    "slice",
-    "softmax",
-    "sort",
-    "split",
-    "sqrt",
-    "square",
-    "squeeze",
-    "stack",
-    "subtract",
-    "tanh",
-    "tile",
-    "top_k",
-    "trainable",
-    "transpose",
-    "unstack",
-    "where",
-]
-
-
 def __getattr__(name: str) -> object:
-    where = _WHERE.get(name)
-    if where is None:
+    if name == "__all__":
+        return [*_modules(), "__version__"]
+    if name not in _modules():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(_import_module(f"{__name__}.{where}"), name)
+    return getattr(_import_module(_modules()[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_modules()})

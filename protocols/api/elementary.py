@@ -5,17 +5,23 @@ The party is that of the running program; wrong arguments are refused by the fun
 
 from __future__ import annotations
 
-from typing import Any
-
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands as given
-from tfe_bench.protocols.functions import exponential, logarithm, polynomial, roots
-from tfe_bench.protocols.functions import reciprocal as reciprocals
+from tfe_bench.protocols.functions import (
+    exponential,
+    logarithm,
+    polynomial,
+    roots,
+)
+from tfe_bench.protocols.functions import (
+    reciprocal as reciprocals,
+)
 from tfe_bench.protocols.ring import compare
 from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.session.types import Public
 
 
-def _real(operation: str, x: Any) -> Shared:
+def _real(operation: str, x: Shared) -> Shared:
     value = given.private(operation, x)
     if not 1 <= value.fractional_bits <= 24:
         raise UsageError(
@@ -25,7 +31,7 @@ def _real(operation: str, x: Any) -> Shared:
     return value
 
 
-def exp(x: Any, method: str = "one-round", clamp: str = "both") -> Shared:
+def exp(x: Shared, method: str = "one-round", clamp: str = "both") -> Shared:
     """e^x at x's scale.
 
     Args:
@@ -40,7 +46,7 @@ def exp(x: Any, method: str = "one-round", clamp: str = "both") -> Shared:
     return exponential.exp(given.in_graph("exp"), x, method, clamp)
 
 
-def log(x: Any, bits: int = 62) -> Shared:
+def log(x: Shared, bits: int = 62) -> Shared:
     """ln(x) at x's scale for 0 < x < 2^bits ring units; -f ln(2) for x <= 0.
 
     Error, rounds and bits: logarithm.log (2^-18 and 1.1 ulp at 16 fractional bits, 8 rounds).
@@ -49,7 +55,7 @@ def log(x: Any, bits: int = 62) -> Shared:
     return logarithm.log(given.in_graph("log"), x, given.bits_of("log", bits, 62))
 
 
-def reciprocal(x: Any, signed: bool = True, bits: int = 62) -> Shared:
+def reciprocal(x: Shared, signed: bool = True, bits: int = 62) -> Shared:
     """1 / x at x's scale for 0 < |x| < 2^bits ring units; 0 for x = 0.
 
     Args:
@@ -62,7 +68,7 @@ def reciprocal(x: Any, signed: bool = True, bits: int = 62) -> Shared:
     return reciprocals.reciprocal(given.in_graph("reciprocal"), x, bits, signed=signed)
 
 
-def sqrt(x: Any, bits: int = 62) -> Shared:
+def sqrt(x: Shared, bits: int = 62) -> Shared:
     """sqrt(x) at x's scale for 0 < x < 2^bits ring units; 0 for x <= 0.
 
     Error, rounds and bits: roots.sqrt (relative 2^-20 and 1.2 ulp, 9 rounds).
@@ -71,13 +77,13 @@ def sqrt(x: Any, bits: int = 62) -> Shared:
     return roots.sqrt(given.in_graph("sqrt"), x, given.bits_of("sqrt", bits, 62))
 
 
-def rsqrt(x: Any, bits: int = 62) -> Shared:
+def rsqrt(x: Shared, bits: int = 62) -> Shared:
     """1 / sqrt(x); as `sqrt`."""
     x = _real("rsqrt", x)
     return roots.rsqrt(given.in_graph("rsqrt"), x, given.bits_of("rsqrt", bits, 62))
 
 
-def polyval(coeffs: Any, x: Any, bits: int = compare.LAYER_BITS) -> Shared:
+def polyval(coeffs: Public, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
     """p(x) for public coefficients, the highest power first, as tf.math.polyval.
 
     Args:

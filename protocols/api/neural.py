@@ -6,7 +6,8 @@ outside of that a result is wrong, but nothing leaks.  Images are [n, h, w, chan
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands as given
@@ -15,17 +16,24 @@ from tfe_bench.protocols.nn import activations, pool
 from tfe_bench.protocols.nn import relu as rectifier
 from tfe_bench.protocols.ring import arithmetic, compare, conv, reductions, shapes
 from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.session.types import Operand, Public
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 LAYER_BITS = compare.LAYER_BITS
 
+Window: TypeAlias = "int | Sequence[int]"
+Padding: TypeAlias = "str | Sequence[Sequence[int]]"
 
-def _small_or_whole(operation: str, x: Any) -> Shared:
+
+def _small_or_whole(operation: str, x: Shared) -> Shared:
     """A value of Z_2^64, or of a small ring as truncated_product gives it."""
     value = given.private(operation, x, any_ring=True)
     return value if value.limbs == 1 else given.private(operation, value)
 
 
-def relu(x: Any, bits: int = LAYER_BITS) -> Shared:
+def relu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """max(x, 0), exact for |x| < 2^(bits-1) ring units; see relu.relu.
 
     Rounds: 4 (cold 5).  Bits sent: those of relu.relu.
@@ -34,7 +42,7 @@ def relu(x: Any, bits: int = LAYER_BITS) -> Shared:
     return rectifier.relu(given.in_graph("relu"), x, given.bits_of("relu", bits))
 
 
-def relu_derivative(x: Any, bits: int = LAYER_BITS) -> Shared:
+def relu_derivative(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """[x >= 0] as the integers 0 and 1; |x| < 2^(bits-1) ring units.  At 0 it is 1.
 
     Rounds: 4 (cold 5).
@@ -44,7 +52,7 @@ def relu_derivative(x: Any, bits: int = LAYER_BITS) -> Shared:
     return rectifier.derivative(given.in_graph("relu_derivative"), x, bits)
 
 
-def leaky_relu(x: Any, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
+def leaky_relu(x: Shared, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
     """x for x >= 0, else alpha x: relu(x) + alpha (x - relu(x)).
 
     Args:
@@ -71,14 +79,14 @@ def leaky_relu(x: Any, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
     return arithmetic.add(positive, low)
 
 
-def _most_bits(alpha: Any) -> int:
+def _most_bits(alpha: Public) -> int:
     """The widest x whose product with alpha can be truncated: below 2^62 ring units (T3)."""
     ring, scale = given.encode_weight("leaky_relu", alpha)
     factor = abs(int(ring))
     return 63 - (factor - 1).bit_length() if scale else 64
 
 
-def sigmoid(x: Any, bits: int = LAYER_BITS) -> Shared:
+def sigmoid(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """1 / (1 + e^-x), off by less than 2 ulp, for |x| < 2^(bits-1) ring units.
 
     Rounds: 6 or 7 (many elements).  Bits sent: those of activations.sigmoid.
@@ -87,13 +95,13 @@ def sigmoid(x: Any, bits: int = LAYER_BITS) -> Shared:
     return activations.sigmoid(given.in_graph("sigmoid"), x, bits)
 
 
-def tanh(x: Any, bits: int = LAYER_BITS) -> Shared:
+def tanh(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """tanh(x), off by less than 2 ulp, for |x| < 2^(bits-1) ring units; as `sigmoid`."""
     x = _activated("tanh", x, bits)
     return activations.tanh(given.in_graph("tanh"), x, bits)
 
 
-def softmax(x: Any, axis: int = -1, bits: int = LAYER_BITS) -> Shared:
+def softmax(x: Shared, axis: int = -1, bits: int = LAYER_BITS) -> Shared:
     """e^x_i / sum_j e^x_j along an axis, off by less than 2 ulp, for |x| < 2^(bits-1) ring units.
 
     Rounds and bits: those of activations.softmax.
@@ -103,7 +111,7 @@ def softmax(x: Any, axis: int = -1, bits: int = LAYER_BITS) -> Shared:
     return activations.softmax(given.in_graph("softmax"), x, at, bits=bits)
 
 
-def _activated(operation: str, x: Any, bits: Any) -> Shared:
+def _activated(operation: str, x: Shared, bits: int) -> Shared:
     value = given.private(operation, x)
     given.bits_of(operation, bits, 62)
     if not 8 <= value.fractional_bits <= 20:
@@ -119,7 +127,11 @@ def _activated(operation: str, x: Any, bits: Any) -> Shared:
 
 
 def max_pool2d(
-    x: Any, ksize: Any, strides: Any = None, padding: str = "VALID", bits: int = LAYER_BITS
+    x: Shared,
+    ksize: Window,
+    strides: Window | None = None,
+    padding: str = "VALID",
+    bits: int = LAYER_BITS,
 ) -> Shared:
     """The largest of each window, as tf.nn.max_pool2d, exact for |x| < 2^(bits-2) ring units.
 
@@ -138,7 +150,9 @@ def max_pool2d(
     return pool.max_pool2d(given.in_graph("max_pool2d"), x, kernel, steps, chosen, bits=bits)
 
 
-def avg_pool2d(x: Any, ksize: Any, strides: Any = None, padding: Any = "VALID") -> Shared:
+def avg_pool2d(
+    x: Shared, ksize: Window, strides: Window | None = None, padding: Padding = "VALID"
+) -> Shared:
     """The mean of each window's cells that lie in the image, as tf.nn.avg_pool2d.
 
     Args:
@@ -156,12 +170,12 @@ def avg_pool2d(x: Any, ksize: Any, strides: Any = None, padding: Any = "VALID") 
 
 
 def conv2d(
-    x: Any,
-    filters: Any,
-    strides: Any = 1,
-    padding: Any = "VALID",
-    dilations: Any = 1,
-    bias: Any = None,
+    x: Operand,
+    filters: Operand,
+    strides: Window = 1,
+    padding: Padding = "VALID",
+    dilations: Window = 1,
+    bias: Operand | None = None,
 ) -> Shared:
     """tf.nn.conv2d, plus a bias; one of images and kernel may be public.
 
@@ -179,12 +193,12 @@ def conv2d(
 
 
 def depthwise_conv2d(
-    x: Any,
-    filters: Any,
-    strides: Any = 1,
-    padding: Any = "VALID",
-    dilations: Any = 1,
-    bias: Any = None,
+    x: Operand,
+    filters: Operand,
+    strides: Window = 1,
+    padding: Padding = "VALID",
+    dilations: Window = 1,
+    bias: Operand | None = None,
 ) -> Shared:
     """tf.nn.depthwise_conv2d, plus a bias: [h, w, channels, multiplier]; as `conv2d`."""
     return _convolution("depthwise_conv2d", x, filters, strides, padding, dilations, bias, True)
@@ -192,12 +206,12 @@ def depthwise_conv2d(
 
 def _convolution(
     name: str,
-    x: Any,
-    filters: Any,
-    strides: Any,
-    padding: Any,
-    dilations: Any,
-    bias: Any,
+    x: Operand,
+    filters: Operand,
+    strides: Window,
+    padding: Padding,
+    dilations: Window,
+    bias: Operand | None,
     depthwise: bool,
 ) -> Shared:
     like = given.private(name, given.either_private(name, x, filters))
@@ -213,7 +227,7 @@ def _convolution(
         conv.check_shapes(name, x.shape, given.shape_of(name, filters), windows)
         public = conv.depthwise_conv2d_public if depthwise else conv.conv2d_public
 
-        def times(a: Shared, ring: Any, bits: int) -> Shared:
+        def times(a: Shared, ring: tf.Tensor, bits: int) -> Shared:
             return public(a, ring, strides, padding, dilations, bits)
 
         y = operators.weighted(name, x, filters, times)

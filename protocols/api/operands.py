@@ -8,27 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tfe_bench.errors import ProtocolError, RangeError, UsageError
-from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.ring import arithmetic, shapes
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party, current
-from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+from tfe_bench.protocols.session.sharing import (
+    MaskedBits,
+    Shared,
+    is_private,
+    kind_of,
+)
+from tfe_bench.protocols.session.types import Operand, Public, Shape
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+__all__ = ["is_private", "kind_of"]
 
 # Fractional bits of public reals that are only known when the graph runs, at least of all others.
 WEIGHT_BITS = 16
 # Public reals that are known while tracing keep as many significant bits as float32 has.
 SIGNIFICANT_BITS = 24
 MOST_WEIGHT_BITS = 48
-
-
-def is_private(value: Any) -> bool:
-    """Whether a value is a private tensor or private bits."""
-    return isinstance(value, (Shared, MaskedBits))
 
 
 def in_graph(operation: str) -> Party:
@@ -61,39 +68,22 @@ def between_graphs(operation: str) -> Party:
     return party
 
 
-def private(operation: str, x: Any, any_ring: bool = False) -> Shared:
+def private(operation: str, x: object, any_ring: bool = False) -> Shared:
     """x, if it is a private tensor over Z_2^64 (with any_ring: over any).
 
     Raises:
         UsageError: it is not.
     """
-    if isinstance(x, MaskedBits):
-        raise UsageError(
-            f"{operation} wants private numbers. Received: {x!r}. "
-            "Use cast(bits) to make 0 and 1 of them."
-        )
-    if not isinstance(x, Shared):
-        raise UsageError(
-            f"{operation} wants a private tensor. Received: {kind_of(x)}. "
-            "Use TensorFlow's own operation for public values."
-        )
-    if not any_ring and (x.limbs != 1 or x.ring_bits != 64):
+    value = shapes.check_private(operation, x)
+    if not any_ring and (value.limbs != 1 or value.ring_bits != 64):
         raise UsageError(
             f"{operation} works over Z_2^64. Received: {x!r}. "
             "Use a value of 64 bits, as inputs and all operations but conversions give them."
         )
-    return x
+    return value
 
 
-def kind_of(value: Any) -> str:
-    """The type of a value, without its content."""
-    dtype = getattr(value, "dtype", None)
-    if dtype is None or is_private(value):
-        return type(value).__name__
-    return f"a public {type(value).__name__} of {getattr(dtype, 'name', dtype)}"
-
-
-def bits_of(operation: str, bits: Any, most: int = 64) -> int:
+def bits_of(operation: str, bits: int, most: int = 64) -> int:
     """The width of a comparison.
 
     Raises:
@@ -110,7 +100,7 @@ def bits_of(operation: str, bits: Any, most: int = 64) -> int:
 # ---- public values
 
 
-def static(operation: str, value: Any) -> np.ndarray[Any, Any] | None:
+def static(operation: str, value: Operand) -> np.ndarray[Any, Any] | None:
     """A public value as an array; None if it is a tensor that is only known when the graph runs.
 
     Raises:
@@ -125,10 +115,11 @@ def static(operation: str, value: Any) -> np.ndarray[Any, Any] | None:
             raise UsageError(
                 f"{operation} wants dense tensors. Received: {type(value).__name__}. Convert it."
             )
-        kind = value.dtype
+        tensor: tf.Tensor = value
+        kind = tensor.dtype
         if not (kind.is_floating or kind.is_integer or kind.is_bool):
             raise UsageError(f"{operation} wants real numbers. Received: {kind_of(value)}.")
-        tensor = tf.convert_to_tensor(value)
+        tensor = tf.convert_to_tensor(tensor)
         found = tf.get_static_value(tf.cast(tensor, tf.float64) if kind.is_floating else tensor)
         return None if found is None else np.asarray(found)
     if isinstance(value, np.ma.MaskedArray):
@@ -145,17 +136,20 @@ def static(operation: str, value: Any) -> np.ndarray[Any, Any] | None:
     return array
 
 
-def shape_of(operation: str, value: Any) -> Any:
+def shape_of(operation: str, value: Operand) -> tf.TensorShape:
     """The static shape of a public value.
 
     Raises:
         UsageError: as `static`.
     """
     known = static(operation, value)
-    return value.shape if known is None else local.Shape(known.shape)
+    tensor: tf.Tensor = value
+    return tensor.shape if known is None else local.Shape(known.shape)
 
 
-def encode(operation: str, value: Any, fractional_bits: int) -> Any:
+def encode(
+    operation: str, value: Operand, fractional_bits: int
+) -> tf.Tensor | npt.NDArray[np.int64]:
     """A public number, array or tensor as ring elements, int64: an array where it is known.
 
     Raises:
@@ -166,11 +160,12 @@ def encode(operation: str, value: Any, fractional_bits: int) -> Any:
     if known is None:
         import tensorflow as tf
 
-        if not value.dtype.is_floating:
-            return tf.cast(value, tf.int64) * (1 << fractional_bits)
+        tensor: tf.Tensor = value
+        if not tensor.dtype.is_floating:
+            return tf.cast(tensor, tf.int64) * (1 << fractional_bits)
         if fractional_bits == 0:
-            raise _not_whole(operation, value)
-        scaled = tf.round(tf.cast(value, tf.float64) * 2.0**fractional_bits)
+            raise _not_whole(operation, tensor)
+        scaled = tf.round(tf.cast(tensor, tf.float64) * 2.0**fractional_bits)
         return tf.cast(scaled, tf.int64)
     if fractional_bits == 0 and known.dtype.kind == "f" and not _are_whole(known):
         raise _not_whole(operation, known)
@@ -185,7 +180,7 @@ def _are_whole(known: np.ndarray[Any, Any]) -> bool:
         return bool(np.all((known == np.rint(known)) | ~np.isfinite(known)))
 
 
-def _not_whole(operation: str, value: Any) -> UsageError:
+def _not_whole(operation: str, value: Public) -> UsageError:
     return UsageError(
         f"{operation} wants whole public numbers beside a private tensor without fractional bits. "
         f"Received: fractions ({kind_of(value)}). Give the private one a scale first: "
@@ -193,7 +188,7 @@ def _not_whole(operation: str, value: Any) -> UsageError:
     )
 
 
-def encode_weight(operation: str, value: Any, lowest: int = 0) -> tuple[Any, int]:
+def encode_weight(operation: str, value: Operand, lowest: int = 0) -> tuple[tf.Tensor, int]:
     """A public factor as ring elements, and their fractional bits.
 
     As few bits as make it exact; else SIGNIFICANT_BITS of the largest magnitude, WEIGHT_BITS after
@@ -204,7 +199,8 @@ def encode_weight(operation: str, value: Any, lowest: int = 0) -> tuple[Any, int
     """
     known = static(operation, value)
     if known is None:
-        bits = WEIGHT_BITS if value.dtype.is_floating else 0
+        tensor: tf.Tensor = value
+        bits = WEIGHT_BITS if tensor.dtype.is_floating else 0
         return encode(operation, value, bits), bits
     if known.dtype.kind != "f" or not np.isfinite(known).all():
         return encode(operation, known, 0), 0  # which refuses what is not finite
@@ -218,7 +214,7 @@ def encode_weight(operation: str, value: Any, lowest: int = 0) -> tuple[Any, int
     return encode(operation, known, bits), bits
 
 
-def shared(operation: str, value: Any, like: Shared) -> Shared:
+def shared(operation: str, value: Operand, like: Shared) -> Shared:
     """A private value as it is; a public one as shares with masks of zero, at the scale of `like`.
 
     Raises:
@@ -237,7 +233,7 @@ def shared(operation: str, value: Any, like: Shared) -> Shared:
     )
 
 
-def all_shared(operation: str, values: Any) -> list[Shared]:
+def all_shared(operation: str, values: Sequence[Operand]) -> list[Shared]:
     """The values of a list, at least one of them private, the others as `shared`."""
     if isinstance(values, (list, tuple)):
         first = next((v for v in values if is_private(v)), None)
@@ -254,7 +250,7 @@ def all_shared(operation: str, values: Any) -> list[Shared]:
 # ---- two operands
 
 
-def pair(operation: str, x: Any, y: Any) -> tuple[Shared, Shared]:
+def pair(operation: str, x: Operand, y: Operand) -> tuple[Shared, Shared]:
     """Two operands as shares that fit together; one of them may be public.
 
     Raises:
@@ -268,7 +264,7 @@ def pair(operation: str, x: Any, y: Any) -> tuple[Shared, Shared]:
     return x, y
 
 
-def either_private(operation: str, x: Any, y: Any) -> Shared:
+def either_private(operation: str, x: Operand, y: Operand) -> Shared:
     """The first private one of two operands.
 
     Raises:
@@ -301,13 +297,13 @@ def check_fit(operation: str, x: Shared, y: Shared, same_scale: bool = True) -> 
     broadcast(operation, x.shape, y.shape)
 
 
-def broadcast(operation: str, *shapes: Any) -> Any:
+def broadcast(operation: str, *several: Shape) -> tf.TensorShape:
     """The static shape that shapes broadcast to.
 
     Raises:
         UsageError: they do not.
     """
-    every = [s if hasattr(s, "as_list") else local.Shape(s) for s in shapes]
+    every = [s if hasattr(s, "as_list") else local.Shape(s) for s in several]
     whole = every[0]
     for shape in every[1:]:
         try:
@@ -320,7 +316,7 @@ def broadcast(operation: str, *shapes: Any) -> Any:
     return whole
 
 
-def integer(operation: str, what: str, value: Any) -> int:
+def integer(operation: str, what: str, value: int) -> int:
     """A public Python or numpy integer.
 
     Raises:

@@ -7,7 +7,8 @@ program (`party.current`).
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -16,22 +17,29 @@ from tfe_bench.protocols.api import operands as given
 from tfe_bench.protocols.ring import arithmetic, compare, relational, truncation
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.session.types import Operand, Public
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+# A private value, ring elements and their fractional bits.
+Times: TypeAlias = "Callable[[Shared, tf.Tensor, int], Shared]"
 
 MOST_POWER = 64
 EXACT_BITS = compare.EXACT_BITS
 
 
-def add(x: Any, y: Any) -> Shared:
+def add(x: Operand, y: Operand) -> Shared:
     """x + y, broadcast; one of them may be public.  Local."""
     return arithmetic.add(*given.pair("add", x, y))
 
 
-def subtract(x: Any, y: Any) -> Shared:
+def subtract(x: Operand, y: Operand) -> Shared:
     """x - y, broadcast; one of them may be public.  Local."""
     return arithmetic.sub(*given.pair("subtract", x, y))
 
 
-def negative(x: Any) -> Shared:
+def negative(x: Shared) -> Shared:
     """-x.  Local."""
     return arithmetic.neg(given.private("negative", x, any_ring=True))
 
@@ -42,32 +50,31 @@ def scaled_product(operation: str, z: Shared, f: int, g: int) -> Shared:
     return truncation.truncate(given.in_graph(operation), z, drop) if drop else z
 
 
-def _factors(operation: str, x: Any, y: Any) -> tuple[Any, Any]:
-    """Both operands, at least one private, the private ones over Z_2^64 and of one dealer."""
-    given.either_private(operation, x, y)
-    for value in (x, y):
-        if given.is_private(value):
-            given.private(operation, value)
-    if given.is_private(x) and given.is_private(y) and x.dealer != y.dealer:
+def _factors(operation: str, x: Operand, y: Operand) -> tuple[Shared, Operand]:
+    """Both, a private one first: over Z_2^64 and of one dealer what is private."""
+    first = given.either_private(operation, x, y)
+    both = [given.private(operation, value) for value in (x, y) if given.is_private(value)]
+    if both[0].dealer != both[-1].dealer:
         raise UsageError(
-            f"{operation} wants operands of one dealer. Received: {x.dealer} and {y.dealer}."
+            f"{operation} wants operands of one dealer. Received: {both[0].dealer} and "
+            f"{both[1].dealer}."
         )
-    return x, y
+    return first, y if first is x else x
 
 
-def weighted(operation: str, x: Shared, weight: Any, times: Any) -> Shared:
+def weighted(operation: str, x: Shared, weight: Operand, times: Times) -> Shared:
     """times(x, ring elements, their fractional bits) for a public weight, truncated to x's scale.
 
     An integer x gets WEIGHT_BITS fractional bits, unless the weight is whole too.
     """
     kept = 0 if x.fractional_bits else given.WEIGHT_BITS
     ring, bits = given.encode_weight(operation, weight, kept)
-    z: Shared = times(x, ring, bits)
+    z = times(x, ring, bits)
     drop = bits - min(bits, kept)
     return truncation.truncate(given.in_graph(operation), z, drop) if drop else z
 
 
-def multiply(x: Any, y: Any) -> Shared:
+def multiply(x: Operand, y: Operand) -> Shared:
     """x * y elementwise, broadcast; one of them may be public.
 
     The result has the larger of the two scales; error below 1 ulp (T3), none for integers.  A
@@ -75,39 +82,37 @@ def multiply(x: Any, y: Any) -> Shared:
     least; the exact product must be below 2^62 ring units before it is truncated.
     Rounds: 2 (cold 3); a public real 1 (2), whole public numbers none.
     """
-    x, y = _factors("multiply", x, y)
-    if not given.is_private(x):
-        x, y = y, x
-    if given.is_private(y):
-        given.check_fit("multiply", x, y, same_scale=False)
-        z = arithmetic.mul(given.in_graph("multiply"), x, y)
-        return scaled_product("multiply", z, x.fractional_bits, y.fractional_bits)
-    given.broadcast("multiply", x.shape, given.shape_of("multiply", y))
-    return weighted("multiply", x, y, arithmetic.mul_public)
+    first, second = _factors("multiply", x, y)
+    if isinstance(second, Shared):
+        given.check_fit("multiply", first, second, same_scale=False)
+        z = arithmetic.mul(given.in_graph("multiply"), first, second)
+        return scaled_product("multiply", z, first.fractional_bits, second.fractional_bits)
+    given.broadcast("multiply", first.shape, given.shape_of("multiply", second))
+    return weighted("multiply", first, second, arithmetic.mul_public)
 
 
-def matmul(x: Any, y: Any, transpose_a: bool = False, transpose_b: bool = False) -> Shared:
+def matmul(x: Operand, y: Operand, transpose_a: bool = False, transpose_b: bool = False) -> Shared:
     """x @ y over the last two axes; one of them may be public.
 
     Scale, error and rounds: as `multiply`, the sums taken before the truncation.
     """
-    x, y = _factors("matmul", x, y)
-    shapes_of = [v.shape if given.is_private(v) else given.shape_of("matmul", v) for v in (x, y)]
-    left, right = shapes_of
+    inner, other = _factors("matmul", x, y)
+    left, right = (
+        v.shape if isinstance(v, Shared) else given.shape_of("matmul", v) for v in (x, y)
+    )
     arithmetic.check_multipliable("matmul", left, right, transpose_a, transpose_b)
-    if given.is_private(x) and given.is_private(y):
-        z = arithmetic.matmul(given.in_graph("matmul"), x, y, transpose_a, transpose_b)
-        return scaled_product("matmul", z, x.fractional_bits, y.fractional_bits)
+    if isinstance(other, Shared):
+        z = arithmetic.matmul(given.in_graph("matmul"), inner, other, transpose_a, transpose_b)
+        return scaled_product("matmul", z, inner.fractional_bits, other.fractional_bits)
 
-    def times(a: Shared, ring: Any, bits: int) -> Shared:
-        first, second = (a, ring) if given.is_private(x) else (ring, a)
+    def times(a: Shared, ring: tf.Tensor, bits: int) -> Shared:
+        first, second = (a, ring) if isinstance(x, Shared) else (ring, a)
         return arithmetic.matmul_public(first, second, bits, transpose_a, transpose_b)
 
-    inner, weight = (x, y) if given.is_private(x) else (y, x)
-    return weighted("matmul", inner, weight, times)
+    return weighted("matmul", inner, other, times)
 
 
-def divide(x: Any, y: Any, signed: bool = True, bits: int = 62) -> Shared:
+def divide(x: Operand, y: Operand, signed: bool = True, bits: int = 62) -> Shared:
     """x / y; 0 for y = 0.  A public y is a multiplication.
 
     Args:
@@ -137,7 +142,7 @@ def divide(x: Any, y: Any, signed: bool = True, bits: int = 62) -> Shared:
     return reciprocal.divide(given.in_graph("divide"), x, y, bits, signed)
 
 
-def _inverse(y: Any) -> Any:
+def _inverse(y: Public) -> Public:
     known = given.static("divide", y)
     if known is None:
         import tensorflow as tf
@@ -151,7 +156,7 @@ def _inverse(y: Any) -> Any:
     return 1.0 / known.astype(np.float64)
 
 
-def pow(x: Any, exponent: Any) -> Shared:
+def pow(x: Shared, exponent: int) -> Shared:
     """x ** n for a public integer n from 1 to 64, by repeated squaring.
 
     Error: each product errs by 1 ulp, n max(|x|, 1)^(n-1) ulp in all at most.
@@ -177,7 +182,7 @@ def pow(x: Any, exponent: Any) -> Shared:
     return result
 
 
-def square(x: Any) -> Shared:
+def square(x: Shared) -> Shared:
     """x * x, at x's scale; error below 1 ulp.  Rounds: 2 (cold 3), 1 (2) for integers."""
     from tfe_bench.protocols.ring import reductions
 
@@ -186,7 +191,7 @@ def square(x: Any) -> Shared:
     return scaled_product("square", z, x.fractional_bits, x.fractional_bits)
 
 
-def abs(x: Any, bits: int = EXACT_BITS) -> Shared:
+def abs(x: Shared, bits: int = EXACT_BITS) -> Shared:
     """|x|, exact for |x| < 2^(bits-2) ring units.  Rounds: those of `less`, and 1."""
     x = given.private("abs", x)
     bits = given.bits_of("abs", bits)

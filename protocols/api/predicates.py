@@ -6,7 +6,7 @@ The party is that of the running program; public operands are taken as operands.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -24,8 +24,14 @@ from tfe_bench.protocols.ring import (
 )
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+from tfe_bench.protocols.session.types import Operand, Public
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 EXACT_BITS = compare.EXACT_BITS
+
+Bits: TypeAlias = "MaskedBits | Public"  # truth values
 
 
 def _shaped(bits: MaskedBits, like: Shared) -> MaskedBits:
@@ -33,7 +39,7 @@ def _shaped(bits: MaskedBits, like: Shared) -> MaskedBits:
     return replace(bits, shape=None if shape.rank is None else tuple(shape.as_list()))
 
 
-def _below(operation: str, x: Any, y: Any, bits: int) -> MaskedBits:
+def _below(operation: str, x: Operand, y: Operand, bits: int) -> MaskedBits:
     """[x < y]"""
     bits = given.bits_of(operation, bits)
     x, y = given.pair(operation, x, y)
@@ -41,7 +47,7 @@ def _below(operation: str, x: Any, y: Any, bits: int) -> MaskedBits:
     return _shaped(relational.negative(given.in_graph(operation), d, bits), d)
 
 
-def less(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
+def less(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x < y], broadcast; one side may be public (it is rounded to the scale of the other).
 
     Args:
@@ -52,22 +58,22 @@ def less(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
     return _below("less", x, y, bits)
 
 
-def greater(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
+def greater(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x > y]; as `less`."""
     return _below("greater", y, x, bits)
 
 
-def less_equal(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
+def less_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x <= y]; as `less`."""
     return logic.invert(_below("less_equal", y, x, bits))
 
 
-def greater_equal(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
+def greater_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x >= y]; as `less`."""
     return logic.invert(_below("greater_equal", x, y, bits))
 
 
-def _zero(operation: str, x: Any, y: Any, bits: int) -> MaskedBits:
+def _zero(operation: str, x: Operand, y: Operand, bits: int) -> MaskedBits:
     bits = given.bits_of(operation, bits)
     x, y = given.pair(operation, x, y)
     d = given.private(operation, arithmetic.sub(x, y))
@@ -75,17 +81,17 @@ def _zero(operation: str, x: Any, y: Any, bits: int) -> MaskedBits:
     return _shaped(relational.zero(given.in_graph(operation), d, bits), d)
 
 
-def equal(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
+def equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x == y]; as `less`, for twice the bits.  Rounds and bits: relational.equal."""
     return _zero("equal", x, y, bits)
 
 
-def not_equal(x: Any, y: Any, bits: int = EXACT_BITS) -> MaskedBits:
+def not_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x != y]; as `equal`."""
     return logic.invert(_zero("not_equal", x, y, bits))
 
 
-def in_range(x: Any, bits: int) -> MaskedBits:
+def in_range(x: Shared, bits: int) -> MaskedBits:
     """[-2^(bits-1) <= x < 2^(bits-1)] in ring units, exact for every x.
 
     Where it is 1, an operation with the same `bits` is right; 63 is what truncations want.
@@ -102,16 +108,23 @@ def in_range(x: Any, bits: int) -> MaskedBits:
 # ---- bits
 
 
-def _public_bits(operation: str, value: Any, like: MaskedBits) -> MaskedBits:
-    """Public truth values under a mask of zero."""
+def _truth_values(operation: str, value: Public) -> tuple[tf.Tensor, bool]:
+    """A public array or tensor, and whether it holds truth values."""
+    tensor: tf.Tensor = value
     known = given.static(operation, value)
+    if known is None:
+        return tensor, tensor.dtype.is_bool
+    return known, known.dtype.kind == "b"
+
+
+def _public_bits(operation: str, value: Public, like: MaskedBits) -> MaskedBits:
+    """Public truth values under a mask of zero."""
+    values, are_true_or_false = _truth_values(operation, value)
     shape = given.shape_of(operation, value)
-    kind = value.dtype.is_bool if known is None else known.dtype.kind == "b"
-    if not kind or not shape.is_fully_defined():
+    if not are_true_or_false or not shape.is_fully_defined():
         raise UsageError(
             f"{operation} wants public truth values of a known shape beside private bits. "
-            f"Received: {given.kind_of(value if known is None else known)} of shape {shape}. "
-            "Compare to get bits."
+            f"Received: {given.kind_of(values)} of shape {shape}. Compare to get bits."
         )
     n = shape.num_elements()
     if isinstance(like.opened, local.Abstract):
@@ -119,7 +132,7 @@ def _public_bits(operation: str, value: Any, like: MaskedBits) -> MaskedBits:
     else:
         import tensorflow as tf
 
-        ones = tf.reshape(tf.cast(value if known is None else known, tf.int64), [1, n])
+        ones = tf.reshape(tf.cast(values, tf.int64), [1, n])
     packed = logic.packed(ones)[0]
     return MaskedBits(
         None if like.opened is None else packed,
@@ -149,7 +162,7 @@ def spread(operation: str, bits: MaskedBits, shape: tuple[int, ...]) -> MaskedBi
     return replace(moved, shape=shape)
 
 
-def _both(operation: str, a: Any, b: Any) -> tuple[MaskedBits, MaskedBits]:
+def _both(operation: str, a: Bits, b: Bits) -> tuple[MaskedBits, MaskedBits]:
     private = [v for v in (a, b) if isinstance(v, MaskedBits)]
     if not private or isinstance(a, Shared) or isinstance(b, Shared):
         raise UsageError(
@@ -162,7 +175,7 @@ def _both(operation: str, a: Any, b: Any) -> tuple[MaskedBits, MaskedBits]:
     if a.dealer != b.dealer:
         raise UsageError(f"{operation} wants bits of one dealer. Received: {a!r} and {b!r}.")
     if a.shape != b.shape:
-        if None in (a.shape, b.shape) or None in (*a.shape, *b.shape):
+        if a.shape is None or b.shape is None or None in (*a.shape, *b.shape):
             raise UsageError(f"{operation} wants bits of known shapes. Received: {a!r} and {b!r}.")
         whole = tuple(given.broadcast(operation, a.shape, b.shape).as_list())
         a, b = spread(operation, a, whole), spread(operation, b, whole)
@@ -175,7 +188,7 @@ def _and(operation: str, a: MaskedBits, b: MaskedBits) -> MaskedBits:
     return replace(opened, shape=a.shape)
 
 
-def logical_and(a: Any, b: Any) -> MaskedBits:
+def logical_and(a: Bits, b: Bits) -> MaskedBits:
     """a AND b, broadcast; one side may be public.
 
     Rounds: 1 (cold 2).  Bits sent: D 3, E1, E2 1 per bit.
@@ -183,18 +196,18 @@ def logical_and(a: Any, b: Any) -> MaskedBits:
     return _and("logical_and", *_both("logical_and", a, b))
 
 
-def logical_or(a: Any, b: Any) -> MaskedBits:
+def logical_or(a: Bits, b: Bits) -> MaskedBits:
     """a OR b; as `logical_and`."""
     a, b = _both("logical_or", a, b)
     return logic.invert(_and("logical_or", logic.invert(a), logic.invert(b)))
 
 
-def logical_xor(a: Any, b: Any) -> MaskedBits:
+def logical_xor(a: Bits, b: Bits) -> MaskedBits:
     """a XOR b, broadcast; one side may be public.  Local."""
     return logic.xor(*_both("logical_xor", a, b))
 
 
-def logical_not(a: Any) -> MaskedBits:
+def logical_not(a: MaskedBits) -> MaskedBits:
     """NOT a.  Local."""
     if not isinstance(a, MaskedBits):
         raise UsageError(
@@ -204,7 +217,7 @@ def logical_not(a: Any) -> MaskedBits:
     return logic.invert(a)
 
 
-def cast(x: Any, fractional_bits: int = 0, method: str = "safe") -> Shared:
+def cast(x: Shared | MaskedBits, fractional_bits: int = 0, method: str = "safe") -> Shared:
     """Bits as the numbers 0 and 1, or a private tensor at another scale.
 
     Args:
@@ -250,7 +263,7 @@ def cast(x: Any, fractional_bits: int = 0, method: str = "safe") -> Shared:
     return truncation.truncate(given.in_graph("cast"), x, -more, method)
 
 
-def where(condition: Any, x: Any, y: Any) -> Shared:
+def where(condition: Bits, x: Operand, y: Operand) -> Shared:
     """x where the bit is 1, else y; all three broadcast where their shapes are known.
 
     Args:
@@ -275,24 +288,23 @@ def where(condition: Any, x: Any, y: Any) -> Shared:
     return arithmetic.add(y, convert.inject(given.in_graph("where"), condition, d))
 
 
-def _chosen(condition: Any, d: Shared) -> Shared:
+def _chosen(condition: Bits, d: Shared) -> Shared:
     """d where a public condition is true, else 0."""
     if given.is_private(condition):
         raise UsageError(
             "where wants private bits as its condition (the result of a private comparison). "
             f"Received: {condition!r}. Compare it: x != 0."
         )
-    known = given.static("where", condition)
-    kind = condition.dtype.is_bool if known is None else known.dtype.kind == "b"
-    if not kind:
+    values, are_true_or_false = _truth_values("where", condition)
+    if not are_true_or_false:
         raise UsageError(
             "where wants truth values as its condition. Received: "
-            f"{given.kind_of(condition if known is None else known)}. Compare to get them."
+            f"{given.kind_of(values)}. Compare to get them."
         )
     given.private("where", d)
     given.broadcast("where", given.shape_of("where", condition), d.shape)
-    if known is not None:
-        return arithmetic.mul_public(d, known.astype(np.int64))
+    if isinstance(values, np.ndarray):
+        return arithmetic.mul_public(d, values.astype(np.int64))
     import tensorflow as tf
 
-    return arithmetic.mul_public(d, tf.cast(condition, tf.int64))
+    return arithmetic.mul_public(d, tf.cast(values, tf.int64))

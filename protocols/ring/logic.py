@@ -47,7 +47,7 @@ def xor(a: MaskedBits, b: MaskedBits) -> MaskedBits:
 
 def unpacked(bits: MaskedBits) -> Any:
     """opened or beta, whichever is held here, as int64 0 and 1 [n].  Local."""
-    held = bits.beta if bits.opened is None else bits.opened
+    held: Any = bits.beta if bits.opened is None else bits.opened
     if not local.known(held):
         return held.like([bits.n])
     return ops.module().tfe_bench_unpack_bits(words=held, n=bits.n)

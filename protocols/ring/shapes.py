@@ -12,19 +12,22 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import EllipsisType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared, kind_of
+from tfe_bench.protocols.session.types import Axes, Key, Public, Shape
 
-Key = int | np.integer[Any] | builtins.slice | EllipsisType | None
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
-def check_private(operation: str, x: Any) -> None:
-    """Raises UsageError unless x is a private tensor."""
+def check_private(operation: str, x: object) -> Shared:
+    """x; raises UsageError unless it is a private tensor."""
     if isinstance(x, MaskedBits):
         raise UsageError(
             f"{operation} wants private numbers. Received: {x!r}. "
@@ -32,12 +35,13 @@ def check_private(operation: str, x: Any) -> None:
         )
     if not isinstance(x, Shared):
         raise UsageError(
-            f"{operation} wants a private tensor. Received: {type(x).__name__}. "
+            f"{operation} wants a private tensor. Received: {kind_of(x)}. "
             "Use TensorFlow's own operation for a public one, or share it first."
         )
+    return x
 
 
-def check_alike(operation: str, values: Sequence[Any]) -> list[Shared]:
+def check_alike(operation: str, values: Sequence[Shared]) -> list[Shared]:
     """The values as a list, if they are private tensors of one dealer, scale and ring.
 
     Raises:
@@ -50,13 +54,12 @@ def check_alike(operation: str, values: Sequence[Any]) -> list[Shared]:
         )
     for value in values:
         check_private(operation, value)
-    first = values[0]
-    kind = (first.dealer, first.fractional_bits, first.limbs, first.ring_bits)
-    for value in values:
-        if (value.dealer, value.fractional_bits, value.limbs, value.ring_bits) != kind:
+    kinds = [(v.dealer, v.fractional_bits, v.limbs, v.ring_bits) for v in values]
+    for value, kind in zip(values, kinds, strict=True):
+        if kind != kinds[0]:
             raise UsageError(
-                f"{operation} wants tensors of one dealer, scale and ring. Received: {first!r} and "
-                f"{value!r}. Truncate or convert one of them."
+                f"{operation} wants tensors of one dealer, scale and ring. Received: {values[0]!r} "
+                f"and {value!r}. Truncate or convert one of them."
             )
     return list(values)
 
@@ -75,13 +78,17 @@ def rank_of(operation: str, x: Shared) -> int:
     return int(x.shape.rank)
 
 
-def axis_of(operation: str, axis: Any, rank: int) -> int:
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def axis_of(operation: str, axis: int, rank: int) -> int:
     """An axis as a number from 0, a negative one counted from the end.
 
     Raises:
         UsageError: it is no integer in [-rank, rank).
     """
-    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
+    if not _is_integer(axis):
         raise UsageError(f"{operation} wants an integer as axis. Received: {axis!r}.")
     if not -rank <= axis < rank:
         raise UsageError(
@@ -90,7 +97,7 @@ def axis_of(operation: str, axis: Any, rank: int) -> int:
     return int(axis) % rank
 
 
-def axes_of(operation: str, axes: Any, rank: int) -> list[int]:
+def axes_of(operation: str, axes: Axes, rank: int) -> list[int]:
     """One axis, several or None (all) as a sorted list of numbers from 0.
 
     Raises:
@@ -98,24 +105,28 @@ def axes_of(operation: str, axes: Any, rank: int) -> list[int]:
     """
     if axes is None:
         return list(range(rank))
-    several = list(axes) if isinstance(axes, (list, tuple, np.ndarray)) else [axes]
+    several: list[Any] = list(axes) if isinstance(axes, (list, tuple, np.ndarray)) else [axes]
     found = sorted(axis_of(operation, axis, rank) for axis in several)
     if len(set(found)) < len(found):
         raise UsageError(f"{operation} wants each axis once. Received: {several!r}.")
     return found
 
 
-def _integers(operation: str, what: str, values: Any, count: int | None = None) -> list[int]:
-    """A list of public integers, of a given length."""
-    array = None
-    if not isinstance(values, Shared):
-        try:
-            array = np.asarray(values)
-        except (TypeError, ValueError, NotImplementedError):
-            array = None  # ragged, or a symbolic tensor
-    if array is not None and array.size == 0:
+def _integer_array(values: Public) -> npt.NDArray[np.integer[Any]] | None:
+    """Public integers that are known; None for all else: ragged, symbolic or private values."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, NotImplementedError):
+        return None
+    if array.size == 0:
         array = array.astype(np.int64)
-    if array is None or array.ndim != 1 or array.dtype.kind not in "iu":
+    return array if array.dtype.kind in "iu" else None
+
+
+def _integers(operation: str, what: str, values: Public, count: int | None = None) -> list[int]:
+    """A list of public integers, of a given length."""
+    array = _integer_array(values)
+    if array is None or array.ndim != 1:
         raise UsageError(f"{operation} wants {what} as public integers. Received: {values!r}.")
     if count is not None and len(array) != count:
         raise UsageError(
@@ -124,17 +135,22 @@ def _integers(operation: str, what: str, values: Any, count: int | None = None) 
     return [int(v) for v in array]
 
 
-def _with_words(x: Shared, shape: Any) -> Any:
+def _and_words(x: Shared, per_axis: list[int], of_words: int) -> list[int]:
+    """A number for each axis of elements, and for the axis of words where there is one."""
+    return per_axis if x.limbs == 1 else [*per_axis, of_words]
+
+
+def _with_words(x: Shared, shape: Shape) -> Shape:
     """A shape of elements as the shape of x's fields: a list of integers or a tensor."""
     if isinstance(shape, list):
-        return shape if x.limbs == 1 else [*shape, x.limbs]
+        return _and_words(x, shape, x.limbs)
     import tensorflow as tf
 
     shape = tf.cast(shape, tf.int64)
     return shape if x.limbs == 1 else tf.concat([shape, [x.limbs]], axis=0)
 
 
-def _shape(operation: str, shape: Any) -> Any:
+def _shape(operation: str, shape: int | Shape) -> list[int] | tf.Tensor:
     """A list of integers, or the public tensor it is given as."""
     if hasattr(shape, "as_list"):
         shape = shape.as_list()
@@ -149,7 +165,7 @@ def _shape(operation: str, shape: Any) -> Any:
     )
 
 
-def reshape(x: Shared, shape: Any) -> Shared:
+def reshape(x: Shared, shape: int | Shape) -> Shared:
     """x in another shape of as many elements; one size may be -1.  Local."""
     check_private("reshape", x)
     new = _shape("reshape", shape)
@@ -191,8 +207,7 @@ def transpose(x: Shared, perm: Sequence[int] | None = None) -> Shared:
         raise UsageError(
             f"transpose wants a permutation of the axes 0 to {rank - 1}. Received: {order}."
         )
-    words = [] if x.limbs == 1 else [rank]
-    return x.map(lambda a: local.transpose(a, order + words))
+    return x.map(lambda a: local.transpose(a, _and_words(x, order, rank)))
 
 
 def expand_dims(x: Shared, axis: int) -> Shared:
@@ -201,7 +216,7 @@ def expand_dims(x: Shared, axis: int) -> Shared:
     return x.map(lambda a: local.expand_dims(a, at))
 
 
-def squeeze(x: Shared, axis: Any = None) -> Shared:
+def squeeze(x: Shared, axis: Axes = None) -> Shared:
     """x without the given axes of size 1; None takes all there are.  Local."""
     rank = rank_of("squeeze", x)
     sizes = x.shape.as_list()
@@ -239,7 +254,7 @@ def _same_but(operation: str, values: list[Shared], axis: int | None) -> None:
             )
 
 
-def _joined(values: list[Shared], function: Callable[[list[Any]], Any]) -> Shared:
+def _joined(values: list[Shared], function: Callable[[list[tf.Tensor]], tf.Tensor]) -> Shared:
     m, l1, l2 = (
         None if parts[0] is None else function(parts)
         for parts in ([v.m for v in values], [v.l1 for v in values], [v.l2 for v in values])
@@ -273,12 +288,8 @@ def _size(operation: str, x: Shared, axis: int) -> int:
 def unstack(x: Shared, axis: int = 0) -> list[Shared]:
     """The parts of x along an axis, which is dropped.  Local."""
     at = axis_of("unstack", axis, rank_of("unstack", x))
-    return [_picked(x, at, i) for i in range(_size("unstack", x, at))]
-
-
-def _picked(x: Shared, axis: int, index: int) -> Shared:
-    key = (builtins.slice(None),) * axis + (index,)
-    return x.map(lambda a: a[key])
+    lead = (builtins.slice(None),) * at
+    return [x.map(lambda a, i=i: a[(*lead, i)]) for i in range(_size("unstack", x, at))]
 
 
 def split(x: Shared, num_or_size_splits: int | Sequence[int], axis: int = 0) -> list[Shared]:
@@ -321,8 +332,7 @@ def slice(x: Shared, begin: Sequence[int], size: Sequence[int]) -> Shared:
                 f"slice wants a block inside the tensor. Received: begin {start} and size "
                 f"{length} on axis {axis} of {x!r}."
             )
-    words = [] if x.limbs == 1 else [0]
-    return x.map(lambda a: local.slice(a, starts + words, sizes + [-1 for _ in words]))
+    return x.map(lambda a: local.slice(a, _and_words(x, starts, 0), _and_words(x, sizes, -1)))
 
 
 def getitem(x: Shared, key: Key | tuple[Key, ...]) -> Shared:
@@ -333,20 +343,15 @@ def getitem(x: Shared, key: Key | tuple[Key, ...]) -> Shared:
             not public (there is no private index).
     """
     rank = rank_of("getitem", x)
-    keys = list(key) if isinstance(key, tuple) else [key]
-    plain: list[Key] = []
-    for k in keys:
-        if isinstance(k, np.integer):
-            k = int(k)
-        if isinstance(k, bool) or not (
-            k is None or isinstance(k, (int, builtins.slice, EllipsisType))
-        ):
+    plain: list[int | builtins.slice | EllipsisType | None] = []
+    for k in key if isinstance(key, tuple) else (key,):
+        if not (k is None or _is_integer(k) or isinstance(k, (builtins.slice, EllipsisType))):
             raise UsageError(
                 f"getitem wants public integers, slices, ... and None. Received: "
                 f"{type(k).__name__}. Use gather for a list of indices."
             )
-        plain.append(k)
-    used = [k for k in plain if k is not None and k is not ...]
+        plain.append(int(k) if isinstance(k, np.integer) else k)
+    used = [k for k in plain if isinstance(k, (int, builtins.slice))]
     dots = sum(k is ... for k in plain)
     if dots > 1 or len(used) > rank:
         raise UsageError(
@@ -361,7 +366,7 @@ def getitem(x: Shared, key: Key | tuple[Key, ...]) -> Shared:
     return x.map(lambda a: a[full])
 
 
-def _check_index(x: Shared, axis: int, key: Any) -> None:
+def _check_index(x: Shared, axis: int, key: int | builtins.slice) -> None:
     size = x.shape[axis]
     if isinstance(key, int):
         if size is not None and not -size <= key < size:
@@ -371,47 +376,41 @@ def _check_index(x: Shared, axis: int, key: Any) -> None:
             )
         return
     parts = [p for p in (key.start, key.stop, key.step) if p is not None]
-    bad = [
-        p for p in parts if isinstance(p, bool) or not isinstance(p, (int, np.integer, type(None)))
-    ]
-    if bad or key.step == 0:
+    if key.step == 0 or not all(map(_is_integer, parts)):
         raise UsageError(
             f"getitem wants slices of public integers, the step not 0. Received: {key!r} on axis "
             f"{axis}."
         )
 
 
-def pad(x: Shared, paddings: Any, constant_values: int = 0) -> Shared:
+def pad(x: Shared, paddings: Public, constant_values: int = 0) -> Shared:
     """x with `paddings[axis] = (before, after)` elements of a public constant around.  Local.
 
     Args:
         constant_values: the ring element to pad with, already encoded at x's scale.
     """
     rank = rank_of("pad", x)
-    try:
-        pairs = np.asarray(paddings)
-    except (TypeError, ValueError, NotImplementedError):
-        pairs = np.zeros(0)  # ragged, or symbolic
-    pairs = pairs.reshape(0, 2).astype(np.int64) if rank == pairs.size == 0 else pairs
-    if pairs.shape != (rank, 2) or pairs.dtype.kind not in "iu" or (pairs < 0).any():
+    pairs = _integer_array(paddings)
+    if pairs is not None and rank == pairs.size == 0:
+        pairs = pairs.reshape(0, 2)
+    if pairs is None or pairs.shape != (rank, 2) or (pairs < 0).any():
         raise UsageError(
             f"pad wants a pair of public sizes >= 0 for each of {rank} axes. "
             f"Received: {paddings!r}."
         )
-    constant = constant_values
-    if isinstance(constant, bool) or not isinstance(constant, (int, np.integer)):
+    if not _is_integer(constant_values):
         raise UsageError(
-            f"pad wants a constant that is a ring element, an integer. Received: {constant!r}. "
-            "Encode it at the tensor's scale."
+            "pad wants a constant that is a ring element, an integer. Received: "
+            f"{constant_values!r}. Encode it at the tensor's scale."
         )
     widths = [(int(b), int(e)) for b, e in pairs]
     padded = x.map(lambda a: local.pad(a, widths if x.limbs == 1 else [*widths, (0, 0)]))
-    if constant == 0 or x.m is None or not local.known(x.m):
+    if constant_values == 0 or x.m is None or not local.known(x.m):
         return padded
     import tensorflow as tf
 
     # c = (0 + c) - (0 + 0): a public constant goes into m alone.
-    unsigned = [(int(constant) >> (64 * i)) % (1 << 64) for i in range(x.limbs)]
+    unsigned = [(int(constant_values) >> (64 * i)) % (1 << 64) for i in range(x.limbs)]
     words = [tf.constant(w - (w >> 63 << 64), tf.int64) for w in unsigned]
     if x.limbs == 1:
         return replace(padded, m=tf.pad(x.m, widths, constant_values=words[0]))
@@ -419,7 +418,7 @@ def pad(x: Shared, paddings: Any, constant_values: int = 0) -> Shared:
     return replace(padded, m=tf.stack(limbs, axis=-1))
 
 
-def gather(x: Shared, indices: Any, axis: int = 0) -> Shared:
+def gather(x: Shared, indices: Public, axis: int = 0) -> Shared:
     """The parts of x at public indices along an axis; their shape replaces the axis.  Local."""
     at = axis_of("gather", axis, rank_of("gather", x))
     if isinstance(indices, Shared):
@@ -429,17 +428,13 @@ def gather(x: Shared, indices: Any, axis: int = 0) -> Shared:
     if local.is_tensor(indices):
         import tensorflow as tf
 
-        if indices.dtype not in (tf.int32, tf.int64):
-            raise UsageError(f"gather wants integer indices. Received: {indices.dtype.name}.")
+        tensor: tf.Tensor = indices
+        if tensor.dtype not in (tf.int32, tf.int64):
+            raise UsageError(f"gather wants integer indices. Received: {tensor.dtype.name}.")
         # TensorFlow itself refuses, when run, what is out of range.
         return x.map(lambda a: local.gather(a, indices, at))
-    try:
-        array = np.asarray(indices)
-    except (TypeError, ValueError):
-        array = np.zeros(0, object)  # ragged, or private elements
-    if array.size == 0 and array.dtype.kind == "f":
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "iu":
+    array = _integer_array(indices)
+    if array is None:
         raise UsageError(f"gather wants integer indices. Received: {indices!r}.")
     size = x.shape[at]
     bad = array[(array < 0) | (array >= size)] if size is not None else array[array < 0]
@@ -456,10 +451,10 @@ def tile(x: Shared, multiples: Sequence[int]) -> Shared:
     counts = _integers("tile", "multiples", multiples, rank_of("tile", x))
     if any(c < 0 for c in counts):
         raise UsageError(f"tile wants multiples of at least 0. Received: {counts}.")
-    return x.map(lambda a: local.tile(a, counts + ([] if x.limbs == 1 else [1])))
+    return x.map(lambda a: local.tile(a, _and_words(x, counts, 1)))
 
 
-def broadcast_to(x: Shared, shape: Any) -> Shared:
+def broadcast_to(x: Shared, shape: int | Shape) -> Shared:
     """x in a larger shape, by TensorFlow's rules of broadcasting.  Local."""
     rank = rank_of("broadcast_to", x)
     new = _shape("broadcast_to", shape)
@@ -477,7 +472,7 @@ def broadcast_to(x: Shared, shape: Any) -> Shared:
     return x.map(lambda a: local.broadcast_to(a, _with_words(x, new)))
 
 
-def reverse(x: Shared, axis: Any) -> Shared:
+def reverse(x: Shared, axis: Axes) -> Shared:
     """x with the order along some axes reversed.  Local."""
     axes = axes_of("reverse", axis, rank_of("reverse", x))
     return x.map(lambda a: local.reverse(a, axes))

@@ -176,7 +176,9 @@ class FixedPoint:
         )
 
 
-def _signed(negative: Any, low: Any, high: Any) -> npt.NDArray[np.int64]:
+def _signed(
+    negative: npt.NDArray[np.bool_], low: npt.NDArray[np.uint64], high: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.int64]:
     """The words of +-(low + 2^64 high)."""
     size = words.pair(np.asarray(low), np.asarray(high))
     return np.where(np.asarray(negative)[..., None], words.negate(size), size)
@@ -215,7 +217,7 @@ def _real_array(values: npt.ArrayLike) -> npt.NDArray[Any]:
     return array
 
 
-def _kind(value: Any) -> str:
+def _kind(value: np.floating[Any]) -> str:
     """The kind of a refused float: this much may be said of a secret."""
     if np.isnan(value):
         return "NaN"

@@ -11,6 +11,7 @@ import functools
 import os
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import tfe_bench
@@ -108,7 +109,7 @@ class Native:
     def __getattr__(self, name: str) -> Any:  # for type checkers: set in __init__
         raise AttributeError(name)
 
-    def error_of(self, name: str, *arguments: Any) -> str:
+    def error_of(self, name: str, *arguments: object) -> str:
         """Calls a function that reports errors; returns the text, '' for success."""
         text = ctypes.create_string_buffer(_ERROR_BYTES)
         if getattr(self, name)(*arguments, text) == 0:
@@ -128,7 +129,7 @@ def native() -> Native:
 
 
 @functools.cache
-def module() -> Any:
+def module() -> ModuleType:
     """The TensorFlow ops, as a Python module of functions.
 
     Raises:
@@ -147,7 +148,7 @@ def module() -> Any:
             "`pip install --force-reinstall .`"
         )
     try:
-        ops = tf.load_op_library(str(path))
+        ops: ModuleType = tf.load_op_library(str(path))
     except (tf.errors.NotFoundError, OSError) as error:
         raise OpsMissing(
             f"The compiled ops cannot be loaded. Received: {str(error).splitlines()[0]}. "

@@ -10,14 +10,42 @@ which is RSS with x_{d+2} = m, x_{d+1} = -l1, x_d = -l2 (party i holds x_i, x_{i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tfe_bench.protocols.session.types import Key, Operand
+
+# What is called by the names of operations: see `bind`.
+_operations: dict[str, Callable[..., Any]] = {}
 
 
-def _operators() -> Any:
-    from tfe_bench.protocols.api import functional
+def bind(*operations: Callable[..., Any]) -> None:
+    """Says what Python's operators do, by the names below: protocols/api/party.py does."""
+    _operations.update({function.__name__: function for function in operations})
 
-    return functional
+
+def _numbers(name: str, mirrored: bool = False) -> Callable[[Shared, Operand], Shared]:
+    """A binary operator of private numbers; mirrored: the private one is on the right."""
+
+    def operate(x: Shared, y: Operand) -> Shared:
+        operation: Callable[..., Shared] = _operations[name]
+        return operation(y, x) if mirrored else operation(x, y)
+
+    return operate
+
+
+def _truth(name: str, mirrored: bool = False) -> Callable[[_Private, Operand], MaskedBits]:
+    """A binary operator whose result is private bits."""
+
+    def operate(x: _Private, y: Operand) -> MaskedBits:
+        operation: Callable[..., MaskedBits] = _operations[name]
+        return operation(y, x) if mirrored else operation(x, y)
+
+    return operate
 
 
 class _Private:
@@ -46,10 +74,10 @@ class _Private:
     def __index__(self) -> int:
         self._refuse("an index")
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+    def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
         self._refuse("an array")
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> NoReturn:
         self._refuse("a sequence")
 
 
@@ -67,7 +95,7 @@ class Shared(_Private):
         bits: the ring is Z_{2^bits}; higher bits of the words mean nothing (0: all 64 * limbs).
     """
 
-    # Tensors or None by role; Any, so that code for one role need not assert what it holds.
+    # Any instead of a tensor or None: code for one role need not assert what it holds.
     m: Any
     l1: Any
     l2: Any
@@ -84,84 +112,41 @@ class Shared(_Private):
         return self.bits or 64 * self.limbs
 
     @property
-    def any(self) -> Any:
+    def any(self) -> tf.Tensor:
         """One of the fields held here, for its shape and dtype."""
         found = next((t for t in (self.m, self.l1, self.l2) if t is not None), None)
         assert found is not None
         return found
 
     @property
-    def shape(self) -> Any:
+    def shape(self) -> tf.TensorShape:
         """Static shape of the tensor of elements."""
         shape = self.any.shape
         return shape if self.limbs == 1 else shape[:-1]
 
-    def map(self, function: Any) -> Shared:
+    def map(self, function: Callable[..., tf.Tensor]) -> Shared:
         """Applies a linear map of ring elements (a reshape, a gather, ...) to every field held."""
         m, l1, l2 = (None if t is None else function(t) for t in (self.m, self.l1, self.l2))
         return replace(self, m=m, l1=l1, l2=l2)
 
-    def __add__(self, other: Any) -> Shared:
-        return _operators().add(self, other)  # type: ignore[no-any-return]
-
-    def __radd__(self, other: Any) -> Shared:
-        return _operators().add(other, self)  # type: ignore[no-any-return]
-
-    def __sub__(self, other: Any) -> Shared:
-        return _operators().subtract(self, other)  # type: ignore[no-any-return]
-
-    def __rsub__(self, other: Any) -> Shared:
-        return _operators().subtract(other, self)  # type: ignore[no-any-return]
-
-    def __mul__(self, other: Any) -> Shared:
-        return _operators().multiply(self, other)  # type: ignore[no-any-return]
-
-    def __rmul__(self, other: Any) -> Shared:
-        return _operators().multiply(other, self)  # type: ignore[no-any-return]
-
-    def __matmul__(self, other: Any) -> Shared:
-        return _operators().matmul(self, other)  # type: ignore[no-any-return]
-
-    def __rmatmul__(self, other: Any) -> Shared:
-        return _operators().matmul(other, self)  # type: ignore[no-any-return]
-
-    def __truediv__(self, other: Any) -> Shared:
-        return _operators().divide(self, other)  # type: ignore[no-any-return]
-
-    def __rtruediv__(self, other: Any) -> Shared:
-        return _operators().divide(other, self)  # type: ignore[no-any-return]
+    __add__, __radd__ = _numbers("add"), _numbers("add", mirrored=True)
+    __sub__, __rsub__ = _numbers("subtract"), _numbers("subtract", mirrored=True)
+    __mul__, __rmul__ = _numbers("multiply"), _numbers("multiply", mirrored=True)
+    __matmul__, __rmatmul__ = _numbers("matmul"), _numbers("matmul", mirrored=True)
+    __truediv__, __rtruediv__ = _numbers("divide"), _numbers("divide", mirrored=True)
+    __pow__ = _numbers("pow")
+    __lt__, __le__ = _truth("less"), _truth("less_equal")
+    __gt__, __ge__ = _truth("greater"), _truth("greater_equal")
+    __eq__, __ne__ = _truth("equal"), _truth("not_equal")  # type: ignore[assignment]
 
     def __neg__(self) -> Shared:
-        return _operators().negative(self)  # type: ignore[no-any-return]
+        return _operations["negative"](self)  # type: ignore[no-any-return]
 
     def __abs__(self) -> Shared:
-        return _operators().abs(self)  # type: ignore[no-any-return]
+        return _operations["abs"](self)  # type: ignore[no-any-return]
 
-    def __pow__(self, exponent: int) -> Shared:
-        return _operators().pow(self, exponent)  # type: ignore[no-any-return]
-
-    def __getitem__(self, key: Any) -> Shared:
-        from tfe_bench.protocols.ring import shapes
-
-        return shapes.getitem(self, key)
-
-    def __lt__(self, other: Any) -> MaskedBits:
-        return _operators().less(self, other)  # type: ignore[no-any-return]
-
-    def __le__(self, other: Any) -> MaskedBits:
-        return _operators().less_equal(self, other)  # type: ignore[no-any-return]
-
-    def __gt__(self, other: Any) -> MaskedBits:
-        return _operators().greater(self, other)  # type: ignore[no-any-return]
-
-    def __ge__(self, other: Any) -> MaskedBits:
-        return _operators().greater_equal(self, other)  # type: ignore[no-any-return]
-
-    def __eq__(self, other: Any) -> MaskedBits:  # type: ignore[override]
-        return _operators().equal(self, other)  # type: ignore[no-any-return]
-
-    def __ne__(self, other: Any) -> MaskedBits:  # type: ignore[override]
-        return _operators().not_equal(self, other)  # type: ignore[no-any-return]
+    def __getitem__(self, key: Key | tuple[Key, ...]) -> Shared:
+        return _operations["getitem"](self, key)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         held = "".join(k for k in ("m", "l1", "l2") if getattr(self, k) is not None)
@@ -181,9 +166,9 @@ class EvaluatorBits(_Private):
         n: int64 scalar tensor, the number of bits.
     """
 
-    share: Any
-    top: Any
-    n: Any
+    share: tf.Tensor | None
+    top: tf.Tensor | None
+    n: tf.Tensor
     dealer: int = 0
 
     def __repr__(self) -> str:
@@ -201,41 +186,37 @@ class MaskedBits(_Private):
         shape: of the tensor of bits in row-major order, where it is known.
     """
 
-    opened: Any
-    beta: Any
-    n: Any
+    opened: tf.Tensor | None
+    beta: tf.Tensor | None
+    n: tf.Tensor
     dealer: int = 0
     shape: tuple[int, ...] | None = None
 
     __hash__ = _Private.__hash__
 
-    def __and__(self, other: Any) -> MaskedBits:
-        return _operators().logical_and(self, other)  # type: ignore[no-any-return]
+    __and__, __rand__ = _truth("logical_and"), _truth("logical_and", mirrored=True)
+    __or__, __ror__ = _truth("logical_or"), _truth("logical_or", mirrored=True)
+    __xor__, __rxor__ = _truth("logical_xor"), _truth("logical_xor", mirrored=True)
+    __ne__ = _truth("logical_xor")  # type: ignore[assignment]
 
-    def __or__(self, other: Any) -> MaskedBits:
-        return _operators().logical_or(self, other)  # type: ignore[no-any-return]
-
-    def __xor__(self, other: Any) -> MaskedBits:
-        return _operators().logical_xor(self, other)  # type: ignore[no-any-return]
-
-    def __rand__(self, other: Any) -> MaskedBits:
-        return _operators().logical_and(other, self)  # type: ignore[no-any-return]
-
-    def __ror__(self, other: Any) -> MaskedBits:
-        return _operators().logical_or(other, self)  # type: ignore[no-any-return]
-
-    def __rxor__(self, other: Any) -> MaskedBits:
-        return _operators().logical_xor(other, self)  # type: ignore[no-any-return]
-
-    def __eq__(self, other: Any) -> MaskedBits:  # type: ignore[override]
-        operators = _operators()
-        return operators.logical_not(operators.logical_xor(self, other))  # type: ignore[no-any-return]
-
-    def __ne__(self, other: Any) -> MaskedBits:  # type: ignore[override]
-        return _operators().logical_xor(self, other)  # type: ignore[no-any-return]
+    def __eq__(self, other: Operand) -> MaskedBits:  # type: ignore[override]
+        return ~(self ^ other)
 
     def __invert__(self) -> MaskedBits:
-        return _operators().logical_not(self)  # type: ignore[no-any-return]
+        return _operations["logical_not"](self)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"MaskedBits(shape={self.shape}, dealer={self.dealer})"
+
+
+def is_private(value: object) -> TypeGuard[Shared | MaskedBits]:
+    """Whether a value is a private tensor or private bits."""
+    return isinstance(value, (Shared, MaskedBits))
+
+
+def kind_of(value: object) -> str:
+    """The type of a value, without its content."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or is_private(value):
+        return type(value).__name__
+    return f"a public {type(value).__name__} of {getattr(dtype, 'name', dtype)}"

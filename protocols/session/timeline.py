@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from tfe_bench.protocols.session import ops
 
@@ -58,7 +59,7 @@ def observed(party: Party) -> Observed:
     return Observed((a, b, c), packed, unpacked, int(raw[5]))
 
 
-def events(party: Party) -> np.ndarray[Any, Any]:
+def events(party: Party) -> npt.NDArray[np.void]:
     """What was kept since `observe`: one row an event, times in ns of this host's steady clock."""
     native = ops.native()
     out = np.zeros(native.events(party.handle, None, 0), _EVENT)

@@ -53,7 +53,7 @@ def magnitude(a: npt.NDArray[Any]) -> tuple[npt.NDArray[np.bool_], Words]:
     return negative, np.where(negative[..., None], negate(a), a.astype(np.int64))
 
 
-def from_integers(values: Any) -> Words:
+def from_integers(values: npt.ArrayLike) -> Words:
     """The words of Python integers of any size, mod 2^128 (slow: for a few, and for tests)."""
     array = np.asarray(values, object)
     flat = [int(v) for v in array.reshape(-1)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
-from tfe_bench.protocols.session.party import PrivateFunction
+from tfe_bench.protocols.session.graph import PrivateFunction
 
 
 @contextlib.contextmanager
@@ -20,7 +20,7 @@ def traced() -> Iterator[list[tuple[float, str]]]:
     trace = PrivateFunction._trace
 
     def watched(self: PrivateFunction, *arguments: Any) -> Any:
-        traced = trace(self, *arguments)
+        traced: Any = trace(self, *arguments)
         for op in traced[0].graph.get_operations():
             for t in op.outputs:
                 count = t.shape.num_elements()

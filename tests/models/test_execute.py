@@ -14,7 +14,7 @@ from tfe_bench.models import execute, layers, plain, ranges, weights
 from tfe_bench.models.graph import Graph, Layer
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.protocols.nn import linear
-from tfe_bench.protocols.ring import rotation
+from tfe_bench.protocols.ring import products, rotation
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party

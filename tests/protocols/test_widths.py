@@ -23,7 +23,6 @@ import tfe_bench as tfe
 from tfe_bench import models, protocols
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.api import functional
 from tfe_bench.protocols.functions import piecewise
 from tfe_bench.protocols.nn import activations, batch_norm, cross_entropy, linear, pool_gradient
 from tfe_bench.protocols.nn import relu as rectifier
@@ -272,8 +271,8 @@ LESS: dict[str, tuple[Callable[..., Any], Callable[[Array, Array], Array]]] = {
     "predicates.greater_equal": (tfe.greater_equal, np.greater_equal),
     "predicates.equal": (tfe.equal, np.equal),
     "predicates.not_equal": (tfe.not_equal, np.not_equal),
-    "functional.maximum": (tfe.maximum, np.maximum),
-    "functional.minimum": (tfe.minimum, np.minimum),
+    "ranking.maximum": (tfe.maximum, np.maximum),
+    "ranking.minimum": (tfe.minimum, np.minimum),
 }
 
 WIDTHS: dict[str, Row] = {
@@ -281,27 +280,27 @@ WIDTHS: dict[str, Row] = {
         name: Row(2, 64, pairs, lambda p, b, x, y, g=g: g(x, y, b), lambda b, x, y, h=h: h(x, y))
         for name, (g, h) in LESS.items()
     },
-    "functional.clip_by_value": Row(
+    "ranking.clip_by_value": Row(
         4,  # (the narrowest whose values reach both limits)
         64,
         clipped,
         lambda p, b, x: tfe.clip_by_value(x, LIMITS[0] / ONE, LIMITS[1] / ONE, b),
         lambda b, x: np.clip(x, *LIMITS),
     ),
-    "functional.sign": Row(
+    "ranking.sign": Row(
         2, 64, values, lambda p, b, x: tfe.sign(x, b), lambda b, x: np.sign(x) * ONE
     ),
     "operators.abs": Row(2, 64, halves, lambda p, b, x: tfe.abs(x, b), lambda b, x: np.abs(x)),
-    "functional.reduce_max": Row(
+    "ranking.reduce_max": Row(
         2, 64, rows(3), lambda p, b, x: tfe.reduce_max(x, 1, bits=b), largest
     ),
-    "functional.reduce_min": Row(
+    "ranking.reduce_min": Row(
         2, 64, rows(11), lambda p, b, x: tfe.reduce_min(x, 1, bits=b), lambda b, x: x.min(-1)
     ),
-    "functional.argmax": Row(
+    "ranking.argmax": Row(
         2, 64, rows(3), lambda p, b, x: tfe.argmax(x, 1, b), lambda b, x: x.argmax(-1)
     ),
-    "functional.argmin": Row(
+    "ranking.argmin": Row(
         2, 64, rows(11), lambda p, b, x: tfe.argmin(x, 1, b), lambda b, x: x.argmin(-1)
     ),
     "neural.relu": Row(
@@ -535,11 +534,11 @@ BEHIND = {
     "activations.softmax": "neural.softmax",
     "compare.msb": "predicates.less",
     "compare.less_than": "predicates.less",
-    "extremes.reduce_max": "functional.reduce_max",
-    "extremes.reduce_min": "functional.reduce_min",
-    "extremes.argmax": "functional.argmax",
-    "extremes.argmin": "functional.argmin",
-    "extremes.one_hot": "functional.argmax",
+    "extremes.reduce_max": "ranking.reduce_max",
+    "extremes.reduce_min": "ranking.reduce_min",
+    "extremes.argmax": "ranking.argmax",
+    "extremes.argmin": "ranking.argmin",
+    "extremes.one_hot": "ranking.argmax",
     "logarithm.log": "elementary.log",
     "piecewise.evaluate": "piecewise.logistic",
     "polynomial.polyval": "elementary.polyval",
@@ -551,8 +550,8 @@ BEHIND = {
     "relational.greater_equal": "predicates.greater_equal",
     "relational.less": "predicates.less",
     "relational.less_equal": "predicates.less_equal",
-    "relational.maximum": "functional.maximum",
-    "relational.minimum": "functional.minimum",
+    "relational.maximum": "ranking.maximum",
+    "relational.minimum": "ranking.minimum",
     "relational.negative": "predicates.less",
     "relational.not_equal": "predicates.not_equal",
     "relational.zero": "predicates.equal",
@@ -576,7 +575,7 @@ def taking_bits() -> set[str]:
                 parameters = inspect.signature(function).parameters
                 width = parameters.get("bits")
                 kinds = {str(p.annotation) for p in parameters.values()}
-                operation = name in functional.__all__ or kinds & {"Party", "Shared"}
+                operation = name in tfe.__all__ or kinds & {"Party", "Shared"}
                 if operation and width is not None and str(width.annotation).startswith("int"):
                     found.add(f"{each.name.rpartition('.')[2]}.{name}")
     return found

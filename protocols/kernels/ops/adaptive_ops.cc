@@ -13,108 +13,28 @@
 //
 // Fields follow each other in the dealer's message, each packed with its own width under its own mask.
 #include <algorithm>
-#include <string>
 #include <vector>
 
-#include "protocols/kernels/core/pack.h"
-#include "protocols/kernels/ops/chunks.h"
-#include "protocols/kernels/ops/session_op.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
+#include "protocols/kernels/ops/dealing.h"
+#include "protocols/kernels/ops/register.h"
 
 namespace tfe_bench {
 namespace {
 
-using ::tensorflow::shape_inference::InferenceContext;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
-using tensorflow::TensorShape;
 
-constexpr int kMaxFields = 4, kMaxCuts = 15;
-
-// What one mask pads: `rows` times n elements of `width` bits, each row on whole bytes.
-struct Field {
-  int width;
-  int64_t rows;
-};
-
-class FieldsOp : public Kernel {
- public:
-  explicit FieldsOp(OpKernelConstruction* c) : Kernel(c) {
-    OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
-    OP_REQUIRES_OK(c, c->GetAttr("tensor", &tensor_));
-    OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer_));
-  }
-
- protected:
-  int64_t Offset(size_t field, int64_t n) const {
-    int64_t bytes = 0;
-    for (size_t f = 0; f < field; ++f) bytes += fields_[f].rows * PackedBytes(n, fields_[f].width);
-    return bytes;
-  }
-  int64_t MessageBytes(int64_t n) const { return Offset(fields_.size(), n); }
-  // A row's mask starts on a whole block.
-  static int64_t Stride(int64_t n) { return (n + 1) / 2 * 2; }
-  absl::Status Streams(const Call& call, int64_t n, PrfStream* streams) const {
-    for (size_t f = 0; f < fields_.size(); ++f) {
-      TF_RETURN_IF_ERROR(
-          ToStatus(call.session->Stream(kK1, dealer_, site_, call.step, call.iteration,
-                                        tensor_ + static_cast<int>(f),
-                                        fields_[f].rows * Stride(n) * 8, &streams[f])));
-    }
-    return absl::OkStatus();
-  }
-  // The dealer: values - mask, packed; `values` is overwritten.
-  void Put(const Call& call, const PrfStream& stream, size_t field, int64_t row, int64_t n,
-           int64_t first, int64_t count, uint64_t* values, uint8_t* message) const {
-    alignas(64) uint64_t mask[kChunk];
-    const int width = fields_[field].width;
-    Fill(call, stream, row * Stride(n) + first, count, mask);
-    for (int64_t i = 0; i < count; ++i) values[i] -= mask[i];
-    uint8_t* to = message + Offset(field, n) + row * PackedBytes(n, width);
-    PackRange(values, count, width, to + first * width / 8, 0, count);
-  }
-  // An evaluator's share of a row: E1's from the mask, E2's from the message.
-  void Get(const Call& call, bool second, const PrfStream& stream, size_t field, int64_t row,
-           int64_t n, int64_t first, int64_t count, const uint8_t* message, uint64_t* out) const {
-    if (!second) return Fill(call, stream, row * Stride(n) + first, count, out);
-    const int width = fields_[field].width;
-    const uint8_t* from = message + Offset(field, n) + row * PackedBytes(n, width);
-    UnpackRange(from + first * width / 8, count, width, out, 0, count);
-  }
-  void RecordSent(const Call& call, const PrfStream* streams, int64_t n,
-                  const uint8_t* message) const {
-    for (size_t f = 0; f < fields_.size(); ++f) {
-      call.session->Record(streams[f], kMasked, message + Offset(f, n),
-                           Offset(f + 1, n) - Offset(f, n));
-    }
-  }
-  void RecordShares(const Call& call, const PrfStream* streams, int64_t n) const {
-    for (size_t f = 0; f < fields_.size(); ++f) {
-      RecordShare(call, streams[f], fields_[f].rows * Stride(n));
-    }
-  }
-
-  int site_, tensor_, dealer_;
-  std::vector<Field> fields_;
-};
-
-#define FIELD_ATTRS            \
-  Attr("site: int")            \
-      .Attr("tensor: int")     \
-      .Attr("dealer: int")
+constexpr int kMaxCuts = 15;
 
 // ---- selection
 
-#define SELECT_ATTRS               \
-  FIELD_ATTRS                      \
-      .Attr("ring: int")           \
-      .Attr("shifts: list(int)")   \
-      .Attr("factors: list(int)")  \
-      .Attr("width: int")          \
-      .Attr("factor_width: int")   \
+#define SELECT_ATTRS              \
+  TENSOR_ATTRS.Attr("ring: int")  \
+      .Attr("shifts: list(int)")  \
+      .Attr("factors: list(int)") \
+      .Attr("width: int")         \
+      .Attr("factor_width: int")  \
       .Attr("multiply: bool")
 
 REGISTER_OP("TfeBench>SelectDeal")
@@ -125,10 +45,7 @@ REGISTER_OP("TfeBench>SelectDeal")
     .Input("u1: int64")
     .Input("u2: int64")
     .Output("message: uint8")
-    .SELECT_ATTRS.SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->Vector(c->UnknownDim()));
-      return absl::OkStatus();
-    });
+    .SELECT_ATTRS.SetShapeFn(Vectors);
 
 // drop: bits dropped from the chosen piece, floor at E1 and ceiling at E2.
 REGISTER_OP("TfeBench>SelectShare")
@@ -142,11 +59,7 @@ REGISTER_OP("TfeBench>SelectShare")
     .Output("share: int64")
     .Output("factor: int64")
     .Attr("drop: int")
-    .SELECT_ATTRS.SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->input(2));
-      c->set_output(1, c->input(2));
-      return absl::OkStatus();
-    });
+    .SELECT_ATTRS.SetShapeFn(LikeInput<2>);
 
 class SelectOp : public FieldsOp {
  public:
@@ -200,6 +113,7 @@ class SelectOp : public FieldsOp {
   }
 
   int ring_, width_, factor_width_, cuts_;
+  std::vector<Field> fields_;  // beta_j, beta_j lam, beta_j lam_u
   std::vector<int> shifts_;
   std::vector<int64_t> factors_;
   bool multiply_;
@@ -211,39 +125,34 @@ class SelectDealOp : public SelectOp {
   using SelectOp::SelectOp;
   void Work(OpKernelContext* context) override {
     Call call;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
-    OP_REQUIRES(context, call.session->RoleOf(dealer_) == kDealer,
-                absl::InternalError("only the dealer deals"));
+    OP_REQUIRES_OK(context, AsDealer(context, &call));
     const Tensor &beta = context->input(1), &l1 = context->input(2), &l2 = context->input(3),
                  &u1 = context->input(4), &u2 = context->input(5);
     OP_REQUIRES_OK(context, Check(beta, l1, l2, u1, u2));
     const int64_t n = l1.NumElements(), words = (n + 63) / 64;
-    Tensor* out;
-    OP_REQUIRES_OK(context, Allocate(context, 0, {MessageBytes(n)}, &out));
+    Fields message;
+    OP_REQUIRES_OK(context, Write(context, call, fields_, n, &message));
     if (n == 0) return;
-    PrfStream streams[kMaxFields];
-    OP_REQUIRES_OK(context, Streams(call, n, streams));
     const uint64_t *b = Words(beta), *x = Words(l1), *y = Words(l2);
     const uint64_t *p = multiply_ ? Words(u1) : x, *q = multiply_ ? Words(u2) : y;
-    uint8_t* to = out->flat<uint8_t>().data();
     Chunks(context, n, 20 * cuts_, [&](int64_t first, int64_t count) {
       alignas(64) uint64_t bit[kChunk], value[kChunk];
       for (int j = 0; j < cuts_; ++j) {
         const Piece here = PieceOf(j), next = PieceOf(j + 1);
         Spread(b + j * words, first, count, bit);
         for (int64_t i = 0; i < count; ++i) value[i] = bit[i] & 1;
-        Put(call, streams[0], 0, j, n, first, count, value, to);
+        message.Put(0, j, first, count, value);
         for (int64_t i = 0; i < count; ++i) {
           const uint64_t l = x[first + i], r = y[first + i];
           value[i] = bit[i] & (here(l) + here(r) - next(l) - next(r));
         }
-        Put(call, streams[1], 1, j, n, first, count, value, to);
+        message.Put(1, j, first, count, value);
         if (!multiply_) continue;
         for (int64_t i = 0; i < count; ++i) value[i] = bit[i] & (p[first + i] + q[first + i]);
-        Put(call, streams[2], 2, j, n, first, count, value, to);
+        message.Put(2, j, first, count, value);
       }
     });
-    RecordSent(call, streams, n, to);
+    message.Record();
   }
 };
 
@@ -255,26 +164,21 @@ class SelectShareOp : public SelectOp {
   }
   void Work(OpKernelContext* context) override {
     Call call;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
-    const Role role = call.session->RoleOf(dealer_);
-    OP_REQUIRES(context, role != kDealer, absl::InternalError("the dealer has no share"));
+    OP_REQUIRES_OK(context, AsEvaluator(context, &call));
     const Tensor &opened = context->input(1), &m = context->input(2), &part = context->input(3),
-                 &um = context->input(4), &upart = context->input(5), &dealt = context->input(6);
+                 &um = context->input(4), &upart = context->input(5);
     OP_REQUIRES_OK(context, Check(opened, m, part, um, upart));
     const int64_t n = m.NumElements(), words = (n + 63) / 64;
-    OP_REQUIRES(context, role == kE1 || dealt.NumElements() == MessageBytes(n),
-                absl::InvalidArgumentError("Select: a dealt message has the wrong size"));
+    Fields dealt;
+    OP_REQUIRES_OK(context, Read(call, fields_, n, context->input(6), &dealt));
     Tensor *share, *factor;
     OP_REQUIRES_OK(context, Allocate(context, 0, m.shape(), &share));
     OP_REQUIRES_OK(context, Allocate(context, 1, m.shape(), &factor));
     if (n == 0) return;
-    PrfStream streams[kMaxFields];
-    if (role == kE1) OP_REQUIRES_OK(context, Streams(call, n, streams));
     const uint64_t *bits = Words(opened), *masked = Words(m), *own = Words(part);
     const uint64_t *v = multiply_ ? Words(um) : masked, *w = multiply_ ? Words(upart) : own;
-    const uint8_t* from = dealt.flat<uint8_t>().data();
     uint64_t *y = Words(share), *u = Words(factor);
-    const bool second = role == kE2;
+    const bool second = call.role == kE2;
     const uint64_t known = second ? ~uint64_t{0} : 0;
     const uint64_t low = width_ == 64 ? ~uint64_t{0} : (uint64_t{1} << width_) - 1;
     const uint64_t up = second ? (uint64_t{1} << drop_) - 1 : 0;
@@ -291,8 +195,8 @@ class SelectShareOp : public SelectOp {
       for (int j = 0; j < cuts_; ++j) {
         const Piece here = PieceOf(j), next = PieceOf(j + 1);
         Spread(bits + j * words, first, count, o);
-        Get(call, second, streams[0], 0, j, n, first, count, from, beta);
-        Get(call, second, streams[1], 1, j, n, first, count, from, product);
+        dealt.Get(0, j, first, count, beta);
+        dealt.Get(1, j, first, count, product);
         for (int64_t i = 0; i < count; ++i) {
           const uint64_t a = masked[first + i], l = own[first + i];
           const uint64_t step = here(a) - next(a), mask = here(l) - next(l);
@@ -306,7 +210,7 @@ class SelectShareOp : public SelectOp {
           }
           continue;
         }
-        Get(call, second, streams[2], 2, j, n, first, count, from, product);
+        dealt.Get(2, j, first, count, product);
         for (int64_t i = 0; i < count; ++i) {
           const uint64_t a = v[first + i], l = w[first + i];
           const uint64_t flipped = a * beta[i] - product[i];
@@ -318,7 +222,7 @@ class SelectShareOp : public SelectOp {
         u[first + i] = multiple[i];
       }
     });
-    if (!second) RecordShares(call, streams, n);
+    dealt.Record();
   }
 
  private:
@@ -335,10 +239,7 @@ REGISTER_OP("TfeBench>LiftedProductDeal")
     .Input("y2: int64")
     .Output("message: uint8")
     .Attr("ring: int")
-    .FIELD_ATTRS.SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->Vector(c->UnknownDim()));
-      return absl::OkStatus();
-    });
+    .TENSOR_ATTRS.SetShapeFn(Vectors);
 
 // open: the tensor number of the mask under which the share leaves.
 REGISTER_OP("TfeBench>LiftedProductShare")
@@ -351,23 +252,34 @@ REGISTER_OP("TfeBench>LiftedProductShare")
     .Output("share: int64")
     .Attr("open: int")
     .Attr("ring: int")
-    .FIELD_ATTRS.SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->input(1));
-      return absl::OkStatus();
-    });
+    .TENSOR_ATTRS.SetShapeFn(LikeInput<1>);
 
 class LiftedProductOp : public FieldsOp {
  public:
   explicit LiftedProductOp(OpKernelConstruction* c) : FieldsOp(c) {
     OP_REQUIRES_OK(c, c->GetAttr("ring", &ring_));
     OP_REQUIRES(c, ring_ >= 3 && ring_ < 64, absl::InvalidArgumentError("ring must be 3..63"));
-    fields_ = {{64, 1}, {64 - ring_, 1}, {64 - ring_, 1}, {64 - ring_, 1}};
+    fields_ = {{64}, {64 - ring_}, {64 - ring_}, {64 - ring_}};
     low_ = (uint64_t{1} << ring_) - 1;
   }
 
  protected:
+  static constexpr int kFields = 4;  // lam_x lam, om, t, lam_x t
+
+  // The words of the four inputs of n elements each.
+  static absl::Status Operands(OpKernelContext* context, int64_t n, const uint64_t* in[4]) {
+    for (int k = 0; k < 4; ++k) {
+      if (context->input(1 + k).NumElements() != n) {
+        return absl::InvalidArgumentError("LiftedProduct: the sizes do not fit");
+      }
+      in[k] = Words(context->input(1 + k));
+    }
+    return absl::OkStatus();
+  }
+
   int ring_;
   uint64_t low_;
+  std::vector<Field> fields_;
 };
 
 class LiftedProductDealOp : public LiftedProductOp {
@@ -375,24 +287,15 @@ class LiftedProductDealOp : public LiftedProductOp {
   using LiftedProductOp::LiftedProductOp;
   void Work(OpKernelContext* context) override {
     Call call;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
-    OP_REQUIRES(context, call.session->RoleOf(dealer_) == kDealer,
-                absl::InternalError("only the dealer deals"));
+    OP_REQUIRES_OK(context, AsDealer(context, &call));
     const int64_t n = context->input(1).NumElements();
     const uint64_t* in[4];
-    for (int k = 0; k < 4; ++k) {
-      OP_REQUIRES(context, context->input(1 + k).NumElements() == n,
-                  absl::InvalidArgumentError("LiftedProduct: the sizes do not fit"));
-      in[k] = Words(context->input(1 + k));
-    }
-    Tensor* out;
-    OP_REQUIRES_OK(context, Allocate(context, 0, {MessageBytes(n)}, &out));
+    OP_REQUIRES_OK(context, Operands(context, n, in));
+    Fields message;
+    OP_REQUIRES_OK(context, Write(context, call, fields_, n, &message));
     if (n == 0) return;
-    PrfStream streams[kMaxFields];
-    OP_REQUIRES_OK(context, Streams(call, n, streams));
-    uint8_t* to = out->flat<uint8_t>().data();
     Chunks(context, n, 30, [&](int64_t first, int64_t count) {
-      alignas(64) uint64_t value[kMaxFields][kChunk];
+      alignas(64) uint64_t value[kFields][kChunk];
       for (int64_t i = 0; i < count; ++i) {
         const int64_t at = first + i;
         const uint64_t whole = (in[2][at] & low_) + (in[3][at] & low_);
@@ -403,11 +306,9 @@ class LiftedProductDealOp : public LiftedProductOp {
         value[2][i] = top;
         value[3][i] = x & (0 - top);
       }
-      for (int f = 0; f < kMaxFields; ++f) {
-        Put(call, streams[f], f, 0, n, first, count, value[f], to);
-      }
+      for (int f = 0; f < kFields; ++f) message.Put(f, 0, first, count, value[f]);
     });
-    RecordSent(call, streams, n, to);
+    message.Record();
   }
 };
 
@@ -418,36 +319,23 @@ class LiftedProductShareOp : public LiftedProductOp {
   }
   void Work(OpKernelContext* context) override {
     Call call;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
-    const Role role = call.session->RoleOf(dealer_);
-    OP_REQUIRES(context, role != kDealer, absl::InternalError("the dealer has no share"));
+    OP_REQUIRES_OK(context, AsEvaluator(context, &call));
     const int64_t n = context->input(1).NumElements();
     const uint64_t* in[4];
-    for (int k = 0; k < 4; ++k) {
-      OP_REQUIRES(context, context->input(1 + k).NumElements() == n,
-                  absl::InvalidArgumentError("LiftedProduct: the sizes do not fit"));
-      in[k] = Words(context->input(1 + k));
-    }
-    const Tensor& dealt = context->input(5);
-    OP_REQUIRES(context, role == kE1 || dealt.NumElements() == MessageBytes(n),
-                absl::InvalidArgumentError("LiftedProduct: a dealt message has the wrong size"));
+    OP_REQUIRES_OK(context, Operands(context, n, in));
+    Fields dealt;
+    OP_REQUIRES_OK(context, Read(call, fields_, n, context->input(5), &dealt));
     Tensor* out;
     OP_REQUIRES_OK(context, Allocate(context, 0, context->input(1).shape(), &out));
     if (n == 0) return;
-    PrfStream streams[kMaxFields], leaving;
-    if (role == kE1) OP_REQUIRES_OK(context, Streams(call, n, streams));
-    OP_REQUIRES_OK(context, ToStatus(call.session->Stream(
-                                role == kE1 ? kK1 : kK2, dealer_, site_, call.step, call.iteration,
-                                open_, n * 8, &leaving)));
-    const uint8_t* from = dealt.flat<uint8_t>().data();
+    PrfStream leaving;
+    OP_REQUIRES_OK(context, OwnStream(call, open_, n, &leaving));
     uint64_t* y = Words(out);
-    const bool second = role == kE2;
+    const bool second = call.role == kE2;
     const uint64_t known = second ? ~uint64_t{0} : 0, quarter = uint64_t{1} << (ring_ - 2);
     Chunks(context, n, 30, [&](int64_t first, int64_t count) {
-      alignas(64) uint64_t given[kMaxFields][kChunk], mask[kChunk];
-      for (int f = 0; f < kMaxFields; ++f) {
-        Get(call, second, streams[f], f, 0, n, first, count, from, given[f]);
-      }
+      alignas(64) uint64_t given[kFields][kChunk], mask[kChunk];
+      for (int f = 0; f < kFields; ++f) dealt.Get(f, 0, first, count, given[f]);
       Fill(call, leaving, first, count, mask);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t at = first + i;
@@ -459,7 +347,7 @@ class LiftedProductShareOp : public LiftedProductOp {
         y[at] = ((x & known) - in[1][at]) * p - x * lam + given[0][i] + (wrap << ring_) + mask[i];
       }
     });
-    if (!second) RecordShares(call, streams, n);
+    dealt.Record();
     call.session->Record(leaving, kMasked, y, n * 8);
   }
 
@@ -467,12 +355,10 @@ class LiftedProductShareOp : public LiftedProductOp {
   int open_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfeBench>SelectDeal").Device(tensorflow::DEVICE_CPU), SelectDealOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>SelectShare").Device(tensorflow::DEVICE_CPU), SelectShareOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>LiftedProductDeal").Device(tensorflow::DEVICE_CPU),
-                        LiftedProductDealOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>LiftedProductShare").Device(tensorflow::DEVICE_CPU),
-                        LiftedProductShareOp);
+REGISTER_CPU("SelectDeal", SelectDealOp);
+REGISTER_CPU("SelectShare", SelectShareOp);
+REGISTER_CPU("LiftedProductDeal", LiftedProductDealOp);
+REGISTER_CPU("LiftedProductShare", LiftedProductShareOp);
 
 }  // namespace
 }  // namespace tfe_bench

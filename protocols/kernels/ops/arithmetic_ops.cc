@@ -6,6 +6,7 @@
 #include "protocols/kernels/core/fixedpoint.h"
 #include "protocols/kernels/core/gemm.h"
 #include "protocols/kernels/core/pack.h"
+#include "protocols/kernels/ops/register.h"
 #include "protocols/kernels/ops/session_op.h"
 
 namespace tfe_bench {
@@ -229,12 +230,12 @@ class DecodeFixedOp : public Kernel {
   int fractional_bits_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfeBench>RingMatMul").Device(tensorflow::DEVICE_CPU), RingMatMulOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>WideMul").Device(tensorflow::DEVICE_CPU), WideMulOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>PackWords").Device(tensorflow::DEVICE_CPU), PackWordsOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>UnpackWords").Device(tensorflow::DEVICE_CPU), UnpackWordsOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>EncodeFixed").Device(tensorflow::DEVICE_CPU), EncodeFixedOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>DecodeFixed").Device(tensorflow::DEVICE_CPU), DecodeFixedOp);
+REGISTER_CPU("RingMatMul", RingMatMulOp);
+REGISTER_CPU("WideMul", WideMulOp);
+REGISTER_CPU("PackWords", PackWordsOp);
+REGISTER_CPU("UnpackWords", UnpackWordsOp);
+REGISTER_CPU("EncodeFixed", EncodeFixedOp);
+REGISTER_CPU("DecodeFixed", DecodeFixedOp);
 
 }  // namespace
 }  // namespace tfe_bench

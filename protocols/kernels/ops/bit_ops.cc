@@ -7,18 +7,15 @@
 #include <memory>
 #include <vector>
 
-#include "protocols/kernels/ops/session_op.h"
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
+#include "protocols/kernels/ops/dealing.h"
+#include "protocols/kernels/ops/register.h"
 
 namespace tfe_bench {
 namespace {
 
-using ::tensorflow::shape_inference::InferenceContext;
-using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
-using tensorflow::TensorShape;
+using tensorflow::shape_inference::InferenceContext;
 
 constexpr int kMostBits = 9;
 constexpr int64_t kBlock = 64;  // words at a time
@@ -28,10 +25,7 @@ REGISTER_OP("TfeBench>AndDeal")
     .Input("call: int64")
     .Input("beta: int64")
     .Output("message: int64")
-    .Attr("site: int")
-    .Attr("tensor: int")
-    .Attr("dealer: int")
-    .SetShapeFn([](InferenceContext* c) {
+    .TENSOR_ATTRS.SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->UnknownShapeOfRank(2));
       return absl::OkStatus();
     });
@@ -42,13 +36,7 @@ REGISTER_OP("TfeBench>AndShare")
     .Input("opened: int64")
     .Input("dealt: int64")
     .Output("share: int64")
-    .Attr("site: int")
-    .Attr("tensor: int")
-    .Attr("dealer: int")
-    .SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->Vector(c->UnknownDim()));
-      return absl::OkStatus();
-    });
+    .TENSOR_ATTRS.SetShapeFn(Vectors);
 
 // 0 and 1 [rows, n] -> packed words [rows, ceil(n / 64)].
 REGISTER_OP("TfeBench>PackBits")
@@ -67,30 +55,32 @@ REGISTER_OP("TfeBench>PackBits")
       return absl::OkStatus();
     });
 
-class AndOp : public Kernel {
+class AndOp : public FieldsOp {
  public:
-  explicit AndOp(OpKernelConstruction* c) : Kernel(c) {
-    OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
-    OP_REQUIRES_OK(c, c->GetAttr("tensor", &tensor_));
-    OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer_));
-  }
+  using FieldsOp::FieldsOp;
 
  protected:
-  absl::Status Start(OpKernelContext* context, Call* call, PrfStream* stream) {
-    TF_RETURN_IF_ERROR(FindCall(context, call));
-    const Tensor& planes = context->input(1);
-    if (planes.dims() != 2 || planes.dim_size(0) < 1 || planes.dim_size(0) > kMostBits) {
-      return absl::InvalidArgumentError("an AND takes 1 to 9 rows of packed bits");
+  static absl::Status CheckRows(const Tensor& planes) {
+    if (planes.dims() == 2 && planes.dim_size(0) >= 1 && planes.dim_size(0) <= kMostBits) {
+      return absl::OkStatus();
     }
-    const int64_t subsets = (int64_t{1} << planes.dim_size(0)) - 1;
-    return ToStatus(call->session->Stream(kK1, dealer_, site_, call->step, call->iteration,
-                                          tensor_, subsets * Stride(planes.dim_size(1)) * 8,
-                                          stream));
+    return absl::InvalidArgumentError("an AND takes 1 to 9 rows of packed bits");
   }
-  // Each row of the stream begins with a new block.
-  static int64_t Stride(int64_t words) { return (words + 1) / 2 * 2; }
-
-  int site_, tensor_, dealer_;
+  // One row for each subset but the empty one.
+  static std::vector<Field> Subsets(int64_t subsets) { return {{64, subsets, true}}; }
+  // fn(space for all subsets, first, count) for blocks of words.
+  template <typename Fn>
+  static void Blocks(OpKernelContext* context, int64_t words, int64_t subsets, Fn fn) {
+    const int64_t blocks = (words + kBlock - 1) / kBlock;
+    ParallelRange(context, blocks, subsets * kBlock * 2, [&](int64_t begin, int64_t end) {
+      std::unique_ptr<uint64_t[]> space(new uint64_t[(subsets + 1) * kBlock]);
+      for (int64_t block = begin; block < end; ++block) {
+        const int64_t first = block * kBlock, count = std::min(kBlock, words - first);
+        for (int64_t i = 0; i < count; ++i) space[i] = ~uint64_t{0};
+        fn(space.get(), first, count);
+      }
+    });
+  }
 };
 
 class AndDealOp : public AndOp {
@@ -98,42 +88,30 @@ class AndDealOp : public AndOp {
   using AndOp::AndOp;
   void Work(OpKernelContext* context) override {
     Call call;
-    PrfStream stream;
-    OP_REQUIRES_OK(context, Start(context, &call, &stream));
-    OP_REQUIRES(context, call.session->RoleOf(dealer_) == kDealer,
-                absl::InternalError("only the dealer deals"));
+    OP_REQUIRES_OK(context, AsDealer(context, &call));
     const Tensor& beta = context->input(1);
+    OP_REQUIRES_OK(context, CheckRows(beta));
     const int r = static_cast<int>(beta.dim_size(0));
     const int64_t words = beta.dim_size(1), subsets = (int64_t{1} << r) - 1;
     Tensor* out;
     OP_REQUIRES_OK(context, Allocate(context, 0, {subsets, words}, &out));
+    Fields message;
+    OP_REQUIRES_OK(context, Write(call, Subsets(subsets), words, out, &message));
     const uint64_t* b = Words(beta);
-    uint64_t* to = Words(out);
-    const int64_t blocks = (words + kBlock - 1) / kBlock;
-    ParallelRange(context, blocks, subsets * kBlock * 2, [&](int64_t begin, int64_t end) {
-      std::unique_ptr<uint64_t[]> product(new uint64_t[(subsets + 1) * kBlock]);
-      alignas(64) uint64_t mask[kBlock];
-      for (int64_t block = begin; block < end; ++block) {
-        const int64_t first = block * kBlock, count = std::min(kBlock, words - first);
-        for (int64_t i = 0; i < count; ++i) product[i] = ~uint64_t{0};
-        for (int j = 0; j < r; ++j) {
-          for (int64_t t = 0; t < (int64_t{1} << j); ++t) {
-            for (int64_t i = 0; i < count; ++i) {
-              product[((int64_t{1} << j) + t) * kBlock + i] =
-                  product[t * kBlock + i] & b[j * words + first + i];
-            }
-          }
-        }
-        for (int64_t t = 1; t <= subsets; ++t) {
-          FillMask(*call.session, stream, ((t - 1) * Stride(words) + first) / 2, (count + 1) / 2,
-                   reinterpret_cast<uint8_t*>(mask));
+    Blocks(context, words, subsets, [&](uint64_t* product, int64_t first, int64_t count) {
+      for (int j = 0; j < r; ++j) {
+        for (int64_t t = 0; t < (int64_t{1} << j); ++t) {
           for (int64_t i = 0; i < count; ++i) {
-            to[(t - 1) * words + first + i] = product[t * kBlock + i] ^ mask[i];
+            product[((int64_t{1} << j) + t) * kBlock + i] =
+                product[t * kBlock + i] & b[j * words + first + i];
           }
         }
       }
+      for (int64_t t = 1; t <= subsets; ++t) {
+        message.Put(0, t - 1, first, count, product + t * kBlock);
+      }
     });
-    call.session->Record(stream, kMasked, to, out->NumElements() * 8);
+    message.Record();
   }
 };
 
@@ -142,64 +120,43 @@ class AndShareOp : public AndOp {
   using AndOp::AndOp;
   void Work(OpKernelContext* context) override {
     Call call;
-    PrfStream stream;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
-    const Role role = call.session->RoleOf(dealer_);
-    OP_REQUIRES(context, role != kDealer, absl::InternalError("the dealer has no share"));
-    const Tensor &opened = context->input(1), &dealt = context->input(2);
-    OP_REQUIRES(context, opened.dims() == 2 && opened.dim_size(0) >= 1 &&
-                             opened.dim_size(0) <= kMostBits,
-                absl::InvalidArgumentError("an AND takes 1 to 9 rows of packed bits"));
+    OP_REQUIRES_OK(context, AsEvaluator(context, &call));
+    const Tensor& opened = context->input(1);
+    OP_REQUIRES_OK(context, CheckRows(opened));
     const int r = static_cast<int>(opened.dim_size(0));
     const int64_t words = opened.dim_size(1), subsets = (int64_t{1} << r) - 1;
-    if (role == kE1) OP_REQUIRES_OK(context, Start(context, &call, &stream));
-    OP_REQUIRES(context, role == kE1 || dealt.NumElements() == subsets * words,
-                absl::InvalidArgumentError("AndShare: the message has the wrong size"));
+    Fields dealt;
+    OP_REQUIRES_OK(context, Read(call, Subsets(subsets), words, context->input(2), &dealt));
     Tensor* out;
     OP_REQUIRES_OK(context, Allocate(context, 0, {words}, &out));
-    const uint64_t *o = Words(opened), *from = Words(dealt);
+    const uint64_t* o = Words(opened);
     uint64_t* share = Words(out);
-    const int64_t blocks = (words + kBlock - 1) / kBlock;
-    ParallelRange(context, blocks, subsets * kBlock * 2, [&](int64_t begin, int64_t end) {
-      // coefficient[T] = AND of the opened bits outside of T
-      std::unique_ptr<uint64_t[]> coefficient(new uint64_t[(subsets + 1) * kBlock]);
-      alignas(64) uint64_t mask[kBlock];
-      for (int64_t block = begin; block < end; ++block) {
-        const int64_t first = block * kBlock, count = std::min(kBlock, words - first);
-        for (int64_t i = 0; i < count; ++i) coefficient[i] = ~uint64_t{0};
-        for (int j = 0; j < r; ++j) {
-          for (int64_t t = 0; t < (int64_t{1} << j); ++t) {
-            for (int64_t i = 0; i < count; ++i) {
-              coefficient[((int64_t{1} << j) + t) * kBlock + i] = coefficient[t * kBlock + i];
-              coefficient[t * kBlock + i] &= o[j * words + first + i];
-            }
-          }
-        }
-        for (int64_t i = 0; i < count; ++i) share[first + i] = role == kE1 ? coefficient[i] : 0;
-        for (int64_t t = 1; t <= subsets; ++t) {
-          const uint64_t* row = from + (t - 1) * words + first;
-          if (role == kE1) {
-            FillMask(*call.session, stream, ((t - 1) * Stride(words) + first) / 2,
-                     (count + 1) / 2, reinterpret_cast<uint8_t*>(mask));
-            row = mask;
-          }
+    // coefficient[T] = AND of the opened bits outside of T
+    Blocks(context, words, subsets, [&](uint64_t* coefficient, int64_t first, int64_t count) {
+      alignas(64) uint64_t row[kBlock];
+      for (int j = 0; j < r; ++j) {
+        for (int64_t t = 0; t < (int64_t{1} << j); ++t) {
           for (int64_t i = 0; i < count; ++i) {
-            share[first + i] ^= coefficient[t * kBlock + i] & row[i];
+            coefficient[((int64_t{1} << j) + t) * kBlock + i] = coefficient[t * kBlock + i];
+            coefficient[t * kBlock + i] &= o[j * words + first + i];
           }
         }
       }
+      for (int64_t i = 0; i < count; ++i) share[first + i] = call.role == kE1 ? coefficient[i] : 0;
+      for (int64_t t = 1; t <= subsets; ++t) {
+        dealt.Get(0, t - 1, first, count, row);
+        for (int64_t i = 0; i < count; ++i) {
+          share[first + i] ^= coefficient[t * kBlock + i] & row[i];
+        }
+      }
     });
-    if (role == kE1 && call.session->recording()) {
-      std::vector<uint64_t> pad(subsets * Stride(words));
-      FillMask(*call.session, stream, 0, pad.size() / 2, reinterpret_cast<uint8_t*>(pad.data()));
-      call.session->Record(stream, kShare, pad.data(), pad.size() * 8);
-    }
+    dealt.Record();
   }
 };
 
 class PackBitsOp : public Kernel {
  public:
-  explicit PackBitsOp(OpKernelConstruction* c) : Kernel(c) {}
+  using Kernel::Kernel;
   void Work(OpKernelContext* context) override {
     const Tensor& bits = context->input(0);
     OP_REQUIRES(context, bits.dims() == 2, absl::InvalidArgumentError("PackBits wants [rows, n]"));
@@ -220,9 +177,9 @@ class PackBitsOp : public Kernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfeBench>AndDeal").Device(tensorflow::DEVICE_CPU), AndDealOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>AndShare").Device(tensorflow::DEVICE_CPU), AndShareOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>PackBits").Device(tensorflow::DEVICE_CPU), PackBitsOp);
+REGISTER_CPU("AndDeal", AndDealOp);
+REGISTER_CPU("AndShare", AndShareOp);
+REGISTER_CPU("PackBits", PackBitsOp);
 
 }  // namespace
 }  // namespace tfe_bench

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "protocols/kernels/core/memory.h"
+#include "protocols/kernels/ops/register.h"
 #include "protocols/kernels/ops/session_op.h"
 
 namespace tfe_bench {
@@ -164,12 +165,12 @@ class HeardOp : public Kernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfeBench>Gate").Device(tensorflow::DEVICE_CPU), GateOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>Heard").Device(tensorflow::DEVICE_CPU), HeardOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>HeardInLoop").Device(tensorflow::DEVICE_CPU), HeardOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>Send").Device(tensorflow::DEVICE_CPU), SendOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>SendInLoop").Device(tensorflow::DEVICE_CPU), SendOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>Recv").Device(tensorflow::DEVICE_CPU), RecvOp);
+REGISTER_CPU("Gate", GateOp);
+REGISTER_CPU("Heard", HeardOp);
+REGISTER_CPU("HeardInLoop", HeardOp);
+REGISTER_CPU("Send", SendOp);
+REGISTER_CPU("SendInLoop", SendOp);
+REGISTER_CPU("Recv", RecvOp);
 
 }  // namespace
 }  // namespace tfe_bench

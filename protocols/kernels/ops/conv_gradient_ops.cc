@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "protocols/kernels/core/conv_gradient.h"
+#include "protocols/kernels/ops/register.h"
 #include "protocols/kernels/ops/session_op.h"
 #include "protocols/kernels/ops/windows.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tfe_bench {
 namespace {
@@ -168,10 +168,8 @@ REGISTER_OP("TfeBench>RingConv2DKernelGradient")
       return absl::OkStatus();
     });
 
-REGISTER_KERNEL_BUILDER(Name("TfeBench>RingConv2DInputGradient").Device(tensorflow::DEVICE_CPU),
-                        InputGradientOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>RingConv2DKernelGradient").Device(tensorflow::DEVICE_CPU),
-                        KernelGradientOp);
+REGISTER_CPU("RingConv2DInputGradient", InputGradientOp);
+REGISTER_CPU("RingConv2DKernelGradient", KernelGradientOp);
 
 }  // namespace
 }  // namespace tfe_bench

@@ -2,9 +2,9 @@
 #include <vector>
 
 #include "protocols/kernels/core/conv.h"
+#include "protocols/kernels/ops/register.h"
 #include "protocols/kernels/ops/session_op.h"
 #include "protocols/kernels/ops/windows.h"
-#include "tensorflow/core/framework/shape_inference.h"
 
 namespace tfe_bench {
 namespace {
@@ -101,10 +101,8 @@ class RingConv2DOp : public Kernel {
 CONV_OP("TfeBench>RingConv2D", false);
 CONV_OP("TfeBench>RingDepthwiseConv2D", true);
 
-REGISTER_KERNEL_BUILDER(Name("TfeBench>RingConv2D").Device(tensorflow::DEVICE_CPU),
-                        RingConv2DOp<false>);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>RingDepthwiseConv2D").Device(tensorflow::DEVICE_CPU),
-                        RingConv2DOp<true>);
+REGISTER_CPU("RingConv2D", RingConv2DOp<false>);
+REGISTER_CPU("RingDepthwiseConv2D", RingConv2DOp<true>);
 
 }  // namespace
 }  // namespace tfe_bench

@@ -1,11 +1,10 @@
 // Kernels around core/modular.h: exponentials of masked values.
-#include <algorithm>
+#include <string>
+#include <vector>
 
 #include "protocols/kernels/core/modular.h"
-#include "protocols/kernels/ops/session_op.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
+#include "protocols/kernels/ops/dealing.h"
+#include "protocols/kernels/ops/register.h"
 
 namespace tfe_bench {
 namespace {
@@ -13,31 +12,18 @@ namespace {
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
-using tensorflow::TensorShape;
 using tensorflow::shape_inference::InferenceContext;
 
-constexpr int64_t kPerShard = 256;  // their pads fit the first-level cache
-constexpr int kShareWords = 4;      // of a residue modulo 2^256 + 1
+constexpr int kShareWords = 4;  // of a residue modulo 2^256 + 1
 
 // The messages and shares are flat: the elements' shape is the caller's business.
-absl::Status Vectors(InferenceContext* c) {
-  for (int i = 0; i < c->num_outputs(); ++i) {
-    c->set_output(i, c->Vector(InferenceContext::kUnknownDim));
-  }
-  return absl::OkStatus();
-}
-
-#define EXP_ATTRS              \
-  Attr("site: int")            \
-      .Attr("tensor: int")     \
-      .Attr("dealer: int")     \
-      .Attr("key: int")        \
-      .Attr("form: {'one-round', 'prime'}") \
-      .Attr("limbs: int")      \
-      .Attr("factor: list(int)") \
-      .Attr("offset: int")     \
-      .Attr("mantissa: int")   \
-      .Attr("drop: int")       \
+#define EXP_ATTRS                                   \
+  MASK_ATTRS.Attr("form: {'one-round', 'prime'}")   \
+      .Attr("limbs: int")                           \
+      .Attr("factor: list(int)")                    \
+      .Attr("offset: int")                          \
+      .Attr("mantissa: int")                        \
+      .Attr("drop: int")                            \
       .Attr("point: int")
 
 // The dealer's factor 2^offset exp(-(l1 + l2)), less the pad: what it sends to E2.
@@ -59,13 +45,13 @@ REGISTER_OP("TfeBench>ExpShare")
     .Attr("second: bool")
     .EXP_ATTRS.SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->input(1));
-      c->set_output(1, c->Vector(InferenceContext::kUnknownDim));
+      c->set_output(1, c->Vector(c->UnknownDim()));
       return absl::OkStatus();
     });
 
-class ExpOp : public Kernel {
+class ExpOp : public RecordsOp {
  public:
-  explicit ExpOp(OpKernelConstruction* c) : Kernel(c), mask_(c) {
+  explicit ExpOp(OpKernelConstruction* c) : RecordsOp(c) {
     std::string form;
     std::vector<int64_t> factor;
     OP_REQUIRES_OK(c, c->GetAttr("form", &form));
@@ -90,24 +76,6 @@ class ExpOp : public Kernel {
   }
 
  protected:
-  // fn(pad, begin, end) for runs of elements; pad is indexed like a whole tensor.
-  template <typename Fn>
-  void WithPads(OpKernelContext* context, const Call& call, const PrfStream& stream, int64_t n,
-                Fn fn) {
-    const int64_t shards = (n + kPerShard - 1) / kPerShard;
-    ParallelRange(context, shards, 200 * kPerShard, [&](int64_t first, int64_t last) {
-      alignas(64) uint64_t pad[kPerShard * kShareWords];
-      for (int64_t s = first; s < last; ++s) {
-        const int64_t begin = s * kPerShard, end = std::min(n, begin + kPerShard);
-        const int64_t words = (end - begin) * pad_words_;
-        FillMask(*call.session, stream, begin * pad_words_ / 2, (words + 1) / 2,
-                 reinterpret_cast<uint8_t*>(pad));
-        fn(pad, begin, end);
-      }
-    });
-  }
-
-  MaskAttrs mask_;
   ExpParameters p_;
   bool prime_;
   int pad_words_;
@@ -115,11 +83,11 @@ class ExpOp : public Kernel {
 
 class ExpDealOp : public ExpOp {
  public:
-  explicit ExpDealOp(OpKernelConstruction* c) : ExpOp(c) {}
+  using ExpOp::ExpOp;
 
   void Work(OpKernelContext* context) override {
     Call call;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
+    OP_REQUIRES_OK(context, AsDealer(context, &call));
     const Tensor &l1 = context->input(1), &l2 = context->input(2);
     OP_REQUIRES(context, l1.shape() == l2.shape() && l1.NumElements() % p_.limbs == 0,
                 absl::InvalidArgumentError("ExpDeal wants two tensors of one shape"));
@@ -127,15 +95,13 @@ class ExpDealOp : public ExpOp {
     Tensor* out;
     OP_REQUIRES_OK(context, Allocate(context, 0, {n * pad_words_}, &out));
     if (n == 0) return;
-    PrfStream stream;
-    OP_REQUIRES_OK(context, mask_.Stream(call, n * pad_words_ * 8, &stream));
     uint64_t* message = Words(out);
-    const auto deal = prime_ ? PrimeDealRange : ExpDealRange;
-    WithPads(context, call, stream, n, [&](const uint64_t* pad, int64_t begin, int64_t end) {
-      deal(p_, Words(l1) + begin * p_.limbs, Words(l2) + begin * p_.limbs, pad,
-           message + begin * pad_words_, 0, end - begin);
-    });
-    call.session->Record(stream, kMasked, message, n * pad_words_ * 8);
+    const auto deal = [&](const uint64_t* pad, int64_t begin, int64_t end) {
+      (prime_ ? PrimeDealRange : ExpDealRange)(
+          p_, Words(l1) + begin * p_.limbs, Words(l2) + begin * p_.limbs, pad,
+          message + begin * pad_words_, 0, end - begin);
+    };
+    OP_REQUIRES_OK(context, Deal(context, call, n, pad_words_, 200, message, deal));
   }
 };
 
@@ -147,7 +113,7 @@ class ExpShareOp : public ExpOp {
 
   void Work(OpKernelContext* context) override {
     Call call;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
+    OP_REQUIRES_OK(context, AsEvaluator(context, &call));
     const Tensor &m = context->input(1), &dealt = context->input(2);
     const int64_t n = m.NumElements() / p_.limbs;
     OP_REQUIRES(context,
@@ -167,28 +133,15 @@ class ExpShareOp : public ExpOp {
         ExpShareRange(p_, own, share, second_, y + begin * p_.limbs, 0, end - begin);
       }
     };
-    if (second_) {
-      ParallelRange(context, n, 200, [&](int64_t begin, int64_t end) {
-        work(Words(dealt) + begin * pad_words_, begin, end);
-      });
-      return;
-    }
-    PrfStream stream;
-    OP_REQUIRES_OK(context, mask_.Stream(call, n * pad_words_ * 8, &stream));
-    WithPads(context, call, stream, n, work);
-    if (call.session->recording()) {
-      std::vector<uint64_t> pad((n * pad_words_ + 1) / 2 * 2);
-      FillMask(*call.session, stream, 0, pad.size() / 2, reinterpret_cast<uint8_t*>(pad.data()));
-      call.session->Record(stream, kShare, pad.data(), n * pad_words_ * 8);
-    }
+    OP_REQUIRES_OK(context, Share(context, call, n, pad_words_, 200, dealt, second_, work));
   }
 
  private:
   bool second_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfeBench>ExpDeal").Device(tensorflow::DEVICE_CPU), ExpDealOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>ExpShare").Device(tensorflow::DEVICE_CPU), ExpShareOp);
+REGISTER_CPU("ExpDeal", ExpDealOp);
+REGISTER_CPU("ExpShare", ExpShareOp);
 
 }  // namespace
 }  // namespace tfe_bench

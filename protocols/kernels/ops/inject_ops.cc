@@ -18,31 +18,22 @@
 // they drop bits, so that the rounding is 0 in the mean (protocols/ring/backward.py).
 //
 // n is the number of bits: one per element, or the bits were made for another shape.
-#include <cstring>
 #include <string>
+#include <vector>
 
-#include "protocols/kernels/core/pack.h"
-#include "protocols/kernels/ops/chunks.h"
-#include "protocols/kernels/ops/session_op.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
+#include "protocols/kernels/ops/dealing.h"
+#include "protocols/kernels/ops/register.h"
 
 namespace tfe_bench {
 namespace {
 
-using ::tensorflow::shape_inference::InferenceContext;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
+using tensorflow::shape_inference::InferenceContext;
 
-#define INJECT_ATTRS          \
-  Attr("site: int")           \
-      .Attr("tensor: int")    \
-      .Attr("dealer: int")    \
-      .Attr("bits: int")      \
-      .Attr("drop: int = 0")
+#define INJECT_ATTRS TENSOR_ATTRS.Attr("bits: int").Attr("drop: int = 0")
 
 REGISTER_OP("TfeBench>InjectDeal")
     .Input("call: int64")
@@ -51,10 +42,7 @@ REGISTER_OP("TfeBench>InjectDeal")
     .Input("l2: int64")
     .Input("n: int64")
     .Output("message: uint8")
-    .INJECT_ATTRS.SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->Vector(c->UnknownDim()));
-      return absl::OkStatus();
-    });
+    .INJECT_ATTRS.SetShapeFn(Vectors);
 
 // open: the tensor number of the mask under which the share leaves, -1 to keep it as it is.
 // whole: with b = [x < 0], also the share of x itself, read as signed, over Z_2^64 (else nothing).
@@ -78,38 +66,22 @@ REGISTER_OP("TfeBench>InjectShare")
       return absl::OkStatus();
     });
 
-constexpr int kParts = 5;        // beta, beta lam, om, msb(lam), beta msb(lam)
+constexpr int kParts = 5;  // beta, beta lam, om, msb(lam), beta msb(lam)
 
-class InjectOp : public Kernel {
+class InjectOp : public FieldsOp {
  public:
-  explicit InjectOp(OpKernelConstruction* c) : Kernel(c) {
-    OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
-    OP_REQUIRES_OK(c, c->GetAttr("tensor", &tensor_));
-    OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer_));
+  explicit InjectOp(OpKernelConstruction* c) : FieldsOp(c) {
     OP_REQUIRES_OK(c, c->GetAttr("bits", &bits_));
     OP_REQUIRES(c, bits_ >= 2 && bits_ <= 64, absl::InvalidArgumentError("bits must be 2..64"));
     OP_REQUIRES_OK(c, c->GetAttr("drop", &drop_));
     OP_REQUIRES(c, drop_ == 0 || (drop_ > 0 && bits_ == 64 - drop_),
                 absl::InvalidArgumentError("what is dropped must leave `bits` bits"));
+    fields_ = {{64}, {64}};
+    if (bits_ < 64) fields_.resize(kParts, {64 - bits_});
+    ring_ = bits_ == 64 ? ~uint64_t{0} : (uint64_t{1} << bits_) - 1;
   }
 
  protected:
-  int parts() const { return bits_ == 64 ? 2 : kParts; }
-  int WidthOf(int part) const { return part < 2 ? 64 : 64 - bits_; }
-  int64_t MessageBytes(int64_t n) const {
-    return 16 * n + (bits_ == 64 ? 0 : 3 * PackedBytes(n, 64 - bits_));
-  }
-  int64_t Offset(int part, int64_t n) const {
-    return part < 2 ? 8 * n * part : 16 * n + (part - 2) * PackedBytes(n, 64 - bits_);
-  }
-  absl::Status Streams(const Call& call, int64_t n, PrfStream* streams) const {
-    for (int p = 0; p < parts(); ++p) {
-      TF_RETURN_IF_ERROR(ToStatus(call.session->Stream(kK1, dealer_, site_, call.step,
-                                                       call.iteration, tensor_ + p, n * 8,
-                                                       &streams[p])));
-    }
-    return absl::OkStatus();
-  }
   // Bits made for another shape may take as many words.
   static absl::Status OneBitEach(const Tensor& size, int64_t elements) {
     int64_t bits;
@@ -120,7 +92,9 @@ class InjectOp : public Kernel {
                                       std::to_string(elements) + " elements.");
   }
 
-  int site_, tensor_, dealer_, bits_, drop_;
+  int bits_, drop_;
+  uint64_t ring_;
+  std::vector<Field> fields_;
 };
 
 class InjectDealOp : public InjectOp {
@@ -128,54 +102,36 @@ class InjectDealOp : public InjectOp {
   using InjectOp::InjectOp;
   void Work(OpKernelContext* context) override {
     Call call;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
-    OP_REQUIRES(context, call.session->RoleOf(dealer_) == kDealer,
-                absl::InternalError("only the dealer deals"));
+    OP_REQUIRES_OK(context, AsDealer(context, &call));
     const Tensor &beta = context->input(1), &l1 = context->input(2), &l2 = context->input(3);
     const int64_t n = l1.NumElements();
     OP_REQUIRES_OK(context, OneBitEach(context->input(4), n));
     OP_REQUIRES(context, l2.NumElements() == n && beta.NumElements() == (n + 63) / 64,
                 absl::InvalidArgumentError("InjectDeal: the sizes do not fit"));
-    Tensor* out;
-    OP_REQUIRES_OK(context, Allocate(context, 0, {MessageBytes(n)}, &out));
+    Fields message;
+    OP_REQUIRES_OK(context, Write(context, call, fields_, n, &message));
     if (n == 0) return;
-    PrfStream streams[kParts];
-    OP_REQUIRES_OK(context, Streams(call, n, streams));
-    const uint64_t *b = Words(beta), *x = Words(l1), *y = Words(l2);
-    uint8_t* to = out->flat<uint8_t>().data();
-    const uint64_t ring = bits_ == 64 ? ~uint64_t{0} : (uint64_t{1} << bits_) - 1;
+    const uint64_t *b = Words(beta), *x = Words(l1), *y = Words(l2), ring = ring_;
     Chunks(context, n, 12, [&](int64_t first, int64_t count) {
-      alignas(64) uint64_t mask[kChunk], bit[kChunk], lam[kChunk], value[kChunk];
+      alignas(64) uint64_t bit[kChunk], lam[kChunk], value[kChunk];
+      const auto put = [&](int part, auto value_of) {
+        for (int64_t i = 0; i < count; ++i) value[i] = value_of(i);
+        message.Put(part, 0, first, count, value);
+      };
       for (int64_t i = 0; i < count; ++i) {
         bit[i] = 0 - (b[(first + i) / 64] >> ((first + i) % 64) & 1);
         lam[i] = ((x[first + i] >> drop_) + (y[first + i] >> drop_)) & ring;
       }
-      for (int p = 0; p < parts(); ++p) {
-        Fill(call, streams[p], first, count, mask);
-        for (int64_t i = 0; i < count; ++i) {
-          const uint64_t top = lam[i] >> (bits_ - 1);
-          switch (p) {
-            case 0: value[i] = (bit[i] & 1) - mask[i]; break;
-            case 1: value[i] = (bit[i] & lam[i]) - mask[i]; break;
-            case 2: {
-              // (l1 mod 2^k) + (l2 mod 2^k) = lam + 2^k om
-              const uint64_t om =
-                  ((x[first + i] >> drop_ & ring) + (y[first + i] >> drop_ & ring)) >> bits_;
-              value[i] = om - mask[i];
-              break;
-            }
-            case 3: value[i] = top - mask[i]; break;
-            default: value[i] = (bit[i] & top) - mask[i];
-          }
-        }
-        const int width = WidthOf(p);
-        PackRange(value, count, width, to + Offset(p, n) + first * width / 8, 0, count);
-      }
+      put(0, [&](int64_t i) { return bit[i] & 1; });
+      put(1, [&](int64_t i) { return bit[i] & lam[i]; });
+      if (bits_ == 64) return;
+      put(2, [&](int64_t i) {  // (l1 mod 2^k) + (l2 mod 2^k) = lam + 2^k om
+        return ((x[first + i] >> drop_ & ring) + (y[first + i] >> drop_ & ring)) >> bits_;
+      });
+      put(3, [&](int64_t i) { return lam[i] >> (bits_ - 1); });
+      put(4, [&](int64_t i) { return bit[i] & lam[i] >> (bits_ - 1); });
     });
-    for (int p = 0; p < parts(); ++p) {
-      const int64_t size = (p + 1 < parts() ? Offset(p + 1, n) : MessageBytes(n)) - Offset(p, n);
-      call.session->Record(streams[p], kMasked, to + Offset(p, n), size);
-    }
+    message.Record();
   }
 };
 
@@ -190,47 +146,30 @@ class InjectShareOp : public InjectOp {
   }
   void Work(OpKernelContext* context) override {
     Call call;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
-    const Role role = call.session->RoleOf(dealer_);
-    OP_REQUIRES(context, role != kDealer, absl::InternalError("the dealer has no share"));
-    const Tensor &opened = context->input(1), &m = context->input(2), &part = context->input(3),
-                 &dealt = context->input(4);
+    OP_REQUIRES_OK(context, AsEvaluator(context, &call));
+    const Tensor &opened = context->input(1), &m = context->input(2), &part = context->input(3);
     const int64_t n = m.NumElements();
     OP_REQUIRES_OK(context, OneBitEach(context->input(5), n));
-    OP_REQUIRES(context,
-                part.NumElements() == n && opened.NumElements() == (n + 63) / 64 &&
-                    (role == kE1 || dealt.NumElements() == MessageBytes(n)),
+    OP_REQUIRES(context, part.NumElements() == n && opened.NumElements() == (n + 63) / 64,
                 absl::InvalidArgumentError("InjectShare: the sizes do not fit"));
+    Fields dealt;
+    OP_REQUIRES_OK(context, Read(call, fields_, n, context->input(4), &dealt));
     Tensor* out;
     OP_REQUIRES_OK(context, Allocate(context, 0, m.shape(), &out));
     Tensor* read;
     OP_REQUIRES_OK(context, Allocate(context, 1, whole_ ? m.shape() : TensorShape({0}), &read));
     if (n == 0) return;
-    PrfStream streams[kParts], leaving;
-    if (role == kE1) OP_REQUIRES_OK(context, Streams(call, n, streams));
-    if (open_ >= 0) {
-      OP_REQUIRES_OK(context, ToStatus(call.session->Stream(
-                                  role == kE1 ? kK1 : kK2, dealer_, site_, call.step,
-                                  call.iteration, open_, n * 8, &leaving)));
-    }
-    const uint64_t *bits = Words(opened), *masked = Words(m), *own = Words(part);
-    const uint8_t* from = dealt.flat<uint8_t>().data();
+    PrfStream leaving;
+    if (open_ >= 0) OP_REQUIRES_OK(context, OwnStream(call, open_, n, &leaving));
+    const uint64_t *bits = Words(opened), *masked = Words(m), *own = Words(part), ring = ring_;
     uint64_t *y = Words(out), *x = Words(read);
-    const uint64_t ring = bits_ == 64 ? ~uint64_t{0} : (uint64_t{1} << bits_) - 1;
     const uint64_t flip = negate_ ? ~uint64_t{0} : 0;
-    const uint64_t second = role == kE2 ? ~uint64_t{0} : 0;
+    const uint64_t second = call.role == kE2 ? ~uint64_t{0} : 0;
     const uint64_t lift = drop_ ? (uint64_t{1} << 62) - (uint64_t{1} << (drop_ - 1)) : 0;
     const uint64_t lowered = drop_ ? uint64_t{1} << (62 - drop_) : 0;
     Chunks(context, n, 12, [&](int64_t first, int64_t count) {
       alignas(64) uint64_t given[kParts][kChunk], mask[kChunk];
-      for (int p = 0; p < parts(); ++p) {
-        if (role == kE1) {
-          Fill(call, streams[p], first, count, given[p]);
-        } else {
-          const int width = WidthOf(p);
-          UnpackRange(from + Offset(p, n) + first * width / 8, count, width, given[p], 0, count);
-        }
-      }
+      for (size_t p = 0; p < fields_.size(); ++p) dealt.Get(p, 0, first, count, given[p]);
       for (int64_t i = 0; i < count; ++i) {
         const uint64_t o = 0 - ((bits[(first + i) / 64] ^ flip) >> ((first + i) % 64) & 1);
         const uint64_t taken = (masked[first + i] + lift) >> drop_ & ring;
@@ -260,9 +199,7 @@ class InjectShareOp : public InjectOp {
       Fill(call, leaving, first, count, mask);
       for (int64_t i = 0; i < count; ++i) y[first + i] += mask[i];
     });
-    if (role == kE1) {
-      for (int p = 0; p < parts(); ++p) RecordShare(call, streams[p], n);
-    }
+    dealt.Record();
     if (open_ >= 0) call.session->Record(leaving, kMasked, y, n * 8);
   }
 
@@ -271,8 +208,8 @@ class InjectShareOp : public InjectOp {
   bool negate_, whole_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfeBench>InjectDeal").Device(tensorflow::DEVICE_CPU), InjectDealOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>InjectShare").Device(tensorflow::DEVICE_CPU), InjectShareOp);
+REGISTER_CPU("InjectDeal", InjectDealOp);
+REGISTER_CPU("InjectShare", InjectShareOp);
 
 }  // namespace
 }  // namespace tfe_bench

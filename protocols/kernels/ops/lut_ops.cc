@@ -4,6 +4,7 @@
 
 #include "protocols/kernels/core/lut.h"
 #include "protocols/kernels/ops/chunks.h"
+#include "protocols/kernels/ops/register.h"
 
 namespace tfe_bench {
 namespace {
@@ -54,12 +55,10 @@ class PlanesOp : public Kernel {
   int bits_;
 };
 
-class LutOp : public Kernel {
+class LutOp : public SiteOp {
  public:
-  explicit LutOp(OpKernelConstruction* c) : Kernel(c) {
+  explicit LutOp(OpKernelConstruction* c) : SiteOp(c) {
     std::vector<int> widths, groups, counts;
-    OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
-    OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer_));
     OP_REQUIRES_OK(c, c->GetAttr("bits", &recipe_.bits));
     OP_REQUIRES_OK(c, c->GetAttr("widths", &widths));
     OP_REQUIRES_OK(c, c->GetAttr("groups", &groups));
@@ -86,7 +85,6 @@ class LutOp : public Kernel {
  protected:
   struct Job {
     Call call;
-    Role role = kDealer;
     int64_t words = 0;
     PrfStream streams[1 + 2 * kMaxLevels];
     bool held[1 + 2 * kMaxLevels] = {};
@@ -94,20 +92,19 @@ class LutOp : public Kernel {
   };
 
   // Finds the call, the number of words from the plane tensor and the streams this role holds.
-  absl::Status Start(OpKernelContext* context, const Tensor& planes, Job* job) {
-    TF_RETURN_IF_ERROR(FindCall(context, &job->call));
+  absl::Status Start(OpKernelContext* context, const Tensor& planes, bool deals, Job* job) {
+    TF_RETURN_IF_ERROR(deals ? AsDealer(context, &job->call) : AsEvaluator(context, &job->call));
     if (planes.NumElements() % recipe_.bits) {
       return absl::InvalidArgumentError("planes do not fit the recipe");
     }
     job->words = planes.NumElements() / recipe_.bits;
-    job->role = job->call.session->RoleOf(dealer_);
+    const Role role = job->call.role;
     for (int s = 0; s < 1 + 2 * recipe_.levels; ++s) {
       const KeyRole key = s == kDealtStream || s % 2 == 1 ? kK1 : kK2;
-      job->held[s] = job->role == kDealer || (job->role == kE1) == (key == kK1);
+      job->held[s] = role == kDealer || (role == kE1) == (key == kK1);
       if (!job->held[s]) continue;
-      TF_RETURN_IF_ERROR(ToStatus(job->call.session->Stream(
-          key, dealer_, site_, job->call.step, job->call.iteration, s,
-          static_cast<uint64_t>(recipe_.DealtPlanes()) * (job->words + 8) * 8, &job->streams[s])));
+      TF_RETURN_IF_ERROR(Stream(job->call, key, s, recipe_.DealtPlanes() * (job->words + 8),
+                                &job->streams[s]));
     }
     job->mask.env = job;
     job->mask.fill = [](const void* env, int stream, uint64_t first, uint64_t blocks,
@@ -137,11 +134,10 @@ class LutOp : public Kernel {
 
   // nullptr for E1, which makes its dealt planes itself.
   static const uint64_t* Dealt(const Job& job, const Tensor& t) {
-    return job.role == kE1 ? nullptr : Words(t);
+    return job.call.role == kE1 ? nullptr : Words(t);
   }
 
   LutRecipe recipe_;
-  int site_, dealer_;
 };
 
 class LutDealOp : public LutOp {
@@ -149,8 +145,7 @@ class LutDealOp : public LutOp {
   using LutOp::LutOp;
   void Work(OpKernelContext* context) override {
     Job job;
-    OP_REQUIRES_OK(context, Start(context, context->input(1), &job));
-    OP_REQUIRES(context, job.role == kDealer, absl::InternalError("only the dealer deals"));
+    OP_REQUIRES_OK(context, Start(context, context->input(1), true, &job));
     Tensor *message, *top;
     OP_REQUIRES_OK(context, Allocate(context, 0, {job.words * recipe_.DealtPlanes()}, &message));
     OP_REQUIRES_OK(context, Allocate(context, 1, {job.words}, &top));
@@ -174,9 +169,8 @@ class LutOpenOp : public LutOp {
   using LutOp::LutOp;
   void Work(OpKernelContext* context) override {
     Job job;
-    OP_REQUIRES_OK(context, Start(context, context->input(1), &job));
-    OP_REQUIRES(context, job.role != kDealer, absl::InternalError("the dealer opens nothing"));
-    if (job.role == kE2) {
+    OP_REQUIRES_OK(context, Start(context, context->input(1), false, &job));
+    if (job.call.role == kE2) {
       OP_REQUIRES_OK(context, Expect(context->input(2), recipe_.DealtPlanes(), job));
     }
     Tensor* message;
@@ -186,10 +180,10 @@ class LutOpenOp : public LutOp {
     Run(context, job, [&](uint8_t* scratch, int64_t begin, int64_t end) {
       Lut().open(recipe_, job.words, m, dealt, job.mask, Words(message), scratch, begin, end);
     });
-    if (job.role == kE1) {
+    if (job.call.role == kE1) {
       RecordShare(job.call, job.streams[kDealtStream], recipe_.DealtPlanes() * job.words);
     }
-    const int own = job.role == kE1 ? LevelMaskK1(0) : LevelMaskK2(0);
+    const int own = job.call.role == kE1 ? LevelMaskK1(0) : LevelMaskK2(0);
     job.call.session->Record(job.streams[own], kMasked, Words(message),
                              message->NumElements() * 8);
   }
@@ -205,11 +199,10 @@ class LutNodeOp : public LutOp {
 
   void Work(OpKernelContext* context) override {
     Job job;
-    OP_REQUIRES_OK(context, Start(context, context->input(1), &job));
-    OP_REQUIRES(context, job.role != kDealer, absl::InternalError("the dealer opens nothing"));
+    OP_REQUIRES_OK(context, Start(context, context->input(1), false, &job));
     OP_REQUIRES_OK(context, Expect(context->input(2), recipe_.OpenPlanes(level_), job));
     OP_REQUIRES_OK(context, Expect(context->input(3), recipe_.OpenPlanes(level_), job));
-    if (job.role == kE2) {
+    if (job.call.role == kE2) {
       OP_REQUIRES_OK(context, Expect(context->input(4), recipe_.DealtPlanes(), job));
     }
     const bool done = level_ == recipe_.levels - 1;
@@ -226,7 +219,7 @@ class LutNodeOp : public LutOp {
                  begin, end);
     });
     if (!done) {
-      const int next = job.role == kE1 ? LevelMaskK1(level_ + 1) : LevelMaskK2(level_ + 1);
+      const int next = job.call.role == kE1 ? LevelMaskK1(level_ + 1) : LevelMaskK2(level_ + 1);
       job.call.session->Record(job.streams[next], kMasked, Words(out), out->NumElements() * 8);
     }
   }
@@ -256,12 +249,12 @@ class UnpackBitsOp : public Kernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfeBench>Planes").Device(tensorflow::DEVICE_CPU), PlanesOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>DifferencePlanes").Device(tensorflow::DEVICE_CPU), PlanesOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>LutDeal").Device(tensorflow::DEVICE_CPU), LutDealOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>LutOpen").Device(tensorflow::DEVICE_CPU), LutOpenOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>LutNode").Device(tensorflow::DEVICE_CPU), LutNodeOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>UnpackBits").Device(tensorflow::DEVICE_CPU), UnpackBitsOp);
+REGISTER_CPU("Planes", PlanesOp);
+REGISTER_CPU("DifferencePlanes", PlanesOp);
+REGISTER_CPU("LutDeal", LutDealOp);
+REGISTER_CPU("LutOpen", LutOpenOp);
+REGISTER_CPU("LutNode", LutNodeOp);
+REGISTER_CPU("UnpackBits", UnpackBitsOp);
 
 }  // namespace
 }  // namespace tfe_bench

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "protocols/kernels/core/permutation.h"
+#include "protocols/kernels/ops/register.h"
 #include "protocols/kernels/ops/session_op.h"
 
 namespace tfe_bench {
@@ -13,27 +14,13 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-MaskAttrs::MaskAttrs(OpKernelConstruction* c) {
-  OP_REQUIRES_OK(c, c->GetAttr("site", &site));
-  OP_REQUIRES_OK(c, c->GetAttr("tensor", &tensor));
-  OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer));
-  OP_REQUIRES_OK(c, c->GetAttr("key", &key));
-  OP_REQUIRES(c, key >= 1 && key <= 3, absl::InvalidArgumentError("key must be 1, 2 or 3"));
-  OP_REQUIRES(c, dealer >= 0 && dealer < 3, absl::InvalidArgumentError("dealer must be 0, 1 or 2"));
-}
-
-absl::Status MaskAttrs::Stream(const Call& call, uint64_t bytes, PrfStream* out) const {
-  return ToStatus(call.session->Stream(static_cast<KeyRole>(key), dealer, site, call.step,
-                                       call.iteration, tensor, bytes, out));
-}
-
 namespace {
 
 constexpr int64_t kBlocksPerShard = 512;  // 8 KiB: fits the first-level cache
 
-class MaskOp : public Kernel {
+class MaskOp : public SiteOp {
  public:
-  explicit MaskOp(OpKernelConstruction* c) : Kernel(c), attrs_(c) {}
+  using SiteOp::SiteOp;
 
   void Work(OpKernelContext* context) override {
     Call call;
@@ -45,7 +32,7 @@ class MaskOp : public Kernel {
     const int64_t n = shape.num_elements();
     if (n == 0) return;
     PrfStream stream;
-    OP_REQUIRES_OK(context, attrs_.Stream(call, n * 8, &stream));
+    OP_REQUIRES_OK(context, Stream(call, n, &stream));
     uint64_t* words = Words(out);
     ParallelRange(context, n / 2, 4, [&](int64_t begin, int64_t end) {
       FillMask(*call.session, stream, begin, end - begin,
@@ -58,14 +45,11 @@ class MaskOp : public Kernel {
     }
     call.session->Record(stream, kShare, words, n * 8);
   }
-
- private:
-  MaskAttrs attrs_;
 };
 
-class ApplyMaskOp : public Kernel {
+class ApplyMaskOp : public SiteOp {
  public:
-  explicit ApplyMaskOp(OpKernelConstruction* c) : Kernel(c), attrs_(c) {
+  explicit ApplyMaskOp(OpKernelConstruction* c) : SiteOp(c) {
     std::string op;
     OP_REQUIRES_OK(c, c->GetAttr("op", &op));
     op_ = op[0];  // 'a'dd, 's'ub, 'x'or
@@ -84,7 +68,7 @@ class ApplyMaskOp : public Kernel {
     OP_REQUIRES(context, !wide_ || (x.dims() > 0 && x.dim_size(x.dims() - 1) == 2),
                 absl::InvalidArgumentError("128-bit elements want a last axis of 2 words"));
     PrfStream stream;
-    OP_REQUIRES_OK(context, attrs_.Stream(call, n * 8, &stream));
+    OP_REQUIRES_OK(context, Stream(call, n, &stream));
     const uint64_t* in = Words(x);
     uint64_t* out = Words(y);
     const int64_t blocks = (n + 1) / 2;
@@ -119,15 +103,14 @@ class ApplyMaskOp : public Kernel {
   }
 
  private:
-  MaskAttrs attrs_;
   char op_;
   bool wide_;
   bool sent_;  // the result leaves this party; else it is one of its shares
 };
 
-class PermutationOp : public Kernel {
+class PermutationOp : public SiteOp {
  public:
-  explicit PermutationOp(OpKernelConstruction* c) : Kernel(c), attrs_(c) {}
+  using SiteOp::SiteOp;
 
   void Work(OpKernelContext* context) override {
     Call call;
@@ -144,7 +127,7 @@ class PermutationOp : public Kernel {
     // which it exceeds with a probability far below 2^-128.
     const int64_t blocks_per_row = n + 64;
     PrfStream stream;
-    OP_REQUIRES_OK(context, attrs_.Stream(call, rows * blocks_per_row * 16, &stream));
+    OP_REQUIRES_OK(context, Stream(call, rows * blocks_per_row * 2, &stream));
     int32_t* to = out->flat<int32_t>().data();
     ParallelRange(context, rows, 20 * n, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
@@ -158,9 +141,6 @@ class PermutationOp : public Kernel {
     });
     call.session->Record(stream, kShare, to, rows * n * 4);
   }
-
- private:
-  MaskAttrs attrs_;
 };
 
 class PermuteOp : public Kernel {
@@ -198,10 +178,10 @@ class PermuteOp : public Kernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfeBench>Mask").Device(tensorflow::DEVICE_CPU), MaskOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>ApplyMask").Device(tensorflow::DEVICE_CPU), ApplyMaskOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>Permutation").Device(tensorflow::DEVICE_CPU), PermutationOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>Permute").Device(tensorflow::DEVICE_CPU), PermuteOp);
+REGISTER_CPU("Mask", MaskOp);
+REGISTER_CPU("ApplyMask", ApplyMaskOp);
+REGISTER_CPU("Permutation", PermutationOp);
+REGISTER_CPU("Permute", PermuteOp);
 
 }  // namespace
 }  // namespace tfe_bench

@@ -4,9 +4,7 @@
 // returns keep them from being pruned.
 //
 // call: int64[3] = session handle, step, iteration.
-#include "tensorflow/core/framework/common_shape_fns.h"
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
+#include "protocols/kernels/ops/register.h"
 
 namespace tfe_bench {
 namespace {
@@ -21,17 +19,6 @@ Status CheckCtx(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &unused));
   DimensionHandle dim;
   return c->WithValue(c->Dim(unused, 0), 3, &dim);
-}
-
-Status Vector(InferenceContext* c) {
-  TF_RETURN_IF_ERROR(CheckCtx(c));
-  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Vector(c->UnknownDim()));
-  return absl::OkStatus();
-}
-
-Status PlainVector(InferenceContext* c) {
-  c->set_output(0, c->Vector(c->UnknownDim()));
-  return absl::OkStatus();
 }
 
 Status ShapeFromInput1(InferenceContext* c) {
@@ -104,22 +91,14 @@ REGISTER_OP("TfeBench>Mask")
     .Input("call: int64")
     .Input("shape: int64")
     .Output("mask: int64")
-    .Attr("site: int")
-    .Attr("tensor: int")
-    .Attr("dealer: int")
-    .Attr("key: int")
-    .SetShapeFn(ShapeFromInput1);
+    .MASK_ATTRS.SetShapeFn(ShapeFromInput1);
 
 // x + mask, x - mask or x ^ mask, the mask never stored.
 REGISTER_OP("TfeBench>ApplyMask")
     .Input("call: int64")
     .Input("x: int64")
     .Output("y: int64")
-    .Attr("site: int")
-    .Attr("tensor: int")
-    .Attr("dealer: int")
-    .Attr("key: int")
-    .Attr("op: {'add', 'sub', 'xor', 'add128', 'sub128'}")
+    .MASK_ATTRS.Attr("op: {'add', 'sub', 'xor', 'add128', 'sub128'}")
     .Attr("sent: bool")
     .SetShapeFn([](InferenceContext* c) {
       TF_RETURN_IF_ERROR(CheckCtx(c));
@@ -139,11 +118,7 @@ REGISTER_OP("TfeBench>Permutation")
     .Input("call: int64")
     .Input("shape: int64")
     .Output("permutation: int32")
-    .Attr("site: int")
-    .Attr("tensor: int")
-    .Attr("dealer: int")
-    .Attr("key: int")
-    .SetShapeFn(ShapeFromInput1);
+    .MASK_ATTRS.SetShapeFn(ShapeFromInput1);
 
 // y[r, i, :] = x[r, permutation[r, i], :].
 REGISTER_OP("TfeBench>Permute")
@@ -162,7 +137,7 @@ REGISTER_OP("TfeBench>Planes")
     .Input("x: int64")
     .Output("planes: int64")
     .Attr("bits: int")
-    .SetShapeFn(PlainVector);
+    .SetShapeFn(Vectors);
 
 REGISTER_OP("TfeBench>DifferencePlanes")
     .Input("x: int64")
@@ -170,12 +145,10 @@ REGISTER_OP("TfeBench>DifferencePlanes")
     .Input("right: int32")
     .Output("planes: int64")
     .Attr("bits: int")
-    .SetShapeFn(PlainVector);
+    .SetShapeFn(Vectors);
 
-#define LUT_ATTRS            \
-  Attr("site: int")          \
-      .Attr("dealer: int")   \
-      .Attr("bits: int")     \
+#define LUT_ATTRS                \
+  SITE_ATTRS.Attr("bits: int")   \
       .Attr("widths: list(int)") \
       .Attr("groups: list(int)") \
       .Attr("group_counts: list(int)") \
@@ -186,14 +159,14 @@ REGISTER_OP("TfeBench>LutDeal")
     .Input("lam_planes: int64")
     .Output("message: int64")
     .Output("top: int64")
-    .LUT_ATTRS.SetShapeFn(Vector);
+    .LUT_ATTRS.SetShapeFn(Vectors);
 
 REGISTER_OP("TfeBench>LutOpen")
     .Input("call: int64")
     .Input("m_planes: int64")
     .Input("dealt: int64")
     .Output("message: int64")
-    .LUT_ATTRS.SetShapeFn(Vector);
+    .LUT_ATTRS.SetShapeFn(Vectors);
 
 REGISTER_OP("TfeBench>LutNode")
     .Input("call: int64")
@@ -203,26 +176,26 @@ REGISTER_OP("TfeBench>LutNode")
     .Input("dealt: int64")
     .Output("message: int64")
     .Attr("level: int")
-    .LUT_ATTRS.SetShapeFn(Vector);
+    .LUT_ATTRS.SetShapeFn(Vectors);
 
 REGISTER_OP("TfeBench>UnpackBits")
     .Input("words: int64")
     .Input("n: int64")
     .Output("bits: int64")
-    .SetShapeFn(PlainVector);
+    .SetShapeFn(Vectors);
 
 // The low `width` bits of each word, back to back, little endian.
 REGISTER_OP("TfeBench>PackWords")
     .Input("x: int64")
     .Output("packed: uint8")
     .Attr("width: int")
-    .SetShapeFn(PlainVector);
+    .SetShapeFn(Vectors);
 REGISTER_OP("TfeBench>UnpackWords")
     .Input("packed: uint8")
     .Input("n: int64")
     .Output("x: int64")
     .Attr("width: int")
-    .SetShapeFn(PlainVector);
+    .SetShapeFn(Vectors);
 
 // Sum over i of a_i @ b_i over Z_2^64; leading dimensions are batches, which broadcast.
 REGISTER_OP("TfeBench>RingMatMul")

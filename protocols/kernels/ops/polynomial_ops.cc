@@ -1,12 +1,11 @@
 // Kernels around core/polynomial.h: polynomials of masked values in one exchange.
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "protocols/kernels/core/polynomial.h"
-#include "protocols/kernels/ops/session_op.h"
-#include "tensorflow/core/framework/common_shape_fns.h"
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
+#include "protocols/kernels/ops/dealing.h"
+#include "protocols/kernels/ops/register.h"
 
 namespace tfe_bench {
 namespace {
@@ -18,12 +17,9 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::shape_inference::InferenceContext;
 
-// Elements that one thread works on at a time: their mask starts on a whole block.
-constexpr int64_t kChunk = 64;
-
-class PolynomialOp : public Kernel {
+class PolynomialOp : public RecordsOp {
  public:
-  PolynomialOp(OpKernelConstruction* c, bool with_coefficients) : Kernel(c), attrs_(c) {
+  PolynomialOp(OpKernelConstruction* c, bool with_coefficients) : RecordsOp(c) {
     OP_REQUIRES_OK(c, c->GetAttr("bits", &polynomial_.bits));
     OP_REQUIRES_OK(c, c->GetAttr("degrees", &polynomial_.degrees));
     OP_REQUIRES_OK(c, c->GetAttr("widths", &polynomial_.widths));
@@ -62,25 +58,6 @@ class PolynomialOp : public Kernel {
            40 * polynomial_.record_words();
   }
 
-  // fn(begin, end, mask words of these elements)
-  template <typename Fn>
-  void WithMasks(OpKernelContext* context, const Call& call, const PrfStream& stream, int64_t n,
-                 Fn fn) {
-    const int64_t words = polynomial_.record_words();
-    ParallelRange(context, (n + kChunk - 1) / kChunk, kChunk * CyclesEach(),
-                  [&](int64_t begin, int64_t end) {
-                    std::vector<uint64_t> mask(kChunk * words + 1);
-                    for (int64_t c = begin; c < end; ++c) {
-                      const int64_t first = c * kChunk, last = std::min(n, first + kChunk);
-                      FillMask(*call.session, stream, first * words / 2,
-                               ((last - first) * words + 1) / 2,
-                               reinterpret_cast<uint8_t*>(mask.data()));
-                      fn(first, last, mask.data());
-                    }
-                  });
-  }
-
-  MaskAttrs attrs_;
   MaskedPolynomial polynomial_;
 };
 
@@ -90,7 +67,7 @@ class PolynomialDealOp : public PolynomialOp {
 
   void Work(OpKernelContext* context) override {
     Call call;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
+    OP_REQUIRES_OK(context, AsDealer(context, &call));
     const uint64_t* lam[kMaxFactors];
     TensorShape shape;
     OP_REQUIRES_OK(context, Factors(context, "lam", lam, &shape));
@@ -98,14 +75,12 @@ class PolynomialDealOp : public PolynomialOp {
     Tensor* out;
     OP_REQUIRES_OK(context, Allocate(context, 0, {n, words}, &out));
     if (n == 0) return;
-    PrfStream stream;
-    OP_REQUIRES_OK(context, attrs_.Stream(call, n * words * 8, &stream));
     uint64_t* message = Words(out);
-    WithMasks(context, call, stream, n, [&](int64_t begin, int64_t end, uint64_t* mask) {
+    const auto deal = [&](uint64_t* mask, int64_t begin, int64_t end) {
       polynomial_.Deal(lam, begin, end, mask);
       std::copy(mask, mask + (end - begin) * words, message + begin * words);
-    });
-    call.session->Record(stream, kMasked, message, n * words * 8);
+    };
+    OP_REQUIRES_OK(context, Deal(context, call, n, words, CyclesEach(), message, deal));
   }
 };
 
@@ -117,7 +92,7 @@ class PolynomialShareOp : public PolynomialOp {
 
   void Work(OpKernelContext* context) override {
     Call call;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
+    OP_REQUIRES_OK(context, AsEvaluator(context, &call));
     const uint64_t* m[kMaxFactors];
     TensorShape shape;
     OP_REQUIRES_OK(context, Factors(context, "m", m, &shape));
@@ -129,39 +104,21 @@ class PolynomialShareOp : public PolynomialOp {
     OP_REQUIRES_OK(context, Allocate(context, 0, shape, &out));
     if (n == 0) return;
     uint64_t* y = Words(out);
-    if (!first_) {
-      const uint64_t* records = Words(dealt);
-      ParallelRange(context, n, CyclesEach(), [&](int64_t begin, int64_t end) {
-        polynomial_.Share(false, m, begin, end, records + begin * words, y);
-      });
-      return;
-    }
-    PrfStream stream;
-    OP_REQUIRES_OK(context, attrs_.Stream(call, n * words * 8, &stream));
-    WithMasks(context, call, stream, n, [&](int64_t begin, int64_t end, const uint64_t* mask) {
-      polynomial_.Share(true, m, begin, end, mask, y);
-    });
-    if (call.session->recording()) {
-      std::vector<uint64_t> mask(n * words + 1);
-      FillMask(*call.session, stream, 0, (n * words + 1) / 2,
-               reinterpret_cast<uint8_t*>(mask.data()));
-      call.session->Record(stream, kShare, mask.data(), n * words * 8);
-    }
+    const auto work = [&](const uint64_t* records, int64_t begin, int64_t end) {
+      polynomial_.Share(first_, m, begin, end, records, y);
+    };
+    OP_REQUIRES_OK(context, Share(context, call, n, words, CyclesEach(), dealt, !first_, work));
   }
 
  private:
   bool first_;
 };
 
-#define POLYNOMIAL_ATTRS()     \
-      .Attr("factors: int >= 1") \
-      .Attr("site: int")         \
-      .Attr("tensor: int")       \
-      .Attr("dealer: int")       \
-      .Attr("key: int")          \
-      .Attr("bits: list(int)")   \
-      .Attr("degrees: list(int)") \
-      .Attr("widths: list(int)") \
+#define POLYNOMIAL_ATTRS             \
+  MASK_ATTRS.Attr("factors: int >= 1") \
+      .Attr("bits: list(int)")       \
+      .Attr("degrees: list(int)")    \
+      .Attr("widths: list(int)")     \
       .Attr("modulus_bits: int")
 
 // D: the masked powers of the factors' masks, a record of words for each element.
@@ -169,8 +126,7 @@ REGISTER_OP("TfeBench>PolynomialDeal")
     .Input("call: int64")
     .Input("lam: factors * int64")
     .Output("message: int64")
-    POLYNOMIAL_ATTRS()
-    .SetShapeFn([](InferenceContext* c) {
+    .POLYNOMIAL_ATTRS.SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->Matrix(c->UnknownDim(), c->UnknownDim()));
       return absl::OkStatus();
     });
@@ -181,19 +137,13 @@ REGISTER_OP("TfeBench>PolynomialShare")
     .Input("dealt: int64")
     .Input("m: factors * int64")
     .Output("share: int64")
-    POLYNOMIAL_ATTRS()
-    .Attr("coefficients: list(int)")
+    .POLYNOMIAL_ATTRS.Attr("coefficients: list(int)")
     .Attr("drop: int")
     .Attr("first: bool")
-    .SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->input(2));
-      return absl::OkStatus();
-    });
+    .SetShapeFn(LikeInput<2>);
 
-REGISTER_KERNEL_BUILDER(Name("TfeBench>PolynomialDeal").Device(tensorflow::DEVICE_CPU),
-                        PolynomialDealOp);
-REGISTER_KERNEL_BUILDER(Name("TfeBench>PolynomialShare").Device(tensorflow::DEVICE_CPU),
-                        PolynomialShareOp);
+REGISTER_CPU("PolynomialDeal", PolynomialDealOp);
+REGISTER_CPU("PolynomialShare", PolynomialShareOp);
 
 }  // namespace
 }  // namespace tfe_bench

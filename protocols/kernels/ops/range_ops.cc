@@ -5,14 +5,11 @@
 
 #include "protocols/kernels/core/modular.h"
 #include "protocols/kernels/ops/chunks.h"
-#include "protocols/kernels/ops/session_op.h"
-#include "tensorflow/core/framework/op.h"
-#include "tensorflow/core/framework/shape_inference.h"
+#include "protocols/kernels/ops/register.h"
 
 namespace tfe_bench {
 namespace {
 
-using ::tensorflow::shape_inference::InferenceContext;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -23,20 +20,13 @@ REGISTER_OP("TfeBench>RangeDigest")
     .Input("share: int64")
     .Input("before: int64")
     .Output("digest: int64")
-    .Attr("site: int")
-    .Attr("dealer: int")
-    .Attr("width: int")
+    .SITE_ATTRS.Attr("width: int")
     .Attr("low: int")
-    .SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->input(2));
-      return absl::OkStatus();
-    });
+    .SetShapeFn(LikeInput<2>);
 
-class RangeDigestOp : public Kernel {
+class RangeDigestOp : public SiteOp {
  public:
-  explicit RangeDigestOp(OpKernelConstruction* c) : Kernel(c) {
-    OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
-    OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer_));
+  explicit RangeDigestOp(OpKernelConstruction* c) : SiteOp(c) {
     OP_REQUIRES_OK(c, c->GetAttr("width", &width_));
     OP_REQUIRES_OK(c, c->GetAttr("low", &low_));
     // Residues of 61 bits would have two names modulo 2^61 - 1.
@@ -46,9 +36,7 @@ class RangeDigestOp : public Kernel {
 
   void Work(OpKernelContext* context) override {
     Call call;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
-    const Role role = call.session->RoleOf(dealer_);
-    OP_REQUIRES(context, role != kDealer, absl::InternalError("the dealer has no share"));
+    OP_REQUIRES_OK(context, AsEvaluator(context, &call));
     const Tensor &share = context->input(1), &before = context->input(2);
     OP_REQUIRES(context, share.dims() == 2 && before.dims() == 1 &&
                              share.dim_size(0) == before.dim_size(0),
@@ -60,11 +48,9 @@ class RangeDigestOp : public Kernel {
     // (A row begins with a block of its own.)
     const int64_t stride = n + n % 2, chunks = (n + kChunk - 1) / kChunk;
     PrfStream stream;
-    OP_REQUIRES_OK(context,
-                   ToStatus(call.session->Stream(kK3, dealer_, site_, call.step, call.iteration, 0,
-                                                 rows * stride * 8, &stream)));
+    OP_REQUIRES_OK(context, Stream(call, kK3, 0, rows * stride, &stream));
     const uint64_t *x = Words(share), *first = Words(before);
-    const uint64_t flip = role == kE2 ? ~uint64_t{0} : 0;
+    const uint64_t flip = call.role == kE2 ? ~uint64_t{0} : 0;
     const uint64_t ring = width_ == 64 ? ~uint64_t{0} : (uint64_t{1} << width_) - 1;
     std::vector<uint64_t> parts(rows * chunks);
     ParallelRange(context, rows * chunks, 8 * kChunk, [&](int64_t begin, int64_t end) {
@@ -89,10 +75,10 @@ class RangeDigestOp : public Kernel {
   }
 
  private:
-  int site_, dealer_, width_, low_;
+  int width_, low_;
 };
 
-REGISTER_KERNEL_BUILDER(Name("TfeBench>RangeDigest").Device(tensorflow::DEVICE_CPU), RangeDigestOp);
+REGISTER_CPU("RangeDigest", RangeDigestOp);
 
 }  // namespace
 }  // namespace tfe_bench

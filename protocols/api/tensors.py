@@ -1,0 +1,105 @@
+"""What leaves, sums up or moves whole private tensors, where public ones may come in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api.predicates import cast
+from tfe_bench.protocols.ring import reductions, shapes
+from tfe_bench.protocols.session import fixedpoint, io, local
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+from tfe_bench.protocols.session.types import Axes, Operand, Public
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+def reveal(x: Shared | MaskedBits, to: int | None = None) -> tf.Tensor | None:
+    """Publishes a private tensor to the three workers, or to one: the only way out.
+
+    Args:
+        to: a party index; None publishes to all three.
+
+    Returns:
+        A public tensor at those who learn it, None elsewhere: int64 for a tensor without fractional
+        bits, float64 for others (53 significant bits), bool for private bits.
+
+    A product, a mean or the like was rounded by a coin that each worker can recompute from what it
+    holds, so its last bit tells a worker more than the rounded value (docs/threat_model.md).
+    `reveal(cast(x, 8, method="exact"))` publishes fewer bits, which are a function of x.
+
+    Rounds: 1 (bits: 2).  Bits sent: those of io.reveal.  See io.reveal for ring elements.
+    """
+    party = given.in_graph("reveal")
+    if isinstance(x, MaskedBits):
+        ones = io.reveal(party, cast(x), to)
+        return ones if ones is None or not local.known(ones) else ones != 0
+    if isinstance(x, Shared) and x.limbs == 1:
+        ring = io.reveal(party, x, to)
+        if ring is None or x.fractional_bits == 0 or not local.known(ring):
+            return ring
+        import tensorflow as tf
+
+        return tf.cast(ring, tf.float64) * 2.0**-x.fractional_bits
+    x = given.private("reveal", x)  # which refuses it
+    raise AssertionError(x)
+
+
+def add_n(inputs: Sequence[Operand]) -> Shared:
+    """The sum of tensors of one shape, some of which may be public.  Local."""
+    several = given.all_shared("add_n", inputs)
+    for value in several[1:]:
+        given.check_fit("add_n", several[0], value)
+        if value.shape.as_list() != several[0].shape.as_list():
+            raise UsageError(
+                "add_n wants tensors of one shape. Received: "
+                f"{several[0].shape.as_list()} and {value.shape.as_list()}."
+            )
+    return reductions.add_n(several)
+
+
+def reduce_mean(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
+    """The mean over one axis, several or all (None), at the scale of x.
+
+    Error, domain, rounds and bits: reductions.reduce_mean (1 round; 1 ulp and 2^-31 of the sum).
+    """
+    x = given.private("reduce_mean", x)
+    return reductions.reduce_mean(given.in_graph("reduce_mean"), x, axis, keepdims)
+
+
+def concat(values: Sequence[Operand], axis: int) -> Shared:
+    """The tensors, some of which may be public, one after the other along an axis.  Local."""
+    return shapes.concat(given.all_shared("concat", values), axis)
+
+
+def stack(values: Sequence[Operand], axis: int = 0) -> Shared:
+    """Tensors of one shape, some of which may be public, along a new axis.  Local."""
+    return shapes.stack(given.all_shared("stack", values), axis)
+
+
+def unstack(x: Shared, num: int | None = None, axis: int = 0) -> list[Shared]:
+    """The parts of x along an axis, which is dropped; `num` of them.  Local."""
+    parts = shapes.unstack(given.private("unstack", x, any_ring=True), axis)
+    if num is not None and num != len(parts):
+        raise UsageError(
+            f"unstack wants num to be the size {len(parts)} of axis {axis}. Received: {num!r}."
+        )
+    return parts
+
+
+def pad(x: Shared, paddings: Public, mode: str = "CONSTANT", constant_values: float = 0) -> Shared:
+    """x with `paddings[axis] = (before, after)` elements of a public number around.  Local."""
+    x = given.private("pad", x, any_ring=True)
+    if mode.upper() != "CONSTANT":
+        raise UsageError(f'pad wants the mode "CONSTANT". Received: {mode!r}. Use concat.')
+    number = given.static("pad", constant_values)
+    if number is None or number.ndim:
+        raise UsageError(
+            "pad wants one public number as constant_values. Received: "
+            f"{given.kind_of(constant_values)}."
+        )
+    given.encode("pad", number, x.fractional_bits)  # which refuses what does not fit
+    return shapes.pad(x, paddings, int(fixedpoint.FixedPoint(x.fractional_bits).encode(number)))

@@ -1,0 +1,172 @@
+"""Graphs over shares: traced once per signature, each call of one a step of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tfe_bench.errors import ProtocolError
+from tfe_bench.protocols.session.numbering import Trace
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tfe_bench.protocols.session.party import Party
+
+# Shares, public tensors, arrays and Python constants, in lists, tuples, dicts and dataclasses.
+Nest: TypeAlias = Any
+# What is left of a nest without its tensors: a kind, and what that needs to rebuild it.
+Spec: TypeAlias = "tuple[Any, ...]"
+StaticShape: TypeAlias = "tuple[int | None, ...]"
+
+
+def _telling_line(message: str) -> str:
+    """The line of a TensorFlow error that says what failed; the others name nodes."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    ours = [line for line in lines if "TfeBench: " in line]
+    if ours:
+        return ours[0].split("TfeBench: ", 1)[1]
+    plain = [
+        line
+        for line in lines
+        if not line.startswith(("[[", "Graph execution error", "Detected at", "File ", "Stack"))
+    ]
+    return plain[-1] if plain else "a kernel failed"
+
+
+def _flatten(value: Nest, out: list[tf.Tensor]) -> Spec:
+    """Appends the tensors of a nest to `out`; returns what is needed to rebuild it."""
+    if value is None or isinstance(value, (str, int, float, bool)):
+        # with its type: 1, 1.0 and True are equal
+        return ("const", value, type(value).__name__)
+    if isinstance(value, (list, tuple)):
+        return (type(value).__name__, tuple(_flatten(v, out) for v in value))
+    if isinstance(value, dict):
+        return ("dict", tuple((k, _flatten(v, out)) for k, v in value.items()))
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: getattr(value, f.name) for f in fields(value)}
+        return (
+            "dataclass",
+            type(value),
+            tuple((name, _flatten(part, out)) for name, part in parts.items()),
+        )
+    out.append(value)
+    return ("tensor", len(out) - 1)
+
+
+def _unflatten(spec: Spec, tensors: Sequence[tf.Tensor]) -> Nest:
+    kind = spec[0]
+    if kind == "const":
+        return spec[1]
+    if kind == "tensor":
+        return tensors[spec[1]]
+    if kind == "dict":
+        return {k: _unflatten(v, tensors) for k, v in spec[1]}
+    if kind == "dataclass":
+        return spec[1](**{name: _unflatten(part, tensors) for name, part in spec[2]})
+    parts = [_unflatten(v, tensors) for v in spec[1]]
+    return tuple(parts) if kind == "tuple" else parts
+
+
+def _shape_of(tensor: tf.Tensor, open_ended: bool) -> StaticShape:
+    shape = tuple(tensor.shape)
+    return (None, *shape[1:]) if open_ended and shape else shape
+
+
+class PrivateFunction:
+    """A graph over shares, traced once per signature; each call is a step of its own."""
+
+    def __init__(
+        self, party: Party, function: Callable[..., Nest], dynamic: bool | Collection[int]
+    ) -> None:
+        self._party = party
+        self._function = function
+        self._dynamic = dynamic
+        self._traced: dict[Hashable, tuple[Callable[..., list[tf.Tensor]], Spec]] = {}
+
+    def __call__(self, *arguments: Nest) -> Nest:
+        """Runs the graph on shares, public tensors, numpy arrays and Python constants.
+
+        Raises:
+            ProtocolError: the parties' graphs or messages disagree.
+            PeerLost: another worker died or hung.
+        """
+        import tensorflow as tf
+
+        flat: list[tf.Tensor] = []
+        parts: list[Spec] = []
+        open_ended: list[bool] = []
+        dynamic = self._dynamic
+        for position, argument in enumerate(arguments):
+            parts.append(_flatten(argument, flat))
+            free = dynamic if isinstance(dynamic, bool) else position in dynamic
+            open_ended += [free] * (len(flat) - len(open_ended))
+        spec = ("tuple", tuple(parts))
+        tensors = [tf.convert_to_tensor(t) for t in flat]
+        shapes = tuple(_shape_of(t, free) for t, free in zip(tensors, open_ended, strict=True))
+        signature = (spec, shapes, tuple(t.dtype for t in tensors))
+        found = self._traced.get(signature)
+        if found is None:
+            found = self._trace(spec, shapes, tensors)
+            self._traced[signature] = found
+        concrete, out_spec = found
+        party = self._party
+        step = party._next_step()
+        try:
+            ctx = tf.constant([party.handle, step, 0], tf.int64)
+            results = concrete(ctx, *tensors)
+        except tf.errors.OpError as error:
+            known = self._translate(error)
+            # Half a step has been sent: no other may follow in this session.
+            party._native.abort(party.handle, str(known).encode()[:500])
+            raise known from None
+        finally:
+            party._native.step_end(party.handle, step)
+        return _unflatten(out_spec, results[1:])
+
+    def _translate(self, error: tf.errors.OpError) -> Exception:
+        party = self._party
+        aborted = ""
+        text = ctypes.create_string_buffer(512)
+        if party._native.aborted(party.handle, text) != 0:
+            aborted = text.value.decode(errors="replace")
+        message = aborted or _telling_line(str(error.message))
+        known = party._on_abort(message) if party._on_abort else None
+        return known or ProtocolError(message)
+
+    def _trace(
+        self, spec: Spec, shapes: Sequence[StaticShape], tensors: Sequence[tf.Tensor]
+    ) -> tuple[Callable[..., list[tf.Tensor]], Spec]:
+        import tensorflow as tf
+
+        party = self._party
+        if party._trace is not None:
+            raise ProtocolError("A party.function cannot be called while another is traced.")
+        started = time.perf_counter()
+        out_spec: list[Spec] = []
+        trace_log: list[bytes] = []
+
+        def body(ctx: tf.Tensor, *inner: tf.Tensor) -> list[tf.Tensor]:
+            trace = Trace(tf.compat.v1.get_default_graph(), ctx)
+            party._trace = trace
+            try:
+                with party.active():
+                    result = self._function(*_unflatten(spec, inner))
+            finally:
+                party._trace = None
+            flat: list[tf.Tensor] = []
+            out_spec.append(_flatten(result, flat))
+            trace_log.append(trace.log.digest())
+            # Returned, so that no Send and no Recv is pruned.
+            done = tf.add_n(trace.tokens) if trace.tokens else tf.constant(0)
+            return [done, *(tf.identity(t) for t in flat)]
+
+        signature = [tf.TensorSpec([3], tf.int64)]
+        signature += [tf.TensorSpec(s, t.dtype) for s, t in zip(shapes, tensors, strict=True)]
+        concrete = tf.function(body, autograph=False).get_concrete_function(*signature)
+        party.agree("The traced graph", trace_log[-1] + str(party._next_site).encode())
+        party.build_seconds += time.perf_counter() - started
+        return concrete, out_spec[-1]

@@ -1,0 +1,258 @@
+"""Sites: the numbered invocations of protocols in a graph, their masks and their messages.
+
+Every party traces and runs its own graph.  What ties the three together is
+numbering: each protocol invocation is a *site* (counted on all three parties,
+also where a role adds no op), each graph call is a *step*, each turn of a loop
+an *iteration*.  Masks and messages are named by these numbers, so none is ever
+used twice, however TensorFlow orders the ops.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tfe_bench.protocols.session import ops, sizes, wide
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from tfe_bench.protocols.session.party import Party
+    from tfe_bench.protocols.session.types import Shape
+
+K1, K2, K3 = 1, 2, 3  # keys by the roles that hold them: (D, E1), (D, E2), (E1, E2)
+
+
+@dataclass
+class Trace:
+    """What one graph accumulates while it is traced."""
+
+    graph: tf.Graph
+    ctx: tf.Tensor
+    tokens: list[tf.Tensor] = field(default_factory=list)
+    receives: int = 0
+    log: hashlib._Hash = field(default_factory=hashlib.sha256)
+    deps: dict[int, int] = field(default_factory=dict)
+    keep: list[tf.Operation] = field(default_factory=list)
+    iteration_graph: tf.Graph | None = None
+    iteration_ctx: tf.Tensor | None = None
+    # the last of the dealer's messages that wait for nobody, and the gate behind it
+    ahead: tf.Tensor | None = None
+    gated: tf.Tensor | None = None
+
+    @property
+    def looping(self) -> bool:
+        """Whether what is traced is a turn of a numbered loop."""
+        return self.iteration_graph is not None
+
+    def dependencies(self, tensor: tf.Tensor) -> bytes:
+        """Bit mask over the receives of this trace that a tensor depends on."""
+        memo = self.deps
+        stack = [tensor.op]
+        while stack:
+            op = stack[-1]
+            if id(op) in memo:
+                stack.pop()
+                continue
+            before = [t.op for t in op.inputs] + list(op.control_inputs)
+            missing = [b for b in before if id(b) not in memo]
+            if missing:
+                stack.extend(missing)
+                continue
+            mask = 0
+            for b in before:
+                mask |= memo[id(b)]
+            memo[id(op)] = mask
+            self.keep.append(op)
+            stack.pop()
+        mask = memo[id(tensor.op)]
+        return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
+
+
+class Site:
+    """One protocol invocation: the names of its masks and messages, and its channel ops."""
+
+    def __init__(self, party: Party, number: int, dealer: int, trace: Trace) -> None:
+        self.party = party
+        self.number = number
+        self.dealer = dealer
+        self._trace = trace
+        self.is_dealer = party.index == dealer
+        if trace.looping:
+            self.ctx = trace.iteration_ctx
+        else:
+            self.ctx = self._turn() if self.is_dealer else trace.ctx
+        self._opened: tf.Tensor | None = None
+        self.is_e1 = party.index == (dealer + 1) % 3
+        self.is_e2 = party.index == (dealer + 2) % 3
+        self.d, self.e1, self.e2 = dealer, (dealer + 1) % 3, (dealer + 2) % 3
+
+    def _turn(self) -> tf.Tensor:
+        """The call, for the dealer's ops of this site: after those of the sites before it.
+
+        Nothing else would keep the dealer from making the material of a whole model at once.
+        """
+        import tensorflow as tf
+
+        trace = self._trace
+        if trace.ahead is not None:
+            with tf.control_dependencies([trace.ahead]):
+                trace.gated = ops.module().tfe_bench_gate(call=trace.ctx, site=self.number)
+            trace.ahead = None
+        return trace.ctx if trace.gated is None else trace.gated
+
+    def in_turn(self) -> contextlib.AbstractContextManager[None]:
+        """A context for what the dealer computes without a mask: it waits for its turn too."""
+        import tensorflow as tf
+
+        waiting: contextlib.AbstractContextManager[None] = tf.control_dependencies(
+            [self.ctx] if self.is_dealer else []
+        )
+        return waiting
+
+    @property
+    def other(self) -> int:
+        """The other evaluator's party index."""
+        return self.e2 if self.is_e1 else self.e1
+
+    @property
+    def own_key(self) -> int:
+        """The key that this evaluator shares with the dealer."""
+        return K1 if self.is_e1 else K2
+
+    def send(self, data: tf.Tensor, to: int, slot: int = 0, run_ahead: bool = False) -> None:
+        """Sends a tensor to a party; `run_ahead` marks the dealer's material."""
+        looping = self._trace.looping
+        module = ops.module()
+        op = module.tfe_bench_send_in_loop if looping else module.tfe_bench_send
+        deps = self._trace.dependencies(data)
+        token = op(
+            call=self.ctx,
+            data=data,
+            site=self.number,
+            slot=slot,
+            peer=to,
+            run_ahead=run_ahead,
+            deps=deps,
+        )
+        if not looping:
+            self._trace.tokens.append(token)
+            if run_ahead and not deps:
+                self._trace.ahead = token
+
+    def recv(
+        self, shape: Shape, source: int, slot: int = 0, dtype: tf.DType | None = None
+    ) -> tf.Tensor:
+        """Receives a tensor of a known shape from a party."""
+        import tensorflow as tf
+
+        index = self._trace.receives
+        self._trace.receives += 1
+        looping = self._trace.looping
+        data = ops.module().tfe_bench_recv(
+            call=self.ctx if looping else self._trace.ctx,  # nothing to wait for
+            shape=sizes.constant(shape),
+            T=dtype or tf.int64,
+            site=self.number,
+            slot=slot,
+            peer=source,
+            index=index,
+        )
+        self._trace.deps[id(data.op)] = 1 << index
+        self._trace.keep.append(data.op)
+        if looping:
+            ops.module().tfe_bench_heard_in_loop(data=data)
+        else:
+            self._trace.tokens.append(ops.module().tfe_bench_heard(data=data))
+        return data
+
+    def _named(self, key: int, tensor: int) -> dict[str, tf.Tensor | int]:
+        """What names one mask of this invocation."""
+        return {
+            "call": self.ctx,
+            "site": self.number,
+            "tensor": tensor,
+            "dealer": self.dealer,
+            "key": key,
+        }
+
+    def mask(self, key: int, tensor: int, shape: Shape) -> tf.Tensor:
+        """Uniform ring elements known to the two holders of a key."""
+
+        return ops.module().tfe_bench_mask(shape=sizes.constant(shape), **self._named(key, tensor))
+
+    def apply_mask(
+        self, x: tf.Tensor, key: int, tensor: int, op: str, sent: bool = True
+    ) -> tf.Tensor:
+        """x + mask ("add"), x - mask ("sub") or x ^ mask ("xor"), the mask never stored.
+
+        `sent` says whether the result is a message (the debug log then holds the mask to one word).
+        """
+        return ops.module().tfe_bench_apply_mask(x=x, op=op, sent=sent, **self._named(key, tensor))
+
+    def permutation(self, key: int, tensor: int, shape: Shape) -> tf.Tensor:
+        """A secret permutation of range(n) for each row, int32 [rows, n]."""
+        import tensorflow as tf
+
+        return ops.module().tfe_bench_permutation(
+            shape=tf.cast(shape, tf.int64), **self._named(key, tensor)
+        )
+
+    # ---- the two primitives of the masked view (docs/protocols.md)
+
+    def deal(
+        self,
+        value: tf.Tensor | None,
+        shape: Shape,
+        tensor: int,
+        slot: int = 0,
+        limbs: int = 1,
+    ) -> tf.Tensor | None:
+        """The dealer splits a value it knows between E1 (from the PRF) and E2 (one message).
+
+        Args:
+            shape: of the words, with the axis of 2 when limbs is 2.
+
+        Returns this evaluator's additive share, None at the dealer.
+        Rounds: 0 when the dealer runs ahead, else 1.  Bits sent: D 64 * limbs per element.
+        """
+        if self.is_dealer:
+            assert value is not None
+            op = "sub" if limbs == 1 else "sub128"
+            self.send(self.apply_mask(value, K1, tensor, op), self.e2, slot, run_ahead=True)
+            return None
+        if self.is_e1:
+            return self.mask(K1, tensor, shape)
+        return self.recv(shape, self.d, slot)
+
+    def new_mask(self, shape: Shape, tensor: int) -> tuple[tf.Tensor | None, tf.Tensor | None]:
+        """Fresh (l1, l2) as this party holds them (None for what it does not hold).
+
+        The evaluators' parts are the masks of open_mask with the same tensor number.
+        """
+        import tensorflow as tf
+
+        # not before they are wanted: masks of a whole model at once would fill the memory
+        with tf.control_dependencies([] if self._opened is None else [self._opened]):
+            l1 = None if self.is_e2 else self.mask(K1, tensor, shape)
+            l2 = None if self.is_e1 else self.mask(K2, tensor, shape)
+        return l1, l2
+
+    def open_mask(self, share: tf.Tensor, tensor: int, slot: int = 0, limbs: int = 1) -> tf.Tensor:
+        """E1, E2 hold y1 + y2 = y; both get m = y + l1 + l2 under the mask `tensor`.
+
+        Rounds: 1.  Bits sent: E1, E2 64 * limbs per element each.
+        """
+        own = self.apply_mask(share, self.own_key, tensor, "add" if limbs == 1 else "add128")
+        return self.exchange_masked(own, slot, limbs)
+
+    def exchange_masked(self, own: tf.Tensor, slot: int, limbs: int = 1) -> tf.Tensor:
+        """The second half of `open_mask`: both evaluators add up their masked shares."""
+        import tensorflow as tf
+
+        self.send(own, self.other, slot)
+        got = self.recv(tf.shape(own, out_type=tf.int64), self.other, slot)
+        self._opened = own + got if limbs == 1 else wide.add(own, got)
+        return self._opened

@@ -1,0 +1,124 @@
+"""The public names, once each: what type checkers read, `tfe_bench.NAME` loads and docs list."""
+# ruff: noqa: I001 (one statement for each module)
+
+from tfe_bench.cluster.jobs import (
+    Context as Context,
+    InputSpec as InputSpec,
+    Program as Program,
+)
+from tfe_bench.cluster.requests import (
+    JobResult as JobResult,
+    PrivateInput as PrivateInput,
+)
+from tfe_bench.cluster.simulate import (
+    Simulation as Simulation,
+    simulate as simulate,
+)
+from tfe_bench.models.clusters import (
+    Client as Client,
+    Cluster as Cluster,
+    LocalCluster as LocalCluster,
+)
+from tfe_bench.models.private import (
+    PrivateModel as PrivateModel,
+    convert as convert,
+)
+from tfe_bench.models.trainable import (
+    Trainable as Trainable,
+    trainable as trainable,
+)
+from tfe_bench.protocols.api.party import Party as Party
+from tfe_bench.protocols.api.elementary import (
+    exp as exp,
+    log as log,
+    polyval as polyval,
+    reciprocal as reciprocal,
+    rsqrt as rsqrt,
+    sqrt as sqrt,
+)
+from tfe_bench.protocols.api.neural import (
+    avg_pool2d as avg_pool2d,
+    conv2d as conv2d,
+    depthwise_conv2d as depthwise_conv2d,
+    leaky_relu as leaky_relu,
+    max_pool2d as max_pool2d,
+    relu as relu,
+    relu_derivative as relu_derivative,
+    sigmoid as sigmoid,
+    softmax as softmax,
+    tanh as tanh,
+)
+from tfe_bench.protocols.api.operators import (
+    abs as abs,
+    add as add,
+    divide as divide,
+    matmul as matmul,
+    multiply as multiply,
+    negative as negative,
+    pow as pow,
+    square as square,
+    subtract as subtract,
+)
+from tfe_bench.protocols.api.predicates import (
+    cast as cast,
+    equal as equal,
+    greater as greater,
+    greater_equal as greater_equal,
+    in_range as in_range,
+    less as less,
+    less_equal as less_equal,
+    logical_and as logical_and,
+    logical_not as logical_not,
+    logical_or as logical_or,
+    logical_xor as logical_xor,
+    not_equal as not_equal,
+    where as where,
+)
+from tfe_bench.protocols.api.ranking import (
+    argmax as argmax,
+    argmin as argmin,
+    clip_by_value as clip_by_value,
+    maximum as maximum,
+    median as median,
+    minimum as minimum,
+    quantile as quantile,
+    reduce_max as reduce_max,
+    reduce_min as reduce_min,
+    sign as sign,
+    sort as sort,
+    top_k as top_k,
+)
+from tfe_bench.protocols.api.tensors import (
+    add_n as add_n,
+    concat as concat,
+    pad as pad,
+    reduce_mean as reduce_mean,
+    reveal as reveal,
+    stack as stack,
+    unstack as unstack,
+)
+from tfe_bench.protocols.ring.reductions import (
+    cumsum as cumsum,
+    reduce_sum as reduce_sum,
+)
+from tfe_bench.protocols.ring.shapes import (
+    broadcast_to as broadcast_to,
+    expand_dims as expand_dims,
+    gather as gather,
+    reshape as reshape,
+    reverse as reverse,
+    slice as slice,
+    split as split,
+    squeeze as squeeze,
+    tile as tile,
+    transpose as transpose,
+)
+from tfe_bench.protocols.session.fixedpoint import (
+    FixedPoint as FixedPoint,
+)
+from tfe_bench.protocols.session.sharing import (
+    Shared as Shared,
+)
+
+__all__: list[str]
+__version__: str
