@@ -44,7 +44,7 @@ def check_deploy(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> 
     Raises:
         UsageError, DataError: naming what does not fit.
     """
-    from tfe_bench.models import images, layers
+    from tfe_bench.models import execute, images
 
     check_known(DEPLOY, parameters, ("name", "clients", "replace", "deployment", "about"))
     check_name(parameters.get("name"))
@@ -61,7 +61,7 @@ def check_deploy(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> 
     if way is not None and way not in images.WAYS:
         raise UsageError(f"There is no such preprocessing. Known: {', '.join(images.WAYS)}.")
     plan = plan_of(about)
-    layers.check_executable(plan)
+    execute.check_executable(plan)
     table = table_of(about)
     shapes = list(plan.graph.inputs.values())
     if table is not None and shapes != [(len(table.columns),)]:

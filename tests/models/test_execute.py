@@ -10,7 +10,7 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, simulate
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.models import execute, layers, plain, ranges, weights
+from tfe_bench.models import execute, plain, ranges, weights
 from tfe_bench.models.graph import Graph, Layer
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.protocols.nn import linear
@@ -105,7 +105,7 @@ def shaken(model: Any, rng: np.random.Generator) -> Any:
     return model
 
 
-Case = tuple[layers.Setting, list[Array], Array]
+Case = tuple[execute.Prediction, list[Array], Array]
 
 
 def case(
@@ -133,7 +133,7 @@ def run_all(some: list[Case], dealer: int, again: bool = True) -> list[tuple[Arr
             own = {p.key: replace(next(left), fractional_bits=p.fractional_bits) for p in parts}
             x = replace(next(left), fractional_bits=s.plan.fraction)
 
-            def model(own: Any, x: Shared, s: layers.Setting = s) -> Any:
+            def model(own: Any, x: Shared, s: execute.Prediction = s) -> Any:
                 return execute.run(party, s, own, [x])
 
             f = party.function(model)
@@ -313,7 +313,7 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(RangeError, match="outside"):
         private.shared_inputs(np.full((1, 2), np.nan))
     with pytest.raises(UsageError, match="Optimise"):
-        layers.check_executable(replace(private.plan, graph=graph))
+        execute.check_executable(replace(private.plan, graph=graph))
 
 
 def test_plans_of_strangers_are_checked() -> None:

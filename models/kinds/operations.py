@@ -1,7 +1,7 @@
 """What layers, losses and optimizers are written in: private operations that run, or are priced.
 
-The same code goes over a step twice: with `Running` it computes, with pricing.Pricing it adds up
-bits and rounds.  So what a step is said to cost cannot drift from what it does.
+The same code goes over a model twice: with `Running` it computes, with pricing.Pricing it adds up
+bits and rounds.  So what a prediction or a step is said to cost cannot drift from what it does.
 """
 
 from __future__ import annotations
@@ -11,23 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.layers import shifted as more_bits
-from tfe_bench.protocols.functions import piecewise, roots
-from tfe_bench.protocols.nn import (
-    activations,
-    adaptive,
-    batch_norm,
-    cross_entropy,
-    linear,
-    pool_gradient,
-    relu,
-)
+from tfe_bench.models.kinds.layer import Shape
+from tfe_bench.protocols.nn import batch_norm, cross_entropy, linear, pool_gradient, relu
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import arithmetic, backward, compare, convert, relational, truncation
+from tfe_bench.protocols.ring import arithmetic, backward, compare, convert, shapes, truncation
+from tfe_bench.protocols.ring.range_check import Watch
+from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-Shape = tuple[int, ...]
 # A value that is private (Shared) or priced; bits of comparisons alike.
 Value = Any
 Bits = Any
@@ -37,24 +29,26 @@ Normalised = Any
 
 @dataclass(frozen=True)
 class Setting:
-    """What a step's protocols depend on besides the recipe.
+    """What a model's protocols depend on besides the model.
 
     Attributes:
         profile: which network they plan for: "local", "lan" or "wan".
-        round_bits: sent by all three, that take as long as one more round; 0: as the
+        round_bits: sent by all three, that take as long as one more round; None: as the
             profile has it.
         thirds: whether each party deals for a third of an adaptive optimizer's directions: where a
             dealer's line is what is waited for.
+        turn: whether this is one third of a batch, with a dealer of its own.
     """
 
     profile: str = "local"
-    round_bits: int = 0
+    round_bits: int | None = None
     thirds: bool = False
+    turn: bool = False
 
     def __post_init__(self) -> None:
         if self.profile not in ("local", "lan", "wan"):
             raise UsageError(f"Profiles are local, lan and wan. Received: {self.profile!r}.")
-        if not self.round_bits:
+        if self.round_bits is None:
             object.__setattr__(self, "round_bits", int(extremes.ROUND_BITS[self.profile]))
 
     @property
@@ -62,11 +56,17 @@ class Setting:
         """The profile for directions."""
         return "wan" if self.thirds else "lan"
 
+    @property
+    def pooling(self) -> str:
+        """The profile for maxima, which would otherwise cut a third in three again on a wan."""
+        return "lan" if self.turn and self.profile == "wan" else self.profile
+
     def openings(self, n: int, bits: int) -> int:
         """Of n comparisons: more take fewer bits and more rounds."""
+        round_bits = self.round_bits or 0
 
         def price(count: int) -> int:
-            return compare.msb_cost(n, bits, count).total + count * self.round_bits
+            return compare.msb_cost(n, bits, count).total + count * round_bits
 
         return min((1, 2, 3), key=price)
 
@@ -84,9 +84,66 @@ class Bilinear:
     shape: Callable[[Shape, Shape], Shape]
 
 
+ELEMENTWISE = Bilinear(linear.elementwise, lambda x, w: x)
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """x . w, to be summed up with others.
+
+    Attributes:
+        x, w: private, over Z_2^64.
+    """
+
+    x: Value
+    w: Value
+    by: Bilinear
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """A sum in a small ring, and what a watch compares it with.
+
+    Attributes:
+        small: the sum.
+        whole: the evaluators' shares of all of it.
+        drop: bits that were dropped of it.
+    """
+
+    small: Value
+    whole: Any
+    drop: int
+
+
 def compared(ring_bits: int) -> int:
     """Bits of a ReLU's comparison: all of a small ring, those of layers over Z_2^64."""
     return ring_bits if ring_bits < 64 else compare.LAYER_BITS
+
+
+def shifted(x: Shared, fraction: int) -> Shared:
+    """x with more fractional bits.  Local.
+
+    Raises:
+        UsageError: it has more already.
+    """
+    import tensorflow as tf
+
+    more = added_bits(x.fractional_bits, fraction)
+    if more == 0:
+        return x
+    bits = tf.constant(more, tf.int64)
+    return replace(x.map(lambda a: tf.bitwise.left_shift(a, bits)), fractional_bits=fraction)
+
+
+def added_bits(held: int, fraction: int) -> int:
+    """How many fractional bits a value gets.
+
+    Raises:
+        UsageError: it has more already.
+    """
+    if fraction < held:
+        raise UsageError(f"A value has {held} fractional bits, not {fraction}.")
+    return fraction - held
 
 
 class Operations(Protocol):
@@ -97,8 +154,23 @@ class Operations(Protocol):
     def shape(self, x: Value) -> Shape:
         """Static, with the batch."""
 
-    def local(self, x: Value, function: Callable[[Any], Any], shape: Shape) -> Value:
-        """A linear map of ring elements on each part of a value, to a known shape."""
+    def map(self, function: Callable[[Shared], Shared], x: Value, shape: Shape) -> Value:
+        """A local linear map of a value, to a known shape."""
+
+    def call(
+        self,
+        protocol: Callable[..., Shared],
+        *given: Any,
+        cost: Cost,
+        shape: Shape | None = None,
+        fraction: int | None = None,
+        **options: Any,
+    ) -> Value:
+        """protocol(party, *given, **options), which costs so much and gives a value of Z_2^64.
+
+        Args:
+            shape, fraction: of the result; None: those of the first value given.
+        """
 
     def add(self, x: Value, y: Value) -> Value:
         """x + y of one scale, broadcast."""
@@ -121,13 +193,24 @@ class Operations(Protocol):
     def shifted(self, x: Value, fraction: int) -> Value:
         """x with more fractional bits."""
 
-    def product(self, x: Value, w: Value, two: Bilinear) -> Value:
-        """x . w over Z_2^64.  1 round."""
+    def product(self, products: Sequence[Factors], addend: Value | None = None) -> Value:
+        """The sum of products and an addend over Z_2^64.  1 round."""
 
     def truncated_product(
-        self, x: Value, w: Value, two: Bilinear, addend: Value | None, drop: int, bits: int
+        self, products: Sequence[Factors], addend: Value | None, drop: int, bits: int
     ) -> Value:
-        """(x . w + addend) / 2^drop in Z_2^bits.  1 round."""
+        """The same over 2^drop in Z_2^bits.  1 round."""
+
+    def watched_product(
+        self, products: Sequence[Factors], addend: Value | None, drop: int, bits: int
+    ) -> Watched:
+        """`truncated_product`, with what tells whether it is the whole sum.  1 round."""
+
+    def watched_relu(self, x: Watched, most: int | None, openings: int) -> Value:
+        """max(x, 0), and at most `most` if given, over Z_2^64; the watch is told."""
+
+    def watched_lift(self, x: Watched) -> Value:
+        """x over Z_2^64; the watch is told."""
 
     def truncate(self, x: Value, drop: int) -> Value:
         """x / 2^drop.  1 round."""
@@ -135,32 +218,20 @@ class Operations(Protocol):
     def mul(self, x: Value, y: Value) -> Value:
         """x * y elementwise.  1 round."""
 
-    def relu(self, x: Value) -> tuple[Value, Bits]:
+    def relu_with_derivative(self, x: Value) -> tuple[Value, Bits]:
         """max(x, 0) over Z_2^64 of an x there or of a small ring, and [x < 0]."""
 
     def inject_truncated(self, bits: Bits, x: Value, drop: int, negated: bool = False) -> Value:
         """b x / 2^drop, or (1 - b) x / 2^drop."""
 
-    def softmax(self, logits: Value) -> Value:
-        """Probabilities along the last axis with 20 bits, of logits with 16 to 40."""
-
     def softmax_and_loss(self, logits: Value, y: Value) -> tuple[Value, Value]:
-        """`softmax`, and the sum of -ln p_label over all rows, []."""
+        """Probabilities along the last axis, and the sum of -ln p_label over all rows, []."""
 
     def max_pool(self, x: Value, options: Mapping[str, Any], relu: bool) -> tuple[Value, Choice]:
         """The largest of each window over Z_2^64 (and 0, with relu), and where it is."""
 
     def route(self, choice: Choice, g: Value, fraction: int) -> Value:
         """Each window's g at its largest cell, with fewer fractional bits."""
-
-    def logistic(self, z: Value) -> Value:
-        """1 / (1 + e^-z) with 20 bits, of logits over Z_2^64 or of a small ring."""
-
-    def sigmoid(self, x: Value) -> Value:
-        """1 / (1 + e^-x) at x's scale."""
-
-    def rsqrt(self, x: Value, bits: int, precision: int) -> Value:
-        """1 / sqrt(x) for 0 < x < 2^bits ring units, at x's scale."""
 
     def normalise(self, x: Value, gamma: Value, epsilon: float) -> Normalised:
         """Statistics of a batch (protocols/nn/batch_norm.py)."""
@@ -176,30 +247,41 @@ class Operations(Protocol):
     ) -> tuple[Value, Value]:
         """The running statistics after a batch."""
 
-    def maximum(self, x: Value, y: Value, bits: int) -> Value:
-        """max(x, y) for |x - y| < 2^(bits-1) ring units."""
 
-    def direction(self, m: Value, v: Value) -> Value:
-        """m / sqrt(v), with more fractional bits than m."""
-
-    def tanh(self, x: Value) -> Value:
-        """tanh(x) at x's scale."""
+def _products(several: Sequence[Factors]) -> list[linear.Product]:
+    return [linear.Product(p.x, p.w, p.by.two) for p in several]
 
 
 class Running:
-    """The operations at one party, inside party.function."""
+    """The operations at one party, inside party.function.
 
-    def __init__(self, party: Party, setting: Setting) -> None:
+    Args:
+        watch: is told of what could leave its range.
+    """
+
+    def __init__(self, party: Party, setting: Setting, watch: Watch | None = None) -> None:
         self.party = party
         self.setting = setting
+        self._watch = watch
 
     def shape(self, x: Shared) -> Shape:
         return tuple(int(n) for n in x.shape)
 
-    def local(self, x: Shared, function: Callable[[Any], Any], shape: Shape) -> Shared:
+    def map(self, function: Callable[[Shared], Shared], x: Shared, shape: Shape) -> Shared:
         import tensorflow as tf
 
-        return x.map(lambda a: tf.ensure_shape(function(a), shape))
+        return function(x).map(lambda a: tf.ensure_shape(a, shape))
+
+    def call(
+        self,
+        protocol: Callable[..., Shared],
+        *given: Any,
+        cost: Cost,
+        shape: Shape | None = None,
+        fraction: int | None = None,
+        **options: Any,
+    ) -> Shared:
+        return protocol(self.party, *given, **options)
 
     def add(self, x: Shared, y: Shared) -> Shared:
         return arithmetic.add(x, y)
@@ -225,21 +307,34 @@ class Running:
         return arithmetic.mul_public(x, factor, fraction)
 
     def concat(self, xs: Sequence[Shared], axis: int) -> Shared:
-        from tfe_bench.protocols.ring import shapes
-
         return shapes.concat(list(xs), axis)
 
     def shifted(self, x: Shared, fraction: int) -> Shared:
-        return more_bits(x, fraction)
+        return shifted(x, fraction)
 
-    def product(self, x: Shared, w: Shared, two: Bilinear) -> Shared:
-        return linear.product_sum(self.party, [linear.Product(x, w, two.two)])
+    def product(self, products: Sequence[Factors], addend: Shared | None = None) -> Shared:
+        return linear.product_sum(self.party, _products(products), addend)
 
     def truncated_product(
-        self, x: Shared, w: Shared, two: Bilinear, addend: Shared | None, drop: int, bits: int
+        self, products: Sequence[Factors], addend: Shared | None, drop: int, bits: int
     ) -> Shared:
-        products = [linear.Product(x, w, two.two)]
-        return linear.truncated_sum(self.party, products, addend, drop, bits)
+        return linear.truncated_sum(self.party, _products(products), addend, drop, bits)
+
+    def watched_product(
+        self, products: Sequence[Factors], addend: Shared | None, drop: int, bits: int
+    ) -> Watched:
+        found = linear.watched_sum(self.party, _products(products), addend, drop, bits)
+        return Watched(*found, drop)
+
+    def watched_relu(self, x: Watched, most: int | None, openings: int) -> Shared:
+        assert self._watch is not None
+        return linear.watched_relu(
+            self.party, self._watch, x.small, x.whole, x.drop, most, openings
+        )
+
+    def watched_lift(self, x: Watched) -> Shared:
+        assert self._watch is not None
+        return linear.watched_lift(self.party, self._watch, x.small, x.whole, x.drop)
 
     def truncate(self, x: Shared, drop: int) -> Shared:
         return truncation.truncate(self.party, x, drop)
@@ -247,7 +342,7 @@ class Running:
     def mul(self, x: Shared, y: Shared) -> Shared:
         return arithmetic.mul(self.party, x, y)
 
-    def relu(self, x: Shared) -> tuple[Shared, MaskedBits]:
+    def relu_with_derivative(self, x: Shared) -> tuple[Shared, MaskedBits]:
         bits = compared(x.ring_bits)
         count = self.setting.openings(x.shape.num_elements(), bits)
         return relu.relu_with_derivative(self.party, x, bits, count)
@@ -258,9 +353,6 @@ class Running:
         if not drop:
             return convert.inject(self.party, bits, x, negated=negated)
         return backward.inject_truncated(self.party, bits, x, drop, negated=negated)
-
-    def softmax(self, logits: Shared) -> Shared:
-        return cross_entropy.softmax_for_gradient(self.party, logits, profile=self.setting.profile)
 
     def softmax_and_loss(self, logits: Shared, y: Shared) -> tuple[Shared, Shared]:
         return cross_entropy.softmax_and_loss(self.party, logits, y)
@@ -284,15 +376,6 @@ class Running:
     def route(self, choice: pool_gradient.Choice, g: Shared, fraction: int) -> Shared:
         return pool_gradient.route(self.party, choice, g, g.fractional_bits - fraction)
 
-    def logistic(self, z: Shared) -> Shared:
-        return piecewise.logistic(self.party, z)
-
-    def sigmoid(self, x: Shared) -> Shared:
-        return activations.sigmoid(self.party, x)
-
-    def rsqrt(self, x: Shared, bits: int, precision: int) -> Shared:
-        return roots.rsqrt(self.party, x, bits, precision)
-
     def normalise(self, x: Shared, gamma: Shared, epsilon: float) -> batch_norm.Normalised:
         return batch_norm.normalise(self.party, x, gamma, epsilon=epsilon)
 
@@ -309,13 +392,3 @@ class Running:
         self, normalised: batch_norm.Normalised, mean: Shared, variance: Shared, momentum: float
     ) -> tuple[Shared, Shared]:
         return batch_norm.running(self.party, normalised, mean, variance, momentum)
-
-    def maximum(self, x: Shared, y: Shared, bits: int) -> Shared:
-        openings = self.setting.openings(x.shape.num_elements(), bits)
-        return relational.maximum(self.party, x, y, bits, openings)
-
-    def direction(self, m: Shared, v: Shared) -> Shared:
-        return adaptive.direction(self.party, m, v, profile=self.setting.direction)
-
-    def tanh(self, x: Shared) -> Shared:
-        return activations.tanh(self.party, x)

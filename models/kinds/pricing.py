@@ -9,18 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.training.operations import Bilinear, Setting, Shape, compared
-from tfe_bench.protocols.functions import piecewise, roots
-from tfe_bench.protocols.nn import (
-    activations,
-    adaptive,
-    batch_norm,
-    cross_entropy,
-    pool_gradient,
-    relu,
+from tfe_bench.models.kinds.layer import Shape
+from tfe_bench.models.kinds.operations import Factors, Setting, Watched, added_bits, compared
+from tfe_bench.protocols.nn import batch_norm, cross_entropy, linear, pool_gradient, relu
+from tfe_bench.protocols.ring import (
+    arithmetic,
+    backward,
+    convert,
+    range_check,
+    small_ring,
+    truncation,
 )
-from tfe_bench.protocols.ring import arithmetic, backward, convert, relational, truncation
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.sharing import Shared
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,23 @@ class PricedNormalised:
     slope: Priced
 
 
+def _operands(products: Sequence[Factors]) -> list[Priced]:
+    return [v for p in products for v in (p.x, p.w)]
+
+
 class Pricing:
-    """Collects what the operations send."""
+    """Collects what the operations send.
+
+    Attributes:
+        sent: bits by role: dealer, E1, E2.
+        rounds, cold: of the longest chain.
+    """
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.sent = [0, 0, 0]
         self.rounds = self.cold = 0
+        self._told = (0, 0)
 
     @property
     def total(self) -> Cost:
@@ -96,8 +107,24 @@ class Pricing:
     def shape(self, x: Priced) -> Shape:
         return x.shape
 
-    def local(self, x: Priced, function: Callable[[Any], Any], shape: Shape) -> Priced:
+    def map(self, function: Callable[[Shared], Shared], x: Priced, shape: Shape) -> Priced:
         return replace(x, shape=tuple(shape))
+
+    def call(
+        self,
+        protocol: Callable[..., Shared],
+        *given: Any,
+        cost: Cost,
+        shape: Shape | None = None,
+        fraction: int | None = None,
+        **options: Any,
+    ) -> Priced:
+        values = [x for x in given if isinstance(x, Priced)]
+        first = values[0]
+        own = first.shape if shape is None else shape
+        return self._new(
+            own, first.fractional_bits if fraction is None else fraction, cost, *values
+        )
 
     def _joined(self, x: Priced, y: Priced) -> Priced:
         assert x.fractional_bits == y.fractional_bits, (x, y)
@@ -128,21 +155,70 @@ class Pricing:
         return replace(first, shape=shape, rounds=rounds, cold=cold)
 
     def shifted(self, x: Priced, fraction: int) -> Priced:
-        assert fraction >= x.fractional_bits
+        added_bits(x.fractional_bits, fraction)
         return replace(x, fractional_bits=fraction)
 
-    def product(self, x: Priced, w: Priced, two: Bilinear) -> Priced:
-        shape = two.shape(x.shape, w.shape)
+    def product(self, products: Sequence[Factors], addend: Priced | None = None) -> Priced:
+        first = products[0]
+        shape = first.by.shape(first.x.shape, first.w.shape)
+        fraction = first.x.fractional_bits + first.w.fractional_bits
         cost = arithmetic.mul_cost(math.prod(shape))
-        return self._new(shape, x.fractional_bits + w.fractional_bits, cost, x, w)
+        y = self._new(shape, fraction, cost, *_operands(products))
+        # what is added joins when the products are open already
+        return y if addend is None else replace(self._joined(y, addend), shape=shape)
+
+    def _narrow(
+        self,
+        cost: Callable[[int], Cost],
+        products: Sequence[Factors],
+        addend: Priced | None,
+        drop: int,
+        bits: int,
+    ) -> Priced:
+        first = products[0]
+        shape = first.by.shape(first.x.shape, first.w.shape)
+        fraction = first.x.fractional_bits + first.w.fractional_bits - drop
+        given = [*_operands(products), addend]
+        return self._new(shape, fraction, cost(math.prod(shape)), *given, ring=bits)
 
     def truncated_product(
-        self, x: Priced, w: Priced, two: Bilinear, addend: Priced | None, drop: int, bits: int
+        self, products: Sequence[Factors], addend: Priced | None, drop: int, bits: int
     ) -> Priced:
-        shape = two.shape(x.shape, w.shape)
-        cost = relu.truncated_product_cost(math.prod(shape), drop, bits)
-        fraction = x.fractional_bits + w.fractional_bits - drop
-        return self._new(shape, fraction, cost, x, w, addend, ring=bits)
+        def cost(n: int) -> Cost:
+            return relu.truncated_product_cost(n, drop, bits)
+
+        return self._narrow(cost, products, addend, drop, bits)
+
+    def watched_product(
+        self, products: Sequence[Factors], addend: Priced | None, drop: int, bits: int
+    ) -> Watched:
+        def cost(n: int) -> Cost:
+            return linear.watched_sum_cost(n, bits)
+
+        return Watched(self._narrow(cost, products, addend, drop, bits), None, drop)
+
+    def watched_relu(self, x: Watched, most: int | None, openings: int) -> Priced:
+        small = x.small
+        cost = relu.relu_cost if most is None else linear.capped_relu_cost
+        price = cost(small.n, small.ring_bits, openings, small.ring_bits)
+        y = self._new(small.shape, small.fractional_bits, price, small)
+        # beside the injection, whose result is opened
+        self._tell(y.rounds - 1, y.cold - 1)
+        return y
+
+    def watched_lift(self, x: Watched) -> Priced:
+        small = x.small
+        price = small_ring.extend_cost(small.n, small.ring_bits)
+        y = self._new(small.shape, small.fractional_bits, price, small)
+        self._tell(y.rounds, y.cold)
+        return y
+
+    def _tell(self, rounds: int, cold: int) -> None:
+        self._told = (max(self._told[0], rounds), max(self._told[1], cold))
+
+    def flag(self, rows: int) -> None:
+        """What a watch sends in the end."""
+        self._after(range_check.flag_cost(rows), Priced((rows,), 0, *self._told))
 
     def truncate(self, x: Priced, drop: int) -> Priced:
         cost = truncation.truncate_cost(x.n, drop)
@@ -153,7 +229,7 @@ class Pricing:
         cost = arithmetic.mul_cost(math.prod(shape))
         return self._new(shape, x.fractional_bits + y.fractional_bits, cost, x, y)
 
-    def relu(self, x: Priced) -> tuple[Priced, Priced]:
+    def relu_with_derivative(self, x: Priced) -> tuple[Priced, Priced]:
         k = x.ring_bits
         bits = compared(k)
         count = self.setting.openings(x.n, bits)
@@ -167,16 +243,6 @@ class Pricing:
     def inject_truncated(self, bits: Priced, x: Priced, drop: int, negated: bool = False) -> Priced:
         cost = backward.inject_truncated_cost(x.n, drop) if drop else convert.inject_cost(x.n)
         return self._new(x.shape, x.fractional_bits - drop, cost, bits, x)
-
-    def softmax(self, logits: Priced) -> Priced:
-        rows, classes = math.prod(logits.shape[:-1]), logits.shape[-1]
-        cost = cross_entropy.softmax_for_gradient_cost(
-            rows, classes, logits.fractional_bits, profile=self.setting.profile
-        )
-        return self._new(logits.shape, cross_entropy.RESULT_BITS, cost, logits)
-
-    def sigmoid(self, x: Priced) -> Priced:
-        return self._new(x.shape, x.fractional_bits, activations.sigmoid_cost(x.n), x)
 
     def softmax_and_loss(self, logits: Priced, y: Priced) -> tuple[Priced, Priced]:
         rows, classes = math.prod(logits.shape[:-1]), logits.shape[-1]
@@ -210,14 +276,6 @@ class Pricing:
         cost = pool_gradient.route_cost(choice.shape, *choice.windows, drop=drop)
         known = Priced(choice.shape, 0, choice.rounds, choice.cold)
         return self._new(choice.shape, fraction, cost, known, g)
-
-    def logistic(self, z: Priced) -> Priced:
-        cost = piecewise.logistic_cost(z.n, z.fractional_bits, z.ring_bits)
-        return self._new(z.shape, piecewise.RESULT_BITS, cost, z)
-
-    def rsqrt(self, x: Priced, bits: int, precision: int) -> Priced:
-        cost = roots.rsqrt_cost(x.n, x.fractional_bits, bits, precision)
-        return self._new(x.shape, x.fractional_bits, cost, x)
 
     def normalise(self, x: Priced, gamma: Priced, epsilon: float) -> PricedNormalised:
         channels = x.shape[-1]
@@ -258,14 +316,3 @@ class Pricing:
         cost = batch_norm.running_cost(mean.n)
         new = self._new(mean.shape, mean.fractional_bits, cost, normalised.statistics)
         return new, new
-
-    def maximum(self, x: Priced, y: Priced, bits: int) -> Priced:
-        cost = relational.maximum_cost(x.n, bits, self.setting.openings(x.n, bits))
-        return self._new(x.shape, x.fractional_bits, cost, x, y)
-
-    def direction(self, m: Priced, v: Priced) -> Priced:
-        f = m.fractional_bits + adaptive.RESULT_BITS
-        return self._new(m.shape, f, adaptive.direction_cost(m.n, self.setting.direction), m, v)
-
-    def tanh(self, x: Priced) -> Priced:
-        return self._new(x.shape, x.fractional_bits, activations.tanh_cost(x.n), x)
