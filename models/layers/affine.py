@@ -22,7 +22,7 @@ class Affine(Linear):
         need(kernel == (x[-1],), f"a factor [{x[-1]}]", list(kernel))
         return x
 
-    def product(self, x: Array, kernel: Array, options: Options) -> Array:
+    def multiplied(self, x: Array, kernel: Array, options: Options) -> Array:
         return np.asarray(x * kernel)
 
     def bilinear(self, options: Options, shape: Shape) -> Bilinear:

@@ -41,7 +41,7 @@ class Convolution(Trained):
         height, width = (int(windows.size(a, x[a], kernel[a])) for a in (0, 1))
         return height, width, kernel[2] * kernel[3] if self.depthwise else kernel[3]
 
-    def product(self, x: Array, kernel: Array, options: Options) -> Array:
+    def multiplied(self, x: Array, kernel: Array, options: Options) -> Array:
         total: Any = 0.0
         for i, j, cell in cells(x, kernel.shape[:2], options):
             total = total + self.cell_product(cell, kernel[i, j])
@@ -95,7 +95,7 @@ def read_windows(call: Call) -> dict[str, Any]:
 
 
 class Conv2D(Convolution):
-    """Conv2D, and the second half of SeparableConv2D."""
+    """The convolution of images with a kernel."""
 
     op = "conv2d"
     keras = ("Conv2D", "SeparableConv2D")
@@ -120,7 +120,7 @@ class Conv2D(Convolution):
 
 
 class DepthwiseConv2D(Convolution):
-    """DepthwiseConv2D."""
+    """The convolution of each channel with kernels of its own."""
 
     op = "depthwise_conv2d"
     keras = ("DepthwiseConv2D",)

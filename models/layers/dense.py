@@ -37,7 +37,7 @@ class Dense(Trained):
         need(len(kernel) == 2 and kernel[0] == x[-1], f"a kernel [{x[-1]}, units]", list(kernel))
         return (*x[:-1], kernel[1])
 
-    def product(self, x: Array, kernel: Array, options: Options) -> Array:
+    def multiplied(self, x: Array, kernel: Array, options: Options) -> Array:
         return np.asarray(x @ kernel)
 
     def bilinear(self, options: Options, shape: Shape) -> Bilinear:

@@ -51,7 +51,7 @@ class Linear(Kind):
         """
         raise NotImplementedError
 
-    def product(self, x: Array, kernel: Array, options: Options) -> Array:
+    def multiplied(self, x: Array, kernel: Array, options: Options) -> Array:
         """x . kernel in float64, with a batch."""
         raise NotImplementedError
 
@@ -83,7 +83,7 @@ class Linear(Kind):
         return found
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
-        found = self.product(values[0], np.asarray(x.weights["kernel"], np.float64), x.options)
+        found = self.multiplied(values[0], np.asarray(x.weights["kernel"], np.float64), x.options)
         return biased(found, x)
 
 

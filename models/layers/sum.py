@@ -88,7 +88,7 @@ class Sum(Kind):
         for i, (value, term) in enumerate(zip(values, x.options["terms"], strict=True)):
             if term["op"] != "skip":
                 kernel = np.asarray(x.weights[f"kernel{i}"], np.float64)
-                value = TERMS[term["op"]].product(value, kernel, term)
+                value = TERMS[term["op"]].multiplied(value, kernel, term)
             total = total + term["sign"] * value
         total = biased(total, x)
         seen(f"{x.name}:sum", total)

@@ -54,6 +54,7 @@ MEASURED: dict[str, tuple[Callable[[Shared], Any], int]] = {
     ),
     "`sigmoid`": (tfe.sigmoid, 1000),
     "`tanh`": (tfe.tanh, 1000),
+    "`gelu`": (tfe.gelu, 1000),
     "`softmax`": (tfe.softmax, 1000),
     "`exp`": (tfe.exp, 1000),
     "`log`": (tfe.log, 1000),
