@@ -42,6 +42,7 @@ class Kind:
         moves: whether it gives the elements that it takes, in order, in another shape.
         largest: whether it gives the largest of some values, which leaves signs as they are.
         fuses: whether a ReLU or a max pooling behind it run with it in a training step.
+        heavy: whether its protocol holds many times its values, as exponentials and polynomials do.
         bounded: whether its values have a limit whatever comes to it.
     """
 
@@ -52,6 +53,7 @@ class Kind:
     moves: ClassVar[bool] = False
     largest: ClassVar[bool] = False
     fuses: ClassVar[bool] = False
+    heavy: ClassVar[bool] = False
     bounded: ClassVar[bool] = False
 
     # ---- from Keras

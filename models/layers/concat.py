@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tfe_bench.models.kinds import checks, reading
@@ -12,6 +14,7 @@ from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Gradients, Pass
 from tfe_bench.models.kinds.reading import Call, Reader
 from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.session.sharing import Shared
 
 
 class Concat(Kind):
@@ -50,7 +53,12 @@ class Concat(Kind):
         axis, start, found = node.layer.options["axis"], 0, []
         for own in node.given:
             shape = p.batched(own, g)
-            begin = [start if i == axis else 0 for i in range(len(shape))]
-            found.append(p.ops.map(lambda v, b=begin, s=shape: shapes.slice(v, b, s), g, shape))
+            found.append(p.ops.map(_part(axis, start, shape), g, shape))
             start += shape[axis]
         return found
+
+
+def _part(axis: int, start: int, shape: Shape) -> Callable[[Shared], Shared]:
+    """The map to one input's part."""
+    begin = [start if i == axis else 0 for i in range(len(shape))]
+    return lambda v: shapes.slice(v, begin, shape)

@@ -18,6 +18,7 @@ class Smooth(Kind):
         fractions: the fewest and the most fractional bits of its values.
     """
 
+    heavy = True
     fractions: ClassVar[tuple[int, int]] = (8, 20)
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
