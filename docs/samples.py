@@ -223,17 +223,30 @@ def keras_layers() -> str:
     """Which layers and activations are converted and trained: each is tried."""
     import importlib
 
-    from tfe_bench.models import keras_layers as converters
+    from tfe_bench.models.kinds import registry
 
     keras = importlib.import_module("keras")
     lines = ["| layer | predicts (`convert`) | trains (`trainable`) |\n|---|---|---|\n"]
-    for kind in sorted(converters.table(keras), key=lambda k: str(k.__name__)):
+    for kind in sorted(registry.readers(keras), key=lambda k: k.__name__):
         name = kind.__name__
         lines.append(f"| `{name}` | {_fits(keras, kind(*ARGUMENTS.get(name, ())))} |\n")
     lines.append("\n| activation | predicts | trains |\n|---|---|---|\n")
-    for function in sorted(converters.activations(keras), key=lambda f: str(f.__name__)):
-        dense = keras.layers.Dense(2, activation=function)
-        lines.append(f"| `{function.__name__}` | {_fits(keras, dense)} |\n")
+    for name in sorted(name for name, _ in registry.functions(keras).values()):
+        dense = keras.layers.Dense(2, activation=name)
+        lines.append(f"| `{name}` | {_fits(keras, dense)} |\n")
+    return "".join(lines)
+
+
+def layer_kinds() -> str:
+    """The kinds of layers that models are made of, as their classes say."""
+    from tfe_bench.models.kinds import registry
+
+    lines = ["| kind | gives | reads of Keras | predicts | trains |\n|---|---|---|---|---|\n"]
+    for op, kind in sorted(registry.KINDS.items()):
+        gives = (type(kind).__doc__ or "").splitlines()[0].rstrip(".")
+        names = ", ".join(f"`{name}`" for name in (*kind.keras, *kind.functions))
+        predicts, trains = ("yes" if does else "" for does in (kind.predicts, kind.trains))
+        lines.append(f"| `{op}` | {gives} | {names} | {predicts} | {trains} |\n")
     return "".join(lines)
 
 
@@ -288,6 +301,7 @@ def functions() -> str:
 GENERATED: dict[str, Callable[[], str]] = {
     "functions": functions,
     "keras-layers": keras_layers,
+    "layer-kinds": layer_kinds,
     "programs": programs,
 }
 

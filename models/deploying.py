@@ -88,7 +88,7 @@ def deploy(
     context: Context, recipe: Recipe, given: Mapping[str, Any], state: Mapping[str, Shared]
 ) -> None:
     """Keeps the trained weights at all three workers, or at none."""
-    from tfe_bench.models.layers import shifted
+    from tfe_bench.models.kinds.operations import shifted
     from tfe_bench.protocols.ring import refresh, truncation
 
     party, store = context.party, kept.store_of(context)

@@ -3,157 +3,211 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tfe_bench.cluster import profiles
-from tfe_bench.models import layers
+from tfe_bench.errors import UsageError
+from tfe_bench.models import limits, weights
 from tfe_bench.models.graph import Layer
-from tfe_bench.models.layers import Setting
+from tfe_bench.models.kinds import registry
+from tfe_bench.models.kinds.layer import Node
+from tfe_bench.models.kinds.operations import Operations, Setting, Value
+from tfe_bench.models.kinds.passes import Pass
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import range_check, rotation
+from tfe_bench.protocols.ring import rotation
 from tfe_bench.protocols.ring.range_check import Watch
 from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.counting import Counting, Private, count
+from tfe_bench.protocols.session.counting import Private, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """A model for a batch.
+
+    Attributes:
+        plan: of the model.
+        setting: of its protocols.
+        batch: number of samples.
+        watched: whether every value is checked to have stayed in its range (range_check.Watch);
+            comparisons are then as wide as what comes to them may be.
+    """
+
+    plan: Plan
+    setting: Setting
+    batch: int = 1
+    watched: bool = False
+
+    def nodes(self) -> list[Node]:
+        """The model's layers where they stand."""
+        found = limits.limits(self.plan) if self.watched else None
+        return [self._node(x, found) for x in self.plan.graph.layers]
+
+    def _node(self, x: Layer, found: limits.Limits | None) -> Node:
+        node = self.plan.node(x)
+        if found is None or not node.numbers.bits:
+            return node
+        bits = max(node.numbers.bits, limits.compared(self.plan, x, found))
+        return replace(node, numbers=replace(node.numbers, bits=bits))
+
+    def counted(self, name: str) -> Shared:
+        """A value that is not there, to be counted with."""
+        shape = (self.batch, *self.plan.graph.shapes[name])
+        return Private(shape, self.plan.fraction_of(name)).made()
+
+    def third(self, batch: int) -> Prediction:
+        """The same for a third of a batch, which has a dealer of its own."""
+        return replace(self, batch=batch, setting=replace(self.setting, turn=True))
+
+
 def _run(
-    party: Party, s: Setting, weights: Mapping[str, Shared], inputs: Sequence[Shared]
-) -> list[Shared]:
-    graph = s.plan.graph
-    values = dict(zip(graph.inputs, inputs, strict=True))
-    watch = Watch(party, s.batch, inputs[0].dealer) if s.watched else None
-    for x in graph.layers:
+    ops: Operations, s: Prediction, own: Mapping[str, Value], inputs: Sequence[Value]
+) -> list[Value]:
+    p = Pass(ops, own, watched=s.watched)
+    values = dict(zip(s.plan.graph.inputs, inputs, strict=True))
+    for node in s.nodes():
+        x = node.layer
         given = [values[i] for i in x.inputs]
-        values[x.name] = layers.run_layer(party, s, x, given, weights, watch)
-    found = [values[o] for o in graph.outputs]
+        values[x.name] = registry.find(x.op).forward(p, node, *given)
+    return [values[o] for o in s.plan.graph.outputs]
+
+
+def _watched_run(
+    party: Party, s: Prediction, own: Mapping[str, Shared], inputs: Sequence[Shared]
+) -> list[Shared]:
+    watch = Watch(party, s.batch, inputs[0].dealer) if s.watched else None
+    found = _run(Operations(party, s.setting, watch), s, own, inputs)
     return found if watch is None else [*found, watch.flag()]
 
 
-def _whole_cost(s: Setting) -> Cost:
+def _counted_weights(plan: Plan) -> dict[str, Shared]:
+    return {
+        part.key: Private(part.shape, part.fractional_bits).made() for part in weights.parts(plan)
+    }
+
+
+def _cost(s: Prediction, run: Callable[..., list[Shared]]) -> Cost:
+    own = _counted_weights(s.plan)
+    inputs = [s.counted(name) for name in s.plan.graph.inputs]
+    return count(lambda party: run(party, s, own, inputs)).cost
+
+
+def _whole_cost(s: Prediction) -> Cost:
     """All layers together; those that do not wait for each other share rounds."""
-    graph = s.plan.graph
-    reached = {name: (0, 0) for name in graph.inputs}
-    sent = [0, 0, 0]
-    told = (0, 0)
-    for x in graph.layers:
-        now = (0, 0)
-        for inputs, cost in layers.stages(s, x):
-            for i, bits in enumerate((cost.dealer, cost.e1, cost.e2)):
-                sent[i] += bits
-            waited = [now, *(reached[i] for i in inputs)]
-            rounds, cold = (max(w[k] for w in waited) for k in (0, 1))
-            after = Cost(0, 0, 0, rounds, cold).then(cost)
-            now = (after.rounds, after.cold)
-        reached[x.name] = now
-        before = layers.noted(s, x)
-        if before is not None:
-            told = (max(told[0], now[0] - before), max(told[1], now[1] - before))
-    if s.watched:
-        flag = range_check.flag_cost(s.batch)
-        sent = [a + b for a, b in zip(sent, (flag.dealer, flag.e1, flag.e2), strict=True)]
-        after = Cost(0, 0, 0, *told).then(flag)
-        reached["flag"] = (after.rounds, after.cold)
-    rounds, cold = (max(r[k] for r in reached.values()) for k in (0, 1))
-    return Cost(sent[0], sent[1], sent[2], rounds, cold)
+    return _cost(s, _watched_run)
+
+
+def layer_costs(s: Prediction) -> list[Cost]:
+    """What each layer costs by itself."""
+    own = _counted_weights(s.plan)
+    return [_layer_cost(s, own, node) for node in s.nodes()]
+
+
+def _layer_cost(s: Prediction, own: Mapping[str, Shared], node: Node) -> Cost:
+    given = [s.counted(name) for name in node.layer.inputs]
+
+    def layer(party: Party) -> Shared:
+        watch = Watch(party, s.batch, given[0].dealer) if s.watched else None
+        p = Pass(Operations(party, s.setting, watch), own, watched=s.watched)
+        return registry.find(node.layer.op).forward(p, node, *given)
+
+    return count(layer).cost
 
 
 # What a round may be worth: from nothing (the lines are full) to all (nothing but rounds count).
 _ROUND_BITS = (0, 1_000_000, 3_000_000, 7_000_000, 21_000_000, 10**12)
+_USUAL_ROUND = 3_000_000
 
 
-def tuned(plan: Plan, profile: str = "local", batch: int = 1, watched: bool = False) -> Setting:
+def tuned(plan: Plan, profile: str = "local", batch: int = 1, watched: bool = False) -> Prediction:
     """The setting for which a batch is over soonest, by what is sent and by the rounds.
 
     Args:
         profile: "local", "lan" or "wan"; only on a wan there is a choice that matters.
         watched: check every value's range; see `run`.
     """
-    plain = Setting(plan, profile, batch, watched=watched)
+    plain = Prediction(plan, Setting(profile, _USUAL_ROUND), batch, watched)
     if profile != "wan":
         return plain
     network = profiles.get(profile)
 
-    def microseconds(s: Setting) -> int:
+    def microseconds(s: Prediction) -> int:
         cost = model_cost(s)
         line = [bits // 8 * 1_000_000 // network.bytes_per_second for bits in cost.by_party(0)]
         waits = cost.rounds * network.delay_us
         # a dealer's material leaves while the evaluators wait for each other
         return max(line) + waits if rotated(s) else max(line[0], max(line[1:]) + waits)
 
-    return min((replace(plain, round_bits=b) for b in _ROUND_BITS), key=microseconds)
+    choices = [replace(plain, setting=Setting(profile, bits)) for bits in _ROUND_BITS]
+    return min(choices, key=microseconds)
 
 
-def rotated(s: Setting) -> bool:
+def rotated(s: Prediction) -> bool:
     """Whether each party deals for a third of the batch: where the line is what is waited for."""
-    if s.profile != "wan" or s.batch < 3:
+    if s.setting.profile != "wan" or s.batch < 3:
         return False
-    return rotation.worthwhile(_whole_cost(s), extremes.ROUND_BITS[s.profile])
+    return rotation.worthwhile(_whole_cost(s), extremes.ROUND_BITS[s.setting.profile])
 
 
-def model_cost(s: Setting) -> Cost:
+def model_cost(s: Prediction) -> Cost:
     """Cost of `run` for a batch."""
-    if not rotated(s):
-        return _whole_cost(s)
-
-    def thirds(party: Counting, batch: Shared) -> list[Shared]:
-        def third(cut: Shared) -> list[Shared]:
-            cost = _whole_cost(replace(s, batch=cut.shape[0], turn=True))
-            return [replace(cut, m=party.sent(cost, cut.shape, cut))]
-
-        return rotation.by_thirds(party, third, [batch])
-
-    return count(thirds, Private((s.batch,))).cost
+    return _cost(s, run)
 
 
-def largest(s: Setting) -> int:
+def largest(s: Prediction) -> int:
     """An upper bound on the words of the largest array of `run`: a value, or what it sends."""
     values = max(math.prod(shape) for shape in s.plan.graph.shapes.values())
-    sent = max(
-        max(cost.dealer, cost.e1, cost.e2)
-        for x in s.plan.graph.layers
-        for _, cost in layers.stages(s, x)
-    )
+    sent = max(max(cost.dealer, cost.e1, cost.e2) for cost in layer_costs(s))
     return max(2 * s.batch * values, sent // 64)
 
 
 def run(
-    party: Party, s: Setting, weights: Mapping[str, Shared], inputs: Sequence[Shared]
+    party: Party, s: Prediction, own: Mapping[str, Shared], inputs: Sequence[Shared]
 ) -> list[Shared]:
     """The model's outputs for a batch, inside party.function.
 
     Args:
-        weights: as weights.by_key gives them, over Z_2^64.
+        own: the weights as weights.by_key gives them, over Z_2^64.
         inputs: in the order of the graph's, [batch, ...] at plan.fraction.
 
     The outputs have the scales of plan.fraction_of; with s.watched one more says for each sample
     whether a value left its range (range_check.Watch.flag).  Rounds and bits: `model_cost`.
     """
     if not rotated(s):
-        return _run(party, s, weights, inputs)
+        return _watched_run(party, s, own, inputs)
 
     def third(*cut: Shared) -> list[Shared]:
         dealer, batch = cut[0].dealer, int(cut[0].shape[0])
-        own = {name: rotation.named(party, w, dealer) for name, w in weights.items()}
-        return _run(party, replace(s, batch=batch, turn=True), own, cut)
+        named = {name: rotation.named(party, w, dealer) for name, w in own.items()}
+        return _watched_run(party, s.third(batch), named, cut)
 
     return rotation.by_thirds(party, third, inputs)
 
 
+def check_executable(plan: Plan) -> None:
+    """Refuses layers that are not run as they are, and numbers that cannot be.
+
+    Raises:
+        UsageError: naming the first one.
+    """
+    for x in plan.graph.layers:
+        if not registry.find(x.op).predicts:
+            raise UsageError(
+                f"Layer {x.name!r} ({x.op}) is not run as it is. Optimise the graph first."
+            )
+    own, s = _counted_weights(plan), Prediction(plan, Setting())
+    for x in plan.graph.layers:
+        kind, node = registry.find(x.op), plan.node(x)
+        try:
+            kind.check(node)
+            _layer_cost(s, own, node)
+        except (UsageError, ValueError, OverflowError) as error:
+            raise UsageError(f"Layer {x.name!r} of the plan does not fit: {error}") from None
+
+
 def macs(plan: Plan, x: Layer) -> int:
     """Multiplications of a layer for one sample."""
-    if x.op != "sum":
-        return 0
-    out, total = plan.graph.shapes[x.name], 0
-    for i, term in enumerate(x.options["terms"]):
-        if term["op"] == "skip":
-            continue
-        kernel = x.weights[f"kernel{i}"].shape
-        if term["op"] in ("affine", "depthwise_conv2d"):
-            total += math.prod(out) * math.prod(kernel[:2] if len(kernel) == 4 else ())
-        else:
-            total += math.prod(out) * math.prod(kernel[:-1])
-    return total
+    return registry.find(x.op).macs(plan.node(x))

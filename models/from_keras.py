@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.errors import DataError, OpsMissing, UsageError
-from tfe_bench.models import keras_layers
 from tfe_bench.models.graph import Graph, Layer
+from tfe_bench.models.kinds import reading, registry
 
 
 def _keras() -> Any:
@@ -84,7 +84,7 @@ def from_keras(model: Any, make: Callable[[Any], Reader] | None = None) -> Graph
     if reader.unfit:
         raise UsageError(
             f"Unsupported layers in {model.name!r}: {'; '.join(reader.unfit)}. "
-            f"Supported: {', '.join(keras_layers.SUPPORTED)}."
+            f"Supported: {', '.join(registry.supported(keras))}."
         )
     layers = reader.layers
     if not layers:  # every one was dropped
@@ -94,7 +94,14 @@ def from_keras(model: Any, make: Callable[[Any], Reader] | None = None) -> Graph
 
 
 class Reader:
-    """Walks a model and the models in it."""
+    """Walks a model and the models in it.
+
+    Attributes:
+        training: whether layers are read as they are in training, not in predictions.
+        private: names of layers whose options are statistics of rows.
+    """
+
+    training = False
 
     def __init__(self, keras: Any) -> None:
         self.keras = keras
@@ -102,8 +109,9 @@ class Reader:
         self.unfit: list[str] = []
         self.taken: set[str] = set()
         self.rank = 0  # with the batch, of the value of the layer that is read
-        self.table = keras_layers.table(keras)
-        self.activations = keras_layers.activations(keras)
+        self.private: set[str] = set()
+        self.kinds = registry.readers(keras)
+        self.functions = registry.functions(keras)
 
     def function_of(self, model: Any) -> Any:
         """The functional graph behind a model.
@@ -149,16 +157,17 @@ class Reader:
                 self._refuse(layer, prefix, str(error))
                 return [given[0]] * len(node.outputs)
         name = self.unique(prefix + layer.name)
-        convert = self.table.get(type(layer))
-        if convert is None:
+        kind = self.kinds.get(type(layer))
+        if kind is None:
             self._refuse(layer, prefix)
             return [given[0]] * len(node.outputs)
         try:
             shapes = [tuple(t.shape[1:]) for t in node.input_tensors]
-            self.rank = len(node.outputs[0].shape)
+            shape = tuple(node.outputs[0].shape[1:])
+            self.rank = len(shape) + 1
             self.check(layer)
-            return [convert(self, layer, name, given, shapes, tuple(node.outputs[0].shape[1:]))]
-        except keras_layers.Unfit as error:
+            return [kind.read(self, reading.Call(layer, name, given, shapes, shape))]
+        except reading.Unfit as error:
             self._refuse(layer, prefix, str(error))
             return [given[0]]
 
@@ -184,7 +193,7 @@ class Reader:
         self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
     ) -> str:
         """Adds a layer; returns its name."""
-        arrays = {k: keras_layers.array_of(name, k, w) for k, w in (weights or {}).items()}
+        arrays = {k: reading.array_of(name, k, w) for k, w in (weights or {}).items()}
         self.layers.append(Layer(name, op, tuple(given), o, arrays))
         return name
 
@@ -198,18 +207,17 @@ class Reader:
         if function is None:
             return given
         if isinstance(function, self.keras.layers.Layer):
-            convert = self.table.get(type(function))
-            if convert is None:
-                raise keras_layers.Unfit(f"its activation is a {type(function).__name__}")
-            found: str = convert(self, function, self.unique(f"{name}/act"), [given], [()], ())
-            return found
-        known = self.activations.get(function)
+            read = self.kinds.get(type(function))
+            if read is None:
+                raise reading.Unfit(f"its activation is a {type(function).__name__}")
+            own = self.unique(f"{name}/act")
+            return read.read(self, reading.Call(function, own, [given], [()], ()))
+        known = self.functions.get(function)
         if known is None:
             text = getattr(function, "__name__", type(function).__name__)
-            raise keras_layers.Unfit(f"its activation is {text!r}")
-        op, options = known
-        if op == "identity":
+            raise reading.Unfit(f"its activation is {text!r}")
+        text, kind = known
+        if kind.nothing:
             return given
-        if op == "softmax":
-            options = {"axis": self.rank - 1}
-        return self.emit(self.unique(f"{name}/{op}"), op, [given], None, **options)
+        options = kind.function(text, self.rank)
+        return self.emit(self.unique(f"{name}/{kind.op}"), kind.op, [given], None, **options)

@@ -19,38 +19,16 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.models import kinds
+from tfe_bench.models.kinds import registry
+from tfe_bench.models.kinds.layer import Array as Array
+from tfe_bench.models.kinds.layer import Layer as Layer
+from tfe_bench.models.kinds.layer import Node, Numbers, Shape
 
-Array = np.ndarray[Any, Any]
-Shape = tuple[int, ...]
 FORMAT = 1
 _PRIVATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 # More than any network of keras.applications has; bounds what a stranger's header may ask for.
 MOST_LAYERS = 4096
 MOST_ELEMENTS = 1 << 31
-
-
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """One step of a model.
-
-    Attributes:
-        name: unique in its graph.
-        op: one of kinds.KINDS.
-        inputs: names of layers before it, or of the graph's inputs.
-        options: public settings, as JSON holds them.
-        weights: arrays of reals by name.
-    """
-
-    name: str
-    op: str
-    inputs: tuple[str, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    weights: Mapping[str, Array] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        shapes = {name: list(w.shape) for name, w in self.weights.items()}
-        return f"Layer({self.name!r}, {self.op}, inputs={list(self.inputs)}, weights={shapes})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +80,9 @@ class Graph:
                     f"Layer {layer.name!r} wants inputs that come before it. Received: {missing}."
                 )
             _check_weights(layer)
-            shape = kinds.infer(
-                layer.name,
-                layer.op,
-                [shapes[i] for i in layer.inputs],
-                layer.options,
-                {name: w.shape for name, w in layer.weights.items()},
-            )
+            given = [shapes[i] for i in layer.inputs]
+            weights = {name: w.shape for name, w in layer.weights.items()}
+            shape = registry.infer(layer, given, weights)
             if math.prod(shape) > MOST_ELEMENTS:
                 raise UsageError(f"Layer {layer.name!r} is too large. Received: {list(shape)}.")
             shapes[layer.name] = shape
@@ -138,6 +112,11 @@ class Graph:
     def by_name(self) -> dict[str, Layer]:
         """The layers by name."""
         return {layer.name: layer for layer in self.layers}
+
+    def node(self, layer: Layer, numbers: Numbers, scales: Sequence[int]) -> Node:
+        """A layer where it stands, with its fixed point and that of its inputs."""
+        given = tuple(self.shapes[name] for name in layer.inputs)
+        return Node(layer, numbers, self.shapes[layer.name], given, tuple(scales), layer.name)
 
     @property
     def parameters(self) -> int:

@@ -16,17 +16,10 @@ from collections.abc import Mapping
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Layer
-from tfe_bench.models.ranges import MOST_COMPARED, Numbers, Plan
+from tfe_bench.models.kinds import registry
+from tfe_bench.models.ranges import Plan
 
-_SAME = ("relu", "max_pool2d", "global_max_pool2d", "zero_pad2d", "flatten", "reshape", "identity")
-_POINTWISE = ("sigmoid", "tanh", "softmax")
-# Of products that are truncated.
-_MOST_PRODUCT = 1 << 62
-
-
-def lifted(numbers: Numbers) -> int:
-    """The ring Z_2^k of a sum that is not compared; right below 2^(k-2), a planned sum's bound."""
-    return min(63 - (numbers.scale - numbers.fraction), numbers.bits + 1)
+Limits = Mapping[str, int | None]
 
 
 def limits(plan: Plan, bounds: Mapping[str, float] | None = None) -> dict[str, int | None]:
@@ -39,81 +32,28 @@ def limits(plan: Plan, bounds: Mapping[str, float] | None = None) -> dict[str, i
     if bounds is not None:
         found |= {name: math.ceil(bounds[name] * 2.0**plan.fraction) for name in found}
     for x in plan.graph.layers:
-        given = [found[name] for name in x.inputs]
-        known = [v for v in given if v is not None]
-        found[x.name] = _limit(plan, x, known) if _bounded(x) or len(known) == len(given) else None
+        kind, given = registry.find(x.op), _given(found, x)
+        if given is None and not kind.bounded:
+            found[x.name] = None
+        else:
+            found[x.name] = kind.limit(plan.node(x), given or [])
     return found
 
 
-def _unplanned(plan: Plan, x: Layer) -> bool:
-    numbers = plan.numbers[x.name]
-    return numbers.scale > numbers.fraction and lifted(numbers) < 3
+def _given(found: Limits, x: Layer) -> list[int] | None:
+    """The limits of a layer's inputs, None if one has none."""
+    given = [limit for name in x.inputs if (limit := found[name]) is not None]
+    return given if len(given) == len(x.inputs) else None
 
 
-def _bounded(x: Layer) -> bool:
-    """Whether a layer's values have a limit whatever comes to it."""
-    return x.op == "sum" or x.op in _POINTWISE
+def compared(plan: Plan, x: Layer, found: Limits | None = None) -> int:
+    """Bits of a layer's comparisons that no value within its limits can leave; 0 if unknown.
 
-
-def _limit(plan: Plan, x: Layer, given: list[int]) -> int | None:
-    numbers, one = plan.numbers[x.name], 1 << plan.numbers[x.name].fraction
-    if x.op == "sum":
-        if numbers.scale == numbers.fraction:
-            return None  # an output as it is
-        if x.options["activation"] == "none":
-            return 3 << (lifted(numbers) - 2)
-        return _capped(x, (1 << (numbers.bits - 1)) - 1, one)
-    if x.op in _POINTWISE:
-        return one + 2
-    moved = [
-        v << max(0, numbers.fraction - plan.fraction_of(name))
-        for v, name in zip(given, x.inputs, strict=True)
-    ]
-    if x.op == "multiply":
-        return _multiplied(plan, x, given)[0]
-    if x.op in ("add", "subtract"):
-        return sum(moved)
-    if x.op == "concat":
-        return max(moved)
-    if x.op == "leaky_relu":
-        return moved[0] * max(1, math.ceil(float(x.options["alpha"]))) + 1
-    if x.op in ("avg_pool2d", "global_avg_pool2d"):
-        return 2 * moved[0] + 1  # (a reciprocal is rounded)
-    if x.op == "sum_pool2d":
-        return moved[0] * math.prod(map(int, x.options["ksize"]))
-    if x.op == "global_sum_pool2d":
-        return moved[0] * math.prod(plan.graph.shapes[x.inputs[0]][:2])
-    assert x.op in _SAME, x.op
-    return _capped(x, moved[0], one) if x.op == "relu" else moved[0]
-
-
-def _multiplied(plan: Plan, x: Layer, given: list[int]) -> tuple[int, int]:
-    """The limits of a product of several factors, and of the products before truncation."""
-    fraction = plan.numbers[x.name].fraction
-    scale, total, largest = plan.fraction_of(x.inputs[0]), given[0], 0
-    for name, limit in zip(x.inputs[1:], given[1:], strict=True):
-        largest = max(largest, total * limit)
-        total = (total * limit >> max(0, scale + plan.fraction_of(name) - fraction)) + 1
-        scale = fraction
-    return total, largest
-
-
-def _capped(x: Layer, limit: int, one: int) -> int:
-    most = x.options["max_value"]
-    return limit if most is None else min(limit, round(most * one) + 1)
-
-
-def compared(plan: Plan, x: Layer) -> int:
-    """Bits of a layer's comparisons that no value within its limits can leave; 0 if unknown."""
-    limit = limits(plan)[x.inputs[0]]
-    if limit is None:
-        return 0
-    limit <<= max(0, plan.numbers[x.name].fraction - plan.fraction_of(x.inputs[0]))
-    if x.op == "relu" and x.options["max_value"] is not None:
-        limit += round(x.options["max_value"] * 2 ** plan.numbers[x.name].fraction)
-    # differences have one bit more
-    more = 0 if x.op in ("relu", "leaky_relu") else 1
-    return limit.bit_length() + 1 + more
+    Args:
+        found: `limits` of the plan, if they are known.
+    """
+    given = _given(limits(plan) if found is None else found, x)
+    return 0 if given is None else registry.find(x.op).compared(plan.node(x), given)
 
 
 def check(plan: Plan) -> None:
@@ -122,16 +62,12 @@ def check(plan: Plan) -> None:
     Raises:
         UsageError: the layers that compare or multiply what may be too large for it, by name.
     """
-    found, unfit = limits(plan), []
-    for x in plan.graph.layers:
-        if plan.numbers[x.name].bits and x.op != "sum" and compared(plan, x) > MOST_COMPARED:
-            unfit.append(x.name)
-        if x.op == "sum" and x.options["activation"] == "none" and _unplanned(plan, x):
-            unfit.append(x.name)
-        if x.op == "multiply":
-            given = [v for v in (found[name] for name in x.inputs) if v is not None]
-            if len(given) == len(x.inputs) and _multiplied(plan, x, given)[1] >= _MOST_PRODUCT:
-                unfit.append(x.name)
+    found = limits(plan)
+    unfit = [
+        x.name
+        for x in plan.graph.layers
+        if not registry.find(x.op).watchable(plan.node(x), _given(found, x))
+    ]
     if unfit:
         raise UsageError(
             "The values of this model cannot all be checked: what comes to "

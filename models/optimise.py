@@ -6,19 +6,20 @@ floating-point weights.  `optimise` applies all of them, in the order that makes
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import RangeError
-from tfe_bench.models import kinds, scales
+from tfe_bench.models import scales
 from tfe_bench.models.graph import Array, Graph, Layer, replaced
+from tfe_bench.models.kinds import registry
+from tfe_bench.models.layers.avg_pool2d import Average
+from tfe_bench.models.layers.conv2d import Convolution
+from tfe_bench.models.layers.sum import TERMS
 
 Pass = Callable[[Graph], Graph]
-_SHAPED = ("flatten", "reshape")
 
 
 def _renamed(graph: Graph, layers: Sequence[Layer], names: Mapping[str, str]) -> Graph:
@@ -66,24 +67,12 @@ def leave_training(graph: Graph) -> Graph:
         RangeError: a running variance that is not positive; the layer is named.
     """
 
-    def left(x: Layer) -> Layer:
-        if x.op == "dropout":
-            return replace(x, op="identity", options={})
-        if x.op != "batch_norm":
-            return x
-        variance = _wide(x.weights["moving_variance"]) + x.options["epsilon"]
-        if (variance <= 0).any():
-            raise RangeError(f"Layer {x.name!r} has a variance that is not positive.")
-        factor = _wide(x.weights.get("gamma", 1.0)) / np.sqrt(variance)
-        shift = _wide(x.weights.get("beta", 0.0)) - _wide(x.weights["moving_mean"]) * factor
-        return replace(x, op="affine", options={}, weights={"kernel": factor, "bias": shift})
-
-    return replaced(graph, [left(x) for x in graph.layers])
+    return replaced(graph, [registry.find(x.op).predicted(x) for x in graph.layers])
 
 
 def drop_identities(graph: Graph) -> Graph:
     """Drops layers that do nothing; one that is all of the model stays."""
-    names = {x.name: x.inputs[0] for x in graph.layers if x.op == "identity"}
+    names = {x.name: x.inputs[0] for x in graph.layers if registry.find(x.op).nothing}
     kept = [x for x in graph.layers if x.name not in names]
     return _renamed(graph, kept, names) if kept and names else graph
 
@@ -170,26 +159,19 @@ def products_of_two(graph: Graph) -> Graph:
 # ---- batch normalisation
 
 
-def _scaled_outputs(layer: Layer, factor: Array) -> Array:
-    kernel = _wide(layer.weights["kernel"])
-    if layer.op == "depthwise_conv2d":
-        return kernel * factor.reshape(kernel.shape[2:])
-    return kernel * factor
-
-
 def fold_back(graph: Graph) -> Graph:
     """Batch norm behind a convolution or dense layer goes into its weights."""
 
     def step(graph: Graph) -> Graph | None:
         for x in graph.layers:
             before = graph.by_name.get(x.inputs[0])
-            if x.op != "affine" or before is None or before.op not in kinds.LINEAR:
+            if x.op != "affine" or before is None or before.op not in TERMS:
                 continue
             if _only_use(graph, before.name) is not x:
                 continue
             factor, shift = _wide(x.weights["kernel"]), _bias(x, graph.shapes[x.name][-1])
             weights = {
-                "kernel": _scaled_outputs(before, factor),
+                "kernel": TERMS[before.op].scaled(_wide(before.weights["kernel"]), factor),
                 "bias": _bias(before, len(factor)) * factor + shift,
             }
             merged = replace(before, weights=weights)
@@ -200,12 +182,10 @@ def fold_back(graph: Graph) -> Graph:
     return _until_done(graph, step)
 
 
-def _pads_nothing(layer: Layer) -> bool:
-    if layer.op == "dense":
-        return True
-    padding = layer.options["padding"]
-    ones = layer.weights["kernel"].shape[:2] == (1, 1)
-    return bool(padding == "VALID" or (padding == "SAME" and ones))
+def _mixes(x: Layer) -> bool:
+    """Whether a layer's outputs are sums over all channels, of no border's zeros."""
+    kind = TERMS.get(x.op)
+    return kind is not None and kind.mixes and kind.pads_nothing(x)
 
 
 def fold_forward(graph: Graph) -> Graph:
@@ -214,7 +194,7 @@ def fold_forward(graph: Graph) -> Graph:
     def step(graph: Graph) -> Graph | None:
         for x in graph.layers:
             after = _only_use(graph, x.name) if x.op == "affine" else None
-            if after is None or after.op not in ("conv2d", "dense") or not _pads_nothing(after):
+            if after is None or not _mixes(after):
                 continue
             kernel = _wide(after.weights["kernel"])
             factor, shift = _wide(x.weights["kernel"]), _bias(x, kernel.shape[-2])
@@ -240,7 +220,7 @@ def pad_in_windows(graph: Graph) -> Graph:
     def step(graph: Graph) -> Graph | None:
         for x in graph.layers:
             after = _only_use(graph, x.name) if x.op == "zero_pad2d" else None
-            if after is None or after.op not in ("conv2d", "depthwise_conv2d"):
+            if after is None or not isinstance(registry.find(after.op), Convolution):
                 continue
             padding = after.options["padding"]
             if padding == "SAME":
@@ -271,7 +251,7 @@ def relu_after_pool(graph: Graph) -> Graph:
             last = x
             while (after := _only_use(graph, last.name)) and after.op == "zero_pad2d":
                 last = after
-            if after is None or after.op not in ("max_pool2d", "global_max_pool2d"):
+            if after is None or not registry.find(after.op).largest:
                 continue
             moved = replace(x, name=f"{x.name}@", inputs=(after.name,))
             kept = [
@@ -292,12 +272,12 @@ def pool_before_pointwise(graph: Graph) -> Graph:
 
     def step(graph: Graph) -> Graph | None:
         for x in graph.layers:
-            if x.op not in ("avg_pool2d", "global_avg_pool2d"):
+            if not isinstance(registry.find(x.op), Average):
                 continue
             before = graph.by_name.get(x.inputs[0])
             if before is None or before.op != "conv2d" or _only_use(graph, before.name) is not x:
                 continue
-            pointwise = before.weights["kernel"].shape[:2] == (1, 1) and _pads_nothing(before)
+            pointwise = before.weights["kernel"].shape[:2] == (1, 1) and _mixes(before)
             if not pointwise or list(before.options["strides"]) != [1, 1]:
                 continue
             if x.op == "global_avg_pool2d" and not x.options["keepdims"]:
@@ -313,30 +293,22 @@ def pool_before_pointwise(graph: Graph) -> Graph:
     return _until_done(graph, step)
 
 
-def _count(graph: Graph, x: Layer) -> int | None:
-    """How many cells each window of an average has, None if that differs."""
-    if x.op == "global_avg_pool2d":
-        return math.prod(graph.shapes[x.inputs[0]][:2])
-    if x.options["padding"] == "VALID":
-        return int(math.prod(x.options["ksize"]))
-    return None
-
-
 def fold_averages(graph: Graph) -> Graph:
     """An average before a product becomes a sum, and the product's kernel takes the division."""
 
     def step(graph: Graph) -> Graph | None:
         for x in graph.layers:
-            if x.op not in ("avg_pool2d", "global_avg_pool2d"):
+            kind = registry.find(x.op)
+            if not isinstance(kind, Average):
                 continue
-            count, after = _count(graph, x), _only_use(graph, x.name)
-            while after is not None and after.op in _SHAPED:
+            count, after = kind.count(x, graph.shapes[x.inputs[0]]), _only_use(graph, x.name)
+            while after is not None and registry.find(after.op).moves:
                 after = _only_use(graph, after.name)
-            if count is None or after is None or after.op not in kinds.LINEAR:
+            if count is None or after is None or after.op not in TERMS:
                 continue
             kernel = _wide(after.weights["kernel"]) / count
             divided = replace(after, weights={**after.weights, "kernel": kernel})
-            total = replace(x, op=x.op.replace("avg", "sum"))
+            total = replace(x, op=kind.total)
             swap = {x.name: total, after.name: divided}
             return replaced(graph, [swap.get(y.name, y) for y in graph.layers])
         return None
@@ -351,7 +323,7 @@ def fuse_products(graph: Graph) -> Graph:
     """Each product becomes a `sum` of one term."""
 
     def of(x: Layer) -> Layer:
-        if x.op not in kinds.LINEAR:
+        if x.op not in TERMS:
             return x
         weights = {"kernel0": x.weights["kernel"]}
         if "bias" in x.weights:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import RangeError
-from tfe_bench.models.graph import Array
+from tfe_bench.models.kinds.layer import Array
 
 # Of a factor, as a power of two: what float32 holds with room to spare.
 _MOST = 60

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
-    from tfe_bench.models.training.operations import Setting
+    from tfe_bench.models.kinds.operations import Setting
     from tfe_bench.models.training.recipe import Recipe
     from tfe_bench.protocols.session.party import Party
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfe_bench.cluster import profiles
-from tfe_bench.models import execute, layers
+from tfe_bench.models import execute
+from tfe_bench.models.kinds import registry
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.session.cost import Cost
 
@@ -104,13 +105,6 @@ def _seconds(cost: Cost, macs: int, profile: profiles.Profile) -> float:
     return computing + max(dealt / rate, rounds + exchanged / rate)
 
 
-def _kind(op: str, options: object) -> str:
-    if op != "sum" or not isinstance(options, dict):
-        return op
-    terms = "+".join(dict.fromkeys(str(t["op"]) for t in options["terms"]))
-    return terms if options["activation"] == "none" else f"{terms}, {options['activation']}"
-
-
 def summarise(plan: Plan, profile: str = "local", batch: int = 1) -> Summary:
     """The summary of a plan under a network profile.
 
@@ -121,11 +115,11 @@ def summarise(plan: Plan, profile: str = "local", batch: int = 1) -> Summary:
     s = execute.tuned(plan, network.plan, batch)
     rotated = execute.rotated(s)
     rows = []
-    for x in plan.graph.layers:
-        cost, macs = layers.layer_cost(s, x), batch * execute.macs(plan, x)
+    for x, cost in zip(plan.graph.layers, execute.layer_costs(s), strict=True):
+        macs = batch * execute.macs(plan, x)
         shape = (batch, *plan.graph.shapes[x.name])
         seconds = _seconds(cost, macs, network)
-        kind, fraction = _kind(x.op, dict(x.options)), plan.fraction_of(x.name)
+        kind, fraction = registry.find(x.op).label(x), plan.fraction_of(x.name)
         rows.append(Row(x.name, kind, shape, fraction, cost, seconds))
     total = execute.model_cost(s)
     macs = batch * sum(execute.macs(plan, x) for x in plan.graph.layers)

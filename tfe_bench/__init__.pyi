@@ -40,6 +40,7 @@ from tfe_bench.protocols.api.neural import (
     avg_pool2d as avg_pool2d,
     conv2d as conv2d,
     depthwise_conv2d as depthwise_conv2d,
+    gelu as gelu,
     leaky_relu as leaky_relu,
     max_pool2d as max_pool2d,
     relu as relu,

@@ -101,7 +101,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     debug = "--debug" in arguments
     try:
-        parsed = make_parser().parse_args([a for a in arguments if a != "--debug"])
+        parser = make_parser()
+        parsed = parser.parse_args([a for a in arguments if a != "--debug"])
+        parsed.parse = parser.parse_args  # for what runs other commands
         if (name := RENAMED.get(parsed.command)) is not None:
             said = f"DeprecationWarning: `{parsed.command}` is called `{name}` now."
             print(f"tfe_bench: {said}", file=sys.stderr)

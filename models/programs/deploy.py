@@ -12,7 +12,7 @@ from typing import Any
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.stored import MODEL, check_about
 from tfe_bench.errors import UsageError
-from tfe_bench.models import images, kept, layers, weights
+from tfe_bench.models import execute, images, kept, weights
 from tfe_bench.models.ranges import Plan
 from tfe_bench.models.tables import Table
 
@@ -33,7 +33,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     if way is not None and way not in images.WAYS:
         raise UsageError(f"There is no such preprocessing. Known: {', '.join(images.WAYS)}.")
     plan = Plan.of(about["plan"])
-    layers.check_executable(plan)
+    execute.check_executable(plan)
     table = table_of(about)
     shapes = list(plan.graph.inputs.values())
     if table is not None and shapes != [(len(table.columns),)]:

@@ -13,7 +13,7 @@ from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.cluster.timing import check_parameters, measure
 from tfe_bench.errors import UsageError
-from tfe_bench.models import execute, layers, limits, weights
+from tfe_bench.models import execute, limits, weights
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
@@ -61,7 +61,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     if type(watched) is not bool:
         raise UsageError(f"check_range is true or false. Received: {watched!r}.")
     plan = Plan.of(parameters.get("plan"))
-    layers.check_executable(plan)
+    execute.check_executable(plan)
     if watched:
         limits.check(plan)
     names = input_names(plan)

@@ -21,6 +21,7 @@ from tfe_bench.errors import RangeError
 from tfe_bench.models import deploying, kept, scores, sources
 from tfe_bench.models.checkpoint import Checkpoints
 from tfe_bench.models.feed import Feed, take
+from tfe_bench.models.kinds import registry
 from tfe_bench.models.order import Order, snapshot_name, state_name
 from tfe_bench.protocols.ring import arithmetic, refresh, shapes, truncation
 from tfe_bench.protocols.session import io
@@ -75,7 +76,7 @@ def size(
     recipe = order.recipe
     graph = recipe.graph
     largest = max(math.prod(shape) for shape in graph.shapes.values())
-    curved = [x.name for x in graph.layers if x.op in ("sigmoid", "tanh", "softmax")]
+    curved = [x.name for x in graph.layers if registry.find(x.op).heavy]
     smooth = max(math.prod(graph.shapes[name]) for name in (*graph.outputs, *curved))
     weights = max((w.size for w in graph.arrays().values()), default=0)
     features = max(math.prod(recipe.input_shape), math.prod(recipe.output_shape))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.layers import shifted
+from tfe_bench.models.kinds.operations import Operations, Setting, shifted
+from tfe_bench.models.kinds.passes import Pass
 from tfe_bench.models.training import gradients, losses
-from tfe_bench.models.training.operations import Running, Setting
-from tfe_bench.models.training.passes import Pass
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, truncation
@@ -20,8 +19,9 @@ def logits(
     party: Party, recipe: Recipe, setting: Setting, held: Mapping[str, Shared], x: Shared
 ) -> Shared:
     """The model's output before its softmax or sigmoid, [batch, ...], at any scale."""
-    p = Pass(Running(party, setting), recipe, held, learning=False)
-    found: Shared = gradients.forward(p, x)
+    small = recipe.loss.name == losses.BINARY
+    p = Pass(Operations(party, setting), held, recipe.numbers, recipe.frozen, small=small)
+    found: Shared = gradients.forward(p, recipe, x)
     return found
 
 

@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Graph, Layer
-from tfe_bench.protocols.nn import pool_gradient
-
-LINEAR = ("dense", "conv2d", "depthwise_conv2d")
-TRAINABLE = (
-    *LINEAR,
-    *("relu", "leaky_relu", "sigmoid", "tanh"),
-    "batch_norm",
-    *("max_pool2d", "avg_pool2d", "global_avg_pool2d", "zero_pad2d", "dropout"),
-    *("flatten", "reshape", "identity", "rescale", "add", "subtract", "concat"),
-)
-
-
-@dataclass(frozen=True, eq=False)
-class Node:
-    """One or several layers that a step runs together.
-
-    Attributes:
-        op: "linear" (a product with weights), or the kind of its first layer.
-        layer: the first one.
-        pool: a max pooling behind a product, or the first layer itself, or None.
-        activation: a ReLU behind them (or between: both orders are the same), or None.
-        inputs: names of values.
-        output: name of the value that it gives.
-        last: whether that is the model's output.
-    """
-
-    op: str
-    layer: Layer
-    pool: Layer | None
-    activation: Layer | None
-    inputs: tuple[str, ...]
-    output: str
-    last: bool
+from tfe_bench.models.kinds import registry
+from tfe_bench.models.kinds.layer import Node, Numbers
+from tfe_bench.models.kinds.passes import Precision
+from tfe_bench.models.layers.max_pool2d import MaxPool2D
+from tfe_bench.models.layers.relu import Relu
+from tfe_bench.protocols.ring import compare
 
 
 def check_trainable(graph: Graph) -> None:
@@ -49,46 +22,51 @@ def check_trainable(graph: Graph) -> None:
     """
     unfit = []
     for layer in graph.layers:
-        if layer.op not in TRAINABLE:
-            unfit.append(f"{layer.name!r} ({layer.op})")
-        elif layer.op == "relu" and layer.options["max_value"] is not None:
-            unfit.append(f"{layer.name!r} (relu with max_value)")
-        elif layer.op == "max_pool2d":
-            o, shape = layer.options, graph.shapes[layer.inputs[0]]
-            pool_gradient.geometry(layer.name, [1, *shape], o["ksize"], o["strides"], o["padding"])
+        given = [graph.shapes[name] for name in layer.inputs]
+        if why := registry.find(layer.op).untrained(layer, given):
+            unfit.append(f"{layer.name!r} ({why})")
     if unfit:
+        known = [kind.op for kind in registry.KINDS.values() if kind.trains]
         raise UsageError(
             f"Layers that cannot be trained: {', '.join(unfit)}. Those that can: "
-            f"{', '.join(TRAINABLE)}."
+            f"{', '.join(known)}."
         )
 
 
-def nodes_of(graph: Graph) -> tuple[Node, ...]:
+def nodes_of(graph: Graph, precision: Precision) -> tuple[Node, ...]:
     """The nodes of a graph in an order in which they can run."""
     uses, by_name = graph.uses(), graph.by_name
+    numbers = Numbers(precision.activation, 0, compare.LAYER_BITS)
     found: list[Node] = []
     fused: set[str] = set()
     for layer in graph.layers:
         if layer.name in fused:
             continue
-        linear, head = layer.op in LINEAR, layer.op in (*LINEAR, "batch_norm")
-        pool = layer if layer.op == "max_pool2d" else None
-        activation, last = None, layer
-        while head or pool is not None:
+        fuses = registry.find(layer.op).fuses
+        pool = layer if layer.op == MaxPool2D.op else None
+        activation: Layer | None = None
+        last = layer
+        while fuses:
             follower = by_name.get(uses[last.name][0]) if len(uses[last.name]) == 1 else None
             if follower is None:
                 break
-            if follower.op == "relu" and activation is None:
+            if follower.op == Relu.op and activation is None:
                 activation = follower
-            elif follower.op == "max_pool2d" and pool is None:
+            elif follower.op == MaxPool2D.op and pool is None:
                 pool = follower
             else:
                 break
             fused.add(follower.name)
             last = follower
-        op = "linear" if linear else layer.op
+        node = graph.node(layer, numbers, [precision.activation] * len(layer.inputs))
         found.append(
-            Node(op, layer, pool, activation, layer.inputs, last.name, last.name in graph.outputs)
+            replace(
+                node,
+                output=last.name,
+                pool=pool,
+                activation=activation,
+                last=last.name in graph.outputs,
+            )
         )
     return tuple(found)
 

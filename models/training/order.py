@@ -10,7 +10,7 @@ import hashlib
 
 import numpy as np
 
-from tfe_bench.models.graph import Array
+from tfe_bench.models.kinds.layer import Array
 
 
 def _words(about: str, count: int, kind: str) -> Array:

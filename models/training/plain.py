@@ -12,7 +12,8 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Array
-from tfe_bench.models.training import losses, moves, order, reader
+from tfe_bench.models.layers.dropout import mask_name
+from tfe_bench.models.training import losses, order, reader
 from tfe_bench.models.training.optimizers import Optimizer
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import Schedule
@@ -130,7 +131,7 @@ class Twin:
         """
         public = public_values(self.recipe, self._steps)
         for name, mask in self._masks.items():
-            mask.assign(public[moves.dropout_name(name)].astype(np.float32))
+            mask.assign(public[mask_name(name)].astype(np.float32))
         self._steps += 1
         return float(self.model.train_on_batch(x, y, sample_weight=weights))
 

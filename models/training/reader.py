@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.models import from_keras, keras_layers, scales
+from tfe_bench.models import from_keras
 from tfe_bench.models.graph import Graph
+from tfe_bench.models.kinds.reading import Unfit
 
 # What changes a layer's gradient or its weights behind the optimizer's back.
 _PARTS = ("kernel", "bias", "activity", "depthwise", "pointwise", "gamma", "beta")
@@ -34,12 +35,10 @@ class Read:
 class TrainingReader(from_keras.Reader):
     """Reads layers that behave differently in training as what they are, and notes variables."""
 
+    training = True
+
     def __init__(self, keras: Any) -> None:
         super().__init__(keras)
-        self.table[keras.layers.Dropout] = _dropout
-        self.table[keras.layers.BatchNormalization] = _normalization
-        self.table[keras.layers.Normalization] = _standardised
-        self.private: set[str] = set()
         self.keys: dict[int, str] = {}
         self.untrained: set[str] = set()
 
@@ -47,48 +46,18 @@ class TrainingReader(from_keras.Reader):
         """Refuses what would change the layer's gradient."""
         used = [name for name in _EXTRAS if getattr(layer, name, None) is not None]
         if used:
-            raise keras_layers.Unfit(f"it has {', '.join(used)}, which training does not support")
+            raise Unfit(f"it has {', '.join(used)}, which training does not support")
 
     def emit(
         self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
     ) -> str:
         for own, variable in (weights or {}).items():
             if id(variable) in self.keys:
-                raise keras_layers.Unfit("it is used twice, which training does not support")
+                raise Unfit("it is used twice, which training does not support")
             self.keys[id(variable)] = f"{name}/{own}"
             if not variable.trainable:
                 self.untrained.add(f"{name}/{own}")
         return super().emit(name, op, given, weights, **o)
-
-
-def _dropout(r: Any, layer: Any, name: str, x: list[str], *_: Any) -> str:
-    if getattr(layer, "noise_shape", None) is not None:
-        raise keras_layers.Unfit("noise_shape; only masks of the input's shape are supported")
-    found: str = r.emit(name, "dropout", x, None, rate=float(layer.rate))
-    return found
-
-
-def _normalization(r: Any, layer: Any, name: str, x: list[str], shapes: list[Any], _: Any) -> str:
-    axes = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
-    if len(axes) != 1 or axes[0] not in (-1, len(shapes[0])):
-        raise keras_layers.Unfit(f"axis {layer.axis}; only the last is supported")
-    if not layer.trainable:
-        raise keras_layers.Unfit("it is frozen, which training does not support")
-    weights = {"moving_mean": layer.moving_mean, "moving_variance": layer.moving_variance}
-    if layer.scale:
-        weights["gamma"] = layer.gamma
-    if layer.center:
-        weights["beta"] = layer.beta
-    options = {"momentum": float(layer.momentum), "epsilon": float(layer.epsilon)}
-    found: str = r.emit(name, "batch_norm", x, weights, **options)
-    return found
-
-
-def _standardised(r: Any, layer: Any, name: str, x: list[str], *_: Any) -> str:
-    pair = keras_layers.statistics(layer, name)
-    r.private.add(name)
-    found: str = r.emit(name, "rescale", x, None, **scales.as_options(pair))
-    return found
 
 
 def variables(model: Any) -> list[Any]:

@@ -18,9 +18,11 @@ from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import graph as graphs
 from tfe_bench.models import plain
 from tfe_bench.models.graph import Array, Graph, Layer
+from tfe_bench.models.kinds.layer import Node
+from tfe_bench.models.kinds.passes import Precision
 from tfe_bench.models.training import losses, optimizers, reader
 from tfe_bench.models.training.losses import Loss
-from tfe_bench.models.training.nodes import Node, check_trainable, nodes_of
+from tfe_bench.models.training.nodes import check_trainable, nodes_of
 from tfe_bench.models.training.optimizers import Optimizer
 
 FORMAT = 1
@@ -29,33 +31,7 @@ MOST_BATCH = 1 << 14
 MOST_WEIGHT = 256
 
 
-@dataclass(frozen=True)
-class Numbers:
-    """The fixed point of a training, over Z_2^64.
-
-    Attributes:
-        activation: fractional bits of features and of values between layers.
-        weight: of weights, and of SGD's velocities.
-        gradient: of labels, probabilities and gradients of values.
-        ring: bits of what a ReLU compares: |z| < 2^(ring - 1 - activation).
-    """
-
-    activation: int = 16
-    weight: int = 24
-    gradient: int = 20
-    ring: int = 30
-
-    @property
-    def product(self) -> int:
-        """Fractional bits of a value times a weight."""
-        return self.activation + self.weight
-
-    def header(self) -> list[int]:
-        """As JSON holds it."""
-        return [self.activation, self.weight, self.gradient, self.ring]
-
-
-DEFAULT = Numbers()
+DEFAULT = Precision()
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +61,7 @@ class Recipe:
     order: tuple[str, ...] = ()
     frozen: frozenset[str] = frozenset()
     seed: int = 0
-    numbers: Numbers = DEFAULT
+    numbers: Precision = DEFAULT
     weighted: int = 0
     nodes: tuple[Node, ...] = field(init=False)
 
@@ -118,7 +94,7 @@ class Recipe:
         if not self.frozen <= keys:
             raise UsageError(f"There are no weights {sorted(self.frozen - keys)} to freeze.")
         object.__setattr__(self, "order", order)
-        object.__setattr__(self, "nodes", nodes_of(self.graph))
+        object.__setattr__(self, "nodes", nodes_of(self.graph, self.numbers))
         if self.loss.categorical and self.output_shape[-1] < 2:
             raise UsageError(
                 f"{self.loss.name} wants two classes at least. Received: an output of "
@@ -238,7 +214,7 @@ class Recipe:
                 tuple(str(k) for k in header["order"]),
                 frozenset(str(k) for k in header["frozen"]),
                 header["seed"],
-                Numbers(*numbers),
+                Precision(*numbers),
                 header.get("weighted", 0),
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

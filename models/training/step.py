@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.cluster import profiles
-from tfe_bench.models.training import gradients, losses, moves, nodes, order, state, updates
-from tfe_bench.models.training.operations import Operations, Running, Setting, Value
-from tfe_bench.models.training.passes import Pass, reshaped, summed
-from tfe_bench.models.training.pricing import Priced, Pricing
+from tfe_bench.models.kinds import registry
+from tfe_bench.models.kinds.operations import Operations, Setting, Value
+from tfe_bench.models.kinds.passes import Pass, reshaped, summed
+from tfe_bench.models.training import gradients, losses, nodes, state, updates
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.protocols.nn import activations
+from tfe_bench.protocols.functions import piecewise
+from tfe_bench.protocols.nn import activations, cross_entropy
+from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Private, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -30,11 +33,11 @@ def _slope(
     f = recipe.numbers.gradient
     if recipe.loss.categorical:
         if not loss:
-            return ops.sub(ops.softmax(output), y), None
+            return ops.sub(_softmax(ops, output), y), None
         probabilities, total = ops.softmax_and_loss(output, y)
         return ops.sub(probabilities, y), total
     if recipe.loss.name == losses.BINARY:
-        return ops.sub(ops.logistic(output), y), _binary_loss(ops, output, y) if loss else None
+        return ops.sub(_logistic(ops, output), y), _binary_loss(ops, output, y) if loss else None
     # (what comes from a ReLU has fewer bits than the target)
     fraction = max(output.fractional_bits, f)
     d = ops.sub(ops.shifted(output, fraction), ops.shifted(y, fraction))
@@ -45,6 +48,16 @@ def _slope(
     # (an epoch's sum of them fits then, too)
     squares = summed(ops, ops.mul(flat, flat), [0])
     return d, ops.truncate(squares, 2 * f - _LOSS_BITS)
+
+
+def _softmax(ops: Operations, logits: Value) -> Value:
+    """Probabilities along the last axis with 20 bits, of logits with 16 to 40."""
+    return ops.call(cross_entropy.softmax_for_gradient, logits, profile=ops.setting.profile)
+
+
+def _logistic(ops: Operations, z: Value) -> Value:
+    """1 / (1 + e^-z) with 20 bits, of logits over Z_2^64 or of a small ring."""
+    return ops.call(piecewise.logistic, z)
 
 
 def _binary_loss(ops: Operations, output: Value, y: Value) -> Value:
@@ -65,17 +78,18 @@ def _step(
     public: Mapping[str, Any],
     loss: bool,
 ) -> tuple[dict[str, Value], Value | None]:
-    p = Pass(ops, recipe, held, public, small=not loss)
-    output = gradients.forward(p, x)
+    small = recipe.loss.name == losses.BINARY and not loss
+    p = Pass(ops, held, recipe.numbers, recipe.frozen, public, learning=True, small=small)
+    output = gradients.forward(p, recipe, x)
     weight = None
     if recipe.weighted:
         lead, last = ops.shape(y)[:-1], ops.shape(y)[-1] - 1
-        weight = ops.local(y, lambda a: a[..., last:], (*lead, 1))
-        y = ops.local(y, lambda a: a[..., :last], (*lead, last))
+        weight = ops.map(lambda v: shapes.getitem(v, (..., slice(last, None))), y, (*lead, 1))
+        y = ops.map(lambda v: shapes.getitem(v, (..., slice(last))), y, (*lead, last))
     d, total = _slope(ops, recipe, output, y, loss)
     if weight is not None:
         d = ops.truncate(ops.mul(d, weight), weight.fractional_bits)
-    found = gradients.backward(p, d, nodes.differentiated(recipe.graph, recipe.frozen))
+    found = gradients.backward(p, recipe, d, nodes.differentiated(recipe.graph, recipe.frozen))
     return {**updates.update(ops, recipe, held, found, public), **p.renewed}, total
 
 
@@ -103,7 +117,7 @@ def step(
 
     Rounds and bits: `step_cost`.
     """
-    return _step(Running(party, setting), recipe, held, x, y, public, loss)
+    return _step(Operations(party, setting), recipe, held, x, y, public, loss)
 
 
 def public_values(recipe: Recipe, number: int) -> dict[str, Any]:
@@ -115,12 +129,8 @@ def public_values(recipe: Recipe, number: int) -> dict[str, Any]:
     rates = updates.public_rates(recipe, number)
     found: dict[str, Any] = {name: np.asarray(rate, np.int64) for name, rate in rates.items()}
     for layer in recipe.graph.layers:
-        if layer.op == "dropout":
-            shape = (recipe.batch, *recipe.graph.shapes[layer.name])
-            kept = order.kept(
-                recipe.seed, number, layer.name, math.prod(shape), layer.options["rate"]
-            )
-            found[moves.dropout_name(layer.name)] = kept.reshape(shape).astype(np.int64)
+        shape = (recipe.batch, *recipe.graph.shapes[layer.name])
+        found.update(registry.find(layer.op).public_values(layer, shape, recipe.seed, number))
     return found
 
 
@@ -157,9 +167,12 @@ def tuned(recipe: Recipe, profile: str = "local") -> Setting:
 
 def step_cost(recipe: Recipe, setting: Setting, loss: bool = False) -> Cost:
     """Cost of `step`; `cold` is a lower bound where directions are dealt by thirds."""
-    ops = Pricing(setting)
-    held = {s.key: Priced(s.shape, s.fractional_bits) for s in state.specs(recipe)}
-    x = Priced((recipe.batch, *recipe.input_shape), recipe.numbers.activation)
-    y = Priced((recipe.batch, *recipe.label_shape), recipe.numbers.gradient)
-    _step(ops, recipe, held, x, y, dict.fromkeys(public_values(recipe, 0)), loss)
-    return ops.total
+    held = {s.key: Private(s.shape, s.fractional_bits).made() for s in state.specs(recipe)}
+    x = Private((recipe.batch, *recipe.input_shape), recipe.numbers.activation)
+    y = Private((recipe.batch, *recipe.label_shape), recipe.numbers.gradient)
+    public = public_values(recipe, 0)
+
+    def counted(party: Party, x: Shared, y: Shared) -> None:
+        step(party, recipe, setting, held, x, y, public, loss)
+
+    return count(counted, x, y).cost

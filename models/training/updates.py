@@ -14,12 +14,15 @@ from fractions import Fraction
 from typing import Any
 
 from tfe_bench.errors import UsageError
+from tfe_bench.models.kinds.layer import Shape
+from tfe_bench.models.kinds.operations import Operations, Value
+from tfe_bench.models.kinds.passes import brought, reshaped
 from tfe_bench.models.training import state
-from tfe_bench.models.training.operations import Operations, Shape, Value
-from tfe_bench.models.training.passes import reshaped
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.nn import adaptive
+from tfe_bench.protocols.ring import relational, shapes
+from tfe_bench.protocols.session.sharing import Shared
 
 # Bits of c for SGD: the rate is exact to 2^-11 of the largest, and a gradient's mean over the batch
 # may reach 2^4 with momentum (products below 2^62, velocities up to 16 times a step).
@@ -126,13 +129,6 @@ def public_rates(recipe: Recipe, step: int) -> dict[str, int]:
 # ---- steps
 
 
-def brought(ops: Operations, x: Value, fraction: int) -> Value:
-    """x with so many fractional bits: shifted, or truncated."""
-    if x.fractional_bits <= fraction:
-        return ops.shifted(x, fraction)
-    return ops.truncate(x, x.fractional_bits - fraction)
-
-
 def _mean(ops: Operations, recipe: Recipe, g: Value) -> Value:
     """The mean gradient of a summed one, with MEAN_BITS fractional bits."""
     share = _share(recipe)
@@ -152,20 +148,24 @@ def _flat(ops: Operations, xs: Sequence[Value]) -> Value:
     return rows[0] if len(rows) == 1 else ops.concat(rows, 0)
 
 
-def _parts(ops: Operations, x: Value, shapes: Sequence[Shape]) -> list[Value]:
+def _parts(ops: Operations, x: Value, wanted: Sequence[Shape]) -> list[Value]:
     """`_flat` undone."""
     found, start = [], 0
-    for shape in shapes:
+    for shape in wanted:
         size = math.prod(shape)
 
-        def part(a: Any, start: int = start, size: int = size, shape: Shape = shape) -> Any:
-            import tensorflow as tf
+        def part(v: Shared, start: int = start, size: int = size, shape: Shape = shape) -> Shared:
+            return shapes.reshape(shapes.slice(v, [start], [size]), shape)
 
-            return tf.reshape(a[start : start + size], shape)
-
-        found.append(ops.local(x, part, shape))
+        found.append(ops.map(part, x, shape))
         start += size
     return found
+
+
+def _maximum(ops: Operations, x: Value, y: Value, bits: int) -> Value:
+    """max(x, y) for |x - y| < 2^(bits-1) ring units."""
+    openings = ops.setting.openings(math.prod(ops.shape(x)), bits)
+    return ops.call(relational.maximum, x, y, bits, openings)
 
 
 def _adaptive(
@@ -178,7 +178,7 @@ def _adaptive(
     """Adam and AMSGrad, for all weights in one row."""
     optimizer = recipe.optimizer
     keys = sorted(gradients, key=lambda key: gradients[key].fractional_bits)
-    shapes = [ops.shape(gradients[key]) for key in keys]
+    own_shapes = [ops.shape(gradients[key]) for key in keys]
     scales = sorted({gradients[key].fractional_bits for key in keys})
     means = []
     for scale in scales:
@@ -196,17 +196,17 @@ def _adaptive(
     slots, root = {":m": m, ":v": v}, v
     if optimizer.name == "amsgrad":
         old = _flat(ops, [held[f"{key}:v_hat"] for key in keys])
-        root = slots[":v_hat"] = ops.maximum(old, v, state.SQUARE_BITS + SQUARE_RANGE)
+        root = slots[":v_hat"] = _maximum(ops, old, v, state.SQUARE_BITS + SQUARE_RANGE)
     epsilon = _rounded(Fraction(optimizer.epsilon) ** 2 * 2**state.SQUARE_BITS)
     if epsilon:
         root = ops.add_public(root, epsilon)
-    turn = ops.direction(m, root)
+    turn = ops.call(adaptive.direction, m, root, profile=ops.setting.direction)
     e = _direction_exponent(recipe)
     drop = e + turn.fractional_bits - w.fractional_bits
     w = ops.sub(w, ops.truncate(ops.times(turn, public[RATE], e), drop))
     found = {}
     for slot, value in {"": w, **slots}.items():
-        for key, one in zip(keys, _parts(ops, value, shapes), strict=True):
+        for key, one in zip(keys, _parts(ops, value, own_shapes), strict=True):
             found[key + slot] = one
     return found
 

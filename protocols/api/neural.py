@@ -13,6 +13,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands as given
 from tfe_bench.protocols.api import operators
 from tfe_bench.protocols.nn import activations, pool
+from tfe_bench.protocols.nn import gelu as gelus
 from tfe_bench.protocols.nn import relu as rectifier
 from tfe_bench.protocols.ring import arithmetic, compare, conv, reductions, shapes
 from tfe_bench.protocols.session.sharing import Shared
@@ -99,6 +100,17 @@ def tanh(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """tanh(x), off by less than 2 ulp, for |x| < 2^(bits-1) ring units; as `sigmoid`."""
     x = _activated("tanh", x, bits)
     return activations.tanh(given.in_graph("tanh"), x, bits)
+
+
+def gelu(x: Shared, bits: int = LAYER_BITS) -> Shared:
+    """x Phi(x), the exact GELU, off by less than 3 ulp, for |x| < 2^(bits-1) ring units.
+
+    Rounds: 4 or 5 (many elements).  Bits sent: those of gelu.gelu.
+    Raises:
+        UsageError: more than 16 fractional bits.
+    """
+    x = _activated("gelu", x, bits)
+    return gelus.gelu(given.in_graph("gelu"), x, bits)
 
 
 def softmax(x: Shared, axis: int = -1, bits: int = LAYER_BITS) -> Shared:

@@ -153,6 +153,21 @@ def reshape(a: Tensor, shape: Any) -> Tensor:
     return tf.reshape(a, shape)
 
 
+def ensure_shape(a: Tensor, shape: Sequence[int]) -> Tensor:
+    """tf.ensure_shape.
+
+    Raises:
+        ValueError: it has another one.
+    """
+    if isinstance(a, Abstract):
+        if a.shape != tuple(shape):
+            raise ValueError(f"A tensor has the shape {a.shape}, not {tuple(shape)}.")
+        return a
+    import tensorflow as tf
+
+    return tf.ensure_shape(a, shape)
+
+
 def transpose(a: Tensor, perm: Sequence[int] | None = None) -> Tensor:
     """tf.transpose."""
     if isinstance(a, Abstract):

@@ -14,10 +14,10 @@ from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import rows as inputs
 from tfe_bench.models import scores
+from tfe_bench.models.kinds.operations import Setting
 from tfe_bench.models.order import Order, Saving
 from tfe_bench.models.programs import train
 from tfe_bench.models.training import state
-from tfe_bench.models.training.operations import Setting
 from tfe_bench.models.training.plain import Twin
 from tfe_bench.models.training.recipe import Recipe
 

@@ -10,11 +10,12 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, simulate
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.models import execute, layers, plain, ranges, weights
+from tfe_bench.models import execute, plain, ranges, weights
 from tfe_bench.models.graph import Graph, Layer
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.protocols.nn import linear
-from tfe_bench.protocols.ring import products, rotation
+from tfe_bench.protocols.ring import rotation
+from tfe_bench.protocols.ring.products import Product, elementwise
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
@@ -63,6 +64,7 @@ def cases() -> dict[str, Any]:
         "leaky relu": of(L.LeakyReLU(0.2)),
         "sigmoid": of(L.Dense(4, activation="sigmoid"), shape=flat),
         "tanh": of(L.Activation("tanh"), shape=flat),
+        "gelu": of(L.Dense(4, activation="gelu"), shape=flat),
         "softmax": of(L.Dense(5, activation="softmax"), shape=flat),
         "softmax of rows": of(L.Softmax(axis=1), shape=(3, 4)),
         "max pool": of(L.MaxPooling2D(2)),
@@ -105,7 +107,7 @@ def shaken(model: Any, rng: np.random.Generator) -> Any:
     return model
 
 
-Case = tuple[layers.Setting, list[Array], Array]
+Case = tuple[execute.Prediction, list[Array], Array]
 
 
 def case(
@@ -133,7 +135,7 @@ def run_all(some: list[Case], dealer: int, again: bool = True) -> list[tuple[Arr
             own = {p.key: replace(next(left), fractional_bits=p.fractional_bits) for p in parts}
             x = replace(next(left), fractional_bits=s.plan.fraction)
 
-            def model(own: Any, x: Shared, s: layers.Setting = s) -> Any:
+            def model(own: Any, x: Shared, s: execute.Prediction = s) -> Any:
                 return execute.run(party, s, own, [x])
 
             f = party.function(model)
@@ -313,7 +315,7 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(RangeError, match="outside"):
         private.shared_inputs(np.full((1, 2), np.nan))
     with pytest.raises(UsageError, match="Optimise"):
-        layers.check_executable(replace(private.plan, graph=graph))
+        execute.check_executable(replace(private.plan, graph=graph))
 
 
 def test_plans_of_strangers_are_checked() -> None:
@@ -345,9 +347,9 @@ def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
     def program(party: Party, x: Shared, w: Shared, addend: Shared) -> Any:
         addend = replace(addend, fractional_bits=2 * x.fractional_bits)
 
-        def terms(x: Shared, w: Shared) -> list[products.Product]:
+        def terms(x: Shared, w: Shared) -> list[Product]:
             cut = [(x.map(lambda a, i=i: a[i]), w.map(lambda a, i=i: a[i])) for i in (0, 1)]
-            return [products.Product(a, b, products.elementwise) for a, b in cut]
+            return [Product(a, b, elementwise) for a, b in cut]
 
         def exact(x: Shared, w: Shared, c: Shared) -> Any:
             return linear.product_sum(party, terms(x, w), c)

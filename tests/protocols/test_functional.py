@@ -243,6 +243,11 @@ def test_layers_of_networks(rng: np.random.Generator) -> None:
         ),
         (lambda x, w, b: tfe.sigmoid(x), lambda x, w, b: 1 / (1 + np.exp(-x)), 2),
         (lambda x, w, b: tfe.tanh(x), lambda x, w, b: np.tanh(x), 2),
+        (
+            lambda x, w, b: tfe.gelu(x),
+            lambda x, w, b: np.asarray(tf.nn.gelu(tf.cast(x, tf.float64))),
+            3,
+        ),
         (lambda x, w, b: tfe.softmax(x, 1), lambda x, w, b: np.asarray(tf.nn.softmax(x, 1)), 2),
     ]
     x_plain, w_plain, b_plain = x, w, b
@@ -365,6 +370,7 @@ ONE = [
     "reduce_max",
 ]
 ONE += ["reduce_mean", "reduce_min", "reduce_sum", "relu", "relu_derivative", "reveal", "rsqrt"]
+ONE += ["gelu"]
 ONE += ["sigmoid", "sign", "softmax", "sqrt", "square", "tanh", "cumsum", "squeeze", "transpose"]
 # Functions of wide values too: `reveal` and what moves elements about say more in their own tests.
 WIDE = [n for n in ONE if n not in ("negative", "reduce_sum", "squeeze", "transpose")]
@@ -412,6 +418,7 @@ BAD: list[Bad] = [
     ("leaky_relu", lambda x: tfe.leaky_relu(tfe.cast(x < 0))),
     ("sigmoid", lambda x: tfe.sigmoid(tfe.cast(x < 0))),
     ("tanh", lambda x: tfe.tanh(tfe.cast(x, 24))),
+    ("gelu", lambda x: tfe.gelu(tfe.cast(x, 17))),
     ("softmax", lambda x: tfe.softmax(x, 1)),
     ("softmax", lambda x: tfe.softmax(x[0])),
     ("softmax", lambda x: tfe.softmax(x[:0])),

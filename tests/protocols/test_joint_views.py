@@ -31,6 +31,7 @@ from tfe_bench.protocols.nn import (
     adaptive,
     batch_norm,
     cross_entropy,
+    gelu,
     linear,
     pool_gradient,
     relu,
@@ -304,6 +305,12 @@ ROWS: dict[str, Row] = {
         ("magnitude", "sigmoid", "sigmoid_tail"),
         n=1,
         fractional_bits=8,
+    ),
+    "gelu": Row(
+        lambda p, x, y: gelu.gelu(p, x, bits=12), ("gelu_parts", "gelu"), n=1, fractional_bits=8
+    ),
+    "gelu_slope": Row(
+        lambda p, x, y: gelu.slope(p, x, bits=25), ("gelu_slope",), n=1, fractional_bits=20
     ),
     "softmax": Row(
         lambda p, x, y: activations.softmax(p, shaped(x, 1, 2), -1, bits=16),

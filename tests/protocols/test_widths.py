@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -24,7 +25,14 @@ from tfe_bench import models, protocols
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import piecewise
-from tfe_bench.protocols.nn import activations, batch_norm, cross_entropy, linear, pool_gradient
+from tfe_bench.protocols.nn import (
+    activations,
+    batch_norm,
+    cross_entropy,
+    gelu,
+    linear,
+    pool_gradient,
+)
 from tfe_bench.protocols.nn import relu as rectifier
 from tfe_bench.protocols.ring import products, shapes
 from tfe_bench.protocols.session.counting import Private, Tally, count
@@ -40,6 +48,7 @@ KNOT = piecewise.EDGE << F
 DROP = 7
 ROWS = 24  # of logits
 # where the largest constant of each stops to fit, and one opening to suffice
+OF_GELU = (2, 19, 20, 47, 62)
 OF_SIGMOID, OF_SOFTMAX = (2, 20, 21, 49, 62), (2, 19, 20, 48, 62)
 POLYNOMIAL = [0.5, -1.25]
 
@@ -180,12 +189,28 @@ def activation_edges(f: int) -> list[int]:
     ]
 
 
+def gelu_edges(f: int) -> list[int]:
+    """Where GELU compares."""
+    step = gelu.bump(f).step
+    return [step, 2 * step]
+
+
 # ---- what is right, and how it is called
 
 
 def sigmoid(v: Array) -> Array:
     t = np.exp(-np.abs(v))
     return np.asarray(np.where(v >= 0, 1, t) / (1 + t))
+
+
+def normal(v: Array) -> Array:
+    """The normal distribution, by its complement."""
+    return np.asarray(np.vectorize(math.erfc, [float])(-v / math.sqrt(2)) / 2)
+
+
+def slope(v: Array) -> Array:
+    """Of GELU."""
+    return np.asarray(normal(v) + v * np.exp(-v * v / 2) / math.sqrt(2 * math.pi))
 
 
 def softmax(v: Array) -> Array:
@@ -326,6 +351,30 @@ WIDTHS: dict[str, Row] = {
         for name, g, h in (("sigmoid", tfe.sigmoid, sigmoid), ("tanh", tfe.tanh, np.tanh))
         for f in (8, F, 20)
     },
+    **{
+        f"neural.gelu, {f} fractional bits": Row(
+            2,
+            62,
+            lambda b, rng, f=f: [below(1 << (b - 1), rng, gelu_edges(f))],
+            lambda p, b, x: tfe.gelu(x, b),
+            lambda b, x, f=f: normal(x * 2.0**-f) * x,
+            ulp(3),
+            OF_GELU if f == F else (f + 4,),
+            f,
+            (1, 63),
+        )
+        for f in (8, F)
+    },
+    "gelu.slope": Row(
+        21,
+        62,
+        lambda b, rng: [below(1 << (b - 1), rng, [5 * ONE])],
+        lambda p, b, x: gelu.slope(p, x, b),
+        lambda b, x: slope(x / ONE) * 2.0**piecewise.RESULT_BITS,
+        ulp(2.0 ** (piecewise.RESULT_BITS - 9.5)),
+        (21, 55, 56, 62),
+        refused=(1, 20),
+    ),
     **{
         f"neural.softmax, {classes} classes, {f} fractional bits": Row(
             2,
@@ -532,6 +581,7 @@ BEHIND = {
     "activations.sigmoid": "neural.sigmoid",
     "activations.tanh": "neural.tanh",
     "activations.softmax": "neural.softmax",
+    "gelu.gelu": "neural.gelu",
     "compare.msb": "predicates.less",
     "compare.less_than": "predicates.less",
     "extremes.reduce_max": "ranking.reduce_max",

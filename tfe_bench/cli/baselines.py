@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     results: dict[str, Any] = {}
     with common.progress_bar(arguments) as bar:
         bar.say("tfe_bench")
-        ours = _ours(request, bar)
+        ours = _ours(arguments, request, bar)
         for baseline in chosen:
             bar.say(baseline.name)
             results[baseline.name] = baseline.available() or baseline.run(request)
@@ -93,7 +93,7 @@ def _chosen(arguments: argparse.Namespace) -> list[Baseline]:
     return [baselines[name] for name in names]
 
 
-def _ours(request: Request, bar: Any) -> Record:
+def _ours(arguments: argparse.Namespace, request: Request, bar: Any) -> Record:
     """Our record of the work, by our own command."""
     from tfe_bench.benchmarks import records
 
@@ -102,7 +102,7 @@ def _ours(request: Request, bar: Any) -> Record:
         file = Path(folder) / "record.jsonl"
         words = [request.workload, *size, "--profile", request.profile]
         words += ["--repeat", str(request.repeat)]
-        common.run_inside(words, file, bar)
+        common.run_inside(arguments, words, file, bar)
         return records.read(file)[-1]
 
 

@@ -214,11 +214,9 @@ def progress_bar(arguments: argparse.Namespace) -> Any:
     return _Bar(sys.stderr.isatty() and not arguments.json)
 
 
-def run_inside(words: Sequence[str], file: Path, bar: Any) -> None:
+def run_inside(arguments: argparse.Namespace, words: Sequence[str], file: Path, bar: Any) -> None:
     """Runs a command line within this command; its record is appended to a file."""
-    from tfe_bench.__main__ import make_parser
-
-    parsed = make_parser().parse_args([*words, "--json", "--record", str(file)])
+    parsed = arguments.parse([*words, "--json", "--record", str(file)])
     parsed.bar = bar
     with contextlib.redirect_stdout(io.StringIO()):  # the record is in the file
         parsed.run(parsed)

@@ -167,7 +167,7 @@ class _Runner:
         for option in ("cluster", "client"):
             if getattr(self._arguments, option) is not None:
                 words = [*words, f"--{option}", str(getattr(self._arguments, option))]
-        common.run_inside(words, self._file, part)
+        common.run_inside(self._arguments, words, self._file, part)
 
     @property
     def exit_code(self) -> int:

@@ -54,6 +54,7 @@ def cases() -> dict[str, Any]:
         "leaky relu": of(conv(), L.LeakyReLU(0.2), *ends()),
         "sigmoid": of(L.Dense(5, activation="sigmoid"), L.Dense(3), shape=flat),
         "tanh": of(L.Dense(5, activation="tanh"), L.Dense(3), shape=flat),
+        "gelu": of(L.Dense(5, activation="gelu"), L.Dense(3), shape=flat),
         "batch norm": of(conv(), L.BatchNormalization(), L.ReLU(), *ends()),
         "batch norm alone": of(
             conv(),

@@ -12,9 +12,9 @@ import pytest
 from tests.models.training.bench import LOCAL, Case, Result, rows, train
 from tfe_bench.cluster.simulate import assert_costs, total_rounds
 from tfe_bench.errors import UsageError
+from tfe_bench.models.kinds.operations import Setting
 from tfe_bench.models.rows import weighted
 from tfe_bench.models.training import optimizers, plain, schedules, state, step, updates
-from tfe_bench.models.training.operations import Setting
 from tfe_bench.models.training.recipe import MOST_WEIGHT, Recipe
 from tfe_bench.protocols.ring import rotation
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tfe_bench.errors import DataError, RangeError, UsageError
+from tfe_bench.models.kinds.operations import Setting
 from tfe_bench.models.private import convert
 from tfe_bench.models.training import evaluate, order, plain, state, step
-from tfe_bench.models.training.operations import Setting
 from tfe_bench.models.training.recipe import Recipe
 
 keras: Any = pytest.importorskip("keras")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster.simulate import simulate
+from tfe_bench.models.kinds.operations import Setting
 from tfe_bench.models.rows import with_weights
 from tfe_bench.models.training import state, step
-from tfe_bench.models.training.operations import Setting
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party

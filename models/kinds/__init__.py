@@ -1,0 +1,1 @@
+"""What a kind of layer is, and what kinds are written in; the kinds are in models/layers."""

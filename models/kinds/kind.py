@@ -1,0 +1,181 @@
+"""A kind of layer: all that the project knows of it, in one class.
+
+A kind is a module of models/layers, or of a package that names it in the entry point group
+`tfe_bench.layers`.  docs/adding_a_layer.md goes through one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from tfe_bench.errors import UsageError
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
+from tfe_bench.models.kinds.operations import Value
+from tfe_bench.models.kinds.passes import Gradients, Pass
+from tfe_bench.models.kinds.planning import MOST_COMPARED, Planner
+from tfe_bench.models.kinds.reading import Call, Reader
+
+Watch = Callable[[str, Array], None]
+
+
+def check_room(node: Node) -> None:
+    """Refuses numbers with fewer fractional bits than an input has.
+
+    Raises:
+        UsageError: they have.
+    """
+    if max(node.scales) > node.numbers.fraction:
+        raise UsageError("has fewer fractional bits than an input.")
+
+
+class Kind:
+    """One kind of layer.
+
+    A kind that predicts has `shape`, `plain` and `forward`; what else it has is said here.
+
+    Attributes:
+        op: its name in a model's header.
+        keras: names of the layers of keras.layers that `read` takes, by their exact class.
+        functions: names of the activations of keras.activations that it is.
+        nothing: whether it gives what it takes.
+        moves: whether it gives the elements that it takes, in order, in another shape.
+        largest: whether it gives the largest of some values, which leaves signs as they are.
+        fuses: whether a ReLU or a max pooling behind it run with it in a training step.
+        heavy: whether its protocol holds many times its values, as exponentials and polynomials do.
+        bounded: whether its values have a limit whatever comes to it.
+    """
+
+    op: ClassVar[str]
+    keras: ClassVar[tuple[str, ...]] = ()
+    functions: ClassVar[tuple[str, ...]] = ()
+    nothing: ClassVar[bool] = False
+    moves: ClassVar[bool] = False
+    largest: ClassVar[bool] = False
+    fuses: ClassVar[bool] = False
+    heavy: ClassVar[bool] = False
+    bounded: ClassVar[bool] = False
+
+    # ---- from Keras
+
+    def classes(self, keras: Any) -> list[type]:
+        """The classes of Keras' layers that `read` takes; those of a newer Keras may lack."""
+        return [c for name in self.keras if (c := getattr(keras.layers, name, None)) is not None]
+
+    def read(self, r: Reader, call: Call) -> str:
+        """Writes a layer of Keras to the reader; returns the name of its value.
+
+        Raises:
+            Unfit: why this one cannot be converted.
+        """
+        return r.emit(call.name, self.op, call.inputs)
+
+    def function(self, name: str, rank: int) -> Options:
+        """The options that an activation of Keras means, for a value of a rank with the batch."""
+        return {}
+
+    # ---- as data
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        """The shape of a layer's value, without the batch.
+
+        Raises:
+            Bad: options, weights or inputs that do not fit; what comes from a stranger is checked
+                here alone.
+        """
+        raise NotImplementedError
+
+    def predicted(self, x: Layer) -> Layer:
+        """The layer as it is in a prediction, when the model is done with training."""
+        return x
+
+    def label(self, x: Layer) -> str:
+        """What a summary calls the layer's kind."""
+        return self.op
+
+    # ---- in the open
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        """The layer's value in float64, with a batch.
+
+        Args:
+            seen: hears of values that a range is planned for besides the layer's own.
+        """
+        raise NotImplementedError
+
+    # ---- in fixed point
+
+    def numbers(self, planner: Planner, x: Layer) -> Numbers:
+        """The fixed point of a layer whose inputs are planned."""
+        return Numbers(planner.most(x)[0])
+
+    def check(self, node: Node) -> None:
+        """Refuses numbers, which may come from a stranger, that the layer does not run with.
+
+        Raises:
+            UsageError: why.
+        """
+        if node.numbers.fraction != node.scales[0]:
+            raise UsageError("has other fractional bits than its input.")
+
+    def limit(self, node: Node, given: list[int]) -> int | None:
+        """The largest |v| in ring units for inputs within limits; None if there is none."""
+        return node.moved(given)[0]
+
+    def compared(self, node: Node, given: list[int]) -> int:
+        """Bits of comparisons that no value within its limits can leave, as of differences."""
+        return node.moved(given)[0].bit_length() + 2
+
+    def watchable(self, node: Node, given: list[int] | None) -> bool:
+        """Whether no value within its limits is too large for the layer.
+
+        Args:
+            given: limits of the inputs, None where one has none.
+        """
+        return not node.numbers.bits or given is None or self.compared(node, given) <= MOST_COMPARED
+
+    # ---- in private
+
+    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+        """The layer's value in a prediction."""
+        raise NotImplementedError
+
+    @property
+    def predicts(self) -> bool:
+        """Whether predictions run layers of the kind as they are."""
+        return type(self).forward is not Kind.forward
+
+    def macs(self, node: Node) -> int:
+        """Multiplications for one sample, where they are what a prediction takes."""
+        return 0
+
+    # ---- in training
+
+    def train(self, p: Pass, node: Node, *values: Value) -> Value:
+        """The layer's value in a step or an evaluation, with what `backward` wants in p.kept."""
+        return self.forward(p, node, *values)
+
+    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+        """Gradients of the inputs, from that of the value; those of weights go to p.found.
+
+        Args:
+            wanted: whether any input's gradient is.
+        """
+        raise NotImplementedError
+
+    @property
+    def trains(self) -> bool:
+        """Whether layers of the kind can be trained."""
+        return type(self).backward is not Kind.backward
+
+    def untrained(self, x: Layer, given: list[Shape]) -> str:
+        """Why a layer cannot be trained; "" if it can."""
+        return "" if self.trains else x.op
+
+    def public_values(self, x: Layer, shape: Shape, seed: int, step: int) -> Mapping[str, Array]:
+        """What is public about the layer and drawn anew in every step, int64 by name.
+
+        Args:
+            shape: of its value, with the batch.
+        """
+        return {}

@@ -1,0 +1,90 @@
+"""One layer as data, and where it stands in a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+Options = Mapping[str, Any]
+Shapes = Mapping[str, Shape]
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One step of a model.
+
+    Attributes:
+        name: unique in its graph.
+        op: the kind (Kind.op).
+        inputs: names of layers before it, or of the graph's inputs.
+        options: public settings, as JSON holds them.
+        weights: arrays of reals by name.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    options: Options = field(default_factory=dict)
+    weights: Mapping[str, Array] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        shapes = {name: list(w.shape) for name, w in self.weights.items()}
+        return f"Layer({self.name!r}, {self.op}, inputs={list(self.inputs)}, weights={shapes})"
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The fixed point of a layer.
+
+    Attributes:
+        fraction: fractional bits of its value.
+        scale: of a sum, those of the products before truncation; of a factor, its own.
+        bits: of its comparisons.
+    """
+
+    fraction: int
+    scale: int = 0
+    bits: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A layer where it stands in a model, with what a training step runs together with it.
+
+    Attributes:
+        layer: the first one.
+        numbers: its fixed point.
+        shape: of its value, without the batch.
+        given: shapes of its inputs, without the batch.
+        scales: fractional bits of its inputs.
+        output: name of the value that the node gives.
+        pool: a max pooling behind it that runs with it, or the layer itself, or None.
+        activation: a ReLU behind them (or between: both orders are the same), or None.
+        last: whether that is the model's output.
+    """
+
+    layer: Layer
+    numbers: Numbers
+    shape: Shape
+    given: tuple[Shape, ...]
+    scales: tuple[int, ...]
+    output: str
+    pool: Layer | None = None
+    activation: Layer | None = None
+    last: bool = False
+
+    @property
+    def bent(self) -> bool:
+        """Whether a max pooling or a ReLU runs with it."""
+        return self.pool is not None or self.activation is not None
+
+    def moved(self, limits: list[int]) -> list[int]:
+        """Limits of the inputs in ring units, at the scale of the value."""
+        fraction = self.numbers.fraction
+        pairs = zip(limits, self.scales, strict=True)
+        return [limit << max(0, fraction - scale) for limit, scale in pairs]

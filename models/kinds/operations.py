@@ -1,0 +1,241 @@
+"""What layers, losses and optimizers are written in: private operations at one party.
+
+The same code goes over a model twice: with a party that computes, and with one that counts
+(protocols/session/counting.py).  So what a prediction or a step is said to cost cannot drift from
+what it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.models.kinds.layer import Shape
+from tfe_bench.protocols.nn import batch_norm, cross_entropy, linear, pool_gradient, relu
+from tfe_bench.protocols.order import extremes
+from tfe_bench.protocols.ring import arithmetic, backward, compare, convert, shapes, truncation
+from tfe_bench.protocols.ring.products import Product
+from tfe_bench.protocols.ring.range_check import Watch
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+
+Value = Shared
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a model's protocols depend on besides the model.
+
+    Attributes:
+        profile: which network they plan for: "local", "lan" or "wan".
+        round_bits: sent by all three, that take as long as one more round; None: as the
+            profile has it.
+        thirds: whether each party deals for a third of an adaptive optimizer's directions: where a
+            dealer's line is what is waited for.
+        turn: whether this is one third of a batch, with a dealer of its own.
+    """
+
+    profile: str = "local"
+    round_bits: int | None = None
+    thirds: bool = False
+    turn: bool = False
+
+    def __post_init__(self) -> None:
+        if self.profile not in ("local", "lan", "wan"):
+            raise UsageError(f"Profiles are local, lan and wan. Received: {self.profile!r}.")
+        if self.round_bits is None:
+            object.__setattr__(self, "round_bits", int(extremes.ROUND_BITS[self.profile]))
+
+    @property
+    def direction(self) -> str:
+        """The profile for directions."""
+        return "wan" if self.thirds else "lan"
+
+    @property
+    def pooling(self) -> str:
+        """The profile for maxima, which would otherwise cut a third in three again on a wan."""
+        return "lan" if self.turn and self.profile == "wan" else self.profile
+
+    def openings(self, n: int, bits: int) -> int:
+        """Of n comparisons: more take fewer bits and more rounds."""
+        round_bits = self.round_bits or 0
+
+        def price(count: int) -> int:
+            return compare.msb_cost(n, bits, count).total + count * round_bits
+
+        return min((1, 2, 3), key=price)
+
+
+def compared(ring_bits: int) -> int:
+    """Bits of a ReLU's comparison: all of a small ring, those of layers over Z_2^64."""
+    return ring_bits if ring_bits < 64 else compare.LAYER_BITS
+
+
+def shifted(x: Shared, fraction: int) -> Shared:
+    """x with more fractional bits.  Local.
+
+    Raises:
+        UsageError: it has more already.
+    """
+    more = fraction - x.fractional_bits
+    if more < 0:
+        raise UsageError(f"A value has {x.fractional_bits} fractional bits, not {fraction}.")
+    if more == 0:
+        return x
+    return replace(x.map(lambda a: local.left_shift(a, more)), fractional_bits=fraction)
+
+
+class Operations:
+    """The operations at one party, inside party.function.
+
+    Values have `fractional_bits`; scales add up in products, and truncations take from them.
+
+    Args:
+        watch: is told of what could leave its range.
+    """
+
+    def __init__(self, party: Party, setting: Setting, watch: Watch | None = None) -> None:
+        self.party = party
+        self.setting = setting
+        self._watch = watch
+
+    def shape(self, x: Shared) -> Shape:
+        """Static, with the batch."""
+        return tuple(int(n) for n in x.shape)
+
+    def map(self, function: Callable[[Shared], Shared], x: Shared, shape: Shape) -> Shared:
+        """A local linear map of a value, to a known shape."""
+        return function(x).map(lambda a: local.ensure_shape(a, shape))
+
+    def call(self, protocol: Callable[..., Shared], *given: Any, **options: Any) -> Shared:
+        """protocol(party, *given, **options)."""
+        return protocol(self.party, *given, **options)
+
+    def add(self, x: Shared, y: Shared) -> Shared:
+        """x + y of one scale, broadcast."""
+        return arithmetic.add(x, y)
+
+    def sub(self, x: Shared, y: Shared) -> Shared:
+        """x - y of one scale, broadcast."""
+        return arithmetic.sub(x, y)
+
+    def neg(self, x: Shared) -> Shared:
+        """-x."""
+        return arithmetic.neg(x)
+
+    def add_public(self, x: Shared, ring: Any) -> Shared:
+        """x + c at x's scale, for public ring elements that broadcast to x."""
+        return arithmetic.add_public(x, np.asarray(ring, np.int64))
+
+    def times(self, x: Shared, factor: Any, fraction: int = 0) -> Shared:
+        """x times public ring elements: an integer, or int64 that broadcast to x."""
+        if isinstance(factor, int) and factor == 1:
+            return replace(x, fractional_bits=x.fractional_bits + fraction)
+        if not local.is_tensor(factor):
+            factor = np.asarray(factor, np.int64)
+        return arithmetic.mul_public(x, factor, fraction)
+
+    def concat(self, xs: Sequence[Shared], axis: int) -> Shared:
+        """Values of one scale behind each other."""
+        return shapes.concat(list(xs), axis)
+
+    def shifted(self, x: Shared, fraction: int) -> Shared:
+        """x with more fractional bits."""
+        return shifted(x, fraction)
+
+    def product(self, products: Sequence[Product], addend: Shared | None = None) -> Shared:
+        """The sum of products and an addend over Z_2^64.  1 round."""
+        return linear.product_sum(self.party, products, addend)
+
+    def truncated_product(
+        self, products: Sequence[Product], addend: Shared | None, drop: int, bits: int
+    ) -> Shared:
+        """The same over 2^drop in Z_2^bits.  1 round."""
+        return linear.truncated_sum(self.party, products, addend, drop, bits)
+
+    def watched_product(
+        self, products: Sequence[Product], addend: Shared | None, drop: int, bits: int
+    ) -> tuple[Shared, Any]:
+        """`truncated_product`, with what tells whether it is the whole sum.  1 round."""
+        return linear.watched_sum(self.party, products, addend, drop, bits)
+
+    def watched_relu(
+        self, x: Shared, whole: Any, drop: int, most: int | None, openings: int
+    ) -> Shared:
+        """max(x, 0), and at most `most` if given, over Z_2^64; the watch is told."""
+        assert self._watch is not None
+        return linear.watched_relu(self.party, self._watch, x, whole, drop, most, openings)
+
+    def watched_lift(self, x: Shared, whole: Any, drop: int) -> Shared:
+        """x over Z_2^64; the watch is told."""
+        assert self._watch is not None
+        return linear.watched_lift(self.party, self._watch, x, whole, drop)
+
+    def truncate(self, x: Shared, drop: int) -> Shared:
+        """x / 2^drop.  1 round."""
+        return truncation.truncate(self.party, x, drop)
+
+    def mul(self, x: Shared, y: Shared) -> Shared:
+        """x * y elementwise.  1 round."""
+        return arithmetic.mul(self.party, x, y)
+
+    def relu_with_derivative(self, x: Shared) -> tuple[Shared, MaskedBits]:
+        """max(x, 0) over Z_2^64 of an x there or of a small ring, and [x < 0]."""
+        bits = compared(x.ring_bits)
+        count = self.setting.openings(x.shape.num_elements(), bits)
+        return relu.relu_with_derivative(self.party, x, bits, count)
+
+    def inject_truncated(
+        self, bits: MaskedBits, x: Shared, drop: int, negated: bool = False
+    ) -> Shared:
+        """b x / 2^drop, or (1 - b) x / 2^drop."""
+        if not drop:
+            return convert.inject(self.party, bits, x, negated=negated)
+        return backward.inject_truncated(self.party, bits, x, drop, negated=negated)
+
+    def softmax_and_loss(self, logits: Shared, y: Shared) -> tuple[Shared, Shared]:
+        """Probabilities along the last axis, and the sum of -ln p_label over all rows, []."""
+        return cross_entropy.softmax_and_loss(self.party, logits, y)
+
+    def max_pool(
+        self, x: Shared, options: Mapping[str, Any], relu: bool
+    ) -> tuple[Shared, pool_gradient.Choice]:
+        """The largest of each window over Z_2^64 (and 0, with relu), and where it is."""
+        windows = (options["ksize"], options["strides"], options["padding"])
+        bits = compared(x.ring_bits)
+        n = pool_gradient.geometry("max_pool2d", x.shape, *windows).windows
+        return pool_gradient.max_pool2d_with_choice(
+            self.party,
+            x,
+            *windows,
+            relu=relu,
+            bits=bits,
+            profile=self.setting.profile,
+            openings=self.setting.openings(n, bits),
+        )
+
+    def route(self, choice: pool_gradient.Choice, g: Shared, fraction: int) -> Shared:
+        """Each window's g at its largest cell, with fewer fractional bits."""
+        return pool_gradient.route(self.party, choice, g, g.fractional_bits - fraction)
+
+    def normalise(self, x: Shared, gamma: Shared, epsilon: float) -> batch_norm.Normalised:
+        """Statistics of a batch (protocols/nn/batch_norm.py)."""
+        return batch_norm.normalise(self.party, x, gamma, epsilon=epsilon)
+
+    def normalise_back(
+        self, normalised: batch_norm.Normalised, g: Shared
+    ) -> tuple[Shared, Shared, Shared]:
+        """Gradients of x, gamma and beta."""
+        found = batch_norm.backward(self.party, normalised, g)
+        return found.x, found.gamma, found.beta
+
+    def running(
+        self, normalised: batch_norm.Normalised, mean: Shared, variance: Shared, momentum: float
+    ) -> tuple[Shared, Shared]:
+        """The running statistics after a batch."""
+        return batch_norm.running(self.party, normalised, mean, variance, momentum)

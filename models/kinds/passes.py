@@ -1,0 +1,177 @@
+"""One pass through a model, and the small moves that its layers share.
+
+Gradients of values travel at any scale: at `gradient` bits behind a truncation, with those of a
+weight more behind a product.  Who multiplies one by something brings it back first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.models.kinds.layer import Layer, Node, Shape
+from tfe_bench.models.kinds.operations import Operations, Value
+from tfe_bench.protocols.ring import reductions, shapes
+
+Gradients = list[Value | None]
+# Of a public factor that is no power of two.
+FACTOR_BITS = 16
+# A gradient below 2^12 in magnitude stays below 2^62 with so many fractional bits.
+MOST_BITS = 50
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The fixed point of a training, over Z_2^64.
+
+    Attributes:
+        activation: fractional bits of features and of values between layers.
+        weight: of weights, and of SGD's velocities.
+        gradient: of labels, probabilities and gradients of values.
+        ring: bits of what a ReLU compares: |z| < 2^(ring - 1 - activation).
+    """
+
+    activation: int = 16
+    weight: int = 24
+    gradient: int = 20
+    ring: int = 30
+
+    @property
+    def product(self) -> int:
+        """Fractional bits of a value times a weight."""
+        return self.activation + self.weight
+
+    def header(self) -> list[int]:
+        """As JSON holds it."""
+        return [self.activation, self.weight, self.gradient, self.ring]
+
+
+@dataclass(eq=False)
+class Pass:
+    """One pass through a model.
+
+    Attributes:
+        ops: that run or price it.
+        weights: by key ("layer/weight").
+        precision: of a training; predictions have their own numbers for each layer.
+        frozen: keys of weights that are not trained.
+        public: a step's public values, by name.
+        learning: whether this is a training step, not an evaluation or a prediction.
+        small: whether the model's output may be of a small ring: its loss is made of comparisons.
+        watched: whether every value is checked to have stayed in its range.
+        kept: by a node's output, what its backward pass wants.
+        found: gradients of weights by key.
+        renewed: new values by key of what is not trained but changes (running statistics).
+    """
+
+    ops: Operations
+    weights: Mapping[str, Value]
+    precision: Precision = Precision()
+    frozen: frozenset[str] = frozenset()
+    public: Mapping[str, Any] = field(default_factory=dict)
+    learning: bool = False
+    small: bool = False
+    watched: bool = False
+    kept: dict[str, Any] = field(default_factory=dict)
+    found: dict[str, Value] = field(default_factory=dict)
+    renewed: dict[str, Value] = field(default_factory=dict)
+
+    def weight(self, layer: Layer, name: str) -> Value | None:
+        """A layer's weights, None if it has none of the name."""
+        return self.weights[f"{layer.name}/{name}"] if name in layer.weights else None
+
+    def learns(self, layer: Layer, name: str) -> bool:
+        """Whether a layer has weights of the name, and they are trained."""
+        key = f"{layer.name}/{name}"
+        return self.learning and name in layer.weights and key not in self.frozen
+
+    def settled(self, g: Value, room: int = 0) -> Value:
+        """A gradient at the gradients' scale, if it leaves no room for so many bits more."""
+        f = self.precision.gradient
+        if g.fractional_bits <= f or (room and g.fractional_bits + room <= MOST_BITS):
+            return g
+        return self.ops.truncate(g, g.fractional_bits - f)
+
+    def dropped(self, x: Value) -> Value:
+        """A value of a training at the scale of values again."""
+        drop = x.fractional_bits - self.precision.activation
+        return self.ops.truncate(x, drop) if drop else x
+
+    def batched(self, shape: Shape, like: Value) -> Shape:
+        """A shape with the batch of a value."""
+        return (self.ops.shape(like)[0], *shape)
+
+    def at_scale(self, xs: Sequence[Value], node: Node) -> list[Value]:
+        """Values with the fractional bits of a node's value."""
+        return [self.ops.shifted(x, node.numbers.fraction) for x in xs]
+
+    def where_positive(self, node: Node, g: Value) -> Value:
+        """g where what the node compared is not negative, at the gradients' scale or below."""
+        drop = max(0, g.fractional_bits - self.precision.gradient)
+        return self.ops.inject_truncated(self.kept[node.output], g, drop, negated=True)
+
+    def times_slope(self, node: Node, g: Value) -> Value:
+        """A gradient times the slope that the node has kept."""
+        return self.ops.mul(self.settled(g), self.kept[node.output])
+
+
+def reshaped(ops: Operations, x: Value, shape: Shape) -> Value:
+    """The elements of x in another shape."""
+    return ops.map(lambda v: shapes.reshape(v, shape), x, shape)
+
+
+def summed(ops: Operations, x: Value, axes: list[int], keepdims: bool = False) -> Value:
+    """The sum over some axes."""
+    old = ops.shape(x)
+    kept = [1 if i in axes else n for i, n in enumerate(old)]
+    shape = tuple(kept) if keepdims else tuple(n for i, n in enumerate(old) if i not in axes)
+    return ops.map(lambda v: reductions.reduce_sum(v, axes, keepdims), x, shape)
+
+
+def spread(ops: Operations, g: Value, wanted: Shape) -> Value:
+    """g, summed over the axes along which a value of that shape was broadcast."""
+    axes = [i for i, (a, b) in enumerate(zip(wanted, ops.shape(g), strict=True)) if a != b]
+    return summed(ops, g, axes, keepdims=True) if axes else g
+
+
+def joined(ops: Operations, a: Value, b: Value) -> Value:
+    """a + b at the larger of their scales."""
+    fraction = max(a.fractional_bits, b.fractional_bits)
+    return ops.add(ops.shifted(a, fraction), ops.shifted(b, fraction))
+
+
+def brought(ops: Operations, x: Value, fraction: int) -> Value:
+    """x with so many fractional bits: shifted, or truncated."""
+    if x.fractional_bits <= fraction:
+        return ops.shifted(x, fraction)
+    return ops.truncate(x, x.fractional_bits - fraction)
+
+
+def log2(factor: Fraction) -> int | None:
+    """k with factor = 2^-k, None if there is none of at least 0."""
+    one = factor.numerator == 1 and factor.denominator.bit_count() == 1
+    return factor.denominator.bit_length() - 1 if one else None
+
+
+def factored(ops: Operations, x: Value, factors: Any) -> Value:
+    """x times public reals, with more fractional bits.  Local.
+
+    Args:
+        factors: a Fraction, or an array of reals that broadcasts to x.
+    """
+    several = np.asarray(factors, object).reshape(-1)
+    first = Fraction(several[0])
+    if all(f == first for f in several):
+        k = log2(first)
+        if k is not None:
+            return ops.times(x, 1, k)
+        if first.denominator == 1:
+            return ops.times(x, first.numerator)
+        return ops.times(x, round(first * (1 << FACTOR_BITS)), FACTOR_BITS)
+    rounded = [round(Fraction(f) * (1 << FACTOR_BITS)) for f in several]
+    ring = np.asarray(rounded, np.int64).reshape(np.shape(factors))
+    return ops.times(x, ring, FACTOR_BITS)

@@ -1,0 +1,94 @@
+"""The fixed point of a model's layers, from bounds on their values: what kinds plan with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+
+from tfe_bench.models.kinds.layer import Layer, Numbers
+
+# Comparisons take no more bits than this; larger values get fewer fractional bits.
+MOST_BITS = 36
+# Values that come without a product may take so many: what one opening compares, less 4.
+MOST_COMPARED = 44
+# Fewer fractional bits than these are worth nothing.
+FEWEST_BITS = 6
+FEWEST_WEIGHT_BITS = 8
+# The largest weight of a layer keeps about as many significant bits.
+SIGNIFICANT_BITS = 14
+MOST_WEIGHT_BITS = 44
+# Products stay below 2^62 before they are truncated (T3).
+PRODUCT_BITS = 61
+# An alpha of LeakyReLU, and the reciprocal of an average's count.
+FACTOR_BITS = 24
+
+
+def magnitude(bound: float, fraction: int) -> int:
+    """m with bound + 2^(1 - fraction) <= 2^m: what is rounded up still fits."""
+    return max(math.ceil(math.log2(bound + 2.0 ** (1 - fraction))), 4 - fraction)
+
+
+class Planner:
+    """Bounds and scales of the values before a layer, whose own numbers its kind chooses.
+
+    Args:
+        inputs: of the model.
+        outputs: values that nobody but whoever gets the outputs takes.
+        bounds: on |v|, by layer and by "layer:sum".
+        fraction: fractional bits, where they fit.
+    """
+
+    def __init__(
+        self,
+        inputs: Collection[str],
+        outputs: Collection[str],
+        bounds: Mapping[str, float],
+        fraction: int,
+    ) -> None:
+        self.bounds = dict(bounds)
+        self.fraction = fraction
+        self.outputs = outputs
+        self.numbers: dict[str, Numbers] = {}
+        self.unfit: list[str] = []
+        self._inputs = inputs
+
+    def of(self, name: str) -> int:
+        """Fractional bits of a value."""
+        return self.fraction if name in self._inputs else self.numbers[name].fraction
+
+    def magnitude(self, name: str) -> int:
+        """m with |v| < 2^m."""
+        return magnitude(self.bounds[name], self.fraction)
+
+    def most(self, x: Layer) -> tuple[int, int]:
+        """(f, m): the most fractional bits of a layer's inputs, and |v| < 2^m for all of them."""
+        return max(self.of(i) for i in x.inputs), max(self.magnitude(i) for i in x.inputs)
+
+    def lost(self, layer: Layer, why: str) -> None:
+        """Notes a layer whose values fit no fixed point."""
+        self.unfit.append(f"{layer.name!r} {why}")
+
+    def capped(self, x: Layer, bound: float) -> int:
+        """Magnitude of what a ReLU compares: 6 - v may be larger than v."""
+        return magnitude(bound + (x.options["max_value"] or 0.0), self.fraction)
+
+    def width(self, x: Layer, f: int, m: int) -> int:
+        """Bits of a comparison of values below 2^m with f fractional bits."""
+        bits = max(f + 1 + m, 6)
+        if bits > MOST_COMPARED:
+            self.lost(x, f"compares values up to {2.0**m:g}")
+        return min(bits, MOST_COMPARED)
+
+    def factor(self, x: Layer, alpha: float = 1.0) -> Numbers:
+        """Of a layer that multiplies by a public factor below or about alpha."""
+        f, m = self.most(x)
+        more = max(0, math.ceil(math.log2(abs(alpha)))) if alpha else 0
+        e = min(FACTOR_BITS, PRODUCT_BITS - f - max(m, 0) - more)
+        if e < FEWEST_WEIGHT_BITS:
+            self.lost(x, f"takes values up to {2.0**m:g}")
+        return Numbers(f, max(e, 1), self.width(x, f, m))
+
+    def differences(self, x: Layer) -> Numbers:
+        """Of a layer that compares its values with each other: one bit more."""
+        f, m = self.most(x)
+        return Numbers(f, 0, self.width(x, f, m + 1))

@@ -1,0 +1,109 @@
+"""Which kinds of layers there are: a module of models/layers each, and those of other packages.
+
+Another package's kind is a class that its metadata names in the entry point group
+`tfe_bench.layers`; all that it computes with is what tfe_bench's own kinds have.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import Any, NoReturn
+
+from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.models import layers
+from tfe_bench.models.kinds.checks import Bad
+from tfe_bench.models.kinds.kind import Kind
+from tfe_bench.models.kinds.layer import Layer, Shape, Shapes
+
+GROUP = "tfe_bench.layers"
+
+
+def _modules() -> Iterator[ModuleType]:
+    for found in pkgutil.iter_modules(layers.__path__, layers.__name__ + "."):
+        yield importlib.import_module(found.name)
+
+
+def discovered() -> dict[str, Kind]:
+    """All kinds by op.
+
+    Raises:
+        UsageError: two of one op, or an entry point that is no kind.
+    """
+    found: dict[str, Kind] = {}
+    for module in _modules():
+        for cls in vars(module).values():
+            own = isinstance(cls, type) and cls.__module__ == module.__name__
+            if own and issubclass(cls, Kind) and hasattr(cls, "op"):
+                found[cls.op] = cls()
+    for point in entry_points(group=GROUP):
+        cls = point.load()
+        if not (isinstance(cls, type) and issubclass(cls, Kind) and hasattr(cls, "op")):
+            raise UsageError(
+                f"The entry point {point.name!r} of {GROUP} is a class of kinds.kind.Kind with an "
+                f"op. Received: {cls!r}."
+            )
+        if cls.op in found:
+            raise UsageError(
+                f"There is a kind of layer {cls.op!r} already. Received: {point.value}."
+            )
+        found[cls.op] = cls()
+    return found
+
+
+KINDS: dict[str, Kind] = discovered()
+
+
+def find(op: str) -> Kind:
+    """The kind of a layer that has been checked."""
+    return KINDS[op]
+
+
+def infer(x: Layer, given: list[Shape], weights: Shapes) -> Shape:
+    """The shape of a layer's value.
+
+    Raises:
+        UsageError: an unknown kind, or options, weights or inputs that do not fit it.
+    """
+    kind = KINDS.get(x.op) if isinstance(x.op, str) else None
+    if kind is None:
+        _refuse(x.name, x.op)
+    try:
+        return kind.shape(given, x.options, weights)
+    except (Bad, UsageError) as error:
+        raise UsageError(f"Layer {x.name!r} ({x.op}) {error}") from None
+
+
+def _refuse(name: str, op: Any) -> NoReturn:
+    raise UsageError(
+        f"Layer {name!r} is of an unknown kind. Received: {op!r}."
+        f"{did_you_mean(str(op), KINDS)} Known: {', '.join(KINDS)}."
+    )
+
+
+# ---- what of Keras there is a kind for
+
+
+def readers(keras: Any) -> dict[type, Kind]:
+    """The kind that reads each class of Keras' layers."""
+    return {cls: kind for kind in KINDS.values() for cls in kind.classes(keras)}
+
+
+def functions(keras: Any) -> dict[Any, tuple[str, Kind]]:
+    """The kind that each of Keras' activation functions is, with the function's name."""
+    return {
+        getattr(keras.activations, name): (name, kind)
+        for kind in KINDS.values()
+        for name in kind.functions
+    }
+
+
+def supported(keras: Any) -> list[str]:
+    """The layers of Keras that are converted, in words."""
+    names = {cls.__name__ for cls in readers(keras)} | {"InputLayer"}
+    activations = ", ".join(sorted(name for name, _ in functions(keras).values()))
+    names = names - {"Activation"} | {f"Activation ({activations})"}
+    return [*sorted(names), "models of these"]

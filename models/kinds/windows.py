@@ -1,0 +1,95 @@
+"""Windows that slide over images: their options, where they lie, and their cells in the open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.models.kinds.checks import image, need, only, pair
+from tfe_bench.models.kinds.layer import Array, Options, Shape
+from tfe_bench.models.kinds.reading import Call, channels_last
+from tfe_bench.protocols.ring.conv import Windows
+
+
+def windows_of(options: Options) -> Windows:
+    """Where a convolution's or a pooling's windows lie."""
+    return Windows.of(
+        "conv2d", options["strides"], options["padding"], options.get("dilations", [1, 1])
+    )
+
+
+def pooled(x: Shape, options: Options) -> Shape:
+    """The shape of a pooling's value."""
+    image(x)
+    only(options, "ksize", "strides", "padding")
+    kernel, _ = pair(options, "ksize"), pair(options, "strides")
+    need(options["padding"] in ("SAME", "VALID"), 'padding "SAME" or "VALID"', options["padding"])
+    windows = windows_of(options)
+    # Each cell of a window is listed: those outside of the image are no use.
+    fits = all(
+        k <= (2 * n if windows.padding == "SAME" else n) for k, n in zip(kernel, x[:2], strict=True)
+    )
+    need(
+        fits,
+        "windows no larger than the image (SAME: than twice the image)",
+        [list(kernel), list(x)],
+    )
+    height, width = (int(windows.size(a, x[a], kernel[a])) for a in (0, 1))
+    return height, width, x[2]
+
+
+def reduced(x: Shape, options: Options) -> Shape:
+    """The shape of what is left of each channel of an image."""
+    image(x)
+    only(options, "keepdims")
+    need(isinstance(options["keepdims"], bool), "keepdims", options["keepdims"])
+    return (1, 1, x[2]) if options["keepdims"] else (x[2],)
+
+
+def read_pool(call: Call) -> dict[str, Any]:
+    """The options of a pooling of Keras."""
+    layer = call.layer
+    channels_last(layer)
+    return {
+        "ksize": [int(n) for n in layer.pool_size],
+        "strides": [int(n) for n in layer.strides],
+        "padding": layer.padding.upper(),
+    }
+
+
+def read_global(call: Call) -> dict[str, Any]:
+    """The options of a pooling of Keras over all of an image."""
+    channels_last(call.layer)
+    return {"keepdims": bool(call.layer.keepdims)}
+
+
+def cells(
+    x: Array, kernel: Sequence[int], options: Options, outside: float = 0.0
+) -> Iterator[tuple[int, int, Array]]:
+    """For each cell of a window, its values under all windows, [batch, height, width, channels].
+
+    (In NumPy, one shift after the other: TensorFlow's convolutions of float64 differ by host.)
+    """
+    windows = windows_of(options)
+    pads, sizes = [], []
+    for axis in (0, 1):
+        extent, size = x.shape[1 + axis], kernel[axis]
+        count = int(windows.size(axis, extent, size))
+        before = int(windows.before(axis, extent, size))
+        reach = (count - 1) * windows.strides[axis] + (size - 1) * windows.dilations[axis] + 1
+        pads.append((before, max(0, reach - before - extent)))
+        sizes.append(count)
+    padded = np.pad(x, [(0, 0), *pads, (0, 0)], constant_values=outside)
+    (high, wide), (down, right) = windows.strides, windows.dilations
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            top, left = i * down, j * right
+            rows = slice(top, top + (sizes[0] - 1) * high + 1, high)
+            yield i, j, padded[:, rows, left : left + (sizes[1] - 1) * wide + 1 : wide]
+
+
+def window_sums(x: Array, options: Options) -> Array:
+    """The sum of each window's cells."""
+    return np.asarray(sum(cell for _, _, cell in cells(x, options["ksize"], options)))

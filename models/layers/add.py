@@ -1,0 +1,64 @@
+"""Add and Subtract."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfe_bench.models.kinds.checks import broadcast, only, several
+from tfe_bench.models.kinds.kind import Kind, Watch, check_room
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
+from tfe_bench.models.kinds.operations import Value
+from tfe_bench.models.kinds.passes import Gradients, Pass, spread
+
+
+class Add(Kind):
+    """The sum of several values, broadcast."""
+
+    op = "add"
+    keras = ("Add",)
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        several(given, weights, 2, 64)
+        only(options)
+        return broadcast(given)
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        return np.asarray(sum(values))
+
+    def check(self, node: Node) -> None:
+        check_room(node)
+
+    def limit(self, node: Node, given: list[int]) -> int | None:
+        return sum(node.moved(given))
+
+    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+        total, *others = p.at_scale(values, node)
+        for x in others:
+            total = p.ops.add(total, x)
+        return total
+
+    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+        """g for each."""
+        return [spread(p.ops, g, p.batched(shape, g)) for shape in node.given]
+
+
+class Subtract(Add):
+    """The difference of two values, broadcast."""
+
+    op = "subtract"
+    keras = ("Subtract",)
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        several(given, weights, 2, 2)
+        return super().shape(given, options, weights)
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        return np.asarray(values[0] - values[1])
+
+    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+        return p.ops.sub(*p.at_scale(values, node))
+
+    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+        """g, and -g."""
+        both = zip((g, p.ops.neg(g)), node.given, strict=True)
+        return [spread(p.ops, part, p.batched(shape, g)) for part, shape in both]

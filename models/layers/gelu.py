@@ -1,0 +1,48 @@
+"""GELU, in its exact form; Keras' approximation by tanh is another function, and is refused."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tfe_bench.models.kinds.kind import Watch
+from tfe_bench.models.kinds.layer import Array, Layer, Node
+from tfe_bench.models.kinds.operations import Value
+from tfe_bench.models.kinds.passes import Gradients, Pass, brought
+from tfe_bench.models.layers.smooth import Smooth
+from tfe_bench.protocols.nn import gelu
+
+_ERF = np.vectorize(math.erf, [np.float64])
+
+
+class Gelu(Smooth):
+    """x Phi(x)."""
+
+    op = "gelu"
+    functions = ("gelu",)
+    fractions = (gelu.FEWEST_BITS, gelu.MOST_BITS)
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        (v,) = values
+        return np.asarray(v * (1 + _ERF(v / math.sqrt(2))) / 2)
+
+    def check(self, node: Node) -> None:
+        self.check_fractions(node)  # what comes with more bits loses some
+
+    def limit(self, node: Node, given: list[int]) -> int | None:
+        return node.moved(given)[0] + 2
+
+    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+        x = brought(p.ops, values[0], node.numbers.fraction)
+        return p.ops.call(gelu.gelu, x, node.numbers.bits)
+
+    def train(self, p: Pass, node: Node, *values: Value) -> Value:
+        """Its slope is there when the backward pass asks for it."""
+        (x,), bits = values, node.numbers.bits
+        if p.learning:
+            p.kept[node.output] = p.ops.call(gelu.slope, x, bits)
+        return self.forward(p, node, x)
+
+    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+        return [p.times_slope(node, g)]

@@ -1,0 +1,36 @@
+"""The identity, which is what activations by name are read as where they do nothing."""
+
+from __future__ import annotations
+
+from tfe_bench.models.kinds.checks import alone, only
+from tfe_bench.models.kinds.kind import Kind, Watch
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
+from tfe_bench.models.kinds.operations import Value
+from tfe_bench.models.kinds.passes import Gradients, Pass
+from tfe_bench.models.kinds.reading import Call, Reader
+
+
+class Identity(Kind):
+    """x."""
+
+    op = "identity"
+    keras = ("Activation",)
+    functions = ("linear",)
+    nothing = True
+
+    def read(self, r: Reader, call: Call) -> str:
+        return r.activate(call.layer.activation, call.inputs[0], call.name)
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        only(options)
+        return alone(given, weights)
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        return values[0]
+
+    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+        found: Value = values[0]
+        return found
+
+    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+        return [g]

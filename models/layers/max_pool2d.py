@@ -1,0 +1,97 @@
+"""MaxPooling2D and GlobalMaxPooling2D."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from tfe_bench.models.kinds.checks import alone
+from tfe_bench.models.kinds.kind import Kind, Watch
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
+from tfe_bench.models.kinds.operations import Value
+from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped
+from tfe_bench.models.kinds.planning import Planner
+from tfe_bench.models.kinds.reading import Call, Reader
+from tfe_bench.models.kinds.windows import cells, pooled, read_global, read_pool, reduced
+from tfe_bench.protocols.nn import pool, pool_gradient
+from tfe_bench.protocols.order import extremes
+from tfe_bench.protocols.ring import shapes
+
+
+class Largest(Kind):
+    """The largest of some values of each channel."""
+
+    largest = True
+
+    def numbers(self, planner: Planner, x: Layer) -> Numbers:
+        return planner.differences(x)
+
+
+class MaxPool2D(Largest):
+    """The largest value of each window."""
+
+    op = "max_pool2d"
+    keras = ("MaxPooling2D",)
+    fuses = True
+
+    def read(self, r: Reader, call: Call) -> str:
+        return r.emit(call.name, self.op, call.inputs, None, **read_pool(call))
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        return pooled(alone(given, weights), options)
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        o = x.options
+        found = (cell for _, _, cell in cells(values[0], o["ksize"], o, -np.inf))
+        return functools.reduce(np.maximum, found)
+
+    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+        (x,), o, profile = values, node.layer.options, p.ops.setting.pooling
+        windows = (tuple(o["ksize"]), tuple(o["strides"]), o["padding"])
+        bits = node.numbers.bits
+        return p.ops.call(pool.max_pool2d, x, *windows, bits=bits, profile=profile)
+
+    def train(self, p: Pass, node: Node, *values: Value) -> Value:
+        """With a ReLU behind it, if there is one."""
+        y, p.kept[node.output] = p.ops.max_pool(
+            values[0], node.layer.options, node.activation is not None
+        )
+        return y
+
+    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+        """Each window's gradient at the cell that won."""
+        f = p.precision.gradient
+        g = p.ops.shifted(g, max(g.fractional_bits, f + 1))
+        return [p.ops.route(p.kept[node.output], g, f)]
+
+    def untrained(self, x: Layer, given: list[Shape]) -> str:
+        o = x.options
+        pool_gradient.geometry(x.name, [1, *given[0]], o["ksize"], o["strides"], o["padding"])
+        return ""
+
+
+class GlobalMaxPool2D(Largest):
+    """The largest value of each channel."""
+
+    op = "global_max_pool2d"
+    keras = ("GlobalMaxPooling2D",)
+
+    def read(self, r: Reader, call: Call) -> str:
+        return r.emit(call.name, self.op, call.inputs, None, **read_global(call))
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        return reduced(alone(given, weights), options)
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        return np.asarray(values[0].max((1, 2), keepdims=x.options["keepdims"]))
+
+    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+        (x,), bits, setting = values, node.numbers.bits, p.ops.setting
+        batch, height, width, channels = p.ops.shape(x)
+        cells_first = reshaped(p.ops, x, (batch, height * width, channels))
+        turned = (height * width, batch, channels)
+        rows = p.ops.map(lambda v: shapes.transpose(v, [1, 0, 2]), cells_first, turned)
+        columns = reshaped(p.ops, rows, (height * width, batch * channels))
+        best = p.ops.call(extremes.reduce_max, columns, 0, bits=bits, profile=setting.pooling)
+        return reshaped(p.ops, best, p.batched(node.shape, x))

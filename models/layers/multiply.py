@@ -1,0 +1,68 @@
+"""Multiply: of two private values or more, elementwise."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfe_bench.models.kinds.checks import broadcast, only, several
+from tfe_bench.models.kinds.kind import Kind, Watch
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
+from tfe_bench.models.kinds.operations import Value
+from tfe_bench.models.kinds.passes import Pass
+from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
+
+# Of products that are truncated.
+_MOST_PRODUCT = 1 << 62
+
+
+class Multiply(Kind):
+    """The product of several values, broadcast."""
+
+    op = "multiply"
+    keras = ("Multiply",)
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        several(given, weights, 2, 64)
+        only(options)
+        return broadcast(given)
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        result = values[0]
+        for value in values[1:]:
+            result = result * value
+        return np.asarray(result)
+
+    def numbers(self, planner: Planner, x: Layer) -> Numbers:
+        # (of two, see optimise.products_of_two)
+        product = sum(planner.of(i) for i in x.inputs)
+        total = sum(max(planner.magnitude(i), 0) for i in x.inputs)
+        if product + total > PRODUCT_BITS:
+            planner.lost(x, f"multiplies to up to {2.0**total:g}")
+        return Numbers(planner.most(x)[0], product)
+
+    def check(self, node: Node) -> None:
+        """Any scale will do."""
+
+    def limit(self, node: Node, given: list[int]) -> int | None:
+        return self._products(node, given)[0]
+
+    def watchable(self, node: Node, given: list[int] | None) -> bool:
+        return given is None or self._products(node, given)[1] < _MOST_PRODUCT
+
+    def _products(self, node: Node, given: list[int]) -> tuple[int, int]:
+        """The limits of the product, and of the products before truncation."""
+        fraction, scale = node.numbers.fraction, node.scales[0]
+        total, largest = given[0], 0
+        for own, limit in zip(node.scales[1:], given[1:], strict=True):
+            largest = max(largest, total * limit)
+            total = (total * limit >> max(0, scale + own - fraction)) + 1
+            scale = fraction
+        return total, largest
+
+    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+        total = values[0]
+        for value in values[1:]:
+            product = p.ops.mul(total, value)
+            drop = product.fractional_bits - node.numbers.fraction
+            total = p.ops.truncate(product, drop) if drop else product
+        return total

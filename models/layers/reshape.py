@@ -1,0 +1,58 @@
+"""Flatten and Reshape, and the identity: the same elements in the same order."""
+
+from __future__ import annotations
+
+import math
+
+from tfe_bench.models.kinds.checks import alone, need, only, whole
+from tfe_bench.models.kinds.kind import Kind, Watch
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
+from tfe_bench.models.kinds.operations import Value
+from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped
+from tfe_bench.models.kinds.reading import Call, Reader, channels_last
+
+
+class Reshape(Kind):
+    """x in another shape."""
+
+    op = "reshape"
+    keras = ("Reshape",)
+    moves = True
+
+    def read(self, r: Reader, call: Call) -> str:
+        return r.emit(call.name, self.op, call.inputs, None, shape=[int(n) for n in call.shape])
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = alone(given, weights)
+        only(options, "shape")
+        new = options["shape"]
+        fits = isinstance(new, (list, tuple)) and len(new) > 0 and all(whole(n) for n in new)
+        need(fits and math.prod(new) == math.prod(x), f"a shape of {math.prod(x)} elements", new)
+        return tuple(new)
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        return values[0].reshape(len(values[0]), *x.options["shape"])
+
+    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+        return reshaped(p.ops, values[0], p.batched(node.shape, values[0]))
+
+    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+        return [reshaped(p.ops, g, p.batched(node.given[0], g))]
+
+
+class Flatten(Reshape):
+    """x as one axis."""
+
+    op = "flatten"
+    keras = ("Flatten",)
+
+    def read(self, r: Reader, call: Call) -> str:
+        channels_last(call.layer)
+        return r.emit(call.name, self.op, call.inputs)
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        only(options)
+        return (math.prod(alone(given, weights)),)
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        return values[0].reshape(len(values[0]), -1)

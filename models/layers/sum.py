@@ -1,0 +1,208 @@
+"""A sum of products and of values, truncated once: what products and residuals are fused into."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.models.kinds.checks import bias, need, only
+from tfe_bench.models.kinds.kind import Kind, Watch
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
+from tfe_bench.models.kinds.operations import Value
+from tfe_bench.models.kinds.passes import Pass, reshaped
+from tfe_bench.models.kinds.planning import (
+    FEWEST_BITS,
+    FEWEST_WEIGHT_BITS,
+    MOST_BITS,
+    MOST_WEIGHT_BITS,
+    PRODUCT_BITS,
+    SIGNIFICANT_BITS,
+    Planner,
+)
+from tfe_bench.models.layers.affine import Affine
+from tfe_bench.models.layers.conv2d import Conv2D, DepthwiseConv2D
+from tfe_bench.models.layers.dense import Dense
+from tfe_bench.models.layers.linear import Linear, biased
+from tfe_bench.models.layers.relu import capped_at, check_most, largest, rectified, relu
+from tfe_bench.protocols.ring.products import Product
+
+_LINEAR: tuple[Linear, ...] = (Conv2D(), DepthwiseConv2D(), Dense(), Affine())
+TERMS: Mapping[str, Linear] = {kind.op: kind for kind in _LINEAR}
+ACTIVATIONS = ("none", "relu")
+
+
+def lifted(numbers: Numbers) -> int:
+    """The ring Z_2^k of a sum that is not compared; right below 2^(k-2), a planned sum's bound."""
+    return min(63 - (numbers.scale - numbers.fraction), numbers.bits + 1)
+
+
+class Sum(Kind):
+    """sum_i +-x_i . kernel_i + sum_j +-x_j + bias, and a ReLU of it."""
+
+    op = "sum"
+    bounded = True
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        need(len(given) > 0, "inputs", given)
+        only(options, "terms", "activation", "max_value")
+        terms = options["terms"]
+        fits = isinstance(terms, (list, tuple)) and len(terms) == len(given)
+        need(fits and all(isinstance(t, Mapping) for t in terms), "a term for each input", terms)
+        need(options["activation"] in ACTIVATIONS, "a known activation", options["activation"])
+        check_most(options["max_value"])
+        result: Shape | None = None
+        names = {"bias"} & set(weights)
+        products = 0
+        for i, (x, term) in enumerate(zip(given, terms, strict=True)):
+            need(term.get("sign") in (1, -1), "terms with sign 1 or -1", term.get("sign"))
+            op = term.get("op")
+            if op == "skip":
+                only(term, "op", "sign")
+                shape = x
+            else:
+                need(op in TERMS, f"terms of {list(TERMS)} and skip", op)
+                name = f"kernel{i}"
+                need(name in weights, f"the weights {name!r}", sorted(weights))
+                rest = {k: v for k, v in term.items() if k not in ("op", "sign")}
+                shape = TERMS[str(op)].product_shape(x, rest, weights[name])
+                names.add(name)
+                products += 1
+            need(result in (None, shape), "terms of one shape", [result, shape])
+            result = shape
+        need(products > 0, "a product among its terms", [t.get("op") for t in terms])
+        need(names == set(weights), f"the weights {sorted(names)}", sorted(weights))
+        assert result is not None
+        bias(weights, result[-1])
+        return result
+
+    def label(self, x: Layer) -> str:
+        terms = "+".join(dict.fromkeys(str(t["op"]) for t in x.options["terms"]))
+        activation = x.options["activation"]
+        return terms if activation == "none" else f"{terms}, {activation}"
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        total: Any = 0.0
+        for i, (value, term) in enumerate(zip(values, x.options["terms"], strict=True)):
+            if term["op"] != "skip":
+                kernel = np.asarray(x.weights[f"kernel{i}"], np.float64)
+                value = TERMS[term["op"]].multiplied(value, kernel, term)
+            total = total + term["sign"] * value
+        total = biased(total, x)
+        seen(f"{x.name}:sum", total)
+        return total if x.options["activation"] == "none" else relu(total, x.options["max_value"])
+
+    # ---- in fixed point
+
+    def numbers(self, planner: Planner, x: Layer) -> Numbers:
+        fused = x.options["activation"] != "none"
+        m = planner.capped(x, planner.bounds[f"{x.name}:sum"])
+        wanted = []
+        for i, (name, term) in enumerate(zip(x.inputs, x.options["terms"], strict=True)):
+            if term["op"] == "skip":
+                wanted.append(planner.of(name) + 1)
+                continue
+            top = float(np.abs(x.weights[f"kernel{i}"]).max(initial=0.0))
+            exact = SIGNIFICANT_BITS - math.floor(math.log2(top)) if top > 0 else 0
+            wanted.append(planner.of(name) + min(max(planner.fraction, exact), MOST_WEIGHT_BITS))
+        scale = min(max(wanted), PRODUCT_BITS - max(m, 0))
+        if not fused and x.name in planner.outputs:
+            self._fits(planner, x, scale, m)
+            return Numbers(scale, scale)  # nothing is left that would need a smaller value
+        fraction = min(planner.fraction, MOST_BITS - 1 - m)
+        if fraction < FEWEST_BITS:
+            planner.lost(x, f"reaches {2.0**m:g}")
+        fraction = max(fraction, FEWEST_BITS)
+        self._fits(planner, x, scale, m)
+        scale = max(scale, fraction + 1)
+        return Numbers(fraction, min(scale, fraction + 48), planner.width(x, fraction, m))
+
+    def _fits(self, planner: Planner, x: Layer, scale: int, m: int) -> None:
+        for name, term in zip(x.inputs, x.options["terms"], strict=True):
+            least = 0 if term["op"] == "skip" else FEWEST_WEIGHT_BITS
+            if scale - planner.of(name) < least:
+                planner.lost(x, f"reaches {2.0**m:g}, which leaves its weights too few bits")
+                return
+
+    def check(self, node: Node) -> None:
+        numbers = node.numbers
+        if max(node.scales) > numbers.scale:
+            raise UsageError("has fewer fractional bits than an input.")
+        drop = numbers.scale - numbers.fraction
+        fused = node.layer.options["activation"] != "none"
+        fits = 0 <= drop <= 48 if not fused else drop >= 1 and drop + numbers.bits <= 64
+        if not fits:
+            raise UsageError(
+                f"drops {drop} of {numbers.scale} fractional bits and compares {numbers.bits}."
+            )
+
+    def limit(self, node: Node, given: list[int]) -> int | None:
+        numbers = node.numbers
+        if numbers.scale == numbers.fraction:
+            return None  # an output as it is
+        if node.layer.options["activation"] == "none":
+            return 3 << (lifted(numbers) - 2)
+        return capped_at(node, (1 << (numbers.bits - 1)) - 1)
+
+    def compared(self, node: Node, given: list[int]) -> int:
+        return 0  # what is in its range is planned for
+
+    def watchable(self, node: Node, given: list[int] | None) -> bool:
+        numbers = node.numbers
+        if node.layer.options["activation"] != "none" or numbers.scale == numbers.fraction:
+            return True
+        return lifted(numbers) >= 3
+
+    # ---- in private
+
+    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+        ops, x, numbers = p.ops, node.layer, node.numbers
+        products: list[Product] = []
+        addend: Value | None = None
+        flat = any(t["op"] == Dense.op for t in x.options["terms"]) and len(node.shape) > 1
+        for i, (value, term) in enumerate(zip(values, x.options["terms"], strict=True)):
+            if flat:  # matrix products are of rank 2
+                value = reshaped(ops, value, Dense().rows(ops.shape(value)))
+            if term["op"] == "skip":
+                part = ops.shifted(value, numbers.scale)
+                part = part if term["sign"] > 0 else ops.neg(part)
+                addend = part if addend is None else ops.add(addend, part)
+            else:
+                two = TERMS[term["op"]].bilinear(term)
+                products.append(Product(value, p.weights[f"{x.name}/kernel{i}"], two))
+        offset = p.weight(x, "bias")
+        if offset is not None:
+            addend = offset if addend is None else ops.add(addend, offset)
+        y = self._opened(p, node, products, addend)
+        return reshaped(ops, y, p.batched(node.shape, values[0])) if flat else y
+
+    def _opened(self, p: Pass, node: Node, products: list[Product], addend: Value | None) -> Value:
+        ops, x, numbers = p.ops, node.layer, node.numbers
+        drop = numbers.scale - numbers.fraction
+        fused = x.options["activation"] != "none"
+        if p.watched and drop and fused:
+            small, whole = ops.watched_product(products, addend, drop, numbers.bits)
+            most = largest(x, small.fractional_bits)
+            n = math.prod(ops.shape(small))
+            count = ops.setting.openings(n if most is None else 2 * n, numbers.bits)
+            return ops.watched_relu(small, whole, drop, most, count)
+        if p.watched and drop:
+            # twice as large where no comparison reads the sign
+            small, whole = ops.watched_product(products, addend, drop, lifted(numbers))
+            return ops.watched_lift(small, whole, drop)
+        if fused:
+            small = ops.truncated_product(products, addend, drop, numbers.bits)
+            return rectified(p, node, small)
+        y = ops.product(products, addend)
+        return ops.truncate(y, drop) if drop else y
+
+    def macs(self, node: Node) -> int:
+        total = 0
+        for i, term in enumerate(node.layer.options["terms"]):
+            if term["op"] != "skip":
+                kernel = node.layer.weights[f"kernel{i}"].shape
+                total += TERMS[term["op"]].multiplications(kernel, node.shape)
+        return total

@@ -1,0 +1,29 @@
+"""The two gradients of a matrix product, as bilinear maps of ring elements (conv_gradients')."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfe_bench.protocols.ring import products
+from tfe_bench.protocols.session import local
+
+
+def _turned(a: list[Any]) -> list[Any]:
+    # (one row or column lies in memory as it does the other way round)
+    return [
+        local.reshape(v, v.shape[::-1]) if 1 in v.shape else local.transpose(v, [1, 0]) for v in a
+    ]
+
+
+def kernel_gradient(x: list[Any], g: list[Any]) -> Any:
+    """The sum of x^T g over the pairs, or of (g^T x)^T where that turns fewer elements over."""
+    rows, inputs = x[0].shape
+    outputs = g[0].shape[1]
+    if outputs * (rows + inputs) >= rows * inputs:
+        return products.matrix_product(_turned(x), g)
+    return _turned([products.matrix_product(_turned(g), x)])[0]
+
+
+def input_gradient(g: list[Any], w: list[Any]) -> Any:
+    """The sum of g w^T over the pairs."""
+    return products.matrix_product(g, _turned(w))

@@ -1,0 +1,159 @@
+"""A kind of layer is one class, also another package's: found, read, predicted and trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.test_execute import case, run_all
+from tests.models.training.bench import Case, train
+from tfe_bench.cluster.simulate import assert_costs
+from tfe_bench.errors import UsageError
+from tfe_bench.models import execute
+from tfe_bench.models.graph import Graph
+from tfe_bench.models.kinds import registry
+from tfe_bench.models.kinds.checks import alone, only
+from tfe_bench.models.kinds.kind import Kind, Watch
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
+from tfe_bench.models.kinds.operations import Value
+from tfe_bench.models.kinds.passes import Gradients, Pass
+from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
+from tfe_bench.models.private import convert
+from tfe_bench.models.training import state, step
+from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.protocols.ring import reductions
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+
+
+class KerasSquare(L.Layer):  # type: ignore[misc]  # (Keras is untyped)
+    """x * x, as its owner writes it for Keras."""
+
+    def call(self, x: Any) -> Any:
+        return x * x
+
+
+class Square(Kind):
+    """x * x, as its owner writes it for tfe_bench."""
+
+    op = "their_square"
+
+    def classes(self, keras: Any) -> list[type]:
+        return [KerasSquare]
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        only(options)
+        return alone(given, weights)
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        return np.square(values[0])
+
+    def numbers(self, planner: Planner, x: Layer) -> Numbers:
+        f, m = planner.most(x)
+        if 2 * (f + m) > PRODUCT_BITS:
+            planner.lost(x, f"squares values up to {2.0**m:g}")
+        return Numbers(f)
+
+    def limit(self, node: Node, given: list[int]) -> int | None:
+        return (given[0] ** 2 >> node.numbers.fraction) + 1
+
+    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+        (x,), f = values, node.numbers.fraction
+        y = p.ops.call(reductions.square, x)
+        return p.ops.truncate(y, y.fractional_bits - f)
+
+    def train(self, p: Pass, node: Node, *values: Value) -> Value:
+        p.kept[node.output] = p.ops.times(values[0], 2)
+        return self.forward(p, node, *values)
+
+    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+        return [p.times_slope(node, g)]
+
+
+@dataclass
+class Point:
+    """An entry point of a package that is not installed."""
+
+    held: Any
+    name: str = "square"
+    value: str = "theirs:Square"
+
+    def load(self) -> Any:
+        return self.held
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other package is there."""
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Point(Square)])
+    monkeypatch.setattr(registry, "KINDS", registry.discovered())
+
+
+def squares() -> Any:
+    return keras.Sequential([L.Input((4,)), L.Dense(3), KerasSquare(), L.Dense(2)])
+
+
+def test_a_kind_of_another_package_is_converted_predicted_and_priced(
+    installed: None, rng: np.random.Generator
+) -> None:
+    keras.utils.set_random_seed(int(rng.integers(1 << 31)))
+    model, images = squares(), rng.normal(0, 1, (3, 4)).clip(-3, 3).astype(np.float32)
+    private = convert(model, samples=images)
+    assert Graph.of(private.graph.header()).header() == private.graph.header()
+    dealer, some = int(rng.integers(3)), case(private, images, watched=True)
+    ((got, calls),) = run_all([some], dealer)
+    assert np.abs(got - model.predict(images, verbose=0)).max() < 64 * 2.0**-16
+    assert_costs(calls, execute.model_cost(some[0]), dealer)
+
+
+def test_a_kind_of_another_package_learns(installed: None, rng: np.random.Generator) -> None:
+    """One step: the weights before it move as Keras moves them, within 2^-9 of the largest move."""
+    keras.utils.set_random_seed(int(rng.integers(1 << 31)))
+    model, x, y = squares(), rng.normal(0, 1, (8, 4)).astype(np.float32), rng.normal(0, 1, (8, 2))
+    recipe = Recipe.build(model, keras.optimizers.SGD(0.125), "mse", 8)
+    (result,) = train([Case(recipe, x, y, 1)])
+    before = model.get_weights()
+    model.compile(keras.optimizers.SGD(0.125), "mse")
+    model.train_on_batch(x, y)
+    for got, want, old in zip(
+        state.trained(recipe, result.state), model.get_weights(), before, strict=True
+    ):
+        moved = float(np.abs(want - old).max())
+        assert moved > 0
+        assert np.abs(got - want).max() < 2.0**-9 * (moved + 2.0**-6)
+    assert_costs(result.calls, step.step_cost(recipe, Case(recipe, x, y, 1).setting))
+
+
+def test_without_the_package_its_layers_are_refused_by_name() -> None:
+    with pytest.raises(UsageError, match=r"KerasSquare.*Supported: Activation \(.*relu"):
+        convert(squares())
+    layer = Layer("a", Square.op, ("x",))
+    with pytest.raises(UsageError, match=f"unknown kind.*{Square.op}"):
+        Graph("m", {"x": (2,)}, (layer,), ("a",))
+
+
+class Again(Square):
+    """A kind whose name is taken."""
+
+    op = "dense"
+
+
+@pytest.mark.parametrize(
+    ("held", "text"), [(Again, "'dense' already"), (object(), "'square'"), (int, "'square'")]
+)
+def test_entry_points_that_are_no_kinds_are_refused(
+    held: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Point(held)])
+    with pytest.raises(UsageError, match=text):
+        registry.discovered()
+
+
+def test_every_module_of_layers_has_a_kind_or_is_what_kinds_have_in_common() -> None:
+    homes = {type(kind).__module__ for kind in registry.KINDS.values()}
+    shared = {module.__name__ for module in registry._modules()} - homes
+    assert {name.rpartition(".")[2] for name in shared} == {"linear", "smooth"}
