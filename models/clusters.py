@@ -13,9 +13,10 @@ from tfe_bench.cluster.requests import JobRunner, Progress
 from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
+    from tfe_bench.models.history import History
     from tfe_bench.models.private import PrivateModel
     from tfe_bench.models.service import Deployed
-    from tfe_bench.models.trainable import History, Trainable
+    from tfe_bench.models.trainable import Trainable
 
 
 class _Models(JobRunner):

@@ -89,8 +89,9 @@ class Form:
         from tfe_bench.protocols.session.counting import Private, cost_of
 
         x = Private((n,), self.fxp, limbs=self.ring_bits // 64)
-        options = {"iterations": self.iterations, "softmax": self.softmax}
-        return cost_of(exp, x, self.method, self.clamp, **options)
+        return cost_of(
+            exp, x, self.method, self.clamp, iterations=self.iterations, softmax=self.softmax
+        )
 
     def valid_range(self) -> tuple[float, float]:
         """The x for which exp is computed, as declared; a clamp decides what comes outside."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from tfe_bench.errors import ProtocolError
 from tfe_bench.protocols.session.cost import Cost, words
-from tfe_bench.protocols.session.local import Abstract, Shape, joined
+from tfe_bench.protocols.session.local import Abstract, Shape, Tensor, joined
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
@@ -96,7 +96,8 @@ class Counting(Party):
     def total(self) -> Cost:
         """Of all so far, by the roles of party 0's values."""
         rounds, cold = (a + b for a, b in zip(self._calls, self._deepest, strict=True))
-        return Cost(*self._by_party, rounds, cold)
+        dealer, e1, e2 = self._by_party
+        return Cost(dealer, e1, e2, rounds, cold)
 
     def site(self, name: str, *about: Any, dealer: int | None = None) -> Any:
         """No protocol has a site here.
@@ -112,7 +113,7 @@ class Counting(Party):
         shape: Sequence[int],
         *given: Any,
         dealer: int | None = None,
-    ) -> Abstract:
+    ) -> Tensor:
         """What a protocol opens (or leaves as shares) when it has sent its messages.
 
         Args:
@@ -139,11 +140,11 @@ class Counting(Party):
         )
         return found
 
-    def sent_bits(self, cost: Cost, n: int, *given: Any, dealer: int | None = None) -> Abstract:
+    def sent_bits(self, cost: Cost, n: int, *given: Any, dealer: int | None = None) -> Tensor:
         """`sent` of n packed bits."""
         return self.sent(cost, [words(n)], *given, dealer=dealer)
 
-    def dealt(self, shape: Sequence[int], *given: Any) -> Abstract:
+    def dealt(self, shape: Sequence[int], *given: Any) -> Tensor:
         """Shares that stay with the evaluators: they wait for the dealer, and send nothing."""
         return self.sent(Cost(0, 0, 0, rounds=0, cold=1), shape, *given)
 

@@ -11,16 +11,12 @@ import builtins
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-    Tensor = tf.Tensor | "Abstract"
-else:
-    Tensor = Any
+# One of TensorFlow's, which publishes no types, or an Abstract one.
+Tensor = Any
 
 _ZERO = np.zeros((), np.int8)
 

@@ -19,7 +19,7 @@ from tests.protocols import test_widths
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import sort
-from tfe_bench.protocols.ring import arithmetic, convert, reductions, shapes
+from tfe_bench.protocols.ring import arithmetic, convert, reductions, shapes, truncation
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting, Private, cost_of, count
@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_refused_as_it_is_where_it_runs() -> None:
     with pytest.raises(UsageError, match="mul wants shapes that broadcast"):
         cost_of(arithmetic.mul, Private((3,)), Private((2,)))
     with pytest.raises(UsageError, match="drops 1 to 48 bits"):
-        cost_of(reductions.truncate, Private((3,)), 49)
+        cost_of(truncation.truncate, Private((3,)), 49)
 
 
 def test_what_runs_side_by_side_shares_its_rounds() -> None:
@@ -110,7 +110,8 @@ def test_a_late_dealer_is_waited_for() -> None:
 def test_graph_calls_follow_each_other() -> None:
     def program(party: Party, x: Shared) -> Shared:
         graph = party.function(lambda x: arithmetic.mul(party, x, x))
-        return graph(graph(x))
+        found: Shared = graph(graph(x))
+        return found
 
     once = cost_of(arithmetic.mul, Private((4,)), Private((4,)))
     twice = cost_of(program, Private((4,)), graphs=True)

@@ -118,8 +118,8 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
         assert all(out[i][1].fractional_bits == 40 - DROP for out in sim.outputs)
         forward = count(lambda p, x, case=case: pooled(p, x, case), Private(case[0], 40))
         assert_costs([out[i][3] for out in sim.outputs], forward.cost, dealer)
-        back = count(pool_gradient.route, forward.results[1], Private(want.shape, 40), DROP)
-        assert_costs([out[i][4] for out in sim.outputs], back.cost, dealer)
+        behind = count(pool_gradient.route, forward.results[1], Private(want.shape, 40), DROP)
+        assert_costs([out[i][4] for out in sim.outputs], behind.cost, dealer)
 
 
 def bits_of(outputs: Any, i: int, dealer: int) -> Array:
