@@ -12,7 +12,7 @@ from tfe_bench.models import limits, weights
 from tfe_bench.models.graph import Layer
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.kinds.layer import Node
-from tfe_bench.models.kinds.operations import Operations, Setting, Value
+from tfe_bench.models.kinds.operations import Operations, Setting
 from tfe_bench.models.kinds.passes import Pass
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.order import extremes
@@ -64,9 +64,9 @@ class Prediction:
 
 
 def _run(
-    ops: Operations, s: Prediction, own: Mapping[str, Value], inputs: Sequence[Value]
-) -> list[Value]:
-    p = Pass(ops, own, watched=s.watched)
+    ops: Operations, s: Prediction, own: Mapping[str, Shared], inputs: Sequence[Shared]
+) -> list[Shared]:
+    p = Pass(ops, own)
     values = dict(zip(s.plan.graph.inputs, inputs, strict=True))
     for node in s.nodes():
         x = node.layer
@@ -111,7 +111,7 @@ def _layer_cost(s: Prediction, own: Mapping[str, Shared], node: Node) -> Cost:
 
     def layer(party: Party) -> Shared:
         watch = Watch(party, s.batch, given[0].dealer) if s.watched else None
-        p = Pass(Operations(party, s.setting, watch), own, watched=s.watched)
+        p = Pass(Operations(party, s.setting, watch), own)
         return registry.find(node.layer.op).forward(p, node, *given)
 
     return count(layer).cost

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Gradients, Pass
 from tfe_bench.models.kinds.planning import MOST_COMPARED, Planner
 from tfe_bench.models.kinds.reading import Call, Reader
+from tfe_bench.protocols.session.sharing import Shared
 
 Watch = Callable[[str, Array], None]
 
@@ -136,7 +136,7 @@ class Kind:
 
     # ---- in private
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         """The layer's value in a prediction."""
         raise NotImplementedError
 
@@ -151,11 +151,11 @@ class Kind:
 
     # ---- in training
 
-    def train(self, p: Pass, node: Node, *values: Value) -> Value:
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
         """The layer's value in a step or an evaluation, with what `backward` wants in p.kept."""
         return self.forward(p, node, *values)
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         """Gradients of the inputs, from that of the value; those of weights go to p.found.
 
         Args:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.layer import Shape
-from tfe_bench.protocols.nn import batch_norm, cross_entropy, linear, pool_gradient, relu
+from tfe_bench.protocols.nn import linear, pool_gradient, relu
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, backward, compare, convert, shapes, truncation
 from tfe_bench.protocols.ring.products import Product
@@ -24,7 +24,8 @@ from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-Value = Shared
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -95,14 +96,14 @@ class Operations:
 
     Values have `fractional_bits`; scales add up in products, and truncations take from them.
 
-    Args:
-        watch: is told of what could leave its range.
+    Attributes:
+        watch: is told of what could leave its range, None where nothing is checked.
     """
 
     def __init__(self, party: Party, setting: Setting, watch: Watch | None = None) -> None:
         self.party = party
         self.setting = setting
-        self._watch = watch
+        self.watch = watch
 
     def shape(self, x: Shared) -> Shape:
         """Static, with the batch."""
@@ -112,7 +113,9 @@ class Operations:
         """A local linear map of a value, to a known shape."""
         return function(x).map(lambda a: local.ensure_shape(a, shape))
 
-    def call(self, protocol: Callable[..., Shared], *given: Any, **options: Any) -> Shared:
+    def call(
+        self, protocol: Callable[Concatenate[Party, P], T], *given: P.args, **options: P.kwargs
+    ) -> T:
         """protocol(party, *given, **options)."""
         return protocol(self.party, *given, **options)
 
@@ -158,24 +161,6 @@ class Operations:
         """The same over 2^drop in Z_2^bits.  1 round."""
         return linear.truncated_sum(self.party, products, addend, drop, bits)
 
-    def watched_product(
-        self, products: Sequence[Product], addend: Shared | None, drop: int, bits: int
-    ) -> tuple[Shared, Any]:
-        """`truncated_product`, with what tells whether it is the whole sum.  1 round."""
-        return linear.watched_sum(self.party, products, addend, drop, bits)
-
-    def watched_relu(
-        self, x: Shared, whole: Any, drop: int, most: int | None, openings: int
-    ) -> Shared:
-        """max(x, 0), and at most `most` if given, over Z_2^64; the watch is told."""
-        assert self._watch is not None
-        return linear.watched_relu(self.party, self._watch, x, whole, drop, most, openings)
-
-    def watched_lift(self, x: Shared, whole: Any, drop: int) -> Shared:
-        """x over Z_2^64; the watch is told."""
-        assert self._watch is not None
-        return linear.watched_lift(self.party, self._watch, x, whole, drop)
-
     def truncate(self, x: Shared, drop: int) -> Shared:
         """x / 2^drop.  1 round."""
         return truncation.truncate(self.party, x, drop)
@@ -198,10 +183,6 @@ class Operations:
             return convert.inject(self.party, bits, x, negated=negated)
         return backward.inject_truncated(self.party, bits, x, drop, negated=negated)
 
-    def softmax_and_loss(self, logits: Shared, y: Shared) -> tuple[Shared, Shared]:
-        """Probabilities along the last axis, and the sum of -ln p_label over all rows, []."""
-        return cross_entropy.softmax_and_loss(self.party, logits, y)
-
     def max_pool(
         self, x: Shared, options: Mapping[str, Any], relu: bool
     ) -> tuple[Shared, pool_gradient.Choice]:
@@ -222,20 +203,3 @@ class Operations:
     def route(self, choice: pool_gradient.Choice, g: Shared, fraction: int) -> Shared:
         """Each window's g at its largest cell, with fewer fractional bits."""
         return pool_gradient.route(self.party, choice, g, g.fractional_bits - fraction)
-
-    def normalise(self, x: Shared, gamma: Shared, epsilon: float) -> batch_norm.Normalised:
-        """Statistics of a batch (protocols/nn/batch_norm.py)."""
-        return batch_norm.normalise(self.party, x, gamma, epsilon=epsilon)
-
-    def normalise_back(
-        self, normalised: batch_norm.Normalised, g: Shared
-    ) -> tuple[Shared, Shared, Shared]:
-        """Gradients of x, gamma and beta."""
-        found = batch_norm.backward(self.party, normalised, g)
-        return found.x, found.gamma, found.beta
-
-    def running(
-        self, normalised: batch_norm.Normalised, mean: Shared, variance: Shared, momentum: float
-    ) -> tuple[Shared, Shared]:
-        """The running statistics after a batch."""
-        return batch_norm.running(self.party, normalised, mean, variance, momentum)

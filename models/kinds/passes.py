@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.models.kinds.layer import Layer, Node, Shape
-from tfe_bench.models.kinds.operations import Operations, Value
+from tfe_bench.models.kinds.operations import Operations
 from tfe_bench.protocols.ring import reductions, shapes
+from tfe_bench.protocols.session.sharing import Shared
 
-Gradients = list[Value | None]
+Gradients = Sequence[Shared | None]
 # Of a public factor that is no power of two.
 FACTOR_BITS = 16
 # A gradient below 2^12 in magnitude stays below 2^62 with so many fractional bits.
@@ -55,76 +56,78 @@ class Pass:
     """One pass through a model.
 
     Attributes:
-        ops: that run or price it.
+        ops: that compute or count it.
         weights: by key ("layer/weight").
         precision: of a training; predictions have their own numbers for each layer.
         frozen: keys of weights that are not trained.
         public: a step's public values, by name.
         learning: whether this is a training step, not an evaluation or a prediction.
         small: whether the model's output may be of a small ring: its loss is made of comparisons.
-        watched: whether every value is checked to have stayed in its range.
         kept: by a node's output, what its backward pass wants.
         found: gradients of weights by key.
         renewed: new values by key of what is not trained but changes (running statistics).
     """
 
     ops: Operations
-    weights: Mapping[str, Value]
+    weights: Mapping[str, Shared]
     precision: Precision = Precision()
     frozen: frozenset[str] = frozenset()
     public: Mapping[str, Any] = field(default_factory=dict)
     learning: bool = False
     small: bool = False
-    watched: bool = False
     kept: dict[str, Any] = field(default_factory=dict)
-    found: dict[str, Value] = field(default_factory=dict)
-    renewed: dict[str, Value] = field(default_factory=dict)
+    found: dict[str, Shared] = field(default_factory=dict)
+    renewed: dict[str, Shared] = field(default_factory=dict)
 
-    def weight(self, layer: Layer, name: str) -> Value | None:
+    def weight(self, layer: Layer, name: str) -> Shared:
+        """A layer's weights."""
+        return self.weights[f"{layer.name}/{name}"]
+
+    def weight_or_none(self, layer: Layer, name: str) -> Shared | None:
         """A layer's weights, None if it has none of the name."""
-        return self.weights[f"{layer.name}/{name}"] if name in layer.weights else None
+        return self.weight(layer, name) if name in layer.weights else None
 
     def learns(self, layer: Layer, name: str) -> bool:
         """Whether a layer has weights of the name, and they are trained."""
         key = f"{layer.name}/{name}"
         return self.learning and name in layer.weights and key not in self.frozen
 
-    def settled(self, g: Value, room: int = 0) -> Value:
+    def settled(self, g: Shared, room: int = 0) -> Shared:
         """A gradient at the gradients' scale, if it leaves no room for so many bits more."""
         f = self.precision.gradient
         if g.fractional_bits <= f or (room and g.fractional_bits + room <= MOST_BITS):
             return g
         return self.ops.truncate(g, g.fractional_bits - f)
 
-    def dropped(self, x: Value) -> Value:
+    def dropped(self, x: Shared) -> Shared:
         """A value of a training at the scale of values again."""
         drop = x.fractional_bits - self.precision.activation
         return self.ops.truncate(x, drop) if drop else x
 
-    def batched(self, shape: Shape, like: Value) -> Shape:
+    def batched(self, shape: Shape, like: Shared) -> Shape:
         """A shape with the batch of a value."""
         return (self.ops.shape(like)[0], *shape)
 
-    def at_scale(self, xs: Sequence[Value], node: Node) -> list[Value]:
+    def at_scale(self, xs: Sequence[Shared], node: Node) -> list[Shared]:
         """Values with the fractional bits of a node's value."""
         return [self.ops.shifted(x, node.numbers.fraction) for x in xs]
 
-    def where_positive(self, node: Node, g: Value) -> Value:
+    def where_positive(self, node: Node, g: Shared) -> Shared:
         """g where what the node compared is not negative, at the gradients' scale or below."""
         drop = max(0, g.fractional_bits - self.precision.gradient)
         return self.ops.inject_truncated(self.kept[node.output], g, drop, negated=True)
 
-    def times_slope(self, node: Node, g: Value) -> Value:
+    def times_slope(self, node: Node, g: Shared) -> Shared:
         """A gradient times the slope that the node has kept."""
         return self.ops.mul(self.settled(g), self.kept[node.output])
 
 
-def reshaped(ops: Operations, x: Value, shape: Shape) -> Value:
+def reshaped(ops: Operations, x: Shared, shape: Shape) -> Shared:
     """The elements of x in another shape."""
     return ops.map(lambda v: shapes.reshape(v, shape), x, shape)
 
 
-def summed(ops: Operations, x: Value, axes: list[int], keepdims: bool = False) -> Value:
+def summed(ops: Operations, x: Shared, axes: list[int], keepdims: bool = False) -> Shared:
     """The sum over some axes."""
     old = ops.shape(x)
     kept = [1 if i in axes else n for i, n in enumerate(old)]
@@ -132,19 +135,19 @@ def summed(ops: Operations, x: Value, axes: list[int], keepdims: bool = False) -
     return ops.map(lambda v: reductions.reduce_sum(v, axes, keepdims), x, shape)
 
 
-def spread(ops: Operations, g: Value, wanted: Shape) -> Value:
+def spread(ops: Operations, g: Shared, wanted: Shape) -> Shared:
     """g, summed over the axes along which a value of that shape was broadcast."""
     axes = [i for i, (a, b) in enumerate(zip(wanted, ops.shape(g), strict=True)) if a != b]
     return summed(ops, g, axes, keepdims=True) if axes else g
 
 
-def joined(ops: Operations, a: Value, b: Value) -> Value:
+def joined(ops: Operations, a: Shared, b: Shared) -> Shared:
     """a + b at the larger of their scales."""
     fraction = max(a.fractional_bits, b.fractional_bits)
     return ops.add(ops.shifted(a, fraction), ops.shifted(b, fraction))
 
 
-def brought(ops: Operations, x: Value, fraction: int) -> Value:
+def brought(ops: Operations, x: Shared, fraction: int) -> Shared:
     """x with so many fractional bits: shifted, or truncated."""
     if x.fractional_bits <= fraction:
         return ops.shifted(x, fraction)
@@ -157,7 +160,7 @@ def log2(factor: Fraction) -> int | None:
     return factor.denominator.bit_length() - 1 if one else None
 
 
-def factored(ops: Operations, x: Value, factors: Any) -> Value:
+def factored(ops: Operations, x: Shared, factors: Any) -> Shared:
     """x times public reals, with more fractional bits.  Local.
 
     Args:

@@ -7,8 +7,8 @@ import numpy as np
 from tfe_bench.models.kinds.checks import broadcast, only, several
 from tfe_bench.models.kinds.kind import Kind, Watch, check_room
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Gradients, Pass, spread
+from tfe_bench.protocols.session.sharing import Shared
 
 
 class Add(Kind):
@@ -31,13 +31,13 @@ class Add(Kind):
     def limit(self, node: Node, given: list[int]) -> int | None:
         return sum(node.moved(given))
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         total, *others = p.at_scale(values, node)
         for x in others:
             total = p.ops.add(total, x)
         return total
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         """g for each."""
         return [spread(p.ops, g, p.batched(shape, g)) for shape in node.given]
 
@@ -55,10 +55,10 @@ class Subtract(Add):
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.asarray(values[0] - values[1])
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         return p.ops.sub(*p.at_scale(values, node))
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         """g, and -g."""
         both = zip((g, p.ops.neg(g)), node.given, strict=True)
         return [spread(p.ops, part, p.batched(shape, g)) for part, shape in both]

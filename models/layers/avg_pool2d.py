@@ -11,7 +11,6 @@ import numpy as np
 from tfe_bench.models.kinds.checks import alone
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import (
     FACTOR_BITS,
     Gradients,
@@ -55,7 +54,7 @@ class Average(Kind):
         return 2 * node.moved(given)[0] + 1  # (a reciprocal is rounded)
 
 
-def _sums(p: Pass, node: Node, x: Value) -> Value:
+def _sums(p: Pass, node: Node, x: Shared) -> Shared:
     """The sums of windows."""
     o = node.layer.options
 
@@ -65,7 +64,7 @@ def _sums(p: Pass, node: Node, x: Value) -> Value:
     return p.ops.map(sums, x, p.batched(node.shape, x))
 
 
-def _all_summed(p: Pass, node: Node, x: Value) -> Value:
+def _all_summed(p: Pass, node: Node, x: Shared) -> Shared:
     return summed(p.ops, x, [1, 2], node.layer.options["keepdims"])
 
 
@@ -100,15 +99,15 @@ class AvgPool2D(Average):
         (v,), o = values, x.options
         return np.asarray(window_sums(v, o) / window_sums(np.ones_like(v[:1, ..., :1]), o))
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         (x,), o = values, node.layer.options
         windows = (o["ksize"], o["strides"], o["padding"], node.numbers.scale)
         return p.ops.call(reductions.avg_pool, x, *windows)
 
-    def train(self, p: Pass, node: Node, *values: Value) -> Value:
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
         return p.dropped(factored(p.ops, _sums(p, node, values[0]), _shares(node)))
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         """Each window's gradient over its count, for each of its cells."""
         o, shape = node.layer.options, p.batched(node.given[0], g)
         back = conv_gradients.input_gradient(windows_of(o), shape[1:], depthwise=True)
@@ -141,17 +140,17 @@ class GlobalAvgPool2D(Average):
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.asarray(values[0].mean((1, 2), keepdims=x.options["keepdims"]))
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         (x,), scale = values, node.numbers.scale
         keep = node.layer.options["keepdims"]
         return p.ops.call(reductions.global_avg_pool, x, keep, scale)
 
-    def train(self, p: Pass, node: Node, *values: Value) -> Value:
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
         _, height, width, _ = p.ops.shape(values[0])
         total = _all_summed(p, node, values[0])
         return p.dropped(factored(p.ops, total, Fraction(1, height * width)))
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         """The gradient over the count, for each cell."""
         ops, shape = p.ops, p.batched(node.given[0], g)
         batch, height, width, channels = shape
@@ -175,7 +174,7 @@ class SumPool2D(Kind):
     def limit(self, node: Node, given: list[int]) -> int | None:
         return node.moved(given)[0] * math.prod(map(int, node.layer.options["ksize"]))
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         return _sums(p, node, values[0])
 
 
@@ -193,5 +192,5 @@ class GlobalSumPool2D(Kind):
     def limit(self, node: Node, given: list[int]) -> int | None:
         return node.moved(given)[0] * math.prod(node.given[0][:2])
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         return _all_summed(p, node, values[0])

@@ -14,13 +14,13 @@ from tfe_bench.errors import RangeError
 from tfe_bench.models.kinds.checks import held, need, only, real
 from tfe_bench.models.kinds.kind import Kind
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Gradients, Pass
 from tfe_bench.models.kinds.reading import Call, Reader, Unfit, array_of, last_axis
 from tfe_bench.models.layers.linear import bend, unbend
 from tfe_bench.protocols.functions import roots
 from tfe_bench.protocols.nn import batch_norm as protocol
 from tfe_bench.protocols.ring.products import Product, elementwise
+from tfe_bench.protocols.session.sharing import Shared
 
 # Of the running variance's reciprocal root.
 ROOT_PRECISION = 16
@@ -70,18 +70,19 @@ class BatchNorm(Kind):
         weights = _affine(x.name, x.weights, x.options["epsilon"])
         return replace(x, op="affine", options={}, weights=weights)
 
-    def train(self, p: Pass, node: Node, *values: Value) -> Value:
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
         """With what follows at once."""
         (x,), ops, layer, f = values, p.ops, node.layer, protocol.FACTOR
         means, variances = (p.weight(layer, f"moving_{what}") for what in ("mean", "variance"))
-        gamma, beta = p.weight(layer, "gamma"), p.weight(layer, "beta")
+        gamma, beta = (p.weight_or_none(layer, name) for name in ("gamma", "beta"))
         if gamma is None:
             gamma = ops.add_public(ops.times(means, 0), 1 << f)
         found = None
         if p.learning:
-            found = ops.normalise(x, gamma, layer.options["epsilon"])
+            found = ops.call(protocol.normalise, x, gamma, epsilon=layer.options["epsilon"])
             centred, factor = found.centred, found.factor
-            new = ops.running(found, means, variances, layer.options["momentum"])
+            momentum = layer.options["momentum"]
+            new = ops.call(protocol.running, found, means, variances, momentum)
             for what, value in zip(("mean", "variance"), new, strict=True):
                 p.renewed[f"{layer.name}/moving_{what}"] = value
         else:
@@ -100,20 +101,20 @@ class BatchNorm(Kind):
         p.kept[node.output] = (found, chosen)
         return y
 
-    def _root(self, p: Pass, layer: Layer, variances: Value) -> Value:
+    def _root(self, p: Pass, layer: Layer, variances: Shared) -> Shared:
         """1 / sqrt(variance + epsilon) by the running variance."""
         raised = p.ops.add_public(variances, round(layer.options["epsilon"] * 2**protocol.FACTOR))
         bits = protocol.VARIANCE_BITS
         return p.ops.call(roots.rsqrt, raised, bits, ROOT_PRECISION)
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         """Gradients of the input, of gamma and of beta."""
         found, chosen = p.kept[node.output]
-        dx, gamma, beta = p.ops.normalise_back(found, unbend(p, node, g, chosen))
-        for name, gradient in (("gamma", gamma), ("beta", beta)):
+        back = p.ops.call(protocol.backward, found, unbend(p, node, g, chosen))
+        for name, gradient in (("gamma", back.gamma), ("beta", back.beta)):
             if p.learns(node.layer, name):
                 p.found[f"{node.layer.name}/{name}"] = gradient
-        return [dx]
+        return [back.x]
 
 
 def _affine(name: str, weights: Any, epsilon: float) -> dict[str, Array]:

@@ -10,7 +10,6 @@ from tfe_bench.models.kinds import checks, reading
 from tfe_bench.models.kinds.checks import held, need
 from tfe_bench.models.kinds.kind import Kind, Watch, check_room
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Gradients, Pass
 from tfe_bench.models.kinds.reading import Call, Reader
 from tfe_bench.protocols.ring import shapes
@@ -45,10 +44,10 @@ class Concat(Kind):
     def limit(self, node: Node, given: list[int]) -> int | None:
         return max(node.moved(given))
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         return p.ops.concat(p.at_scale(values, node), node.layer.options["axis"])
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         """Each input's part of g."""
         axis, start, found = node.layer.options["axis"], 0, []
         for own in node.given:

@@ -12,10 +12,10 @@ import numpy as np
 from tfe_bench.models.kinds.checks import alone, need, only, real
 from tfe_bench.models.kinds.kind import Kind
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import FACTOR_BITS, Gradients, Pass, factored
 from tfe_bench.models.kinds.reading import Call, Reader, Unfit
 from tfe_bench.models.training.order import kept
+from tfe_bench.protocols.session.sharing import Shared
 
 
 def mask_name(layer: str) -> str:
@@ -45,15 +45,15 @@ class Dropout(Kind):
     def predicted(self, x: Layer) -> Layer:
         return replace(x, op="identity", options={})
 
-    def train(self, p: Pass, node: Node, *values: Value) -> Value:
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
         """In training, values that a public mask keeps."""
-        found: Value = values[0]
-        return p.dropped(self._masked(p, node, found)) if p.learning else found
+        (x,) = values
+        return p.dropped(self._masked(p, node, x)) if p.learning else x
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         return [self._masked(p, node, p.settled(g, FACTOR_BITS))]
 
-    def _masked(self, p: Pass, node: Node, x: Value) -> Value:
+    def _masked(self, p: Pass, node: Node, x: Shared) -> Shared:
         """What is kept of x, times 1 / (1 - rate)."""
         factor = 1 / (1 - Fraction(node.layer.options["rate"]))
         return factored(p.ops, p.ops.times(x, p.public[mask_name(node.layer.name)]), factor)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tfe_bench.models.kinds.checks import alone, only
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Gradients, Pass
 from tfe_bench.models.kinds.reading import Call, Reader
+from tfe_bench.protocols.session.sharing import Shared
 
 
 class Identity(Kind):
@@ -28,9 +28,8 @@ class Identity(Kind):
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return values[0]
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
-        found: Value = values[0]
-        return found
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        return values[0]
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         return [g]

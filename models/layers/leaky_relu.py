@@ -10,11 +10,11 @@ import numpy as np
 from tfe_bench.models.kinds.checks import alone, need, only, real
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Gradients, Pass, joined
 from tfe_bench.models.kinds.planning import Planner
 from tfe_bench.models.kinds.reading import Call, Reader
 from tfe_bench.models.layers.relu import rectified
+from tfe_bench.protocols.session.sharing import Shared
 
 # Fractional bits of a slope in training.
 SLOPE_BITS = 12
@@ -54,21 +54,21 @@ class LeakyRelu(Kind):
     def compared(self, node: Node, given: list[int]) -> int:
         return node.moved(given)[0].bit_length() + 1
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         (x,) = values
         return self._bent(p, node, x, rectified(p, node, x), node.numbers.scale)
 
-    def train(self, p: Pass, node: Node, *values: Value) -> Value:
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
         positive, p.kept[node.output] = p.ops.relu_with_derivative(values[0])
         return self._bent(p, node, values[0], positive, SLOPE_BITS)
 
-    def _bent(self, p: Pass, node: Node, x: Value, positive: Value, scale: int) -> Value:
+    def _bent(self, p: Pass, node: Node, x: Shared, positive: Shared, scale: int) -> Shared:
         """positive + alpha (x - positive), of which the second part alone is rounded."""
         slope = round(Fraction(node.layer.options["alpha"]) * (1 << scale))
         low = p.ops.times(p.ops.sub(x, positive), slope, scale)
         return p.ops.add(positive, p.ops.truncate(low, scale))
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         """g, times alpha where x is negative."""
         ops, positive = p.ops, p.where_positive(node, g)
         slope = round(Fraction(node.layer.options["alpha"]) * (1 << SLOPE_BITS))

@@ -14,10 +14,10 @@ import numpy as np
 from tfe_bench.models.kinds.checks import bias, held, need
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped, summed
 from tfe_bench.models.kinds.reading import Call
 from tfe_bench.protocols.ring.products import Product, Two
+from tfe_bench.protocols.session.sharing import Shared
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,17 +102,14 @@ def biased(y: Array, x: Layer) -> Array:
 # ---- in training: what follows a product at once
 
 
-def bend(p: Pass, node: Node, small: Value) -> tuple[Value, Any]:
+def bend(p: Pass, node: Node, small: Shared) -> tuple[Shared, Any]:
     """A small ring's value behind the node's max pooling and ReLU, and which way it went."""
     if node.pool is not None:
-        found: tuple[Value, Any] = p.ops.max_pool(
-            small, node.pool.options, node.activation is not None
-        )
-        return found
+        return p.ops.max_pool(small, node.pool.options, node.activation is not None)
     return p.ops.relu_with_derivative(small)
 
 
-def unbend(p: Pass, node: Node, g: Value, chosen: Any) -> Value:
+def unbend(p: Pass, node: Node, g: Shared, chosen: Any) -> Shared:
     """The gradient before them, at the gradients' scale."""
     f = p.precision.gradient
     if node.pool is not None:
@@ -135,10 +132,10 @@ class Trained(Linear):
         """The shape in which the maps take a value, with the batch."""
         return shape
 
-    def train(self, p: Pass, node: Node, *values: Value) -> Value:
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
         """x . w + bias, and a max pooling and a ReLU behind it."""
         (x,), ops, precision = values, p.ops, p.precision
-        w, offset = p.weight(node.layer, "kernel"), p.weight(node.layer, "bias")
+        w, offset = p.weight(node.layer, "kernel"), p.weight_or_none(node.layer, "bias")
         shape = ops.shape(x)
         flat = _in_shape(p, x, self.rows(shape))
         maps = self.maps(node, ops.shape(flat))
@@ -158,7 +155,7 @@ class Trained(Linear):
         p.kept[node.output] = (flat, chosen, maps)
         return y if flat is x else reshaped(ops, y, (*shape[:-1], ops.shape(y)[-1]))
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         """Gradients of the kernel, of the bias and, where wanted, of the input."""
         ops, name = p.ops, node.layer.name
         x, chosen, maps = p.kept[node.output]
@@ -175,5 +172,5 @@ class Trained(Linear):
         return [reshaped(ops, dx, (*shape[:-1], ops.shape(dx)[-1])) if given else dx]
 
 
-def _in_shape(p: Pass, x: Value, shape: Shape) -> Value:
+def _in_shape(p: Pass, x: Shared, shape: Shape) -> Shared:
     return x if p.ops.shape(x) == shape else reshaped(p.ops, x, shape)

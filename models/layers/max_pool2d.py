@@ -9,7 +9,6 @@ import numpy as np
 from tfe_bench.models.kinds.checks import alone
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped
 from tfe_bench.models.kinds.planning import Planner
 from tfe_bench.models.kinds.reading import Call, Reader
@@ -17,6 +16,7 @@ from tfe_bench.models.kinds.windows import cells, pooled, read_global, read_pool
 from tfe_bench.protocols.nn import pool, pool_gradient
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.session.sharing import Shared
 
 
 class Largest(Kind):
@@ -46,20 +46,20 @@ class MaxPool2D(Largest):
         found = (cell for _, _, cell in cells(values[0], o["ksize"], o, -np.inf))
         return functools.reduce(np.maximum, found)
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         (x,), o, profile = values, node.layer.options, p.ops.setting.pooling
         windows = (tuple(o["ksize"]), tuple(o["strides"]), o["padding"])
         bits = node.numbers.bits
         return p.ops.call(pool.max_pool2d, x, *windows, bits=bits, profile=profile)
 
-    def train(self, p: Pass, node: Node, *values: Value) -> Value:
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
         """With a ReLU behind it, if there is one."""
         y, p.kept[node.output] = p.ops.max_pool(
             values[0], node.layer.options, node.activation is not None
         )
         return y
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         """Each window's gradient at the cell that won."""
         f = p.precision.gradient
         g = p.ops.shifted(g, max(g.fractional_bits, f + 1))
@@ -86,7 +86,7 @@ class GlobalMaxPool2D(Largest):
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.asarray(values[0].max((1, 2), keepdims=x.options["keepdims"]))
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         (x,), bits, setting = values, node.numbers.bits, p.ops.setting
         batch, height, width, channels = p.ops.shape(x)
         cells_first = reshaped(p.ops, x, (batch, height * width, channels))

@@ -7,9 +7,9 @@ import numpy as np
 from tfe_bench.models.kinds.checks import broadcast, only, several
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Pass
 from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
+from tfe_bench.protocols.session.sharing import Shared
 
 # Of products that are truncated.
 _MOST_PRODUCT = 1 << 62
@@ -59,7 +59,7 @@ class Multiply(Kind):
             scale = fraction
         return total, largest
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         total = values[0]
         for value in values[1:]:
             product = p.ops.mul(total, value)

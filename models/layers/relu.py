@@ -10,12 +10,12 @@ import numpy as np
 from tfe_bench.models.kinds.checks import alone, need, only, real
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Gradients, Pass
 from tfe_bench.models.kinds.planning import Planner
 from tfe_bench.models.kinds.reading import Call, Reader, Unfit
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.nn import relu as protocol
+from tfe_bench.protocols.session.sharing import Shared
 
 
 def check_most(value: Any) -> None:
@@ -40,7 +40,7 @@ def capped_at(node: Node, limit: int) -> int:
     return limit if most is None else min(limit, most + 1)
 
 
-def rectified(p: Pass, node: Node, x: Value) -> Value:
+def rectified(p: Pass, node: Node, x: Shared) -> Shared:
     """The ReLU that a node's options say, of a value over Z_2^64 or of a small ring."""
     ops, ring = p.ops, x.ring_bits
     bits, most = node.numbers.bits if ring == 64 else ring, largest(node.layer, x.fractional_bits)
@@ -96,14 +96,14 @@ class Relu(Kind):
         most = largest(node.layer, node.numbers.fraction) or 0
         return (node.moved(given)[0] + most).bit_length() + 1
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         return rectified(p, node, values[0])
 
-    def train(self, p: Pass, node: Node, *values: Value) -> Value:
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
         y, p.kept[node.output] = p.ops.relu_with_derivative(values[0])
         return y
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         """g where x is not negative."""
         return [p.where_positive(node, g)]
 

@@ -11,9 +11,9 @@ from tfe_bench.models import scales
 from tfe_bench.models.kinds.checks import alone, need, only, real
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import FACTOR_BITS, Gradients, Pass, factored
 from tfe_bench.models.kinds.reading import Call, Reader, Unfit, array_of
+from tfe_bench.protocols.session.sharing import Shared
 
 
 def statistics(layer: Any, name: str) -> tuple[Array, Array]:
@@ -84,10 +84,10 @@ class Rescale(Kind):
         scale, offset = np.asarray(x.options["scale"]), np.asarray(x.options["offset"])
         return np.asarray(values[0] * scale + offset)
 
-    def train(self, p: Pass, node: Node, *values: Value) -> Value:
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
         o, f = node.layer.options, p.precision.activation
         offset = np.rint(np.asarray(o["offset"], np.float64) * 2.0**f).astype(np.int64)
         return p.ops.add_public(p.dropped(factored(p.ops, values[0], o["scale"])), offset)
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         return [factored(p.ops, p.settled(g, FACTOR_BITS), node.layer.options["scale"])]

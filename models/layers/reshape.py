@@ -7,9 +7,9 @@ import math
 from tfe_bench.models.kinds.checks import alone, need, only, whole
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped
 from tfe_bench.models.kinds.reading import Call, Reader, channels_last
+from tfe_bench.protocols.session.sharing import Shared
 
 
 class Reshape(Kind):
@@ -33,10 +33,10 @@ class Reshape(Kind):
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return values[0].reshape(len(values[0]), *x.options["shape"])
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         return reshaped(p.ops, values[0], p.batched(node.shape, values[0]))
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         return [reshaped(p.ops, g, p.batched(node.given[0], g))]
 
 

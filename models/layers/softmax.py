@@ -8,11 +8,11 @@ from tfe_bench.models.kinds import reading
 from tfe_bench.models.kinds.checks import alone, axis_of
 from tfe_bench.models.kinds.kind import Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Pass
 from tfe_bench.models.kinds.reading import Call, Reader
 from tfe_bench.models.layers.smooth import Bounded
 from tfe_bench.protocols.nn import activations
+from tfe_bench.protocols.session.sharing import Shared
 
 
 class Softmax(Bounded):
@@ -39,7 +39,7 @@ class Softmax(Bounded):
         e = np.exp(v - v.max(axis, keepdims=True))
         return np.asarray(e / e.sum(axis, keepdims=True))
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         f, bits, axis = node.numbers.fraction, node.numbers.bits, node.layer.options["axis"]
         x = p.ops.shifted(values[0], f)
         return p.ops.call(activations.softmax, x, axis, bits=bits, profile=p.ops.setting.profile)

@@ -12,7 +12,6 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.checks import bias, need, only
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Pass, reshaped
 from tfe_bench.models.kinds.planning import (
     FEWEST_BITS,
@@ -28,7 +27,9 @@ from tfe_bench.models.layers.conv2d import Conv2D, DepthwiseConv2D
 from tfe_bench.models.layers.dense import Dense
 from tfe_bench.models.layers.linear import Linear, biased
 from tfe_bench.models.layers.relu import capped_at, check_most, largest, rectified, relu
+from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring.products import Product
+from tfe_bench.protocols.session.sharing import Shared
 
 _LINEAR: tuple[Linear, ...] = (Conv2D(), DepthwiseConv2D(), Dense(), Affine())
 TERMS: Mapping[str, Linear] = {kind.op: kind for kind in _LINEAR}
@@ -158,10 +159,10 @@ class Sum(Kind):
 
     # ---- in private
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         ops, x, numbers = p.ops, node.layer, node.numbers
         products: list[Product] = []
-        addend: Value | None = None
+        addend: Shared | None = None
         flat = any(t["op"] == Dense.op for t in x.options["terms"]) and len(node.shape) > 1
         for i, (value, term) in enumerate(zip(values, x.options["terms"], strict=True)):
             if flat:  # matrix products are of rank 2
@@ -172,27 +173,29 @@ class Sum(Kind):
                 addend = part if addend is None else ops.add(addend, part)
             else:
                 two = TERMS[term["op"]].bilinear(term)
-                products.append(Product(value, p.weights[f"{x.name}/kernel{i}"], two))
-        offset = p.weight(x, "bias")
+                products.append(Product(value, p.weight(x, f"kernel{i}"), two))
+        offset = p.weight_or_none(x, "bias")
         if offset is not None:
             addend = offset if addend is None else ops.add(addend, offset)
         y = self._opened(p, node, products, addend)
         return reshaped(ops, y, p.batched(node.shape, values[0])) if flat else y
 
-    def _opened(self, p: Pass, node: Node, products: list[Product], addend: Value | None) -> Value:
+    def _opened(
+        self, p: Pass, node: Node, products: list[Product], addend: Shared | None
+    ) -> Shared:
         ops, x, numbers = p.ops, node.layer, node.numbers
         drop = numbers.scale - numbers.fraction
         fused = x.options["activation"] != "none"
-        if p.watched and drop and fused:
-            small, whole = ops.watched_product(products, addend, drop, numbers.bits)
+        if ops.watch is not None and drop and fused:
+            small, whole = ops.call(linear.watched_sum, products, addend, drop, numbers.bits)
             most = largest(x, small.fractional_bits)
             n = math.prod(ops.shape(small))
             count = ops.setting.openings(n if most is None else 2 * n, numbers.bits)
-            return ops.watched_relu(small, whole, drop, most, count)
-        if p.watched and drop:
+            return ops.call(linear.watched_relu, ops.watch, small, whole, drop, most, count)
+        if ops.watch is not None and drop:
             # twice as large where no comparison reads the sign
-            small, whole = ops.watched_product(products, addend, drop, lifted(numbers))
-            return ops.watched_lift(small, whole, drop)
+            small, whole = ops.call(linear.watched_sum, products, addend, drop, lifted(numbers))
+            return ops.call(linear.watched_lift, ops.watch, small, whole, drop)
         if fused:
             small = ops.truncated_product(products, addend, drop, numbers.bits)
             return rectified(p, node, small)

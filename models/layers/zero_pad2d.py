@@ -7,10 +7,10 @@ import numpy as np
 from tfe_bench.models.kinds.checks import alone, image, need, only, pads
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Gradients, Pass
 from tfe_bench.models.kinds.reading import Call, Reader, channels_last
 from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.session.sharing import Shared
 
 
 def _pairs(x: Layer) -> list[tuple[int, int]]:
@@ -40,11 +40,11 @@ class ZeroPad2D(Kind):
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.pad(values[0], _pairs(x))
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         pairs, shape = _pairs(node.layer), p.batched(node.shape, values[0])
         return p.ops.map(lambda v: shapes.pad(v, pairs), values[0], shape)
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         """The part that is not padding."""
         begin = [before for before, _ in _pairs(node.layer)]
         shape = p.batched(node.given[0], g)

@@ -21,8 +21,7 @@ def logits(
     """The model's output before its softmax or sigmoid, [batch, ...], at any scale."""
     small = recipe.loss.name == losses.BINARY
     p = Pass(Operations(party, setting), held, recipe.numbers, recipe.frozen, small=small)
-    found: Shared = gradients.forward(p, recipe, x)
-    return found
+    return gradients.forward(p, recipe, x)
 
 
 def correct(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tfe_bench.models.kinds import registry
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Pass, joined
 from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.protocols.session.sharing import Shared
 
 
-def forward(p: Pass, recipe: Recipe, x: Value) -> Value:
+def forward(p: Pass, recipe: Recipe, x: Shared) -> Shared:
     """The model's output for a batch."""
     (name,) = recipe.graph.inputs
     values = {name: x}
@@ -18,7 +18,7 @@ def forward(p: Pass, recipe: Recipe, x: Value) -> Value:
     return values[recipe.graph.outputs[0]]
 
 
-def backward(p: Pass, recipe: Recipe, g: Value, differentiated: set[str]) -> dict[str, Value]:
+def backward(p: Pass, recipe: Recipe, g: Shared, differentiated: set[str]) -> dict[str, Shared]:
     """Gradients of the weights, as sums over the batch, from that of the output.
 
     Args:

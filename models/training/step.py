@@ -10,7 +10,7 @@ import numpy as np
 
 from tfe_bench.cluster import profiles
 from tfe_bench.models.kinds import registry
-from tfe_bench.models.kinds.operations import Operations, Setting, Value
+from tfe_bench.models.kinds.operations import Operations, Setting
 from tfe_bench.models.kinds.passes import Pass, reshaped, summed
 from tfe_bench.models.training import gradients, losses, nodes, state, updates
 from tfe_bench.models.training.recipe import Recipe
@@ -27,14 +27,14 @@ _LOSS_BITS = activations.INNER_BITS
 
 
 def _slope(
-    ops: Operations, recipe: Recipe, output: Value, y: Value, loss: bool
-) -> tuple[Value, Value | None]:
+    ops: Operations, recipe: Recipe, output: Shared, y: Shared, loss: bool
+) -> tuple[Shared, Shared | None]:
     """The loss's gradient by the model's output without its public factor, and the loss's sum."""
     f = recipe.numbers.gradient
     if recipe.loss.categorical:
         if not loss:
             return ops.sub(_softmax(ops, output), y), None
-        probabilities, total = ops.softmax_and_loss(output, y)
+        probabilities, total = ops.call(cross_entropy.softmax_and_loss, output, y)
         return ops.sub(probabilities, y), total
     if recipe.loss.name == losses.BINARY:
         return ops.sub(_logistic(ops, output), y), _binary_loss(ops, output, y) if loss else None
@@ -50,34 +50,35 @@ def _slope(
     return d, ops.truncate(squares, 2 * f - _LOSS_BITS)
 
 
-def _softmax(ops: Operations, logits: Value) -> Value:
+def _softmax(ops: Operations, logits: Shared) -> Shared:
     """Probabilities along the last axis with 20 bits, of logits with 16 to 40."""
     return ops.call(cross_entropy.softmax_for_gradient, logits, profile=ops.setting.profile)
 
 
-def _logistic(ops: Operations, z: Value) -> Value:
+def _logistic(ops: Operations, z: Shared) -> Shared:
     """1 / (1 + e^-z) with 20 bits, of logits over Z_2^64 or of a small ring."""
     return ops.call(piecewise.logistic, z)
 
 
-def _binary_loss(ops: Operations, output: Value, y: Value) -> Value:
+def _binary_loss(ops: Operations, output: Shared, y: Shared) -> Shared:
     """That of two classes with logits z and 0."""
     n = math.prod(ops.shape(output))
     z, y = (reshaped(ops, v, (n, 1)) for v in (output, y))
     one = 1 << y.fractional_bits
     logits = ops.concat([z, ops.times(z, 0)], 1)
-    return ops.softmax_and_loss(logits, ops.concat([y, ops.add_public(ops.neg(y), one)], 1))[1]
+    labels = ops.concat([y, ops.add_public(ops.neg(y), one)], 1)
+    return ops.call(cross_entropy.softmax_and_loss, logits, labels)[1]
 
 
 def _step(
     ops: Operations,
     recipe: Recipe,
-    held: Mapping[str, Value],
-    x: Value,
-    y: Value,
+    held: Mapping[str, Shared],
+    x: Shared,
+    y: Shared,
     public: Mapping[str, Any],
     loss: bool,
-) -> tuple[dict[str, Value], Value | None]:
+) -> tuple[dict[str, Shared], Shared | None]:
     small = recipe.loss.name == losses.BINARY and not loss
     p = Pass(ops, held, recipe.numbers, recipe.frozen, public, learning=True, small=small)
     output = gradients.forward(p, recipe, x)

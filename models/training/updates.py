@@ -15,7 +15,7 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.layer import Shape
-from tfe_bench.models.kinds.operations import Operations, Value
+from tfe_bench.models.kinds.operations import Operations
 from tfe_bench.models.kinds.passes import brought, reshaped
 from tfe_bench.models.training import state
 from tfe_bench.models.training.recipe import Recipe
@@ -129,7 +129,7 @@ def public_rates(recipe: Recipe, step: int) -> dict[str, int]:
 # ---- steps
 
 
-def _mean(ops: Operations, recipe: Recipe, g: Value) -> Value:
+def _mean(ops: Operations, recipe: Recipe, g: Shared) -> Shared:
     """The mean gradient of a summed one, with MEAN_BITS fractional bits."""
     share = _share(recipe)
     whole = share.numerator == 1 and share.denominator.bit_count() == 1
@@ -142,13 +142,13 @@ def _decimal(value: Fraction) -> Decimal:
         return Decimal(value.numerator) / value.denominator
 
 
-def _flat(ops: Operations, xs: Sequence[Value]) -> Value:
+def _flat(ops: Operations, xs: Sequence[Shared]) -> Shared:
     """All elements in one row."""
     rows = [reshaped(ops, x, (math.prod(ops.shape(x)),)) for x in xs]
     return rows[0] if len(rows) == 1 else ops.concat(rows, 0)
 
 
-def _parts(ops: Operations, x: Value, wanted: Sequence[Shape]) -> list[Value]:
+def _parts(ops: Operations, x: Shared, wanted: Sequence[Shape]) -> list[Shared]:
     """`_flat` undone."""
     found, start = [], 0
     for shape in wanted:
@@ -162,7 +162,7 @@ def _parts(ops: Operations, x: Value, wanted: Sequence[Shape]) -> list[Value]:
     return found
 
 
-def _maximum(ops: Operations, x: Value, y: Value, bits: int) -> Value:
+def _maximum(ops: Operations, x: Shared, y: Shared, bits: int) -> Shared:
     """max(x, y) for |x - y| < 2^(bits-1) ring units."""
     openings = ops.setting.openings(math.prod(ops.shape(x)), bits)
     return ops.call(relational.maximum, x, y, bits, openings)
@@ -171,10 +171,10 @@ def _maximum(ops: Operations, x: Value, y: Value, bits: int) -> Value:
 def _adaptive(
     ops: Operations,
     recipe: Recipe,
-    held: Mapping[str, Value],
-    gradients: Mapping[str, Value],
+    held: Mapping[str, Shared],
+    gradients: Mapping[str, Shared],
     public: Mapping[str, Any],
-) -> dict[str, Value]:
+) -> dict[str, Shared]:
     """Adam and AMSGrad, for all weights in one row."""
     optimizer = recipe.optimizer
     keys = sorted(gradients, key=lambda key: gradients[key].fractional_bits)
@@ -214,17 +214,17 @@ def _adaptive(
 def _sgd(
     ops: Operations,
     recipe: Recipe,
-    held: Mapping[str, Value],
+    held: Mapping[str, Shared],
     key: str,
-    g: Value,
+    g: Shared,
     public: Mapping[str, Any],
-) -> dict[str, Value]:
+) -> dict[str, Shared]:
     w, optimizer = held[key], recipe.optimizer
     drop = _sgd_exponent(recipe) + g.fractional_bits - w.fractional_bits
     # scale of the products below
     more = w.fractional_bits + drop - g.fractional_bits
 
-    def stepped(of_velocity: Fraction, rate: str) -> Value:
+    def stepped(of_velocity: Fraction, rate: str) -> Shared:
         down = ops.times(g, public[rate], more)
         if not optimizer.momentum:
             return ops.neg(ops.truncate(down, drop))
@@ -243,10 +243,10 @@ def _sgd(
 def update(
     ops: Operations,
     recipe: Recipe,
-    held: Mapping[str, Value],
-    gradients: Mapping[str, Value],
+    held: Mapping[str, Shared],
+    gradients: Mapping[str, Shared],
     public: Mapping[str, Any],
-) -> dict[str, Value]:
+) -> dict[str, Shared]:
     """The state after a step.
 
     Args:

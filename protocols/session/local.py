@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-Tensor = Any  # a tf.Tensor, or an Abstract
+# One of TensorFlow's, which publishes no types, or an Abstract one.
+Tensor = Any
 
 _ZERO = np.zeros((), np.int8)
 

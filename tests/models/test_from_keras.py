@@ -143,7 +143,7 @@ def test_all_unsupported_layers_are_listed() -> None:
         [
             L.Input((4, 4, 2)),
             L.Conv2D(2, 2, groups=2, name="grouped"),
-            L.Conv2D(1, 1, activation="gelu", padding="same", name="curved"),
+            L.Conv2D(1, 1, activation="selu", padding="same", name="curved"),
             L.ZeroPadding2D((1, 0), name="fine"),
             L.MaxPooling2D(1, data_format="channels_first", name="turned"),
             L.Conv2D(1, 2, name="here"),
@@ -157,7 +157,7 @@ def test_all_unsupported_layers_are_listed() -> None:
     text = str(caught.value)
     for part in (
         "Conv2D 'grouped' (groups=2",
-        "Conv2D 'curved' (its activation is 'gelu')",
+        "Conv2D 'curved' (its activation is 'selu')",
         "MaxPooling2D 'turned' (data_format 'channels_first'",
         "Lambda 'code'",
         "Own 'own'",

@@ -18,13 +18,13 @@ from tfe_bench.models.kinds import registry
 from tfe_bench.models.kinds.checks import alone, only
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.operations import Value
 from tfe_bench.models.kinds.passes import Gradients, Pass
 from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
 from tfe_bench.models.private import convert
 from tfe_bench.models.training import state, step
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.ring import reductions
+from tfe_bench.protocols.session.sharing import Shared
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
@@ -61,16 +61,16 @@ class Square(Kind):
     def limit(self, node: Node, given: list[int]) -> int | None:
         return (given[0] ** 2 >> node.numbers.fraction) + 1
 
-    def forward(self, p: Pass, node: Node, *values: Value) -> Value:
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         (x,), f = values, node.numbers.fraction
         y = p.ops.call(reductions.square, x)
         return p.ops.truncate(y, y.fractional_bits - f)
 
-    def train(self, p: Pass, node: Node, *values: Value) -> Value:
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
         p.kept[node.output] = p.ops.times(values[0], 2)
         return self.forward(p, node, *values)
 
-    def backward(self, p: Pass, node: Node, g: Value, wanted: bool) -> Gradients:
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         return [p.times_slope(node, g)]
 
 
