@@ -355,7 +355,7 @@ WIDTHS: dict[str, Row] = {
         f"neural.gelu, {f} fractional bits": Row(
             2,
             62,
-            lambda b, rng, f=f: [below(1 << (b - 1), rng, gelu_edges(f))],
+            lambda b, rng, f=f: [below(1 << (b - 1), rng, gelu_edges(f))],  # type: ignore[misc]
             lambda p, b, x: tfe.gelu(x, b),
             lambda b, x, f=f: normal(x * 2.0**-f) * x,
             ulp(3),
