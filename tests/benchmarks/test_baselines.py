@@ -182,7 +182,7 @@ def test_the_command_names_what_is_missing_and_prints_ratios(
         def to_json() -> str:
             return "{}"
 
-    monkeypatch.setattr(command, "_ours", lambda request, bar: Ours)
+    monkeypatch.setattr(command, "_ours", lambda arguments, request, bar: Ours)
     env = environment(tmp_path / "env", printing(json.dumps(ANSWER)))
     assert main(["baselines", "sort", "--n", "8", "--repeat", "2", "--spu-env", str(env)]) == 0
     out = capsys.readouterr().out

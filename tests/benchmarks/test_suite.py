@@ -75,6 +75,7 @@ def _suite(folder: Path, **given: Any) -> int:
         "cluster": None,
         "client": None,
         "json": False,
+        "parse": program.make_parser().parse_args,
     }
     return command.run(argparse.Namespace(**{**usual, **given}))
 

@@ -13,7 +13,7 @@ import pytest
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import pool
-from tfe_bench.protocols.session.counting import Private, cost_of
+from tfe_bench.protocols.session.counting import Private, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -82,7 +82,7 @@ def test_pooling_is_that_of_tensorflow_and_costs_what_it_says_whatever_the_value
     for i, case in enumerate(CASES):
         assert np.array_equal(sim.value(at(i, 0)), pooled(x, case)), case
         assert all(out[i][0].fractional_bits == 16 for out in sim.outputs)
-        cost = cost_of(pool.max_pool2d, Private(x.shape), *case)
+        cost = count(pool.max_pool2d, Private(x.shape), *case).cost
         for k in (1, 2):
             assert_costs([out[i][k] for out in sim.outputs], cost, dealer)
 
@@ -106,7 +106,7 @@ def test_every_dealer_pools_and_other_widths_and_profiles_cost_what_they_say(
     for i, want in enumerate((wide, x)):
         expected = want.reshape(3, 2, 2, 3, 2, 2).max(axis=(2, 4))
         assert np.array_equal(sim.value(at(i, 0)), expected)
-        cost = cost_of(pool.max_pool2d, Private(x.shape), 2, 2, "SAME", **options[i])
+        cost = count(pool.max_pool2d, Private(x.shape), 2, 2, "SAME", **options[i]).cost
         assert_costs([out[i][1] for out in sim.outputs], cost, dealer)
 
 
@@ -152,7 +152,7 @@ REFUSED: dict[str, Use] = {
     "an image without a row": lambda p, x: pool.max_pool2d(
         p, x.map(lambda a: a[:, :0]), 2, 2, "SAME"
     ),
-    "a cost of rank 3": lambda p, x: cost_of(pool.max_pool2d, Private((4, 4, 1)), 2, 2),
+    "a cost of rank 3": lambda p, x: count(pool.max_pool2d, Private((4, 4, 1)), 2, 2),
 }
 
 

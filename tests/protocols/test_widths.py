@@ -577,6 +577,7 @@ WIDTHS: dict[str, Row] = {
 # Operations that hand their width on to one with a row, or are handed it by one.
 BEHIND = {
     "linear.watched_sum": "linear.truncated_sum",
+    "products.truncated": "linear.truncated_sum",
     "range_check.in_range": "predicates.in_range",
     "activations.sigmoid": "neural.sigmoid",
     "activations.tanh": "neural.tanh",
