@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -22,7 +23,7 @@ from tfe_bench.benchmarks.operations.comparisons import refuse_beyond
 from tfe_bench.cluster.jobs import FUNCTION_GROWTH
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exponential, logarithm, polynomial, reciprocal, roots
-from tfe_bench.protocols.nn import activations
+from tfe_bench.protocols.nn import activations, gelu
 from tfe_bench.protocols.order import extremes
 
 _LAYER = 30  # |x| < 2^30 ring units
@@ -69,6 +70,25 @@ for _name, _function, _exact in (
 def _exact_softmax(x: Arrays, options: Options) -> Array:
     e = np.exp(x["x"] - x["x"].max(axis=-1, keepdims=True))
     return np.asarray(e / e.sum(axis=-1, keepdims=True))
+
+
+def _exact_gelu(x: Arrays, options: Options) -> Array:
+    phi = np.vectorize(math.erfc, [float])(-x["x"] / math.sqrt(2)) / 2
+    return np.asarray(x["x"] * phi)
+
+
+register(
+    name="gelu",
+    about="for |x| < 2^14",
+    size=(1 << 16,),
+    inputs=_logits,
+    run=call(gelu.gelu),
+    reference=_exact_gelu,
+    growth=FUNCTION_GROWTH,
+    tolerance=ulps(3),
+    domain=_layer_domain("gelu"),
+    variant="piecewise polynomial",
+)
 
 
 def _check_softmax(size: Shape, options: Options) -> None:

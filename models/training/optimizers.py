@@ -20,7 +20,7 @@ from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.training import schedules
 from tfe_bench.models.training.schedules import DIGITS, Schedule, real
 
-NAMES = ("sgd", "adam", "amsgrad")
+NAMES = ("sgd", "amsgrad", "adam")
 # What Keras' optimizers have besides, and what it is when it is not used.
 _UNUSED = {
     "weight_decay": None,

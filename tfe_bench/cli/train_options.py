@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tfe_bench.cli import common
 from tfe_bench.errors import DataError, UsageError, did_you_mean
+from tfe_bench.models.training import optimizers
 
 NETWORKS = ("network-a", "network-b", "network-c", "network-d")
 MODELS = ("logistic", "linear", *NETWORKS)
-OPTIMIZERS = ("sgd", "amsgrad", "adam")
 PICTURES = ("mnist", "fashion-mnist")
 TARGETS = ("binary", "classes", "number")
 # What a model of ours learns.
@@ -118,10 +118,10 @@ def check(arguments: argparse.Namespace) -> None:
             f"There is no model {arguments.model!r} to train."
             f"{did_you_mean(arguments.model, MODELS)} Known: {', '.join(MODELS)}, or a .keras file."
         )
-    if arguments.optimizer not in OPTIMIZERS:
+    if arguments.optimizer not in optimizers.NAMES:
         raise UsageError(
-            f"Optimizers are {', '.join(OPTIMIZERS)}. Received: {arguments.optimizer!r}."
-            f"{did_you_mean(arguments.optimizer, OPTIMIZERS)}"
+            f"Optimizers are {', '.join(optimizers.NAMES)}. Received: {arguments.optimizer!r}."
+            f"{did_you_mean(arguments.optimizer, optimizers.NAMES)}"
         )
     rate = arguments.learning_rate
     if rate is not None and not 0 < rate <= 100:
