@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -192,17 +192,20 @@ def test_tensorflow_is_pinned_alike_for_building_and_running() -> None:
     assert pins == {"tensorflow==2.21.*"}
 
 
-def test_a_checkout_registers_programs_without_an_installation(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from tfe_bench.cluster import jobs
-
+def test_a_checkout_registers_programs_without_an_installation() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    listed = project["project"]["entry-points"][jobs.GROUP]
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: ())
-    assert {e.name: e.value for e in jobs.installed().values()} == listed
-    for name in listed:
-        assert jobs.load(name).name == name
+    code = (
+        "import importlib.metadata, json\n"
+        "from tfe_bench.cluster import jobs\n"
+        "importlib.metadata.entry_points = lambda group: ()\n"
+        "found = jobs.installed()\n"
+        "assert all(jobs.load(name).name == name for name in found)\n"
+        "print(json.dumps({e.name: e.value for e in found.values()}))\n"
+    )
+    done = _run(code, ROOT)
+    assert done.returncode == 0, done.stderr
+    listed = project["project"]["entry-points"]["tfe_bench.programs"]
+    assert json.loads(done.stdout) == listed
 
 
 _BUILD = """

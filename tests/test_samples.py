@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.pages import module
 from tfe_bench.__main__ import main, make_parser
 from tfe_bench.cli import common, resnet50
 from tfe_bench.cluster import jobs
@@ -20,17 +18,7 @@ from tfe_bench.cluster.policy import WorkerPolicy
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def _tool() -> Any:
-    """docs/samples.py, which belongs to no package."""
-    spec = importlib.util.spec_from_file_location("samples", ROOT / "docs" / "samples.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["samples"] = module  # its dataclass asks for it
-    spec.loader.exec_module(module)
-    return module
-
-
-samples = _tool()
+samples = module("samples")
 PAGES = [pytest.param(page, id=page.stem) for page in samples.PAGES]
 
 

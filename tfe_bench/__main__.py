@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -107,7 +108,9 @@ def main(argv: list[str] | None = None) -> int:
         if (name := RENAMED.get(parsed.command)) is not None:
             said = f"DeprecationWarning: `{parsed.command}` is called `{name}` now."
             print(f"tfe_bench: {said}", file=sys.stderr)
-        return int(parsed.run(parsed))
+        code = int(parsed.run(parsed))
+        sys.stdout.flush()  # here, where a reader that has gone is expected
+        return code
     except TfeBenchError as error:
         if debug:
             traceback.print_exc()
@@ -119,6 +122,8 @@ def main(argv: list[str] | None = None) -> int:
         print("tfe_bench: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
+        # what is left to print goes nowhere, also when Python itself flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
         if debug:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from docs import operations
+from tests.pages import module
 from tests.protocols import test_widths
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.nn import relu
@@ -27,6 +27,7 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 ROOT = Path(__file__).parents[2]
+operations = module("operations")
 WITHOUT_TENSORFLOW = """
 import json, sys
 

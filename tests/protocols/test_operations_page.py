@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 import tfe_bench as tfe
-from docs import operations
-from docs.operations import MEASURED, OF_BITS, PAGE, F
+from tests.pages import module
 from tfe_bench.cluster.simulate import measured, simulate, total_rounds
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
+
+operations = module("operations")
+MEASURED, OF_BITS, PAGE, F = (getattr(operations, n) for n in ("MEASURED", "OF_BITS", "PAGE", "F"))
 
 CLASSES = {"FixedPoint", "Party", "Shared"}
 MODULES: dict[str, str] = tfe._modules()  # type: ignore[attr-defined]  # of no public name
