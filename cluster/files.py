@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 from pathlib import Path
 
+from tfe_bench import atomic
 from tfe_bench.errors import ConfigError
 
 
@@ -33,22 +32,8 @@ def write_public(path: str | os.PathLike[str], data: bytes, *, overwrite: bool =
 
 
 def _write(path: Path, data: bytes, *, mode: int, overwrite: bool) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                os.fchmod(file.fileno(), mode)
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if overwrite:
-                os.replace(temporary, path)
-            else:
-                os.link(temporary, path)  # unlike a rename, fails where the name is taken
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+        atomic.place(path, lambda file: file.write(data), mode, overwrite)
     except FileExistsError:
         raise ConfigError(
             f"{path} exists already and is not overwritten. Choose another folder, or move the "

@@ -32,7 +32,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from tfe_bench import atomic
 from tfe_bench.cluster.held_folder import HeldFolder
 from tfe_bench.cluster.stored import (
     MODEL,
@@ -280,26 +280,19 @@ class Store:
                 f"The {self.kind.noun} {facts.name!r} has too many arrays to be kept. Received: "
                 f"{len(tensors)}, described in {len(header)} bytes; at most {_MOST_HEADER}."
             )
-        temporary = path.with_name(f".{facts.name}.{secrets.token_hex(8)}.tmp")
+
+        def write(stream: IO[bytes]) -> None:
+            stream.write(len(header).to_bytes(8, "little") + header)
+            for blob in rows:
+                stream.write(blob)
+
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as stream:
-                os.fchmod(stream.fileno(), 0o600)
-                stream.write(len(header).to_bytes(8, "little") + header)
-                for blob in rows:
-                    stream.write(blob)
-                stream.flush()
-                os.fsync(stream.fileno())
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            if isinstance(error, OSError):
-                raise ConfigError(
-                    f"Party {self.party} cannot keep {self.kind.noun} {facts.name!r}. Received: "
-                    f"{error.strerror} in its folder for models. Its operator makes room there."
-                ) from None
-            raise
-        return Prepared(path, temporary)
+            return Prepared(path, atomic.aside(path, write))
+        except OSError as error:
+            raise ConfigError(
+                f"Party {self.party} cannot keep {self.kind.noun} {facts.name!r}. Received: "
+                f"{error.strerror} in its folder for models. Its operator makes room there."
+            ) from None
 
     def remove(self, name: str) -> None:
         """Removes what is kept under a name, if anything is, also what cannot be read."""

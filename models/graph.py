@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench import atomic
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.kinds.layer import Array as Array
@@ -25,7 +25,6 @@ from tfe_bench.models.kinds.layer import Layer as Layer
 from tfe_bench.models.kinds.layer import Node, Numbers, Shape
 
 FORMAT = 1
-_PRIVATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 # More than any network of keras.applications has; bounds what a stranger's header may ask for.
 MOST_LAYERS = 4096
 MOST_ELEMENTS = 1 << 31
@@ -192,15 +191,8 @@ class Graph:
         """Writes the graph to an .npz file that holds numbers only, replacing it at once."""
         held: dict[str, Any] = {f"w/{name}": w for name, w in self.arrays().items()}
         held["header"] = np.frombuffer(json.dumps(self.header()).encode(), np.uint8)
-        path = Path(path)
-        unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-        try:
-            # the weights are somebody's secret
-            with os.fdopen(os.open(unfinished, _PRIVATE, 0o600), "wb") as file:
-                np.savez(file, **held)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        # (for its owner alone: the weights are somebody's secret)
+        atomic.place(Path(path), lambda file: np.savez(file, **held))
 
     @classmethod
     def load(cls, path: str | Path) -> Graph:

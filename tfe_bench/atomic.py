@@ -34,30 +34,57 @@ def check(file: Path, option: str, what: str, existing: bool = False) -> None:
 
 
 def write(file: Path, put: Callable[[IO[bytes]], object], mode: int = 0o600) -> None:
-    """Puts a file in place once it is whole; never one that is half-written.
-
-    Args:
-        file: an existing one is replaced.
-        put: writes its content.
-        mode: its permissions; until it is whole its owner alone may read it.
+    """Puts a file in place once it is whole, in place of an existing one; see `place`.
 
     Raises:
         DataError: it cannot be written.
     """
-    temporary = ""
     try:
-        handle, temporary = tempfile.mkstemp(".tmp", f".{file.name}.", file.absolute().parent)
+        place(file, put, mode)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise DataError(f"Cannot write {str(file)!r}: {reason}.") from error
+
+
+def place(
+    file: Path, put: Callable[[IO[bytes]], object], mode: int = 0o600, overwrite: bool = True
+) -> None:
+    """Puts a file in place once it is whole; never one that is half-written.
+
+    Args:
+        put: writes its content.
+        mode: its permissions; until it is whole its owner alone may read it.
+        overwrite: an existing one is replaced.
+
+    Raises:
+        OSError: it cannot be written; FileExistsError where one is there and is not replaced.
+    """
+    temporary = aside(file, put, mode)
+    try:
+        if overwrite:
+            os.replace(temporary, file)
+        else:
+            os.link(temporary, file)  # unlike a rename, fails where the name is taken
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def aside(file: Path, put: Callable[[IO[bytes]], object], mode: int = 0o600) -> Path:
+    """Writes a whole file beside the place that it is for, and says where.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of it.
+    """
+    handle, name = tempfile.mkstemp(".tmp", f".{file.name}.", file.absolute().parent)
+    temporary = Path(name)
+    try:
         with os.fdopen(handle, "wb") as stream:
             put(stream)
+            os.fchmod(stream.fileno(), mode)
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(temporary, mode)
-        os.replace(temporary, file)
-    except BaseException as error:
-        if temporary:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        if isinstance(error, OSError):
-            reason = error.strerror or type(error).__name__
-            raise DataError(f"Cannot write {str(file)!r}: {reason}.") from error
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise
+    return temporary
