@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,49 +18,24 @@ from tfe_bench.errors import ConfigError, PolicyError
 
 ANY = "*"
 DEFAULT_MAX_ELEMENTS = 1 << 26
-DEFAULT_JOB_SECONDS = 3600.0
-# VGG19's first dense layer has 98 * 2^20 weights.
+# Of a local cluster. VGG19's first dense layer has 98 * 2^20 weights.
 MOST_ELEMENTS_LOCAL = 1 << 27
 # Words of a job's largest array for each of max_elements: dealt material, products and pairs are
 # larger than what they are made from.
 GROWTH = 16
-# Five epochs of a convolutional network over an emulated wan.
-JOB_SECONDS_LOCAL = 86400.0
-DEFAULT_MAX_JOBS = 16
-DEFAULT_MAX_JOBS_PER_CLIENT = 8
-DEFAULT_MAX_MODELS = 64
-DEFAULT_STALL_SECONDS = 60.0
-# A local cluster's client may be stopped, or busy with making an input.
-STALL_SECONDS_LOCAL = 3600.0
-# More than any model of Keras has.
-DEFAULT_MAX_INPUTS = 4096
-DEFAULT_MAX_BYTES_PER_JOB = 2 << 30
-DEFAULT_MAX_BYTES_PER_CLIENT = 4 << 30
-DEFAULT_MAX_BYTES = 8 << 30
+# Of a local cluster: five epochs of a convolutional network over an emulated wan; and its client
+# may be stopped, or busy with making an input.
+JOB_SECONDS_LOCAL, STALL_SECONDS_LOCAL = 86400.0, 3600.0
 MAX_BYTES_LOCAL = 1 << 40
-DEFAULT_MAX_CONNECTIONS = 512
-DEFAULT_MAX_CONNECTIONS_PER_ADDRESS = 32
 _MOST_CONNECTIONS = 16384
 # Each waiting job takes a thread and holds its inputs in memory.
 MOST_JOBS = 40
-
-
 _ANY_NUMBER = 1 << 62
-# What worker.toml may set under [limits]: the default, the least and the most.
-_LIMITS: dict[str, tuple[Any, int, int]] = {
-    "max_elements": (DEFAULT_MAX_ELEMENTS, 1, _ANY_NUMBER),
-    "job_seconds": (DEFAULT_JOB_SECONDS, 0, _ANY_NUMBER),
-    "stall_seconds": (DEFAULT_STALL_SECONDS, 0, _ANY_NUMBER),
-    "max_jobs": (DEFAULT_MAX_JOBS, 1, MOST_JOBS),
-    "max_jobs_per_client": (DEFAULT_MAX_JOBS_PER_CLIENT, 1, MOST_JOBS),
-    "max_models": (DEFAULT_MAX_MODELS, 1, _ANY_NUMBER),
-    "max_inputs": (DEFAULT_MAX_INPUTS, 1, _ANY_NUMBER),
-    "max_bytes_per_job": (DEFAULT_MAX_BYTES_PER_JOB, 1, _ANY_NUMBER),
-    "max_bytes_per_client": (DEFAULT_MAX_BYTES_PER_CLIENT, 1, _ANY_NUMBER),
-    "max_bytes": (DEFAULT_MAX_BYTES, 1, _ANY_NUMBER),
-    "max_connections": (DEFAULT_MAX_CONNECTIONS, 64, _MOST_CONNECTIONS),
-    "max_connections_per_address": (DEFAULT_MAX_CONNECTIONS_PER_ADDRESS, 1, _MOST_CONNECTIONS),
-}
+
+
+def _limit(default: float, least: int = 1, most: int = _ANY_NUMBER) -> Any:
+    """What worker.toml may set under [limits]; seconds are above 0, the others whole numbers."""
+    return field(default=default, metadata={"least": least, "most": most})
 
 
 @dataclass(frozen=True)
@@ -110,36 +85,36 @@ class WorkerPolicy:
     key: Path | None = None
     allow_programs: tuple[str, ...] = ()
     reveal: tuple[RevealRule, ...] = ()
-    max_elements: int = DEFAULT_MAX_ELEMENTS
-    job_seconds: float = DEFAULT_JOB_SECONDS
     allow_shaping: bool = False
-    max_jobs: int = DEFAULT_MAX_JOBS
-    max_jobs_per_client: int = DEFAULT_MAX_JOBS_PER_CLIENT
     models: Path | None = None
-    max_models: int = DEFAULT_MAX_MODELS
-    stall_seconds: float = DEFAULT_STALL_SECONDS
-    max_inputs: int = DEFAULT_MAX_INPUTS
-    max_bytes_per_job: int = DEFAULT_MAX_BYTES_PER_JOB
-    max_bytes_per_client: int = DEFAULT_MAX_BYTES_PER_CLIENT
-    max_bytes: int = DEFAULT_MAX_BYTES
-    max_connections: int = DEFAULT_MAX_CONNECTIONS
-    max_connections_per_address: int = DEFAULT_MAX_CONNECTIONS_PER_ADDRESS
+    max_elements: int = _limit(DEFAULT_MAX_ELEMENTS)
+    job_seconds: float = _limit(3600.0)
+    stall_seconds: float = _limit(60.0)
+    max_jobs: int = _limit(16, most=MOST_JOBS)
+    max_jobs_per_client: int = _limit(8, most=MOST_JOBS)
+    max_models: int = _limit(64)
+    max_inputs: int = _limit(4096)  # more than any model of Keras has
+    max_bytes_per_job: int = _limit(2 << 30)
+    max_bytes_per_client: int = _limit(4 << 30)
+    max_bytes: int = _limit(8 << 30)
+    max_connections: int = _limit(512, 64, _MOST_CONNECTIONS)
+    max_connections_per_address: int = _limit(32, most=_MOST_CONNECTIONS)
 
     def __post_init__(self) -> None:
         if self.party not in (0, 1, 2):
             raise ConfigError(f'"party" is 0, 1 or 2. Received: {self.party}. Say which one it is.')
-        for name, (default, least, most) in _LIMITS.items():
-            value = getattr(self, name)
+        for each in _limits():
+            value, default = getattr(self, each.name), each.default
+            least, most = each.metadata["least"], each.metadata["most"]
             if type(default) is float:
-                if not value > 0:
-                    raise ConfigError(
-                        f'[limits]: "{name}" is above 0. Received: {value}. '
-                        f"The default is {default:g}."
-                    )
-            elif not least <= value <= most:
+                fits, span = value > 0, "above 0"
+            else:
+                fits = least <= value <= most
                 span = f"{least} to {most}" if most < _ANY_NUMBER else f"at least {least}"
+            if not fits:
+                shown = f"{default:g}" if type(default) is float else default
                 raise ConfigError(
-                    f'[limits]: "{name}" is {span}. Received: {value}. The default is {default}.'
+                    f'[limits]: "{each.name}" is {span}. Received: {value}. The default is {shown}.'
                 )
 
     @classmethod
@@ -164,13 +139,13 @@ class WorkerPolicy:
             )
             top = Table(load_toml(path), "the file", known)
             rules = top.tables("reveal", ("program", "to"))
-            limits = top.table("limits", tuple(_LIMITS))
+            limits = top.table("limits", [each.name for each in _limits()])
             key, models = top.text("key", ""), top.text("models", "")
             values: dict[str, Any] = {
-                name: limits.number(name, default)
-                if type(default) is float
-                else limits.integer(name, default)
-                for name, (default, _, _) in _LIMITS.items()
+                each.name: limits.number(each.name, each.default)
+                if type(each.default) is float
+                else limits.integer(each.name, each.default)
+                for each in _limits()
             }
             policy = cls(
                 party=top.integer("party"),
@@ -276,12 +251,9 @@ class WorkerPolicy:
         Raises:
             PolicyError: the count is above the limit, or negative.
         """
-        if not 0 <= count <= self.max_elements:
-            raise PolicyError(
-                f"Party {self.party} does not allow inputs of this size. Received: {count} "
-                f"elements, the limit is {self.max_elements}. Send a smaller input, or its "
-                "operator raises max_elements under [limits] in worker.toml."
-            )
+        remedy = "Send a smaller input, or its operator raises max_elements"
+        fits = 0 <= count <= self.max_elements
+        self._permit(fits, "inputs of this size", f"{count} elements", self.max_elements, remedy)
 
     def permit_inputs(self, count: int) -> None:
         """Permits a job of ``count`` inputs.
@@ -289,12 +261,8 @@ class WorkerPolicy:
         Raises:
             PolicyError: the count is above the limit.
         """
-        if count > self.max_inputs:
-            raise PolicyError(
-                f"Party {self.party} does not allow so many inputs. Received: {count}, the limit "
-                f"is {self.max_inputs}. Its operator raises max_inputs under [limits] in "
-                "worker.toml."
-            )
+        most, remedy = self.max_inputs, "Its operator raises max_inputs"
+        self._permit(count <= most, "so many inputs", str(count), most, remedy)
 
     def permit_largest(self, count: int) -> None:
         """Permits a job whose largest array, of whatever it makes, has `count` words.
@@ -303,12 +271,22 @@ class WorkerPolicy:
             PolicyError: that is above GROWTH times max_elements.
         """
         most = GROWTH * self.max_elements
-        if count > most:
+        remedy = (
+            f"Order less at once, or its operator raises max_elements (a {GROWTH}th of this limit)"
+        )
+        given = f"arrays of up to {count} words"
+        self._permit(count <= most, "a job of this size", given, most, remedy)
+
+    def _permit(self, fits: bool, what: str, given: str, most: int, remedy: str) -> None:
+        if not fits:
             raise PolicyError(
-                f"Party {self.party} does not allow a job of this size. Received: arrays of up to "
-                f"{count} words, the limit is {most}. Order less at once, or its operator raises "
-                f"max_elements (a {GROWTH}th of this limit) under [limits] in worker.toml."
+                f"Party {self.party} does not allow {what}. Received: {given}, the limit is "
+                f"{most}. {remedy} under [limits] in worker.toml."
             )
+
+
+def _limits() -> list[Field[Any]]:
+    return [each for each in fields(WorkerPolicy) if each.metadata]
 
 
 def _shown(name: str) -> str:

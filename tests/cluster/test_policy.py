@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import stat
+from dataclasses import Field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,9 +124,10 @@ def test_elements_are_limited(folder: Path) -> None:
             policy.permit_elements(count)
 
 
-@pytest.mark.parametrize("name", list(policy._LIMITS))
-def test_every_limit_is_read_and_holds_its_range(folder: Path, name: str) -> None:
-    default, least, most = policy._LIMITS[name]
+@pytest.mark.parametrize("limit", policy._limits(), ids=lambda limit: limit.name)
+def test_every_limit_is_read_and_holds_its_range(folder: Path, limit: Field[Any]) -> None:
+    name, default = limit.name, limit.default
+    least, most = limit.metadata["least"], limit.metadata["most"]
 
     def loaded(value: object) -> WorkerPolicy:
         text = f'party = 1\nkey = "party1.key"\n[limits]\n{name} = {value}\n'
