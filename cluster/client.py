@@ -20,7 +20,7 @@ from tfe_bench.cluster import handshake, probe, profiles, tls, wire
 from tfe_bench.cluster.answers import Answers
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.questions import answered, ask, greet, silent
-from tfe_bench.cluster.requests import JobResult, JobRunner, LateInput, PrivateInput, Progress
+from tfe_bench.cluster.requests import JobResult, LateInput, PrivateInput, Progress
 from tfe_bench.cluster.sending import Sending, check_inputs, check_parameters, kind_of
 from tfe_bench.cluster.transport import dialled
 from tfe_bench.errors import ConfigError, SecurityError, TfeBenchError, UsageError
@@ -40,7 +40,7 @@ _ANSWERS = [("grpc.max_receive_message_length", wire.MOST_ANSWER_BYTES)]
 _RETURN_SECONDS = 2.5
 
 
-class Client(JobRunner):
+class Client:
     """A client of one cluster.
 
     Args:
@@ -48,6 +48,7 @@ class Client(JobRunner):
         key, certificate: this client's own (PEM); empty without TLS.
 
     Attributes:
+        profile: the network that protocols plan for, unless a job says otherwise.
         shaping: what the workers shall impose on their messages: microseconds of one-way delay,
             and bytes per second of each worker; None for nothing.
         warm_up_bytes: what the workers send each other before a program runs.
@@ -76,16 +77,7 @@ class Client(JobRunner):
                 others.
         """
         config = ClusterConfig.load(cluster)
-        if not config.tls:
-            return cls(config)
-        own = tls.load_certificate(certificate)
-        if own not in {pem for client in config.clients for pem in client.certificates}:
-            raise SecurityError(
-                f"This client's certificate is not in {cluster}. Received: {certificate}, SHA-256 "
-                f"fingerprint {tls.fingerprint(own)}. Use the key and certificate of a [[client]] "
-                "in it, or have the three parties add this one."
-            )
-        return cls(config, tls.load_private_key(key), own)
+        return cls(config, *_credentials(config, cluster, key, certificate))
 
     @classmethod
     def open(
@@ -100,20 +92,7 @@ class Client(JobRunner):
         Raises:
             ConfigError, SecurityError: as `load`, or it is not clear which client this is.
         """
-        path = Path(cluster)
-        config = ClusterConfig.load(path)
-        if config.tls and client is None and key is None:
-            names = [c.name for c in config.clients]
-            owned = [n for n in names if (path.parent / f"client-{n}.key").is_file()]
-            if len(owned) != 1:
-                raise ConfigError(
-                    f"Which client is this? Received: {len(owned)} client keys beside {path}. "
-                    f"Name it with --client (known: {', '.join(names) or 'none'})."
-                )
-            client = owned[0]
-        key = key or path.parent / f"client-{client}.key"
-        certificate = certificate or path.parent / f"client-{client}.crt"
-        return cls.load(path, key, certificate)
+        return cls(*opened(cluster, client, key, certificate))
 
     @property
     def config(self) -> ClusterConfig:
@@ -232,10 +211,16 @@ class Client(JobRunner):
             thread.start()
         try:
             return answers.collect()
+        except TfeBenchError as error:
+            self.explain(error)
+            raise
         finally:
             answers.finished.set()
             for call in calls:
                 call.cancel()
+
+    def explain(self, error: TfeBenchError) -> None:
+        """Raises what tells more than an error of a job, if anything is known."""
 
     def _wait_for_return(self) -> None:
         """Waits a little for a worker that is being started; without it the job then fails."""
@@ -336,6 +321,45 @@ class Client(JobRunner):
 
         with ThreadPoolExecutor(3) as pool:
             return list(pool.map(one, range(3)))
+
+
+def _credentials(
+    config: ClusterConfig, cluster: str | Path, key: str | Path, certificate: str | Path
+) -> tuple[bytes, bytes]:
+    """A client's key and certificate, of files; empty without TLS."""
+    if not config.tls:
+        return b"", b""
+    own = tls.load_certificate(certificate)
+    if own not in {pem for client in config.clients for pem in client.certificates}:
+        raise SecurityError(
+            f"This client's certificate is not in {cluster}. Received: {certificate}, SHA-256 "
+            f"fingerprint {tls.fingerprint(own)}. Use the key and certificate of a [[client]] "
+            "in it, or have the three parties add this one."
+        )
+    return tls.load_private_key(key), own
+
+
+def opened(
+    cluster: str | Path,
+    client: str | None,
+    key: str | Path | None,
+    certificate: str | Path | None,
+) -> tuple[ClusterConfig, bytes, bytes]:
+    """What a client is made of, from its files; see Client.open."""
+    path = Path(cluster)
+    config = ClusterConfig.load(path)
+    if config.tls and client is None and key is None:
+        names = [c.name for c in config.clients]
+        owned = [n for n in names if (path.parent / f"client-{n}.key").is_file()]
+        if len(owned) != 1:
+            raise ConfigError(
+                f"Which client is this? Received: {len(owned)} client keys beside {path}. "
+                f"Name it with --client (known: {', '.join(names) or 'none'})."
+            )
+        client = owned[0]
+    key = key or path.parent / f"client-{client}.key"
+    certificate = certificate or path.parent / f"client-{client}.crt"
+    return config, *_credentials(config, path, key, certificate)
 
 
 def new_job() -> str:

@@ -9,16 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from tfe_bench.cluster import links, profiles, tls
-from tfe_bench.cluster.client import Client
+from tfe_bench.cluster.client import Client, opened
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.files import write_private
-from tfe_bench.cluster.profiles import Profile
-from tfe_bench.cluster.requests import JobResult, JobRunner, LateInput, PrivateInput, Progress
 from tfe_bench.errors import ClusterError, ConfigError, PeerLost, TfeBenchError, UsageError
 
 START_SECONDS = 60.0
@@ -29,53 +26,38 @@ _LINK_PORT = 7700
 _MOST_WORDS = 600
 
 
-class Runner(JobRunner):
-    """What both kinds of cluster offer.
+class Runner(Client):
+    """A client with its cluster: what both kinds of cluster have in common.
 
     Attributes:
-        client: that orders their jobs.
         name: for records.
         emulation: how the profile is imposed; None where nothing is.
         fallback: why another emulation was not taken; None where none was asked for.
         realised: what a benchmark found the links to hold.
+        start_seconds: from the start of the processes until all three answered.
     """
 
-    client_type: type[Client] = Client
-    client: Client
     name: str
     emulation: str | None = None
     fallback: str | None = None
     realised: Any = None
+    start_seconds = 0.0
+
+    def _connect(self, config: ClusterConfig, key: bytes, certificate: bytes) -> None:
+        """Becomes a client that asks the workers for the profile in every job."""
+        super().__init__(config, key, certificate)
+        if self.profile.shaped:
+            self.warm_up_bytes = self.profile.warm_up_bytes
+        if self.emulation == links.CHANNEL:
+            self.shaping = (self.profile.delay_us, self.profile.bytes_per_second)
 
     @property
-    def config(self) -> ClusterConfig:
-        """The shared cluster file."""
-        return self.client.config
-
-    def check_open(self) -> None:
-        """Refuses to use closed connections; see Client.check_open."""
-        self.client.check_open()
-
-    def run(
-        self,
-        program: str,
-        parameters: Mapping[str, Any],
-        inputs: Mapping[str, PrivateInput | LateInput],
-        progress: Progress | None = None,
-    ) -> JobResult:
-        """Runs an installed program; see Client.run."""
-        return self.client.run(program, parameters, inputs, progress)
-
-    def stored(self, kind: str = "") -> list[dict[str, Any]]:
-        """What the workers keep that this client may use; see Client.stored."""
-        return self.client.stored(kind)
-
-    def close(self) -> None:
-        """Ends the use of the cluster; what is called later is refused."""
-        self.client.close()
+    def client(self) -> Self:
+        """What orders its jobs: itself."""
+        return self
 
     def __enter__(self) -> Self:
-        self.client.check_open()
+        self.check_open()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,7 +80,6 @@ class LocalCluster(Runner):
             one user: that is for trying out.)
 
     Attributes:
-        start_seconds: from the start of the processes until all three answered.
         profile: the network profile.
         emulation: "netns+tun", "netns+netem", "channel", or None where nothing is shaped.
         fallback: why "auto" did not take namespaces, None otherwise.
@@ -123,7 +104,6 @@ class LocalCluster(Runner):
         self.profile = profiles.get(profile)
         self._emulate = links.check_emulation(emulate)
         self._links: links.Links | None = None
-        self.start_seconds = 0.0
         if threads is not None and (type(threads) is not int or threads < 1):
             raise UsageError(f"A worker has 1 thread or more. Received: threads={threads!r}.")
         if models is not None:
@@ -144,9 +124,7 @@ class LocalCluster(Runner):
             *(tls.make_certificate(tls.party_common_name(p), days=2) for p in range(3)),
             strict=True,
         )
-        client_key, client_certificate = tls.make_certificate(
-            tls.client_common_name(_CLIENT), days=2
-        )
+        key, certificate = tls.make_certificate(tls.client_common_name(_CLIENT), days=2)
         hosts = self._links.hosts[:3] if self._links else ["127.0.0.1"] * 3
         ports = [_LINK_PORT] * 3 if self._links else _free_ports(3)
         parties = tuple(
@@ -155,9 +133,7 @@ class LocalCluster(Runner):
         config = ClusterConfig(
             name="local",
             parties=parties,
-            clients=(ClientConfig(_CLIENT, client_certificate),),
-            ring=64,
-            fractional_bits=16,
+            clients=(ClientConfig(_CLIENT, certificate),),
             tls=self._tls,
         )
         config.save(self._folder / "cluster.toml")
@@ -186,9 +162,8 @@ class LocalCluster(Runner):
                         pass_fds=inside,
                     )
                 )
-        self.client = self.client_type(config, client_key, client_certificate)
-        _impose(self.client, self.profile, self.emulation)
-        self.client.wait_ready(START_SECONDS, self._check_alive)
+        self._connect(config, key, certificate)
+        self.wait_ready(START_SECONDS, self._check_alive)
         self.start_seconds = time.perf_counter() - started
 
     def _start_links(self) -> None:
@@ -227,29 +202,23 @@ class LocalCluster(Runner):
         text = (self._folder / f"party{party}.log").read_text(errors="replace")
         return "\n".join(text.splitlines()[-12:])
 
-    def run(
-        self,
-        program: str,
-        parameters: Mapping[str, Any],
-        inputs: Mapping[str, PrivateInput | LateInput],
-        progress: Progress | None = None,
-    ) -> JobResult:
-        """Runs an installed program; a worker that died is named."""
-        try:
-            return super().run(program, parameters, inputs, progress)
-        except TfeBenchError as error:
-            for p, worker in enumerate(self._workers):
-                code = worker.poll()
-                if code is not None and not (isinstance(error, PeerLost) and error.party == p):
-                    words = self._last_words(p)
-                    ended = f"its process ended with code {code}"
-                    raise PeerLost(p, f"{ended}, saying: {words}" if words else ended) from error
-            raise
+    def explain(self, error: TfeBenchError) -> None:
+        """Names a worker that died.
+
+        Raises:
+            PeerLost: one did.
+        """
+        for p, worker in enumerate(self._workers):
+            code = worker.poll()
+            if code is not None and not (isinstance(error, PeerLost) and error.party == p):
+                words = self._last_words(p)
+                ended = f"its process ended with code {code}"
+                raise PeerLost(p, f"{ended}, saying: {words}" if words else ended) from error
 
     def close(self) -> None:
         """Ends the workers and removes their keys."""
-        if hasattr(self, "client"):
-            self.client.close()
+        if hasattr(self, "_channels"):
+            super().close()
         for worker in self._workers:
             if worker.stdin:
                 worker.stdin.close()
@@ -289,10 +258,8 @@ class Cluster(Runner):
         self.profile = profiles.get(profile)
         if self.profile.shaped:
             self.emulation = links.CHANNEL
-        self.start_seconds = 0.0
-        self.client = self.client_type.open(path, client, key, certificate)
-        _impose(self.client, self.profile, self.emulation)
-        self.client.wait_ready()
+        self._connect(*opened(path, client, key, certificate))
+        self.wait_ready()
 
 
 def _path(path: object) -> Path:
@@ -309,14 +276,6 @@ def _make_folder(folder: Path) -> None:
             f"The folder for models cannot be made: {folder}. Received: {error.strerror}. Choose "
             "another."
         ) from None
-
-
-def _impose(client: Client, profile: Profile, emulation: str | None) -> None:
-    """What the client asks of the workers in every job."""
-    if profile.shaped:
-        client.warm_up_bytes = profile.warm_up_bytes
-    if emulation == links.CHANNEL:
-        client.shaping = (profile.delay_us, profile.bytes_per_second)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.jobs import InputSpec
-from tfe_bench.cluster.profiles import Profile
 from tfe_bench.cluster.seeds import Ring
 from tfe_bench.errors import UsageError
 
@@ -106,40 +103,3 @@ def spec_of(name: str, value: PrivateInput | LateInput) -> InputSpec:
     """What is public about an input."""
     late = isinstance(value, LateInput)
     return InputSpec(name, value.shape, value.fractional_bits, value.limbs, late)
-
-
-class JobRunner(ABC):
-    """What takes jobs: a client, or a cluster that has one.
-
-    Attributes:
-        profile: the network that protocols plan for, unless a job says otherwise.
-    """
-
-    profile: Profile
-
-    @property
-    @abstractmethod
-    def config(self) -> ClusterConfig:
-        """The shared cluster file."""
-
-    @abstractmethod
-    def check_open(self) -> None:
-        """Refuses to use closed connections.
-
-        Raises:
-            UsageError: `close` was called, or the end of a `with` block did.
-        """
-
-    @abstractmethod
-    def run(
-        self,
-        program: str,
-        parameters: Mapping[str, Any],
-        inputs: Mapping[str, PrivateInput | LateInput],
-        progress: Progress | None = None,
-    ) -> JobResult:
-        """Runs an installed program on the three workers; see Client.run."""
-
-    @abstractmethod
-    def stored(self, kind: str = "") -> list[dict[str, Any]]:
-        """What the workers keep that this client may use; see Client.stored."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster import client, launch
-from tfe_bench.cluster.requests import JobRunner, Progress
+from tfe_bench.cluster.requests import Progress
 from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tfe_bench.models.trainable import Trainable
 
 
-class _Models(JobRunner):
+class _Models(client.Client):
     """What a cluster does with models; each method is a function of service.py or trainable.py."""
 
     def predict(
@@ -93,7 +93,7 @@ class _Models(JobRunner):
         return service.listed(self)
 
 
-def _trainable(cluster: JobRunner, private: object, what: str) -> Trainable:
+def _trainable(cluster: client.Client, private: object, what: str) -> Trainable:
     from tfe_bench.models.trainable import Trainable
 
     cluster.check_open()
@@ -102,17 +102,13 @@ def _trainable(cluster: JobRunner, private: object, what: str) -> Trainable:
     return private
 
 
-class Client(_Models, client.Client):
+class Client(_Models):
     """A client of three workers, for whom they also keep, evaluate and train models."""
 
 
 class LocalCluster(_Models, launch.LocalCluster):
     __doc__ = launch.LocalCluster.__doc__
-    client_type = Client
-    client: Client
 
 
 class Cluster(_Models, launch.Cluster):
     __doc__ = launch.Cluster.__doc__
-    client_type = Client
-    client: Client

@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfe_bench.cluster.requests import JobResult, JobRunner, PrivateInput, Progress, spec_of
+from tfe_bench.cluster.client import Client
+from tfe_bench.cluster.requests import JobResult, PrivateInput, Progress, spec_of
 from tfe_bench.cluster.stored import DATA, check_name
 from tfe_bench.models.datasets import Rows
 from tfe_bench.models.programs import provide as program
@@ -42,7 +43,7 @@ class Provided:
     complete: bool
 
 
-def listed(cluster: JobRunner) -> dict[str, Provided]:
+def listed(cluster: Client) -> dict[str, Provided]:
     """The data sets that a client may use, by name."""
     return {
         str(row["name"]): Provided(
@@ -58,7 +59,7 @@ def listed(cluster: JobRunner) -> dict[str, Provided]:
 
 
 def provide(
-    cluster: JobRunner,
+    cluster: Client,
     name: str,
     rows: Rows,
     clients: Sequence[str] = (),
@@ -109,6 +110,6 @@ def _units(table: Table | None) -> dict[str, Any]:
     return {"units": {key: header[key] for key in program.UNITS}}
 
 
-def withdraw(cluster: JobRunner, name: str) -> None:
+def withdraw(cluster: Client, name: str) -> None:
     """Removes a data set of this client's from all workers."""
     cluster.run("withdraw", {"name": check_name(name, program.NAME_IS)}, {})

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfe_bench.cluster.requests import JobResult, JobRunner, Progress
+from tfe_bench.cluster.client import Client
+from tfe_bench.cluster.requests import JobResult, Progress
 from tfe_bench.cluster.stored import check_name
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models import weights
@@ -50,7 +51,7 @@ class Deployed:
     table: Table | None = None
 
 
-def listed(cluster: JobRunner) -> list[Deployed]:
+def listed(cluster: Client) -> list[Deployed]:
     """The deployed models that a client may use.
 
     Raises:
@@ -72,7 +73,7 @@ def listed(cluster: JobRunner) -> list[Deployed]:
     ]
 
 
-def find(cluster: JobRunner, name: str) -> Deployed:
+def find(cluster: Client, name: str) -> Deployed:
     """The deployed model of a name.
 
     Raises:
@@ -95,7 +96,7 @@ def find(cluster: JobRunner, name: str) -> Deployed:
 
 
 def deploy(
-    cluster: JobRunner,
+    cluster: Client,
     private: PrivateModel,
     name: str,
     clients: Sequence[str] = (),
@@ -150,7 +151,7 @@ def deployment(
     }
 
 
-def undeploy(cluster: JobRunner, name: str) -> None:
+def undeploy(cluster: Client, name: str) -> None:
     """Removes a model of this client's from all workers.
 
     Raises:
@@ -160,7 +161,7 @@ def undeploy(cluster: JobRunner, name: str) -> None:
 
 
 def predict(
-    cluster: JobRunner,
+    cluster: Client,
     model: str | Deployed | PrivateModel,
     images: Any,
     *,
@@ -216,7 +217,7 @@ def _check_private(private: object, what: str, wanted: str) -> None:
         raise UsageError(f"{what} takes {wanted}. Received: {type(private).__name__}.")
 
 
-def _check_precision(cluster: JobRunner, private: PrivateModel) -> None:
+def _check_precision(cluster: Client, private: PrivateModel) -> None:
     config = cluster.config
     if private.fractional_bits != config.fractional_bits or config.ring != 64:
         raise UsageError(

@@ -16,7 +16,7 @@ from tfe_bench.models.scales import Scale
 from tfe_bench.models.tables import Table
 
 if TYPE_CHECKING:
-    from tfe_bench.cluster.requests import JobRunner
+    from tfe_bench.cluster.client import Client
     from tfe_bench.protocols.session.party import Party
     from tfe_bench.protocols.session.sharing import Shared
 
@@ -239,7 +239,7 @@ def loaded(source: Source, party: Party, store: Store, client: str) -> tuple[Sha
 
 
 def source_of(
-    cluster: JobRunner, features: Sequence[str], labels: str | None = None
+    cluster: Client, features: Sequence[str], labels: str | None = None
 ) -> tuple[Source, Joined]:
     """What a client may train on by name: rows of several owners, or columns and labels.
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfe_bench.cluster.requests import JobResult, JobRunner, LateInput, PrivateInput, spec_of
+from tfe_bench.cluster.client import Client
+from tfe_bench.cluster.requests import JobResult, LateInput, PrivateInput, spec_of
 from tfe_bench.cluster.stored import check_name
 from tfe_bench.errors import RangeError, UsageError, did_you_mean
 from tfe_bench.models import sources
@@ -145,7 +146,7 @@ class Trainable:
 
     def fit(
         self,
-        cluster: JobRunner,
+        cluster: Client,
         x: Any = None,
         y: Any = None,
         batch_size: int | None = None,
@@ -327,7 +328,7 @@ class Trainable:
 
     def evaluate(
         self,
-        cluster: JobRunner,
+        cluster: Client,
         x: Any,
         y: Any,
         *,
@@ -363,7 +364,7 @@ class Trainable:
 
     def run(
         self,
-        cluster: JobRunner,
+        cluster: Client,
         order: Order,
         inputs: Mapping[str, PrivateInput | LateInput],
         progress: Progress | None = None,
@@ -492,5 +493,5 @@ def _refuse(
             raise UsageError(f"{what} takes no {name}: {why}.")
 
 
-def _profile(cluster: JobRunner) -> str:
+def _profile(cluster: Client) -> str:
     return cluster.profile.name if hasattr(cluster, "profile") else "local"

@@ -31,7 +31,8 @@ def client() -> Client:
 def cluster(client: Client) -> Cluster:
     """The same as a cluster."""
     made = Cluster.__new__(Cluster)
-    made.client, made.name, made.profile = client, "x", PROFILES["local"]
+    made.name, made.profile = "x", PROFILES["local"]
+    made._connect(client.config, b"", b"")
     return made
 
 
@@ -149,7 +150,7 @@ def test_paths_and_profiles_of_another_type_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_last_words_of_a_worker_that_died_are_told(
-    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     class Dead:
         returncode = -6
@@ -158,13 +159,9 @@ def test_the_last_words_of_a_worker_that_died_are_told(
             return self.returncode
 
     local: Any = LocalCluster.__new__(LocalCluster)
-    local._folder, local._workers, local.client = tmp_path, [Dead()], client
+    local._folder, local._workers = tmp_path, [Dead()]
     log = "2026-01-01 00:00:00,000 [party 0] job 1 begins\n"
 
-    def lost(*_: object) -> None:
-        raise ClusterError("its stream broke")
-
-    monkeypatch.setattr(client, "run", lost)
     for words, told in (
         ("", "ended with code -6. The job"),
         (
@@ -175,7 +172,7 @@ def test_the_last_words_of_a_worker_that_died_are_told(
     ):
         (tmp_path / "party0.log").write_text(log + words)
         with pytest.raises(PeerLost, match=told):
-            local.run("sort", {}, {})
+            local.explain(ClusterError("its stream broke"))
 
 
 def test_a_new_job_has_a_name_that_is_taken(client: Client) -> None:
