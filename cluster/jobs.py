@@ -68,10 +68,7 @@ class InputSpec:
     @property
     def elements(self) -> int:
         """How many ring elements it has."""
-        n = 1
-        for size in self.shape:
-            n *= size
-        return n
+        return math.prod(self.shape)
 
     @property
     def words(self) -> int:

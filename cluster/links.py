@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tfe_bench.cluster import emulator
 from tfe_bench.cluster.profiles import Profile
-from tfe_bench.errors import ClusterError, UsageError, did_you_mean
+from tfe_bench.errors import ClusterError, unknown
 
 EMULATIONS = ("auto", "netns", "channel")
 CHANNEL = "channel"
@@ -30,10 +30,7 @@ def check_emulation(name: str) -> str:
         UsageError: there is none.
     """
     if name not in EMULATIONS:
-        raise UsageError(
-            f"Unknown emulation of a network. Received: {name!r}."
-            f"{did_you_mean(str(name), EMULATIONS)} Known: {', '.join(EMULATIONS)}."
-        )
+        raise unknown(f"Unknown emulation of a network. Received: {name!r}.", name, EMULATIONS)
     return name
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.errors import unknown
 
 # Further off than this, a result does not bear the name of the profile.
 TOLERANCE = 0.10
@@ -87,8 +87,5 @@ def get(name: str) -> Profile:
     """
     found = PROFILES.get(name) if isinstance(name, str) else None
     if found is None:
-        raise UsageError(
-            f"Unknown network profile. Received: {name!r}.{did_you_mean(str(name), PROFILES)} "
-            f"Known: {', '.join(PROFILES)}."
-        )
+        raise unknown(f"Unknown network profile. Received: {name!r}.", name, PROFILES)
     return found

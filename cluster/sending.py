@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tfe_bench.cluster import seeds, wire
@@ -104,9 +104,7 @@ def check_inputs(inputs: object) -> None:
     Raises:
         UsageError: naming the first one.
     """
-    if not isinstance(inputs, Mapping):
-        raise UsageError(f"Inputs are a dict of PrivateInput. Received: {kind_of(inputs)}.")
-    for name, value in inputs.items():
+    for name, value in _items("Inputs are a dict of PrivateInput", inputs):
         if not isinstance(name, str) or not isinstance(value, PrivateInput | LateInput):
             raise UsageError(
                 "Inputs are PrivateInput by name: PrivateInput(array) for integers, "
@@ -121,9 +119,7 @@ def check_parameters(parameters: object) -> None:
     Raises:
         UsageError: naming the first one.
     """
-    if not isinstance(parameters, Mapping):
-        raise UsageError(f"Parameters are a dict. Received: {kind_of(parameters)}.")
-    for name, value in parameters.items():
+    for name, value in _items("Parameters are a dict", parameters):
         try:
             json.dumps({name: value}, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
@@ -131,6 +127,12 @@ def check_parameters(parameters: object) -> None:
                 "Parameters are what JSON holds: texts, finite numbers, true or false, None, and "
                 f"lists and dicts of these. Received: {kind_of(value)} under {str(name)[:80]!r}."
             ) from None
+
+
+def _items(wanted: str, given: object) -> Iterable[tuple[object, object]]:
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{wanted}. Received: {kind_of(given)}.")
+    return given.items()
 
 
 def kind_of(value: object) -> str:

@@ -33,16 +33,8 @@ FAULTS = {
     "biased_permutation": 4,
 }
 _RECORD = np.dtype(
-    [
-        ("hi", "<u8"),
-        ("lo", "<u8"),
-        ("bytes", "<u8"),
-        ("digest", "<u8"),
-        ("key", "<i4"),
-        ("party", "<i4"),
-        ("sent", "<i4"),
-        ("reserved", "<i4"),
-    ]
+    [(name, "<u8") for name in ("hi", "lo", "bytes", "digest")]
+    + [(name, "<i4") for name in ("key", "party", "sent", "reserved")]
 )
 
 

@@ -103,25 +103,14 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
         result = once(progress)
         took.append(time.perf_counter() - started)
         used.append(time.process_time() - cpu)
-    breakdown = _breakdown(took[-1], timeline.observed(party), before)
-    timeline.observe(party, timeline.OFF)
-    rounds = [[s.cold, s.ahead] for s in party.rounds()]
-    # A dealer is done long before what it sent has left: messages leave in their order, and who
-    # has heard twice from a peer knows that this one has its first answer.
-    begin_together(party)
-    counters = party.counters()
     context.measurements.update(
+        _counted(party, took[-1], before),
         seconds=took[warm_up:],
         cpu_seconds=used[warm_up:],
-        payload=counters["payload"],
-        frames=counters["frames"],
-        messages=counters["messages"],
-        rounds=rounds,
         # tracing, and what the first run took longer than the others
         build_seconds=max(party.build_seconds, took[0] - statistics.median(took[warm_up:])),
         trace_seconds=party.build_seconds,
         variant=variant,
-        breakdown=breakdown,
     )
     if traced:
         context.progress((turns - 1) / turns, "tracing")
@@ -146,18 +135,22 @@ def metered(party: Party, once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
     timeline.observe(party, timeline.TOTALS)
     started = time.perf_counter()
     result = once()
-    breakdown = _breakdown(time.perf_counter() - started, timeline.observed(party), before)
+    return result, _counted(party, time.perf_counter() - started, before)
+
+
+def _counted(party: Party, seconds: float, before: processor.Usage | None) -> dict[str, Any]:
+    """What a run of so many seconds sent, in which rounds, and where its time went."""
+    from tfe_bench.protocols.session import timeline
+
+    breakdown = _breakdown(seconds, timeline.observed(party), before)
     timeline.observe(party, timeline.OFF)
     rounds = [[s.cold, s.ahead] for s in party.rounds()]
-    begin_together(party)  # as in `measure`: the dealer's messages have left then
+    # A dealer is done long before what it sent has left: messages leave in their order, and who
+    # has heard twice from a peer knows that this one has its first answer.
+    begin_together(party)
     counters = party.counters()
-    return result, {
-        "payload": counters["payload"],
-        "frames": counters["frames"],
-        "messages": counters["messages"],
-        "rounds": rounds,
-        "breakdown": breakdown,
-    }
+    sent = {name: counters[name] for name in ("payload", "frames", "messages")}
+    return {**sent, "rounds": rounds, "breakdown": breakdown}
 
 
 def _breakdown(run: float, seen: Any, before: processor.Usage | None) -> dict[str, Any]:

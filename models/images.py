@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import DataError, UsageError, did_you_mean
+from tfe_bench.errors import DataError, UsageError, unknown
 
 # caffe: BGR, centred (ResNet50, VGG19). tf: -1 to 1 (ResNet50V2, MobileNetV2). torch: 0 to 1, then
 # standardised (DenseNet121). unit: 0 to 1 (MNIST). none: 0 to 255, for a model that rescales.
@@ -74,9 +74,7 @@ def check_way(way: str, channels: int) -> None:
         UsageError: it does not fit.
     """
     if way not in WAYS:
-        raise UsageError(
-            f"There is no preprocessing {way!r}.{did_you_mean(way, WAYS)} Known: {', '.join(WAYS)}."
-        )
+        raise unknown(f"There is no preprocessing {way!r}.", way, WAYS)
     if way in ("caffe", "torch") and channels != 3:
         raise UsageError(f"{way!r} is for three channels, red, green, blue. Received: {channels}.")
 

@@ -140,6 +140,11 @@ def check_known(what: str, name: str, known: Collection[str]) -> None:
         )
 
 
+def unknown(said: str, name: object, known: Iterable[str]) -> UsageError:
+    """What was said of a name that is none of the known ones, with the nearest and all of them."""
+    return UsageError(f"{said}{did_you_mean(str(name), known)} Known: {', '.join(known)}.")
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Returns ' Did you mean "x"?' for the nearest known word, or ''."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)

@@ -11,9 +11,9 @@ import pkgutil
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
-from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.errors import UsageError, unknown
 from tfe_bench.models import layers
 from tfe_bench.models.kinds.checks import Bad
 from tfe_bench.models.kinds.kind import Kind
@@ -70,18 +70,11 @@ def infer(x: Layer, given: list[Shape], weights: Shapes) -> Shape:
     """
     kind = KINDS.get(x.op) if isinstance(x.op, str) else None
     if kind is None:
-        _refuse(x.name, x.op)
+        raise unknown(f"Layer {x.name!r} is of an unknown kind. Received: {x.op!r}.", x.op, KINDS)
     try:
         return kind.shape(given, x.options, weights)
     except (Bad, UsageError) as error:
         raise UsageError(f"Layer {x.name!r} ({x.op}) {error}") from None
-
-
-def _refuse(name: str, op: Any) -> NoReturn:
-    raise UsageError(
-        f"Layer {name!r} is of an unknown kind. Received: {op!r}."
-        f"{did_you_mean(str(op), KINDS)} Known: {', '.join(KINDS)}."
-    )
 
 
 # ---- what of Keras there is a kind for

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.errors import DataError, UsageError, did_you_mean
+from tfe_bench.errors import DataError, UsageError, unknown
 from tfe_bench.models.zoo import networks, seeded
 
 IMAGENET, SEEDED = "imagenet", "seeded"
@@ -90,10 +90,7 @@ def find(name: str) -> Entry:
         UsageError: there is none.
     """
     if name not in _ENTRIES:
-        raise UsageError(
-            f"The zoo has no model {name!r}.{did_you_mean(name, _ENTRIES)} "
-            f"Known: {', '.join(_ENTRIES)}."
-        )
+        raise unknown(f"The zoo has no model {name!r}.", name, _ENTRIES)
     return _ENTRIES[name]
 
 
