@@ -89,8 +89,7 @@ class Answers:
                     return
             raise PeerLost(party, "it ended the job without a result")
         except grpc.RpcError as error:
-            code = error.code() if hasattr(error, "code") else None
-            details = (error.details() or "") if hasattr(error, "details") else ""
+            code, details = wire.status_of(error)
             address = self.config.parties[party].address
             name = code.name.lower() if code else "unknown"
             if code is grpc.StatusCode.UNAVAILABLE and "Handshake read failed" in details:

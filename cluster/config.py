@@ -18,7 +18,7 @@ from typing import Any
 from tfe_bench.cluster import tls
 from tfe_bench.cluster.addresses import canonical_host, is_loopback, parse_address
 from tfe_bench.cluster.files import write_public
-from tfe_bench.cluster.toml_file import Table, naming_file, parse_toml, read_text, shown
+from tfe_bench.cluster.toml_file import Table, naming, parse_toml, read_text, shown
 from tfe_bench.errors import ConfigError, SecurityError
 
 RING = 64
@@ -88,11 +88,6 @@ class PartyConfig(_Pinned):
         """
         host = "127.0.0.1" if self.host == "localhost" else self.host
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether the host is this machine itself (127.0.0.0/8, ::1 or "localhost")."""
-        return is_loopback(self.host)
 
 
 @dataclass(frozen=True)
@@ -195,7 +190,7 @@ class ClusterConfig:
                     )
             return
         for party in self.parties:
-            if not party.is_loopback:
+            if not is_loopback(party.host):
                 raise SecurityError(
                     "A cluster without TLS must lie on loopback (127.0.0.1, ::1, localhost), "
                     "or everyone on the network can read and change the shares. Received: "
@@ -229,7 +224,7 @@ class ClusterConfig:
                 holds a private key or a certificate authority's certificate.
         """
         path = Path(path)
-        with naming_file(path):
+        with naming(path):
             text = read_text(path)
             if path.suffix == ".json" or text.lstrip().startswith("{"):
                 return _from_tf_encrypted(text)
@@ -385,12 +380,8 @@ def _load_certificates(table: Table, folder: Path) -> tuple[bytes | None, bytes 
         )
     loaded: list[bytes | None] = [None, None]
     for position, name in enumerate(names):
-        try:
+        with naming(f'{table.where}: certificate = "{name}" (relative to cluster.toml)'):
             loaded[position] = tls.load_certificate(folder / name)
-        except (ConfigError, SecurityError) as error:
-            raise type(error)(
-                f'{table.where}: certificate = "{name}" (relative to cluster.toml): {error}'
-            ) from None
     return loaded[0], loaded[1]
 
 
@@ -432,10 +423,8 @@ def _check_name(where: str, name: str) -> None:
 
 def _certificate(where: str, pem: bytes, own_name: str) -> bytes:
     """The canonical certificate; refuses one made for another member of a cluster."""
-    try:
+    with naming(f'{where}: "certificate"'):
         pem = tls.canonical_certificate(pem)
-    except (ConfigError, SecurityError) as error:
-        raise type(error)(f'{where}: "certificate": {error}') from None
     name = tls.server_name(pem)
     if name.endswith(f".{tls.DOMAIN}") and name != own_name:
         raise ConfigError(

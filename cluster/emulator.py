@@ -79,16 +79,18 @@ def buffer_bytes(bytes_per_second: int, delay_us: int) -> int:
 # ---- devices
 
 
-def _configure(device: str, address: str, mtu: int) -> None:
-    def name(rest: bytes) -> bytes:
-        return device.encode().ljust(16, b"\0") + rest.ljust(24, b"\0")
+def _request(device: str, rest: bytes = b"") -> bytes:
+    """A struct ifreq."""
+    return device.encode().ljust(16, b"\0") + rest.ljust(24, b"\0")
 
+
+def _configure(device: str, address: str, mtu: int) -> None:
     def inet(text: str) -> bytes:
-        return name(struct.pack("=HH4s", socket.AF_INET, 0, socket.inet_aton(text)))
+        return _request(device, struct.pack("=HH4s", socket.AF_INET, 0, socket.inet_aton(text)))
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        fcntl.ioctl(s, _SIOCSIFMTU, name(struct.pack("=i", mtu)))
-        fcntl.ioctl(s, _SIOCSIFTXQLEN, name(struct.pack("=i", 20_000)))
+        fcntl.ioctl(s, _SIOCSIFMTU, _request(device, struct.pack("=i", mtu)))
+        fcntl.ioctl(s, _SIOCSIFTXQLEN, _request(device, struct.pack("=i", 20_000)))
         fcntl.ioctl(s, _SIOCSIFADDR, inet(address))
         mask = socket.inet_ntoa(struct.pack("!I", (0xFFFFFFFF << (32 - _MASK_BITS)) & 0xFFFFFFFF))
         fcntl.ioctl(s, _SIOCSIFNETMASK, inet(mask))
@@ -97,17 +99,14 @@ def _configure(device: str, address: str, mtu: int) -> None:
 
 def _up(device: str) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        request = device.encode().ljust(16, b"\0") + bytes(24)
-        flags = struct.unpack_from("=H", fcntl.ioctl(s, _SIOCGIFFLAGS, request), 16)[0]
-        request = device.encode().ljust(16, b"\0") + struct.pack("=H", flags | _IFF_UP) + bytes(22)
-        fcntl.ioctl(s, _SIOCSIFFLAGS, request)
+        flags = struct.unpack_from("=H", fcntl.ioctl(s, _SIOCGIFFLAGS, _request(device)), 16)[0]
+        fcntl.ioctl(s, _SIOCSIFFLAGS, _request(device, struct.pack("=H", flags | _IFF_UP)))
 
 
 def _open_tun(pattern: str) -> tuple[int, str]:
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
-    request = pattern.encode().ljust(16, b"\0") + struct.pack("=H", flags) + bytes(22)
-    made = fcntl.ioctl(fd, _TUNSETIFF, request)
+    made = fcntl.ioctl(fd, _TUNSETIFF, _request(pattern, struct.pack("=H", flags)))
     # Packets stay in this machine's memory: nobody computes or checks a checksum.
     fcntl.ioctl(fd, _TUNSETOFFLOAD, _TUN_F_CSUM)
     return fd, made[:16].rstrip(b"\0").decode()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.cluster import tls
-from tfe_bench.cluster.toml_file import Table, load_toml, naming_file
+from tfe_bench.cluster.toml_file import Table, load_toml, naming
 from tfe_bench.errors import ConfigError, PolicyError
 
 ANY = "*"
@@ -127,7 +127,7 @@ class WorkerPolicy:
             SecurityError: other users of the machine can read the key.
         """
         path = Path(path)
-        with naming_file(path):
+        with naming(path):
             known = (
                 "party",
                 "key",
@@ -141,12 +141,11 @@ class WorkerPolicy:
             rules = top.tables("reveal", ("program", "to"))
             limits = top.table("limits", [each.name for each in _limits()])
             key, models = top.text("key", ""), top.text("models", "")
-            values: dict[str, Any] = {
-                each.name: limits.number(each.name, each.default)
-                if type(each.default) is float
-                else limits.integer(each.name, each.default)
-                for each in _limits()
-            }
+            values: dict[str, Any] = {}
+            for each in _limits():
+                default: Any = each.default
+                read = limits.number if type(default) is float else limits.integer
+                values[each.name] = read(each.name, default)
             policy = cls(
                 party=top.integer("party"),
                 key=path.parent / key if key else None,

@@ -8,6 +8,7 @@ of its links together.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tfe_bench.errors import unknown
@@ -53,16 +54,23 @@ class Profile:
         return int(self.bits_per_second / 8)
 
     @property
-    def in_flight(self) -> int:
-        """Bytes that a host has under way when its link is busy (rate times round trip)."""
-        return int(self.bytes_per_second * 2 * self.delay)
-
-    @property
     def warm_up_bytes(self) -> int:
         """What is sent to each peer before anything is timed: a window and a half."""
         if not self.shaped:
             return 0
-        return min(max(3 * self.in_flight // 2, 1 << 16), 4 << 20)
+        under_way = int(self.bytes_per_second * 2 * self.delay)  # where the link is busy
+        return min(max(3 * under_way // 2, 1 << 16), 4 << 20)
+
+    def microseconds(self, by_party: Sequence[int], rounds: int, dealt_ahead: bool = True) -> int:
+        """Until a computation is over, by what each party sends and by its rounds.
+
+        Args:
+            by_party: bits, the dealer's first.
+            dealt_ahead: the dealer's material leaves while the evaluators wait for each other.
+        """
+        line = [bits // 8 * 1_000_000 // self.bytes_per_second for bits in by_party]
+        waits = rounds * self.delay_us
+        return max(line[0], max(line[1:]) + waits) if dealt_ahead else max(line) + waits
 
 
 PROFILES = {

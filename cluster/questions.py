@@ -31,8 +31,7 @@ def ask(
         with watch.over(call.cancel):
             answer = wire.Reader(call, nan=True).next_event(wire.MOST_ANSWER_BYTES)
     except grpc.RpcError as error:
-        details = str(error.details() or "") if hasattr(error, "details") else ""
-        code = error.code() if hasattr(error, "code") else None
+        code, details = wire.status_of(error)
         unreached = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
         if watch.found or code in unreached:
             raise silent(party, timeout, watch.found) from None
@@ -65,7 +64,7 @@ def answered(call: Iterator[bytes]) -> bool:
         for _ in call:
             pass
     except grpc.RpcError as error:
-        return getattr(error, "code", lambda: None)() is not grpc.StatusCode.DEADLINE_EXCEEDED
+        return wire.status_of(error)[0] is not grpc.StatusCode.DEADLINE_EXCEEDED
     return True
 
 

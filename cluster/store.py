@@ -166,7 +166,7 @@ class Store:
 
     def unknown(self, name: str, client: str) -> UsageError:
         """What a client is told of a name that is nobody's, and of one that it may not use."""
-        near = [n for n in self.names() if self._visible(n, client)]
+        near = [row["name"] for row in self.visible(client)]
         said = f"Party {self.party} has no {self.kind.noun} {name!r} that this client may use."
         said += did_you_mean(name, near)
         return UsageError(" ".join(filter(None, [said, self.kind.listed, self.kind.others])))
@@ -177,13 +177,11 @@ class Store:
             return []
         rows: list[dict[str, Any]] = []
         for name in self.names():
-            path = self._path(name)
             try:
-                with self._open(path) as stream:
-                    facts, _ = self._header(path, stream)
+                facts = self._read(name)
             except (ConfigError, SecurityError):
                 continue  # whose it is cannot be known
-            if facts.permits(client):
+            if facts is not None and facts.permits(client):
                 rows.append(
                     {
                         "name": name,
@@ -340,9 +338,6 @@ class Store:
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{check_name(name)}{self.kind.infix}{SUFFIX}"
-
-    def _visible(self, name: str, client: str) -> bool:
-        return any(row["name"] == name for row in self.visible(client))
 
     def _read(self, name: str) -> Facts | None:
         """The facts of a file; None if there is none."""

@@ -37,7 +37,9 @@ def check_timing(given: Mapping[str, Any]) -> None:
     Raises:
         UsageError: naming the parameter.
     """
-    check_repeat(given.get("repeat", 1))
+    repeat = given.get("repeat", 1)
+    if type(repeat) is not int or not 1 <= repeat <= _MAX_REPEAT:
+        raise UsageError(f"repeat is 1 to {_MAX_REPEAT}. Received: {repeat!r}.")
     warm_up = given.get("warm_up", 1)
     if type(warm_up) is not int or not 0 <= warm_up <= _MAX_REPEAT:
         raise UsageError(f"warm_up is 0 to {_MAX_REPEAT}. Received: {str(warm_up)[:80]!r}.")
@@ -48,16 +50,6 @@ def check_timing(given: Mapping[str, Any]) -> None:
     if not isinstance(profile, str):
         raise UsageError(f"A profile is a name. Received: {str(profile)[:80]!r}.")
     profiles.get(profile)
-
-
-def check_repeat(repeat: object) -> None:
-    """Refuses a number of repeats that is none.
-
-    Raises:
-        UsageError: it is not 1 to 1000.
-    """
-    if isinstance(repeat, bool) or not isinstance(repeat, int) or not 1 <= repeat <= _MAX_REPEAT:
-        raise UsageError(f"repeat is 1 to {_MAX_REPEAT}. Received: {repeat!r}.")
 
 
 def measure(context: Context, variant: str, once: Callable[[Callable[[float], None]], T]) -> T:

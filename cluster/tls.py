@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tfe_bench.cluster.toml_file import naming
 from tfe_bench.errors import ConfigError, SecurityError, UsageError
 
 DOMAIN = "tfe-bench"
@@ -160,10 +161,8 @@ def load_private_key(path: str | os.PathLike[str]) -> bytes:
         raise ConfigError(
             f"Cannot read the private key {path}. Received: {error.strerror}. {_REMAKE}"
         ) from None
-    try:
+    with naming(path):
         _parse_key(data)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
     return data
 
 
@@ -184,10 +183,8 @@ def load_certificate(path: str | os.PathLike[str]) -> bytes:
             f"Cannot read the certificate {path}. Received: {error.strerror}."
             " Check the file's permissions."
         ) from None
-    try:
+    with naming(path):
         return canonical_certificate(data)
-    except (ConfigError, SecurityError) as error:
-        raise type(error)(f"{path}: {error}") from None
 
 
 def canonical_certificate(cert_pem: bytes) -> bytes:

@@ -136,12 +136,12 @@ def load_toml(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def naming_file(path: Path) -> Iterator[None]:
-    """Puts the file's name in front of every ConfigError and SecurityError raised inside."""
+def naming(what: object) -> Iterator[None]:
+    """Puts a file's or field's name before every ConfigError and SecurityError raised inside."""
     try:
         yield
     except (ConfigError, SecurityError) as error:
-        raise type(error)(f"{path}: {error}") from None
+        raise type(error)(f"{what}: {error}") from None
 
 
 def read_text(path: Path) -> str:

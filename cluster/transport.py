@@ -20,6 +20,7 @@ from typing import Any
 
 import grpc
 
+from tfe_bench import errors
 from tfe_bench.cluster import tls, untrusted, wire
 from tfe_bench.cluster.config import PartyConfig
 from tfe_bench.errors import PeerLost, ProtocolError, TfeBenchError
@@ -175,10 +176,6 @@ class SessionLink:
         """Forgets the native session with its keys."""
         self._native.session_drop(self.handle)
 
-    def explain(self, message: str) -> TfeBenchError | None:
-        """The typed error behind a native error text, if the session has failed."""
-        return self._cause
-
     # ---- the two directions of a stream
 
     async def carry(
@@ -330,29 +327,23 @@ async def hang_up(
 
 
 def _stream_reason(error: Exception) -> str:
-    code = getattr(error, "code", None)
-    if callable(code):
-        details = getattr(error, "details", lambda: "")() or ""
-        return (
-            f"its stream broke ({code().name.lower()}: {details.splitlines()[0][:120]})"
-            if (details)
-            else f"its stream broke ({code().name.lower()})"
-        )
-    return f"its stream broke ({type(error).__name__})"
+    code, details = wire.status_of(error)
+    if code is None:
+        return f"its stream broke ({type(error).__name__})"
+    why = f": {details.splitlines()[0][:120]}" if details else ""
+    return f"its stream broke ({code.name.lower()}{why})"
 
 
 def _from_notice(blob: bytes, peer: int) -> TfeBenchError:
-    from tfe_bench import errors
-
     try:
         notice = untrusted.parse(memoryview(blob)[len(NOTICE) :], "A notice", _MOST_NOTICE)
-        kind = getattr(errors, str(notice["error"]), None)
+        kind = errors.of_name(notice["error"])
         message = str(notice["message"])[:2000]
         if kind is PeerLost:
             # It may be this worker that was thought lost.
             lost = notice.get("party")
             return PeerLost(lost if lost in (0, 1, 2, None) else peer, f"reported by party {peer}")
-        if isinstance(kind, type) and issubclass(kind, TfeBenchError):
+        if kind is not None:
             return kind(message)
     except (ProtocolError, KeyError, TypeError):
         pass

@@ -71,16 +71,14 @@ def kind_of(error: BaseException) -> str:
 
 def error_from(fields: dict[str, Any]) -> TfeBenchError:
     """The typed error behind an error event."""
-    kind = getattr(errors, str(fields.get("error")), None)
+    kind = errors.of_name(fields.get("error"))
     message = str(fields.get("message"))
     if kind is errors.PeerLost:
         party = fields.get("party")
         lost = errors.PeerLost(party if party in (0, 1, 2) else None, "")
         lost.args = (message,)
         return lost
-    if isinstance(kind, type) and issubclass(kind, TfeBenchError):
-        return kind(message)
-    return ClusterError(message)
+    return (kind or ClusterError)(message)
 
 
 class Reader:
@@ -131,6 +129,12 @@ class Reader:
                 raise ProtocolError("A tensor of a job's stream is incomplete or too long.")
             out += memoryview(blob)[1:]
         return out
+
+
+def status_of(error: Exception) -> tuple[grpc.StatusCode | None, str]:
+    """Code and details of a failed call; None and "" of one that has none."""
+    code = error.code() if hasattr(error, "code") else None
+    return code, str(error.details() or "") if hasattr(error, "details") else ""
 
 
 def stub(channel: grpc.Channel | grpc.aio.Channel, method: str) -> Any:

@@ -128,6 +128,12 @@ class ProfileError(TfeBenchError):
     exit_code = 60
 
 
+def of_name(name: object) -> type[TfeBenchError] | None:
+    """The error of a name that a stranger sent; None if there is none."""
+    kind = globals().get(str(name))
+    return kind if isinstance(kind, type) and issubclass(kind, TfeBenchError) else None
+
+
 def check_known(what: str, name: str, known: Collection[str]) -> None:
     """Refuses a name that is none of the known ones, with the nearest of them.
 
@@ -137,6 +143,18 @@ def check_known(what: str, name: str, known: Collection[str]) -> None:
     if name not in known:
         raise UsageError(
             f"Unknown {what} {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}."
+        )
+
+
+def check_one_of(said: str, name: object, known: Collection[str]) -> None:
+    """Refuses a name that is none of the known ones, with all of them and the nearest.
+
+    Raises:
+        UsageError: saying what they are.
+    """
+    if name not in known:
+        raise UsageError(
+            f"{said} {', '.join(known)}. Received: {name!r}.{did_you_mean(str(name), known)}"
         )
 
 

@@ -28,11 +28,8 @@ def accept(host: Host, first: bytes, client: str, place: Place) -> Job:
     header = submission.parse(first)
     for name, own in host.facts().items():
         given = header.get(name)
-        if name == "isa" or name == "abi":
-            continue
-        if name == "tensorflow":
-            continue  # a client runs none
-        if given != own:
+        # (a client runs no ops and no TensorFlow)
+        if name not in ("isa", "abi", "tensorflow") and given != own:
             raise VersionMismatch(
                 f"The client and party {host.party} differ in {name}. Received: "
                 f"{str(given)[:24]} (client) and {str(own)[:24]} (party {host.party}). "

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tfe_bench.cluster import untrusted
-from tfe_bench.cluster.jobs import InputSpec, Program
+from tfe_bench.cluster.jobs import Program
 from tfe_bench.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -43,16 +43,12 @@ def alike(a: Job, b: Job) -> bool:
         return (
             job.header["program"],
             job.header["parameters"],
-            [_sample(spec) for spec in job.inputs],
+            [(i.name, i.shape[1:], i.fractional_bits, i.limbs) for i in job.inputs],
             job.shaping,
             job.warm_up_bytes,
         )
 
     return kind(a) == kind(b)
-
-
-def _sample(spec: InputSpec) -> tuple[object, ...]:
-    return (spec.name, spec.shape[1:], spec.fractional_bits, spec.limbs)
 
 
 def chosen(program: Program, lead: Job, waiting: Sequence[Job]) -> list[Job]:

@@ -82,9 +82,3 @@ def _boarded(host: Host, program: Program, lead: Job, name: str, digest: str) ->
         return None
     job.place.running = True
     return job
-
-
-def dismiss(host: Host, rider: Job, error: BaseException | None) -> None:
-    """Ends a job that went with another."""
-    rider.finish(error)
-    host.queue.finish(rider.place)

@@ -27,7 +27,7 @@ class Job:
     Args:
         name: which the client chose, 32 hex digits.
         client: who submitted it.
-        header: its submission.
+        header: its submission, as submission.parse gives it.
         place: in this worker's queue.
 
     Raises:
@@ -56,11 +56,11 @@ class Job:
         self.place = place
         self.inputs = [
             InputSpec(
-                str(i["name"]),
+                i["name"],
                 tuple(i["shape"]),
                 i["fractional_bits"],
-                _limbs(i["limbs"]),
-                _truth(i.get("late", False)),
+                i["limbs"],
+                bool(i.get("late")),
             )
             for i in header["inputs"]
         ]
@@ -233,29 +233,15 @@ class JobBook:
             self._arrived.notify_all()
 
 
-def _limbs(value: object) -> int:
-    """1 or 2, as JSON says it: no text, no fraction, no truth value."""
-    if type(value) is not int or value not in (1, 2):
-        raise ValueError("words per element other than 1 and 2")
-    return value
-
-
-def _truth(value: object) -> bool:
-    if type(value) is not bool:
-        raise ValueError("no truth value")
-    return value
-
-
 def _whole(value: object, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
         raise ValueError("a number out of its range")
     return value
 
 
-def _shaping(value: object) -> tuple[int, int] | None:
+def _shaping(value: list[object] | None) -> tuple[int, int] | None:
     """(microseconds of delay, bytes per second) that a client asks for."""
     if value is None:
         return None
-    if not isinstance(value, list) or len(value) != 2:
-        raise ValueError("no pair of numbers")
-    return _whole(value[0], 0, 2_000_000), _whole(value[1], 10_000, 1 << 40)
+    delay, rate = value
+    return _whole(delay, 0, 2_000_000), _whole(rate, 10_000, 1 << 40)

@@ -61,8 +61,7 @@ class Turns:
                 f"The job ran longer than party {self._host.party} allows "
                 f"({self._host.policy.job_seconds:g} s, limits.job_seconds in worker.toml)."
             )
-            for each in (job, *job.riders):
-                each.fail(error)
+            _fail(job, error)
             if link is not None:
                 link.fail(error)
 
@@ -76,14 +75,12 @@ class Turns:
             log.info("job %s is done", job.short)
         except TfeBenchError as error:
             cause = (link.cause if link else None) or error
-            for each in (job, *job.riders):
-                each.fail(cause)
+            _fail(job, cause)
             failure = job.failed or cause
             log.warning("job %s failed: %s", job.short, line(failure))
         except Exception as error:
             log.error("job %s failed: %s", job.short, where(error))
-            for each in (job, *job.riders):
-                each.fail(ClusterError(f"Party {self._host.party} failed ({wire.kind_of(error)})."))
+            _fail(job, ClusterError(f"Party {self._host.party} failed ({wire.kind_of(error)})."))
             failure = error
         finally:
             timer.cancel()
@@ -92,12 +89,13 @@ class Turns:
                 # Its streams' last words may still be on their way.
                 self._host.loop.call_soon_threadsafe(self._host.loop.call_later, 5.0, link.drop)
             for rider in job.riders:
-                members.dismiss(self._host, rider, rider.failed)
+                rider.finish(rider.failed)
+                self._host.queue.finish(rider.place)
             job.finish(failure or job.failed)
 
     def _compute(self, job: Job, link: SessionLink) -> None:
         party = Party(self._host.party, link.handle, DEALER)
-        party._on_abort = link.explain
+        party._on_abort = lambda _: link.cause
         if job.warm_up_bytes:
             # Windows open on what is sent, and what is timed later shall find them open.
             for _ in range(2):
@@ -162,3 +160,9 @@ class Turns:
             for name, output in part.items():
                 results.give(self._host.party, each, name, output)
             each.events.put(wire.event("done"))
+
+
+def _fail(job: Job, error: TfeBenchError) -> None:
+    """Ends a job, and those that go with it."""
+    for each in (job, *job.riders):
+        each.fail(error)

@@ -375,7 +375,7 @@ class _Joined:
         self.links = [SessionLink(p, keys) for p in range(3)]
         self.parties = [Party(p, link.handle, 0) for p, link in enumerate(self.links)]
         for party, link in zip(self.parties, self.links, strict=True):
-            party._on_abort = link.explain
+            party._on_abort = lambda _, link=link: link.cause
         self._join()
 
     def _join(self) -> None:
