@@ -93,25 +93,11 @@ def from_keras(model: Any, make: Callable[[Any], Reader] | None = None) -> Graph
     return Graph(model.name, inputs, tuple(layers), tuple(outputs))
 
 
-class Reader:
-    """Walks a model and the models in it.
-
-    Attributes:
-        training: whether layers are read as they are in training, not in predictions.
-        private: names of layers whose options are statistics of rows.
-    """
-
-    training = False
+class Reader(reading.Reader):
+    """Walks a model and the models in it."""
 
     def __init__(self, keras: Any) -> None:
-        self.keras = keras
-        self.layers: list[Layer] = []
-        self.unfit: list[str] = []
-        self.taken: set[str] = set()
-        self.rank = 0  # with the batch, of the value of the layer that is read
-        self.private: set[str] = set()
-        self.kinds = registry.readers(keras)
-        self.functions = registry.functions(keras)
+        super().__init__(keras, registry.readers(keras), registry.functions(keras))
 
     def function_of(self, model: Any) -> Any:
         """The functional graph behind a model.
@@ -180,44 +166,3 @@ class Reader:
         what = f"{type(layer).__name__} {prefix + layer.name!r}{f' ({why})' if why else ''}"
         if what not in self.unfit:
             self.unfit.append(what)
-
-    def unique(self, name: str) -> str:
-        """The name, with a number where a layer is called again."""
-        found, number = name, 2
-        while found in self.taken:
-            found, number = f"{name}#{number}", number + 1
-        self.taken.add(found)
-        return found
-
-    def emit(
-        self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
-    ) -> str:
-        """Adds a layer; returns its name."""
-        arrays = {k: reading.array_of(name, k, w) for k, w in (weights or {}).items()}
-        self.layers.append(Layer(name, op, tuple(given), o, arrays))
-        return name
-
-    def activated(self, layer: Any, name: str) -> str:
-        """Adds the activation that a layer has as an argument."""
-        function = getattr(layer, "activation", None)
-        return self.activate(function, name, name)
-
-    def activate(self, function: Any, given: str, name: str) -> str:
-        """Adds an activation function behind a value."""
-        if function is None:
-            return given
-        if isinstance(function, self.keras.layers.Layer):
-            read = self.kinds.get(type(function))
-            if read is None:
-                raise reading.Unfit(f"its activation is a {type(function).__name__}")
-            own = self.unique(f"{name}/act")
-            return read.read(self, reading.Call(function, own, [given], [()], ()))
-        known = self.functions.get(function)
-        if known is None:
-            text = getattr(function, "__name__", type(function).__name__)
-            raise reading.Unfit(f"its activation is {text!r}")
-        text, kind = known
-        if kind.nothing:
-            return given
-        options = kind.function(text, self.rank)
-        return self.emit(self.unique(f"{name}/{kind.op}"), kind.op, [given], None, **options)

@@ -75,12 +75,6 @@ def alone(given: Sequence[Shape], weights: Shapes) -> Shape:
     return given[0]
 
 
-def several(given: Sequence[Shape], weights: Shapes, least: int, most: int) -> None:
-    """Checks how many inputs come to a layer without weights."""
-    held(weights)
-    need(least <= len(given) <= most, f"{least} to {most} inputs", len(given))
-
-
 def axis_of(options: Options, rank: int) -> int:
     """An axis, which is all that a layer is told; counted with the batch, which is 0."""
     only(options, "axis")

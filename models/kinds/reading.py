@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from tfe_bench.errors import RangeError
-from tfe_bench.models.kinds.layer import Array, Shape
+from tfe_bench.models.kinds.layer import Array, Layer, Shape
 
 
 class Unfit(Exception):
@@ -39,32 +40,73 @@ class Call:
         return type(self.layer).__name__
 
 
-class Reader(Protocol):
+class Reader:
     """What a layer is written to.
 
+    Args:
+        kinds, functions: what reads Keras' layers and activations (registry).
+
     Attributes:
+        layers: that were written.
+        unfit: what cannot be converted, in words.
         rank: with the batch, of the value of the layer that is read.
         training: whether layers are read as they are in training, not in predictions.
         private: names of layers whose options are statistics of rows.
     """
 
-    rank: int
-    training: bool
-    private: set[str]
+    training = False
+
+    def __init__(
+        self, keras: Any, kinds: Mapping[type, Any], functions: Mapping[Any, tuple[str, Any]]
+    ) -> None:
+        self.keras, self.kinds, self.functions = keras, kinds, functions
+        self.layers: list[Layer] = []
+        self.unfit: list[str] = []
+        self.taken: set[str] = set()
+        self.rank = 0
+        self.private: set[str] = set()
 
     def unique(self, name: str) -> str:
-        """The name, with a number where it is taken."""
+        """The name, with a number where a layer is called again."""
+        found, number = name, 2
+        while found in self.taken:
+            found, number = f"{name}#{number}", number + 1
+        self.taken.add(found)
+        return found
 
     def emit(
         self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
     ) -> str:
         """Adds a layer; returns its name."""
-
-    def activate(self, function: Any, given: str, name: str) -> str:
-        """Adds an activation function behind a value."""
+        arrays = {k: array_of(name, k, w) for k, w in (weights or {}).items()}
+        self.layers.append(Layer(name, op, tuple(given), o, arrays))
+        return name
 
     def activated(self, layer: Any, name: str) -> str:
         """Adds the activation that a layer has as an argument."""
+        function = getattr(layer, "activation", None)
+        return self.activate(function, name, name)
+
+    def activate(self, function: Any, given: str, name: str) -> str:
+        """Adds an activation function behind a value."""
+        if function is None:
+            return given
+        if isinstance(function, self.keras.layers.Layer):
+            read = self.kinds.get(type(function))
+            if read is None:
+                raise Unfit(f"its activation is a {type(function).__name__}")
+            own = self.unique(f"{name}/act")
+            value: str = read.read(self, Call(function, own, [given], [()], ()))
+            return value
+        known = self.functions.get(function)
+        if known is None:
+            text = getattr(function, "__name__", type(function).__name__)
+            raise Unfit(f"its activation is {text!r}")
+        text, kind = known
+        if kind.nothing:
+            return given
+        options = kind.function(text, self.rank)
+        return self.emit(self.unique(f"{name}/{kind.op}"), kind.op, [given], None, **options)
 
 
 def array_of(layer: str, name: str, value: Any) -> Array:

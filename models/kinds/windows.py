@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import image, need, only, pair
-from tfe_bench.models.kinds.layer import Array, Options, Shape
-from tfe_bench.models.kinds.reading import Call, channels_last
+from tfe_bench.models.kinds.checks import alone, image, need, only, pair
+from tfe_bench.models.kinds.kind import Kind
+from tfe_bench.models.kinds.layer import Array, Options, Shape, Shapes
+from tfe_bench.models.kinds.reading import Call, Reader, channels_last
 from tfe_bench.protocols.ring.conv import Windows
 
 
@@ -20,49 +20,52 @@ def windows_of(options: Options) -> Windows:
     )
 
 
-def pooled(x: Shape, options: Options) -> Shape:
-    """The shape of a pooling's value."""
-    image(x)
-    only(options, "ksize", "strides", "padding")
-    kernel, _ = pair(options, "ksize"), pair(options, "strides")
-    need(options["padding"] in ("SAME", "VALID"), 'padding "SAME" or "VALID"', options["padding"])
-    windows = windows_of(options)
-    # Each cell of a window is listed: those outside of the image are no use.
-    fits = all(
-        k <= (2 * n if windows.padding == "SAME" else n) for k, n in zip(kernel, x[:2], strict=True)
-    )
-    need(
-        fits,
-        "windows no larger than the image (SAME: than twice the image)",
-        [list(kernel), list(x)],
-    )
-    height, width = (int(windows.size(a, x[a], kernel[a])) for a in (0, 1))
-    return height, width, x[2]
+class Windowed(Kind):
+    """Something of each window of an image."""
+
+    def read(self, r: Reader, call: Call) -> str:
+        layer = call.layer
+        channels_last(layer)
+        options = {
+            "ksize": [int(n) for n in layer.pool_size],
+            "strides": [int(n) for n in layer.strides],
+            "padding": layer.padding.upper(),
+        }
+        return r.emit(call.name, self.op, call.inputs, None, **options)
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = alone(given, weights)
+        image(x)
+        only(options, "ksize", "strides", "padding")
+        kernel, _ = pair(options, "ksize"), pair(options, "strides")
+        same = options["padding"] == "SAME"
+        need(same or options["padding"] == "VALID", 'padding "SAME" or "VALID"', options["padding"])
+        windows = windows_of(options)
+        # Each cell of a window is listed: those outside of the image are no use.
+        fits = all(k <= (2 * n if same else n) for k, n in zip(kernel, x[:2], strict=True))
+        need(
+            fits,
+            "windows no larger than the image (SAME: than twice the image)",
+            [list(kernel), list(x)],
+        )
+        height, width = (int(windows.size(a, x[a], kernel[a])) for a in (0, 1))
+        return height, width, x[2]
 
 
-def reduced(x: Shape, options: Options) -> Shape:
-    """The shape of what is left of each channel of an image."""
-    image(x)
-    only(options, "keepdims")
-    need(isinstance(options["keepdims"], bool), "keepdims", options["keepdims"])
-    return (1, 1, x[2]) if options["keepdims"] else (x[2],)
+class Overall(Kind):
+    """Something of each channel of an image."""
 
+    def read(self, r: Reader, call: Call) -> str:
+        channels_last(call.layer)
+        keepdims = bool(call.layer.keepdims)
+        return r.emit(call.name, self.op, call.inputs, None, keepdims=keepdims)
 
-def read_pool(call: Call) -> dict[str, Any]:
-    """The options of a pooling of Keras."""
-    layer = call.layer
-    channels_last(layer)
-    return {
-        "ksize": [int(n) for n in layer.pool_size],
-        "strides": [int(n) for n in layer.strides],
-        "padding": layer.padding.upper(),
-    }
-
-
-def read_global(call: Call) -> dict[str, Any]:
-    """The options of a pooling of Keras over all of an image."""
-    channels_last(call.layer)
-    return {"keepdims": bool(call.layer.keepdims)}
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = alone(given, weights)
+        image(x)
+        only(options, "keepdims")
+        need(isinstance(options["keepdims"], bool), "keepdims", options["keepdims"])
+        return (1, 1, x[2]) if options["keepdims"] else (x[2],)
 
 
 def cells(

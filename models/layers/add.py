@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
-from tfe_bench.models.kinds.checks import broadcast, only, several
+from tfe_bench.models.kinds.checks import broadcast, held, need, only
 from tfe_bench.models.kinds.kind import Kind, Watch, check_room
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass, spread
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class Add(Kind):
+class Broadcast(Kind):
+    """Something of several values, broadcast, without options and weights.
+
+    Attributes:
+        most: how many.
+    """
+
+    most: ClassVar[int] = 64
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        held(weights)
+        need(2 <= len(given) <= self.most, f"2 to {self.most} inputs", len(given))
+        only(options)
+        return broadcast(given)
+
+
+class Add(Broadcast):
     """The sum of several values, broadcast."""
 
     op = "add"
     keras = ("Add",)
-
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        several(given, weights, 2, 64)
-        only(options)
-        return broadcast(given)
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.asarray(sum(values))
@@ -47,10 +60,7 @@ class Subtract(Add):
 
     op = "subtract"
     keras = ("Subtract",)
-
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        several(given, weights, 2, 2)
-        return super().shape(given, options, weights)
+    most = 2
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.asarray(values[0] - values[1])

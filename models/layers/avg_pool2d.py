@@ -8,9 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import alone
 from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Shape
 from tfe_bench.models.kinds.passes import (
     FACTOR_BITS,
     Gradients,
@@ -21,15 +20,7 @@ from tfe_bench.models.kinds.passes import (
     summed,
 )
 from tfe_bench.models.kinds.planning import Planner
-from tfe_bench.models.kinds.reading import Call, Reader
-from tfe_bench.models.kinds.windows import (
-    pooled,
-    read_global,
-    read_pool,
-    reduced,
-    window_sums,
-    windows_of,
-)
+from tfe_bench.models.kinds.windows import Overall, Windowed, window_sums, windows_of
 from tfe_bench.protocols.ring import arithmetic, conv_gradients, reductions, shapes
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -79,18 +70,12 @@ def _shares(node: Node) -> Array:
     return found.reshape(*counts.shape[:2], 1)
 
 
-class AvgPool2D(Average):
+class AvgPool2D(Windowed, Average):
     """The mean of each window."""
 
     op = "avg_pool2d"
     keras = ("AveragePooling2D",)
     total = "sum_pool2d"
-
-    def read(self, r: Reader, call: Call) -> str:
-        return r.emit(call.name, self.op, call.inputs, None, **read_pool(call))
-
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        return pooled(alone(given, weights), options)
 
     def count(self, x: Layer, given: Shape) -> int | None:
         return math.prod(x.options["ksize"]) if x.options["padding"] == "VALID" else None
@@ -121,18 +106,12 @@ class AvgPool2D(Average):
         return [p.ops.map(cells, g, shape)]
 
 
-class GlobalAvgPool2D(Average):
+class GlobalAvgPool2D(Overall, Average):
     """The mean of each channel."""
 
     op = "global_avg_pool2d"
     keras = ("GlobalAveragePooling2D",)
     total = "global_sum_pool2d"
-
-    def read(self, r: Reader, call: Call) -> str:
-        return r.emit(call.name, self.op, call.inputs, None, **read_global(call))
-
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        return reduced(alone(given, weights), options)
 
     def count(self, x: Layer, given: Shape) -> int | None:
         return math.prod(given[:2])
@@ -160,13 +139,10 @@ class GlobalAvgPool2D(Average):
         return [ops.map(lambda v: shapes.broadcast_to(v, shape), g, shape)]
 
 
-class SumPool2D(Kind):
+class SumPool2D(Windowed):
     """The sum of each window: an average whose division a product has taken over."""
 
     op = "sum_pool2d"
-
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        return pooled(alone(given, weights), options)
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return window_sums(values[0], x.options)
@@ -178,13 +154,10 @@ class SumPool2D(Kind):
         return _sums(p, node, values[0])
 
 
-class GlobalSumPool2D(Kind):
+class GlobalSumPool2D(Overall):
     """The sum of each channel."""
 
     op = "global_sum_pool2d"
-
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        return reduced(alone(given, weights), options)
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.asarray(values[0].sum((1, 2), keepdims=x.options["keepdims"]))

@@ -8,19 +8,20 @@ import numpy as np
 
 from tfe_bench.models.kinds.kind import Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node
-from tfe_bench.models.kinds.passes import Gradients, Pass, brought
-from tfe_bench.models.layers.smooth import Smooth
+from tfe_bench.models.kinds.passes import Pass
+from tfe_bench.models.layers.smooth import Sloped
 from tfe_bench.protocols.nn import gelu
 from tfe_bench.protocols.session.sharing import Shared
 
 _ERF = np.vectorize(math.erf, [np.float64])
 
 
-class Gelu(Smooth):
+class Gelu(Sloped):
     """x Phi(x)."""
 
     op = "gelu"
     functions = ("gelu",)
+    protocol = staticmethod(gelu.gelu)
     fractions = (gelu.FEWEST_BITS, gelu.MOST_BITS)
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
@@ -33,16 +34,9 @@ class Gelu(Smooth):
     def limit(self, node: Node, given: list[int]) -> int | None:
         return node.moved(given)[0] + 2
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        x = brought(p.ops, values[0], node.numbers.fraction)
-        return p.ops.call(gelu.gelu, x, node.numbers.bits)
-
     def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        """Its slope is there when the backward pass asks for it."""
+        """Its slope is computed from x, beside the value."""
         (x,), bits = values, node.numbers.bits
         if p.learning:
             p.kept[node.output] = p.ops.call(gelu.slope, x, bits)
         return self.forward(p, node, x)
-
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
-        return [p.times_slope(node, g)]

@@ -6,13 +6,11 @@ import functools
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import alone
 from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Shape
 from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped
 from tfe_bench.models.kinds.planning import Planner
-from tfe_bench.models.kinds.reading import Call, Reader
-from tfe_bench.models.kinds.windows import cells, pooled, read_global, read_pool, reduced
+from tfe_bench.models.kinds.windows import Overall, Windowed, cells
 from tfe_bench.protocols.nn import pool, pool_gradient
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import shapes
@@ -28,18 +26,12 @@ class Largest(Kind):
         return planner.differences(x)
 
 
-class MaxPool2D(Largest):
+class MaxPool2D(Windowed, Largest):
     """The largest value of each window."""
 
     op = "max_pool2d"
     keras = ("MaxPooling2D",)
     fuses = True
-
-    def read(self, r: Reader, call: Call) -> str:
-        return r.emit(call.name, self.op, call.inputs, None, **read_pool(call))
-
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        return pooled(alone(given, weights), options)
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         o = x.options
@@ -71,17 +63,11 @@ class MaxPool2D(Largest):
         return ""
 
 
-class GlobalMaxPool2D(Largest):
+class GlobalMaxPool2D(Overall, Largest):
     """The largest value of each channel."""
 
     op = "global_max_pool2d"
     keras = ("GlobalMaxPooling2D",)
-
-    def read(self, r: Reader, call: Call) -> str:
-        return r.emit(call.name, self.op, call.inputs, None, **read_global(call))
-
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        return reduced(alone(given, weights), options)
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.asarray(values[0].max((1, 2), keepdims=x.options["keepdims"]))

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import broadcast, only, several
-from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
+from tfe_bench.models.kinds.kind import Watch
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers
 from tfe_bench.models.kinds.passes import Pass
 from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
+from tfe_bench.models.layers.add import Broadcast
 from tfe_bench.protocols.session.sharing import Shared
 
 # Of products that are truncated.
 _MOST_PRODUCT = 1 << 62
 
 
-class Multiply(Kind):
+class Multiply(Broadcast):
     """The product of several values, broadcast."""
 
     op = "multiply"
     keras = ("Multiply",)
-
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        several(given, weights, 2, 64)
-        only(options)
-        return broadcast(given)
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         result = values[0]

@@ -1,24 +1,29 @@
-"""What sigmoid, tanh and softmax have in common."""
+"""What sigmoid, tanh, GELU and softmax have in common."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.checks import alone, only
 from tfe_bench.models.kinds.kind import Kind, check_room
 from tfe_bench.models.kinds.layer import Layer, Node, Numbers, Options, Shape, Shapes
+from tfe_bench.models.kinds.passes import Gradients, Pass, brought
 from tfe_bench.models.kinds.planning import Planner
+from tfe_bench.protocols.session.sharing import Shared
 
 
 class Smooth(Kind):
     """An activation whose protocol compares values and has a range of scales.
 
     Attributes:
+        protocol: (party, x, bits of its comparisons) -> value, at the scale of x.
         fractions: the fewest and the most fractional bits of its values.
     """
 
     heavy = True
+    protocol: ClassVar[Callable[..., Shared]]
     fractions: ClassVar[tuple[int, int]] = (8, 20)
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
@@ -44,6 +49,28 @@ class Smooth(Kind):
         least, most = self.fractions
         if not least <= node.numbers.fraction <= most:
             raise UsageError(f"has {node.numbers.fraction} fractional bits, not {least} to {most}.")
+
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        x = brought(p.ops, values[0], node.numbers.fraction)
+        return p.ops.call(self.protocol, x, node.numbers.bits)
+
+
+class Sloped(Smooth):
+    """Such an activation that is trained."""
+
+    def slope(self, p: Pass, node: Node, y: Shared) -> Shared:
+        """Its derivative where its value is y, at the scale of y."""
+        raise NotImplementedError
+
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        """Its slope is ready when the backward pass asks for it."""
+        y = self.forward(p, node, *values)
+        if p.learning:
+            p.kept[node.output] = self.slope(p, node, y)
+        return y
+
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+        return [p.times_slope(node, g)]
 
 
 class Bounded(Smooth):
