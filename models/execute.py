@@ -95,11 +95,6 @@ def _cost(s: Prediction, run: Callable[..., list[Shared]]) -> Cost:
     return count(lambda party: run(party, s, own, inputs)).cost
 
 
-def _whole_cost(s: Prediction) -> Cost:
-    """All layers together; those that do not wait for each other share rounds."""
-    return _cost(s, _watched_run)
-
-
 def layer_costs(s: Prediction) -> list[Cost]:
     """What each layer costs by itself."""
     own = _counted_weights(s.plan)
@@ -136,10 +131,7 @@ def tuned(plan: Plan, profile: str = "local", batch: int = 1, watched: bool = Fa
 
     def microseconds(s: Prediction) -> int:
         cost = model_cost(s)
-        line = [bits // 8 * 1_000_000 // network.bytes_per_second for bits in cost.by_party(0)]
-        waits = cost.rounds * network.delay_us
-        # a dealer's material leaves while the evaluators wait for each other
-        return max(line) + waits if rotated(s) else max(line[0], max(line[1:]) + waits)
+        return network.microseconds(cost.by_party(0), cost.rounds, not rotated(s))
 
     choices = [replace(plain, setting=Setting(profile, bits)) for bits in _ROUND_BITS]
     return min(choices, key=microseconds)
@@ -149,7 +141,7 @@ def rotated(s: Prediction) -> bool:
     """Whether each party deals for a third of the batch: where the line is what is waited for."""
     if s.setting.profile != "wan" or s.batch < 3:
         return False
-    return rotation.worthwhile(_whole_cost(s), extremes.ROUND_BITS[s.setting.profile])
+    return rotation.worthwhile(_cost(s, _watched_run), extremes.ROUND_BITS[s.setting.profile])
 
 
 def model_cost(s: Prediction) -> Cost:

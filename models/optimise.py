@@ -6,6 +6,7 @@ floating-point weights.  `optimise` applies all of them, in the order that makes
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -40,13 +41,24 @@ def _only_use(graph: Graph, name: str) -> Layer | None:
     return graph.by_name[takers[0]] if len(takers) == 1 and takers[0] else None
 
 
-def _until_done(graph: Graph, step: Callable[[Graph], Graph | None]) -> Graph:
-    """Applies a step until it finds nothing more to do."""
-    while True:
-        found = step(graph)
-        if found is None:
-            return graph
-        graph = found
+def _wherever(step: Callable[[Graph, Layer], Graph | None]) -> Pass:
+    """The pass that takes a step at the first layer that allows it, until none does."""
+
+    @functools.wraps(step)
+    def everywhere(graph: Graph) -> Graph:
+        while True:
+            tried = (step(graph, x) for x in graph.layers)
+            found = next((each for each in tried if each is not None), None)
+            if found is None:
+                return graph
+            graph = found
+
+    return everywhere
+
+
+def _merged(graph: Graph, gone: Layer, old: Layer, new: Layer) -> list[Layer]:
+    """The layers without one, and with a new one in place of another."""
+    return [new if y is old else y for y in graph.layers if y is not gone]
 
 
 def _wide(a: Any) -> Array:
@@ -77,29 +89,24 @@ def drop_identities(graph: Graph) -> Graph:
     return _renamed(graph, kept, names) if kept and names else graph
 
 
-def scale_inputs(graph: Graph) -> Graph:
+@_wherever
+def scale_inputs(graph: Graph, x: Layer) -> Graph | None:
     """A Rescaling of an input is for the owner of the data to do: its numbers are public."""
-
-    def step(graph: Graph) -> Graph | None:
-        for x in graph.layers:
-            given = x.inputs[0]
-            if x.op != "rescale" or given not in graph.inputs or len(graph.layers) == 1:
-                continue
-            if len(graph.uses()[given]) != 1:
-                continue
-            factor, offset = (_wide(v) for v in graph.scaling.get(given, (1.0, 0.0)))
-            scale, more = _wide(x.options["scale"]), _wide(x.options["offset"])
-            pair = ((factor * scale).tolist(), (offset * scale + more).tolist())
-            kept = [y for y in graph.layers if y is not x]
-            scaled = replaced(
-                graph,
-                [replace(y, inputs=_swap(y.inputs, x.name, given)) for y in kept],
-                outputs=_swap(graph.outputs, x.name, given),
-            )
-            return replaced(scaled, scaled.layers, scaling={**graph.scaling, given: pair})
+    given = x.inputs[0]
+    if x.op != "rescale" or given not in graph.inputs or len(graph.layers) == 1:
         return None
-
-    return _until_done(graph, step)
+    if len(graph.uses()[given]) != 1:
+        return None
+    factor, offset = (_wide(v) for v in graph.scaling.get(given, (1.0, 0.0)))
+    scale, more = _wide(x.options["scale"]), _wide(x.options["offset"])
+    pair = ((factor * scale).tolist(), (offset * scale + more).tolist())
+    kept = [y for y in graph.layers if y is not x]
+    scaled = replaced(
+        graph,
+        [replace(y, inputs=_swap(y.inputs, x.name, given)) for y in kept],
+        outputs=_swap(graph.outputs, x.name, given),
+    )
+    return replaced(scaled, scaled.layers, scaling={**graph.scaling, given: pair})
 
 
 def _swap(names: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
@@ -159,27 +166,21 @@ def products_of_two(graph: Graph) -> Graph:
 # ---- batch normalisation
 
 
-def fold_back(graph: Graph) -> Graph:
+@_wherever
+def fold_back(graph: Graph, x: Layer) -> Graph | None:
     """Batch norm behind a convolution or dense layer goes into its weights."""
-
-    def step(graph: Graph) -> Graph | None:
-        for x in graph.layers:
-            before = graph.by_name.get(x.inputs[0])
-            if x.op != "affine" or before is None or before.op not in TERMS:
-                continue
-            if _only_use(graph, before.name) is not x:
-                continue
-            factor, shift = _wide(x.weights["kernel"]), _bias(x, graph.shapes[x.name][-1])
-            weights = {
-                "kernel": TERMS[before.op].scaled(_wide(before.weights["kernel"]), factor),
-                "bias": _bias(before, len(factor)) * factor + shift,
-            }
-            merged = replace(before, weights=weights)
-            kept = [merged if y is before else y for y in graph.layers if y is not x]
-            return _renamed(graph, kept, {x.name: before.name})
+    before = graph.by_name.get(x.inputs[0])
+    if x.op != "affine" or before is None or before.op not in TERMS:
         return None
-
-    return _until_done(graph, step)
+    if _only_use(graph, before.name) is not x:
+        return None
+    factor, shift = _wide(x.weights["kernel"]), _bias(x, graph.shapes[x.name][-1])
+    weights = {
+        "kernel": TERMS[before.op].scaled(_wide(before.weights["kernel"]), factor),
+        "bias": _bias(before, len(factor)) * factor + shift,
+    }
+    merged = replace(before, weights=weights)
+    return _renamed(graph, _merged(graph, x, before, merged), {x.name: before.name})
 
 
 def _mixes(x: Layer) -> bool:
@@ -188,132 +189,105 @@ def _mixes(x: Layer) -> bool:
     return kind is not None and kind.mixes and kind.pads_nothing(x)
 
 
-def fold_forward(graph: Graph) -> Graph:
+@_wherever
+def fold_forward(graph: Graph, x: Layer) -> Graph | None:
     """Batch norm right before a convolution that pads nothing, or a dense layer, goes into it."""
-
-    def step(graph: Graph) -> Graph | None:
-        for x in graph.layers:
-            after = _only_use(graph, x.name) if x.op == "affine" else None
-            if after is None or not _mixes(after):
-                continue
-            kernel = _wide(after.weights["kernel"])
-            factor, shift = _wide(x.weights["kernel"]), _bias(x, kernel.shape[-2])
-            over = tuple(range(kernel.ndim - 1))
-            weights = {
-                "kernel": kernel * factor[:, None],
-                "bias": _bias(after, kernel.shape[-1]) + (kernel * shift[:, None]).sum(over),
-            }
-            merged = replace(after, inputs=x.inputs, weights=weights)
-            kept = [merged if y is after else y for y in graph.layers if y is not x]
-            return replaced(graph, kept)
+    after = _only_use(graph, x.name) if x.op == "affine" else None
+    if after is None or not _mixes(after):
         return None
-
-    return _until_done(graph, step)
+    kernel = _wide(after.weights["kernel"])
+    factor, shift = _wide(x.weights["kernel"]), _bias(x, kernel.shape[-2])
+    over = tuple(range(kernel.ndim - 1))
+    weights = {
+        "kernel": kernel * factor[:, None],
+        "bias": _bias(after, kernel.shape[-1]) + (kernel * shift[:, None]).sum(over),
+    }
+    merged = replace(after, inputs=x.inputs, weights=weights)
+    return replaced(graph, _merged(graph, x, after, merged))
 
 
 # ---- windows
 
 
-def pad_in_windows(graph: Graph) -> Graph:
+@_wherever
+def pad_in_windows(graph: Graph, x: Layer) -> Graph | None:
     """Zeros around an image become the padding of the convolution that follows."""
-
-    def step(graph: Graph) -> Graph | None:
-        for x in graph.layers:
-            after = _only_use(graph, x.name) if x.op == "zero_pad2d" else None
-            if after is None or not isinstance(registry.find(after.op), Convolution):
-                continue
-            padding = after.options["padding"]
-            if padding == "SAME":
-                continue
-            own = [[0, 0], [0, 0]] if padding == "VALID" else padding
-            both = [
-                [a + b for a, b in zip(p, q, strict=True)]
-                for p, q in zip(own, x.options["pads"], strict=True)
-            ]
-            merged = replace(after, inputs=x.inputs, options={**after.options, "padding": both})
-            kept = [merged if y is after else y for y in graph.layers if y is not x]
-            return replaced(graph, kept)
+    after = _only_use(graph, x.name) if x.op == "zero_pad2d" else None
+    if after is None or not isinstance(registry.find(after.op), Convolution):
         return None
+    padding = after.options["padding"]
+    if padding == "SAME":
+        return None
+    own = [[0, 0], [0, 0]] if padding == "VALID" else padding
+    both = [
+        [a + b for a, b in zip(p, q, strict=True)]
+        for p, q in zip(own, x.options["pads"], strict=True)
+    ]
+    merged = replace(after, inputs=x.inputs, options={**after.options, "padding": both})
+    return replaced(graph, _merged(graph, x, after, merged))
 
-    return _until_done(graph, step)
 
-
-def relu_after_pool(graph: Graph) -> Graph:
+@_wherever
+def relu_after_pool(graph: Graph, x: Layer) -> Graph | None:
     """max(relu(x)) = relu(max(x)): fewer values are left to compare with 0.
 
     Zeros that pad the image in between are not below any relu(x), nor above it.
     """
-
-    def step(graph: Graph) -> Graph | None:
-        for x in graph.layers:
-            if x.op != "relu":
-                continue
-            last = x
-            while (after := _only_use(graph, last.name)) and after.op == "zero_pad2d":
-                last = after
-            if after is None or not registry.find(after.op).largest:
-                continue
-            moved = replace(x, name=f"{x.name}@", inputs=(after.name,))
-            kept = [
-                replace(y, inputs=_swap(y.inputs, after.name, moved.name))
-                for y in graph.layers
-                if y is not x
-            ]
-            kept = [replace(y, inputs=_swap(y.inputs, x.name, x.inputs[0])) for y in kept]
-            outputs = _swap(graph.outputs, after.name, moved.name)
-            return replaced(graph, [*kept, moved], outputs=outputs)
+    if x.op != "relu":
         return None
+    last = x
+    while (after := _only_use(graph, last.name)) and after.op == "zero_pad2d":
+        last = after
+    if after is None or not registry.find(after.op).largest:
+        return None
+    moved = replace(x, name=f"{x.name}@", inputs=(after.name,))
+    kept = [
+        replace(y, inputs=_swap(y.inputs, after.name, moved.name))
+        for y in graph.layers
+        if y is not x
+    ]
+    kept = [replace(y, inputs=_swap(y.inputs, x.name, x.inputs[0])) for y in kept]
+    outputs = _swap(graph.outputs, after.name, moved.name)
+    return replaced(graph, [*kept, moved], outputs=outputs)
 
-    return _until_done(graph, step)
 
-
-def pool_before_pointwise(graph: Graph) -> Graph:
+@_wherever
+def pool_before_pointwise(graph: Graph, x: Layer) -> Graph | None:
     """The mean of a pointwise convolution is that convolution of the mean: fewer windows."""
-
-    def step(graph: Graph) -> Graph | None:
-        for x in graph.layers:
-            if not isinstance(registry.find(x.op), Average):
-                continue
-            before = graph.by_name.get(x.inputs[0])
-            if before is None or before.op != "conv2d" or _only_use(graph, before.name) is not x:
-                continue
-            pointwise = before.weights["kernel"].shape[:2] == (1, 1) and _mixes(before)
-            if not pointwise or list(before.options["strides"]) != [1, 1]:
-                continue
-            if x.op == "global_avg_pool2d" and not x.options["keepdims"]:
-                continue
-            pool = replace(x, inputs=before.inputs)
-            after = replace(before, inputs=(x.name,))
-            kept = [y for y in graph.layers if y is not x and y is not before]
-            kept = [replace(y, inputs=_swap(y.inputs, x.name, after.name)) for y in kept]
-            outputs = _swap(graph.outputs, x.name, after.name)
-            return replaced(graph, [*kept, pool, after], outputs=outputs)
+    if not isinstance(registry.find(x.op), Average):
         return None
+    before = graph.by_name.get(x.inputs[0])
+    if before is None or before.op != "conv2d" or _only_use(graph, before.name) is not x:
+        return None
+    pointwise = before.weights["kernel"].shape[:2] == (1, 1) and _mixes(before)
+    if not pointwise or list(before.options["strides"]) != [1, 1]:
+        return None
+    if x.op == "global_avg_pool2d" and not x.options["keepdims"]:
+        return None
+    pool = replace(x, inputs=before.inputs)
+    after = replace(before, inputs=(x.name,))
+    kept = [y for y in graph.layers if y is not x and y is not before]
+    kept = [replace(y, inputs=_swap(y.inputs, x.name, after.name)) for y in kept]
+    outputs = _swap(graph.outputs, x.name, after.name)
+    return replaced(graph, [*kept, pool, after], outputs=outputs)
 
-    return _until_done(graph, step)
 
-
-def fold_averages(graph: Graph) -> Graph:
+@_wherever
+def fold_averages(graph: Graph, x: Layer) -> Graph | None:
     """An average before a product becomes a sum, and the product's kernel takes the division."""
-
-    def step(graph: Graph) -> Graph | None:
-        for x in graph.layers:
-            kind = registry.find(x.op)
-            if not isinstance(kind, Average):
-                continue
-            count, after = kind.count(x, graph.shapes[x.inputs[0]]), _only_use(graph, x.name)
-            while after is not None and registry.find(after.op).moves:
-                after = _only_use(graph, after.name)
-            if count is None or after is None or after.op not in TERMS:
-                continue
-            kernel = _wide(after.weights["kernel"]) / count
-            divided = replace(after, weights={**after.weights, "kernel": kernel})
-            total = replace(x, op=kind.total)
-            swap = {x.name: total, after.name: divided}
-            return replaced(graph, [swap.get(y.name, y) for y in graph.layers])
+    kind = registry.find(x.op)
+    if not isinstance(kind, Average):
         return None
-
-    return _until_done(graph, step)
+    count, after = kind.count(x, graph.shapes[x.inputs[0]]), _only_use(graph, x.name)
+    while after is not None and registry.find(after.op).moves:
+        after = _only_use(graph, after.name)
+    if count is None or after is None or after.op not in TERMS:
+        return None
+    kernel = _wide(after.weights["kernel"]) / count
+    divided = replace(after, weights={**after.weights, "kernel": kernel})
+    total = replace(x, op=kind.total)
+    swap = {x.name: total, after.name: divided}
+    return replaced(graph, [swap.get(y.name, y) for y in graph.layers])
 
 
 # ---- fusion
@@ -335,26 +309,21 @@ def fuse_products(graph: Graph) -> Graph:
     return replaced(graph, [of(x) for x in graph.layers])
 
 
-def fuse_additions(graph: Graph) -> Graph:
+@_wherever
+def fuse_additions(graph: Graph, x: Layer) -> Graph | None:
     """A residual is added to a product before that is truncated; two products are added so too."""
-
-    def step(graph: Graph) -> Graph | None:
-        for x in graph.layers:
-            if x.op not in ("add", "subtract"):
-                continue
-            if len({graph.shapes[i] for i in x.inputs}) != 1 or len(set(x.inputs)) < len(x.inputs):
-                continue
-            parts = [graph.by_name.get(i) for i in x.inputs]
-            joined = [p if p and _open_sum(graph, p, x) else None for p in parts]
-            if not any(joined):
-                continue
-            merged = _joined(x, joined)
-            gone = {p.name for p in joined if p is not None}
-            kept = [merged if y is x else y for y in graph.layers if y.name not in gone]
-            return replaced(graph, kept)
+    if x.op not in ("add", "subtract"):
         return None
-
-    return _until_done(graph, step)
+    if len({graph.shapes[i] for i in x.inputs}) != 1 or len(set(x.inputs)) < len(x.inputs):
+        return None
+    parts = [graph.by_name.get(i) for i in x.inputs]
+    joined = [p if p and _open_sum(graph, p, x) else None for p in parts]
+    if not any(joined):
+        return None
+    merged = _joined(x, joined)
+    gone = {p.name for p in joined if p is not None}
+    kept = [merged if y is x else y for y in graph.layers if y.name not in gone]
+    return replaced(graph, kept)
 
 
 def _open_sum(graph: Graph, part: Layer, taker: Layer) -> bool:
@@ -390,21 +359,15 @@ def _joined(x: Layer, parts: list[Layer | None]) -> Layer:
     return Layer(x.name, "sum", tuple(inputs), options, weights)
 
 
-def fuse_activations(graph: Graph) -> Graph:
+@_wherever
+def fuse_activations(graph: Graph, x: Layer) -> Graph | None:
     """A ReLU right behind a product is taken of the product before it is truncated."""
-
-    def step(graph: Graph) -> Graph | None:
-        for x in graph.layers:
-            before = graph.by_name.get(x.inputs[0]) if x.op == "relu" else None
-            if before is None or not _open_sum(graph, before, x):
-                continue
-            options = {**before.options, "activation": "relu", **x.options}
-            merged = replace(before, options=options)
-            kept = [merged if y is before else y for y in graph.layers if y is not x]
-            return _renamed(graph, kept, {x.name: before.name})
+    before = graph.by_name.get(x.inputs[0]) if x.op == "relu" else None
+    if before is None or not _open_sum(graph, before, x):
         return None
-
-    return _until_done(graph, step)
+    options = {**before.options, "activation": "relu", **x.options}
+    merged = replace(before, options=options)
+    return _renamed(graph, _merged(graph, x, before, merged), {x.name: before.name})
 
 
 PASSES: tuple[Pass, ...] = (

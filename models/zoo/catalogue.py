@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,12 +51,6 @@ class Model:
     weights: str
 
 
-_NETWORKS: dict[str, Callable[[int], Any]] = {
-    "network-a": networks.network_a,
-    "network-b": networks.network_b,
-    "network-c": networks.network_c,
-    "network-d": networks.network_d,
-}
 # keras.applications: the function there, its parameters, its way with images
 _APPLICATIONS = {
     "resnet50": ("ResNet50", 25_636_712, "caffe"),
@@ -107,8 +100,8 @@ def build(name: str, weights: str | os.PathLike[str] = SEEDED, seed: int = 1) ->
         DataError: the weights cannot be downloaded, or the file is no weights of this model.
     """
     entry = find(name)
-    if entry.name in _NETWORKS:
-        model = _NETWORKS[name](seed)
+    if name in networks.PARAMETERS:
+        model = networks.network(name, seed)
         if weights == IMAGENET:
             raise UsageError(
                 f"{name} is a network for MNIST. Received: weights 'imagenet'. Use 'seeded', or "

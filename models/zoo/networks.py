@@ -14,73 +14,19 @@ from typing import Any
 # Weights and biases of each; a test counts them.
 PARAMETERS = {"network-a": 118_282, "network-b": 33_542, "network-c": 431_080, "network-d": 99_240}
 INPUT = (28, 28, 1)
+# Dense layers and convolutions 5x5 by what they give (and strides and padding), and what follows.
+_LAYERS = {
+    "network-a": "flatten; dense 128; relu; dense 128; relu; dense 10",
+    "network-b": "conv 16 1 valid; pool; relu; conv 16 1 valid; pool; relu; "
+    "flatten; dense 100; relu; dense 10",
+    "network-c": "conv 20 1 valid; pool; relu; conv 50 1 valid; pool; relu; "
+    "flatten; dense 500; relu; dense 10",
+    "network-d": "conv 5 2 same; relu; flatten; dense 100; relu; dense 10",
+}
 
 
-def network_a(seed: int = 1) -> Any:
-    """784-128-128-10, ReLU after both hidden layers."""
-    return _sequential(
-        "network_a",
-        seed,
-        ("flatten",),
-        ("dense", 128),
-        ("relu",),
-        ("dense", 128),
-        ("relu",),
-        ("dense", 10),
-    )
-
-
-def network_b(seed: int = 1) -> Any:
-    """Two convolutions 5x5 of 16 channels, each with max-pool 2 and ReLU; 256-100-10."""
-    return _sequential(
-        "network_b",
-        seed,
-        ("conv", 16, 1, "valid"),
-        ("pool",),
-        ("relu",),
-        ("conv", 16, 1, "valid"),
-        ("pool",),
-        ("relu",),
-        ("flatten",),
-        ("dense", 100),
-        ("relu",),
-        ("dense", 10),
-    )
-
-
-def network_c(seed: int = 1) -> Any:
-    """Convolutions 5x5 of 20 and 50 channels, each with max-pool 2 and ReLU; 800-500-10."""
-    return _sequential(
-        "network_c",
-        seed,
-        ("conv", 20, 1, "valid"),
-        ("pool",),
-        ("relu",),
-        ("conv", 50, 1, "valid"),
-        ("pool",),
-        ("relu",),
-        ("flatten",),
-        ("dense", 500),
-        ("relu",),
-        ("dense", 10),
-    )
-
-
-def network_d(seed: int = 1) -> Any:
-    """One convolution 5x5 of 5 channels with stride 2 and same padding, ReLU; 980-100-10."""
-    return _sequential(
-        "network_d",
-        seed,
-        ("conv", 5, 2, "same"),
-        ("relu",),
-        ("flatten",),
-        ("dense", 100),
-        ("relu",),
-        ("dense", 10),
-    )
-
-
-def _sequential(name: str, seed: int, *parts: tuple[Any, ...]) -> Any:
+def network(name: str, seed: int = 1) -> Any:
+    """The Keras model of a network, with the same weights for the same seed."""
     import keras
 
     def seeded(position: int) -> Any:
@@ -88,16 +34,16 @@ def _sequential(name: str, seed: int, *parts: tuple[Any, ...]) -> Any:
         return keras.initializers.GlorotUniform(seed=1000 * seed + position)
 
     layers: list[Any] = [keras.Input(INPUT)]
-    for position, (kind, *options) in enumerate(parts):
+    for position, (kind, *options) in enumerate(map(str.split, _LAYERS[name].split("; "))):
         if kind == "dense":
-            layer = keras.layers.Dense(*options, kernel_initializer=seeded(position))
+            layer = keras.layers.Dense(int(options[0]), kernel_initializer=seeded(position))
         elif kind == "conv":
             filters, strides, padding = options
             layer = keras.layers.Conv2D(
-                filters, 5, strides, padding, kernel_initializer=seeded(position)
+                int(filters), 5, int(strides), padding, kernel_initializer=seeded(position)
             )
         else:
             plain = {"pool": keras.layers.MaxPooling2D, "relu": keras.layers.ReLU}
             layer = plain.get(kind, keras.layers.Flatten)()
         layers.append(layer)
-    return keras.Sequential(layers, name=name)
+    return keras.Sequential(layers, name=name.replace("-", "_"))
