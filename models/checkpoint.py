@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +23,9 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 _NONE, _GOOD, _DAMAGED, _FOREIGN = range(4)
-_STEP, _RUN, _WHAT = 8, 16, 32
-_ROW = 1 + _STEP + _RUN + _WHAT
+_RUN, _WHAT = 16, 32
+# State, step, run and digest.
+_ROW = struct.Struct(f"<BQ{_RUN}s{_WHAT}s")
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,11 @@ class _Row:
     what: bytes = bytes(_WHAT)
 
     def encode(self) -> bytes:
-        row = bytes([self.state]) + self.step.to_bytes(_STEP, "little")
-        return row + bytes.fromhex(self.run) + self.what
+        return _ROW.pack(self.state, self.step, bytes.fromhex(self.run), self.what)
 
-    @classmethod
-    def decode(cls, row: bytes) -> _Row:
-        step = int.from_bytes(row[1 : 1 + _STEP], "little")
-        rest = row[1 + _STEP :]
-        return cls(row[0], step, rest[:_RUN].hex(), rest[_RUN:])
+
+def _decoded(rows: bytes) -> list[_Row]:
+    return [_Row(state, at, run.hex(), what) for state, at, run, what in _ROW.iter_unpack(rows)]
 
 
 class Checkpoints:
@@ -78,11 +77,7 @@ class Checkpoints:
         """
         found = [self._look(store) for store in self._stores]
         told = self._party.exchange(b"".join(row.encode() for row, _, _ in found))
-        rows = [
-            [_Row.decode(t[i * _ROW : (i + 1) * _ROW]) for i in range(len(self._stores))]
-            for t in told
-        ]
-        common = self._common(rows)
+        common = self._common([_decoded(rows) for rows in told])
         if common is None:
             return None
         for i, (row, facts, tensors) in enumerate(found):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tfe_bench.errors import DataError, UsageError, did_you_mean
+from tfe_bench.errors import DataError, UsageError, check_one_of, did_you_mean
 from tfe_bench.models import mnist, scales
 from tfe_bench.models.csv_file import MOST_TEXT, number, numbers, read
 from tfe_bench.models.tables import MOST_CLASSES, TARGETS, Table
@@ -136,11 +136,7 @@ def table(
             values are not.
         RangeError: columns that no scale makes usable.
     """
-    if target not in TARGETS:
-        raise UsageError(
-            f"A target is {', '.join(TARGETS)}. Received: {target!r}."
-            f"{did_you_mean(target, TARGETS)}"
-        )
+    check_one_of("A target is", target, TARGETS)
     file = Path(path)
     names, lines = read(file)
     if like is not None:

@@ -13,7 +13,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models import kept, service, weights
 from tfe_bench.models.graph import Graph
 from tfe_bench.models.programs import deploy as program
-from tfe_bench.models.ranges import Plan
+from tfe_bench.models.ranges import MARGIN, Plan
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def parameters(
     from tfe_bench.models.private import plan_of
 
     graph = model if isinstance(model, Graph) else from_keras.from_keras(model)
-    private = plan_of(graph, merge=False)
+    private = plan_of(graph, None, None, 16, MARGIN, merge=False)
     if table is not None:
         private = table.scaled(private)
     return service.deployment(private, name, clients, replace, table=table)

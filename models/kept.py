@@ -6,8 +6,10 @@ And what the programs have in common that keep them (`keeping`), and those that 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,6 +27,62 @@ from tfe_bench.cluster.stored import (
 from tfe_bench.errors import ConfigError, ProtocolError, UsageError
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Kept:
+    """What workers keep under a name, as a client that may use it knows it.
+
+    Attributes:
+        name, owner: the client that had it kept.
+        clients: who else may use it; None to all but its owner.
+        deployment: changes whenever it is kept anew.
+        about: public facts.
+        complete: whether all three workers have this deployment.
+    """
+
+    name: str
+    owner: str
+    clients: tuple[str, ...] | None
+    deployment: str
+    about: Mapping[str, Any]
+    complete: bool
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], **more: Any) -> Self:
+        """What a row of Client.stored says, and what a kind knows besides."""
+        return cls(
+            name=str(row["name"]),
+            owner=str(row["owner"]),
+            clients=None if row["clients"] is None else tuple(row["clients"]),
+            deployment=str(row["deployment"]),
+            about=row["about"],
+            complete=bool(row["complete"]),
+            **more,
+        )
+
+
+def ordered(
+    name: str, clients: Sequence[str], replace: bool, about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Parameters of a program that keeps values, as `check_keeping` takes them."""
+    return {
+        "name": name,
+        "clients": list(clients),
+        "replace": replace,
+        "deployment": uuid.uuid4().hex,
+        "about": about,
+    }
+
+
+def refreshed(party: Party, values: Mapping[str, Shared]) -> dict[str, Shared]:
+    """The same values under masks of this session, one graph call."""
+    from tfe_bench.protocols.ring import refresh
+
+    def anew(*given: Shared) -> list[Shared]:
+        return [refresh.refresh(party, x) for x in given]
+
+    return dict(zip(values, party.function(anew)(*values.values()), strict=True))
 
 
 def store_of(context: Context) -> Store:

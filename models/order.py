@@ -6,7 +6,7 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +17,10 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models.csv_file import MOST_ROWS
 from tfe_bench.models.datasets import Array
 from tfe_bench.models.sources import Joined, Source
+from tfe_bench.models.training.order import batches, permutation
+from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.models.training.state import specs
 from tfe_bench.models.training.stopping import Stopping
-
-if TYPE_CHECKING:
-    from tfe_bench.models.training.recipe import Recipe
 
 MOST_CHUNKS = 1 << 14
 MOST_EPOCHS, MOST_STEPS = 100_000, 10**9
@@ -31,6 +31,10 @@ _RUN = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # have -3 and below.
 _HELD_OUT = -1
 _CHECKPOINT = "A checkpoint's name"
+# Fields of an order that are told where they say something.
+_SELDOM = ("first", "shuffle", "stopping", "snapshots")
+# Fields that a checkpoint and the training that goes on from it have in common.
+_LASTING = ("recipe", "rows", "seed", "test", "holdout", "chunk", "source", "first", "shuffle")
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,10 @@ class Saving:
     name: str
     every: int = 100
     restart: bool = False
+
+    def header(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return dict(vars(self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +106,6 @@ class Order:
     _orders: dict[int, Array] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._check()
-
-    def _check(self) -> None:
         for name, low, high in (
             ("epochs", 0, MOST_EPOCHS),
             ("rows", 0 if self.epochs == 0 else 1, MOST_ROWS),
@@ -108,6 +113,7 @@ class Order:
             ("test", 0, MOST_ROWS),
             ("holdout", 0, MOST_ROWS),
             ("guard", 0, MOST_STEPS),
+            ("chunk", 0, MOST_ROWS),
         ):
             _whole(name, getattr(self, name), low, high)
         _whole("initial_epoch", self.first, 0, max(0, self.epochs - 1))
@@ -126,7 +132,6 @@ class Order:
                 f"There are fewer rows than one batch. Received: {self.rows} rows and batches of "
                 f"{self.recipe.batch}."
             )
-        _whole("chunk", self.chunk, 0, MOST_ROWS)
         if self.chunk and (self.chunk % self.recipe.batch or self.source is not None):
             raise UsageError(
                 f"A chunk of a client's rows is a multiple of the batch. Received: {self.chunk}."
@@ -185,8 +190,6 @@ class Order:
 
     def batch_rows(self, step: int) -> Array:
         """Indices of the rows of a step (from 0): public, the same at all workers."""
-        from tfe_bench.models.training.order import batches
-
         epoch, within = divmod(step, self.steps_per_epoch)
         if epoch not in self._orders:
             self._orders.clear()
@@ -212,8 +215,6 @@ class Order:
 
     def split(self) -> tuple[Array, Array]:
         """Indices (to train on, to test) of a source's rows: public."""
-        from tfe_bench.models.training.order import permutation
-
         order = permutation(self.seed, _HELD_OUT, self.rows + self.holdout)
         return np.sort(order[self.holdout :]), np.sort(order[: self.holdout])
 
@@ -221,35 +222,12 @@ class Order:
 
     def header(self) -> dict[str, Any]:
         """As JSON holds it."""
-        saving = self.saving
-        return {
-            "recipe": self.recipe.header(),
-            "epochs": self.epochs,
-            "rows": self.rows,
-            "seed": self.seed,
-            "run": self.run,
-            "profile": self.profile,
-            "steps": self.steps,
-            "test": self.test,
-            "source": None if self.source is None else self.source.header(),
-            "holdout": self.holdout,
-            "saving": None
-            if saving is None
-            else {"name": saving.name, "every": saving.every, "restart": saving.restart},
-            "deploy": None if self.deploy is None else dict(self.deploy),
-            "guard": self.guard,
-            "reveal_loss": self.reveal_loss,
-            "trace": self.trace,
-            "chunk": self.chunk,
-            **self._more(),
-            **({} if self.stopping is None else {"stopping": self.stopping.header()}),
-            **({"snapshots": True} if self.snapshots else {}),
-        }
-
-    def _more(self) -> dict[str, Any]:
-        """What few trainings have, as JSON holds it."""
-        found: dict[str, Any] = {"first": self.first} if self.first else {}
-        return found if self.shuffle else {**found, "shuffle": False}
+        found = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.init and (each.name not in _SELDOM or value != each.default):
+                found[each.name] = value.header() if hasattr(value, "header") else value
+        return found
 
     @classmethod
     def of(cls, header: Mapping[str, Any]) -> Order:
@@ -258,8 +236,6 @@ class Order:
         Raises:
             UsageError, DataError: it is none.
         """
-        from tfe_bench.models.training.recipe import Recipe
-
         known = [each.name for each in fields(cls) if each.init]
         check_known("train", header, known)
         for name in ("recipe", "epochs", "rows", "seed", "run"):
@@ -289,23 +265,13 @@ class Order:
 
         The learning rates are not among them: who has diverged goes on with lower ones.
         """
-        recipe = _anonymous(self.recipe.header())
+        found = {k: v for k, v in self.header().items() if k in _LASTING}
+        recipe = _anonymous(found["recipe"])
         optimizer = {k: v for k, v in recipe["optimizer"].items() if k != "schedule"}
-        return {
-            "recipe": {**recipe, "optimizer": optimizer},
-            "rows": self.rows,
-            "seed": self.seed,
-            "test": self.test,
-            "holdout": self.holdout,
-            "chunk": self.chunk,
-            "source": None if self.source is None else self.source.header(),
-            **self._more(),
-        }
+        return {**found, "recipe": {**recipe, "optimizer": optimizer}}
 
     def wanted(self) -> list[InputSpec]:
         """The inputs of the job."""
-        from tfe_bench.models.training.state import specs
-
         recipe, numbers = self.recipe, self.recipe.numbers
         found = [
             InputSpec(state_name(i), spec.shape, spec.fractional_bits)

@@ -10,52 +10,22 @@ What is public: how many rows, which shape, names of columns, the owner, and who
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.requests import JobResult, PrivateInput, Progress, spec_of
 from tfe_bench.cluster.stored import DATA, check_name
 from tfe_bench.models.datasets import Rows
+from tfe_bench.models.kept import Kept, ordered
 from tfe_bench.models.programs import provide as program
 from tfe_bench.models.rows import encoded_labels, shared_features, shared_targets
 from tfe_bench.models.tables import Table
 
 
-@dataclass(frozen=True, eq=False)
-class Provided:
-    """A data set, as a client that may use it knows it.
-
-    Attributes:
-        name, owner, deployment: of the data set.
-        clients: who else may use it; None to all but its owner.
-        about: public facts.
-        complete: whether all three workers have this deployment.
-    """
-
-    name: str
-    owner: str
-    clients: tuple[str, ...] | None
-    deployment: str
-    about: Mapping[str, Any]
-    complete: bool
-
-
-def listed(cluster: Client) -> dict[str, Provided]:
+def listed(cluster: Client) -> dict[str, Kept]:
     """The data sets that a client may use, by name."""
-    return {
-        str(row["name"]): Provided(
-            str(row["name"]),
-            str(row["owner"]),
-            None if row["clients"] is None else tuple(row["clients"]),
-            str(row["deployment"]),
-            row["about"],
-            bool(row["complete"]),
-        )
-        for row in cluster.stored(DATA.infix)
-    }
+    return {str(row["name"]): Kept.of(row) for row in cluster.stored(DATA.infix)}
 
 
 def provide(
@@ -83,21 +53,16 @@ def provide(
         inputs["x"] = shared_features(rows.x, cluster.config.fractional_bits)
     if rows.y is not None:
         inputs["y"] = shared_targets(encoded_labels(rows))
-    parameters = {
-        "name": name,
-        "clients": list(clients),
-        "replace": replace,
-        "deployment": uuid.uuid4().hex,
-        "about": {
-            "rows": len(rows),
-            "x": list(inputs["x"].shape[1:]) if "x" in inputs else None,
-            "y": list(inputs["y"].shape[1:]) if "y" in inputs else None,
-            "target": rows.target,
-            "classes": rows.classes,
-            "columns": list(rows.columns),
-            **_units(rows.table),
-        },
+    about = {
+        "rows": len(rows),
+        "x": list(inputs["x"].shape[1:]) if "x" in inputs else None,
+        "y": list(inputs["y"].shape[1:]) if "y" in inputs else None,
+        "target": rows.target,
+        "classes": rows.classes,
+        "columns": list(rows.columns),
+        **_units(rows.table),
     }
+    parameters = ordered(name, clients, replace, about)
     specs = [spec_of(name, value) for name, value in inputs.items()]
     program.check(parameters, specs)  # here too: a mistake costs nothing then
     return cluster.run("provide", parameters, inputs, progress)

@@ -194,15 +194,10 @@ def _single(found: list[Array]) -> Any:
 
 
 def plan_of(
-    graph: Graph,
-    samples: Any = None,
-    ranges_: Any = None,
-    fractional_bits: int = 16,
-    margin: float = ranges.MARGIN,
-    merge: bool = True,
+    graph: Graph, samples: Any, given: Any, fractional_bits: int, margin: float, merge: bool = True
 ) -> PrivateModel:
     """`convert` for a Graph; `merge` as `optimise.optimise` has it."""
-    if samples is not None and ranges_ is not None:
+    if samples is not None and given is not None:
         raise UsageError("convert takes samples or ranges, not both.")
     if type(fractional_bits) is not int or not 8 <= fractional_bits <= 20:
         raise UsageError(f"A model has 8 to 20 fractional bits. Received: {fractional_bits!r}.")
@@ -213,9 +208,9 @@ def plan_of(
         bounds = ranges.calibrate(optimised, samples, margin)
     else:
         default = ranges.default_bound(fractional_bits)
-        bounds = ranges.declared(optimised, {} if ranges_ is None else ranges_, default)
+        bounds = ranges.declared(optimised, {} if given is None else given, default)
     made = ranges.plan(optimised, bounds, fractional_bits)
-    return PrivateModel(made, bounds, samples is not None or ranges_ is not None)
+    return PrivateModel(made, bounds, samples is not None or given is not None)
 
 
 def convert(

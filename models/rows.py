@@ -14,11 +14,11 @@ from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.csv_file import MOST_ROWS
 from tfe_bench.models.datasets import Array, Rows
 from tfe_bench.models.training.losses import SQUARED
-from tfe_bench.models.training.recipe import MOST_WEIGHT
+from tfe_bench.models.training.order import permutation
+from tfe_bench.models.training.recipe import MOST_WEIGHT, Recipe
 
 if TYPE_CHECKING:
     from tfe_bench.models.order import Order
-    from tfe_bench.models.training.recipe import Recipe
 
 # In place of an epoch, for a client's own shuffling (order.batch_rows).
 SHUFFLED = -2
@@ -141,8 +141,6 @@ def shared_examples(
 
 def shuffled(seed: int, given: Examples) -> Examples:
     """Rows in an order of their own."""
-    from tfe_bench.models.training.order import permutation
-
     order = permutation(seed, SHUFFLED, len(given.x))
     return Examples(*(None if rows is None else np.asarray(rows)[order] for rows in given))
 
@@ -156,7 +154,7 @@ def check_rows(recipe: Recipe, x: Any, y: Any) -> None:
     check_counts(x, y)
     _targets(recipe, y, "labels")
     for begin in range(0, len(x), _AT_ONCE):
-        part = _features(recipe, x[begin : begin + _AT_ONCE])
+        part = recipe.features(x[begin : begin + _AT_ONCE])
         check_features(part, "features", begin)
 
 
@@ -170,7 +168,7 @@ def late_rows(recipe: Recipe, given: Examples, chunk: int) -> dict[str, LateInpu
         count = cut.stop - cut.start
 
         def features(cut: slice = cut) -> PrivateInput:
-            return shared_features(_features(recipe, x[cut]), recipe.numbers.activation)
+            return shared_features(recipe.features(x[cut]), recipe.numbers.activation)
 
         def labels(cut: slice = cut) -> PrivateInput:
             return shared_targets(targets[cut])
@@ -189,7 +187,7 @@ def shared_rows(recipe: Recipe, given: Examples, prefix: str = "") -> dict[str, 
     """
     x, y, weights = given
     check_counts(x, y)
-    features = shared_features(_features(recipe, x), recipe.numbers.activation, f"{prefix}features")
+    features = shared_features(recipe.features(x), recipe.numbers.activation, f"{prefix}features")
     targets = with_weights(recipe, _targets(recipe, y, f"{prefix}labels"), weights)
     return {f"{prefix}x": features, f"{prefix}y": shared_targets(targets)}
 
@@ -212,11 +210,6 @@ def _targets(recipe: Recipe, y: Any, what: str) -> Array:
     found: Array = recipe.targets(y, what)
     if not np.abs(found).max() <= LARGEST:
         raise RangeError(f"A number to be learnt is at most {LARGEST:g}. Scale them.")
-    return found
-
-
-def _features(recipe: Recipe, x: Any) -> Array:
-    found: Array = recipe.features(x)
     return found
 
 

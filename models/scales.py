@@ -41,6 +41,10 @@ class Scale:
         """The scaled columns, float64."""
         return np.asarray(np.asarray(x, np.float64) * self.factor + self.offset)
 
+    def header(self) -> list[list[float]]:
+        """As JSON holds it: factors, and offsets."""
+        return [list(self.factor), list(self.offset)]
+
     def inverse(self) -> Scale:
         """What gives the columns back; exact, as factors are powers of two."""
         pairs = zip(self.factor, self.offset, strict=True)

@@ -9,7 +9,6 @@ What is public: the model's layers, shapes and fixed point, its owner, who may u
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,35 +18,26 @@ from tfe_bench.cluster.requests import JobResult, Progress
 from tfe_bench.cluster.stored import check_name
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models import weights
+from tfe_bench.models.kept import Kept, ordered
 from tfe_bench.models.private import PrivateModel
 from tfe_bench.models.programs import deploy as program
 from tfe_bench.models.ranges import Plan
 from tfe_bench.models.tables import Table
 
 
-@dataclass(frozen=True, eq=False)
-class Deployed:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Deployed(Kept):
     """A model that workers hold, as its client knows it.
 
     Attributes:
-        name: of the deployment.
-        owner: the client that deployed it.
-        clients: who else may use it; None to all but its owner.
-        deployment: changes whenever it is deployed again.
         private: its layers, fixed point and ranges; without its weights.
         preprocessing: the way of `tfe_bench.models.images` in which pictures are prepared for it;
             None if its owner did not say.
-        complete: whether all three workers have this deployment.
         table: names of its columns and classes; None if it did not learn from a table.
     """
 
-    name: str
-    owner: str
-    clients: tuple[str, ...] | None
-    deployment: str
     private: PrivateModel
     preprocessing: str | None
-    complete: bool
     table: Table | None = None
 
 
@@ -59,15 +49,11 @@ def listed(cluster: Client) -> list[Deployed]:
         DataError, UsageError: it describes a model that is none.
     """
     return [
-        Deployed(
-            str(row["name"]),
-            str(row["owner"]),
-            None if row["clients"] is None else tuple(row["clients"]),
-            str(row["deployment"]),
-            PrivateModel(Plan.of(row["about"]["plan"]), row["about"]["bounds"], True),
-            row["about"]["preprocessing"],
-            bool(row["complete"]),
-            program.table_of(row["about"]),
+        Deployed.of(
+            row,
+            private=PrivateModel(Plan.of(row["about"]["plan"]), row["about"]["bounds"], True),
+            preprocessing=row["about"]["preprocessing"],
+            table=program.table_of(row["about"]),
         )
         for row in cluster.stored()
     ]
@@ -137,18 +123,14 @@ def deployment(
     table: Table | None = None,
 ) -> dict[str, Any]:
     """Parameters of the program "deploy"; what they mean, `deploy` says."""
-    return {
-        "name": name,
-        "clients": list(clients),
-        "replace": replace,
-        "deployment": uuid.uuid4().hex,
-        "about": {
-            "plan": private.plan.header(),
-            "bounds": private.bounds,
-            "preprocessing": preprocessing,
-            **({} if table is None else {"table": table.header()}),
-        },
+    about = {
+        "plan": private.plan.header(),
+        "bounds": private.bounds,
+        "preprocessing": preprocessing,
     }
+    if table is not None:
+        about["table"] = table.header()
+    return ordered(name, clients, replace, about)
 
 
 def undeploy(cluster: Client, name: str) -> None:

@@ -56,19 +56,11 @@ class Table:
 
     def header(self) -> dict[str, Any]:
         """As JSON holds it."""
-
-        def pair(scale: Scale | None) -> Any:
-            return None if scale is None else [list(scale.factor), list(scale.offset)]
-
-        return {
-            "columns": list(self.columns),
-            "target": self.target,
-            "label": self.label,
-            "classes": list(self.classes),
-            "scale": pair(self.scale),
-            "unit": pair(self.unit),
-            "logits": self.logits,
-        }
+        found = {}
+        for name, value in vars(self).items():
+            value = list(value) if isinstance(value, tuple) else value
+            found[name] = value.header() if isinstance(value, Scale) else value
+        return found
 
     @classmethod
     def of(cls, header: object) -> Table:
@@ -129,12 +121,10 @@ class Table:
 
         given = value = keras.Input(model.input_shape[1:])
         if self.scale is not None:
-            value = keras.layers.Rescaling(*map(list, _parts(self.scale)), name="columns")(value)
+            value = keras.layers.Rescaling(*self.scale.header(), name="columns")(value)
         value = model(value)
         if self.unit is not None:
-            value = keras.layers.Rescaling(*map(list, _parts(self.unit.inverse())), name="unit")(
-                value
-            )
+            value = keras.layers.Rescaling(*self.unit.inverse().header(), name="unit")(value)
         return keras.Model(given, value, name=model.name)
 
     def scaled(self, private: PrivateModel) -> PrivateModel:
@@ -172,10 +162,6 @@ class Table:
 
 
 _BOUNDED = {"columns": MOST_COLUMNS, "classes": MOST_CLASSES}
-
-
-def _parts(scale: Scale) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    return scale.factor, scale.offset
 
 
 def _after(inner: Any, scale: Scale) -> tuple[Any, Any]:

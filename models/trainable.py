@@ -281,7 +281,7 @@ class Trainable:
             epochs,
             rows,
             seed,
-            profile=profile or _profile(cluster),
+            profile=profile or cluster.profile.name,
             steps=steps,
             test=0 if test is None else len(test.x),
             source=source,
@@ -342,7 +342,7 @@ class Trainable:
         """
         recipe = self.recipe()
         check_counts(x, y)
-        order = Order(recipe, 0, 0, 0, profile=profile or _profile(cluster), test=len(x))
+        order = Order(recipe, 0, 0, 0, profile=profile or cluster.profile.name, test=len(x))
         found = self.run(cluster, order, self.inputs(order, None, Examples(x, y)), progress)
         [value] = next(iter(found.history.values()))
         return value
@@ -491,7 +491,3 @@ def _refuse(
         nothing, why = no[name]
         if value is not None and value != nothing:
             raise UsageError(f"{what} takes no {name}: {why}.")
-
-
-def _profile(cluster: Client) -> str:
-    return cluster.profile.name if hasattr(cluster, "profile") else "local"

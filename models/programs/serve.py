@@ -13,7 +13,6 @@ from tfe_bench.cluster.timing import check_parameters
 from tfe_bench.cluster.worker.batching import MOST_SAMPLES
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept, weights
-from tfe_bench.models.kept import store_of
 from tfe_bench.models.programs import predict
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.session.sharing import Shared
@@ -50,8 +49,8 @@ def permit(
             "asks for: it was replaced meanwhile, or not at all three. Ask again; if that does not "
             "help, its owner deploys it again."
         )
-    kept = weights.specs(Plan.of(facts.about["plan"]))
-    predict.check(_as_predict(parameters, facts), [*kept, *inputs])
+    owned = weights.specs(Plan.of(facts.about["plan"]))
+    predict.check(_as_predict(parameters, facts), [*owned, *inputs])
 
 
 def size(
@@ -71,9 +70,7 @@ def _as_predict(parameters: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
 
 def run(context: Context) -> dict[str, Shared]:
     """Predicts with a deployed model; the outputs go to the client whose inputs they are from."""
-    from tfe_bench.protocols.ring import refresh
-
-    party, store, parameters = context.party, store_of(context), context.parameters
+    party, store, parameters = context.party, kept.store_of(context), context.parameters
     given = [
         InputSpec(name, tuple(x.shape.as_list()), x.fractional_bits, x.limbs)
         for name, x in context.inputs.items()
@@ -88,13 +85,8 @@ def run(context: Context) -> dict[str, Shared]:
     outputs = predict.run(
         dataclasses.replace(context, parameters=_as_predict(parameters, facts), inputs=inputs)
     )
-
-    def leave(*values: Shared) -> list[Shared]:
-        return [refresh.refresh(party, y) for y in values]
-
     # What leaves has masks of its own, whatever the model does.
-    refreshed = party.function(leave)(*outputs.values())
-    return dict(zip(outputs, refreshed, strict=True))
+    return kept.refreshed(party, outputs)
 
 
 def together(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> int:

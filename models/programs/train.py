@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.cluster import profiles, tracing
 from tfe_bench.cluster.barrier import begin_together
 from tfe_bench.cluster.jobs import FUNCTION_GROWTH, GROWTH, Context, InputSpec, Program
@@ -18,12 +20,13 @@ from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import CHECKPOINTS
 from tfe_bench.cluster.timing import metered
 from tfe_bench.errors import RangeError
-from tfe_bench.models import deploying, kept, scores, sources
+from tfe_bench.models import deploying, kept, sources
 from tfe_bench.models.checkpoint import Checkpoints
 from tfe_bench.models.feed import Feed, take
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.order import Order, snapshot_name, state_name
-from tfe_bench.protocols.ring import arithmetic, refresh, shapes, truncation
+from tfe_bench.models.training import evaluate, state, step
+from tfe_bench.protocols.ring import arithmetic, shapes, truncation
 from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -104,8 +107,6 @@ class _Training:
     """One job at one worker."""
 
     def __init__(self, context: Context) -> None:
-        from tfe_bench.models.training import step
-
         self._context, self._party = context, context.party
         self._order = Order.of(context.parameters)
         self._recipe = self._order.recipe
@@ -124,8 +125,6 @@ class _Training:
 
     def run(self) -> dict[str, Shared]:
         """The whole job."""
-        from tfe_bench.models.training import state
-
         context, order, party = self._context, self._order, self._party
         self._keys = [spec.key for spec in state.specs(self._recipe)]
         begun = 0
@@ -171,52 +170,31 @@ class _Training:
         if latest is None:
             self._save(0)
             return 0
-        step, values = latest
-        keys = list(values)
-
-        def anew(*given: Shared) -> list[Shared]:
-            return [refresh.refresh(self._party, x) for x in given]
-
+        begun, values = latest
         # Masks of its own for what goes on in this session.
-        fresh = dict(zip(keys, self._party.function(anew)(*values.values()), strict=True))
+        fresh = kept.refreshed(self._party, values)
         self._state = {key: fresh[state_name(i)] for i, key in enumerate(self._keys)}
         for key, value in fresh.items():
             if key.startswith(_SCORE):
                 self._scores[int(key.removeprefix(_SCORE))] = value
-        self._context.progress(0.0, f"going on from step {step}")
-        return step
+        self._context.progress(0.0, f"going on from step {begun}")
+        return begun
 
     # ---- steps
 
     def _graph(
-        self,
-        state: dict[str, Shared],
-        x: Shared,
-        y: Shared,
-        rows: Any,
-        public: dict[str, Any],
+        self, held: dict[str, Shared], x: Shared, y: Shared, rows: Any, public: dict[str, Any]
     ) -> tuple[dict[str, Shared], Shared | None]:
-        from tfe_bench.models.training.step import step
-
-        return step(
-            self._party,
-            self._recipe,
-            self._setting,
-            state,
-            take(x, rows),
-            take(y, rows),
-            public,
-            self._order.reveal_loss,
-        )
+        batch = take(x, rows), take(y, rows)
+        reveals = self._order.reveal_loss
+        return step.step(self._party, self._recipe, self._setting, held, *batch, public, reveals)
 
     def _step(self, number: int) -> None:
-        from tfe_bench.models.training.step import public_values
-
         order, party = self._order, self._party
         wait = time.perf_counter()
         x, y, rows = self._feed.batch(number)
         self._other["input_seconds"] += time.perf_counter() - wait
-        public = public_values(self._recipe, number)
+        public = step.public_values(self._recipe, number)
 
         def once() -> Any:
             return self._function(self._state, x, y, rows, public)
@@ -239,10 +217,10 @@ class _Training:
     def _tell(self, done: int) -> None:
         order = self._order
         per = order.steps_per_epoch
-        epoch, step = divmod(done - 1, per)
+        epoch, within = divmod(done - 1, per)
         recent = sorted(self._times[-25:])
         seconds = recent[len(recent) // 2]
-        text = f"epoch {order.first + epoch + 1} of {order.epochs}, step {step + 1} of {per}, "
+        text = f"epoch {order.first + epoch + 1} of {order.epochs}, step {within + 1} of {per}, "
         text += f"{1000 * seconds:.3g} ms per batch"
         if self._losses:
             text += f", loss {self._losses[-1]:.4f}"
@@ -262,10 +240,6 @@ class _Training:
 
     def _revealed_loss(self, total: Shared) -> float:
         """The mean loss of an epoch (since the checkpoint), which its client wants to be public."""
-        import numpy as np
-
-        from tfe_bench.models.training.step import mean_loss
-
         party, recipe = self._party, self._recipe
         rows = self._since * recipe.batch
         answers = rows * recipe.loss.answers(recipe.output_shape)
@@ -278,7 +252,7 @@ class _Training:
             lambda: lambda v: io.reveal(party, truncation.truncate(party, v, drop, "exact")),
         )
         value = float(np.asarray(published(total))) * 2.0 ** (drop - total.fractional_bits)
-        return mean_loss(recipe, value, rows)
+        return step.mean_loss(recipe, value, rows)
 
     def _evaluate(self, done: int) -> None:
         """The score on the test rows; it stays private."""
@@ -289,7 +263,7 @@ class _Training:
         size = _tested(self._order)
         party, recipe, setting = self._party, self._recipe, self._setting
         scored = party.cached_function(
-            "score", lambda: lambda held, a, b: scores.score(party, recipe, setting, held, a, b)
+            "score", lambda: lambda held, a, b: evaluate.score(party, recipe, setting, held, a, b)
         )
         total: Shared | None = None
         for begin in range(0, count, size):
@@ -306,19 +280,15 @@ class _Training:
         assert self._checkpoints is not None
         started = time.perf_counter()
         values = {state_name(i): self._state[key] for i, key in enumerate(self._keys)}
-        values.update({f"{_SCORE}{step}": value for step, value in self._scores.items()})
+        values.update({f"{_SCORE}{after}": value for after, value in self._scores.items()})
         self._checkpoints.save(done, values)
         self._other["checkpoint_seconds"] += time.perf_counter() - started
 
     def _look(self, done: int) -> None:
         """Ends a training whose weights have left their range; publishes that bit alone."""
-        import numpy as np
-
-        from tfe_bench.models.training.state import learned
-
         party = self._party
-        looked = party.cached_function("look", lambda: lambda w: scores.weights_left(party, w))
-        weights = [self._state[key] for key in learned(self._recipe)]
+        looked = party.cached_function("look", lambda: lambda w: evaluate.weights_left(party, w))
+        weights = [self._state[key] for key in state.learned(self._recipe)]
         if not int(np.asarray(looked(weights))):
             return
         last = self._checkpoints.last if self._checkpoints is not None else None
@@ -331,33 +301,26 @@ class _Training:
         )
         raise RangeError(
             f"The training diverges: at step {done} weights have left |w| < "
-            f"{scores.LARGEST_WEIGHT:g}, which fixed point holds. {back}"
+            f"{evaluate.LARGEST_WEIGHT:g}, which fixed point holds. {back}"
         )
 
     # ---- what leaves
 
     def _outputs(self) -> dict[str, Shared]:
-        order, party = self._order, self._party
-        leaving = {}
+        order = self._order
+        leaving: dict[str, Shared] = {}
         if order.deploy is not None:
             deploying.deploy(self._context, order.recipe, order.deploy, self._state)
         elif order.total:
             numbered = {key: i for i, key in enumerate(self._keys)}
             leaving = {state_name(numbered[k]): self._state[k] for k in order.recipe.order}
             # (those after the last epoch are what leaves anyway)
-            for epoch, kept in enumerate(self._snapshots[:-1]):
-                leaving |= {snapshot_name(epoch, numbered[k]): v for k, v in kept.items()}
+            for epoch, held in enumerate(self._snapshots[:-1]):
+                leaving |= {snapshot_name(epoch, numbered[k]): v for k, v in held.items()}
         if self._scores:
-            several = [self._scores[step] for step in sorted(self._scores)]
+            several = [self._scores[after] for after in sorted(self._scores)]
             leaving["scores"] = shapes.stack(several, 0)
-        if not leaving:
-            return {}
-
-        def leave(*values: Shared) -> list[Shared]:
-            return [refresh.refresh(party, v) for v in values]
-
-        fresh = party.function(leave)(*leaving.values())
-        return dict(zip(leaving, fresh, strict=True))
+        return kept.refreshed(self._party, leaving) if leaving else {}
 
     def _measure(self, begun: int, done: int) -> None:
         party, context, order = self._party, self._context, self._order
@@ -381,9 +344,7 @@ class _Training:
             number = min(done, order.total) - 1
 
             def once() -> Any:
-                from tfe_bench.models.training.step import public_values
-
-                public = public_values(self._recipe, number)
+                public = step.public_values(self._recipe, number)
                 x, y, rows = self._feed.batch(number)
                 return self._function(self._state, x, y, rows, public)
 

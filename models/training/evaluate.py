@@ -1,55 +1,59 @@
-"""How well a state predicts: logits, and the number of right answers."""
+"""How well a state predicts, and whether weights left their range."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.operations import Operations, Setting, shifted
 from tfe_bench.models.kinds.passes import Pass
 from tfe_bench.models.training import gradients, losses
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, truncation
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, shapes, truncation
+from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
+# A weight beyond this is no weight of a model that learns: sums of products are wrong from 2^13.
+LARGEST_WEIGHT = 2.0**10
+# Of a sum of squared errors.
+ERROR_BITS = 20
 
-def logits(
-    party: Party, recipe: Recipe, setting: Setting, held: Mapping[str, Shared], x: Shared
+
+def score(
+    party: Party, recipe: Recipe, setting: Setting, held: Mapping[str, Shared], x: Shared, y: Shared
 ) -> Shared:
-    """The model's output before its softmax or sigmoid, [batch, ...], at any scale."""
-    small = recipe.loss.name == losses.BINARY
-    p = Pass(Operations(party, setting), held, recipe.numbers, recipe.frozen, small=small)
-    return gradients.forward(p, recipe, x)
+    """The number of right answers in a batch, or for real targets the sum of squared errors; [].
 
-
-def correct(
-    party: Party,
-    recipe: Recipe,
-    setting: Setting,
-    held: Mapping[str, Shared],
-    x: Shared,
-    y: Shared,
-) -> Shared:
-    """The number of right answers in a batch, a private integer [].
-
-    A class is right if no other has a larger logit; one output is right if it is on its target's
-    side of 1/2, and several count one by one.
+    It stays private until whoever ordered the training puts it together.  A class is right if no
+    other has a larger logit; one output is right if it is on its target's side of 1/2, and several
+    count one by one.
 
     Args:
         x, y: features and targets as step.step takes them, any number of rows.
-
-    Raises:
-        UsageError: the loss is of no classification.
     """
     import tensorflow as tf
 
-    if recipe.loss.name == losses.SQUARED:
-        raise UsageError(
-            "There are no right answers to count with mean_squared_error. Received: a regression."
-        )
-    z = logits(party, recipe, setting, held, x)
+    small = recipe.loss.name == losses.BINARY
+    p = Pass(Operations(party, setting), held, recipe.numbers, recipe.frozen, small=small)
+    z = gradients.forward(p, recipe, x)  # before its softmax or sigmoid, at any scale
+    if recipe.loss.name != losses.SQUARED:
+        return _right(party, recipe, setting, z, y)
+    if z.fractional_bits > y.fractional_bits:
+        z = truncation.truncate(party, z, z.fractional_bits - y.fractional_bits)
+    d = arithmetic.sub(z, y)
+    squares = truncation.truncate(
+        party, arithmetic.mul(party, d, d), 2 * y.fractional_bits - ERROR_BITS
+    )
+    return squares.map(tf.reduce_sum)
+
+
+def _right(party: Party, recipe: Recipe, setting: Setting, z: Shared, y: Shared) -> Shared:
+    """The number of right answers, by the logits."""
+    import tensorflow as tf
+
     f, bits = recipe.numbers.activation, recipe.numbers.ring
     if z.fractional_bits > f:
         z = truncation.truncate(party, z, z.fractional_bits - f)
@@ -77,3 +81,26 @@ def correct(
     )
     right = arithmetic.add_public(arithmetic.neg(wrong), tf.constant(n << one, tf.int64))
     return truncation.truncate(party, right, one)
+
+
+def weights_left(party: Party, weights: Sequence[Shared], bound: float = LARGEST_WEIGHT) -> Any:
+    """Tells all workers one bit, and nothing else: whether |w| >= bound for some weight.
+
+    bit = [number of (w - bound < 0) and (-w - bound < 0) is below 2n], public, an int64 scalar.
+
+    Rounds: 3 + 1 + 1 + 3 + 1 for comparison, opening, conversion, comparison, publication.
+    """
+    import tensorflow as tf
+
+    def below(w: Shared, sign: int) -> Shared:
+        edge = round(bound * 2.0**w.fractional_bits)
+        flat = w.map(lambda a: tf.reshape(sign * a, [-1]))
+        return replace(flat, m=None if flat.m is None else flat.m - edge, fractional_bits=0)
+
+    sides = shapes.concat([below(w, sign) for w in weights for sign in (1, -1)], 0)
+    count = int(sides.shape[0])
+    inside = convert.b2a(party, convert.open_bits(party, compare.msb(party, sides)))
+    missing = inside.map(lambda a: tf.reshape(tf.reduce_sum(a), [1]))
+    missing = replace(missing, m=None if missing.m is None else missing.m - count)
+    bit = io.reveal_bits(party, compare.msb(party, missing))
+    return tf.bitwise.bitwise_and(tf.reshape(bit, [-1])[0], tf.constant(1, tf.int64))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import RangeError, UsageError, did_you_mean
+from tfe_bench.errors import RangeError, UsageError, check_one_of
 from tfe_bench.models.graph import Array
 
 CATEGORICAL, BINARY, SQUARED = (
@@ -45,11 +45,7 @@ class Loss:
     name: str
 
     def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            raise UsageError(
-                f"Losses are {', '.join(NAMES)}. Received: {self.name!r}."
-                f"{did_you_mean(str(self.name), NAMES)}"
-            )
+        check_one_of("Losses are", self.name, NAMES)
 
     @property
     def categorical(self) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Any
 
-from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.errors import UsageError, check_one_of
 from tfe_bench.models.training import schedules
 from tfe_bench.models.training.schedules import DIGITS, Schedule, real
 
@@ -57,11 +57,7 @@ class Optimizer:
     epsilon: float = 1e-7
 
     def __post_init__(self) -> None:
-        if self.name not in NAMES:
-            raise UsageError(
-                f"Optimizers are {', '.join(NAMES)}. Received: {self.name!r}."
-                f"{did_you_mean(str(self.name), NAMES)}"
-            )
+        check_one_of("Optimizers are", self.name, NAMES)
         for what, low, high in (
             ("momentum", 0.0, 0.9999),
             ("beta_1", 0.0, 0.9999),
@@ -107,15 +103,7 @@ class Optimizer:
 
     def header(self) -> dict[str, Any]:
         """As JSON holds it."""
-        return {
-            "name": self.name,
-            "schedule": self.schedule.header(),
-            "momentum": self.momentum,
-            "nesterov": self.nesterov,
-            "beta_1": self.beta_1,
-            "beta_2": self.beta_2,
-            "epsilon": self.epsilon,
-        }
+        return {**vars(self), "schedule": self.schedule.header()}
 
     @classmethod
     def of(cls, header: Mapping[str, Any]) -> Optimizer:
@@ -125,7 +113,8 @@ class Optimizer:
             UsageError: it is none.
         """
         rest = dict(header)
-        schedule = schedules.of_header(rest.pop("schedule", {}))
+        rates = dict(rest.pop("schedule", {}))
+        schedule = Schedule(rates.pop("kind", None), rates)
         try:
             return cls(schedule=schedule, **rest)
         except TypeError:

@@ -16,20 +16,17 @@ from tfe_bench.models.layers.dropout import mask_name
 from tfe_bench.models.training import losses, order, reader
 from tfe_bench.models.training.optimizers import Optimizer
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.models.training.schedules import Schedule
+from tfe_bench.models.training.schedules import KERAS, Schedule
 from tfe_bench.models.training.step import public_values
 
 
 def _rate(schedule: Schedule) -> Any:
     import keras
 
-    o = dict(schedule.options)
-    kinds = {
-        "exponential": keras.optimizers.schedules.ExponentialDecay,
-        "piecewise": keras.optimizers.schedules.PiecewiseConstantDecay,
-        "cosine": keras.optimizers.schedules.CosineDecay,
-    }
-    return o["rate"] if schedule.kind == "constant" else kinds[schedule.kind](**o)
+    if schedule.kind == "constant":
+        return schedule.options["rate"]
+    [name] = [name for name, kind in KERAS.items() if kind == schedule.kind]
+    return getattr(keras.optimizers.schedules, name)(**schedule.options)
 
 
 def keras_optimizer(optimizer: Optimizer) -> Any:

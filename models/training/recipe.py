@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -164,10 +163,6 @@ class Recipe:
         """
         return losses.targets(self.loss, self.output_shape, y, what)
 
-    def resized(self, batch: int) -> Recipe:
-        """The recipe for another batch."""
-        return replace(self, batch=batch)
-
     # ---- as data
 
     def header(self) -> dict[str, Any]:
@@ -287,8 +282,3 @@ def _from_logits(graph: Graph, loss: Loss, logits: bool) -> Graph:
     if not layers:
         raise UsageError("The model has nothing to train.")
     return graphs.replaced(graph, layers, outputs=(last.inputs[0],))
-
-
-def weights_in_order(recipe: Recipe, arrays: Mapping[str, Array]) -> list[Array]:
-    """Arrays by key, as Keras' model.set_weights takes them."""
-    return [np.asarray(arrays[key], np.float32) for key in recipe.order]

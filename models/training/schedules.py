@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal, localcontext
 from typing import Any
 
-from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.errors import UsageError, check_one_of
 
 DIGITS = Context(prec=50)
 MOST_STEPS = 10**9
@@ -32,7 +32,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         "warmup_steps",
     ),
 }
-_KERAS = {
+KERAS = {
     "ExponentialDecay": "exponential",
     "PiecewiseConstantDecay": "piecewise",
     "CosineDecay": "cosine",
@@ -75,11 +75,7 @@ class Schedule:
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise UsageError(
-                f"Learning rates are {', '.join(KINDS)}. Received: {self.kind!r}."
-                f"{did_you_mean(str(self.kind), KINDS)}"
-            )
+        check_one_of("Learning rates are", self.kind, KINDS)
         if set(self.options) != set(KINDS[self.kind]) or not self._fits():
             raise UsageError(
                 f"A learning rate of kind {self.kind!r} wants {', '.join(KINDS[self.kind])}, rates "
@@ -135,16 +131,6 @@ class Schedule:
         return {"kind": self.kind, **plain}
 
 
-def of_header(header: Mapping[str, Any]) -> Schedule:
-    """The schedule of a header, which may come from a stranger.
-
-    Raises:
-        UsageError: it is none.
-    """
-    rest = dict(header)
-    return Schedule(rest.pop("kind", None), rest)
-
-
 def of_keras(given: Any) -> Schedule:
     """The schedule of a number, or of what a Keras optimizer's get_config() says.
 
@@ -154,12 +140,12 @@ def of_keras(given: Any) -> Schedule:
     if isinstance(given, Mapping):
         name, options = given.get("class_name"), dict(given.get("config", {}))
         options.pop("name", None)
-        if name in _KERAS:
-            kind = _KERAS[name]
+        if name in KERAS:
+            kind = KERAS[name]
             known = {k: _plain(options.pop(k)) for k in KINDS[kind] if k in options}
             if not options:
                 return Schedule(kind, known)
-        raise UsageError(f"Learning rates are numbers or {', '.join(_KERAS)}. Received: {name!r}.")
+        raise UsageError(f"Learning rates are numbers or {', '.join(KERAS)}. Received: {name!r}.")
     if not real(given):
         raise UsageError(
             f"A learning rate is a number from 0 to 10^6. Received: {type(given).__name__}."
@@ -172,10 +158,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
     return value.item() if hasattr(value, "item") else value
-
-
-def _constant(o: Mapping[str, Any], step: int) -> Decimal:
-    return Decimal(o["rate"])
 
 
 def _exponential(o: Mapping[str, Any], step: int) -> Decimal:
@@ -205,7 +187,7 @@ def _cosine(o: Mapping[str, Any], step: int) -> Decimal:
 
 
 _RATES: Mapping[str, Callable[[Mapping[str, Any], int], Decimal]] = {
-    "constant": _constant,
+    "constant": lambda o, step: Decimal(o["rate"]),
     "exponential": _exponential,
     "piecewise": _piecewise,
     "cosine": _cosine,

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Array
-from tfe_bench.models.training.recipe import Recipe, weights_in_order
+from tfe_bench.models.training.recipe import Recipe
 
 # Adam's means: of the gradients, and of their squares.
 MOMENT_BITS, SQUARE_BITS = 26, 40
@@ -79,4 +79,4 @@ def initial(recipe: Recipe, arrays: Mapping[str, Array] | None = None) -> dict[s
 
 def trained(recipe: Recipe, arrays: Mapping[str, Array]) -> list[Array]:
     """The weights of a state as the Keras model's set_weights takes them, float32."""
-    return weights_in_order(recipe, arrays)
+    return [np.asarray(arrays[key], np.float32) for key in recipe.order]

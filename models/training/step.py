@@ -33,11 +33,14 @@ def _slope(
     f = recipe.numbers.gradient
     if recipe.loss.categorical:
         if not loss:
-            return ops.sub(_softmax(ops, output), y), None
+            profile = ops.setting.profile
+            found = ops.call(cross_entropy.softmax_for_gradient, output, profile=profile)
+            return ops.sub(found, y), None
         probabilities, total = ops.call(cross_entropy.softmax_and_loss, output, y)
         return ops.sub(probabilities, y), total
     if recipe.loss.name == losses.BINARY:
-        return ops.sub(_logistic(ops, output), y), _binary_loss(ops, output, y) if loss else None
+        d = ops.sub(ops.call(piecewise.logistic, output), y)
+        return d, _binary_loss(ops, output, y) if loss else None
     # (what comes from a ReLU has fewer bits than the target)
     fraction = max(output.fractional_bits, f)
     d = ops.sub(ops.shifted(output, fraction), ops.shifted(y, fraction))
@@ -50,16 +53,6 @@ def _slope(
     return d, ops.truncate(squares, 2 * f - _LOSS_BITS)
 
 
-def _softmax(ops: Operations, logits: Shared) -> Shared:
-    """Probabilities along the last axis with 20 bits, of logits with 16 to 40."""
-    return ops.call(cross_entropy.softmax_for_gradient, logits, profile=ops.setting.profile)
-
-
-def _logistic(ops: Operations, z: Shared) -> Shared:
-    """1 / (1 + e^-z) with 20 bits, of logits over Z_2^64 or of a small ring."""
-    return ops.call(piecewise.logistic, z)
-
-
 def _binary_loss(ops: Operations, output: Shared, y: Shared) -> Shared:
     """That of two classes with logits z and 0."""
     n = math.prod(ops.shape(output))
@@ -68,30 +61,6 @@ def _binary_loss(ops: Operations, output: Shared, y: Shared) -> Shared:
     logits = ops.concat([z, ops.times(z, 0)], 1)
     labels = ops.concat([y, ops.add_public(ops.neg(y), one)], 1)
     return ops.call(cross_entropy.softmax_and_loss, logits, labels)[1]
-
-
-def _step(
-    ops: Operations,
-    recipe: Recipe,
-    held: Mapping[str, Shared],
-    x: Shared,
-    y: Shared,
-    public: Mapping[str, Any],
-    loss: bool,
-) -> tuple[dict[str, Shared], Shared | None]:
-    small = recipe.loss.name == losses.BINARY and not loss
-    p = Pass(ops, held, recipe.numbers, recipe.frozen, public, learning=True, small=small)
-    output = gradients.forward(p, recipe, x)
-    weight = None
-    if recipe.weighted:
-        lead, last = ops.shape(y)[:-1], ops.shape(y)[-1] - 1
-        weight = ops.map(lambda v: shapes.getitem(v, (..., slice(last, None))), y, (*lead, 1))
-        y = ops.map(lambda v: shapes.getitem(v, (..., slice(last))), y, (*lead, last))
-    d, total = _slope(ops, recipe, output, y, loss)
-    if weight is not None:
-        d = ops.truncate(ops.mul(d, weight), weight.fractional_bits)
-    found = gradients.backward(p, recipe, d, nodes.differentiated(recipe.graph, recipe.frozen))
-    return {**updates.update(ops, recipe, held, found, public), **p.renewed}, total
 
 
 def step(
@@ -118,7 +87,19 @@ def step(
 
     Rounds and bits: `step_cost`.
     """
-    return _step(Operations(party, setting), recipe, held, x, y, public, loss)
+    ops, small = Operations(party, setting), recipe.loss.name == losses.BINARY and not loss
+    p = Pass(ops, held, recipe.numbers, recipe.frozen, public, learning=True, small=small)
+    output = gradients.forward(p, recipe, x)
+    weight = None
+    if recipe.weighted:
+        lead, last = ops.shape(y)[:-1], ops.shape(y)[-1] - 1
+        weight = ops.map(lambda v: shapes.getitem(v, (..., slice(last, None))), y, (*lead, 1))
+        y = ops.map(lambda v: shapes.getitem(v, (..., slice(last))), y, (*lead, last))
+    d, total = _slope(ops, recipe, output, y, loss)
+    if weight is not None:
+        d = ops.truncate(ops.mul(d, weight), weight.fractional_bits)
+    found = gradients.backward(p, recipe, d, nodes.differentiated(recipe.graph, recipe.frozen))
+    return {**updates.update(p, recipe, found), **p.renewed}, total
 
 
 def public_values(recipe: Recipe, number: int) -> dict[str, Any]:
@@ -157,9 +138,7 @@ def tuned(recipe: Recipe, profile: str = "local") -> Setting:
 
     def microseconds(setting: Setting) -> int:
         cost = step_cost(recipe, setting)
-        line = [bits // 8 * 1_000_000 // network.bytes_per_second for bits in cost.by_party(0)]
-        # a dealer's material leaves while the evaluators wait for each other
-        return max(line[0], max(line[1:]) + cost.rounds * network.delay_us)
+        return network.microseconds(cost.by_party(0), cost.rounds)
 
     thirds = (False, True) if recipe.optimizer.adaptive else (False,)
     choices = [Setting(profile, bits, third) for bits in _ROUND_BITS for third in thirds]

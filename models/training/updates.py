@@ -11,12 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.layer import Shape
 from tfe_bench.models.kinds.operations import Operations
-from tfe_bench.models.kinds.passes import brought, reshaped
+from tfe_bench.models.kinds.passes import Pass, brought, reshaped
 from tfe_bench.models.training import state
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import DIGITS
@@ -162,21 +161,9 @@ def _parts(ops: Operations, x: Shared, wanted: Sequence[Shape]) -> list[Shared]:
     return found
 
 
-def _maximum(ops: Operations, x: Shared, y: Shared, bits: int) -> Shared:
-    """max(x, y) for |x - y| < 2^(bits-1) ring units."""
-    openings = ops.setting.openings(math.prod(ops.shape(x)), bits)
-    return ops.call(relational.maximum, x, y, bits, openings)
-
-
-def _adaptive(
-    ops: Operations,
-    recipe: Recipe,
-    held: Mapping[str, Shared],
-    gradients: Mapping[str, Shared],
-    public: Mapping[str, Any],
-) -> dict[str, Shared]:
+def _adaptive(p: Pass, recipe: Recipe, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
     """Adam and AMSGrad, for all weights in one row."""
-    optimizer = recipe.optimizer
+    ops, held, optimizer = p.ops, p.weights, recipe.optimizer
     keys = sorted(gradients, key=lambda key: gradients[key].fractional_bits)
     own_shapes = [ops.shape(gradients[key]) for key in keys]
     scales = sorted({gradients[key].fractional_bits for key in keys})
@@ -196,14 +183,16 @@ def _adaptive(
     slots, root = {":m": m, ":v": v}, v
     if optimizer.name == "amsgrad":
         old = _flat(ops, [held[f"{key}:v_hat"] for key in keys])
-        root = slots[":v_hat"] = _maximum(ops, old, v, state.SQUARE_BITS + SQUARE_RANGE)
+        bits = state.SQUARE_BITS + SQUARE_RANGE  # of |old - v|, in ring units
+        openings = ops.setting.openings(math.prod(ops.shape(old)), bits)
+        root = slots[":v_hat"] = ops.call(relational.maximum, old, v, bits, openings)
     epsilon = _rounded(Fraction(optimizer.epsilon) ** 2 * 2**state.SQUARE_BITS)
     if epsilon:
         root = ops.add_public(root, epsilon)
     turn = ops.call(adaptive.direction, m, root, profile=ops.setting.direction)
     e = _direction_exponent(recipe)
     drop = e + turn.fractional_bits - w.fractional_bits
-    w = ops.sub(w, ops.truncate(ops.times(turn, public[RATE], e), drop))
+    w = ops.sub(w, ops.truncate(ops.times(turn, p.public[RATE], e), drop))
     found = {}
     for slot, value in {"": w, **slots}.items():
         for key, one in zip(keys, _parts(ops, value, own_shapes), strict=True):
@@ -211,25 +200,18 @@ def _adaptive(
     return found
 
 
-def _sgd(
-    ops: Operations,
-    recipe: Recipe,
-    held: Mapping[str, Shared],
-    key: str,
-    g: Shared,
-    public: Mapping[str, Any],
-) -> dict[str, Shared]:
-    w, optimizer = held[key], recipe.optimizer
+def _sgd(p: Pass, recipe: Recipe, key: str, g: Shared) -> dict[str, Shared]:
+    ops, w, optimizer = p.ops, p.weights[key], recipe.optimizer
     drop = _sgd_exponent(recipe) + g.fractional_bits - w.fractional_bits
     # scale of the products below
     more = w.fractional_bits + drop - g.fractional_bits
 
     def stepped(of_velocity: Fraction, rate: str) -> Shared:
-        down = ops.times(g, public[rate], more)
+        down = ops.times(g, p.public[rate], more)
         if not optimizer.momentum:
             return ops.neg(ops.truncate(down, drop))
         # (a product of the velocity alone: mu v - c g is truncated once)
-        kept = ops.times(held[f"{key}:velocity"], _rounded(of_velocity * 2**drop), drop)
+        kept = ops.times(p.weights[f"{key}:velocity"], _rounded(of_velocity * 2**drop), drop)
         return ops.truncate(ops.sub(kept, down), drop)
 
     mu = Fraction(optimizer.momentum)
@@ -240,29 +222,24 @@ def _sgd(
     return {**found, f"{key}:velocity": new} if optimizer.momentum else found
 
 
-def update(
-    ops: Operations,
-    recipe: Recipe,
-    held: Mapping[str, Shared],
-    gradients: Mapping[str, Shared],
-    public: Mapping[str, Any],
-) -> dict[str, Shared]:
+def update(p: Pass, recipe: Recipe, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
     """The state after a step.
 
     Args:
+        p: the pass through the step, with the state as its weights.
         gradients: of the weights by key, summed over the batch, at any scale.
-        public: as step.public_values gives them.
 
     Rounds: 1 for SGD; for Adam 4 and those of the direction, for AMSGrad those of a maximum more.
     """
-    found, given = dict(held), {}
+    found, given = dict(p.weights), {}
     for key in state.learned(recipe):
         if key in gradients:
             g = gradients[key]
-            top = recipe.numbers.activation + recipe.numbers.gradient
-            given[key] = brought(ops, g, min(max(g.fractional_bits, recipe.numbers.gradient), top))
+            least = recipe.numbers.gradient
+            bits = min(max(g.fractional_bits, least), recipe.numbers.activation + least)
+            given[key] = brought(p.ops, g, bits)
     if recipe.optimizer.adaptive:
-        return {**found, **_adaptive(ops, recipe, held, given, public)} if given else found
+        return {**found, **_adaptive(p, recipe, given)} if given else found
     for key, g in given.items():
-        found.update(_sgd(ops, recipe, held, key, g, public))
+        found.update(_sgd(p, recipe, key, g))
     return found

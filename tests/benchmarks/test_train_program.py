@@ -13,11 +13,10 @@ from tfe_bench.cluster.jobs import Context, InputSpec
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import rows as inputs
-from tfe_bench.models import scores
 from tfe_bench.models.kinds.operations import Setting
 from tfe_bench.models.order import Order, Saving
 from tfe_bench.models.programs import train
-from tfe_bench.models.training import state
+from tfe_bench.models.training import evaluate, state
 from tfe_bench.models.training.plain import Twin
 from tfe_bench.models.training.recipe import Recipe
 
@@ -34,7 +33,7 @@ def _recipe(loss: str = "mean_squared_error", seed: int = 2) -> Recipe:
 
 
 def test_one_bit_says_whether_a_weight_left_its_range(rng: np.random.Generator) -> None:
-    bound, one = scores.LARGEST_WEIGHT, 1 << 24
+    bound, one = evaluate.LARGEST_WEIGHT, 1 << 24
     edge = round(bound * one)
     inside = rng.integers(-edge + 1, edge, 500)
     cases = [
@@ -47,7 +46,7 @@ def test_one_bit_says_whether_a_weight_left_its_range(rng: np.random.Generator) 
     ]
 
     def program(party: Any, *weights: Any) -> Any:
-        looked = party.function(lambda w: scores.weights_left(party, [w]))
+        looked = party.function(lambda w: evaluate.weights_left(party, [w]))
         return [looked(w) for w in weights]
 
     dealer = int(rng.integers(3))
@@ -69,7 +68,7 @@ def test_squared_errors_are_added_up(rng: np.random.Generator) -> None:
 
         named = {s.key: replace(named[s.key], fractional_bits=s.fractional_bits) for s in specs}
         given = replace(x, fractional_bits=16), replace(y, fractional_bits=20)
-        f = party.function(lambda h, a, b: scores.score(party, recipe, Setting(), h, a, b))
+        f = party.function(lambda h, a, b: evaluate.score(party, recipe, Setting(), h, a, b))
         return f(named, *given)
 
     ring = [np.rint(x * 2**16), np.rint(y * 2**20)]
@@ -77,7 +76,7 @@ def test_squared_errors_are_added_up(rng: np.random.Generator) -> None:
     done = simulate(program, *(r.astype(np.int64) for r in ring), dealer=int(rng.integers(3)))
     kernel, bias = (arrays[k] for k in recipe.order)
     wanted = float(((x @ kernel + bias - y) ** 2).sum())
-    assert abs(done.value() / 2.0**scores.ERROR_BITS - wanted) < 50 * 2.0**-10
+    assert abs(done.value() / 2.0**evaluate.ERROR_BITS - wanted) < 50 * 2.0**-10
 
 
 def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generator) -> None:
@@ -114,7 +113,7 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
     done = simulate(program, *(np.rint(v).astype(np.int64) for v, _ in given.values()))
     *values, errors = (done.value(operator.itemgetter(i)) for i in range(3))
     weights = [v / 2.0**24 for v in values]
-    errors = errors / 2.0**scores.ERROR_BITS / _ROWS
+    errors = errors / 2.0**evaluate.ERROR_BITS / _ROWS
     model_recipe = recipe
     import keras
 

@@ -83,7 +83,7 @@ def train(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
         right = None
         if case.evaluated:
             right = party.function(
-                lambda held, x, y: evaluate.correct(party, recipe, setting, held, x, y)
+                lambda held, x, y: evaluate.score(party, recipe, setting, held, x, y)
             )(held, x, y)
         return held, calls, right, total
 
