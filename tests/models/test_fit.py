@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tfe_bench import LocalCluster
+from tfe_bench.cluster import profiles
 from tfe_bench.errors import (
     ConfigError,
     RangeError,
@@ -486,7 +488,7 @@ def test_predictions_in_the_open_are_those_of_the_weights_that_are_here(
 
 
 def test_arguments_that_are_not_taken_say_what_to_use() -> None:
-    nowhere: Any = object()
+    nowhere: Any = SimpleNamespace(profile=profiles.get("local"))
     import keras
 
     c = keras.callbacks
