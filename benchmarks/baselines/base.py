@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from tfe_bench.benchmarks.table import clean
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.links import Links, NoNamespaces
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import UsageError, check_range
 
 WORKLOADS: Final = ("sort", "max", "relu")
 # n elements, or n rows of 4 for max
@@ -41,11 +41,8 @@ class Request:
     def __post_init__(self) -> None:
         if self.workload not in WORKLOADS:
             raise UsageError(f"Baselines run {', '.join(WORKLOADS)}. Received: {self.workload!r}.")
-        low, high = SIZES[self.workload]
-        if not low <= self.n <= high:
-            raise UsageError(f"--n is {low} to {high}. Received: {self.n}.")
-        if not 1 <= self.repeat <= 100:
-            raise UsageError(f"--repeat is 1 to 100. Received: {self.repeat}.")
+        check_range("--n", self.n, *SIZES[self.workload])
+        check_range("--repeat", self.repeat, 1, 100)
         if not 0 < self.timeout <= 86400:
             raise UsageError(f"--timeout is above 0 and at most 86400 s. Received: {self.timeout}.")
 

@@ -20,28 +20,19 @@ _WORKLOADS = ("sort", "max", "relu")
 _BASELINES = ("spu", "tf-encrypted", "mp-spdz")
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+def _options(p: argparse.ArgumentParser) -> None:
     p.add_argument("workload", metavar="WORKLOAD", help=", ".join(_WORKLOADS))
-    p.add_argument(
-        "--n", type=int, default=1024, metavar="N", help="elements, or rows of 4 (default 1024)"
-    )
-    p.add_argument(
-        "--baseline", metavar="NAME,NAME", help=f"{', '.join(_BASELINES)} (default: all)"
-    )
+    common.option(p, "--n N", "elements, or rows of 4 (default 1024)", type=int, default=1024)
+    common.option(p, "--baseline NAME,NAME", f"{', '.join(_BASELINES)} (default: all)")
     p.add_argument("--peer", dest="baseline", help=argparse.SUPPRESS)  # as it was called
-    p.add_argument("--spu-env", type=Path, metavar="DIR", help="virtual environment with SPU")
-    p.add_argument(
-        "--install", action="store_true", help="make --spu-env if missing and pip install spu there"
-    )
-    p.add_argument("--tf-encrypted-env", type=Path, metavar="DIR", help="one with tf-encrypted")
-    p.add_argument("--mp-spdz", type=Path, metavar="DIR", help="a build of MP-SPDZ")
-    p.add_argument("--profile", default="local", metavar="NAME", help="network (default local)")
-    p.add_argument("--repeat", type=int, default=3, metavar="R", help="timed runs (default 3)")
-    p.add_argument(
-        "--timeout", type=float, default=600.0, metavar="S", help="seconds a baseline may take"
-    )
-    p.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    common.option(p, "--spu-env DIR", "virtual environment with SPU")
+    common.option(p, "--install", "make --spu-env if missing and pip install spu there")
+    common.option(p, "--tf-encrypted-env DIR", "one with tf-encrypted")
+    common.option(p, "--mp-spdz DIR", "a build of MP-SPDZ")
+    common.option(p, "--profile NAME", "network (default local)", default="local")
+    common.option(p, "--repeat R", "timed runs (default 3)", type=int, default=3)
+    common.option(p, "--timeout S", "seconds a baseline may take", type=float, default=600.0)
+    common.option(p, "--json", "print one JSON object, nothing else")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -147,4 +138,4 @@ def _show(request: Request, ours: Record, results: dict[str, Measured | Missing]
         put(console, Text(line), console.width)
 
 
-COMMANDS = {"baselines": (add_options, run), "peers": (add_options, run)}
+COMMANDS = {"baselines": (_options, run), "peers": (_options, run)}

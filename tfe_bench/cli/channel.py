@@ -6,21 +6,19 @@ import argparse
 import json
 import statistics
 
+from tfe_bench.cli import common
 from tfe_bench.cli.common import check_network_options
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import check_range
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+def _options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--rounds", type=int, default=200, help="in one graph (default 200)")
     p.add_argument("--megabytes", type=int, default=64, help="of the transfer (default 64)")
     p.add_argument("--repeat", type=int, default=7, help="timed turns (default 7)")
-    p.add_argument("--no-tls", action="store_true", help="all of it in the clear, on loopback")
-    p.add_argument(
-        "--profile", default="local", metavar="NAME", help="network profile (default local)"
-    )
-    p.add_argument("--emulate", default="auto", metavar="HOW", help="auto, netns or channel")
-    p.add_argument("--json", action="store_true", help="print JSON, nothing else")
+    common.option(p, "--no-tls", "all of it in the clear, on loopback")
+    common.option(p, "--profile NAME", "network profile (default local)", default="local")
+    common.option(p, "--emulate HOW", "auto, netns or channel", default="auto")
+    common.option(p, "--json", "print JSON, nothing else")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,8 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     settings = {k: getattr(arguments, k) for k in ("rounds", "megabytes", "repeat")}
     for name, value in settings.items():
-        if not 1 <= value <= 4096:
-            raise UsageError(f"--{name} is 1 to 4096. Received: {value}.")
+        check_range(f"--{name}", value, 1, 4096)
     ours, lockstep, duplex = (
         {name: list[float]() for name in ("exchange", "hop", "bulk")} for _ in range(3)
     )
@@ -82,4 +79,4 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"channel": (add_options, run)}
+COMMANDS = {"channel": (_options, run)}
