@@ -297,15 +297,23 @@ def radar(study: Study) -> dict[str, tuple[float, ...]]:
     """Six scores by label, 1 for the best: 1 / (1 + log10(how many times worse than the best))."""
     figures: dict[str, tuple[float, ...]] = {}
     for form in study.main:
-        sent, rounds, a = study.bytes_per_element(form), study.largest(form).rounds, study.accuracy
-        slopes = study.memory(form).a, study.fit(form, "seconds_net2").a
-        score, mape = max(a[form].mean6, 1e-9), a[form].mape
-        figures[form.label] = (max(sent), rounds, 1 / score, mape, *slopes)
+        a = study.accuracy[form]
+        figures[form.label] = (
+            max(study.bytes_per_element(form)),
+            study.largest(form).rounds,
+            1 / max(a.mean6, 1e-9),
+            a.mape,
+            study.memory(form).a,
+            study.fit(form, "seconds_net2").a,
+        )
     for method, column in published.columns().items():
-        sent, slopes = column.bytes_per_element, (column.memory.a, column.times["net2"].a)
         figures[f"published {method}"] = (
-            *(sent, column.rounds, 1 / column.mean6, column.mape),
-            *slopes,
+            column.bytes_per_element,
+            column.rounds,
+            1 / column.mean6,
+            column.mape,
+            column.memory.a,
+            column.times["net2"].a,
         )
     floors = [min(row[i] for row in figures.values() if row[i] > 0) for i in range(len(AXES))]
     return {

@@ -295,7 +295,7 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
         shared = shared or stack.enter_context(open_cluster(LOCAL))
         for form in others:
             one(shared, form, (plan.variant_size,))
-    refused = []
+    refused: list[Profile] = []
     for again in (False, True):  # once more after the others: a busy moment may be over
         for level in refused if again else at_levels:
             before = done

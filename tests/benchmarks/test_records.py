@@ -18,6 +18,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.benchmarks.conftest import USUAL
 from tfe_bench.benchmarks import provenance
 from tfe_bench.benchmarks.provenance import Machine
 from tfe_bench.benchmarks.records import Record, Seconds, append, read
@@ -26,7 +27,6 @@ from tfe_bench.errors import DataError, UsageError
 
 def a_record(**changes: Any) -> Record:
     every: dict[str, Any] = {
-        "workload": "sort",
         "parameters": {"n": 1024, "kind": "int64", "shape": (2, 3), "none": None},
         "repeats": 3,
         "seconds": Seconds.of([0.3, 0.1, 0.2]),
@@ -39,17 +39,12 @@ def a_record(**changes: Any) -> Record:
         "rounds_ahead": 7,
         "peak_memory": [2**40, 0, 1],
         "idle_memory": [5, 5, 5],
-        "correct": True,
-        "max_error": 0.0,
-        "ring": 64,
-        "fractional_bits": 16,
         "protocol": "exact",
         "profile": "lan",
         "profile_emulation": "host-limited",
-        "tls": True,
-        "cluster": "local",
     }
-    return Record(**(every | changes))
+    usual = {name: value for name, value in USUAL.items() if name != "machine"}
+    return Record(**{**usual, **every, **changes})
 
 
 def without(record: Record, **changes: Any) -> str:

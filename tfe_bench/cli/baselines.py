@@ -13,7 +13,7 @@ from tfe_bench.cli import common
 from tfe_bench.errors import UsageError, check_known
 
 if TYPE_CHECKING:
-    from tfe_bench.benchmarks.baselines import Baseline, Measured, Missing, Request
+    from tfe_bench.benchmarks.baselines.base import Baseline, Measured, Missing, Request
     from tfe_bench.benchmarks.records import Record
 
 _WORKLOADS = ("sort", "max", "relu")
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     Runs a workload here and on other systems, which live in environments of their own on this
     machine, and prints their times beside ours. A system that is missing is named, never guessed.
     """
-    from tfe_bench.benchmarks.baselines import Measured, Request
+    from tfe_bench.benchmarks.baselines.base import Measured, Request
 
     request = Request(
         arguments.workload,
@@ -67,7 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(arguments: argparse.Namespace) -> list[Baseline]:
-    from tfe_bench.benchmarks.baselines import MpSpdz, Spu, TfEncrypted
+    from tfe_bench.benchmarks.baselines.mp_spdz import MpSpdz
+    from tfe_bench.benchmarks.baselines.spu import Spu
+    from tfe_bench.benchmarks.baselines.tf_encrypted import TfEncrypted
 
     baselines: dict[str, Baseline] = {
         "spu": Spu(arguments.spu_env, arguments.install),
@@ -110,7 +112,7 @@ def _show(request: Request, ours: Record, results: dict[str, Measured | Missing]
     from rich.console import Console
     from rich.text import Text
 
-    from tfe_bench.benchmarks.baselines import Missing
+    from tfe_bench.benchmarks.baselines.base import Missing
     from tfe_bench.benchmarks.table import columns, human_bytes, human_seconds, put, three_digits
 
     console = Console()

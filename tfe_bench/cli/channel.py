@@ -36,9 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = {k: getattr(arguments, k) for k in ("rounds", "megabytes", "repeat")}
     for name, value in settings.items():
         check_range(f"--{name}", value, 1, 4096)
-    ours, lockstep, duplex = (
-        {name: list[float]() for name in ("exchange", "hop", "bulk")} for _ in range(3)
-    )
+    systems = [{name: list[float]() for name in ("exchange", "hop", "bulk")} for _ in range(3)]
+    ours, lockstep, duplex = systems
     arguments.cluster = arguments.client = None
     check_network_options(arguments)
     on = not arguments.no_tls
@@ -46,12 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
         # In turns, so that a noisy minute hits all.
         for _ in range(2):
             measured = cluster.run("channel", settings, {}).measured[1]
-            for name, key in (
-                ("exchange", "exchange_seconds"),
-                ("hop", "hop_seconds"),
-                ("bulk", "bytes_per_second"),
-            ):
-                ours[name] += measured[key]
+            keys = ("exchange_seconds", "hop_seconds", "bytes_per_second")
+            for values, key in zip(ours.values(), keys, strict=True):
+                values += measured[key]
             for mode, bare in (("lockstep", lockstep), ("duplex", duplex)):
                 for name, values in bare_grpc.measure(**settings, mode=mode, tls_on=on).items():
                     bare[name] += values
@@ -68,11 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
         digits = 0 if scale > 1 else 2
         middle = statistics.median(ours[name])
         cells = []
-        for column in (ours, lockstep, duplex):
-            v = column[name]
-            m, low, high = statistics.median(v), min(v), max(v)
-            text = f"{m * scale:.{digits}f} {unit} "
-            text += f"({low * scale:.{digits}f}..{high * scale:.{digits}f})"
+        for column in systems:
+            values = column[name]
+            m, low, high = statistics.median(values), min(values), max(values)
+            spread = f"({low * scale:.{digits}f}..{high * scale:.{digits}f})"
+            text = f"{m * scale:.{digits}f} {unit} {spread}"
             cells.append(text if column is ours else f"{text}, x{middle / m:.2f}")
         table.add_row(label, *cells)
     Console().print(table)
