@@ -8,6 +8,7 @@ import math
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -320,9 +321,9 @@ def _print_table(table: Table) -> None:
     from tfe_bench.benchmarks.table import columns
 
     head, rows = table.head, [[str(cell) for cell in row] for row in table.rows]
-    words = [
-        _wrapped(title, max((len(r[i]) for r in rows), default=0)) for i, title in enumerate(head)
-    ]
+    widths = [max([8, *(len(row[i]) for row in rows)]) for i in range(len(head))]
+    wrap = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
+    words = [wrap(title, width) for title, width in zip(head, widths, strict=True)]
     height = max(map(len, words))
     lines = [
         tuple(w[i - height] if i >= height - len(w) else "" for w in words) for i in range(height)
@@ -330,11 +331,6 @@ def _print_table(table: Table) -> None:
     limit = max(shutil.get_terminal_size((200, 24)).columns, 60)
     for line in columns([*lines, *rows], range(1, len(head))):
         print(line[:limit])
-
-
-def _wrapped(title: str, width: int) -> list[str]:
-    """A heading's words in lines of about the column's width."""
-    return textwrap.wrap(title, max(width, 8), break_long_words=False, break_on_hyphens=False)
 
 
 COMMANDS = {"exp": (_options, run)}
