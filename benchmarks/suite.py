@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import tfe_bench
 from tfe_bench.benchmarks import provenance
@@ -165,8 +165,7 @@ def rows(suite: str, quick: bool = False, only: str | None = None) -> list[Row]:
     return [row for row in every if row.name in names]
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """A row at a profile."""
 
     row: Row

@@ -280,29 +280,33 @@ def test_unwritable_and_unreadable_files_are_data_errors(tmp_path: Path) -> None
         read(tmp_path / "b")
 
 
-def test_a_disk_that_is_full_halfway_keeps_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def kept(tmp_path: Path) -> tuple[Path, bytes]:
+    """A file of one record, and what it holds."""
     path = tmp_path / "r.jsonl"
     append(path, a_record())
-    before = path.read_bytes()
+    return path, path.read_bytes()
+
+
+def test_a_disk_that_is_full_halfway_keeps_what_was_there(
+    kept: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, before = kept
     whole = os.write
     monkeypatch.setattr(os, "write", lambda handle, line: whole(handle, line[:20]))
-    for file in (path, tmp_path / "new.jsonl"):
+    for file in (path, path.with_name("new.jsonl")):
         with pytest.raises(DataError, match="disk may be full") as told:
             append(file, a_record())
         assert told.value.exit_code == 10
     monkeypatch.undo()
     assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["r.jsonl"]
+    assert [p.name for p in path.parent.iterdir()] == ["r.jsonl"]
 
 
 def test_a_line_that_never_reached_the_disk_is_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "r.jsonl"
-    append(path, a_record())
-    before = path.read_bytes()
+    path, before = kept
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
