@@ -141,7 +141,11 @@ setup(
     packages=find_packages(include=["tfe_bench", "tfe_bench.*"], exclude=LINKED)
     + [f"tfe_bench.{p}" for s in SUBPACKAGES for p in find_packages(include=[s, f"{s}.*"])],
     package_dir={f"tfe_bench.{s}": s for s in SUBPACKAGES},
-    package_data={"": ["*.toml", "*.csv", "*.pyi", "py.typed"], "tfe_bench.cluster": ["deploy/*"]},
+    package_data={
+        "": ["*.toml", "*.csv", "*.pyi", "py.typed"],
+        "tfe_bench.benchmarks.report": ["page.html", "page.css", "page.js"],
+        "tfe_bench.cluster": ["deploy/*"],
+    },
     ext_modules=[Extension("tfe_bench._ops", sources=SOURCES)],
     cmdclass={"build_ext": BuildOps},
 )

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.text import Text
 
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.table import (
@@ -14,8 +13,8 @@ from tfe_bench.benchmarks.table import (
     columns,
     human_bytes,
     human_seconds,
-    is_styled,
-    put,
+    put_faint,
+    put_rows,
     three_digits,
 )
 
@@ -43,7 +42,6 @@ def render(lines: Sequence[Line], console: Console) -> None:
     """Prints the table, and under it what its columns mean and where it was measured."""
     if not lines:
         return
-    styled = is_styled(console)
     width = min(console.width, _WIDEST)
     cells = [_cells(line) for line in lines]
     left_out: list[str] = []
@@ -54,13 +52,8 @@ def render(lines: Sequence[Line], console: Console) -> None:
         if name is None or max(map(len, rows)) <= width:
             break
         left_out.append(name)
-    for number, text in enumerate(rows):
-        wrong = number > 0 and not lines[number - 1].record.correct
-        style = "bold" if number == 0 else "bold red" if wrong else ""
-        put(console, Text(text, style=style if styled else ""), width)
-    put(console, Text(), width)
-    for sentence in _notes(lines, left_out):
-        put(console, Text(sentence, style="dim" if styled else ""), width)
+    put_rows(console, rows, [not line.record.correct for line in lines], width)
+    put_faint(console, _notes(lines, left_out), width)
 
 
 def _cells(line: Line) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a run would take on a network: computing, rounds times delay, bytes over bandwidth.
+"""What a run took, and would take on a network: computing, rounds x delay, bytes / bandwidth.
 
 The three are added up, though sending overlaps with computing where the dealer runs ahead.
 """
@@ -9,27 +9,34 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.cluster import profiles
+from tfe_bench.cluster.profiles import Profile
 
 _ALWAYS = ("lan", "wan")
 
 
-def predict(
-    rounds: int, bytes_by_party: Sequence[int], compute_seconds: float, profile: str
-) -> float | None:
-    """compute + rounds * delay + bytes / bandwidth, in seconds; None for `local`.
+def modelled_seconds(
+    link: Profile, compute_seconds: float, rounds: int, bytes_by_party: Sequence[int]
+) -> float:
+    """What a run would take at a network: compute + rounds * delay + bytes * 8 / rate.
 
     Args:
+        compute_seconds: without waiting for the network; 0 for the network alone.
         rounds: messages on the critical path.
         bytes_by_party: that each sends; they send at the same time, so the busiest counts.
-        compute_seconds: without waiting for the network.
-
-    Raises:
-        UsageError: there is no such profile.
     """
-    link = profiles.get(profile)
-    if not link.shaped:
-        return None
     return compute_seconds + rounds * link.delay + max(bytes_by_party) * 8 / link.bits_per_second
+
+
+def total_rounds(measured: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """(cold, run-ahead) rounds of a run: each graph call lasts as long as at its slowest party."""
+    steps = list(zip(*(m["rounds"] for m in measured), strict=True))
+    cold, ahead = (sum(max(party[i] for party in step) for step in steps) for i in range(2))
+    return cold, ahead
+
+
+def turn_seconds(measured: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The time of each run: it is over when the last of the three is."""
+    return [max(turn) for turn in zip(*(m["seconds"] for m in measured), strict=True)]
 
 
 def critical_rounds(steps: Sequence[Sequence[Sequence[int]]]) -> int:
@@ -70,9 +77,9 @@ def forecast(measured: Sequence[Mapping[str, Any]], profile: str, median: float)
     )
     seconds: dict[str, float] = {}
     for name in dict.fromkeys((*_ALWAYS, profile)):
-        predicted = predict(rounds, sent, busy, name)
-        if predicted is not None:
-            seconds[name] = predicted
+        link = profiles.get(name)
+        if link.shaped:
+            seconds[name] = modelled_seconds(link, busy, rounds, sent)
     ratio = median / seconds[profile] if seconds.get(profile) else None
     return {
         "rounds": rounds,

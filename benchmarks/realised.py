@@ -59,21 +59,18 @@ class Realised:
 
     def off(self, profile: Profile, tolerance: float = TOLERANCE) -> list[str]:
         """In words, every figure that is further off the profile's than the tolerance."""
-        words: list[str] = []
         if not profile.shaped:
-            return words
+            return []
+        words = []
         for (a, b), delay in zip(PAIRS, self.delays, strict=True):
             if abs(delay - profile.delay) > tolerance * profile.delay:
-                words.append(
-                    f"one-way delay {a}-{b} {1e3 * delay:.3g} ms instead of "
-                    f"{1e3 * profile.delay:.3g} ms"
-                )
-        for party, rate in enumerate(self.rates):
-            if abs(rate - profile.bits_per_second) > tolerance * profile.bits_per_second:
-                words.append(
-                    f"egress of worker {party} {rate / 1e6:.4g} Mbit/s instead of "
-                    f"{profile.bits_per_second / 1e6:.4g} Mbit/s"
-                )
+                wanted = f"{1e3 * profile.delay:.3g} ms"
+                words.append(f"one-way delay {a}-{b} {1e3 * delay:.3g} ms instead of {wanted}")
+        rate = profile.bits_per_second
+        for party, own in enumerate(self.rates):
+            if abs(own - rate) > tolerance * rate:
+                wanted = f"{rate / 1e6:.4g} Mbit/s"
+                words.append(f"egress of worker {party} {own / 1e6:.4g} Mbit/s instead of {wanted}")
         if self.lost_bytes:
             words.append(f"{self.lost_bytes} bytes lost")
         return words

@@ -8,14 +8,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import tfe_bench
 from tfe_bench.benchmarks import provenance
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.errors import UsageError, check_known, did_you_mean
 
-SUITES: Final = ("paper", "ops")
 # Of the published table; those that five epochs of are run, which take minutes each.
 TRAINED: Final = ("logistic", "network-a", "network-b", "network-c", "network-d")
 LEARNT: Final = ("logistic", "network-a", "network-d")
@@ -142,17 +141,17 @@ def ops(quick: bool = False) -> list[Row]:
     return found
 
 
-def rows(suite: str, quick: bool = False, only: str | None = None) -> list[Row]:
-    """The rows of a suite, or those of the given names.
+SUITES: Final = {"paper": paper, "ops": ops}
 
-    Args:
-        only: names with commas between them.
+
+def rows(suite: str, quick: bool = False, only: str | None = None) -> list[Row]:
+    """The rows of a suite, or those of `only`: names with commas between them.
 
     Raises:
         UsageError: an unknown suite or name.
     """
     check_known("suite", suite, SUITES)
-    every = paper(quick) if suite == "paper" else ops(quick)
+    every = SUITES[suite](quick)
     if only is None:
         return every
     known = list(dict.fromkeys(row.name for row in every))
@@ -166,8 +165,7 @@ def rows(suite: str, quick: bool = False, only: str | None = None) -> list[Row]:
     return [row for row in every if row.name in names]
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """A row at a profile."""
 
     row: Row

@@ -16,8 +16,9 @@ from tfe_bench.benchmarks.table import (
     clean,
     columns,
     human_seconds,
-    is_styled,
     put,
+    put_faint,
+    put_rows,
     three_digits,
 )
 
@@ -41,24 +42,16 @@ class Line:
 
 def render(lines: Sequence[Line], failures: Sequence[str], file: Path, console: Console) -> None:
     """Prints the table, what failed, and where the records are."""
-    styled = is_styled(console)
-    rows = [_HEAD, *(_cells(line) for line in lines)]
-    for number, text in enumerate(columns(rows, (2, 3, 4))):
-        bad = number > 0 and lines[number - 1].state in ("failed", "WRONG")
-        style = "bold" if number == 0 else "bold red" if bad else ""
-        put(console, Text(text, style=style if styled else ""), console.width)
-    put(console, Text(), console.width)
+    rows = columns([_HEAD, *map(_cells, lines)], (2, 3, 4))
+    put_rows(console, rows, [line.state in ("failed", "WRONG") for line in lines], console.width)
     for failure in failures:
-        put(
-            console, Text(f"failed: {clean(failure)}", style="red" if styled else ""), console.width
-        )
+        put(console, Text(f"failed: {clean(failure)}", style="red"), console.width)
     notes = [
         "time: median. published: TF Encrypted's figure at about that size (a LAN's beside "
         f"local). {published.CAVEAT}",
         f"Records: {file}. A page of them: python -m tfe_bench report {file.parent}",
     ]
-    for note in notes:
-        put(console, Text(note, style="dim" if styled else ""), console.width)
+    put_faint(console, notes, console.width)
 
 
 def _cells(line: Line) -> tuple[str, ...]:

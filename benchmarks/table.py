@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tfe_bench.benchmarks import judged, published
+from tfe_bench.benchmarks import judged
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.report.beside import near
 
@@ -71,6 +71,20 @@ def columns(rows: Sequence[Sequence[str]], right: Container[int]) -> list[str]:
     ]
 
 
+def put_rows(console: Console, lines: Sequence[str], wrong: Sequence[bool], width: int) -> None:
+    """Prints a heading and the lines under it, those that are wrong in red; and an empty line."""
+    for line, bad in zip(lines, (None, *wrong), strict=True):
+        style = "bold" if bad is None else "bold red" if bad else ""
+        put(console, Text(line, style=style), width)
+    put(console, Text(), width)
+
+
+def put_faint(console: Console, sentences: Iterable[str], width: int) -> None:
+    """Prints what is of less weight."""
+    for sentence in sentences:
+        put(console, Text(sentence, style="dim"), width)
+
+
 def render(record: Record, console: Console) -> None:
     """Prints the record to `console`: what ran, how long, what each party sent and held.
 
@@ -78,63 +92,45 @@ def render(record: Record, console: Console) -> None:
         record: one measurement.
         console: where to; its width is used up to 88 columns and text wraps below that.
     """
-    styled = is_styled(console)
-    strong, faint = ("bold", "dim") if styled else ("", "")
     width = min(console.width, _WIDEST)
-
-    def show(thing: Text | Table) -> None:
-        put(console, thing, width)
-
-    title = Text(clean(record.workload), style=strong)
+    title = Text(clean(record.workload), style="bold")
     if record.parameters:
-        title.append(f"  {_parameters(record.parameters)}", style="not bold" if styled else "")
-    show(title)
-    figures = _grid(faint)
+        title.append(f"  {_parameters(record.parameters)}", style="not bold")
+    figures = Table.grid(padding=(0, 2))
+    figures.add_column(style="dim", min_width=_LABELS, no_wrap=True)
+    figures.add_column(overflow="fold")
     for label, value in _figures(record):
         figures.add_row(label, value)
-    figures.add_row("correct", _correct(record, styled))
+    figures.add_row("correct", _correct(record))
     if record.agreement and "private" not in record.agreement:  # a training's: render_learning
         figures.add_row("agreement", _agreement(record.agreement))
     for label, words in _circumstances(record):
         figures.add_row(label, words)
-    show(figures)
-    show(Text())
-    show(_parties(record, strong, faint))
-    show(Text())
-    for line in _packed(_versions(record), width):
-        show(Text(line, style=faint))
+    for part in (title, figures, Text(), _parties(record), Text()):
+        put(console, part, width)
+    put_faint(console, _packed(_versions(record), width), width)
 
 
 def render_learning(record: Record, console: Console) -> None:
     """Prints what a training has learnt by its epochs, beside plaintext and published figures."""
-    styled = is_styled(console)
-    strong, faint = ("bold", "dim") if styled else ("", "")
     width = min(console.width, _WIDEST)
     put(console, Text(), width)
     found = record.agreement or {}
-    rows = _scores(found)
-    if rows:
-        table = _bare(strong)
-        table.add_column("epochs", style=faint, min_width=_LABELS, no_wrap=True)
-        for name in ("private", "plaintext", "difference"):
-            table.add_column(name, justify="right", min_width=10, no_wrap=True)
+    if rows := _scores(found):
+        table = _bare("epochs", ("private", "plaintext", "difference"), least=10)
         for row in rows:
             table.add_row(*row)
         put(console, table, width)
         losses = found.get("loss")
         if isinstance(losses, list) and all(isinstance(v, float) for v in losses):
             shown = ", ".join(f"{v:.4f}" for v in losses)
-            put(console, Text(f"loss of each epoch, revealed: {shown}", style=faint), width)
+            put_faint(console, [f"loss of each epoch, revealed: {shown}"], width)
         words = "mean squared error" if found.get("score") == "mse" else "right answers"
-        samples = found.get("samples")
-        put(console, Text(f"{words} on {samples} test rows", style=faint), width)
+        put_faint(console, [f"{words} on {found.get('samples')} test rows"], width)
         put(console, Text(), width)
-    theirs = _published_training(record)
-    if theirs:
-        table = _bare(strong)
-        table.add_column("published", style=faint, min_width=_LABELS)
-        for name in ("network", "per batch", "theirs / ours", "5 epochs"):
-            table.add_column(name, justify="right", no_wrap=True)
+    if theirs := _published_training(record):
+        heads = ("network", "per batch", "theirs / ours", "5 epochs")
+        table = _bare("published", heads, wrap=True)
         for line in theirs:
             table.add_row(*line)
         put(console, table, width)
@@ -168,7 +164,7 @@ def _published_training(record: Record) -> list[tuple[str, str, str, str, str]]:
         return []
     rows = []
     ours = record.seconds.median
-    for figure in near(record, published.published()):
+    for figure in near(record):
         here = figure.profile == {"local": "lan"}.get(record.profile, record.profile)
         ratio = f"{three_digits(figure.seconds / ours)}x" if here and ours else ""
         accuracy = "" if figure.accuracy is None else f"{figure.accuracy:.1f} %"
@@ -248,12 +244,11 @@ def _links(links: Mapping[str, Any]) -> str:
         return _ABSENT
 
 
-def _correct(record: Record, styled: bool) -> Text:
-    words = {True: "yes", False: "NO", None: "not checked"}[record.correct]
-    styles = {True: "green", False: "bold red", None: "yellow"}
-    text = Text(words, style=styles[record.correct] if styled else "")
+def _correct(record: Record) -> Text:
+    words = {True: ("yes", "green"), False: ("NO", "bold red"), None: ("not checked", "yellow")}
+    text = Text(*words[record.correct])
     if (error := judged.said(record)) is not None:
-        text.append(f", max error {clean(error)}", style="default" if styled else "")
+        text.append(f", max error {clean(error)}", style="default")
     return text
 
 
@@ -274,11 +269,8 @@ def _agreement(found: Mapping[str, Any]) -> str:
         return _ABSENT
 
 
-def _parties(record: Record, strong: str, faint: str) -> Table:
-    table = _bare(strong)
-    table.add_column("per party", style=faint, min_width=_LABELS, no_wrap=True)
-    for party in ("0", "1", "2"):
-        table.add_column(party, justify="right", min_width=8, no_wrap=True)
+def _parties(record: Record) -> Table:
+    table = _bare("per party", ("0", "1", "2"), least=8)
     for label, sign, values in (
         ("sent", "", record.bytes_sent),
         ("sent framed", "", record.frame_bytes),
@@ -332,16 +324,13 @@ def _packed(parts: list[str], width: int) -> list[str]:
     return lines
 
 
-def _bare(strong: str) -> Table:
-    """A table without lines."""
-    return Table(box=None, header_style=strong, padding=(0, 2, 0, 0), pad_edge=False)
-
-
-def _grid(faint: str) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style=faint, min_width=_LABELS, no_wrap=True)
-    grid.add_column(overflow="fold")
-    return grid
+def _bare(label: str, heads: Sequence[str], least: int | None = None, wrap: bool = False) -> Table:
+    """A table without lines: of labels, and of figures under their heads."""
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(label, style="dim", min_width=_LABELS, no_wrap=not wrap)
+    for head in heads:
+        table.add_column(head, justify="right", min_width=least, no_wrap=True)
+    return table
 
 
 def _parameters(parameters: Mapping[str, Any]) -> str:

@@ -45,7 +45,7 @@ def events(jobs: Jobs) -> list[Row]:
     """The trace events of jobs, one after the other.
 
     Args:
-        jobs: a title and what each of the three workers recorded (benchmarks/tracing.py).
+        jobs: a title and what each of the three workers recorded (cluster/tracing.py).
     """
     rows: list[Row] = []
     names: dict[tuple[int, int], str] = {}
@@ -60,12 +60,9 @@ def events(jobs: Jobs) -> list[Row]:
         for p, part in enumerate(parts):
             at = start + origins[p] - first
             end = max(end, at + int(part["ended"]))
+            offset, off_by = (ns / 1e3 for ns in shifts[p])
             row = _slice(p, _STEPS, title, at, at + int(part["ended"]))
-            row["args"] = {
-                "clock_offset_us": shifts[p][0] / 1e3,
-                "off_by_at_most_us": shifts[p][1] / 1e3,
-            }
-            rows.append(row)
+            rows.append({**row, "args": {"clock_offset_us": offset, "off_by_at_most_us": off_by}})
             names[p, _STEPS] = "steps"
             rows += _party(p, part, at, f"{number}", names)
         start = end + _BETWEEN
@@ -114,14 +111,8 @@ def _party(
             thread = (_TO if kind == _SENT else _FROM) + peer
             names[p, thread] = f"sends to {peer}" if kind == _SENT else f"receives from {peer}"
             row = _slice(p, thread, site, begin, end)
-            row["args"] = {
-                "peer": peer,
-                "bytes": e["bytes"],
-                "site": e["site"],
-                "slot": e["slot"],
-                "step": e["step"],
-                "run_ahead": bool(e["run_ahead"]),
-            }
+            told = {name: e[name] for name in ("peer", "bytes", "site", "slot", "step")}
+            row["args"] = {**told, "run_ahead": bool(e["run_ahead"])}
             if e["iteration"]:
                 row["args"]["iteration"] = e["iteration"] - 1
             waited = e["begin"] - e["about"] if kind == _SENT else e["end"] - e["about"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
@@ -20,44 +20,58 @@ LAYERS = {
 _IMPORT = re.compile(r"^tfe_bench\.(cli|benchmarks|models|cluster|protocols)\b")
 _INK, _FILL, _TEXT = "#5c6bc0", "#e8eaf6", "#263238"
 
-LANES = ("client", "dealer D", "evaluator E1", "evaluator E2")
-Step = tuple[str, str, str]  # from, to ("" is a note), what
-JOURNEYS: dict[str, Sequence[Step]] = {
-    "sort": (
-        ("client", "dealer D", "l1, l2 as seeds"),
-        ("client", "evaluator E1", "m = x + l1 + l2, l1 as a seed"),
-        ("client", "evaluator E2", "m, l2 as a seed"),
-        ("dealer D", "evaluator E2", "material for all that follows, sent ahead"),
-        ("evaluator E1", "evaluator E2", "keys made distinct: x 2^p + position (4 rounds)"),
-        ("dealer D", "evaluator E2", "shuffle: three permutations, each known to two (2 rounds)"),
-        ("evaluator E1", "evaluator E2", "comparisons of shuffled keys, masked bits (3 rounds)"),
-        ("evaluator E1", "evaluator E2", "the bits are revealed: a random order"),
-        ("evaluator E1", "", "each party puts its shares into that order"),
-        ("dealer D", "client", "l1, l2 of the result"),
-        ("evaluator E1", "client", "m of the result"),
-        ("client", "", "x = m - l1 - l2"),
-    ),
-    "prediction": (
-        ("client", "evaluator E1", "the picture: m, and seeds of l1 and l2"),
-        ("dealer D", "evaluator E2", "products of masks, tables of comparisons, sent ahead"),
-        ("evaluator E1", "evaluator E2", "a convolution and its bias, masked, in Z_2^k (1 round)"),
-        ("evaluator E1", "evaluator E2", "its sign: two or three exchanges of masked bits"),
-        ("evaluator E1", "evaluator E2", "the bit under a mask (1 round)"),
-        ("evaluator E1", "evaluator E2", "bit times value, back in Z_2^64 (1 round)"),
-        ("evaluator E1", "", "... the next layer"),
-        ("evaluator E1", "client", "m of the logits; D sends l1 and l2"),
-    ),
-    "training": (
-        ("client", "evaluator E1", "rows and labels, shared once; each step gathers its batch"),
-        ("dealer D", "evaluator E2", "material for the whole step, sent ahead"),
-        ("evaluator E1", "evaluator E2", "forward: products, ReLU (its bits are kept)"),
-        ("evaluator E1", "evaluator E2", "softmax; p - y is local"),
-        ("evaluator E1", "evaluator E2", "back: products with W, times the ReLU's bits"),
-        ("evaluator E1", "evaluator E2", "gradients x d, truncated; weights - rate times them"),
-        ("evaluator E1", "", "... the next step, on shares that stay where they are"),
-        ("evaluator E1", "client", "at the end: the weights, or shares stay for predictions"),
-    ),
+LANES = {
+    "client": "client",
+    "D": "dealer D",
+    "E1": "evaluator E1",
+    "E2": "evaluator E2",
 }
+# Lines are "from > to: what", or "who: what" of what a host does by itself.
+JOURNEYS = {
+    "sort": """
+client > D: l1, l2 as seeds
+client > E1: m = x + l1 + l2, l1 as a seed
+client > E2: m, l2 as a seed
+D > E2: material for all that follows, sent ahead
+E1 > E2: keys made distinct: x 2^p + position (4 rounds)
+D > E2: shuffle: three permutations, each known to two (2 rounds)
+E1 > E2: comparisons of shuffled keys, masked bits (3 rounds)
+E1 > E2: the bits are revealed: a random order
+E1: each party puts its shares into that order
+D > client: l1, l2 of the result
+E1 > client: m of the result
+client: x = m - l1 - l2
+""",
+    "prediction": """
+client > E1: the picture: m, and seeds of l1 and l2
+D > E2: products of masks, tables of comparisons, sent ahead
+E1 > E2: a convolution and its bias, masked, in Z_2^k (1 round)
+E1 > E2: its sign: two or three exchanges of masked bits
+E1 > E2: the bit under a mask (1 round)
+E1 > E2: bit times value, back in Z_2^64 (1 round)
+E1: ... the next layer
+E1 > client: m of the logits; D sends l1 and l2
+""",
+    "training": """
+client > E1: rows and labels, shared once; each step gathers its batch
+D > E2: material for the whole step, sent ahead
+E1 > E2: forward: products, ReLU (its bits are kept)
+E1 > E2: softmax; p - y is local
+E1 > E2: back: products with W, times the ReLU's bits
+E1 > E2: gradients x d, truncated; weights - rate times them
+E1: ... the next step, on shares that stay where they are
+E1 > client: at the end: the weights, or shares stay for predictions
+""",
+}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The names that a file imports, in functions too: modules, and what it takes from them."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (node.module, *(f"{node.module}.{a.name}" for a in node.names))
+        elif isinstance(node, ast.Import):
+            yield from (a.name for a in node.names)
 
 
 def imports() -> Counter[tuple[str, str]]:
@@ -66,12 +80,7 @@ def imports() -> Counter[tuple[str, str]]:
     for folder in LAYERS:
         own = folder.rpartition("/")[2]
         for path in (ROOT / folder).rglob("*.py"):
-            names = set()
-            for node in ast.walk(ast.parse(path.read_text())):
-                given = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-                if isinstance(node, ast.ImportFrom) and node.module:
-                    given = [node.module, *(f"{node.module}.{a.name}" for a in node.names)]
-                names |= {m.group(1) for n in given if (m := _IMPORT.match(n))}
+            names = {m.group(1) for name in imported(path) if (m := _IMPORT.match(name))}
             found.update((own, name) for name in names - {own})
     return found
 
@@ -124,11 +133,12 @@ def layers() -> str:
     return _drawn(lane + 20, step * len(names), parts)
 
 
-def journey(steps: Sequence[Step]) -> str:
+def journey(steps: str) -> str:
     """What travels between the client and the three workers, from top to bottom."""
     apart, row, top = 330, 44, 60
+    lines = steps.strip().splitlines()
     at = {name: 90 + apart * i for i, name in enumerate(LANES)}
-    height = top + row * len(steps) + 20
+    height = top + row * len(lines) + 20
     parts = []
     for name, x in at.items():
         parts.append(
@@ -136,17 +146,19 @@ def journey(steps: Sequence[Step]) -> str:
             f'<rect x="{x - 75}" y="10" width="150" height="30" rx="6" fill="{_FILL}" '
             f'stroke="{_INK}"/>'
         )
-        parts.append(_text(x, 30, name, anchor="middle", bold=True))
-    for i, (source, to, what) in enumerate(steps):
+        parts.append(_text(x, 30, LANES[name], anchor="middle", bold=True))
+    for i, line in enumerate(lines):
+        who, _, what = line.partition(": ")
+        source, _, to = who.partition(" > ")
         y = top + row * i + 24
         if not to:
             parts.append(_text(at[source] + 8, y, what))
             continue
-        both = {source, to} == {LANES[2], LANES[3]}
+        both = {source, to} == {"E1", "E2"}
         ends = 'marker-end="url(#to)"' + (' marker-start="url(#to)"' if both else "")
         parts.append(_line(f"M{at[source]} {y}H{at[to]}", ends))
         parts.append(_text((at[source] + at[to]) // 2, y - 7, what, anchor="middle"))
-    return _drawn(at[LANES[-1]] + 200, height, parts)
+    return _drawn(apart * len(LANES) - 40, height, parts)
 
 
 def all_of_them() -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
+_FENCE = re.compile(r"^(\s*```\w+) .*$", re.MULTILINE)
 # Pages that lie beside docs/, where a visitor of the repository looks for them.
 BESIDE = {
     "index.md": "README.md",
@@ -35,7 +36,6 @@ API = {
     ),
     "errors": ("Errors", ["errors"]),
 }
-_FENCE = re.compile(r"^(\s*```\w+) .*$", re.MULTILINE)
 
 
 def on_files(files: Files, config: Any) -> Files:

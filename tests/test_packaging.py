@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.pages import module
+
+PICTURES = module("pictures")
 ROOT = Path(__file__).resolve().parents[1]
 # Each layer may import itself and the ones after it.
 LAYERS = ("tfe_bench.cli", "benchmarks", "models", "cluster", "protocols")
@@ -112,12 +115,9 @@ def _layer(module: str) -> int | None:
 
 def _imported(path: Path) -> Iterator[str]:
     """The modules that a file imports: also late, and as texts (import_module, entry points)."""
+    yield from PICTURES.imported(path)
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield from (node.module, *(f"{node.module}.{a.name}" for a in node.names))
-        elif isinstance(node, ast.Import):
-            yield from (a.name for a in node.names)
-        elif isinstance(node, ast.Constant) and _MODULE.fullmatch(str(node.value)):
+        if isinstance(node, ast.Constant) and _MODULE.fullmatch(str(node.value)):
             yield str(node.value).partition(":")[0]
 
 

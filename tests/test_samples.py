@@ -10,7 +10,7 @@ import pytest
 
 from tests.pages import module
 from tfe_bench.__main__ import main, make_parser
-from tfe_bench.cli import common, resnet50
+from tfe_bench.cli import common
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.policy import WorkerPolicy
@@ -122,7 +122,6 @@ class _Runner:
 def test_commands_order_the_programs_of_the_table(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resnet50, "open_cluster", lambda *_: _Runner())
     monkeypatch.setattr(common, "open_cluster", lambda *_: _Runner())
     parsed = make_parser().parse_args([*words.split(), "--repeat", "1"])
     with pytest.raises(_Ordered) as ordered:

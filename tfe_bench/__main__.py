@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from tfe_bench.errors import TfeBenchError
@@ -19,8 +19,13 @@ Command = Callable[[argparse.Namespace], int]
 RENAMED = {"peers": "baselines"}
 
 
-def make_parser() -> Any:
-    """The command line's parser."""
+def make_parser(words: Sequence[str] | None = None) -> Any:
+    """The command line's parser.
+
+    Args:
+        words: that it will parse; of other commands than theirs it has the names alone, and the
+            catalogue of operations is not loaded for a command that is none. None for all.
+    """
     from absl.flags import argparse_flags
 
     from tfe_bench import __version__
@@ -35,7 +40,6 @@ def make_parser() -> Any:
         jobs,
         links,
         matmul,
-        operation,
         ops,
         provide,
         report,
@@ -63,20 +67,31 @@ def make_parser() -> Any:
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.add_argument("--version", action="version", version=f"tfe_bench {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (sort, compare, exp, matmul):
-        _add(commands, module.COMMANDS)
-    unlisted = operation.add_parsers(commands)
-    parser.epilog = f"Every operation that `ops` lists is a command too: {', '.join(unlisted)}."
-    for module in (
-        *(resnet50, service, train, provide),
-        *(ops, suite, report, baselines, channel, links, jobs, worker, certs, doctor),
-    ):
-        _add(commands, module.COMMANDS)
+    before = [sort, compare, exp, matmul]
+    after = [resnet50, service, train, provide, ops, suite, report, baselines, channel, links]
+    after += [jobs, worker, certs, doctor]
+    made = {name for module in (*before, *after) for name in module.COMMANDS}
+    asked = next((word for word in words or () if not word.startswith("-")), "")
+    whole = asked not in made and "--version" not in (words or ())
+    if not whole:
+        made &= {asked}
+    for module in before:
+        _add(commands, module.COMMANDS, made)
+    if whole:
+        from tfe_bench.cli import operation
+
+        unlisted = operation.add_parsers(commands)
+        parser.epilog = f"Every operation that `ops` lists is a command too: {', '.join(unlisted)}."
+    for module in after:
+        _add(commands, module.COMMANDS, made)
     return parser
 
 
-def _add(commands: Any, named: Mapping[str, tuple[Options, Command]]) -> None:
-    """Adds commands: their options, and what runs them, whose docstring is their help."""
+def _add(commands: Any, named: Mapping[str, tuple[Options, Command]], made: Set[str]) -> None:
+    """Adds commands: of those to be `made` their options, and what runs them.
+
+    The docstring of what runs a command is its help.
+    """
     for name, (add_options, command) in named.items():
         words = inspect.getdoc(command) or ""
         summary, _, rest = words.partition("Raises:")[0].strip().partition("\n\n")
@@ -84,8 +99,16 @@ def _add(commands: Any, named: Mapping[str, tuple[Options, Command]]) -> None:
         p = commands.add_parser(
             name, description=rest or summary, **({} if name in RENAMED else listed)
         )
-        add_options(p)
-        p.set_defaults(run=command)
+        if name in made:
+            add_options(p)
+            p.set_defaults(run=command)
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """What a command line says, and how another one is parsed: for what runs other commands."""
+    parsed: argparse.Namespace = make_parser(words).parse_args(words)
+    parsed.parse = parse
+    return parsed
 
 
 def run() -> int:
@@ -94,17 +117,25 @@ def run() -> int:
 
     if "--debug" not in sys.argv:
         noise.quiet()
-    return main()
+    try:
+        return main()
+    except BrokenPipeError:
+        # what is left to print goes nowhere, also when Python itself flushes
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return 141
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; returns its exit code (docs/exit_codes.md)."""
+    """Runs one command; returns its exit code (docs/exit_codes.md).
+
+    Raises:
+        BrokenPipeError: who read what it prints has gone.
+    """
     arguments = sys.argv[1:] if argv is None else argv
     debug = "--debug" in arguments
     try:
-        parser = make_parser()
-        parsed = parser.parse_args([a for a in arguments if a != "--debug"])
-        parsed.parse = parser.parse_args  # for what runs other commands
+        parsed = parse([a for a in arguments if a != "--debug"])
         if (name := RENAMED.get(parsed.command)) is not None:
             said = f"DeprecationWarning: `{parsed.command}` is called `{name}` now."
             print(f"tfe_bench: {said}", file=sys.stderr)
@@ -121,10 +152,8 @@ def main(argv: list[str] | None = None) -> int:
             traceback.print_exc()
         print("tfe_bench: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # what is left to print goes nowhere, also when Python itself flushes
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    except BrokenPipeError:  # the process ends quietly
+        raise
     except Exception as error:
         if debug:
             traceback.print_exc()

@@ -7,6 +7,7 @@ carries a share, a key or any other secret.  docs/exit_codes.md lists the codes.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Collection, Iterable
 
 
@@ -161,6 +162,18 @@ def check_one_of(said: str, name: object, known: Collection[str]) -> None:
 def unknown(said: str, name: object, known: Iterable[str]) -> UsageError:
     """What was said of a name that is none of the known ones, with the nearest and all of them."""
     return UsageError(f"{said}{did_you_mean(str(name), known)} Known: {', '.join(known)}.")
+
+
+def check_range(what: str, value: float, low: float, high: float | None = None) -> None:
+    """Refuses a number that is not from low to high.
+
+    Raises:
+        UsageError: naming what it is.
+    """
+    if not low <= value <= (math.inf if high is None else high):
+        limits = f"{low} or more" if high is None else f"{low} to {high}"
+        shown = f"{value:g}" if isinstance(value, float) else value
+        raise UsageError(f"{what} is {limits}. Received: {shown}.")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from tfe_bench.benchmarks.table import clean
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.links import Links, NoNamespaces
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import UsageError, check_range
 
 WORKLOADS: Final = ("sort", "max", "relu")
 # n elements, or n rows of 4 for max
@@ -41,11 +41,8 @@ class Request:
     def __post_init__(self) -> None:
         if self.workload not in WORKLOADS:
             raise UsageError(f"Baselines run {', '.join(WORKLOADS)}. Received: {self.workload!r}.")
-        low, high = SIZES[self.workload]
-        if not low <= self.n <= high:
-            raise UsageError(f"--n is {low} to {high}. Received: {self.n}.")
-        if not 1 <= self.repeat <= 100:
-            raise UsageError(f"--repeat is 1 to 100. Received: {self.repeat}.")
+        check_range("--n", self.n, *SIZES[self.workload])
+        check_range("--repeat", self.repeat, 1, 100)
         if not 0 < self.timeout <= 86400:
             raise UsageError(f"--timeout is above 0 and at most 86400 s. Received: {self.timeout}.")
 
@@ -97,20 +94,19 @@ class InEnvironment:
 
     Args:
         folder: the environment.
+
+    Attributes:
+        on_networks: whether its processes can be put into the hosts' network namespaces.
     """
 
     name: str
     package: str
     option: str
     hint = ""
+    on_networks = False
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-
-    @property
-    def script(self) -> Path:
-        """What runs in the environment."""
-        return Path(__file__).parent / "scripts" / f"{self.package}_run.py"
 
     def available(self) -> Missing | None:
         """None if the environment has the package."""
@@ -124,11 +120,12 @@ class InEnvironment:
     def run(self, request: Request) -> Measured | Missing:
         """Runs the work in the environment."""
         python = python_of(self._folder, self.option)
-        return python if isinstance(python, Missing) else self.perform(python, request)
-
-    def perform(self, python: Path, request: Request) -> Measured | Missing:
-        """Runs the work by the environment's interpreter."""
-        return only_local(self.name, request) or run_script(python, self.script, request)
+        if isinstance(python, Missing):
+            return python
+        if not self.on_networks and (missing := only_local(self.name, request)) is not None:
+            return missing
+        script = Path(__file__).parent / "scripts" / f"{self.package}_run.py"
+        return run_script(python, script, request)
 
 
 def only_local(name: str, request: Request) -> Missing | None:
@@ -148,32 +145,26 @@ def python_of(folder: Path | None, option: str) -> Path | Missing:
     return python
 
 
-def run_on_network(python: Path, script: Path, request: Request) -> Measured | Missing:
-    """As `run_script`, for three processes that enter the hosts' network namespaces."""
-    profile = profiles.get(request.profile)
-    if not profile.shaped:
-        return run_script(python, script, request)
-    try:
-        links = Links(profile)
-    except NoNamespaces as error:
-        return Missing(f"the profile {request.profile!r} cannot be imposed on it: {error}")
-    with contextlib.closing(links):
-        return run_script(python, script, request, links)
-
-
-def run_script(
-    python: Path, script: Path, request: Request, links: Links | None = None
-) -> Measured | Missing:
+def run_script(python: Path, script: Path, request: Request) -> Measured | Missing:
     """Runs a script in a baseline's environment: the request as JSON in, one JSON object out.
 
-    The object is the last line on stdout: seconds, bytes_sent, correct, version, setting.
+    The object is the last line on stdout: seconds, bytes_sent, correct, version, setting.  For a
+    network it is told three hosts, and their network namespaces, which its processes enter.
     """
+    profile = profiles.get(request.profile)
     given = request.as_json()
-    spaces = links.namespaces if links else []
-    if links:
-        given |= {"hosts": links.hosts[:3], "namespaces": spaces}
-    command = [str(python), str(script)]
-    done = call(command, request.timeout, json.dumps(given), pass_fds=spaces)
+    spaces: list[int] = []
+    with contextlib.ExitStack() as stack:
+        if profile.shaped:
+            try:
+                links = stack.enter_context(contextlib.closing(Links(profile)))
+            except NoNamespaces as error:
+                reason = f"the profile {request.profile!r} cannot be imposed on it: {error}"
+                return Missing(reason)
+            spaces = links.namespaces
+            given |= {"hosts": links.hosts[:3], "namespaces": spaces}
+        command = [str(python), str(script)]
+        done = call(command, request.timeout, json.dumps(given), pass_fds=spaces)
     if isinstance(done, Missing):
         return done
     lines = [line for line in done.splitlines() if line.strip()]

@@ -5,14 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tfe_bench.benchmarks.baselines.base import (
-    InEnvironment,
-    Measured,
-    Missing,
-    Request,
-    call,
-    run_on_network,
-)
+from tfe_bench.benchmarks.baselines.base import InEnvironment, Missing, call
 
 PACKAGE = "spu==0.9.5"
 _INSTALL_SECONDS = 1800.0
@@ -29,6 +22,7 @@ class Spu(InEnvironment):
     name = package = "spu"
     option = "--spu-env"
     hint = " (--install puts it there)"
+    on_networks = True
 
     def __init__(self, folder: Path | None, install: bool = False) -> None:
         super().__init__(folder)
@@ -51,7 +45,3 @@ class Spu(InEnvironment):
         pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", PACKAGE]
         done = call(pip, _INSTALL_SECONDS)
         return done if isinstance(done, Missing) else None
-
-    def perform(self, python: Path, request: Request) -> Measured | Missing:
-        """Runs the work by the environment's interpreter, in the hosts' network namespaces."""
-        return run_on_network(python, self.script, request)

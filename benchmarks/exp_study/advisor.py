@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfe_bench.benchmarks.exp_study.forms import CLAMPS, METHODS, SOFTMAX, Form
-from tfe_bench.benchmarks.exp_study.levels import LEVELS, modelled_seconds
+from tfe_bench.benchmarks.exp_study.levels import LEVELS
+from tfe_bench.benchmarks.prediction import modelled_seconds
 from tfe_bench.cluster.profiles import Profile
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import UsageError, check_range
 
 RANGES = ((-10.0, 10.0), (-10.0, 0.0), (-20.0, 20.0), (-30.0, 0.0), (-40.0, 20.0), (-40.0, 40.0))
 """What the report advises on."""
@@ -61,8 +62,7 @@ def advise(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> list[
     """
     if not (low <= high and abs(low) < 1e6 and abs(high) < 1e6):
         raise UsageError(f"A range is LOW <= HIGH, both finite. Received: {low:g} {high:g}.")
-    if n < 1:
-        raise UsageError(f"n is 1 or more. Received: {n}.")
+    check_range("n", n, 1)
     found = []
     for form in candidates():
         first, last = form.covered()

@@ -47,13 +47,13 @@ def exp_rows(study: Study) -> list[Row]:
     """
     rows = []
     for form, measurements in study.measurements.items():
-        for m in measurements:
+        by_level = {level: study.times(form, level) for level in LEVELS}
+        for i, m in enumerate(measurements):
             own = Timed(m.n, m.median, MEASURED, math.nan, len(m.seconds))
             rows.append(_exp_row(form, m, LOCAL, own, ""))
-            for level in LEVELS:
-                time = next(t for t in study.times(form, level) if t.n == m.n)
-                links = study.levels[level.name].emulation if time.source == MEASURED else ""
-                rows.append(_exp_row(form, m, level.name, time, links))
+            for level, times in by_level.items():
+                at = study.levels[level.name] if times[i].source == MEASURED else None
+                rows.append(_exp_row(form, m, level.name, times[i], at.emulation if at else ""))
         if len(measurements) > 1:
             largest = measurements[-1].n
             rows += [_closed_form_row(form, n) for n in study.plan.closed_form if n > largest]
@@ -72,21 +72,28 @@ def _form_columns(form: Form) -> Row:
     }
 
 
+_LEFT_BLANK = dict.fromkeys(
+    (
+        *("rounds", "rounds_ahead", "peak_rss_kb_P0", "peak_rss_kb_P1", "peak_rss_kb_P2"),
+        *("elapsed_s", "elapsed_source", "repeat", "modelled_s", "predicted_over_measured"),
+        "links",
+    ),
+    "",
+)
+
+
 def _row(form: Form, n: int, level: str, sent: Sequence[int], source: str, more: Row) -> Row:
     """A line of exp.csv, blank where `more` says nothing."""
-    usual = {
+    return {
         **_form_columns(form),
         "n": n,
         "net_level": level,
         **{f"bytes_sent_P{p}": sent[p] for p in range(3)},
         "bytes_total": sum(sent),
         "bytes_source": source,
-        **dict.fromkeys(("rounds", "rounds_ahead"), ""),
-        **{f"peak_rss_kb_P{p}": "" for p in range(3)},
-        **dict.fromkeys(("elapsed_s", "elapsed_source", "repeat"), ""),
-        **dict.fromkeys(("modelled_s", "predicted_over_measured", "links"), ""),
+        **_LEFT_BLANK,
+        **more,
     }
-    return usual | more
 
 
 def _exp_row(form: Form, m: Measurement, level: str, time: Timed, links: str) -> Row:
@@ -97,8 +104,8 @@ def _exp_row(form: Form, m: Measurement, level: str, time: Timed, links: str) ->
         "elapsed_s": time.seconds,
         "elapsed_source": time.source,
         "repeat": time.repeat,
-        "modelled_s": _or_blank(time.modelled),
-        "predicted_over_measured": _or_blank(time.ratio),
+        "modelled_s": "" if math.isnan(time.modelled) else time.modelled,
+        "predicted_over_measured": "" if math.isnan(time.ratio) else time.ratio,
         "links": links,
     }
     return _row(form, m.n, level, m.sent, MEASURED, measured)
@@ -109,10 +116,6 @@ def _closed_form_row(form: Form, n: int) -> Row:
     sent = [bits // 8 for bits in cost.by_party(0)]
     declared = {"rounds": cost.cold, "rounds_ahead": cost.rounds, "repeat": 0}
     return _row(form, n, "", sent, CLOSED_FORM, declared)
-
-
-def _or_blank(value: float) -> float | str:
-    return "" if math.isnan(value) else value
 
 
 def level_rows(study: Study) -> list[Row]:
@@ -287,14 +290,7 @@ def _compared(
 
 # ---- six axes
 
-AXES = (
-    "bytes",
-    "rounds",
-    "range\nscore",
-    "MAPE",
-    "memory\nslope",
-    "net2 time\nslope",
-)
+AXES = ("bytes", "rounds", "range\nscore", "MAPE", "memory\nslope", "net2 time\nslope")
 
 
 def radar(study: Study) -> dict[str, tuple[float, ...]]:

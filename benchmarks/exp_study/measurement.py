@@ -10,13 +10,12 @@ import numpy as np
 
 from tfe_bench.benchmarks.exp_study import grid
 from tfe_bench.benchmarks.exp_study.forms import Form
-from tfe_bench.benchmarks.exp_study.levels import modelled_seconds
+from tfe_bench.benchmarks.fields import PerParty
+from tfe_bench.benchmarks.prediction import modelled_seconds, total_rounds, turn_seconds
 from tfe_bench.benchmarks.realised import Realised
 from tfe_bench.cluster.profiles import Profile
 from tfe_bench.cluster.requests import JobResult, PrivateInput
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
-
-Triple = tuple[int, int, int]
 
 
 class Runner(Protocol):
@@ -52,11 +51,11 @@ class Measurement:
 
     form: Form
     n: int
-    sent: Triple
+    sent: PerParty
     rounds: int
     rounds_ahead: int
-    peak_rss: Triple
-    growth: Triple
+    peak_rss: PerParty
+    growth: PerParty
     seconds: tuple[float, ...]
 
     @property
@@ -99,17 +98,17 @@ def measure(cluster: Runner, form: Form, n: int, repeat: int) -> Measurement:
     x = np.linspace(*usual_range(form), n)
     result = cluster.run("exp", {**form.parameters, "repeat": repeat}, inputs(form, x))
     measured = result.measured
-    steps = list(zip(*(m["rounds"] for m in measured), strict=True))
+    cold, ahead = total_rounds(measured)
     a, b, c = measured
     return Measurement(
         form=form,
         n=n,
         sent=(sum(a["payload"]), sum(b["payload"]), sum(c["payload"])),
-        rounds=sum(max(s[0] for s in step) for step in steps),
-        rounds_ahead=sum(max(s[1] for s in step) for step in steps),
+        rounds=cold,
+        rounds_ahead=ahead,
         peak_rss=(_peak(a), _peak(b), _peak(c)),
         growth=(a["peak_memory"], b["peak_memory"], c["peak_memory"]),
-        seconds=tuple(max(turn) for turn in zip(*(m["seconds"] for m in measured), strict=True)),
+        seconds=tuple(turn_seconds(measured)),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tfe_bench.benchmarks.exp_study import grid
@@ -12,17 +12,58 @@ from tfe_bench.benchmarks.exp_study.fits import Fit, line
 from tfe_bench.benchmarks.exp_study.forms import Form, main_forms, variants
 from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELLED
 from tfe_bench.benchmarks.exp_study.measurement import Measurement, Runner, accuracy, measure
-from tfe_bench.benchmarks.exp_study.shaped import (
-    LEVEL_PLANS,
-    AtLevel,
-    LevelPlan,
-    Opener,
-    at_level,
-)
+from tfe_bench.benchmarks.realised import HOST_LIMITED, Realised
 from tfe_bench.cluster.profiles import Profile
+from tfe_bench.errors import PolicyError, ProfileError
 
 Tell = Callable[[float, str], None]
 LOCAL = "local"
+Opener = Callable[[str], contextlib.AbstractContextManager[Runner]]
+"""Gives workers whose links are those of a profile."""
+
+
+@dataclass(frozen=True)
+class LevelPlan:
+    """How much is measured at a level.
+
+    Attributes:
+        sizes: n of the main forms, ascending; one of them only where it was measured locally too.
+        job_seconds: a size whose runs would take longer by the model is left out.
+    """
+
+    sizes: tuple[int, ...]
+    job_seconds: float
+
+
+LEVEL_PLANS: dict[str, LevelPlan] = {
+    "net0": LevelPlan((1_000, 10_000, 100_000, 1_000_000), 10.0),
+    "net1": LevelPlan((1_000, 10_000, 100_000, 1_000_000), 10.0),
+    "net2": LevelPlan((1_000, 10_000, 100_000), 18.0),
+    "net3": LevelPlan((100, 1_000, 10_000), 20.0),
+}
+
+
+@dataclass
+class AtLevel:
+    """What was measured at one level.
+
+    Attributes:
+        emulation: how the links were made.
+        realised: what they were found to hold, before anything was measured.
+        measurements: by form, ascending n.
+        refused: why nothing was measured, or ''.
+    """
+
+    level: Profile
+    emulation: str = ""
+    realised: Realised | None = None
+    measurements: dict[Form, list[Measurement]] = field(default_factory=dict)
+    refused: str = ""
+
+    @property
+    def host_limited(self) -> bool:
+        """Whether the links fall short of the level's figures."""
+        return HOST_LIMITED in self.emulation
 
 
 @dataclass(frozen=True)
@@ -168,18 +209,10 @@ class Study:
         return line([t.n for t in times], [t.modelled for t in times])
 
 
-def _sent(party: int) -> Callable[[Measurement], float]:
-    return lambda m: m.sent[party]
-
-
-def _peak_kb(party: int) -> Callable[[Measurement], float]:
-    return lambda m: m.peak_rss[party] / 1024
-
-
 _MEASURED: dict[str, Callable[[Measurement], float]] = {
-    **{f"bytes_P{p}": _sent(p) for p in range(3)},
+    **{f"bytes_P{p}": lambda m, p=p: m.sent[p] for p in range(3)},  # type: ignore[misc]
     "bytes_total": lambda m: sum(m.sent),
-    **{f"peak_rss_kb_P{p}": _peak_kb(p) for p in range(3)},
+    **{f"peak_rss_kb_P{p}": lambda m, p=p: m.peak_rss[p] / 1024 for p in range(3)},  # type: ignore[misc]
     "seconds_local": lambda m: m.median,
 }
 _LEVEL_OF = {f"seconds_{level.name}": level for level in LEVELS}
@@ -189,6 +222,9 @@ QUANTITIES = (*_MEASURED, *_LEVEL_OF)
 
 def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: None) -> Study:
     """Measures every form: without shaped links, then at each network level of the plan.
+
+    Links that do not hold a level's figures, or that the workers' operators do not let be shaped,
+    are no failure of the study: the level stays modelled, and the reason is kept.
 
     Args:
         open_cluster: gives the workers of a profile; LOCAL one time or (`plan.fresh`) once for each
@@ -200,8 +236,11 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
     """
     study = Study(plan)
     main, others = main_forms(), variants(plan.quick)
-    levels = [level for level in LEVELS if level.name in plan.levels]
-    at_levels = {level.name: len(main) * len(plan.levels[level.name].sizes) for level in levels}
+    at_levels = {
+        level: len(main) * len(plan.levels[level.name].sizes)
+        for level in LEVELS
+        if level.name in plan.levels
+    }
     work = len(main) * (len(plan.sizes) + 1) + 2 * len(others) + sum(at_levels.values())
     done = 0
 
@@ -223,41 +262,54 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
         step(form, f"accuracy on {grid.POINTS:,} points")
         study.accuracy[form] = accuracy(cluster, form, plan.float32)
 
+    def at_level(level: Profile) -> AtLevel:
+        """The main forms at a level, on one set of workers."""
+        found, own = AtLevel(level), plan.levels[level.name]
+        with contextlib.ExitStack() as stack:
+            try:
+                cluster = stack.enter_context(open_cluster(level.name))
+            except (ProfileError, PolicyError) as error:
+                found.refused = str(error)
+                return found
+            found.emulation, found.realised = cluster.emulation or "", cluster.realised
+            for form in main:
+                known = {m.n: m for m in study.measurements[form]}
+                for n in (n for n in own.sizes if n in known):
+                    seconds = known[n].modelled(level) * (plan.repeat + 1)
+                    if reason := _over(seconds, own.job_seconds):
+                        study.cut.append(
+                            f"{form.label} at {level.name}: n = {n:,} left out, {reason}"
+                        )
+                        break
+                    step(form, f"n = {n:,} at {level.name}")
+                    rows = found.measurements.setdefault(form, [])
+                    rows.append(measure(cluster, form, n, plan.repeat))
+        return found
+
     with contextlib.ExitStack() as stack:
         shared = None if plan.fresh else stack.enter_context(open_cluster(LOCAL))
         for form in main:
-            with _kept(shared) if shared is not None else open_cluster(LOCAL) as cluster:
+            own = open_cluster(LOCAL) if shared is None else contextlib.nullcontext(shared)
+            with own as cluster:
                 one(cluster, form, plan.sizes)
         shared = shared or stack.enter_context(open_cluster(LOCAL))
         for form in others:
             one(shared, form, (plan.variant_size,))
-    local = {form: study.measurements[form] for form in main}
-    tried: set[str] = set()
-    waiting = list(levels)
-    while waiting:
-        level = waiting.pop(0)
-        after = done + at_levels[level.name]
-        found = study.levels[level.name] = at_level(
-            open_cluster,
-            level,
-            plan.levels[level.name],
-            local,
-            plan.repeat,
-            step,
-            study.cut.append,
-        )
-        if found.refused and level.name not in tried:
-            tried.add(level.name)
-            waiting.append(level)  # once more after the others: a busy moment may be over
-            continue
-        done = after
+    refused: list[Profile] = []
+    for again in (False, True):  # once more after the others: a busy moment may be over
+        for level in refused if again else at_levels:
+            before = done
+            found = study.levels[level.name] = at_level(level)
+            if found.refused and not again:
+                refused.append(level)
+            else:
+                done = before + at_levels[level]
     tell(1.0, "writing")
     return study
 
 
-@contextlib.contextmanager
-def _kept(cluster: Runner) -> Iterator[Runner]:
-    yield cluster
+def _over(seconds: float, limit: float) -> str:
+    return f"about {seconds:.0f} s of runs (limit {limit:.0f} s)" if seconds > limit else ""
 
 
 def _too_large(plan: Plan, before: Measurement, n: int) -> str:
@@ -265,9 +317,8 @@ def _too_large(plan: Plan, before: Measurement, n: int) -> str:
     factor = n / before.n
     if before.n < 1_000:  # fixed costs only
         return ""
-    seconds = before.median * factor * (plan.repeat + 1)
-    if seconds > plan.job_seconds:
-        return f"about {seconds:.0f} s of runs (limit {plan.job_seconds:.0f} s)"
+    if reason := _over(before.median * factor * (plan.repeat + 1), plan.job_seconds):
+        return reason
     growth = max(before.growth) * factor
     if before.n >= 100_000 and growth > plan.job_bytes:
         return f"about {growth / 1e9:.1f} GB a worker (limit {plan.job_bytes / 1e9:.1f} GB)"

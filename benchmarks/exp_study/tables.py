@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfe_bench.benchmarks.exp_study import compare, published
+from tfe_bench.benchmarks.exp_study.fits import Fit
 from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELLED
 from tfe_bench.benchmarks.exp_study.study import LOCAL, Study
 from tfe_bench.benchmarks.report.parts import Table
@@ -20,31 +21,17 @@ def summary(study: Study) -> Table:
     rows: list[tuple[str, ...]] = []
     for form in study.measurements:
         sent, largest, a = study.bytes_per_element(form), study.largest(form), study.accuracy[form]
-        low, high = form.valid_range()
-        rows.append(
-            (
-                form.label,
-                "/".join(f"{b:.0f}" for b in sent),
-                f"{largest.rounds}/{largest.rounds_ahead}",
-                f"{low:.4g} .. {high:.4g}",
-                f"{a.mean6:.3f}",
-                f"{a.mape:.2g}",
-                f"{form.failure_probability():.1g}",
-            )
-        )
+        each = "/".join(f"{b:.0f}" for b in sent)
+        rounds = f"{largest.rounds}/{largest.rounds_ahead}"
+        declared = "{:.4g} .. {:.4g}".format(*form.valid_range())
+        failure = f"{form.failure_probability():.1g}"
+        score = f"{a.mean6:.3f}", f"{a.mape:.2g}"
+        rows.append((form.label, each, rounds, declared, *score, failure))
     for method, column in published.columns().items():
         each = f"{column.bytes_per_element:.0f}"
-        rows.append(
-            (
-                f"published {method} / 128",
-                f"{each}/{each}",
-                str(column.rounds),
-                "-",
-                f"{column.mean6:.3f}",
-                f"{column.mape:.2g}",
-                "-",
-            )
-        )
+        score = f"{column.mean6:.3f}", f"{column.mape:.2g}"
+        name = f"published {method} / 128"
+        rows.append((name, f"{each}/{each}", str(column.rounds), "-", *score, "-"))
     return Table(head, rows)
 
 
@@ -59,16 +46,9 @@ def links(study: Study) -> Table:
             delay = _between([1e3 * d for d in at.realised.delays], "ms")
             egress = _between([r / 1e6 for r in at.realised.rates], "Mbit/s")
             how = at.emulation
-        rows.append(
-            (
-                f"{level.name}: {level.text}",
-                delay,
-                egress,
-                how,
-                f"{len(ratios)} measured" if ratios else MODELLED,
-                f"{min(ratios):.2f} .. {max(ratios):.2f}" if ratios else "-",
-            )
-        )
+        times = f"{len(ratios)} measured" if ratios else MODELLED
+        held = f"{min(ratios):.2f} .. {max(ratios):.2f}" if ratios else "-"
+        rows.append((f"{level.name}: {level.text}", delay, egress, how, times, held))
     return Table(head, rows)
 
 
@@ -111,34 +91,21 @@ def times(study: Study) -> Table:
         *("form / ring", "kB/element", "fixed MB", "local us"),
         *(f"{level.name} us" for level in LEVELS),
     )
+    quantities = [f"seconds_{name}" for name in (LOCAL, *(v.name for v in LEVELS))]
     rows: list[tuple[str, ...]] = []
     for form in study.main:
-        memory = study.memory(form)
-        quantities = [f"seconds_{name}" for name in (LOCAL, *(v.name for v in LEVELS))]
-        rows.append(
-            (
-                form.label,
-                f"{memory.a:.3f}",
-                f"{memory.b / 1024:.0f}",
-                *(
-                    ("~" if study.source(form, quantity) == MODELLED else "")
-                    + f"{study.fit(form, quantity).a * 1e6:.3g}"
-                    for quantity in quantities
-                ),
-            )
-        )
+        marks = ("~" if study.source(form, q) == MODELLED else "" for q in quantities)
+        slopes = (f"{study.fit(form, q).a * 1e6:.3g}" for q in quantities)
+        times = (mark + slope for mark, slope in zip(marks, slopes, strict=True))
+        rows.append((form.label, *_memory(study.memory(form)), *times))
     for method, column in published.columns().items():
-        slopes = [column.times[level.name].a for level in LEVELS]
-        rows.append(
-            (
-                f"published {method} / 128",
-                f"{column.memory.a:.3f}",
-                f"{column.memory.b / 1024:.0f}",
-                "-",
-                *(f"{s * 1e6:.3g}*" for s in slopes),
-            )
-        )
+        times = (f"{column.times[level.name].a * 1e6:.3g}*" for level in LEVELS)
+        rows.append((f"published {method} / 128", *_memory(column.memory), "-", *times))
     return Table(head, rows)
+
+
+def _memory(fit: Fit) -> tuple[str, str]:
+    return f"{fit.a:.3f}", f"{fit.b / 1024:.0f}"
 
 
 def key(study: Study) -> str:
@@ -170,12 +137,7 @@ def comparison(study: Study) -> Table:
         pair = (f"{row['ours_form']} / {row['ring_bits']}", row["published_method"])
         mark = "~" if row["ours_source"] == MODELLED else ""
         pairs.setdefault(pair, {})[row["metric"]] = f"{mark}{row['times_better']:.2g}x"
-    rows: list[tuple[str, ...]] = [
-        (
-            ours,
-            theirs,
-            *(found.get(metric, "-") for metric in _COMPARED),
-        )
-        for (ours, theirs), found in pairs.items()
+    rows = [
+        (*pair, *(found.get(metric, "-") for metric in _COMPARED)) for pair, found in pairs.items()
     ]
     return Table(("ours", "published", *_COMPARED.values()), rows)

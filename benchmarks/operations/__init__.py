@@ -6,14 +6,7 @@ touches TensorFlow, so that a client needs none.
 """
 
 from tfe_bench.benchmarks.operations import comparisons, functions, products
-from tfe_bench.benchmarks.operations.catalogue import (
-    FRACTIONAL_BITS,
-    OPERATIONS,
-    ULP,
-    Operation,
-    find,
-    in_table,
-)
+from tfe_bench.benchmarks.operations.catalogue import OPERATIONS, Operation, find, in_table
 from tfe_bench.benchmarks.operations.checking import (
     Private,
     Verdict,
@@ -24,9 +17,7 @@ from tfe_bench.benchmarks.operations.checking import (
 )
 
 __all__ = [
-    "FRACTIONAL_BITS",
     "OPERATIONS",
-    "ULP",
     "Operation",
     "Private",
     "Verdict",

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.benchmarks import judged
+from tfe_bench.cluster.jobs import GROWTH
 from tfe_bench.errors import UsageError, check_known
 from tfe_bench.protocols.ring import truncation
 
 if TYPE_CHECKING:
     from tfe_bench.protocols.session.party import Party
     from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.cluster.jobs import GROWTH
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
@@ -25,12 +25,14 @@ Shape = tuple[int, ...]
 Shares = Mapping[str, "Shared"]
 Inputs = Callable[[Shape, "np.random.Generator"], dict[str, Array]]
 Run = Callable[["Party", Shares, Options], "Shared"]
+Reference = Callable[[Arrays, Options], Array]
+Shapes = Callable[[Shape], dict[str, Shape]]
 
 FRACTIONAL_BITS = 16
 ULP = 2.0**-FRACTIONAL_BITS
 
 
-def same_shapes(*names: str) -> Callable[[Shape], dict[str, Shape]]:
+def same_shapes(*names: str) -> Shapes:
     """Inputs that all have the operation's size."""
     return lambda size: {name: size for name in names}
 
@@ -49,13 +51,13 @@ class Operation:
     Attributes:
         name: of its command and in records.
         about: one line.
-        size: of the table that `ops` prints; the first input's shape, unless `shapes` says else.
-        inputs: from a size and a generator, the real-valued private inputs by name.
         run: builds the graph: (party, shares by name, options) -> the private result.
         reference: the exact result, of ring elements where `tolerance` is None, else of reals;
             both as encoded, so that the rounding of inputs counts for nothing.
         tolerance: largest error allowed, element by element, from inputs and exact result; None
             where the result's ring elements must be those of the reference.
+        size: of the table that `ops` prints; the first input's shape, unless `shapes` says else.
+        inputs: from a size and a generator, the real-valued private inputs by name.
         variant: of the protocol, for the record.
         options: public parameters that `run` understands, with their defaults; they are options of
             the command too, "profile" as --plan-for.
@@ -80,16 +82,16 @@ class Operation:
 
     name: str
     about: str
+    run: Run
+    reference: Reference
+    tolerance: Tolerance | None
     size: Shape
     inputs: Inputs
-    run: Run
-    reference: Callable[[Arrays, Options], Array]
-    tolerance: Tolerance | None
     variant: str
     options: Options = field(default_factory=dict)
     help: str = ""
     helps: Mapping[str, str] = field(default_factory=dict)
-    shapes: Callable[[Shape], dict[str, Shape]] = _only_x
+    shapes: Shapes = _only_x
     size_of: Callable[[Sequence[Shape]], Shape] = lambda shapes: shapes[0]
     check: Callable[[Shape, Options], None] = _nothing
     domain: Callable[[Arrays, Options], None] = _nothing
@@ -159,10 +161,9 @@ class Operation:
 OPERATIONS: dict[str, Operation] = {}
 
 
-def register(**fields: Any) -> None:
+def register(name: str, about: str, *more: Any, **fields: Any) -> None:
     """Adds an entry; its arguments are those of `Operation`."""
-    operation = Operation(**fields)
-    OPERATIONS[operation.name] = operation
+    OPERATIONS[name] = Operation(name, about, *more, **fields)
 
 
 def find(name: str) -> Operation:

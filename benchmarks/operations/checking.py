@@ -11,7 +11,7 @@ import numpy as np
 
 from tfe_bench.benchmarks import judged
 from tfe_bench.benchmarks.operations.catalogue import Array, Operation, Options, Shape
-from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.errors import UsageError, check_range, did_you_mean
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 # float64 has 53 bits; sums and functions of it lose a few.
@@ -87,8 +87,7 @@ def generate(
     Raises:
         UsageError: they do not fit this machine's memory, or the seed is negative.
     """
-    if seed < 0:
-        raise UsageError(f"--seed is 0 or more. Received: {seed}.")
+    check_range("--seed", seed, 0)
     try:
         values = (draw or operation.inputs)(size, np.random.default_rng(seed))
         return encode(operation, values)

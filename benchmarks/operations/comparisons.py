@@ -7,23 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
-from tfe_bench.benchmarks.operations.catalogue import (
-    Array,
-    Arrays,
-    Options,
-    Run,
-    Shape,
-    Shares,
-    call,
-    log_uniform,
-    register,
-    same_shapes,
-    ulps,
-    uniform,
-)
+from tfe_bench.benchmarks.operations import catalogue
+from tfe_bench.benchmarks.operations.catalogue import Array, Arrays, Options, Shape, call
 from tfe_bench.errors import RangeError, UsageError, check_known, place
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import extremes, order_statistics, sort
@@ -58,8 +47,8 @@ def refuse_beyond(name: str, rings: Arrays, bits: int, what: str) -> None:
 
 def pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Reals of all magnitudes; of the pairs a quarter are equal and a quarter neighbours."""
-    x = log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
-    y = log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
+    x = catalogue.log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
+    y = catalogue.log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
     kind = rng.integers(0, 4, size)
     near = x + rng.choice((-1.0, 1.0), size) * np.maximum(2.0**-16, np.abs(x) * 2.0**-52)
     return {"x": x, "y": np.where(kind == 0, x, np.where(kind == 1, near, y))}
@@ -88,8 +77,8 @@ def _full_range(party: Party, name: str, x: Shared, y: Shared) -> MaskedBits:
     return logic.invert(bits) if name in ("not_equal", "greater_equal", "less_equal") else bits
 
 
-def _compared(name: str) -> Run:
-    def run(party: Party, x: Shares, options: Options) -> Shared:
+def _compared(name: str) -> catalogue.Run:
+    def run(party: Party, x: catalogue.Shares, options: Options) -> Shared:
         import tensorflow as tf
 
         # Differences of encoded reals fit 64 bits, those of integers need not.
@@ -112,59 +101,47 @@ COMPARISONS: Mapping[str, tuple[str, Callable[[Array, Array], Array]]] = {
 }
 
 
-def _exact_comparison(
-    compared: Callable[[Array, Array], Array],
-) -> Callable[[Arrays, Options], Array]:
+def _exact_comparison(compared: Callable[[Array, Array], Array]) -> catalogue.Reference:
     return lambda x, _: compared(x["x"], x["y"]).astype(np.int64)
 
 
+_pairwise = partial(
+    catalogue.register, tolerance=None, size=(1 << 18,), shapes=catalogue.same_shapes("x", "y")
+)
+_SELECTION = "LUT-msb 64 bits, injection"
+
 for _name, (_sign, _ufunc) in COMPARISONS.items():
-    register(
-        name=_name,
-        about=f"[x {_sign} y] as 0 or 1",
-        size=(1 << 18,),
-        shapes=same_shapes("x", "y"),
+    _pairwise(
+        *(_name, f"[x {_sign} y] as 0 or 1", _compared(_name), _exact_comparison(_ufunc)),
         inputs=pairs,
-        run=_compared(_name),
-        reference=_exact_comparison(_ufunc),
-        tolerance=None,
         integers=True,
         variant="LUT-msb",
         listed=_name in ("less", "equal"),
     )
 
-
-register(
-    name="maximum",
-    about="the larger of x and y",
-    size=(1 << 18,),
-    shapes=same_shapes("x", "y"),
+_pairwise(
+    "maximum",
+    "the larger of x and y",
+    call(relational.maximum, "x", "y"),
+    lambda x, _: np.maximum(x["x"], x["y"]),
     inputs=pairs,
-    run=call(relational.maximum, "x", "y"),
-    reference=lambda x, _: np.maximum(x["x"], x["y"]),
-    tolerance=None,
-    variant="LUT-msb 64 bits, injection",
+    variant=_SELECTION,
 )
 
 
-def _where(party: Party, x: Shares, options: Options) -> Shared:
+def _where(party: Party, x: catalogue.Shares, options: Options) -> Shared:
     bits = relational.negative(party, x["c"])
     return relational.where(party, bits, x["x"], x["y"])
 
 
-register(
-    name="where",
-    about="x where c < 0, else y (with the comparison)",
-    size=(1 << 18,),
-    shapes=same_shapes("c", "x", "y"),
-    inputs=lambda size, rng: {
-        **uniform(-100, 100, "c")(size, rng),
-        **pairs(size, rng),
-    },
-    run=_where,
-    reference=lambda x, _: np.where(x["c"] < 0, x["x"], x["y"]),
-    tolerance=None,
-    variant="LUT-msb 64 bits, injection",
+_pairwise(
+    "where",
+    "x where c < 0, else y (with the comparison)",
+    _where,
+    lambda x, _: np.where(x["c"] < 0, x["x"], x["y"]),
+    shapes=catalogue.same_shapes("c", "x", "y"),
+    inputs=lambda size, rng: {**catalogue.uniform(-100, 100, "c")(size, rng), **pairs(size, rng)},
+    variant=_SELECTION,
 )
 
 
@@ -186,18 +163,18 @@ def _relu_domain(rings: Arrays, options: Options) -> None:
 
 def _layer(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Values of a layer: most of them small, some of any magnitude below 2^14."""
-    large = log_uniform(rng, 2.0**-16, 2.0**13.9, size, signed=True)
+    large = catalogue.log_uniform(rng, 2.0**-16, 2.0**13.9, size, signed=True)
     return {"x": np.where(rng.random(size) < 0.25, large, rng.uniform(-16, 16, size))}
 
 
-register(
-    name="relu",
-    about="max(x, 0), |x| < 2^14",
+catalogue.register(
+    "relu",
+    "max(x, 0), |x| < 2^14",
+    call(relu.relu),
+    lambda x, _: np.maximum(x["x"], 0),
+    tolerance=None,
     size=(1 << 18,),
     inputs=_layer,
-    run=call(relu.relu),
-    reference=lambda x, _: np.maximum(x["x"], 0),
-    tolerance=None,
     options={"bits": LAYER_BITS},
     help="set private values below zero to zero",
     helps={"bits": "compare K bits: |x| < 2^(K-17), of integers 2^(K-1); 64 for all (default 31)"},
@@ -221,37 +198,35 @@ def _extreme_domain(rings: Arrays, options: Options) -> None:
 
 def _rows(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Reals of all magnitudes, some of a row equal."""
-    x = log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
+    x = catalogue.log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
     return {"x": np.where(rng.random(size) < 0.1, x[..., :1], x)}
 
 
-for _name, _about, _help, _protocol, _exact in (
-    (
-        *("max", "largest of each row", "find the largest of each row of private values"),
-        *(extremes.reduce_max, lambda x, _: np.max(x["x"], axis=-1)),
-    ),
-    (
-        *("argmax", "its position, the first of equals", ""),
-        *(extremes.argmax, lambda x, _: np.argmax(x["x"], -1)),
-    ),
-):
-    register(
-        name=_name,
-        about=_about,
-        size=(1 << 16, 4),
-        inputs=_rows,
-        run=call(_protocol, axis=-1),
-        reference=_exact,
-        tolerance=None,
-        options={"method": "auto", "profile": "local"},
-        help=_help,
-        helps={"method": "auto, tree, all-pairs", "profile": "auto plans"},
-        check=_check_extreme,
-        domain=_extreme_domain,
-        integers=True,
-        variant="LUT-msb 64 bits, injection",
-    )
-
+_extreme = partial(
+    catalogue.register,
+    tolerance=None,
+    size=(1 << 16, 4),
+    inputs=_rows,
+    options={"method": "auto", "profile": "local"},
+    helps={"method": "auto, tree, all-pairs", "profile": "auto plans"},
+    check=_check_extreme,
+    domain=_extreme_domain,
+    integers=True,
+    variant=_SELECTION,
+)
+_extreme(
+    "max",
+    "largest of each row",
+    call(extremes.reduce_max, axis=-1),
+    lambda x, _: np.max(x["x"], axis=-1),
+    help="find the largest of each row of private values",
+)
+_extreme(
+    "argmax",
+    "its position, the first of equals",
+    call(extremes.argmax, axis=-1),
+    lambda x, _: np.argmax(x["x"], -1),
+)
 
 _ORDER = {"algorithm": "auto", "profile": "local"}
 _ORDER_HELPS = {"algorithm": ", ".join(sort.ALGORITHMS), "profile": "auto and quick plan"}
@@ -274,40 +249,36 @@ def _sort_words(size: Shape, options: Options) -> int:
     return sort.largest(math.prod(rows), n, 1, options["algorithm"], options["profile"])
 
 
-register(
-    name="top_k",
-    about="the 16 largest of each row, by a sort",
+_sorted = partial(
+    catalogue.register,
     size=(1, 4096),
-    inputs=_rows,
-    run=lambda party, x, options: order_statistics.top_k(party, x["x"], **options)[0],
-    reference=lambda x, o: -np.sort(-x["x"], axis=-1)[..., : o["k"]],
+    most=_sort_words,
+    shrinks=(1,),
+    per_input=True,
+    stepwise=True,
+)
+_sorted(
+    "top_k",
+    "the 16 largest of each row, by a sort",
+    lambda party, x, options: order_statistics.top_k(party, x["x"], **options)[0],
+    lambda x, o: -np.sort(-x["x"], axis=-1)[..., : o["k"]],
     tolerance=None,
+    inputs=_rows,
     options={"k": 16, **_ORDER},
     helps={"k": "how many of each row (default 16)", **_ORDER_HELPS},
     check=_check_top_k,
     variant="sort",
-    most=_sort_words,
-    shrinks=(1,),
     least=(1, 1),
-    per_input=True,
-    stepwise=True,
 )
-
-
-register(
-    name="median",
-    about="the middle of each row, by a sort",
-    size=(1, 4096),
-    inputs=uniform(-1e6, 1e6),
-    run=call(order_statistics.median),
-    reference=lambda x, _: np.median(x["x"], axis=-1),
-    tolerance=ulps(1),
+_sorted(
+    "median",
+    "the middle of each row, by a sort",
+    call(order_statistics.median),
+    lambda x, _: np.median(x["x"], axis=-1),
+    tolerance=catalogue.ulps(1),
+    inputs=catalogue.uniform(-1e6, 1e6),
     options=_ORDER,
     helps=_ORDER_HELPS,
     check=_check_order,
     variant="sort, T3",
-    most=_sort_words,
-    shrinks=(1,),
-    per_input=True,
-    stepwise=True,
 )

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from tfe_bench.benchmarks.operations.catalogue import (
-    Array,
-    Arrays,
-    Options,
-    Shape,
-    call,
-    log_uniform,
-    register,
-    relative,
-    same_shapes,
-    ulps,
-)
+from tfe_bench.benchmarks.operations import catalogue
+from tfe_bench.benchmarks.operations.catalogue import Array, Arrays, Options, Shape, call
 from tfe_bench.benchmarks.operations.comparisons import refuse_beyond
 from tfe_bench.cluster.jobs import FUNCTION_GROWTH
 from tfe_bench.errors import UsageError
@@ -35,7 +27,7 @@ _MOST_CLASSES = 1 << 16
 
 def _logits(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """Where the function bends, and every fourth of any magnitude below 2^14."""
-    large = log_uniform(rng, 2.0**-16, 2.0**13.9, size, signed=True)
+    large = catalogue.log_uniform(rng, 2.0**-16, 2.0**13.9, size, signed=True)
     return {"x": np.where(rng.random(size) < 0.25, large, rng.uniform(-12, 12, size))}
 
 
@@ -44,27 +36,18 @@ def _layer_domain(name: str) -> Callable[[Arrays, Options], None]:
     return lambda rings, options: refuse_beyond(name, rings, _LAYER, what)
 
 
+_function = partial(catalogue.register, size=(1 << 16,), growth=FUNCTION_GROWTH)
+
+
+def _activation(name: str, run: catalogue.Run, reference: catalogue.Reference, **more: Any) -> None:
+    """An entry of a function of a layer's values."""
+    more = {"inputs": _logits, "domain": _layer_domain(name), **more}
+    _function(name, "for |x| < 2^14", run, reference, **more)
+
+
 def _exact_sigmoid(x: Arrays, options: Options) -> Array:
     t = np.exp(-np.abs(x["x"]))
     return np.asarray(np.where(x["x"] < 0, t, 1.0) / (1 + t))
-
-
-for _name, _function, _exact in (
-    ("sigmoid", activations.sigmoid, _exact_sigmoid),
-    ("tanh", activations.tanh, lambda x, _: np.tanh(x["x"])),
-):
-    register(
-        name=_name,
-        about="for |x| < 2^14",
-        size=(1 << 16,),
-        inputs=_logits,
-        run=call(_function),
-        reference=_exact,
-        growth=FUNCTION_GROWTH,
-        tolerance=ulps(2),
-        domain=_layer_domain(_name),
-        variant="one-round exponential, polynomial",
-    )
 
 
 def _exact_softmax(x: Arrays, options: Options) -> Array:
@@ -77,16 +60,14 @@ def _exact_gelu(x: Arrays, options: Options) -> Array:
     return np.asarray(x["x"] * phi)
 
 
-register(
-    name="gelu",
-    about="for |x| < 2^14",
-    size=(1 << 16,),
-    inputs=_logits,
-    run=call(gelu.gelu),
-    reference=_exact_gelu,
-    growth=FUNCTION_GROWTH,
-    tolerance=ulps(3),
-    domain=_layer_domain("gelu"),
+_BY_EXP = {"tolerance": catalogue.ulps(2), "variant": "one-round exponential, polynomial"}
+_activation("sigmoid", call(activations.sigmoid), _exact_sigmoid, **_BY_EXP)
+_activation("tanh", call(activations.tanh), lambda x, _: np.tanh(x["x"]), **_BY_EXP)
+_activation(
+    "gelu",
+    call(gelu.gelu),
+    _exact_gelu,
+    tolerance=catalogue.ulps(3),
     variant="piecewise polynomial",
 )
 
@@ -97,15 +78,14 @@ def _check_softmax(size: Shape, options: Options) -> None:
     extremes.choose("auto", size[0], size[-1], options["profile"])
 
 
-register(
-    name="softmax",
-    about="of each row, |x| < 2^14",
+_function(
+    "softmax",
+    "of each row, |x| < 2^14",
+    call(activations.softmax),
+    _exact_softmax,
+    tolerance=catalogue.ulps(2),
     size=(128, 10),
     inputs=_logits,
-    run=call(activations.softmax),
-    reference=_exact_softmax,
-    growth=FUNCTION_GROWTH,
-    tolerance=ulps(2),
     options={"profile": "local"},
     help="compute softmax of rows of private values",
     helps={"profile": "its maximum plans"},
@@ -116,19 +96,17 @@ register(
 
 # ---- exponential and logarithm
 
-register(
-    name="exp",
-    about="e^x for x from -75.5 to 31.8",
-    size=(1 << 16,),
+_function(
+    "exp",
+    "e^x for x from -75.5 to 31.8",
+    call(exponential.exp),
+    lambda x, _: np.exp(x["x"]),
+    tolerance=catalogue.relative(29, 1.001),
     inputs=lambda size, rng: {
         "x": np.where(
             rng.random(size) < 0.5, rng.uniform(-12, 12, size), rng.uniform(-75, 31, size)
         )
     },
-    run=call(exponential.exp),
-    reference=lambda x, _: np.exp(x["x"]),
-    growth=FUNCTION_GROWTH,
-    tolerance=relative(29, 1.001),
     variant="one-round",
 )
 
@@ -137,20 +115,16 @@ _LOW, _HIGH = 2.0**-16, 2.0**45.9
 
 
 def _positive(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
-    return {"x": log_uniform(rng, _LOW, _HIGH, size)}
+    return {"x": catalogue.log_uniform(rng, _LOW, _HIGH, size)}
 
 
-register(
-    name="log",
-    about="ln(x) for 0 < x < 2^46",
-    size=(1 << 16,),
-    inputs=_positive,
-    run=call(logarithm.log),
-    reference=lambda x, _: np.log(x["x"]),
-    # 18 bits of precision are a quarter of an ulp.
-    growth=FUNCTION_GROWTH,
-    tolerance=ulps(1.1 + 0.25),
-    variant="normalisation, polynomial",
+_of_positive = partial(_function, inputs=_positive, variant="normalisation, polynomial")
+_of_positive(
+    "log",
+    "ln(x) for 0 < x < 2^46",
+    call(logarithm.log),
+    lambda x, _: np.log(x["x"]),
+    tolerance=catalogue.ulps(1.1 + 0.25),  # 18 bits of precision are a quarter of an ulp
 )
 
 # ---- reciprocal and roots
@@ -160,37 +134,26 @@ for _name, _protocol, _exact in (
     ("sqrt", roots.sqrt, lambda x, _: np.sqrt(x["x"])),
     ("rsqrt", roots.rsqrt, lambda x, _: 1 / np.sqrt(x["x"])),
 ):
-    register(
-        name=_name,
-        about="for 0 < x < 2^46",
-        size=(1 << 16,),
-        inputs=_positive,
-        run=call(_protocol),
-        reference=_exact,
-        growth=FUNCTION_GROWTH,
-        tolerance=relative(20, 1.2),
-        variant="normalisation, polynomial",
+    _of_positive(
+        *(_name, "for 0 < x < 2^46", call(_protocol), _exact), tolerance=catalogue.relative(20, 1.2)
     )
 
 
 def _quotients(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     """|x| < 2^14 and y > 0 of all magnitudes for which |x / y| < 2^14."""
-    y = log_uniform(rng, 2.0**-14, _HIGH, size)
-    x = log_uniform(rng, 2.0**-16, np.minimum(2.0**13.9, y * 2.0**12), size, signed=True)
+    y = catalogue.log_uniform(rng, 2.0**-14, _HIGH, size)
+    x = catalogue.log_uniform(rng, 2.0**-16, np.minimum(2.0**13.9, y * 2.0**12), size, signed=True)
     return {"x": x, "y": y}
 
 
-register(
-    name="divide",
-    about="x / y for |x|, |x / y| < 2^14, 0 < y < 2^46",
-    size=(1 << 16,),
-    shapes=same_shapes("x", "y"),
+_of_positive(
+    "divide",
+    "x / y for |x|, |x / y| < 2^14, 0 < y < 2^46",
+    call(reciprocal.divide, "x", "y"),
+    lambda x, _: x["x"] / x["y"],
+    tolerance=catalogue.relative(20, 1.25),
+    shapes=catalogue.same_shapes("x", "y"),
     inputs=_quotients,
-    run=call(reciprocal.divide, "x", "y"),
-    reference=lambda x, _: x["x"] / x["y"],
-    growth=FUNCTION_GROWTH,
-    tolerance=relative(20, 1.25),
-    variant="normalisation, polynomial",
 )
 
 # ---- polynomials
@@ -198,15 +161,12 @@ register(
 _COEFFICIENTS = (0.25, -1.5, 0.125, 3.0, -0.7)
 _POLYNOMIAL_BITS = 20  # |x| < 2^3 at 16 fractional bits
 
-
-register(
-    name="polyval",
-    about="a polynomial of degree 4, |x| < 8",
-    size=(1 << 16,),
-    inputs=lambda size, rng: {"x": rng.uniform(-7.99, 7.99, size)},
-    run=lambda party, x, _: polynomial.polyval(party, _COEFFICIENTS, x["x"], _POLYNOMIAL_BITS),
-    reference=lambda x, _: np.polyval(_COEFFICIENTS, x["x"]),
-    growth=FUNCTION_GROWTH,
-    tolerance=ulps(1.2),
+_function(
+    "polyval",
+    "a polynomial of degree 4, |x| < 8",
+    lambda party, x, _: polynomial.polyval(party, _COEFFICIENTS, x["x"], _POLYNOMIAL_BITS),
+    lambda x, _: np.polyval(_COEFFICIENTS, x["x"]),
+    tolerance=catalogue.ulps(1.2),
+    inputs=catalogue.uniform(-7.99, 7.99),
     variant="one round",
 )

@@ -6,27 +6,12 @@ Products are at twice the scale; entries truncate them, as a program would, unle
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
-from tfe_bench.benchmarks.operations.catalogue import (
-    FRACTIONAL_BITS,
-    ULP,
-    Array,
-    Arrays,
-    Inputs,
-    Options,
-    Run,
-    Shape,
-    Shares,
-    Tolerance,
-    call,
-    log_uniform,
-    register,
-    same_shapes,
-    ulps,
-    uniform,
-)
+from tfe_bench.benchmarks.operations import catalogue
+from tfe_bench.benchmarks.operations.catalogue import Array, Arrays, Options, Shape, call
 from tfe_bench.cluster.jobs import GROWTH
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import pool, relu
@@ -41,49 +26,44 @@ _POOL = 2
 # ---- elementwise
 
 
-def _factors(*names: str) -> Inputs:
+def _factors(*names: str) -> catalogue.Inputs:
     """Reals of any magnitude whose products stay below 2^28."""
 
     def inputs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
-        return {name: log_uniform(rng, 2.0**-16, 2.0**14, size, signed=True) for name in names}
+        return {
+            name: catalogue.log_uniform(rng, 2.0**-16, 2.0**14, size, signed=True) for name in names
+        }
 
     return inputs
 
 
-register(
-    name="mul",
-    about="x * y, truncated",
-    size=(1 << 18,),
-    shapes=same_shapes("x", "y"),
+_product = partial(
+    catalogue.register, tolerance=catalogue.ulps(1), size=(1 << 18,), variant="dealer form, T3"
+)
+_product(
+    "mul",
+    "x * y, truncated",
+    call(arithmetic.mul, "x", "y", truncated=True),
+    lambda x, _: x["x"] * x["y"],
+    shapes=catalogue.same_shapes("x", "y"),
     inputs=_factors("x", "y"),
-    run=call(arithmetic.mul, "x", "y", truncated=True),
-    reference=lambda x, _: x["x"] * x["y"],
-    tolerance=ulps(1),
-    variant="dealer form, T3",
 )
-
-
-register(
-    name="square",
-    about="x * x, truncated",
-    size=(1 << 18,),
+_product(
+    "square",
+    "x * x, truncated",
+    call(reductions.square, truncated=True),
+    lambda x, _: x["x"] ** 2,
     inputs=_factors("x"),
-    run=call(reductions.square, truncated=True),
-    reference=lambda x, _: x["x"] ** 2,
-    tolerance=ulps(1),
-    variant="dealer form, T3",
 )
-
-
-register(
-    name="truncate",
-    about="drops 16 of 32 fractional bits",
-    size=(1 << 18,),
-    inputs=lambda size, rng: {"x": log_uniform(rng, 2.0**-32, 2.0**29.9, size, signed=True)},
-    input_bits=2 * FRACTIONAL_BITS,
-    run=lambda party, x, _: truncation.truncate(party, x["x"], FRACTIONAL_BITS),
-    reference=lambda x, _: x["x"],
-    tolerance=ulps(1),
+_product(
+    "truncate",
+    "drops 16 of 32 fractional bits",
+    lambda party, x, _: truncation.truncate(party, x["x"], catalogue.FRACTIONAL_BITS),
+    lambda x, _: x["x"],
+    inputs=lambda size, rng: {
+        "x": catalogue.log_uniform(rng, 2.0**-32, 2.0**29.9, size, signed=True)
+    },
+    input_bits=2 * catalogue.FRACTIONAL_BITS,
     variant="T3",
 )
 
@@ -91,17 +71,16 @@ register(
 # ---- reductions
 
 
-register(
-    name="reduce_sum",
-    about="sum of each row",
-    size=(1024, 256),
-    inputs=uniform(-1e6, 1e6),
-    run=lambda _, x, __: reductions.reduce_sum(x["x"], axis=-1),
-    reference=lambda x, _: np.sum(x["x"], axis=-1),
+_reduction = partial(catalogue.register, size=(1024, 256), per_input=True)
+_reduction(
+    "reduce_sum",
+    "sum of each row",
+    lambda _, x, __: reductions.reduce_sum(x["x"], axis=-1),
+    lambda x, _: np.sum(x["x"], axis=-1),
     tolerance=None,
+    inputs=catalogue.uniform(-1e6, 1e6),
     integers=True,
     variant="local",
-    per_input=True,
 )
 
 
@@ -109,19 +88,17 @@ def _mean_error(inputs: Arrays, exact: Array) -> Array:
     """Of reduce_mean: one ulp, and the rounding of 1 / count where that is no power of 2."""
     count = inputs["x"].shape[-1]
     rounding = 0.0 if count & (count - 1) == 0 else count * 2.0 ** -(reductions.RECIPROCAL_BITS + 1)
-    return np.asarray(ULP + np.abs(exact) * rounding)
+    return np.asarray(catalogue.ULP + np.abs(exact) * rounding)
 
 
-register(
-    name="reduce_mean",
-    about="mean of each row",
-    size=(1024, 256),
-    inputs=uniform(-1e4, 1e4),
-    run=call(reductions.reduce_mean, axis=-1),
-    reference=lambda x, _: np.mean(x["x"], axis=-1),
-    tolerance=Tolerance(_mean_error),
+_reduction(
+    "reduce_mean",
+    "mean of each row",
+    call(reductions.reduce_mean, axis=-1),
+    lambda x, _: np.mean(x["x"], axis=-1),
+    tolerance=catalogue.Tolerance(_mean_error),
+    inputs=catalogue.uniform(-1e4, 1e4),
     variant="T3",
-    per_input=True,
 )
 
 
@@ -148,17 +125,15 @@ def _product_words(size: Shape, options: Options) -> int:
     return max(GROWTH * m * n, m * k, k * n)
 
 
-register(
-    name="matmul",
-    about="[m, k] @ [k, n], truncated; the size is m x k x n",
+_product(
+    "matmul",
+    "[m, k] @ [k, n], truncated; the size is m x k x n",
+    call(arithmetic.matmul, "x", "y", truncated=True),
+    lambda x, _: x["x"] @ x["y"],
     size=(128, 128, 128),
     shapes=_factor_shapes,
     size_of=_product_size,
     inputs=_matrices,
-    run=call(arithmetic.matmul, "x", "y", truncated=True),
-    reference=lambda x, _: x["x"] @ x["y"],
-    tolerance=ulps(1),
-    variant="dealer form, T3",
     most=_product_words,
     shrinks=(0, 1, 2),
 )
@@ -167,22 +142,38 @@ register(
 # ---- images
 
 
-def _kernels(multiplier: int | None) -> Callable[[Shape], dict[str, Shape]]:
-    """Shapes of images and a 3x3 kernel: to as many channels, or depthwise."""
-
-    def shapes(size: Shape) -> dict[str, Shape]:
-        channels = size[3]
-        return {"x": size, "w": (_KERNEL, _KERNEL, channels, multiplier or channels)}
-
-    return shapes
+def _kernels(size: Shape) -> dict[str, Shape]:
+    """Shapes of images and a 3x3 kernel to as many channels."""
+    return {"x": size, "w": (_KERNEL, _KERNEL, size[3], size[3])}
 
 
-def _images(shapes: Callable[[Shape], dict[str, Shape]]) -> Inputs:
+def _depthwise(size: Shape) -> dict[str, Shape]:
+    """The same of a kernel for each channel."""
+    return {"x": size, "w": (_KERNEL, _KERNEL, size[3], 1)}
+
+
+def _convolution(
+    name: str,
+    about: str,
+    run: catalogue.Run,
+    reference: catalogue.Reference,
+    variant: str,
+    shapes: catalogue.Shapes = _kernels,
+) -> None:
+    """An entry of a convolution of images."""
+
     def inputs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
         found = shapes(size)
         return {"x": rng.uniform(-8, 8, found["x"]), "w": rng.uniform(-1, 1, found["w"])}
 
-    return inputs
+    _product(
+        *(name, about, run, reference),
+        size=(1, 56, 56, 64),
+        shapes=shapes,
+        inputs=inputs,
+        variant=variant,
+        shrinks=(1, 2),
+    )
 
 
 def _patches(x: Array) -> Array:
@@ -199,53 +190,40 @@ def _exact_depthwise(x: Arrays, options: Options) -> Array:
     return np.asarray(np.einsum("nhwcab,abc->nhwc", _patches(x["x"]), x["w"][..., 0]))
 
 
-def _same(convolution: Callable[..., Shared]) -> Run:
+def _same(convolution: Callable[..., Shared]) -> catalogue.Run:
     return call(convolution, "x", "w", truncated=True, padding="SAME")
 
 
-def _conv2d_relu(party: Party, x: Shares, options: Options) -> Shared:
+def _conv2d_relu(party: Party, x: catalogue.Shares, options: Options) -> Shared:
     windows = conv.Windows.of("conv2d", 1, "SAME")
     small = relu.truncated_product(
         party,
         x["x"],
         x["w"],
-        FRACTIONAL_BITS,
+        catalogue.FRACTIONAL_BITS,
         two=lambda a, b: conv.convolve(a, b, windows),
     )
     return relu.relu(party, small)
 
 
-for _name, _about, _multiplier, _run, _exact, _variant in (
-    ("conv2d", "3x3 kernel, truncated", None, _same(conv.conv2d), _exact_conv2d, "dealer form, T3"),
-    (
-        "depthwise_conv2d",
-        "3x3 kernels, truncated",
-        1,
-        _same(conv.depthwise_conv2d),
-        _exact_depthwise,
-        "dealer form",
-    ),
-    (
-        "conv2d_relu",
-        "3x3 kernel, truncation and ReLU fused",
-        None,
-        _conv2d_relu,
-        lambda x, options: np.maximum(_exact_conv2d(x, options), 0),
-        "dealer form, T4, LUT-msb 31 bits",
-    ),
-):
-    register(
-        name=_name,
-        about=_about,
-        size=(1, 56, 56, 64),
-        shapes=_kernels(_multiplier),
-        inputs=_images(_kernels(_multiplier)),
-        run=_run,
-        reference=_exact,
-        tolerance=ulps(1),
-        variant=_variant,
-        shrinks=(1, 2),
-    )
+_convolution(
+    *("conv2d", "3x3 kernel, truncated", _same(conv.conv2d), _exact_conv2d, "dealer form, T3")
+)
+_convolution(
+    "depthwise_conv2d",
+    "3x3 kernels, truncated",
+    _same(conv.depthwise_conv2d),
+    _exact_depthwise,
+    "dealer form",
+    _depthwise,
+)
+_convolution(
+    "conv2d_relu",
+    "3x3 kernel, truncation and ReLU fused",
+    _conv2d_relu,
+    lambda x, options: np.maximum(_exact_conv2d(x, options), 0),
+    "dealer form, T4, LUT-msb 31 bits",
+)
 
 
 def _windows(x: Array) -> Array:
@@ -254,29 +232,24 @@ def _windows(x: Array) -> Array:
     return view[:, ::_POOL, ::_POOL]
 
 
-register(
-    name="max_pool",
-    about="largest of each 2x2 window",
-    size=(1, 56, 56, 64),
-    inputs=uniform(-8000, 8000),
-    run=call(pool.max_pool2d, ksize=_POOL, strides=_POOL),
-    reference=lambda x, _: _windows(x["x"]).max(axis=(4, 5)),
+_pooled = partial(catalogue.register, shrinks=(1, 2), least=(1, _POOL, _POOL, 1))
+_pooled(
+    "max_pool",
+    "largest of each 2x2 window",
+    call(pool.max_pool2d, ksize=_POOL, strides=_POOL),
+    lambda x, _: _windows(x["x"]).max(axis=(4, 5)),
     tolerance=None,
+    size=(1, 56, 56, 64),
+    inputs=catalogue.uniform(-8000, 8000),
     variant="LUT-msb 31 bits, injection",
-    shrinks=(1, 2),
-    least=(1, _POOL, _POOL, 1),
 )
-
-
-register(
-    name="avg_pool",
-    about="mean of each 2x2 window",
+_pooled(
+    "avg_pool",
+    "mean of each 2x2 window",
+    call(reductions.avg_pool, ksize=_POOL),
+    lambda x, _: _windows(x["x"]).mean(axis=(4, 5)),
+    tolerance=catalogue.ulps(1),
     size=(1, 112, 112, 64),
-    inputs=uniform(-1e4, 1e4),
-    run=call(reductions.avg_pool, ksize=_POOL),
-    reference=lambda x, _: _windows(x["x"]).mean(axis=(4, 5)),
-    tolerance=ulps(1),
+    inputs=catalogue.uniform(-1e4, 1e4),
     variant="T3",
-    shrinks=(1, 2),
-    least=(1, _POOL, _POOL, 1),
 )

@@ -22,17 +22,11 @@ _PUBLISHED: Final = ("sort", "max", "infer", "train")
 
 @dataclass(frozen=True)
 class Pair:
-    """A record and one figure of another system.
-
-    Attributes:
-        exact: of the same size; else within 5 %.
-        loopback: the record's network is this machine's, the figure's a LAN.
-    """
+    """A record and one figure of another system: of exactly the same size, or within 5 %."""
 
     record: Record
     figure: Figure
     exact: bool
-    loopback: bool
 
     @property
     def ratio(self) -> float | None:
@@ -76,41 +70,33 @@ def profile_of(record: Record) -> str:
     return record.profile.partition(" ")[0]
 
 
-def near(record: Record, figures: Iterable[Figure]) -> list[Figure]:
-    """The figures of a record's work, within 5 % of its size, at whatever network."""
+def near(record: Record) -> list[Figure]:
+    """The published figures of a record's work, within 5 % of its size, at whatever network."""
     mine, name = extents(record), size_of(record)
-    optimizer = str(record.parameters.get("optimizer", ""))
-    found = []
-    for figure in figures:
-        if figure.workload != workload_of(record) or figure.optimizer != optimizer:
-            continue
+    work = (workload_of(record), str(record.parameters.get("optimizer", "")))
+
+    def fits(figure: Figure) -> bool:
         theirs = figure.elements
         if mine is None or theirs is None:
-            fits = figure.size == name
-        else:
-            fits = (
-                len(mine) == len(theirs)
-                and mine[1:] == theirs[1:]
-                and abs(mine[0] - theirs[0]) <= _NEAR * mine[0]
-            )
-        if fits:
-            found.append(figure)
-    return found
+            return figure.size == name
+        alike = len(mine) == len(theirs) and mine[1:] == theirs[1:]
+        return alike and abs(mine[0] - theirs[0]) <= _NEAR * mine[0]
+
+    every = published.published()
+    return [f for f in every if (f.workload, f.optimizer) == work and fits(f)]
 
 
-def pairs(record: Record, figures: Iterable[Figure] | None = None) -> list[Pair]:
-    """A record beside every figure of its work on a network of its kind.
+def pairs(record: Record) -> list[Pair]:
+    """A record beside every published figure of its work on a network of its kind.
 
     A record with wrong results gets none.
     """
     if record.correct is False:
         return []
-    every = published.published() if figures is None else figures
-    profile = profile_of(record)
     found = [
-        Pair(record, figure, figure.size == size_of(record), figure.profile == "lan" != profile)
-        for figure in near(record, every)
-        if figure.profile in _COLUMN.get(profile, ())
+        Pair(record, figure, figure.size == size_of(record))
+        for figure in near(record)
+        if figure.profile in _COLUMN.get(profile_of(record), ())
     ]
     return sorted(found, key=lambda pair: (not pair.exact, pair.figure.system))
 
@@ -124,15 +110,14 @@ def best_pair(record: Record) -> Pair | None:
 def latest(records: Iterable[Record]) -> list[Record]:
     """Of each work at each profile, cluster and machine the newest record that is not wrong."""
     newest: dict[tuple[str, ...], Record] = {}
-    for record in records:
+    for record in sorted(records, key=lambda r: r.time):
         if record.correct is False:
             continue
         key = (
             *(record.workload, repr(sorted(record.parameters.items(), key=lambda kv: kv[0]))),
             *(record.profile, record.cluster, str(record.tls), repr(record.machine)),
         )
-        if key not in newest or record.time >= newest[key].time:
-            newest[key] = record
+        newest[key] = record
     return sorted(newest.values(), key=order)
 
 

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 
 from tfe_bench.benchmarks import judged
 from tfe_bench.benchmarks.records import Record
@@ -25,31 +27,26 @@ def size(record: Record) -> str:
     return " × ".join(f"{n:,}" for n in of) if of else size_of(record) or "–"
 
 
-def seconds(value: float | None, after: str = "") -> Number:
-    """A time, or another real."""
-    if value is None:
-        return NOTHING
-    return Number(value, three_digits(value) if value >= 1e-3 else f"{value:.5f}", after)
+def first_extent(record: Record) -> Number:
+    """The size, sorted by what grows."""
+    return Number((extents(record) or (0,))[0], size(record))
 
 
-def ratio(value: float | None) -> Number:
-    """How many times."""
-    return NOTHING if value is None else Number(value, three_digits(value), "×")
+def number(show: Callable[[float], str], after: str, value: float | None) -> Number:
+    """A number as it is shown, with a sign after it."""
+    return NOTHING if value is None else Number(value, show(value), after)
 
 
-def whole(value: int | None) -> Number:
-    """An integer."""
-    return NOTHING if value is None else Number(value, f"{value:,}")
+def _real(value: float) -> str:
+    return three_digits(value) if value >= 1e-3 else f"{value:.5f}"
 
 
-def megabytes(value: float | None) -> Number:
-    """A number of bytes."""
-    return NOTHING if value is None else Number(value, three_digits(value / 1e6))
-
-
-def percent(value: float | None) -> Number:
-    """Parts of a hundred."""
-    return NOTHING if value is None else Number(value, f"{value:.2f}")
+seconds = partial(number, _real, "")  # or other reals
+part = partial(number, _real, " %")
+ratio = partial(number, three_digits, "×")
+whole = partial(number, "{:,}".format, "")
+percent = partial(number, "{:.2f}".format, "")
+megabytes = partial(number, lambda count: three_digits(count / 1e6), "")
 
 
 def network(record: Record) -> Raw:
@@ -72,12 +69,8 @@ def code(record: Record) -> str:
     """Versions and commit, in one line."""
     sha, mark, dirty = (record.commit or "").partition("+")
     commit = f" at {sha[:12]}{mark}{dirty}" if sha else ""
-    others = ", ".join(
-        f"{name} {version or '–'}"
-        for name, version in record.versions.items()
-        if name != "tfe_bench"
-    )
-    return f"tfe_bench {record.versions['tfe_bench']}{commit}; {others}"
+    own, *others = (f"{name} {version or '–'}" for name, version in record.versions.items())
+    return f"{own}{commit}; {', '.join(others)}"
 
 
 def correct(record: Record) -> Raw:

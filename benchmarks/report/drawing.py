@@ -7,6 +7,7 @@ telephone's width the wide one would be unreadable.  matplotlib is imported to d
 from __future__ import annotations
 
 import io
+import math
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -127,7 +128,9 @@ def style(theme: Theme) -> Any:
         "xtick.color": theme.ink,
         "ytick.color": theme.ink,
         "text.parse_math": False,  # a record's words are no formulas
-        "svg.fonttype": "none",
+        "lines.linewidth": 1.8,
+        "lines.markersize": 5,
+        "errorbar.capsize": 2.5,
     }
 
 
@@ -177,9 +180,9 @@ def plain_ticks(axis: Any, show: Callable[[float], str]) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def raised(exponent: int) -> str:
-    """An exponent in small raised digits."""
-    digits = str.maketrans(
-        "0123456789-", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b"
+def powers_ticks(axis: Any, base: int) -> None:
+    """Ticks as powers: 2 or 10 with an exponent in small raised digits."""
+    raised = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+    plain_ticks(
+        axis, lambda v: f"{base}{str(round(math.log(v, base))).translate(raised)}" if v > 0 else ""
     )
-    return str(exponent).translate(digits)

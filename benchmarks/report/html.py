@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import importlib.resources
+from string import Template
+from typing import Final
 
 from tfe_bench.benchmarks.report import parts
 from tfe_bench.benchmarks.report.drawing import Picture
-from tfe_bench.benchmarks.report.style import CSS, NARROW, SCRIPT
 from tfe_bench.benchmarks.table import clean
 
-_LONGEST = 2000
+_LONGEST: Final = 2000
+_NARROW: Final = "(max-width: 40rem)"  # as page.css has it
 
 
 def text(words: object) -> str:
@@ -22,25 +25,26 @@ def text(words: object) -> str:
 
 def render(page: parts.Page) -> str:
     """The whole page; it may load nothing, and run no script but its own."""
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    folder = importlib.resources.files("tfe_bench.benchmarks.report")
+    frame, style, script = (
+        folder.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js")
+    )
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     sources = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-    policy = f"{sources}; script-src 'sha256-{digest}'"
-    title = text(page.title)
-    links = "".join(f'<a href="#{each.key}">{text(each.title)}</a>' for each in page.sections)
-    lede = "\n".join(
+    links = (f'<a href="#{each.key}">{text(each.title)}</a>' for each in page.sections)
+    lede = (
         f'<p class="lede">{text(part)}</p>' if isinstance(part, str) else _part(part)
         for part in page.lede
     )
-    sections = "\n".join(map(_section, page.sections))
-    foot = page.foot.html if isinstance(page.foot, parts.Raw) else text(page.foot)
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{title}</title>\n<style>{CSS}</style>\n</head>\n<body>\n"
-        f"<header>\n<h1>{title}</h1>\n{lede}\n<nav>{links}</nav>\n</header>\n"
-        f"<main>\n{sections}\n</main>\n<footer>{foot}</footer>\n"
-        f"<script>{SCRIPT}</script>\n</body>\n</html>\n"
+    return Template(frame).substitute(
+        policy=f"{sources}; script-src 'sha256-{digest}'",
+        title=text(page.title),
+        style=style,
+        lede="\n".join(lede),
+        links="".join(links),
+        sections="\n".join(map(_section, page.sections)),
+        foot=page.foot.html if isinstance(page.foot, parts.Raw) else text(page.foot),
+        script=script,
     )
 
 
@@ -73,26 +77,21 @@ def _items(given: parts.Items) -> str:
 
 def _table(given: parts.Table) -> str:
     """A table that the page's script makes sortable; columns without any entry are left out."""
-    every = range(len(given.head))
-    kept = [i for i in every if any(row[i] != parts.NOTHING for row in given.rows)]
-    rows = [[row[i] for i in kept] for row in given.rows]
-    columns = list(zip(*rows, strict=True))
-    widths = [
-        max((len(cell.parts[1]) for cell in column if isinstance(cell, parts.Number)), default=0)
-        for column in columns
+    columns = [
+        (head, cells)
+        for head, *cells in zip(given.head, *given.rows, strict=True)
+        if any(cell != parts.NOTHING for cell in cells)
     ]
-    heads = "".join(
-        f'<th scope="col"{" class=n" if any(isinstance(c, parts.Number) for c in column) else ""}>'
-        f"{text(given.head[i])}</th>"
-        for i, column in zip(kept, columns, strict=True)
-    )
-    lines = "\n".join(
-        "<tr>" + "".join(_cell(c, w) for c, w in zip(row, widths, strict=True)) + "</tr>"
-        for row in rows
-    )
+    heads, lines = "", [""] * len(given.rows)
+    for head, cells in columns:
+        numbers = [cell for cell in cells if isinstance(cell, parts.Number)]
+        heads += f'<th scope="col"{" class=n" if numbers else ""}>{text(head)}</th>'
+        width = max((len(number.parts[1]) for number in numbers), default=0)
+        lines = [line + _cell(cell, width) for line, cell in zip(lines, cells, strict=True)]
+    body = "\n".join(f"<tr>{line}</tr>" for line in lines)
     # The words are outside of what scrolls, where they would be as wide as the table.
     return (
-        f'<figure><div class="scroll"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{lines}\n'
+        f'<figure><div class="scroll"><table>\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n'
         f"</tbody></table></div>{_caption(given.caption)}</figure>"
     )
 
@@ -114,20 +113,19 @@ def _cell(cell: parts.Cell, width: int) -> str:
 
 
 def _figure(given: parts.Figure) -> str:
-    """A picture inside the page, in the colours and at the width of the reader's choice."""
+    """A picture inside the page, in the colors and at the width of the reader's choice."""
 
     def source(media: str, of: Picture, content: bytes) -> str:
         return f'<source media="{media}" width="{of.width}" srcset="{_data(content)}">'
 
-    dark = "(prefers-color-scheme: dark)"
-    wide = given.picture
-    small = wide.narrow
-    sources = "" if small is None else source(f"{NARROW} and {dark}", small, small.dark)
-    sources += "" if small is None else source(NARROW, small, small.light)
+    dark, wide, small = "(prefers-color-scheme: dark)", given.picture, given.picture.narrow
+    sources = source(dark, wide, wide.dark)
+    if small is not None:  # the first that fits is taken
+        narrow = source(f"{_NARROW} and {dark}", small, small.dark)
+        sources = narrow + source(_NARROW, small, small.light) + sources
     return (
-        f"<figure><picture>{sources}{source(dark, wide, wide.dark)}"
-        f'<img alt="{text(given.words)}" width="{wide.width}" src="{_data(wide.light)}">'
-        f"</picture>{_caption(given.caption)}</figure>"
+        f'<figure><picture>{sources}<img alt="{text(given.words)}" width="{wide.width}" '
+        f'src="{_data(wide.light)}"></picture>{_caption(given.caption)}</figure>'
     )
 
 

@@ -14,7 +14,7 @@ from tfe_bench.benchmarks.report.drawing import BLUE, GREEN, RED, Theme
 from tfe_bench.benchmarks.table import clean
 
 PUBLISHED_EPOCHS = 5
-COLOURS = {"sgd": BLUE, "amsgrad": RED, "adam": GREEN}
+COLORS = {"sgd": BLUE, "amsgrad": RED, "adam": GREEN}
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,53 +36,45 @@ class Curve:
     @property
     def model(self) -> str:
         """Its name."""
-        return clean(str(self.record.parameters.get("model", "")))[:40]
+        return self._said("model", 40)
 
     @property
     def optimizer(self) -> str:
         """Its name."""
-        return clean(str(self.record.parameters.get("optimizer", "")))[:20]
+        return self._said("optimizer", 20)
 
     @property
     def dataset(self) -> str:
         """What was learnt."""
-        return clean(str(self.record.parameters.get("dataset", "")))[:40]
+        return self._said("dataset", 40)
 
-    def published(self, system: str = "tf-encrypted") -> Figure | None:
-        """Another system's figure for the same, with an accuracy after 5 epochs."""
+    def _said(self, parameter: str, longest: int) -> str:
+        return clean(str(self.record.parameters.get(parameter, "")))[:longest]
+
+    def published(self) -> Figure | None:
+        """TF Encrypted's figure for the same, with an accuracy after 5 epochs."""
         if self.dataset != "mnist":
             return None
+        wanted = ("tf-encrypted", "train", self.model, self.optimizer)
         found = (
             f
             for f in published.published()
-            if (f.system, f.workload, f.size, f.optimizer)
-            == (system, "train", self.model, self.optimizer)
-            and f.accuracy is not None
+            if (f.system, f.workload, f.size, f.optimizer) == wanted and f.accuracy is not None
         )
         return next(found, None)
 
 
 def curves(records: Iterable[Record]) -> list[Curve]:
     """Of every model, data and optimizer the training of most epochs, the newest of those."""
-    best: dict[tuple[str, ...], Curve] = {}
-    for record in latest(records):
-        curve = _curve(record)
-        if curve is None:
-            continue
-        key = (curve.model, curve.dataset, curve.optimizer)
-        before = best.get(key)
-        if before is None or (curve.epochs[-1], record.time) >= (
-            before.epochs[-1],
-            before.record.time,
-        ):
-            best[key] = curve
-    order = [*COLOURS]
+    every = filter(None, map(_curve, latest(records)))
+    by_epochs = sorted(every, key=lambda c: (c.epochs[-1], c.record.time))
+    best = {(c.dataset, c.model, c.optimizer): c for c in by_epochs}
+    known = [*COLORS]
     return sorted(
         best.values(),
         key=lambda c: (
-            c.dataset,
-            c.model,
-            order.index(c.optimizer) if c.optimizer in order else len(order),
+            *(c.dataset, c.model),
+            known.index(c.optimizer) if c.optimizer in known else len(known),
         ),
     )
 
@@ -110,58 +102,42 @@ def draw(
     panels = list(dict.fromkeys((c.model, c.dataset) for c in found))
     for panel, place in zip(panels, axes, strict=False):
         mine = [c for c in found if (c.model, c.dataset) == panel]
-        low = 100.0
-        for curve in mine:
-            colour = COLOURS.get(curve.optimizer, "#555555")
-            values = [100 * v for v in curve.private]
-            place.plot(
-                curve.epochs,
-                values,
-                "o-",
-                color=colour,
-                label=f"{curve.optimizer}, private",
-                markersize=5,
-                linewidth=1.8,
-                zorder=3,
-            )
-            low = min(low, *values)
-            if curve.plain is not None:
-                theirs = [100 * v for v in curve.plain]
-                place.plot(
-                    curve.epochs,
-                    theirs,
-                    ls="--",
-                    marker="x",
-                    color=theme.ink,
-                    alpha=0.75,
-                    linewidth=1.0,
-                    markersize=6,
-                    zorder=4,
-                    label="plaintext" if curve is mine[0] else None,
-                )
-                low = min(low, *theirs)
-            figure = curve.published()
-            if figure is not None and figure.accuracy is not None:
-                place.plot(
-                    [PUBLISHED_EPOCHS],
-                    [figure.accuracy],
-                    marker="D",
-                    ls="",
-                    markerfacecolor=theme.paper,
-                    markeredgecolor=colour,
-                    markeredgewidth=1.4,
-                    markersize=7,
-                    zorder=2,
-                    label="tf-encrypted, published" if curve is mine[0] else None,
-                )
-                low = min(low, figure.accuracy)
+        lows = [low for curve in mine for low in _draw(curve, theme, place, curve is mine[0])]
+        low = min(100.0, *lows)
         place.set_title(f"{panel[0]}, {panel[1]}", loc="left", fontweight="bold", fontsize=10)
-        place.set_xlabel("epochs")
-        place.set_ylabel("right answers, %")
+        place.set(xlabel="epochs", ylabel="right answers, %")
         place.set_ylim(low - 0.15 * (100 - low) - 0.2, None)
-        whole = int(max(c.epochs[-1] for c in mine))
-        place.set_xticks(range(1, max(whole, 1) + 1))
+        place.set_xticks(range(1, max(int(c.epochs[-1]) for c in mine) + 1))
         place.grid()
         legend(place)
     for place in axes[len(panels) :]:
         place.set_axis_off()
+
+
+def _draw(curve: Curve, theme: Theme, place: Any, first: bool) -> list[float]:
+    """Draws a training, and what stands beside it; the least of each."""
+    color = COLORS.get(curve.optimizer, "#555555")
+    values = [100 * v for v in curve.private]
+    place.plot(
+        *(curve.epochs, values, "o-"), color=color, label=f"{curve.optimizer}, private", zorder=3
+    )
+    lows = [min(values)]
+    if curve.plain is not None:
+        theirs = [100 * v for v in curve.plain]
+        label = "plaintext" if first else None
+        look = {"color": theme.ink, "alpha": 0.75, "linewidth": 1.0, "markersize": 6, "zorder": 4}
+        place.plot(curve.epochs, theirs, "x--", label=label, **look)
+        lows.append(min(theirs))
+    figure = curve.published()
+    if figure is not None and figure.accuracy is not None:
+        label = "tf-encrypted, published" if first else None
+        look = {"markerfacecolor": theme.paper, "markeredgecolor": color, "markeredgewidth": 1.4}
+        place.plot(
+            *([PUBLISHED_EPOCHS], [figure.accuracy], "D"),
+            label=label,
+            markersize=7,
+            zorder=2,
+            **look,
+        )
+        lows.append(figure.accuracy)
+    return lows

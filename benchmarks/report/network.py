@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+import statistics
 from dataclasses import dataclass
 from typing import Any
 
+from tfe_bench.benchmarks import fields
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.report.beside import profile_of
 from tfe_bench.cluster.profiles import PROFILES
+from tfe_bench.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,10 @@ class Share:
     Attributes:
         latency: rounds x one-way delay, in seconds.
         transfer: the most that a party sends over what a host may send, in seconds.
-        realised: the delay is what was measured on the links, not the profile's.
     """
 
     latency: float
     transfer: float
-    realised: bool
 
     @property
     def floor(self) -> float:
@@ -38,30 +37,24 @@ def share(record: Record) -> Share | None:
     if profile is None or not profile.shaped or record.rounds_ahead is None:
         return None
     measured = _measured_delay(record.links)
+    delay = profile.delay if measured is None else measured
     sent = max(record.bytes_sent) if record.bytes_sent is not None else 0
-    return Share(
-        record.rounds_ahead * (profile.delay if measured is None else measured),
-        8 * sent / profile.bits_per_second,
-        measured is not None,
-    )
+    return Share(record.rounds_ahead * delay, 8 * sent / profile.bits_per_second)
 
 
 def _measured_delay(links: Any) -> float | None:
-    """The mean of the links' one-way delays as the record has them, in seconds."""
-    if not isinstance(links, Mapping) or not isinstance(links.get("one_way_ms"), Mapping):
+    """The mean of the links' one-way delays in seconds; somebody else's record may hold others."""
+    try:
+        values = links["one_way_ms"].values()
+        return statistics.fmean(fields.number("one_way_ms", value) for value in values) / 1000
+    except (TypeError, KeyError, AttributeError, ValueError, UsageError):
         return None
-    values = list(links["one_way_ms"].values())
-    if not values or not all(
-        isinstance(v, int | float) and math.isfinite(v) and v >= 0 for v in values
-    ):
-        return None
-    return float(sum(values)) / len(values) / 1000
 
 
 def predicted(record: Record) -> float | None:
     """The predicted time in seconds, where the record has one."""
-    found = (record.prediction or {}).get("seconds")
-    value = found.get(profile_of(record)) if isinstance(found, Mapping) else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    try:
+        value = fields.number("seconds", (record.prediction or {})["seconds"][profile_of(record)])
+    except (TypeError, KeyError, UsageError):
         return None
-    return float(value) if value > 0 else None
+    return value or None

@@ -5,14 +5,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVarTuple
 
 from tfe_bench import __version__
 from tfe_bench.benchmarks import published
+from tfe_bench.benchmarks.fields import PerParty
 from tfe_bench.benchmarks.published import Figure as Published
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.benchmarks.report import cells, learning, network
 from tfe_bench.benchmarks.report.beside import (
+    Pair,
     best_pair,
     extents,
     latest,
@@ -23,24 +26,22 @@ from tfe_bench.benchmarks.report.beside import (
 )
 from tfe_bench.benchmarks.report.drawing import Picture
 from tfe_bench.benchmarks.report.html import text
-from tfe_bench.benchmarks.report.parts import (
-    NOTHING,
-    Cell,
-    Figure,
-    Items,
-    Number,
-    Page,
-    Part,
-    Raw,
-    Section,
-    Table,
-)
+from tfe_bench.benchmarks.report.network import Share
+from tfe_bench.benchmarks.report.parts import Cell, Figure, Items, Page, Part, Raw, Section, Table
 from tfe_bench.benchmarks.report.plots import MOST_ROWS
 from tfe_bench.benchmarks.report.reading import Reading
 from tfe_bench.benchmarks.table import human_seconds, three_digits
 
 _TILES = 6
 Pictures = Mapping[str, Picture]
+Ts = TypeVarTuple("Ts")
+# What is written in a table's columns of what its rows are about, by their headings.
+Columns = dict[str, Callable[[*Ts], Cell]]
+
+
+def _table(columns: Columns[*Ts], items: Iterable[tuple[*Ts]], caption: str) -> Table:
+    rows = [[cell(*item) for cell in columns.values()] for item in items]
+    return Table([*columns], rows, caption)
 
 
 def make(reading: Reading, pictures: Pictures) -> Page:
@@ -114,13 +115,9 @@ def _tile(record: Record) -> str:
     number, _, unit = human_seconds(record.seconds.median).partition(" ")
     pair = best_pair(record)
     below = f"{record.rounds_ahead:,} rounds" if record.rounds_ahead is not None else ""
-    if pair is not None and pair.ratio is not None:
-        ratio = pair.ratio
-        words = (
-            f"{three_digits(ratio)}× as fast as"
-            if ratio >= 1
-            else f"{three_digits(1 / ratio)}× slower than"
-        )
+    if pair is not None and (ratio := pair.ratio) is not None:
+        times = three_digits(ratio if ratio >= 1 else 1 / ratio)
+        words = f"{times}× {'as fast as' if ratio >= 1 else 'slower than'}"
         theirs = f"{human_seconds(pair.figure.seconds)}, {pair.figure.profile.upper()}"
         if not pair.exact:
             theirs += f", n = {(pair.figure.elements or (0,))[0]:,}"
@@ -133,42 +130,39 @@ def _tile(record: Record) -> str:
 
 
 def _published(newest: Sequence[Record]) -> list[Part]:
-    rows: list[list[Cell]] = []
-    found = [(record, pairs(record)) for record in newest]
-    legend = _legend((_source(p.figure) for _, of in found for p in of), "S")
-    for record, beside in found:
-        for pair in beside:
-            theirs = pair.figure
-            elements = theirs.elements
-            size = " × ".join(f"{n:,}" for n in elements) if elements else theirs.size
-            rows.append(
-                [
-                    record.workload,
-                    Number((extents(record) or (0,))[0], cells.size(record)),
-                    cells.network(record),
-                    cells.seconds(record.seconds.median),
-                    cells.seconds(theirs.seconds),
-                    cells.ratio(pair.ratio),
-                    f"{theirs.system} [{legend[_source(theirs)]}]",
-                    size if pair.exact else f"{size} (near)",
-                    theirs.profile.upper() if theirs.profile != "local" else "one host",
-                    cells.seconds(record.build_seconds),
-                    cells.seconds(theirs.build_seconds),
-                ]
-            )
-    if not rows:
+    every = [(record, pair) for record in newest for pair in pairs(record)]
+    if not every:
         return ["No record is of work that a published figure is known of."]
-    head = [
-        *("workload", "n", "network", "ours, s", "theirs, s", "theirs / ours", "system"),
-        *("their n", "their network", "graph, ours", "graph, theirs"),
-    ]
+    legend = _legend((_source(pair.figure) for _, pair in every), "S")
+
+    def their_size(_: Record, pair: Pair) -> str:
+        elements = pair.figure.elements
+        size = " × ".join(f"{n:,}" for n in elements) if elements else pair.figure.size
+        return size if pair.exact else f"{size} (near)"
+
+    def their_network(_: Record, pair: Pair) -> str:
+        return pair.figure.profile.upper() if pair.figure.profile != "local" else "one host"
+
+    columns: Columns[Record, Pair] = {
+        "workload": lambda r, _: r.workload,
+        "n": lambda r, _: cells.first_extent(r),
+        "network": lambda r, _: cells.network(r),
+        "ours, s": lambda r, _: cells.seconds(r.seconds.median),
+        "theirs, s": lambda _, p: cells.seconds(p.figure.seconds),
+        "theirs / ours": lambda _, p: cells.ratio(p.ratio),
+        "system": lambda _, p: f"{p.figure.system} [{legend[_source(p.figure)]}]",
+        "their n": their_size,
+        "their network": their_network,
+        "graph, ours": lambda r, _: cells.seconds(r.build_seconds),
+        "graph, theirs": lambda _, p: cells.seconds(p.figure.build_seconds),
+    }
     caption = (
         "Our newest record of each kind beside every published figure of the same work within 5 % "
         "of its size. “theirs / ours” above 1 means that we take less time. Our loopback "
         "stands beside published LANs. “graph” is building the graph, in seconds apart "
         "from the run. Sources:"
     )
-    return [Table(head, rows, caption), Items([*legend], [*legend.values()])]
+    return [_table(columns, every, caption), Items([*legend], [*legend.values()])]
 
 
 def _source(figure: Published) -> str:
@@ -194,37 +188,32 @@ def _drawn(pictures: Pictures, name: str, words: str, caption: str) -> list[Part
 
 
 def _network(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
-    rows: list[list[Cell]] = []
-    for record in newest:
-        of = network.share(record)
-        if of is None:
-            continue
-        forecast = network.predicted(record)
-        measured = record.seconds.median
-        rows.append(
-            [
-                f"{record.workload} {cells.size(record)}",
-                cells.network(record),
-                cells.whole(record.rounds_ahead),
-                cells.seconds(of.latency),
-                cells.seconds(of.transfer),
-                cells.seconds(measured),
-                cells.ratio(measured / of.floor if of.floor > 0 else None),
-                cells.seconds(forecast),
-                cells.ratio(measured / forecast if forecast else None),
-            ]
-        )
-    if not rows:
+    shares = [(record, of) for record in newest if (of := network.share(record)) is not None]
+    if not shares:
         return [
             Raw(
                 "<p>All records are of this machine's loopback: there is no latency that rounds "
                 "could cost. Measure with <code>--profile wan</code> to see their share.</p>"
             )
         ]
-    head = [
-        *("work", "network", "rounds", "rounds × latency, s", "bytes / rate, s", "measured, s"),
-        *("measured / floor", "predicted, s", "measured / predicted"),
-    ]
+
+    def of_predicted(r: Record, _: Share) -> Cell:
+        forecast = network.predicted(r)
+        return cells.ratio(r.seconds.median / forecast if forecast else None)
+
+    columns: Columns[Record, Share] = {
+        "work": lambda r, _: _work(r),
+        "network": lambda r, _: cells.network(r),
+        "rounds": lambda r, _: cells.whole(r.rounds_ahead),
+        "rounds × latency, s": lambda _, of: cells.seconds(of.latency),
+        "bytes / rate, s": lambda _, of: cells.seconds(of.transfer),
+        "measured, s": lambda r, _: cells.seconds(r.seconds.median),
+        "measured / floor": lambda r, of: cells.ratio(
+            r.seconds.median / of.floor if of.floor > 0 else None
+        ),
+        "predicted, s": lambda r, _: cells.seconds(network.predicted(r)),
+        "measured / predicted": of_predicted,
+    }
     caption = (
         "What the network alone must take, and what was measured. Latency and transfer overlap: "
         "the floor is the larger of the two. Rounds are those with the "
@@ -238,32 +227,34 @@ def _network(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "Measured time against rounds × latency, both axes logarithmic. On the line the "
         "network's latency is all there is; the height above it is computing and transfer.",
     )
-    return [*drawn, Table(head, rows, caption)]
+    return [*drawn, _table(columns, shares, caption)]
 
 
 def _bytes(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
-    rows: dict[str, list[Cell]] = {}
-    for record in newest:
-        if record.bytes_sent is None:
-            continue
-        total, of = sum(record.bytes_sent), extents(record)
-        count = math.prod(of or (0,))
-        framed = record.frame_bytes
-        rows[f"{record.workload} {cells.size(record)} {record.protocol}"] = [
-            f"{record.workload} {cells.size(record)}",
-            *(cells.megabytes(v) for v in record.bytes_sent),
-            cells.megabytes(total),
-            cells.seconds(total / count if count else None),
-            cells.seconds(100 * (sum(framed) - total) / total if framed and total else None, " %"),
-            cells.whole(record.rounds),
-            cells.whole(record.rounds_ahead),
-        ]
-    if not rows:
+    by_work = {f"{_work(r)} {r.protocol}": (r, r.bytes_sent) for r in newest if r.bytes_sent}
+    if not by_work:
         return ["No record counts bytes."]
-    head = [
-        *("work", "party 0, MB", "party 1, MB", "party 2, MB", "all, MB"),
-        *("bytes per element", "headers", "rounds, cold", "rounds, run-ahead"),
-    ]
+
+    def per_element(r: Record, sent: PerParty) -> Cell:
+        count = math.prod(extents(r) or (0,))
+        return cells.seconds(sum(sent) / count if count else None)
+
+    def headers(r: Record, sent: PerParty) -> Cell:
+        total = sum(sent)
+        framed = sum(r.frame_bytes) if r.frame_bytes and total else None
+        return cells.part(None if framed is None else 100 * (framed - total) / total)
+
+    columns: Columns[Record, PerParty] = {
+        "work": lambda r, _: _work(r),
+        "party 0, MB": lambda _, sent: cells.megabytes(sent[0]),
+        "party 1, MB": lambda _, sent: cells.megabytes(sent[1]),
+        "party 2, MB": lambda _, sent: cells.megabytes(sent[2]),
+        "all, MB": lambda _, sent: cells.megabytes(sum(sent)),
+        "bytes per element": per_element,
+        "headers": headers,
+        "rounds, cold": lambda r, _: cells.whole(r.rounds),
+        "rounds, run-ahead": lambda r, _: cells.whole(r.rounds_ahead),
+    }
     caption = (
         "Payload that each party sent in one run, counted at the channel; elements are those of "
         "the input. “headers” is what messages add to it. They are the same on every network."
@@ -273,9 +264,13 @@ def _bytes(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "bytes",
         "bytes sent by each party",
         "Bytes that each party sent in one run, logarithmic: marks far apart mean that the "
-        f"load is uneven.{_first_rows(len(rows))}",
+        f"load is uneven.{_first_rows(len(by_work))}",
     )
-    return [*drawn, Table(head, list(rows.values()), caption)]
+    return [*drawn, _table(columns, by_work.values(), caption)]
+
+
+def _work(record: Record) -> str:
+    return f"{record.workload} {cells.size(record)}"
 
 
 def _first_rows(count: int) -> str:
@@ -283,19 +278,19 @@ def _first_rows(count: int) -> str:
 
 
 def _memory(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
-    rows: list[list[Cell]] = [
-        [
-            f"{r.workload} {cells.size(r)}",
-            cells.network(r),
-            *(cells.megabytes(v) for v in r.peak_memory),
-            cells.megabytes(max(r.idle_memory) if r.idle_memory else None),
-        ]
-        for r in newest
-        if r.peak_memory is not None
-    ]
-    if not rows:
+    grown = [(record, record.peak_memory) for record in newest if record.peak_memory is not None]
+    if not grown:
         return ["No record has memory."]
-    head = ["work", "network", "party 0, MB", "party 1, MB", "party 2, MB", "idle worker, MB"]
+    columns: Columns[Record, PerParty] = {
+        "work": lambda r, _: _work(r),
+        "network": lambda r, _: cells.network(r),
+        "party 0, MB": lambda _, peak: cells.megabytes(peak[0]),
+        "party 1, MB": lambda _, peak: cells.megabytes(peak[1]),
+        "party 2, MB": lambda _, peak: cells.megabytes(peak[2]),
+        "idle worker, MB": lambda r, _: cells.megabytes(
+            max(r.idle_memory) if r.idle_memory else None
+        ),
+    }
     caption = (
         "The most that each worker held during the runs, above what an idle worker holds (last "
         "column, mostly TensorFlow itself)."
@@ -305,48 +300,38 @@ def _memory(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "memory",
         "growth of each worker's memory",
         "Growth of each worker's memory above an idle one, logarithmic."
-        + _first_rows(len({str(row[0]) for row in rows})),
+        + _first_rows(len({_work(record) for record, _ in grown})),
     )
-    return [*drawn, Table(head, rows, caption)]
-
-
-def learning_rows(newest: Sequence[Record]) -> list[list[Cell]]:
-    """What trainings have learnt, a row each."""
-    rows: list[list[Cell]] = []
-    for curve in learning.curves(newest):
-        theirs = curve.published()
-        plain = None if curve.plain is None else curve.plain[-1]
-        gap = None if plain is None else 100 * (curve.private[-1] - plain)
-        rows.append(
-            [
-                curve.model,
-                curve.dataset,
-                curve.optimizer,
-                cells.network(curve.record),
-                cells.seconds(curve.record.seconds.median),
-                Number(curve.epochs[-1], f"{curve.epochs[-1]:g}"),
-                cells.percent(100 * curve.private[-1]),
-                cells.percent(None if plain is None else 100 * plain),
-                NOTHING if gap is None else Number(gap, f"{gap:+.2f}"),
-                cells.percent(None if theirs is None else theirs.accuracy),
-            ]
-        )
-    return rows
+    return [*drawn, _table(columns, grown, caption)]
 
 
 def _learning(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
-    rows = learning_rows(newest)
-    if not rows:
+    found = [(curve, curve.published()) for curve in learning.curves(newest)]
+    if not found:
         return [
             Raw(
                 "<p>No record is of a training of an epoch or more. "
                 "<code>python -m tfe_bench train logistic --discard</code> makes one.</p>"
             )
         ]
-    head = [
-        *("model", "data", "optimizer", "network", "per batch, s", "epochs", "private, %"),
-        *("plaintext, %", "difference", "tf-encrypted, %"),
-    ]
+
+    def gap(c: learning.Curve, _: Published | None) -> Cell:
+        return cells.number(
+            "{:+.2f}".format, "", 100 * (c.private[-1] - c.plain[-1]) if c.plain else None
+        )
+
+    columns: Columns[learning.Curve, Published | None] = {
+        "model": lambda c, _: c.model,
+        "data": lambda c, _: c.dataset,
+        "optimizer": lambda c, _: c.optimizer,
+        "network": lambda c, _: cells.network(c.record),
+        "per batch, s": lambda c, _: cells.seconds(c.record.seconds.median),
+        "epochs": lambda c, _: cells.number("{:g}".format, "", c.epochs[-1]),
+        "private, %": lambda c, _: cells.percent(100 * c.private[-1]),
+        "plaintext, %": lambda c, _: cells.percent(100 * c.plain[-1] if c.plain else None),
+        "difference": gap,
+        "tf-encrypted, %": lambda _, theirs: cells.percent(theirs.accuracy if theirs else None),
+    }
     caption = (
         "Right answers on the test rows after the last epoch: of the private training, of the same "
         "training in plaintext (same weights to begin with, same batches in the same order), and "
@@ -360,55 +345,37 @@ def _learning(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "Right answers by epochs. Lines with circles are private, dashed ones with crosses the "
         "same training in plaintext; diamonds are TF Encrypted's published figures.",
     )
-    return [*drawn, Table(head, rows, caption)]
+    return [*drawn, _table(columns, found, caption)]
 
 
 def _records(records: Sequence[Record]) -> list[Part]:
-    machines, codes = (
-        _legend(map(cells.machine, records), "M"),
-        _legend(map(cells.code, records), "C"),
-    )
-    rows: list[list[Cell]] = [
-        [
-            record.workload,
-            Number((extents(record) or (0,))[0], cells.size(record)),
-            cells.network(record),
-            cells.seconds(record.seconds.median),
-            cells.seconds(record.seconds.min),
-            cells.seconds(record.seconds.max),
-            cells.whole(record.repeats),
-            cells.seconds(record.build_seconds),
-            cells.seconds(sum(record.cpu_seconds) if record.cpu_seconds else None),
-            cells.correct(record),
-            f"{record.protocol}, 2^{record.ring}, {record.fractional_bits} bits",
-            f"{machines[cells.machine(record)]} {codes[cells.code(record)]}",
-            record.cluster,
-            record.time[:16].replace("T", " "),
-            cells.parameters(record),
-        ]
-        for record in sorted(records, key=order)
-    ]
-    head = [
-        *(
-            "workload",
-            "n",
-            "network",
-            "median, s",
-            "min, s",
-            "max, s",
-            "runs",
-            "graph, s",
-            "CPU, s",
-        ),
-        *("right", "protocol", "on", "cluster", "UTC", "parameters"),
-    ]
+    machines = _legend(map(cells.machine, records), "M")
+    codes = _legend(map(cells.code, records), "C")
+    columns: Columns[Record] = {
+        "workload": lambda r: r.workload,
+        "n": cells.first_extent,
+        "network": cells.network,
+        "median, s": lambda r: cells.seconds(r.seconds.median),
+        "min, s": lambda r: cells.seconds(r.seconds.min),
+        "max, s": lambda r: cells.seconds(r.seconds.max),
+        "runs": lambda r: cells.whole(r.repeats),
+        "graph, s": lambda r: cells.seconds(r.build_seconds),
+        "CPU, s": lambda r: cells.seconds(sum(r.cpu_seconds) if r.cpu_seconds else None),
+        "right": cells.correct,
+        "protocol": lambda r: f"{r.protocol}, 2^{r.ring}, {r.fractional_bits} bits",
+        "on": lambda r: f"{machines[cells.machine(r)]} {codes[cells.code(r)]}",
+        "cluster": lambda r: r.cluster,
+        "UTC": lambda r: r.time[:16].replace("T", " "),
+        "parameters": cells.parameters,
+    }
     caption = (
         "Every record that was read, also older ones and those with wrong results. “network” "
         "names the profile, and how it was made; “CPU” is all three workers' together; “on” names "
         "machine and code:"
     )
     legend = Items([*machines, *codes], [*machines.values(), *codes.values()])
-    return [Table(head, rows, caption), legend]
+    rows = ((record,) for record in sorted(records, key=order))
+    return [_table(columns, rows, caption), legend]
 
 
 def _legend(words: Iterable[str], letter: str) -> dict[str, str]:

@@ -53,11 +53,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture.
-
-    Attributes:
-        words: for who does not see it.
-    """
+    """A picture, and words for who does not see it."""
 
     picture: Picture
     words: str
@@ -66,11 +62,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Items:
-    """A list.
-
-    Attributes:
-        keys: of its lines, where it is the legend of a table.
-    """
+    """A list; with keys of its lines it is the legend of a table."""
 
     lines: Sequence[str]
     keys: Sequence[str] = ()
@@ -82,11 +74,7 @@ Part = str | Raw | Table | Figure | Items
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a heading.
-
-    Attributes:
-        key: of its address in the page.
-    """
+    """A part of the page with a heading, and the key of its address there."""
 
     key: str
     title: str
@@ -95,12 +83,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page.
-
-    Attributes:
-        lede: below its title.
-        foot: at its end.
-    """
+    """A whole page: what stands below its title, its sections, and what stands at its end."""
 
     title: str
     lede: Sequence[Part]

@@ -9,27 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tfe_bench.benchmarks import published
+from tfe_bench.benchmarks.fields import PerParty
 from tfe_bench.benchmarks.published import Figure
 from tfe_bench.benchmarks.records import Record
-from tfe_bench.benchmarks.report import learning, network
+from tfe_bench.benchmarks.report import drawing, learning, network
 from tfe_bench.benchmarks.report.beside import extents, latest, profile_of, size_of
-from tfe_bench.benchmarks.report.drawing import (
-    BLUE,
-    GREEN,
-    GREY,
-    NARROW,
-    ORANGE,
-    PINK,
-    RED,
-    SKY,
-    Picture,
-    Theme,
-    canvas,
-    legend,
-    pictures,
-    plain_ticks,
-    raised,
-)
+from tfe_bench.benchmarks.report.drawing import NARROW, Picture, Theme, canvas, plain_ticks
 from tfe_bench.benchmarks.table import clean, human_bytes
 
 if TYPE_CHECKING:
@@ -39,16 +24,11 @@ NAMES: Final = ("time", "network", "bytes", "memory", "learning")
 MOST_ROWS: Final = 24
 _MOST_WORKLOADS: Final = 6
 _OURS: Final = {
-    "local": BLUE,
-    "lan": GREEN,
-    "wan": RED,
-    "net0": SKY,
-    "net1": ORANGE,
-    "net2": PINK,
-    "net3": GREY,
+    **{"local": drawing.BLUE, "lan": drawing.GREEN, "wan": drawing.RED},
+    **{"net0": drawing.SKY, "net1": drawing.ORANGE, "net2": drawing.PINK, "net3": drawing.GREY},
 }
 _MARKERS: Final = "sDv^<>PX*h"
-_PARTIES: Final = (BLUE, ORANGE, GREEN)
+_PARTIES: Final = (drawing.BLUE, drawing.ORANGE, drawing.GREEN)
 
 
 def draw(records: Sequence[Record]) -> dict[str, Picture]:
@@ -59,10 +39,12 @@ def draw(records: Sequence[Record]) -> dict[str, Picture]:
     """
     newest = latest(records)
     makers = dict(zip(NAMES, (_time, _network, _bytes, _memory, _learning), strict=True))
-    return pictures({name: functools.partial(make, newest) for name, make in makers.items()})
+    return drawing.pictures(
+        {name: functools.partial(make, newest) for name, make in makers.items()}
+    )
 
 
-def _colour(profile: str) -> str:
+def _color(profile: str) -> str:
     return _OURS.get(profile, "#555555")
 
 
@@ -79,11 +61,14 @@ def _column(profile: str) -> str:
     return "lan" if profile in ("local", "lan", "net0") else profile
 
 
+def _kind(size: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """The extents after the first, which grows."""
+    return size[1:] if size and size[0] > 0 else None
+
+
 def _workloads(records: Sequence[Record]) -> list[tuple[str, tuple[int, ...]]]:
     """(workload, extents after the first) that a plot of time against n says something about."""
-    kinds = {
-        (r.workload, n[1:]): None for r in records if (n := extents(r)) is not None and n[0] > 0
-    }
+    kinds = {(r.workload, kind): None for r in records if (kind := _kind(extents(r))) is not None}
     known = {(f.workload, f.elements[1:]) for f in published.published() if f.elements}
     columns = {_column(profile_of(r)) for r in records}
 
@@ -102,9 +87,10 @@ def _time(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
     workloads = _workloads(records)
     if not workloads:
         return None
+    known = [*_OURS]
     columns = sorted(
         {_column(profile_of(r)) for r in records},
-        key=lambda name: [*_OURS].index(name) if name in _OURS else len(_OURS),
+        key=lambda name: known.index(name) if name in known else len(known),
     )
     panels = [(workload, column) for workload in workloads for column in columns]
     series = {(w, c): _series(records, *w, c) for w, c in panels}
@@ -120,12 +106,12 @@ def _time(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
         # A legend's lines add to what the axes need.
         lines = [len(series[w, c]) + len(_systems(theirs[w], c)) for w, c in panels]
         heights = [3.1 + 0.22 * count for count in lines]
-        drawing = canvas(NARROW, sum(heights))
-        grid: Any = drawing.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
+        figure = canvas(NARROW, sum(heights))
+        grid: Any = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
     else:
-        drawing = canvas(max(7.6, 5.4 * len(columns)), 3.7 * len(workloads))
-        grid = drawing.subplots(len(workloads), len(columns), squeeze=False, sharey="row")
-    for (workload, column), axes in zip(panels, grid.reshape(-1), strict=True):
+        figure = canvas(max(7.6, 5.4 * len(columns)), 3.7 * len(workloads))
+        grid = figure.subplots(len(workloads), len(columns), squeeze=False, sharey="row")
+    for (workload, column), axes in zip(panels, grid.flat, strict=True):
         _panel(axes, column, theirs[workload], series[workload, column], theme, narrow)
         name, rest = workload
         network_name = "loopback and LAN" if column == "lan" else clean(column)
@@ -138,7 +124,7 @@ def _time(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
         low, high = row[0].get_ylim()
         low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
         row[0].set_ylim(low, high if narrow else high * (high / low) ** 0.3)
-    return drawing
+    return figure
 
 
 def _systems(theirs: list[Figure], column: str) -> list[tuple[str, str]]:
@@ -154,22 +140,20 @@ def _series(
     groups: dict[str, list[Record]] = {}
     words: dict[str, tuple[str, str]] = {}
     for record in records:
-        n = extents(record)
         profile = profile_of(record)
-        if record.workload != workload or n is None or n[1:] != rest or n[0] < 1:
-            continue
-        if _column(profile) != column:
+        if (record.workload, _kind(extents(record)), _column(profile)) != (workload, rest, column):
             continue
         varying = ("n", "shape", "source")
         options = {k: v for k, v in record.parameters.items() if k not in varying}
         key = f"{profile} {sorted(options.items())!r} {record.cluster} {record.machine!r}"
         groups.setdefault(key, []).append(record)
         words[key] = (profile, ", ".join(f"{k} {v}" for k, v in options.items() if v is not False))
+    profiles = [profile for profile, _ in words.values()]
     found: dict[str, list[Record]] = {}
     for key, group in groups.items():
         profile, options_text = words[key]
         label = f"ours, {profile}"
-        if sum(p == profile for p, _ in words.values()) > 1:
+        if profiles.count(profile) > 1:
             label += f" ({options_text})"
         label = clean(label)[:60]
         while label in found:
@@ -188,21 +172,11 @@ def _panel(
 ) -> None:
     for label, group in series.items():
         n = [(extents(r) or (1,))[0] for r in group]
-        median = [r.seconds.median for r in group]
-        spread = [
-            [r.seconds.median - r.seconds.min for r in group],
-            [r.seconds.max - r.seconds.median for r in group],
-        ]
-        axes.errorbar(
-            *(n, median, spread),
-            fmt="o-",
-            color=_colour(profile_of(group[0])),
-            label=label,
-            markersize=5,
-            linewidth=1.8,
-            capsize=2.5,
-            zorder=3,
-        )
+        times = [r.seconds for r in group]
+        spread = [t.median - t.min for t in times], [t.max - t.median for t in times]
+        color = _color(profile_of(group[0]))
+        median = [t.median for t in times]
+        axes.errorbar(n, median, spread, fmt="o-", color=color, label=label, zorder=3)
     systems = _systems(theirs, column)
     for i, (system, profile) in enumerate(systems):
         points = sorted(
@@ -217,56 +191,47 @@ def _panel(
             lw=1.0,
             marker=_MARKERS[i % len(_MARKERS)],
             color=theme.faint,
-            markerfacecolor=theme.paper,
-            markeredgecolor=theme.ink,
-            markeredgewidth=1.1,
-            markersize=6,
+            **{"markerfacecolor": theme.paper, "markeredgecolor": theme.ink},
+            **{"markeredgewidth": 1.1, "markersize": 6},
             label=f"{system}, published ({'one host' if profile == 'local' else profile})",
         )
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xlabel("n")
+    axes.set(yscale="log", xlabel="n")
     plain_ticks(axes.yaxis, lambda v: f"{v:,g}" if v < 1e6 else f"{v:.0e}")
-    plain_ticks(axes.xaxis, lambda v: f"2{raised(round(math.log2(v)))}" if v > 0 else "")
+    drawing.powers_ticks(axes.xaxis, 2)
     axes.grid()
     if series or systems:
-        legend(axes, narrow, loc="upper left")
+        drawing.legend(axes, narrow, loc="upper left")
 
 
 # ---- the network's share
 
 
 def _network(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
-    rows = [(r, network.share(r)) for r in records]
-    points = [(r, s) for r, s in rows if s is not None and s.latency > 0]
-    if not points:
+    by_profile: dict[str, list[tuple[float, float]]] = {}
+    for record in records:
+        share = network.share(record)
+        if share is not None and share.latency > 0:
+            point = share.latency, record.seconds.median
+            by_profile.setdefault(profile_of(record), []).append(point)
+    if not by_profile:
         return None
-    drawing = canvas(*((NARROW, 4.4) if narrow else (7.6, 4.6)))
-    axes: Any = drawing.subplots()
-    profiles = list(dict.fromkeys(profile_of(r) for r, _ in points))
-    for profile in profiles:
-        mine = [(s.latency, r.seconds.median) for r, s in points if profile_of(r) == profile]
-        axes.scatter(
-            *zip(*mine, strict=True),
-            s=34,
-            color=_colour(profile),
-            edgecolor=theme.paper,
-            linewidth=0.6,
-            label=clean(profile),
-            zorder=3,
-        )
-    measured = [r.seconds.median for r, _ in points if r.seconds.median > 0]
+    figure = canvas(*((NARROW, 4.4) if narrow else (7.6, 4.6)))
+    axes: Any = figure.subplots()
+    for profile, points in by_profile.items():
+        look = {"s": 34, "edgecolor": theme.paper, "linewidth": 0.6, "zorder": 3}
+        latency, seconds = zip(*points, strict=True)
+        axes.scatter(latency, seconds, color=_color(profile), label=clean(profile), **look)
+    measured = [s for points in by_profile.values() for _, s in points if s > 0]
     ends = [min(measured, default=1.0) / 3, max(measured, default=1.0) * 3]
     axes.plot(ends, ends, color=theme.faint, lw=1.2, label="time = rounds x latency")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlabel("rounds x one-way latency, seconds")
-    axes.set_ylabel("measured, seconds")
+    axes.set(xscale="log", xlabel="rounds x one-way latency, seconds")
+    axes.set(yscale="log", ylabel="measured, seconds")
     for axis in (axes.xaxis, axes.yaxis):
         plain_ticks(axis, lambda v: f"{v:,g}")
     axes.grid()
-    legend(axes, narrow, loc="lower right")
-    return drawing
+    drawing.legend(axes, narrow, loc="lower right")
+    return figure
 
 
 # ---- what trainings have learnt
@@ -280,11 +245,11 @@ def _learning(records: list[Record], theme: Theme, narrow: bool) -> Drawing | No
     columns = 1 if narrow else min(panels, 3)
     rows = math.ceil(panels / columns)
     width = NARROW if narrow else max(5.6, 4.4 * columns)
-    drawing = canvas(width, (4.3 if narrow else 3.9) * rows)
-    grid: Any = drawing.subplots(rows, columns, squeeze=False)
-    axes = list(grid.reshape(-1))
-    learning.draw(found, theme, axes, lambda place: legend(place, narrow, loc="lower right"))
-    return drawing
+    figure = canvas(width, (4.3 if narrow else 3.9) * rows)
+    grid: Any = figure.subplots(rows, columns, squeeze=False)
+    legend = functools.partial(drawing.legend, narrow=narrow, loc="lower right")
+    learning.draw(found, theme, list(grid.flat), legend)
+    return figure
 
 
 # ---- figures of each party
@@ -296,52 +261,40 @@ def _bytes(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
 
 
 def _memory(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:
-    rows: dict[str, tuple[int, int, int]] = {}
+    rows: dict[str, PerParty] = {}
     for record in records:
         if record.peak_memory is not None:
             name = _name(record)
-            before = rows.get(name, (0, 0, 0))
-            a, b, c = (max(x, y) for x, y in zip(before, record.peak_memory, strict=True))
+            a, b, c = map(max, zip(rows.get(name, (0, 0, 0)), record.peak_memory, strict=True))
             rows[name] = (a, b, c)
     return _parties(rows, "growth above an idle worker, bytes", theme, narrow)
 
 
-def _parties(
-    rows: dict[str, tuple[int, int, int]], label: str, theme: Theme, narrow: bool
-) -> Drawing | None:
+def _parties(rows: dict[str, PerParty], label: str, theme: Theme, narrow: bool) -> Drawing | None:
     from matplotlib.ticker import LogLocator
 
-    rows = {name: values for name, values in rows.items() if max(values) > 0}
-    chosen = dict(list(rows.items())[:MOST_ROWS])
-    if not chosen:
+    shown = [(name, values) for name, values in rows.items() if max(values) > 0][:MOST_ROWS]
+    if not shown:
         return None
-    drawing = canvas(NARROW if narrow else 8.2, 1.3 + 0.3 * len(chosen))
-    axes: Any = drawing.subplots()
-    for i, values in enumerate(chosen.values()):
-        positive = [v for v in values if v > 0]
-        axes.plot([min(positive), max(positive)], [i, i], color=theme.faint, lw=1.2, zorder=1)
-    for party, colour in enumerate(_PARTIES):
-        places = [(v[party], i) for i, v in enumerate(chosen.values()) if v[party] > 0]
+    figure = canvas(NARROW if narrow else 8.2, 1.3 + 0.3 * len(shown))
+    axes: Any = figure.subplots()
+    for i, (_, values) in enumerate(shown):
+        ends = min(v for v in values if v > 0), max(values)
+        axes.plot(ends, [i, i], color=theme.faint, lw=1.2, zorder=1)
+    for party, color in enumerate(_PARTIES):
+        places = [(values[party], i) for i, (_, values) in enumerate(shown) if values[party] > 0]
         if places:
-            axes.scatter(
-                *zip(*places, strict=True),
-                s=42,
-                color=colour,
-                marker="os^"[party],
-                label=f"party {party}",
-                zorder=2,
-                alpha=0.9,
-            )
-    names = [textwrap.shorten(n, 24, placeholder="…") for n in chosen] if narrow else list(chosen)
-    axes.set_yticks(range(len(chosen)), names)
+            look = {"s": 42, "marker": "os^"[party], "zorder": 2, "alpha": 0.9}
+            axes.scatter(*zip(*places, strict=True), color=color, label=f"party {party}", **look)
+    names = (textwrap.shorten(n, 24, placeholder="…") if narrow else n for n, _ in shown)
+    axes.set_yticks(range(len(shown)), [*names])
     axes.invert_yaxis()
-    axes.margins(y=0.5 / len(chosen) + 0.02)
-    axes.set_xscale("log")
+    axes.margins(y=0.5 / len(shown) + 0.02)
+    axes.set(xscale="log", xlabel=label)
     if narrow:
         axes.xaxis.set_major_locator(LogLocator(numticks=3))
     plain_ticks(axes.xaxis, human_bytes)
-    axes.set_xlabel(label)
     axes.grid(axis="x")
     # "outside" makes room for it, where a legend of the axes would be cut off.
-    drawing.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
-    return drawing
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    return figure

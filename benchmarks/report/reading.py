@@ -7,6 +7,7 @@ not know are left out with a note, and fields that may be None may be missing.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -73,7 +74,7 @@ def read_lines(path: Path) -> tuple[list[Record], list[str]]:
         DataError: the file cannot be read, or a line is no record (its number is given).
     """
     found: list[Record] = []
-    unknown: dict[str, int] = {}
+    unknown: Counter[str] = Counter()
     for number, line in lines_of(path):
         found.append(_record(_parsed(line, path, number), path, number, unknown))
     return found, _notes(path, unknown)
@@ -100,7 +101,7 @@ def _read_file(path: Path, listed: bool) -> tuple[list[Record], list[str]]:
     entries = whole if isinstance(whole, list) else [whole]
     if not listed and not any(isinstance(e, dict) and "schema" in e for e in entries):
         return [], [f"{path.name} holds no records and was left out."]
-    unknown: dict[str, int] = {}
+    unknown: Counter[str] = Counter()
     found = [_record(entry, path, None, unknown) for entry in entries]
     return found, _notes(path, unknown)
 
@@ -116,24 +117,21 @@ def _parsed(text: str, path: Path, line: int | None) -> Any:
         raise DataError(f"{_where(path, line)} is not JSON. Received: {error}.") from error
 
 
-def _record(flat: Any, path: Path, line: int | None, unknown: dict[str, int]) -> Record:
+def _record(flat: Any, path: Path, line: int | None, unknown: Counter[str]) -> Record:
     if not isinstance(flat, dict):
         kind = type(flat).__name__
         raise DataError(f"{_where(path, line)} is no record. Received: {kind}, not an object.")
-    flat = dict(flat)
     known = {f.name: str(f.type) for f in fields(Record)}
-    _drop(flat, {"schema", *known}, "", unknown)
+    flat = _kept(flat, {"schema", *known}, "", unknown)
     for name, part in (("seconds", Seconds), ("machine", Machine)):
         if isinstance(flat.get(name), dict):
-            flat[name] = dict(flat[name])
-            _drop(flat[name], {f.name for f in fields(part)}, f"{name}.", unknown)
+            flat[name] = _kept(flat[name], {f.name for f in fields(part)}, f"{name}.", unknown)
     if isinstance(flat.get("versions"), dict):
-        versions = dict(flat["versions"])
-        _drop(versions, set(VERSIONED), "versions.", unknown)
-        flat["versions"] = {name: versions.get(name) for name in VERSIONED}
+        versions = _kept(flat["versions"], set(VERSIONED), "versions.", unknown)
+        flat["versions"] = dict.fromkeys(VERSIONED) | versions
     for name, kind in known.items():
-        if name not in flat and kind.endswith(" | None"):
-            flat[name] = None
+        if kind.endswith(" | None"):
+            flat.setdefault(name, None)
     flat.setdefault("schema", SCHEMA if "workload" in flat else None)
     try:
         _bounded(flat)
@@ -142,10 +140,12 @@ def _record(flat: Any, path: Path, line: int | None, unknown: dict[str, int]) ->
         raise DataError(f"{_where(path, line)}: {error}") from error
 
 
-def _drop(given: dict[str, Any], known: set[str], prefix: str, unknown: dict[str, int]) -> None:
-    for name in set(given) - known:
-        del given[name]
-        unknown[prefix + name] = unknown.get(prefix + name, 0) + 1
+def _kept(
+    given: dict[str, Any], known: set[str], prefix: str, unknown: Counter[str]
+) -> dict[str, Any]:
+    """What is known of the fields given; the others are counted."""
+    unknown.update(prefix + name for name in set(given) - known)
+    return {name: value for name, value in given.items() if name in known}
 
 
 def _bounded(value: Any) -> None:
@@ -157,7 +157,7 @@ def _bounded(value: Any) -> None:
         raise DataError(f"Figures are below 2^60. Received: {str(value)[:20]}...")
 
 
-def _notes(path: Path, unknown: dict[str, int]) -> list[str]:
+def _notes(path: Path, unknown: Counter[str]) -> list[str]:
     return [
         f"{path.name}: the field {name!r} of {count} records is unknown here and was ignored."
         for name, count in sorted(unknown.items())

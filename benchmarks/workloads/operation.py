@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.benchmarks import operations
@@ -74,21 +74,13 @@ def run(context: Context) -> dict[str, Shared]:
     operation = operations.find(str(parameters["operation"]))
     options = {k: parameters.get(k, default) for k, default in operation.options.items()}
     names = list(context.inputs)
-    if operation.stepwise:
-        compute: Any = lambda *shares: operation.run(  # noqa: E731
-            party, dict(zip(names, shares, strict=True)), options
-        )
-    else:
-        compute = party.function(
-            lambda *shares: operation.run(party, dict(zip(names, shares, strict=True)), options)
-        )
-    shares = [context.inputs[name] for name in names]
+    shares = list(context.inputs.values())
 
-    def once(progress: Callable[[float], None]) -> Shared:
-        result: Shared = compute(*shares)
-        return result
+    def compute(*shares: Shared) -> Shared:
+        return operation.run(party, dict(zip(names, shares, strict=True)), options)
 
-    return {"result": measure(context, operation.variant, once)}
+    graph = compute if operation.stepwise else party.function(compute)
+    return {"result": measure(context, operation.variant, lambda _: graph(*shares))}
 
 
 PROGRAM = Program("operation", run, check, "one operation of the catalogue", size=size)

@@ -14,16 +14,11 @@ from typing import Any
 import pytest
 
 from tfe_bench.__main__ import main
-from tfe_bench.benchmarks.baselines import (
-    Baseline,
-    Measured,
-    Missing,
-    MpSpdz,
-    Request,
-    Spu,
-    TfEncrypted,
-    base,
-)
+from tfe_bench.benchmarks.baselines import base
+from tfe_bench.benchmarks.baselines.base import Baseline, Measured, Missing, Request
+from tfe_bench.benchmarks.baselines.mp_spdz import MpSpdz
+from tfe_bench.benchmarks.baselines.spu import Spu
+from tfe_bench.benchmarks.baselines.tf_encrypted import TfEncrypted
 from tfe_bench.cli import baselines as command
 from tfe_bench.cluster.links import NoNamespaces
 from tfe_bench.errors import UsageError

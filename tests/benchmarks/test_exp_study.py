@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tfe_bench.benchmarks import prediction
 from tfe_bench.benchmarks.exp_study import (
     advisor,
     compare,
@@ -24,7 +25,6 @@ from tfe_bench.benchmarks.exp_study import (
     plots,
     published,
     report,
-    shaped,
     study,
     tables,
 )
@@ -93,7 +93,7 @@ class Plain:
         sent = [bits // 8 + self.extra_bytes for bits in cost.by_party(0)]
         seconds = 0.01 + self.slow * x.size
         if self.level is not None:
-            modelled = levels.modelled_seconds(self.level, seconds, cost.cold, tuple(sent))
+            modelled = prediction.modelled_seconds(self.level, seconds, cost.cold, tuple(sent))
             seconds = self.NETWORK * modelled
         return JobResult(
             outputs={"y": point.encode(exact)},
@@ -331,7 +331,7 @@ def test_each_level_is_measured_by_one_cluster_at_the_sizes_that_fit_its_limit()
         str(cell).endswith(" s / 0.80") for row in checked.rows for cell in row[1:]
     )
 
-    tight = {"net3": shaped.LevelPlan((100, 1_000, 10_000), 4.0)}
+    tight = {"net3": study.LevelPlan((100, 1_000, 10_000), 4.0)}
     cut = _run(replace(plan, levels=tight))
     form = Form("pade", 128)  # 10 rounds of 0.1 s and 0.36 s of bytes for 1000 elements, 4 runs
     assert form in cut.main and form not in cut.levels["net3"].measurements

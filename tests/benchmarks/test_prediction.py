@@ -7,19 +7,20 @@ from typing import Any
 import pytest
 
 from tfe_bench.benchmarks import prediction
+from tfe_bench.cluster import profiles
 from tfe_bench.errors import UsageError
 
 
 def test_delay_counts_once_a_round_and_the_busiest_host_sends_at_its_rate() -> None:
-    found = prediction.predict(10, (44_000_000, 1, 0), 0.5, "wan")
+    wan, net3 = profiles.get("wan"), profiles.get("net3")
+    found = prediction.modelled_seconds(wan, 0.5, 10, (44_000_000, 1, 0))
     assert found == pytest.approx(0.5 + 10 * 0.02 + 1.0)
-    assert prediction.predict(0, (0, 0, 0), 0.25, "net3") == 0.25
-    assert prediction.predict(3, (1, 2, 3), 0.25, "local") is None
+    assert prediction.modelled_seconds(net3, 0.25, 0, (0, 0, 0)) == 0.25
 
 
 def test_an_unknown_network_is_refused() -> None:
     with pytest.raises(UsageError, match='Did you mean "wan"'):
-        prediction.predict(1, (1, 1, 1), 0.0, "wann")
+        prediction.forecast([_measured(0.0)] * 3, "wann", 1.0)
 
 
 def test_only_the_first_graph_call_waits_for_the_dealers_material() -> None:

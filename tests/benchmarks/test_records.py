@@ -18,6 +18,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.benchmarks.conftest import USUAL
 from tfe_bench.benchmarks import provenance
 from tfe_bench.benchmarks.provenance import Machine
 from tfe_bench.benchmarks.records import Record, Seconds, append, read
@@ -26,7 +27,6 @@ from tfe_bench.errors import DataError, UsageError
 
 def a_record(**changes: Any) -> Record:
     every: dict[str, Any] = {
-        "workload": "sort",
         "parameters": {"n": 1024, "kind": "int64", "shape": (2, 3), "none": None},
         "repeats": 3,
         "seconds": Seconds.of([0.3, 0.1, 0.2]),
@@ -39,17 +39,12 @@ def a_record(**changes: Any) -> Record:
         "rounds_ahead": 7,
         "peak_memory": [2**40, 0, 1],
         "idle_memory": [5, 5, 5],
-        "correct": True,
-        "max_error": 0.0,
-        "ring": 64,
-        "fractional_bits": 16,
         "protocol": "exact",
         "profile": "lan",
         "profile_emulation": "host-limited",
-        "tls": True,
-        "cluster": "local",
     }
-    return Record(**(every | changes))
+    usual = {name: value for name, value in USUAL.items() if name != "machine"}
+    return Record(**{**usual, **every, **changes})
 
 
 def without(record: Record, **changes: Any) -> str:
@@ -285,29 +280,33 @@ def test_unwritable_and_unreadable_files_are_data_errors(tmp_path: Path) -> None
         read(tmp_path / "b")
 
 
-def test_a_disk_that_is_full_halfway_keeps_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def kept(tmp_path: Path) -> tuple[Path, bytes]:
+    """A file of one record, and what it holds."""
     path = tmp_path / "r.jsonl"
     append(path, a_record())
-    before = path.read_bytes()
+    return path, path.read_bytes()
+
+
+def test_a_disk_that_is_full_halfway_keeps_what_was_there(
+    kept: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, before = kept
     whole = os.write
     monkeypatch.setattr(os, "write", lambda handle, line: whole(handle, line[:20]))
-    for file in (path, tmp_path / "new.jsonl"):
+    for file in (path, path.with_name("new.jsonl")):
         with pytest.raises(DataError, match="disk may be full") as told:
             append(file, a_record())
         assert told.value.exit_code == 10
     monkeypatch.undo()
     assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["r.jsonl"]
+    assert [p.name for p in path.parent.iterdir()] == ["r.jsonl"]
 
 
 def test_a_line_that_never_reached_the_disk_is_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: tuple[Path, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "r.jsonl"
-    append(path, a_record())
-    before = path.read_bytes()
+    path, before = kept
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

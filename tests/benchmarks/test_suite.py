@@ -59,7 +59,7 @@ class _Commands:
 @pytest.fixture
 def commands(make_record: Maker, monkeypatch: pytest.MonkeyPatch) -> _Commands:
     fake = _Commands(make_record)
-    monkeypatch.setattr(program, "make_parser", lambda: fake)
+    monkeypatch.setattr(program, "make_parser", lambda words: fake)
     return fake
 
 
@@ -75,7 +75,7 @@ def _suite(folder: Path, **given: Any) -> int:
         "cluster": None,
         "client": None,
         "json": False,
-        "parse": program.make_parser().parse_args,
+        "parse": program.parse,
     }
     return command.run(argparse.Namespace(**{**usual, **given}))
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tests.benchmarks.conftest import USUAL
 from tfe_bench.benchmarks.provenance import Machine
 from tfe_bench.benchmarks.records import Record, Seconds
 from tfe_bench.benchmarks.table import human_bytes, human_seconds, render, render_learning
@@ -24,7 +25,6 @@ VERSIONS = {
 
 def a_record(**changes: Any) -> Record:
     every: dict[str, Any] = {
-        "workload": "sort",
         "parameters": {"n": 65536, "kind": "int64"},
         "repeats": 5,
         "seconds": Seconds.of([1.04, 1.02, 1.3, 1.1, 1.0]),
@@ -37,21 +37,16 @@ def a_record(**changes: Any) -> Record:
         "rounds_ahead": 96,
         "peak_memory": (812_000_000, 40_000_000, 0),
         "idle_memory": (512_345_678,) * 3,
-        "correct": True,
         "max_error": 0.00012345,
-        "ring": 64,
-        "fractional_bits": 16,
         "protocol": "exact",
         "profile": "lan",
         "profile_emulation": "host-limited",
-        "tls": True,
-        "cluster": "local",
         "versions": VERSIONS,
         "machine": Machine("EPYC", 2, 25_276_510_208, "Linux 6.1"),
         "commit": "0123456789abcdef0123456789abcdef01234567+dirty",
         "time": "2025-01-02T03:04:05+00:00",
     }
-    return Record(**(every | changes))
+    return Record(**{**USUAL, **every, **changes})
 
 
 def drawn(record: Record, width: int = 80, **options: Any) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,3 +42,21 @@ def command(tmp_path: Path) -> Command:
         )
 
     return run
+
+
+class Lent:
+    """A cluster that stays open, however often a command that it is lent to closes it."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster, name)
+
+    def __enter__(self) -> Lent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stays open."""
+
+    close = __exit__

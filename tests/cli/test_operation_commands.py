@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.cli.conftest import Lent
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks import operations
 from tfe_bench.benchmarks.records import Record, read
@@ -21,22 +22,6 @@ from tfe_bench.cluster import launch
 
 USAGE, DATA, RANGE = 2, 10, 40
 _SECRET = "123456.75"
-
-
-class _Lent:
-    """A cluster that the command it is lent to does not close."""
-
-    def __init__(self, cluster: launch.LocalCluster) -> None:
-        self._cluster = cluster
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cluster, name)
-
-    def __enter__(self) -> _Lent:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +59,7 @@ def on_workers(
     command: Command, workers: launch.LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> Command:
     """A command whose three local workers run already."""
-    monkeypatch.setattr(launch, "LocalCluster", lambda **_: _Lent(workers))
+    monkeypatch.setattr(launch, "LocalCluster", lambda **_: Lent(workers))
     return command
 
 
@@ -264,7 +249,7 @@ def test_a_narrow_terminal_shows_fewer_columns(
     screen = io.StringIO()
     plain = console.Console
 
-    def narrow() -> console.Console:
+    def narrow(**_: bool) -> console.Console:
         return plain(file=screen, width=columns, force_terminal=True, _environ={"TERM": "xterm"})
 
     monkeypatch.setattr(console, "Console", narrow)

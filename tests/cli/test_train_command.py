@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.cli.conftest import Lent
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.cluster import launch
@@ -159,30 +160,12 @@ def _people(path: Path, rows: int, order: str = "") -> list[dict[str, str]]:
     return lines
 
 
-class _Open:
-    """A cluster that stays open, however often a command closes it."""
-
-    def __init__(self, cluster: Any) -> None:
-        self._cluster = cluster
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cluster, name)
-
-    def __enter__(self) -> _Open:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stays open."""
-
-    close = __exit__
-
-
 def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Train, predict in the open, predict privately: by names, in the columns' own units."""
     with launch.LocalCluster(models=tmp_path / "kept") as cluster:  # one for all commands
-        monkeypatch.setattr(launch, "LocalCluster", lambda **_: _Open(cluster))
+        monkeypatch.setattr(launch, "LocalCluster", lambda **_: Lent(cluster))
         _used(tmp_path, capsys)
 
 

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from tfe_bench.benchmarks import realised
+from tfe_bench.benchmarks.prediction import total_rounds
 from tfe_bench.benchmarks.realised import Realised
-from tfe_bench.cli.common import total_rounds
 from tfe_bench.cluster import emulator, links, profiles
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.policy import WorkerPolicy

@@ -13,35 +13,26 @@ from tfe_bench.cli import common
 from tfe_bench.errors import UsageError, check_known
 
 if TYPE_CHECKING:
-    from tfe_bench.benchmarks.baselines import Baseline, Measured, Missing, Request
+    from tfe_bench.benchmarks.baselines.base import Baseline, Measured, Missing, Request
     from tfe_bench.benchmarks.records import Record
 
 _WORKLOADS = ("sort", "max", "relu")
 _BASELINES = ("spu", "tf-encrypted", "mp-spdz")
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+def _options(p: argparse.ArgumentParser) -> None:
     p.add_argument("workload", metavar="WORKLOAD", help=", ".join(_WORKLOADS))
-    p.add_argument(
-        "--n", type=int, default=1024, metavar="N", help="elements, or rows of 4 (default 1024)"
-    )
-    p.add_argument(
-        "--baseline", metavar="NAME,NAME", help=f"{', '.join(_BASELINES)} (default: all)"
-    )
+    common.option(p, "--n N", "elements, or rows of 4 (default 1024)", type=int, default=1024)
+    common.option(p, "--baseline NAME,NAME", f"{', '.join(_BASELINES)} (default: all)")
     p.add_argument("--peer", dest="baseline", help=argparse.SUPPRESS)  # as it was called
-    p.add_argument("--spu-env", type=Path, metavar="DIR", help="virtual environment with SPU")
-    p.add_argument(
-        "--install", action="store_true", help="make --spu-env if missing and pip install spu there"
-    )
-    p.add_argument("--tf-encrypted-env", type=Path, metavar="DIR", help="one with tf-encrypted")
-    p.add_argument("--mp-spdz", type=Path, metavar="DIR", help="a build of MP-SPDZ")
-    p.add_argument("--profile", default="local", metavar="NAME", help="network (default local)")
-    p.add_argument("--repeat", type=int, default=3, metavar="R", help="timed runs (default 3)")
-    p.add_argument(
-        "--timeout", type=float, default=600.0, metavar="S", help="seconds a baseline may take"
-    )
-    p.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    common.option(p, "--spu-env DIR", "virtual environment with SPU")
+    common.option(p, "--install", "make --spu-env if missing and pip install spu there")
+    common.option(p, "--tf-encrypted-env DIR", "one with tf-encrypted")
+    common.option(p, "--mp-spdz DIR", "a build of MP-SPDZ")
+    common.option(p, "--profile NAME", "network (default local)", default="local")
+    common.option(p, "--repeat R", "timed runs (default 3)", type=int, default=3)
+    common.option(p, "--timeout S", "seconds a baseline may take", type=float, default=600.0)
+    common.option(p, "--json", "print one JSON object, nothing else")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -50,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     Runs a workload here and on other systems, which live in environments of their own on this
     machine, and prints their times beside ours. A system that is missing is named, never guessed.
     """
-    from tfe_bench.benchmarks.baselines import Measured, Request
+    from tfe_bench.benchmarks.baselines.base import Measured, Request
 
     request = Request(
         arguments.workload,
@@ -76,7 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(arguments: argparse.Namespace) -> list[Baseline]:
-    from tfe_bench.benchmarks.baselines import MpSpdz, Spu, TfEncrypted
+    from tfe_bench.benchmarks.baselines.mp_spdz import MpSpdz
+    from tfe_bench.benchmarks.baselines.spu import Spu
+    from tfe_bench.benchmarks.baselines.tf_encrypted import TfEncrypted
 
     baselines: dict[str, Baseline] = {
         "spu": Spu(arguments.spu_env, arguments.install),
@@ -119,7 +112,7 @@ def _show(request: Request, ours: Record, results: dict[str, Measured | Missing]
     from rich.console import Console
     from rich.text import Text
 
-    from tfe_bench.benchmarks.baselines import Missing
+    from tfe_bench.benchmarks.baselines.base import Missing
     from tfe_bench.benchmarks.table import columns, human_bytes, human_seconds, put, three_digits
 
     console = Console()
@@ -147,4 +140,4 @@ def _show(request: Request, ours: Record, results: dict[str, Measured | Missing]
         put(console, Text(line), console.width)
 
 
-COMMANDS = {"baselines": (add_options, run), "peers": (add_options, run)}
+COMMANDS = {"baselines": (_options, run), "peers": (_options, run)}

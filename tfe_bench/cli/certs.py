@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tfe_bench.cli import common
 from tfe_bench.cluster import tls
 from tfe_bench.cluster.addresses import parse_address
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig, certificate_file
@@ -50,33 +51,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "change.",
     )
     renew.add_argument("certificate", type=Path, metavar="FILE", help="the present .crt")
-    renew.add_argument(
-        "--keep-key",
-        action="store_true",
-        help="certify the present key again, instead of making a new one",
-    )
-    renew.add_argument(
-        "--out", type=Path, metavar="DIR", help="where to write (default: beside FILE)"
-    )
+    common.option(renew, "--keep-key", "certify the present key again, instead of making a new one")
+    common.option(renew, "--out DIR", "where to write (default: beside FILE)")
     renew.add_argument(
         "--days", type=int, default=365, help="validity of the new one (default: 365)"
     )
 
     everything = modes.add_parser("all", help="a whole cluster, for a trial by one person")
-    everything.add_argument(
-        "--hosts",
+    common.option(
+        everything,
+        "--hosts HOST:PORT,HOST:PORT,HOST:PORT",
+        "where party 0, 1 and 2 listen",
         required=True,
-        metavar="HOST:PORT,HOST:PORT,HOST:PORT",
-        help="where party 0, 1 and 2 listen",
     )
-    everything.add_argument(
-        "--client",
+    common.option(
+        everything,
+        "--client NAME",
+        "a client's name, may be repeated (default: analyst)",
         action="append",
-        metavar="NAME",
-        help="a client's name, may be repeated (default: analyst)",
     )
     for mode in (party, client, everything):
-        mode.add_argument("--out", type=Path, required=True, metavar="DIR", help="made if missing")
+        common.option(mode, "--out DIR", "made if missing", required=True)
         mode.add_argument(
             "--days", type=int, default=365, help="validity of a certificate (default: 365)"
         )

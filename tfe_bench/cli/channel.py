@@ -6,21 +6,19 @@ import argparse
 import json
 import statistics
 
+from tfe_bench.cli import common
 from tfe_bench.cli.common import check_network_options
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import check_range
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+def _options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--rounds", type=int, default=200, help="in one graph (default 200)")
     p.add_argument("--megabytes", type=int, default=64, help="of the transfer (default 64)")
     p.add_argument("--repeat", type=int, default=7, help="timed turns (default 7)")
-    p.add_argument("--no-tls", action="store_true", help="all of it in the clear, on loopback")
-    p.add_argument(
-        "--profile", default="local", metavar="NAME", help="network profile (default local)"
-    )
-    p.add_argument("--emulate", default="auto", metavar="HOW", help="auto, netns or channel")
-    p.add_argument("--json", action="store_true", help="print JSON, nothing else")
+    common.option(p, "--no-tls", "all of it in the clear, on loopback")
+    common.option(p, "--profile NAME", "network profile (default local)", default="local")
+    common.option(p, "--emulate HOW", "auto, netns or channel", default="auto")
+    common.option(p, "--json", "print JSON, nothing else")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,11 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     settings = {k: getattr(arguments, k) for k in ("rounds", "megabytes", "repeat")}
     for name, value in settings.items():
-        if not 1 <= value <= 4096:
-            raise UsageError(f"--{name} is 1 to 4096. Received: {value}.")
-    ours, lockstep, duplex = (
-        {name: list[float]() for name in ("exchange", "hop", "bulk")} for _ in range(3)
-    )
+        check_range(f"--{name}", value, 1, 4096)
+    systems = [{name: list[float]() for name in ("exchange", "hop", "bulk")} for _ in range(3)]
+    ours, lockstep, duplex = systems
     arguments.cluster = arguments.client = None
     check_network_options(arguments)
     on = not arguments.no_tls
@@ -49,12 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
         # In turns, so that a noisy minute hits all.
         for _ in range(2):
             measured = cluster.run("channel", settings, {}).measured[1]
-            for name, key in (
-                ("exchange", "exchange_seconds"),
-                ("hop", "hop_seconds"),
-                ("bulk", "bytes_per_second"),
-            ):
-                ours[name] += measured[key]
+            keys = ("exchange_seconds", "hop_seconds", "bytes_per_second")
+            for values, key in zip(ours.values(), keys, strict=True):
+                values += measured[key]
             for mode, bare in (("lockstep", lockstep), ("duplex", duplex)):
                 for name, values in bare_grpc.measure(**settings, mode=mode, tls_on=on).items():
                     bare[name] += values
@@ -71,15 +64,15 @@ def run(arguments: argparse.Namespace) -> int:
         digits = 0 if scale > 1 else 2
         middle = statistics.median(ours[name])
         cells = []
-        for column in (ours, lockstep, duplex):
-            v = column[name]
-            m, low, high = statistics.median(v), min(v), max(v)
-            text = f"{m * scale:.{digits}f} {unit} "
-            text += f"({low * scale:.{digits}f}..{high * scale:.{digits}f})"
+        for column in systems:
+            values = column[name]
+            m, low, high = statistics.median(values), min(values), max(values)
+            spread = f"({low * scale:.{digits}f}..{high * scale:.{digits}f})"
+            text = f"{m * scale:.{digits}f} {unit} {spread}"
             cells.append(text if column is ours else f"{text}, x{middle / m:.2f}")
         table.add_row(label, *cells)
     Console().print(table)
     return 0
 
 
-COMMANDS = {"channel": (add_options, run)}
+COMMANDS = {"channel": (_options, run)}

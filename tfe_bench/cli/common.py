@@ -9,15 +9,17 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench import atomic
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from tfe_bench.benchmarks.records import Record
     from tfe_bench.cluster.requests import JobResult, PrivateInput
 
@@ -46,6 +48,20 @@ def whole_number(text: str) -> int:
     )
 
 
+def option(p: argparse._ActionsContainer, typed: str, about: str, **more: Any) -> None:
+    """Adds an option as it is typed: "--flag", "--name VALUE", or "--name FILE", which is a path.
+
+    Args:
+        about: its help.
+        more: as `add_argument` takes them.
+    """
+    name, _, value = typed.partition(" ")
+    usual: dict[str, Any] = {"metavar": value} if value else {"action": "store_true"}
+    if value in ("FILE", "FOLDER", "DIR"):
+        usual["type"] = Path
+    p.add_argument(name, help=about, **usual, **more)
+
+
 def add_run_options(
     p: argparse.ArgumentParser, repeat: int = _REPEAT, takes_files: bool = False
 ) -> None:
@@ -55,25 +71,28 @@ def add_run_options(
         repeat: runs by default.
         takes_files: the command has --input; a file's result is wanted once.
     """
-    p.add_argument(
-        "--repeat",
-        type=int,
-        default=None if takes_files else repeat,
-        metavar="R",
-        help="timed runs (default 5 after a warm-up, of a file 1 without)"
+    option(
+        p,
+        "--repeat R",
+        "timed runs (default 5 after a warm-up, of a file 1 without)"
         if takes_files
         else f"timed runs (default {repeat})",
+        type=int,
+        default=None if takes_files else repeat,
     )
     add_network_options(p)
-    p.add_argument("--json", action="store_true", help="print the record as JSON, nothing else")
-    p.add_argument("--record", type=Path, metavar="FILE", help="append the record to a .jsonl file")
-    p.add_argument(
-        "--trace",
-        type=Path,
-        metavar="FILE",
-        help="write where the time went, for Perfetto or chrome://tracing (.json); takes one more "
+    add_record_options(
+        p,
+        "write where the time went, for Perfetto or chrome://tracing (.json); takes one more "
         "run, which is not timed",
     )
+
+
+def add_record_options(p: argparse.ArgumentParser, trace: str) -> None:
+    """Where the record goes, and the trace: what this is, in words."""
+    option(p, "--json", "print the record as JSON, nothing else")
+    option(p, "--record FILE", "append the record to a .jsonl file")
+    option(p, "--trace FILE", trace)
 
 
 def quiet_tensorflow() -> None:
@@ -95,22 +114,33 @@ def harness_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def add_network_options(p: argparse.ArgumentParser) -> None:
     """Which hosts, and which network between them."""
-    p.add_argument("--cluster", type=Path, metavar="FILE", help="run on these three hosts")
-    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
-    p.add_argument(
-        "--profile",
+    add_cluster_options(p, "run on these three hosts")
+    option(
+        p,
+        "--profile NAME",
+        "network between the workers: local, lan, wan, net0, net1, net2 or net3 (default local)",
         default="local",
-        metavar="NAME",
-        help="network between the workers: local, lan, wan, net0, net1, net2 or net3 "
-        "(default local)",
     )
-    p.add_argument(
-        "--emulate",
-        default="auto",
-        metavar="HOW",
-        help="the profile: netns (network namespaces, takes root), channel (in the workers), "
+    option(
+        p,
+        "--emulate HOW",
+        "the profile: netns (network namespaces, takes root), channel (in the workers), "
         "or auto (the first that can be; default)",
+        default="auto",
     )
+
+
+def add_cluster_options(
+    p: argparse.ArgumentParser, about: str = "cluster.toml", required: bool = False
+) -> None:
+    """Three hosts, and who asks them."""
+    option(p, "--cluster FILE", about, required=required)
+    option(p, "--client NAME", "which client of the cluster file this is")
+
+
+def add_output(p: argparse.ArgumentParser) -> None:
+    """Where a result goes."""
+    option(p, "--output FILE", "write the result (.csv or .npy)")
 
 
 def add_plan_option(p: argparse.ArgumentParser, who: str) -> None:
@@ -124,13 +154,12 @@ def add_plan_option(p: argparse.ArgumentParser, who: str) -> None:
 
 def add_images(p: argparse.ArgumentParser, more: str = "") -> None:
     """Pictures that a model is asked about."""
-    p.add_argument(
-        "--image",
-        type=Path,
+    option(
+        p,
+        "--image FILE",
+        f"a picture (JPEG, PNG, GIF, BMP); may be repeated{more}",
         action="append",
         default=[],
-        metavar="FILE",
-        help=f"a picture (JPEG, PNG, GIF, BMP); may be repeated{more}",
     )
 
 
@@ -161,57 +190,54 @@ def check_network_options(arguments: argparse.Namespace) -> None:
             "Hosts of a cluster are no network namespaces. Received: --emulate netns with "
             "--cluster. Their own network has --profile local; --emulate channel imposes another."
         )
-    if arguments.cluster is None and arguments.client is not None:
-        raise UsageError("--client goes with --cluster. Received: no --cluster.")
+    check_together(arguments, "cluster", "client")
 
 
-class _Bar:
-    """A progress bar on stderr; silent without a terminal."""
+def check_together(arguments: argparse.Namespace, other: str, *options: str) -> None:
+    """Refuses options that say nothing without another one.
 
-    def __init__(self, show: bool) -> None:
-        self._progress: Any = None
-        if show:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    Raises:
+        UsageError: naming both.
+    """
+    for option in options:
+        given = getattr(arguments, option, None) not in (None, False)
+        if given and getattr(arguments, other) in (None, False):
+            raise UsageError(f"--{option} goes with --{other}. Received: no --{other}.")
 
-            self._progress = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TimeElapsedColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
 
-    def __enter__(self) -> _Bar:
-        if self._progress is not None:
-            self._progress.start()
-            self._task = self._progress.add_task("starting the workers", total=None)
-        return self
+class Bar:
+    """A progress bar on stderr, which may be silent."""
 
-    def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("starting the workers", total=None)
 
     def say(self, text: str) -> None:
         """Shows what is going on, without a fraction."""
-        if self._progress is not None:
-            self._progress.update(self._task, description=text, total=None)
+        self._progress.update(self._task, description=text, total=None)
 
     def update(self, fraction: float, text: str) -> None:
         """Shows how far the job is."""
-        if self._progress is not None:
-            self._progress.update(self._task, description=text, total=1.0, completed=fraction)
+        self._progress.update(self._task, description=text, total=1.0, completed=fraction)
 
 
-def progress_bar(arguments: argparse.Namespace) -> Any:
-    """A progress bar if stderr is a terminal and no JSON is wanted.
+@contextlib.contextmanager
+def progress_bar(arguments: argparse.Namespace) -> Iterator[Any]:
+    """A progress bar, silent unless stderr is a terminal and no JSON is wanted.
 
     A command that runs within another one has the other's, which ends it.
     """
-    given = getattr(arguments, "bar", None)
-    if given is not None:
-        return contextlib.nullcontext(given)
-    return _Bar(sys.stderr.isatty() and not arguments.json)
+    if (given := getattr(arguments, "bar", None)) is not None:
+        yield given
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    silent = arguments.json or not sys.stderr.isatty()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=silent) as progress:
+        yield Bar(progress)
 
 
 def run_inside(arguments: argparse.Namespace, words: Sequence[str], file: Path, bar: Any) -> None:
@@ -229,8 +255,8 @@ def check_run_options(arguments: argparse.Namespace) -> None:
         UsageError, DataError: naming what does not fit.
     """
     check_network_options(arguments)
-    if arguments.repeat is not None and not 1 <= arguments.repeat <= 1000:
-        raise UsageError(f"--repeat is 1 to 1000. Received: {arguments.repeat}.")
+    if arguments.repeat is not None:
+        check_range("--repeat", arguments.repeat, 1, 1000)
     if arguments.record is not None:
         atomic.check(arguments.record, "--record", "The record", existing=True)
     if arguments.trace is not None:
@@ -239,7 +265,19 @@ def check_run_options(arguments: argparse.Namespace) -> None:
             raise UsageError("--trace and --record are two files. Received: the same one.")
 
 
-def open_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
+def check_output(file: Path, suffixes: Sequence[str], what: str) -> None:
+    """Refuses before a job what could not be written after it.
+
+    Raises:
+        UsageError: its name ends otherwise.
+        DataError: it cannot be written.
+    """
+    if file.suffix.lower() not in suffixes:
+        raise UsageError(f"--output is a {' or '.join(suffixes)} file. Received: {str(file)!r}.")
+    atomic.check(file, "--output", what)
+
+
+def open_cluster(arguments: argparse.Namespace, bar: Bar) -> Any:
     """The cluster of --cluster, or three local workers."""
     from tfe_bench.benchmarks import realised
 
@@ -256,7 +294,7 @@ def open_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
     return cluster
 
 
-def start_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
+def start_cluster(arguments: argparse.Namespace, bar: Bar) -> Any:
     """The same without a look at its links."""
     from tfe_bench.cluster.launch import Cluster, LocalCluster
 
@@ -275,15 +313,6 @@ def start_cluster(arguments: argparse.Namespace, bar: _Bar) -> Any:
         return cluster
     bar.say("connecting to the workers")
     return Cluster(arguments.cluster, arguments.client, profile=arguments.profile)
-
-
-def total_rounds(measured: list[dict[str, Any]]) -> tuple[int, int]:
-    """(cold, run-ahead) rounds of a run: each graph call lasts as long as at its slowest party."""
-    steps = list(zip(*(m["rounds"] for m in measured), strict=True))
-    return (
-        sum(max(s[0] for s in step) for step in steps),
-        sum(max(s[1] for s in step) for step in steps),
-    )
 
 
 @dataclass(frozen=True)
@@ -378,9 +407,8 @@ def make_record(
     from tfe_bench.benchmarks import prediction, records
 
     measured = result.measured
-    # A run is over when the last of the three is.
-    times = [max(turn) for turn in zip(*(m["seconds"] for m in measured), strict=True)]
-    cold, ahead = total_rounds(measured)
+    times = prediction.turn_seconds(measured)
+    cold, ahead = prediction.total_rounds(measured)
     build = max(m["build_seconds"] for m in measured)
     if outcome.parameters.get("warm_up") == 0:  # the only run built the graphs, which is told apart
         times = [max(0.0, times[0] - build)]
@@ -411,17 +439,12 @@ def make_record(
         cluster=cluster.name,
         cpu_seconds=tuple(statistics.median(m["cpu_seconds"]) for m in measured),
         messages=tuple(sum(m["messages"]) for m in measured),
-        bytes_by_link=_links([m["payload"] for m in measured]),
+        bytes_by_link=tuple(tuple(m["payload"]) for m in measured),
         breakdown=tuple(_breakdown(m) for m in measured),
         prediction=prediction.forecast(measured, arguments.profile, seconds.median),
         agreement=outcome.agreement,
         error=outcome.error,
     )
-
-
-def _links(sent: Sequence[Sequence[int]]) -> tuple[tuple[int, int, int], ...]:
-    """By sender and receiver."""
-    return tuple((int(a), int(b), int(c)) for a, b, c in sent)
 
 
 def _breakdown(measured: Mapping[str, Any]) -> dict[str, Any]:

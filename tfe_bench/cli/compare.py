@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from tfe_bench.cli import operation
+from tfe_bench.cli import common, operation
 from tfe_bench.errors import check_known
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+def _options(p: argparse.ArgumentParser) -> None:
     from tfe_bench.benchmarks import operations
 
     known = operations.comparisons.COMPARISONS
-    p.add_argument("--op", default="less", metavar="NAME", help=", ".join(known))
+    common.option(p, "--op NAME", ", ".join(known), default="less")
     p.add_argument(
         "--kind",
         default="int64",
@@ -40,4 +39,4 @@ def run(arguments: argparse.Namespace) -> int:
     return operation.perform("compare", arguments, work)
 
 
-COMMANDS = {"compare": (add_options, run)}
+COMMANDS = {"compare": (_options, run)}

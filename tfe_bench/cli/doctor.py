@@ -5,25 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfe_bench.errors import TfeBenchError, UsageError
+from tfe_bench.cli import common
+from tfe_bench.errors import TfeBenchError, UsageError, check_range
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.checks import Check
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
-    p.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml")
-    p.add_argument("--worker", type=Path, metavar="FILE", help="this operator's worker.toml")
-    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
-    p.add_argument("--offline", action="store_true", help="ask no worker (before any of them runs)")
-    p.add_argument(
-        "--megabytes", type=int, default=8, metavar="M", help="sent over each link (default 8)"
-    )
-    p.add_argument("--json", action="store_true", help="print JSON, nothing else")
+def _options(p: argparse.ArgumentParser) -> None:
+    common.option(p, "--cluster FILE", "cluster.toml")
+    common.option(p, "--worker FILE", "this operator's worker.toml")
+    common.option(p, "--client NAME", "which client of the cluster file this is")
+    common.option(p, "--offline", "ask no worker (before any of them runs)")
+    common.option(p, "--megabytes M", "sent over each link (default 8)", type=int, default=8)
+    common.option(p, "--json", "print JSON, nothing else")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,9 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.cluster is None and (arguments.worker or arguments.client):
         raise UsageError("--worker and --client go with --cluster. Received: no --cluster.")
-    if not 1 <= arguments.megabytes <= 256:
-        raise UsageError(f"--megabytes is 1 to 256. Received: {arguments.megabytes}.")
-    found = []
+    check_range("--megabytes", arguments.megabytes, 1, 256)
     if arguments.json:
         found = list(_checks(arguments))
         print(json.dumps([check.as_dict() for check in found]))
@@ -104,4 +99,4 @@ def _print(found: Iterator[Check]) -> list[Check]:
     return seen
 
 
-COMMANDS = {"doctor": (add_options, run)}
+COMMANDS = {"doctor": (_options, run)}

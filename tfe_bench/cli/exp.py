@@ -8,16 +8,16 @@ import math
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli import common
-from tfe_bench.errors import UsageError, check_known, did_you_mean
+from tfe_bench.errors import UsageError, check_known, check_range, did_you_mean
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.exp_study.forms import Form
-    from tfe_bench.benchmarks.exp_study.shaped import LevelPlan
-    from tfe_bench.benchmarks.exp_study.study import Study
+    from tfe_bench.benchmarks.exp_study.study import LevelPlan, Study
     from tfe_bench.benchmarks.report.parts import Table
     from tfe_bench.cluster.requests import JobResult
 
@@ -27,20 +27,17 @@ _MOST = 1 << 22
 _REPORT = Path("exp-report")
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
-    p.add_argument("--n", type=int, metavar="N", help="how many numbers (default 1024)")
+def _options(p: argparse.ArgumentParser) -> None:
+    common.option(p, "--n N", "how many numbers (default 1024)", type=int)
     p.add_argument("--seed", type=int, default=1, help="of the generated numbers (default 1)")
-    p.add_argument("--method", metavar="NAME", help=f"{', '.join(METHODS)} (default one-round)")
+    common.option(p, "--method NAME", f"{', '.join(METHODS)} (default one-round)")
     p.add_argument(
         "--clamp", choices=CLAMPS, help="which ends of the range are clamped (default none)"
     )
     p.add_argument("--ring", type=int, choices=(64, 128), help="bits of the ring (default 64)")
-    p.add_argument("--iterations", type=int, metavar="K", help="squarings of taylor (default 8)")
-    p.add_argument("--softmax", action="store_true", help="a range that ends at 0")
-    p.add_argument(
-        "--fractional-bits", type=int, metavar="F", help="of x (default 16, or 40 with --ring 128)"
-    )
+    common.option(p, "--iterations K", "squarings of taylor (default 8)", type=int)
+    common.option(p, "--softmax", "a range that ends at 0")
+    common.option(p, "--fractional-bits F", "of x (default 16, or 40 with --ring 128)", type=int)
     p.add_argument(
         "--advise",
         nargs=2,
@@ -48,30 +45,18 @@ def add_options(p: argparse.ArgumentParser) -> None:
         metavar=("LOW", "HIGH"),
         help="say which forms suit x in this range, and run nothing",
     )
-    p.add_argument(
-        "--study",
-        action="store_true",
-        help="compare all forms (3 runs each), and write a report",
+    common.option(p, "--study", "compare all forms (3 runs each), and write a report")
+    common.option(p, "--report DIR", f"new folder of the report (default {_REPORT})")
+    common.option(
+        p, "--quick", "a study of small sizes; of the network levels it measures net1 and net2"
     )
-    p.add_argument(
-        "--report", type=Path, metavar="DIR", help=f"new folder of the report (default {_REPORT})"
-    )
-    p.add_argument(
-        "--quick",
-        action="store_true",
-        help="a study of small sizes; of the network levels it measures net1 and net2",
-    )
-    p.add_argument(
-        "--levels",
-        metavar="NAMES",
-        help="in a study, the network levels to measure: all (default), none, or some of net0, "
+    common.option(
+        p,
+        "--levels NAMES",
+        "in a study, the network levels to measure: all (default), none, or some of net0, "
         "net1, net2 and net3, as in net1,net2; the others are modelled",
     )
-    p.add_argument(
-        "--float32",
-        action="store_true",
-        help="in a study, round x to float32 first, as the published one did",
-    )
+    common.option(p, "--float32", "in a study, round x to float32 first, as the published one did")
     common.add_run_options(p)
     p.set_defaults(repeat=None)
 
@@ -85,13 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.repeat is None:
         arguments.repeat = 3 if arguments.study else 5
-    for option in ("report", "quick", "float32", "levels"):
-        if getattr(arguments, option) not in (None, False) and not arguments.study:
-            raise UsageError(f"--{option} goes with --study. Received: no --study.")
+    common.check_together(arguments, "study", "report", "quick", "float32", "levels")
     if arguments.study:
         return _study(arguments)
-    if arguments.n is not None and not 1 <= arguments.n <= _MOST:
-        raise UsageError(f"--n is 1 to {_MOST}. Received: {arguments.n}.")
+    if arguments.n is not None:
+        check_range("--n", arguments.n, 1, _MOST)
     if arguments.advise is not None:
         return _advise(arguments)
     return _measure(arguments)
@@ -130,8 +113,7 @@ def _measure(arguments: argparse.Namespace) -> int:
 
     form = _form(arguments)
     n = arguments.n or 1024
-    if arguments.seed < 0:
-        raise UsageError(f"--seed is 0 or more. Received: {arguments.seed}.")
+    check_range("--seed", arguments.seed, 0)
     low, high = usual_range(form)
     x = np.random.default_rng(arguments.seed).uniform(low, high, n)
     point = FixedPoint(form.fxp, form.ring_bits)
@@ -292,7 +274,7 @@ def _levels(
 ) -> dict[str, LevelPlan]:
     """What is measured at the levels that --levels names."""
     from tfe_bench.benchmarks.exp_study.levels import LEVELS
-    from tfe_bench.benchmarks.exp_study.shaped import LEVEL_PLANS
+    from tfe_bench.benchmarks.exp_study.study import LEVEL_PLANS
 
     known = [level.name for level in LEVELS]
     if arguments.levels is None:
@@ -339,9 +321,9 @@ def _print_table(table: Table) -> None:
     from tfe_bench.benchmarks.table import columns
 
     head, rows = table.head, [[str(cell) for cell in row] for row in table.rows]
-    words = [
-        _wrapped(title, max((len(r[i]) for r in rows), default=0)) for i, title in enumerate(head)
-    ]
+    widths = [max([8, *(len(row[i]) for row in rows)]) for i in range(len(head))]
+    wrap = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
+    words = [wrap(title, width) for title, width in zip(head, widths, strict=True)]
     height = max(map(len, words))
     lines = [
         tuple(w[i - height] if i >= height - len(w) else "" for w in words) for i in range(height)
@@ -351,9 +333,4 @@ def _print_table(table: Table) -> None:
         print(line[:limit])
 
 
-def _wrapped(title: str, width: int) -> list[str]:
-    """A heading's words in lines of about the column's width."""
-    return textwrap.wrap(title, max(width, 8), break_long_words=False, break_on_hyphens=False)
-
-
-COMMANDS = {"exp": (add_options, run)}
+COMMANDS = {"exp": (_options, run)}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench import atomic
 from tfe_bench.cli import common
 from tfe_bench.errors import TfeBenchError, UsageError
 
@@ -23,22 +23,22 @@ _SHOWN = 5
 def _submit_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("program", metavar="PROGRAM", help="a program that the workers have")
     _add_cluster(p)
-    p.add_argument(
-        "--param",
+    common.option(
+        p,
+        "--param K=V",
+        "a parameter; V is JSON (12, true, [1,2]) or else a text; may be repeated",
         action="append",
         default=[],
-        metavar="K=V",
-        help="a parameter; V is JSON (12, true, [1,2]) or else a text; may be repeated",
     )
-    p.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="a private input from a .npy or .csv file (FILE#COLUMN picks a column of a .csv); "
+    common.option(
+        p,
+        "--input NAME=FILE",
+        "a private input from a .npy or .csv file (FILE#COLUMN picks a column of a .csv); "
         "may be repeated, in the program's order",
+        action="append",
+        default=[],
     )
-    p.add_argument("--output", type=Path, metavar="FILE", help="write the results (.npz)")
+    common.option(p, "--output FILE", "write the results (.npz)")
 
 
 def _cancel_options(p: argparse.ArgumentParser) -> None:
@@ -47,9 +47,8 @@ def _cancel_options(p: argparse.ArgumentParser) -> None:
 
 
 def _add_cluster(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--cluster", type=Path, required=True, metavar="FILE", help="cluster.toml")
-    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
-    p.add_argument("--json", action="store_true", help="print JSON, nothing else")
+    common.add_cluster_options(p, required=True)
+    common.option(p, "--json", "print JSON, nothing else")
 
 
 def submit(arguments: argparse.Namespace) -> int:
@@ -59,12 +58,12 @@ def submit(arguments: argparse.Namespace) -> int:
     come over this command's own connections: if it ends, by Ctrl-C or otherwise, the job is
     cancelled on all workers.
     """
-    from tfe_bench.cluster.client import Client, new_job
+    from tfe_bench.cluster.client import new_job
     from tfe_bench.cluster.config import ClusterConfig
 
     parameters = dict(_parameter(text) for text in arguments.param)
     if arguments.output is not None:
-        _check_output(arguments.output)
+        common.check_output(arguments.output, (".npz",), "The results")
     fractional_bits = ClusterConfig.load(arguments.cluster).fractional_bits
     inputs: dict[str, PrivateInput] = {}
     for text in arguments.input:
@@ -72,32 +71,24 @@ def submit(arguments: argparse.Namespace) -> int:
         if name in inputs:
             raise UsageError(f"--input {name} is given twice.")
         inputs[name] = value
-    client = Client.open(arguments.cluster, arguments.client)
     job = new_job()
-    told = ""
+    told, quiet = "", arguments.json or sys.stderr.isatty()
 
-    with common.progress_bar(arguments) as bar:
+    with _opened(arguments) as client, common.progress_bar(arguments) as bar:
 
         def progress(fraction: float, text: str) -> None:
             nonlocal told
             bar.update(fraction, text)
-            if (
-                text.startswith("waiting")
-                and text != told
-                and not (arguments.json or sys.stderr.isatty())
-            ):
+            if text.startswith("waiting") and text != told and not quiet:
                 told = text
                 print(f"job {job[:12]} is {text}", file=sys.stderr)
 
-        try:
-            bar.say("connecting to the workers")
-            client.wait_ready()
-            bar.say("sharing the inputs")
-            if not arguments.json:
-                print(f"job {job[:12]} submitted", file=sys.stderr)
-            result = client.run(arguments.program, parameters, inputs, progress, job)
-        finally:
-            client.close()
+        bar.say("connecting to the workers")
+        client.wait_ready()
+        bar.say("sharing the inputs")
+        if not arguments.json:
+            print(f"job {job[:12]} submitted", file=sys.stderr)
+        result = client.run(arguments.program, parameters, inputs, progress, job)
     _give(arguments, job, result)
     return 0
 
@@ -131,13 +122,6 @@ def _input(text: str, fractional_bits: int) -> tuple[str, PrivateInput]:
     return name, PrivateInput(ring, bits)
 
 
-def _check_output(path: Path) -> None:
-    """Refuses before the job what could not be written after it."""
-    if path.suffix.lower() != ".npz":
-        raise UsageError(f"--output is a .npz file. Received: {str(path)!r}.")
-    atomic.check(path, "--output", "The results")
-
-
 def _decoded(result: JobResult) -> dict[str, Any]:
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
@@ -162,11 +146,8 @@ def _give(arguments: argparse.Namespace, job: str, result: JobResult) -> None:
     if arguments.json:
         shown = {} if arguments.output else {k: v.tolist() for k, v in outputs.items()}
         shapes = {k: list(v.shape) for k, v in outputs.items()}
-        print(
-            json.dumps(
-                {"job": job, "shapes": shapes, "outputs": shown, "measured": result.measured}
-            )
-        )
+        told = {"job": job, "shapes": shapes, "outputs": shown, "measured": result.measured}
+        print(json.dumps(told))
         return
     for name, value in outputs.items():
         line = f"{name}  {list(value.shape)} {value.dtype}"
@@ -185,16 +166,12 @@ def status(arguments: argparse.Namespace) -> int:
 
     What runs and what waits. Of other clients' jobs only the number is shown.
     """
-    client = _open(arguments)
-    try:
+    with _opened(arguments) as client:
         answers = client.status()
-    finally:
-        client.close()
     silent = [a for a in answers if isinstance(a, TfeBenchError)]
     if arguments.json:
-        print(
-            json.dumps([{"error": str(a)} if isinstance(a, TfeBenchError) else a for a in answers])
-        )
+        told = [{"error": str(a)} if isinstance(a, TfeBenchError) else a for a in answers]
+        print(json.dumps(told))
     else:
         _print_status(answers)
     for error in silent:
@@ -239,11 +216,8 @@ def cancel(arguments: argparse.Namespace) -> int:
     """Cancel one of this client's jobs."""
     if len(arguments.job) < 4:
         raise UsageError(f"JOB is at least 4 digits of a job's name. Received: {arguments.job!r}.")
-    client = _open(arguments)
-    try:
+    with _opened(arguments) as client:
         client.cancel(arguments.job)
-    finally:
-        client.close()
     if arguments.json:
         print(json.dumps({"cancelled": arguments.job}))
     else:
@@ -251,10 +225,10 @@ def cancel(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _open(arguments: argparse.Namespace) -> Client:
+def _opened(arguments: argparse.Namespace) -> contextlib.closing[Client]:
     from tfe_bench.cluster.client import Client
 
-    return Client.open(arguments.cluster, arguments.client)
+    return contextlib.closing(Client.open(arguments.cluster, arguments.client))
 
 
 COMMANDS = {

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tfe_bench.cli import common
 from tfe_bench.errors import UsageError
 
 
@@ -19,15 +20,13 @@ def add_options(p: argparse.ArgumentParser, what: str) -> None:
     Args:
         what: they keep.
     """
-    p.add_argument("--cluster", type=Path, metavar="FILE", help="cluster.toml of three hosts")
-    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
-    p.add_argument(
-        "--models",
-        type=Path,
-        metavar="FOLDER",
-        help=f"where three local workers keep {what} (default ~/.local/share/tfe_bench/models)",
+    common.add_cluster_options(p, "cluster.toml of three hosts")
+    common.option(
+        p,
+        "--models FOLDER",
+        f"where three local workers keep {what} (default ~/.local/share/tfe_bench/models)",
     )
-    p.add_argument("--json", action="store_true", help="print JSON, nothing else")
+    common.option(p, "--json", "print JSON, nothing else")
 
 
 @contextmanager
@@ -36,8 +35,7 @@ def open_service(arguments: argparse.Namespace, bar: Any) -> Iterator[Any]:
     from tfe_bench.cluster.launch import Cluster, LocalCluster
 
     if arguments.cluster is None:
-        if arguments.client is not None:
-            raise UsageError("--client goes with --cluster. Received: no --cluster.")
+        common.check_together(arguments, "cluster", "client")
         bar.say("starting the workers")
         with LocalCluster(models=arguments.models or local_folder()) as local:
             yield local

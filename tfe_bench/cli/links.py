@@ -5,30 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 
-from tfe_bench.cli.common import (
-    add_network_options,
-    check_network_options,
-    progress_bar,
-    start_cluster,
-)
-from tfe_bench.errors import UsageError
+from tfe_bench.cli import common
+from tfe_bench.errors import check_range
 
 # The megabytes go in so many turns, and the best one counts.
 _TURNS = 4
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
-    p.add_argument(
-        "--megabytes",
+def _options(p: argparse.ArgumentParser) -> None:
+    common.option(
+        p,
+        "--megabytes MB",
+        "that each worker sends, half to each other one (default 100)",
         type=float,
         default=100.0,
-        metavar="MB",
-        help="that each worker sends, half to each other one (default 100)",
     )
     p.add_argument("--pings", type=int, default=4, help="of each pair in a row (default 4)")
-    add_network_options(p)
-    p.add_argument("--json", action="store_true", help="print JSON, nothing else")
+    common.add_network_options(p)
+    common.option(p, "--json", "print JSON, nothing else")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -44,12 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks import realised
     from tfe_bench.errors import ProfileError
 
-    check_network_options(arguments)
-    if not 0.001 <= arguments.megabytes <= 4000:
-        raise UsageError(f"--megabytes is 0.001 to 4000. Received: {arguments.megabytes:g}.")
-    if not 1 <= arguments.pings <= 1000:
-        raise UsageError(f"--pings is 1 to 1000. Received: {arguments.pings}.")
-    with progress_bar(arguments) as bar, start_cluster(arguments, bar) as cluster:
+    common.check_network_options(arguments)
+    check_range("--megabytes", arguments.megabytes, 0.001, 4000)
+    check_range("--pings", arguments.pings, 1, 1000)
+    with common.progress_bar(arguments) as bar, common.start_cluster(arguments, bar) as cluster:
         kilobytes = max(1, round(1000 * arguments.megabytes / _TURNS))
         found = realised.measure(cluster, kilobytes, arguments.pings, _TURNS, progress=bar.update)
         profile, emulation = cluster.profile, cluster.emulation
@@ -91,4 +83,4 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"links": (add_options, run)}
+COMMANDS = {"links": (_options, run)}

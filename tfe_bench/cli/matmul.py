@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from tfe_bench.cli import common
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import check_range
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.requests import JobResult
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 _FRACTIONAL_BITS = 16
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
-    p.add_argument("--n", type=int, default=1024, metavar="N", help="size (default 1024)")
+def _options(p: argparse.ArgumentParser) -> None:
+    common.option(p, "--n N", "size (default 1024)", type=int, default=1024)
     p.add_argument("--seed", type=int, default=1, help="of the generated matrices (default 1)")
     common.add_run_options(p)
 
@@ -33,8 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
     n = arguments.n
-    if not 1 <= n <= 8192:
-        raise UsageError(f"--n is 1 to 8192. Received: {n}.")
+    check_range("--n", n, 1, 8192)
     rng = np.random.default_rng(arguments.seed)
     x, y = (rng.uniform(-10, 10, (n, n)) for _ in range(2))
     encode = FixedPoint(_FRACTIONAL_BITS).encode
@@ -54,4 +52,4 @@ def run(arguments: argparse.Namespace) -> int:
     return common.perform(arguments, "matmul", job, judge)
 
 
-COMMANDS = {"matmul": (add_options, run)}
+COMMANDS = {"matmul": (_options, run)}

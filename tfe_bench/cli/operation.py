@@ -7,11 +7,10 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli import common
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,24 +73,14 @@ def add_options(p: argparse.ArgumentParser, entry: Operation, n: str) -> None:
     Args:
         n: what --n stands for.
     """
-    p.add_argument("--n", type=int, metavar="N", help=n)
-    p.add_argument(
-        "--shape", metavar="AxB", help=f"of generated values (default {entry.example()})"
-    )
+    common.option(p, "--n N", n, type=int)
+    common.option(p, "--shape AxB", f"of generated values (default {entry.example()})")
     p.add_argument("--seed", type=int, default=1, help="of the generated values (default 1)")
     p.set_defaults(input=None, column=None, output=None)
     if entry.takes_files:
-        p.add_argument(
-            "--input", type=Path, metavar="FILE", help="take a .csv or .npy file instead"
-        )
-        p.add_argument(
-            "--column",
-            metavar="C[,C]",
-            help="columns of it: names or 0-based indices (default: all)",
-        )
-        p.add_argument(
-            "--output", type=Path, metavar="FILE", help="write the result (.csv or .npy)"
-        )
+        common.option(p, "--input FILE", "take a .csv or .npy file instead")
+        common.option(p, "--column C[,C]", "columns of it: names or 0-based indices (default: all)")
+        common.add_output(p)
     common.add_run_options(p, takes_files=entry.takes_files)
 
 
@@ -136,8 +125,7 @@ def size_of(arguments: argparse.Namespace, operation: Operation) -> tuple[int, .
     if arguments.n is not None and arguments.shape is not None:
         raise UsageError("--n and --shape exclude each other. Received: both.")
     if arguments.n is not None:
-        if arguments.n < 1:
-            raise UsageError(f"--n is 1 or more. Received: {arguments.n}.")
+        check_range("--n", arguments.n, 1)
         return operation.of_length(arguments.n)
     if arguments.shape is None:
         return operation.size
@@ -190,9 +178,7 @@ def prepare(
     options = {**operation.options, **options}
     if arguments.input is not None:
         return _of_file(arguments, operation, options, shown or {})
-    for option in ("column", "axis"):
-        if getattr(arguments, option, None) is not None:
-            raise UsageError(f"--{option} goes with --input. Received: no --input.")
+    common.check_together(arguments, "input", "column", "axis")
     size, _ = operations.settle(operation, size_of(arguments, operation), options)
     if arguments.output and len(size) > 2:
         raise UsageError(f"--output holds one or two axes. Received: {len(size)}.")

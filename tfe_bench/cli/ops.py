@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli import common, operation
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.operations import Operation
@@ -16,14 +16,11 @@ _QUICK = 0.02
 _LARGEST_SCALE = 16
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
-    p.add_argument("--only", metavar="NAME,NAME", help="these operations (default: all)")
+def _options(p: argparse.ArgumentParser) -> None:
+    common.option(p, "--only NAME,NAME", "these operations (default: all)")
     size = p.add_mutually_exclusive_group()
-    size.add_argument(
-        "--scale", type=float, default=1.0, metavar="S", help="S times the elements (default 1)"
-    )
-    size.add_argument("--quick", action="store_true", help=f"as --scale {_QUICK}")
+    common.option(size, "--scale S", "S times the elements (default 1)", type=float, default=1.0)
+    common.option(size, "--quick", f"as --scale {_QUICK}")
     p.add_argument("--seed", type=int, default=1, help="of the generated values (default 1)")
     common.add_run_options(p, repeat=3)
 
@@ -42,8 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     scale = _QUICK if arguments.quick else arguments.scale
     if not 0 < scale <= _LARGEST_SCALE:  # also refuses NaN
         raise UsageError(f"--scale is above 0 and at most {_LARGEST_SCALE}. Received: {scale}.")
-    if arguments.seed < 0:
-        raise UsageError(f"--seed is 0 or more. Received: {arguments.seed}.")
+    check_range("--seed", arguments.seed, 0)
     lines: list[Line] = []
     traces: list[tuple[str, list[dict[str, Any]]]] = []
     try:
@@ -104,4 +100,4 @@ def _measured(
     return Line(record, counted.size, verdict.ulps)
 
 
-COMMANDS = {"ops": (add_options, run)}
+COMMANDS = {"ops": (_options, run)}

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import keeping
+from tfe_bench.cli import common, keeping
 from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -16,43 +16,34 @@ if TYPE_CHECKING:
     from tfe_bench.models.tables import Table
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+def _options(p: argparse.ArgumentParser) -> None:
     p.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, - and _")
-    p.add_argument("--csv", type=Path, metavar="FILE", help="a table with a line of names")
-    p.add_argument("--label", metavar="COLUMN", help="what is to be learnt; without it features")
-    p.add_argument(
-        "--target",
-        metavar="T",
-        help="what the label is: binary (default), classes (integers from 0) or number",
+    common.option(p, "--csv FILE", "a table with a line of names")
+    common.option(p, "--label COLUMN", "what is to be learnt; without it features")
+    common.option(
+        p, "--target T", "what the label is: binary (default), classes (integers from 0) or number"
     )
-    p.add_argument("--classes", type=int, metavar="K", help="how many, with --target classes")
-    p.add_argument("--labels-only", action="store_true", help="the label without the features")
-    p.add_argument("--features", nargs="+", metavar="COLUMN", help="these and no others")
-    p.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="all but these")
-    p.add_argument(
-        "--scale", type=Path, metavar="FILE", help="columns, scales and classes of another owner"
-    )
-    p.add_argument(
-        "--save-scale", type=Path, metavar="FILE", help="write them for other owners (.json)"
-    )
-    p.add_argument("--raw", action="store_true", help="columns as they are, not scaled to about 1")
-    p.add_argument(
-        "--dataset", metavar="D", help="mnist or fashion-mnist instead of a table, for trying out"
-    )
-    p.add_argument("--data-dir", type=Path, metavar="FOLDER", help="its four IDX files")
-    p.add_argument("--part", metavar="I/K", help="of the pictures the I-th of K parts, from 1")
-    p.add_argument(
-        "--for",
+    common.option(p, "--classes K", "how many, with --target classes", type=int)
+    common.option(p, "--labels-only", "the label without the features")
+    common.option(p, "--features COLUMN", "these and no others", nargs="+")
+    common.option(p, "--drop COLUMN", "all but these", nargs="+", default=[])
+    common.option(p, "--scale FILE", "columns, scales and classes of another owner")
+    common.option(p, "--save-scale FILE", "write them for other owners (.json)")
+    common.option(p, "--raw", "columns as they are, not scaled to about 1")
+    common.option(p, "--dataset D", "mnist or fashion-mnist instead of a table, for trying out")
+    common.option(p, "--data-dir FOLDER", "its four IDX files")
+    common.option(p, "--part I/K", "of the pictures the I-th of K parts, from 1")
+    common.option(
+        p,
+        "--for CLIENT",
+        "a client that may train on them, * for all; may be repeated",
         dest="allow",
         action="append",
         default=[],
-        metavar="CLIENT",
-        help="a client that may train on them, * for all; may be repeated",
     )
-    p.add_argument("--replace", action="store_true", help="replace what has this name")
-    p.add_argument("--list", action="store_true", help="list what this client may use")
-    p.add_argument("--remove", metavar="NAME", help="have the workers remove rows of this client")
+    common.option(p, "--replace", "replace what has this name")
+    common.option(p, "--list", "list what this client may use")
+    common.option(p, "--remove NAME", "have the workers remove rows of this client")
     keeping.add_options(p, "them")
 
 
@@ -63,11 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     owner lets train on them (`train --rows` and `--columns`). No worker and no client sees a
     row; a trained model tells about its rows what it tells.
     """
-    from tfe_bench.cli.common import progress_bar, quiet_tensorflow
     from tfe_bench.cluster.stored import check_clients, check_name
     from tfe_bench.models import owners
 
-    quiet_tensorflow()
+    common.quiet_tensorflow()
     asked = [arguments.name is not None, arguments.list, arguments.remove is not None]
     if sum(asked) != 1:
         raise UsageError("provide takes a NAME, or --list, or --remove NAME.")
@@ -76,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         check_name(arguments.name, "A data set's name")
         check_clients(arguments.allow)
         rows = _rows(arguments)
-    with progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
+    with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
         if arguments.list:
             found = owners.listed(cluster)
         elif rows is None:
@@ -199,4 +189,4 @@ def _list(arguments: argparse.Namespace, found: Any) -> int:
     return keeping.tell_list(arguments, told, "data set", columns)
 
 
-COMMANDS = {"provide": (add_options, run)}
+COMMANDS = {"provide": (_options, run)}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tfe_bench.cli import common
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+
+def _options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "records",
         nargs="+",
@@ -15,7 +16,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="a folder with records (.jsonl, .json), or such files",
     )
-    p.add_argument("--output", type=Path, metavar="FILE", help="the page (default DIR/report.html)")
+    common.option(p, "--output FILE", "the page (default DIR/report.html)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,4 +38,4 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-COMMANDS = {"report": (add_options, run)}
+COMMANDS = {"report": (_options, run)}

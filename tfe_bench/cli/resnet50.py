@@ -6,18 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli.common import (
-    Outcome,
-    add_images,
-    add_run_options,
-    check_run_options,
-    harness_parameters,
-    open_cluster,
-    progress_bar,
-    quiet_tensorflow,
-    report,
-)
-from tfe_bench.errors import UsageError
+from tfe_bench.cli import common
+from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
     from tfe_bench.models.mnist import Mnist
@@ -40,39 +30,38 @@ def _resnet50_options(p: argparse.ArgumentParser) -> None:
 
 def _infer_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("model", metavar="MODEL", help="a name of the zoo")
-    p.add_argument(
-        "--data-dir",
-        type=Path,
-        metavar="FOLDER",
-        help="test images of MNIST (IDX files) for an MNIST network, instead of made-up ones",
+    common.option(
+        p,
+        "--data-dir FOLDER",
+        "test images of MNIST (IDX files) for an MNIST network, instead of made-up ones",
     )
-    p.add_argument(
-        "--train",
+    common.option(
+        p,
+        "--train EPOCHS",
+        "train the network on the images of --data-dir first, in plaintext",
         type=int,
         default=0,
-        metavar="EPOCHS",
-        help="train the network on the images of --data-dir first, in plaintext",
     )
     _add_options(p)
 
 
 def _add_options(p: argparse.ArgumentParser) -> None:
-    add_images(p, "; without one they are made up")
-    p.add_argument(
-        "--weights",
-        default="seeded",
-        metavar="W",
-        help="imagenet (downloaded once), the path of a weights file (.h5), or seeded: made up, "
+    common.add_images(p, "; without one they are made up")
+    common.option(
+        p,
+        "--weights W",
+        "imagenet (downloaded once), the path of a weights file (.h5), or seeded: made up, "
         "calibrated, of the same cost (default)",
+        default="seeded",
     )
-    p.add_argument("--batch", type=int, metavar="N", help="pictures in one prediction (default 1)")
+    common.option(p, "--batch N", "pictures in one prediction (default 1)", type=int)
     p.add_argument("--seed", type=int, default=1, help="of what is made up (default 1)")
-    p.add_argument(
+    common.option(
+        p,
         "--check-range",
-        action="store_true",
-        help="also find out whether a value left its range, as the prediction service does",
+        "also find out whether a value left its range, as the prediction service does",
     )
-    add_run_options(p, 3)
+    common.add_run_options(p, 3)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -89,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     from tfe_bench.models.private import convert
     from tfe_bench.models.zoo import training
 
-    quiet_tensorflow()
+    common.quiet_tensorflow()
     entry = zoo.find(arguments.model)
     batch = max(1, len(arguments.image)) if arguments.batch is None else arguments.batch
     if not max(1, len(arguments.image)) <= batch <= _MOST_BATCH:
@@ -103,16 +92,15 @@ def run(arguments: argparse.Namespace) -> int:
             f"--train is 0 to 1000 and goes with --data-dir. Received: {epochs}"
             f"{'' if folder is not None else ' and no --data-dir'}."
         )
-    if arguments.seed < 0:
-        raise UsageError(f"--seed is 0 or more. Received: {arguments.seed}.")
-    check_run_options(arguments)
+    check_range("--seed", arguments.seed, 0)
+    common.check_run_options(arguments)
     digits = None if folder is None else _digits(folder, arguments, entry, batch)
     if digits is None:
         given, shown = _pictures(arguments, entry, batch)
     else:
         test = digits.test_images[:batch, :, :, None]
         given, shown = images.prepare(test, entry.preprocessing), "MNIST test"
-    with progress_bar(arguments) as bar:
+    with common.progress_bar(arguments) as bar:
         bar.say("building the model")
         built = zoo.build(arguments.model, arguments.weights, arguments.seed)
         samples = zoo.samples(entry, arguments.seed)
@@ -129,10 +117,10 @@ def run(arguments: argparse.Namespace) -> int:
         del built  # a large model need not be there twice
         at_once = batch if batch <= _AT_ONCE else None
         asked = private.parameters(arguments.profile, at_once, arguments.check_range)
-        parameters = {**asked, **_harness(arguments)}
+        parameters = {**asked, **common.harness_parameters(arguments), "warm_up": 1}
         inputs = {**private.shared_weights(), **private.shared_inputs(given)}
         bar.say("starting the workers")
-        with open_cluster(arguments, bar) as cluster:
+        with common.open_cluster(arguments, bar) as cluster:
             result = cluster.run("predict", parameters, inputs, bar.update)
     outputs = private.decode(result)
     found = agreement(plain, outputs)
@@ -146,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
             "accuracy": training.accuracy(outputs, labels),
             "plain_accuracy": training.accuracy(plain, labels),
         }
-    told = Outcome(
+    told = common.Outcome(
         {
             "model": entry.title,
             "weights": weights,
@@ -167,7 +155,7 @@ def run(arguments: argparse.Namespace) -> int:
         },
         error=judged.as_json(judged.RANGE, found.relative_error),
     )
-    return report(entry.name, arguments, cluster, result, told)
+    return common.report(entry.name, arguments, cluster, result, told)
 
 
 def infer(arguments: argparse.Namespace) -> int:
@@ -177,10 +165,6 @@ def infer(arguments: argparse.Namespace) -> int:
     network-a, network-b, network-c, network-d.
     """
     return run(arguments)
-
-
-def _harness(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {**harness_parameters(arguments), "warm_up": 1}
 
 
 def _digits(folder: Path, arguments: argparse.Namespace, entry: Entry, batch: int) -> Mnist:

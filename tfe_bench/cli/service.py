@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench import atomic
 from tfe_bench.cli import common, keeping
 from tfe_bench.errors import DataError, UsageError
 
@@ -26,32 +25,29 @@ def _deploy_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "model", metavar="MODEL", help="a .keras file, or a name of the zoo, as resnet50"
     )
-    p.add_argument("--name", required=True, metavar="NAME", help="letters, digits, - and _")
-    p.add_argument(
-        "--allow",
+    common.option(p, "--name NAME", "letters, digits, - and _", required=True)
+    common.option(
+        p,
+        "--allow CLIENT",
+        "a client that may use it besides its owner, * for all; may be repeated",
         action="append",
         default=[],
-        metavar="CLIENT",
-        help="a client that may use it besides its owner, * for all; may be repeated",
     )
-    p.add_argument("--replace", action="store_true", help="replace what has this name")
-    p.add_argument(
-        "--samples",
-        type=Path,
-        metavar="FILE",
-        help="a few public inputs (.npy, [n, ...]) from which ranges are taken",
+    common.option(p, "--replace", "replace what has this name")
+    common.option(
+        p, "--samples FILE", "a few public inputs (.npy, [n, ...]) from which ranges are taken"
     )
-    p.add_argument(
-        "--preprocessing",
-        metavar="WAY",
-        help="how pictures are prepared for it: caffe (ResNet50, VGG19), tf (ResNet50V2, "
+    common.option(
+        p,
+        "--preprocessing WAY",
+        "how pictures are prepared for it: caffe (ResNet50, VGG19), tf (ResNet50V2, "
         "MobileNetV2), torch (DenseNet121), unit (0 to 1) or none",
     )
-    p.add_argument(
-        "--weights",
+    common.option(
+        p,
+        "--weights W",
+        "of a model of the zoo: imagenet, a path, or seeded (default)",
         default="seeded",
-        metavar="W",
-        help="of a model of the zoo: imagenet, a path, or seeded (default)",
     )
     keeping.add_options(p, "models")
 
@@ -61,17 +57,14 @@ def _predict_options(p: argparse.ArgumentParser) -> None:
         "name", metavar="MODEL", help="name of a deployed model (see `models`), or a .keras file"
     )
     common.add_images(p)
-    p.add_argument(
-        "--input",
-        type=Path,
-        metavar="FILE",
-        help="numbers instead: a table by its columns' names (.csv), or an array (.npy, [n, ...])",
+    common.option(
+        p,
+        "--input FILE",
+        "numbers instead: a table by its columns' names (.csv), or an array (.npy, [n, ...])",
     )
-    p.add_argument(
-        "--preprocessing", metavar="WAY", help="of pictures, if the model's owner did not say"
-    )
-    p.add_argument("--batch", type=int, metavar="N", help="samples at a time (default 32)")
-    p.add_argument("--output", type=Path, metavar="FILE", help="write the outputs (.csv or .npy)")
+    common.option(p, "--preprocessing WAY", "of pictures, if the model's owner did not say")
+    common.option(p, "--batch N", "samples at a time (default 32)", type=int)
+    common.option(p, "--output FILE", "write the outputs (.csv or .npy)")
     p.add_argument(
         "--check-range",
         action=argparse.BooleanOptionalAction,
@@ -82,7 +75,7 @@ def _predict_options(p: argparse.ArgumentParser) -> None:
 
 
 def _models_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--remove", metavar="NAME", help="remove one of this client's instead")
+    common.option(p, "--remove NAME", "remove one of this client's instead")
     keeping.add_options(p, "models")
 
 
@@ -96,27 +89,20 @@ def deploy(arguments: argparse.Namespace) -> int:
     a name. No worker sees a weight. Without --cluster three local workers keep them in one
     folder, for trying out.
     """
-    from tfe_bench.cli.common import progress_bar, quiet_tensorflow
     from tfe_bench.cluster.stored import check_clients, check_name
     from tfe_bench.models import service
 
-    quiet_tensorflow()
+    common.quiet_tensorflow()
     check_name(arguments.name)
     check_clients(arguments.allow)
-    with progress_bar(arguments) as bar:
+    with common.progress_bar(arguments) as bar:
         bar.say("converting the model")
         private, way, source, table = _converted(arguments)
         with keeping.open_service(arguments, bar) as cluster:
             started = time.perf_counter()
             service.deploy(
-                cluster,
-                private,
-                arguments.name,
-                arguments.allow,
-                arguments.replace,
-                way,
-                bar.update,
-                table,
+                *(cluster, private, arguments.name, arguments.allow, arguments.replace),
+                *(way, bar.update, table),
             )
             seconds = time.perf_counter() - started
     told = {
@@ -198,19 +184,19 @@ def predict(arguments: argparse.Namespace) -> int:
     Shares a picture or numbers among three workers that keep a model, and puts the result
     together here. No worker sees either.
     """
-    from tfe_bench.cli.common import progress_bar, quiet_tensorflow, total_rounds
+    from tfe_bench.benchmarks.prediction import total_rounds
     from tfe_bench.models import service
 
-    quiet_tensorflow()
+    common.quiet_tensorflow()
     if bool(arguments.image) == (arguments.input is not None):
         raise UsageError(
             "predict takes pictures (--image FILE) or numbers (--input FILE). Received: "
             f"{'both' if arguments.image else 'neither'}."
         )
     if arguments.output is not None:
-        _check_output(arguments.output)
+        common.check_output(arguments.output, (".csv", ".npy"), "The outputs")
     own = _own(arguments) if arguments.name.endswith(".keras") else None
-    with progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
+    with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
         model = own or service.find(cluster, arguments.name)
         if arguments.output is not None and len(model.private.graph.outputs) > 1:
             raise UsageError("--output takes a model of one output; this has more. Use --json.")
@@ -348,13 +334,6 @@ def _best(row: Any) -> str:
     return "  ".join(f"{i} ({flat[i]:.4g})" for i in order)
 
 
-def _check_output(path: Path) -> None:
-    """Refuses before the job what could not be written after it."""
-    if path.suffix.lower() not in (".csv", ".npy"):
-        raise UsageError(f"--output is a .csv or .npy file. Received: {str(path)!r}.")
-    atomic.check(path, "--output", "The outputs")
-
-
 def _write(path: Path, outputs: list[Any], header: list[str], rows: list[list[Any]]) -> None:
     import csv
     import io
@@ -381,10 +360,9 @@ def models(arguments: argparse.Namespace) -> int:
 
     Lists the models that three workers keep, as far as this client may use them.
     """
-    from tfe_bench.cli.common import progress_bar
     from tfe_bench.models import service
 
-    with progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
+    with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
         if arguments.remove is not None:
             service.undeploy(cluster, arguments.remove)
             rows = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli import common
-from tfe_bench.errors import UsageError, check_known
+from tfe_bench.errors import UsageError, check_known, check_range
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 ALGORITHMS = ("auto", "quick", "all-pairs", "network")
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
-    p.add_argument("--n", type=int, metavar="N", help="generate N keys (default 1024)")
+def _options(p: argparse.ArgumentParser) -> None:
+    common.option(p, "--n N", "generate N keys (default 1024)", type=int)
     p.add_argument(
         "--kind",
         default="int64",
@@ -30,20 +29,17 @@ def add_options(p: argparse.ArgumentParser) -> None:
         help="which keys to generate (default: int64, full range)",
     )
     p.add_argument("--seed", type=int, default=1, help="of the generated keys (default 1)")
-    p.add_argument(
-        "--input",
-        type=Path,
-        metavar="FILE",
-        help="sort a .csv or .npy file instead; each row of a 2-D .npy by itself, unless --column",
+    common.option(
+        p,
+        "--input FILE",
+        "sort a .csv or .npy file instead; each row of a 2-D .npy by itself, unless --column",
     )
-    p.add_argument("--column", metavar="C", help="which column of it: a name or a 0-based index")
-    p.add_argument(
-        "--payload", metavar="C,C", help="other columns of any kind that move with the keys"
-    )
-    p.add_argument("--output", type=Path, metavar="FILE", help="write the result (.csv or .npy)")
-    p.add_argument("--algorithm", default="auto", metavar="NAME", help=", ".join(ALGORITHMS))
+    common.option(p, "--column C", "which column of it: a name or a 0-based index")
+    common.option(p, "--payload C,C", "other columns of any kind that move with the keys")
+    common.add_output(p)
+    common.option(p, "--algorithm NAME", ", ".join(ALGORITHMS), default="auto")
     common.add_plan_option(p, "auto and quick plan")
-    p.add_argument("--descending", action="store_true", help="largest first")
+    common.option(p, "--descending", "largest first")
     common.add_run_options(p, takes_files=True)
 
 
@@ -115,12 +111,9 @@ def _generated(arguments: argparse.Namespace) -> _Work:
     from tfe_bench.benchmarks import keys
     from tfe_bench.cluster.policy import DEFAULT_MAX_ELEMENTS
 
-    for option in ("column", "payload"):
-        if getattr(arguments, option) is not None:
-            raise UsageError(f"--{option} goes with --input. Received: no --input.")
+    common.check_together(arguments, "input", "column", "payload")
     n = 1024 if arguments.n is None else arguments.n
-    if n < 0:
-        raise UsageError(f"--n is 0 or more. Received: {n}.")
+    check_range("--n", n, 0)
     if n > DEFAULT_MAX_ELEMENTS and arguments.cluster is None:
         raise UsageError(
             f"--n is at most {DEFAULT_MAX_ELEMENTS} on three local workers. Received: {n}."
@@ -190,4 +183,4 @@ def _write(path: Path, work: _Work, result: JobResult) -> None:
         results.write_result(path, keys, name)
 
 
-COMMANDS = {"sort": (add_options, run)}
+COMMANDS = {"sort": (_options, run)}

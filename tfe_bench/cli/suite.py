@@ -16,6 +16,7 @@ from tfe_bench.errors import (
     SecurityError,
     TfeBenchError,
     UsageError,
+    check_range,
 )
 
 if TYPE_CHECKING:
@@ -29,24 +30,20 @@ _USUAL = {"paper": "lan,wan"}
 _FINAL = (UsageError, ConfigError, SecurityError, OpsMissing)
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+def _options(p: argparse.ArgumentParser) -> None:
     p.add_argument("suite", metavar="SUITE", help="paper (the published table) or ops")
-    p.add_argument(
-        "--profiles",
-        metavar="P,P",
-        help="network profiles (default: lan,wan for paper, local for ops and with --cluster)",
+    common.option(
+        p,
+        "--profiles P,P",
+        "network profiles (default: lan,wan for paper, local for ops and with --cluster)",
     )
-    p.add_argument("--out", type=Path, metavar="DIR", help="folder (default suite-SUITE)")
-    p.add_argument("--only", metavar="NAME,NAME", help="rows of these names, e.g. sort,max")
-    p.add_argument("--quick", action="store_true", help="small sizes")
-    p.add_argument("--repeat", type=int, default=3, metavar="R", help="timed runs (default 3)")
-    p.add_argument(
-        "--data-dir", type=Path, metavar="FOLDER", help="MNIST's four IDX files, for training"
-    )
-    p.add_argument("--cluster", type=Path, metavar="FILE", help="run on these three hosts")
-    p.add_argument("--client", metavar="NAME", help="which client of the cluster file this is")
-    p.add_argument("--json", action="store_true", help="print the records, one a line")
+    common.option(p, "--out DIR", "folder (default suite-SUITE)")
+    common.option(p, "--only NAME,NAME", "rows of these names, e.g. sort,max")
+    common.option(p, "--quick", "small sizes")
+    common.option(p, "--repeat R", "timed runs (default 3)", type=int, default=3)
+    common.option(p, "--data-dir FOLDER", "MNIST's four IDX files, for training")
+    common.add_cluster_options(p, "run on these three hosts")
+    common.option(p, "--json", "print the records, one a line")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,8 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from tfe_bench.benchmarks import suite
 
-    if not 1 <= arguments.repeat <= 1000:
-        raise UsageError(f"--repeat is 1 to 1000. Received: {arguments.repeat}.")
+    check_range("--repeat", arguments.repeat, 1, 1000)
     # Three hosts have a network of their own.
     usual = "local" if arguments.cluster else _USUAL.get(arguments.suite, "local")
     tasks = [
@@ -203,4 +199,4 @@ class _Runner:
         suite_table.render(lines, failures, self._file, Console())
 
 
-COMMANDS = {"suite": (add_options, run)}
+COMMANDS = {"suite": (_options, run)}

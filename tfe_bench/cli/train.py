@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 from dataclasses import dataclass
@@ -32,8 +33,7 @@ _TOLERANCE = 0.02
 _MOST_TIMES = 255
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+def _options(p: argparse.ArgumentParser) -> None:
     train_options.add(p)
     p.set_defaults(repeat=1)
 
@@ -77,26 +77,26 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.cluster is None and (needed or arguments.models is not None):
             arguments.keep = arguments.models or keeping.local_folder()
         bar.say("starting the workers")
-        if arguments.rows is None and arguments.columns is None:
-            task = _task(arguments, given, train, test, None)
-            order, inputs = _order(arguments, task, None)
-            with common.open_cluster(arguments, bar) as cluster:
-                history = task.private.run(cluster, order, inputs, bar.update)
-        else:
-            with common.open_cluster(arguments, bar) as cluster:
+        with contextlib.ExitStack() as stack:
+            if train is not None:
+                task = _task(arguments, given, train, test, None)
+                order, inputs = _order(arguments, task, None)
+                cluster = stack.enter_context(common.open_cluster(arguments, bar))
+            else:
                 from tfe_bench.models import sources
 
+                cluster = stack.enter_context(common.open_cluster(arguments, bar))
                 names = arguments.rows or arguments.columns
                 found = sources.source_of(cluster, names, arguments.labels)
                 task = _task(arguments, given, None, None, found[1])
                 order, inputs = _order(arguments, task, found)
-                history = task.private.run(cluster, order, inputs, bar.update)
+            history = task.private.run(cluster, order, inputs, bar.update)
         if not history.result.measured[0]["seconds"]:
             return _was_complete(arguments, task, history)
         plain = None
         if task.train is not None and not arguments.no_plain:
             plain = _plain(task, order, history, lambda f: bar.update(f, "training in plaintext"))
-    return _tell(arguments, task, order, history, plain, cluster)
+    return _tell(arguments, _Trained(task, order, history, plain), cluster)
 
 
 def _was_complete(arguments: argparse.Namespace, task: _Task, history: History) -> int:
@@ -365,23 +365,27 @@ def _plain(task: _Task, order: Order, history: History, heard: Any) -> list[floa
 # ---- what is told
 
 
-def _tell(
-    arguments: argparse.Namespace,
-    task: _Task,
-    order: Order,
-    history: History,
-    plain: list[float] | None,
-    cluster: Any,
-) -> int:
+@dataclass(frozen=True, eq=False)
+class _Trained:
+    """What was trained in which order, what came of it, and its scores in plaintext."""
+
+    task: _Task
+    order: Order
+    history: History
+    plain: list[float] | None
+
+
+def _tell(arguments: argparse.Namespace, done: _Trained, cluster: Any) -> int:
     from rich.console import Console
 
     from tfe_bench.benchmarks import table
 
-    if order.chunk:  # the rest of the sharing held nothing up
-        history.result.share_seconds = max(m["input_seconds"] for m in history.result.measured)
-    record = _record(arguments, task, order, history, plain, cluster)
-    common.write_trace(arguments, "train", history.result)
-    _write(arguments, task, history)
+    result = done.history.result
+    if done.order.chunk:  # the rest of the sharing held nothing up
+        result.share_seconds = max(m["input_seconds"] for m in result.measured)
+    record = _record(arguments, done, cluster)
+    common.write_trace(arguments, "train", result)
+    _write(arguments, done.task, done.history)
     common.keep(arguments, record)
     if not arguments.json:
         table.render(record, Console())
@@ -389,14 +393,9 @@ def _tell(
     return 1 if record.correct is False else 0
 
 
-def _record(
-    arguments: argparse.Namespace,
-    task: _Task,
-    order: Order,
-    history: History,
-    plain: list[float] | None,
-    cluster: Any,
-) -> Record:
+def _record(arguments: argparse.Namespace, done: _Trained, cluster: Any) -> Record:
+    order, history, plain = done.order, done.history, done.plain
+    measured = history.result.measured[0]
     scores = next((v for k, v in history.history.items() if k.startswith("val_")), [])
     squared = "val_mse" in history.history
     correct = None
@@ -406,22 +405,19 @@ def _record(
         correct = last <= bound if squared else last >= bound
     learning: dict[str, Any] = {
         "score": "mse" if squared else "accuracy",
-        "epochs": [step / order.steps_per_epoch for step in history.result.measured[0]["scored"]],
+        "epochs": [step / order.steps_per_epoch for step in measured["scored"]],
         "private": scores,
         "plain": plain,
         "samples": order.test or order.holdout,
         "loss": history.history.get("loss"),
-        "batches": len(history.result.measured[0]["seconds"]),
+        "batches": len(measured["seconds"]),
     }
-    thinned = _thinned(history.result)
+    own = ("optimizer", "batch", "epochs", "steps")
     parameters = {
         "model": Path(arguments.model).name,
-        "optimizer": arguments.optimizer,
-        "batch": arguments.batch,
-        "epochs": arguments.epochs,
-        "steps": arguments.steps,
+        **{name: getattr(arguments, name) for name in own},
         "rows": order.rows,
-        "dataset": task.dataset,
+        "dataset": done.task.dataset,
         "seed": arguments.seed,
     }
     if arguments.learning_rate is not None:
@@ -430,12 +426,14 @@ def _record(
         parameters["from_step"] = history.first_step
     bits = order.recipe.numbers.activation
     outcome = common.Outcome(parameters, correct, None, bits, agreement=learning)
-    return common.make_record("train", arguments, cluster, thinned, outcome)
+    return common.make_record("train", arguments, cluster, _thinned(history.result), outcome)
 
 
 def _thinned(result: JobResult) -> JobResult:
     """With quantiles of the batches' times where there are thousands: fastest, slowest, median."""
-    times = sorted(max(t) for t in zip(*(m["seconds"] for m in result.measured), strict=True))
+    from tfe_bench.benchmarks.prediction import turn_seconds
+
+    times = sorted(turn_seconds(result.measured))
     if len(times) <= _MOST_TIMES:
         return result
     last = _MOST_TIMES - 1
@@ -454,4 +452,4 @@ def _write(arguments: argparse.Namespace, task: _Task, history: History) -> None
     tables.save(model, table, arguments.output)
 
 
-COMMANDS = {"train": (add_options, run)}
+COMMANDS = {"train": (_options, run)}

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from tfe_bench.cli import common
-from tfe_bench.errors import DataError, UsageError, did_you_mean
+from tfe_bench.errors import DataError, UsageError, check_range, did_you_mean
 from tfe_bench.models.training import optimizers
 
 NETWORKS = ("network-a", "network-b", "network-c", "network-d")
@@ -24,91 +24,58 @@ def add(p: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help=f"{', '.join(MODELS)}, or a Keras model (FILE.keras)",
     )
-    p.add_argument("--optimizer", default="sgd", metavar="O", help="sgd (default), amsgrad or adam")
-    p.add_argument(
-        "--learning-rate",
+    common.option(p, "--optimizer O", "sgd (default), amsgrad or adam", default="sgd")
+    common.option(
+        p,
+        "--learning-rate L",
+        "default 0.01 for sgd (with momentum 0.9), 0.001 for the others",
         type=float,
-        metavar="L",
-        help="default 0.01 for sgd (with momentum 0.9), 0.001 for the others",
     )
-    p.add_argument("--epochs", type=int, default=5, metavar="E", help="default 5")
-    p.add_argument("--batch", type=int, default=128, metavar="B", help="rows of a step, 128")
-    p.add_argument(
-        "--steps", type=int, metavar="N", help="end after so many steps, to see what they cost"
-    )
+    common.option(p, "--epochs E", "default 5", type=int, default=5)
+    common.option(p, "--batch B", "rows of a step, 128", type=int, default=128)
+    common.option(p, "--steps N", "end after so many steps, to see what they cost", type=int)
     p.add_argument("--seed", type=int, default=1, help="of weights and the order of rows (1)")
     data = p.add_argument_group("data")
-    data.add_argument(
-        "--dataset",
-        default="mnist",
-        metavar="D",
-        help="mnist (default), fashion-mnist, or a table: FILE.csv",
+    common.option(
+        data, "--dataset D", "mnist (default), fashion-mnist, or a table: FILE.csv", default="mnist"
     )
-    data.add_argument(
-        "--data-dir", type=Path, metavar="FOLDER", help="the four IDX files of the pictures"
+    common.option(data, "--data-dir FOLDER", "the four IDX files of the pictures")
+    common.option(data, "--limit N", "no more than the first N rows, and N to test", type=int)
+    common.option(data, "--label COLUMN", "of a table: what is to be learnt")
+    common.option(
+        data,
+        "--target T",
+        "what the label is: binary (logistic), number (linear) or classes (other models)",
     )
-    data.add_argument(
-        "--limit", type=int, metavar="N", help="no more than the first N rows, and N to test"
-    )
-    data.add_argument("--label", metavar="COLUMN", help="of a table: what is to be learnt")
-    data.add_argument(
-        "--target",
-        metavar="T",
-        help="what the label is: binary (logistic), number (linear) or classes (other models)",
-    )
-    data.add_argument(
-        "--features", nargs="+", metavar="COLUMN", help="of a table: what is learnt from"
-    )
-    data.add_argument(
-        "--drop", nargs="+", default=[], metavar="COLUMN", help="of a table: what is left out"
-    )
-    data.add_argument(
-        "--rows", nargs="+", metavar="NAME", help="owners' data sets, one below other"
-    )
-    data.add_argument(
-        "--columns", nargs="+", metavar="NAME", help="owners' data sets, side by side"
-    )
-    data.add_argument("--labels", metavar="NAME", help="the data set with the labels of --columns")
-    data.add_argument(
-        "--holdout", type=int, default=0, metavar="N", help="owners' rows to test on, not to learn"
-    )
+    common.option(data, "--features COLUMN", "of a table: what is learnt from", nargs="+")
+    common.option(data, "--drop COLUMN", "of a table: what is left out", nargs="+", default=[])
+    common.option(data, "--rows NAME", "owners' data sets, one below other", nargs="+")
+    common.option(data, "--columns NAME", "owners' data sets, side by side", nargs="+")
+    common.option(data, "--labels NAME", "the data set with the labels of --columns")
+    common.option(data, "--holdout N", "owners' rows to test on, not to learn", type=int, default=0)
     kept = p.add_argument_group("what is kept")
-    kept.add_argument(
-        "--checkpoint",
-        metavar="NAME",
-        help="keep each worker's shares under this name, and go on from there",
+    common.option(
+        kept, "--checkpoint NAME", "keep each worker's shares under this name, and go on from there"
     )
-    kept.add_argument("--every", type=int, default=100, metavar="N", help="steps between (100)")
-    kept.add_argument("--restart", action="store_true", help="forget the checkpoint first")
-    kept.add_argument("--deploy", metavar="NAME", help="keep the trained model at the workers")
-    kept.add_argument(
-        "--allow", action="append", default=[], metavar="CLIENT", help="who may use it, besides"
-    )
-    kept.add_argument("--output", type=Path, metavar="FILE", help="write the model (.keras)")
-    kept.add_argument(
-        "--discard", action="store_true", help="keep no model: what counts are the figures"
-    )
-    kept.add_argument(
-        "--models", type=Path, metavar="FOLDER", help="where three local workers keep their shares"
-    )
+    common.option(kept, "--every N", "steps between (100)", type=int, default=100)
+    common.option(kept, "--restart", "forget the checkpoint first")
+    common.option(kept, "--deploy NAME", "keep the trained model at the workers")
+    common.option(kept, "--allow CLIENT", "who may use it, besides", action="append", default=[])
+    common.option(kept, "--output FILE", "write the model (.keras)")
+    common.option(kept, "--discard", "keep no model: what counts are the figures")
+    common.option(kept, "--models FOLDER", "where three local workers keep their shares")
     told = p.add_argument_group("what is told")
-    told.add_argument(
-        "--reveal-loss", action="store_true", help="publish the mean loss of each epoch"
-    )
-    told.add_argument(
-        "--guard",
+    common.option(told, "--reveal-loss", "publish the mean loss of each epoch")
+    common.option(
+        told,
+        "--guard N",
+        "look every N steps whether weights diverge: tells the workers one bit each time",
         type=int,
         default=0,
-        metavar="N",
-        help="look every N steps whether weights diverge: tells the workers one bit each time",
     )
-    told.add_argument(
-        "--no-plain", action="store_true", help="leave out the plaintext run beside it"
-    )
+    common.option(told, "--no-plain", "leave out the plaintext run beside it")
     common.add_network_options(p)
-    p.add_argument("--json", action="store_true", help="print the record as JSON, nothing else")
-    p.add_argument("--record", type=Path, metavar="FILE", help="append the record to a .jsonl file")
-    p.add_argument("--trace", type=Path, metavar="FILE", help="write where one step's time went")
+    common.add_record_options(p, "write where one step's time went")
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -133,13 +100,11 @@ def check(arguments: argparse.Namespace) -> None:
         ("seed", 0, 1 << 31),
         ("holdout", 0, 10**8),
         ("guard", 0, 10**9),
+        ("steps", 1, None),
+        ("limit", 1, None),
     ):
-        if not low <= getattr(arguments, name) <= high:
-            raise UsageError(f"--{name} is {low} to {high}. Received: {getattr(arguments, name)}.")
-    if arguments.steps is not None and arguments.steps < 1:
-        raise UsageError(f"--steps is 1 or more. Received: {arguments.steps}.")
-    if arguments.limit is not None and arguments.limit < 1:
-        raise UsageError(f"--limit is 1 or more. Received: {arguments.limit}.")
+        if getattr(arguments, name) is not None:
+            check_range(f"--{name}", getattr(arguments, name), low, high)
     table = arguments.dataset.endswith(".csv")
     if not table and arguments.dataset not in PICTURES:
         raise UsageError(

@@ -12,27 +12,26 @@ import sys
 import threading
 from pathlib import Path
 
+from tfe_bench.cli import common
 from tfe_bench.errors import ConfigError
 
 # of a local cluster's folder
 LOCAL_PREFIX = "tfe_bench-"
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+def _options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--party", type=int, choices=(0, 1, 2), required=True)
-    p.add_argument("--cluster", type=Path, required=True, metavar="FILE", help="cluster.toml")
-    p.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="this operator's private worker.toml (default: workerN.toml beside cluster.toml)",
+    common.option(p, "--cluster FILE", "cluster.toml", required=True)
+    common.option(
+        p,
+        "--config FILE",
+        "this operator's private worker.toml (default: workerN.toml beside cluster.toml)",
     )
-    p.add_argument("--bind", metavar="HOST", help="listen here instead of cluster.toml's host")
-    p.add_argument("--threads", type=int, metavar="N", help="threads for kernels (default: cores)")
-    p.add_argument("--local", action="store_true", help=argparse.SUPPRESS)
-    p.add_argument("--models", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
-    p.add_argument("--namespace", type=int, metavar="FD", help=argparse.SUPPRESS)
+    common.option(p, "--bind HOST", "listen here instead of cluster.toml's host")
+    common.option(p, "--threads N", "threads for kernels (default: cores)", type=int)
+    common.option(p, "--local", argparse.SUPPRESS)
+    common.option(p, "--models FOLDER", argparse.SUPPRESS)
+    common.option(p, "--namespace FD", argparse.SUPPRESS, type=int)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -124,4 +123,4 @@ def _stop_with_parent(stop: threading.Event, folder: Path) -> None:
     threading.Timer(2.0, lambda: os._exit(0)).start()
 
 
-COMMANDS = {"worker": (add_options, run)}
+COMMANDS = {"worker": (_options, run)}

@@ -14,7 +14,8 @@ from functools import cache
 
 from tfe_bench.benchmarks.exp_study.fits import Fit, line
 from tfe_bench.benchmarks.exp_study.grid import NAMES
-from tfe_bench.benchmarks.exp_study.levels import LEVELS, modelled_seconds
+from tfe_bench.benchmarks.exp_study.levels import LEVELS
+from tfe_bench.benchmarks.prediction import modelled_seconds
 
 SOURCE = "SecretFlow's exp benchmark (SEMI2K: 2 parties + dealer, FM128, 40 fractional bits)"
 CAVEAT = (
@@ -29,6 +30,22 @@ def table(name: str) -> list[dict[str, str]]:
     time_fits."""
     text = importlib.resources.files(__name__).joinpath(f"{name}.csv").read_text("utf-8")
     return list(csv.DictReader(text.splitlines()))
+
+
+def points(name: str, method: str, quantity: str) -> list[tuple[int, float]]:
+    """(n, quantity) of one method in a published table, in its order."""
+    rows = (r for r in table(name) if r["exp_mode_name"] == method)
+    return [(int(r["num_elements"]), float(r[quantity])) for r in rows]
+
+
+def times(method: str, level: str) -> list[tuple[int, float]]:
+    """Published (n, seconds) of one method at one level, in order."""
+    rows = (r for r in table("time") if f"net{r['net_level']}" == level)
+    return sorted(
+        (int(r["num_elements"]), float(r["elapsed_s"]))
+        for r in rows
+        if r["exp_mode_name"] == method
+    )
 
 
 @dataclass(frozen=True)
@@ -62,53 +79,34 @@ class Published:
 @cache
 def columns() -> dict[str, Published]:
     """The published columns by method, fitted anew from the published tables."""
-    found = {}
-    for method in METHODS:
-        comm = [r for r in table("comm") if r["exp_mode_name"] == method]
-        memory = [r for r in table("memory") if r["exp_mode_name"] == method]
-        times = [r for r in table("time") if r["exp_mode_name"] == method]
-        (scores,) = (r for r in table("range") if r["exp_mode"] == method)
-        (error,) = (r for r in table("error") if r["exp_mode"] == method)
-        sizes = [float(r["num_elements"]) for r in comm]
-        fits = {}
-        for level in sorted({r["net_level"] for r in times}):
-            rows = [r for r in times if r["net_level"] == level]
-            fits[f"net{level}"] = line(
-                [float(r["num_elements"]) for r in rows], [float(r["elapsed_s"]) for r in rows]
-            )
-        found[method] = Published(
-            method=method,
-            bytes_per_element=line(sizes, [float(r["bytes_sent"]) for r in comm]).a,
-            rounds=int(comm[0]["rounds"]),
-            memory=line(
-                [float(r["num_elements"]) for r in memory],
-                [float(r["mem_cost_kb"]) for r in memory],
-            ),
-            shares=tuple(float(scores[name]) for name in NAMES),
-            mean_printed=float(scores["mean_range_score_published"]),
-            mse=float(error["mse"]),
-            mae=float(error["mae"]),
-            mape=float(error["mape"]),
-            times=fits,
-        )
-    return found
+    return {method: _column(method) for method in METHODS}
 
 
-def times(method: str, level: str) -> list[tuple[int, float]]:
-    """Published (n, seconds) of one method at one level, in order."""
-    rows = [
-        (int(r["num_elements"]), float(r["elapsed_s"]))
-        for r in table("time")
-        if r["exp_mode_name"] == method and f"net{r['net_level']}" == level
-    ]
-    return sorted(rows)
+def _column(method: str) -> Published:
+    (scores,) = (r for r in table("range") if r["exp_mode"] == method)
+    (error,) = (r for r in table("error") if r["exp_mode"] == method)
+    return Published(
+        method=method,
+        bytes_per_element=_fit(points("comm", method, "bytes_sent")).a,
+        rounds=int(points("comm", method, "rounds")[0][1]),
+        memory=_fit(points("memory", method, "mem_cost_kb")),
+        shares=tuple(float(scores[name]) for name in NAMES),
+        mean_printed=float(scores["mean_range_score_published"]),
+        **{name: float(error[name]) for name in ("mse", "mae", "mape")},
+        times={v.name: _fit(given) for v in LEVELS if (given := times(method, v.name))},
+    )
+
+
+def _fit(given: list[tuple[int, float]]) -> Fit:
+    n, y = zip(*given, strict=True)
+    return line(n, y)
 
 
 def slower_than_modelled(level: str) -> tuple[float, float]:
     """(least, most): published seconds over what the model gives the network alone."""
+    link = next(v for v in LEVELS if v.name == level)
     found = []
     for method, column in columns().items():
-        link = next(v for v in LEVELS if v.name == level)
         for n, seconds in times(method, level):
             sent = (round(column.bytes_per_element * n),)
             found.append(seconds / modelled_seconds(link, 0.0, column.rounds, sent))
@@ -131,14 +129,9 @@ def contradictions() -> list[str]:
     for level in sorted({r["net_level"] for r in rows}):
         missing = []
         for method in METHODS:
-            present = {
-                int(r["num_elements"])
-                for r in rows
-                if r["net_level"] == level and r["exp_mode_name"] == method
-            }
-            absent = [n for n in sizes if n not in present]
-            if absent:
-                missing.append(f"{method} n = {', '.join(f'{n:,}' for n in absent)}")
+            present = dict(times(method, f"net{level}"))
+            if absent := [f"{n:,}" for n in sizes if n not in present]:
+                missing.append(f"{method} n = {', '.join(absent)}")
         if missing:
             found.append(
                 f"The published times at level {level} have holes: {'; '.join(missing)}. "
