@@ -123,7 +123,8 @@ class OneRound:
         return Shared(m, l1, l2, x.dealer, self.fractional_bits, x.limbs)
 
 
-def _attributes(s: Site, form: Any, name: str, limbs: int, point: int) -> dict[str, Any]:
+def attributes(s: Site, form: Any, name: str, limbs: int, point: int = 0) -> dict[str, Any]:
+    """Of the ops for exponentials."""
     return {
         "site": s.number,
         "tensor": 0,
@@ -142,7 +143,7 @@ def _attributes(s: Site, form: Any, name: str, limbs: int, point: int) -> dict[s
 def deal_factor(s: Site, form: Any, x: Shared, name: str, point: int) -> None:
     """The dealer splits its factor under mask 0 of the site and sends E2's part in slot 0."""
     message = ops.module().tfe_bench_exp_deal(
-        call=s.ctx, l1=x.l1, l2=x.l2, **_attributes(s, form, name, x.limbs, point)
+        call=s.ctx, l1=x.l1, l2=x.l2, **attributes(s, form, name, x.limbs, point)
     )
     s.send(message, s.e2, slot=0, run_ahead=True)
 
@@ -158,8 +159,7 @@ def share_of_product(
         call=s.ctx,
         m=x.m,
         dealt=dealt,
-        second=s.is_e2,
-        **_attributes(s, form, name, x.limbs, point),
+        **attributes(s, form, name, x.limbs, point),
     )
     return y, low
 

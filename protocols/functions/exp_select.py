@@ -16,7 +16,7 @@ from tfe_bench.protocols.ring import convert
 from tfe_bench.protocols.session import ops, sizes
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
-from tfe_bench.protocols.session.party import K1, Party
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 WORDS = 8  # of dealt material per element
@@ -46,17 +46,7 @@ def select_exp(party: Party, bits: MaskedBits, x: Shared) -> Shared:
     import tensorflow as tf
 
     s = party.site("select_exp", form, dealer=x.dealer)
-    attributes = {
-        "call": s.ctx,
-        "site": s.number,
-        "tensor": 0,
-        "dealer": s.dealer,
-        "key": K1,
-        "factor": exp_one_round.word(form.factor),
-        "offset": form.offset,
-        "mantissa": form.mantissa,
-        "drop": form.drop,
-    }
+    attributes = {"call": s.ctx, **exp_one_round.attributes(s, form, "one-round", x.limbs)}
     m = None
     if s.is_dealer:
         message = ops.module().tfe_bench_exp_select_deal(
@@ -68,7 +58,7 @@ def select_exp(party: Party, bits: MaskedBits, x: Shared) -> Shared:
         if s.is_e2:
             dealt = s.recv(sizes.vector(WORDS * sizes.size(x.m)), s.d, 0)
         y = ops.module().tfe_bench_exp_select_share(
-            opened=bits.opened, m=x.m, dealt=dealt, second=s.is_e2, **attributes
+            opened=bits.opened, m=x.m, dealt=dealt, **attributes
         )
         m = s.open_mask(y, tensor=1, slot=1)
     l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), tensor=1)

@@ -174,7 +174,6 @@ def shares(s: Site, p: Plan, factors: Sequence[Shared], tensor: int, slot: int) 
         m=[x.m for x in factors],
         coefficients=p.coefficient_words(),
         drop=p.drop,
-        first=s.is_e1,
         **named,
     )
 

@@ -313,7 +313,7 @@ def route(party: Party, choice: Choice, g: Shared, drop: int) -> Shared:
     import tensorflow as tf
 
     s = party.site("route", drop, geo, dealer=g.dealer)
-    named = {"call": s.ctx, "site": s.number, "tensor": 0, "dealer": s.dealer, "bits": drop}
+    named = {"call": s.ctx, "site": s.number, "dealer": s.dealer, "drop": drop}
     size = {"cells": len(geo.order), "width": geo.width}
     m = None
     if s.is_dealer:

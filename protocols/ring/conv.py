@@ -112,7 +112,7 @@ class Windows:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Of the ops RingConv2D and RingDepthwiseConv2D."""
+        """Of the op RingConv2D and its gradients."""
         return {
             "strides": list(self.strides),
             "dilations": list(self.dilations),
@@ -161,9 +161,7 @@ def convolve(a: list[Any], b: list[Any], windows: Windows, depthwise: bool = Fal
         *kernel, channels, filters = b[0].shape
         size = [windows.size(i, image[i], kernel[i]) for i in range(2)]
         return local.joined([n, *size, channels * filters if depthwise else filters], *a, *b)
-    module = ops.module()
-    op = module.tfe_bench_ring_depthwise_conv2d if depthwise else module.tfe_bench_ring_conv2d
-    return op(a=a, b=b, **windows.attributes)
+    return ops.module().tfe_bench_ring_conv2d(a=a, b=b, depthwise=depthwise, **windows.attributes)
 
 
 def _private(

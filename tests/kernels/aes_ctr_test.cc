@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "protocols/kernels/core/aes_ctr_isa.h"
 #include "protocols/kernels/core/cpu.h"
 #include "tests/kernels/check.h"
 

@@ -1,6 +1,6 @@
+// A convolution and its gradients match the definition, whatever the shapes and the division of work.
 #include "protocols/kernels/core/conv.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <iostream>
 #include <random>
@@ -9,24 +9,29 @@
 #include <vector>
 
 #include "tests/kernels/check.h"
-#include "tests/kernels/convolution.h"
+#include "tests/kernels/ways.h"
 
 namespace {
 
-using tfe_bench::Backwards;
 using tfe_bench::ConvShape;
 using tfe_bench::ParallelFor;
-using tfe_bench::RandomWords;
-using tfe_bench::Range;
 using tfe_bench::Serial;
-using tfe_bench::SetOut;
-using tfe_bench::TwoThreads;
-using tfe_bench::Words;
 
 constexpr uint64_t kSeed = 20240611;
 
-// The definition.
-void Add(const ConvShape& s, bool depthwise, const Words& x, const Words& w, Words* y) {
+// Out sizes for a padding of `bottom` and `right` beyond the shape's own.
+void SetOut(ConvShape* s, int64_t bottom, int64_t right) {
+  const auto size = [](int64_t in, int64_t kernel, int64_t stride, int64_t dilation) {
+    const int64_t room = in - (kernel - 1) * dilation - 1;
+    return room < 0 ? int64_t{0} : room / stride + 1;
+  };
+  s->out_h = size(s->h + s->pad_top + bottom, s->kernel_h, s->stride_h, s->dilation_h);
+  s->out_w = size(s->w + s->pad_left + right, s->kernel_w, s->stride_w, s->dilation_w);
+}
+
+// f(word of x, word of w, word of the result) for each product of the convolution.
+template <typename F>
+void ForEach(const ConvShape& s, bool depthwise, const F& f) {
   const int64_t outputs = depthwise ? s.channels * s.filters : s.filters;
   for (int64_t n = 0; n < s.images; ++n)
     for (int64_t r = 0; r < s.out_h; ++r)
@@ -37,37 +42,53 @@ void Add(const ConvShape& s, bool depthwise, const Words& x, const Words& w, Wor
             const int64_t b = q * s.stride_w + j * s.dilation_w - s.pad_left;
             if (a < 0 || a >= s.h || b < 0 || b >= s.w) continue;
             for (int64_t c = 0; c < s.channels; ++c)
-              for (int64_t f = 0; f < s.filters; ++f)
-                (*y)[((n * s.out_h + r) * s.out_w + q) * outputs +
-                     (depthwise ? c * s.filters : 0) + f] +=
-                    x[((n * s.h + a) * s.w + b) * s.channels + c] *
-                    w[((i * s.kernel_w + j) * s.channels + c) * s.filters + f];
+              for (int64_t k = 0; k < s.filters; ++k)
+                f(((n * s.h + a) * s.w + b) * s.channels + c,
+                  ((i * s.kernel_w + j) * s.channels + c) * s.filters + k,
+                  ((n * s.out_h + r) * s.out_w + q) * outputs + (depthwise ? c * s.filters : 0) +
+                      k);
           }
 }
 
-// Empty if right, otherwise what went wrong.
+// Empty if the result and both gradients are right, otherwise what went wrong.
 std::string Try(const ConvShape& s, bool depthwise, int pairs, const ParallelFor& parallel) {
   std::mt19937_64 random(kSeed + static_cast<uint64_t>(s.h * 1009 + s.w * 31 + s.channels));
-  const int64_t outputs = depthwise ? s.channels * s.filters : s.filters;
-  const int64_t out = s.images * s.out_h * s.out_w * outputs;
-  Words y = RandomWords(&random, out), want(static_cast<size_t>(out));
-  std::vector<Words> x, w;
-  std::vector<const uint64_t*> xs, ws;
+  const int64_t size_x = s.images * s.h * s.w * s.channels;
+  const int64_t size_w = s.kernel_h * s.kernel_w * s.channels * s.filters;
+  const int64_t size_y =
+      s.images * s.out_h * s.out_w * s.filters * (depthwise ? s.channels : 1);
+  std::vector<Words> x, w, d;
+  std::vector<const uint64_t*> xs, ws, ds;
+  Words y = RandomWords(&random, size_y), dx = RandomWords(&random, size_x),
+        dw = RandomWords(&random, size_w);
+  Words want_y(y.size()), want_dx(dx.size()), want_dw(dw.size());
   for (int p = 0; p < pairs; ++p) {
-    x.push_back(RandomWords(&random, s.images * s.h * s.w * s.channels));
-    w.push_back(RandomWords(&random, s.kernel_h * s.kernel_w * s.channels * s.filters));
-    Add(s, depthwise, x.back(), w.back(), &want);
+    x.push_back(RandomWords(&random, size_x));
+    w.push_back(RandomWords(&random, size_w));
+    d.push_back(RandomWords(&random, size_y));
+    ForEach(s, depthwise, [&](int64_t in, int64_t kernel, int64_t out) {
+      want_y[out] += x[p][in] * w[p][kernel];
+      want_dx[in] += d[p][out] * w[p][kernel];
+      want_dw[kernel] += d[p][out] * x[p][in];
+    });
   }
-  for (int p = 0; p < pairs; ++p) xs.push_back(x[p].data()), ws.push_back(w[p].data());
+  for (int p = 0; p < pairs; ++p) {
+    xs.push_back(x[p].data()), ws.push_back(w[p].data()), ds.push_back(d[p].data());
+  }
   (depthwise ? tfe_bench::DepthwiseConv2D : tfe_bench::Conv2D)(s, pairs, xs.data(), ws.data(),
                                                                y.data(), parallel);
-  if (y == want) return "";
+  (depthwise ? tfe_bench::DepthwiseConv2DInputGradient : tfe_bench::Conv2DInputGradient)(
+      s, pairs, ds.data(), ws.data(), dx.data(), parallel);
+  (depthwise ? tfe_bench::DepthwiseConv2DKernelGradient : tfe_bench::Conv2DKernelGradient)(
+      s, pairs, xs.data(), ds.data(), dw.data(), parallel);
+  if (y == want_y && dx == want_dx && dw == want_dw) return "";
   std::ostringstream text;
   text << (depthwise ? "depthwise " : "") << s.images << "x" << s.h << "x" << s.w << "x"
        << s.channels << " kernel " << s.kernel_h << "x" << s.kernel_w << "x" << s.filters
        << " stride " << s.stride_h << "," << s.stride_w << " dilation " << s.dilation_h << ","
-       << s.dilation_w << " pad " << s.pad_top << "," << s.pad_left << " pairs " << pairs
-       << ": wrong at " << std::mismatch(y.begin(), y.end(), want.begin()).first - y.begin();
+       << s.dilation_w << " pad " << s.pad_top << "," << s.pad_left << " pairs " << pairs << ":"
+       << (y == want_y ? "" : " result") << (dx == want_dx ? "" : " images")
+       << (dw == want_dw ? "" : " kernel");
   return text.str();
 }
 
@@ -92,6 +113,14 @@ TEST(UsualLayersMatchTheDefinition) {
       Square(1, 9, 2, 1, 3, 1, 1),      // 1 x 1 with padding is not one
       Square(1, 7, 300, 3, 8, 1, 1),    // deep: several slices of the kernel
       Square(3, 46, 128, 3, 2, 1, 1),   // many pixels and deep
+      Square(9, 28, 1, 5, 20, 1, 0),    // a small network's first layer
+      Square(9, 12, 20, 5, 50, 1, 0),   // and its second
+      Square(3, 28, 1, 5, 5, 2, 2),     // with strides
+      Square(1, 30, 8, 3, 16, 1, 1),    // one image: shared out within
+      Square(2, 24, 8, 1, 24, 1, 0),    // 1 x 1 of several images
+      Square(2, 24, 8, 1, 24, 2, 0),    // ... of every second pixel
+      Square(2, 7, 300, 3, 8, 1, 1),    // ... deep
+      Square(1, 40, 128, 3, 2, 1, 1),   // a row of outputs larger than the buffer
   };
   for (const ConvShape& s : shapes) {
     for (const ParallelFor& way : {ParallelFor(Serial), ParallelFor(TwoThreads)}) {

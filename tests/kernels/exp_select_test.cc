@@ -1,5 +1,5 @@
 // The chosen factor is the exponential's, the other one is 0, and both are padded.
-#include "protocols/kernels/core/exp_select.h"
+#include "protocols/kernels/core/modular.h"
 
 #include <cstdint>
 #include <random>

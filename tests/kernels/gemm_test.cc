@@ -10,38 +10,19 @@
 #include <vector>
 
 #include "protocols/kernels/core/cpu.h"
-#include "protocols/kernels/core/gemm_internal.h"
+#include "protocols/kernels/core/gemm_isa.h"
 #include "tests/kernels/check.h"
+#include "tests/kernels/ways.h"
 
 namespace {
 
 using tfe_bench::ParallelFor;
+using tfe_bench::Serial;
 using tfe_bench::internal::GemmArgs;
 using tfe_bench::internal::GemmIsa;
 
-using Range = std::function<void(int64_t, int64_t)>;
-
 constexpr uint64_t kSeed = 20240607;
 constexpr uint64_t kGuard = 0xa5a5a5a5a5a5a5a5;
-
-void Serial(int64_t total, int64_t, const Range& run) { run(0, total); }
-
-void TwoThreads(int64_t total, int64_t, const Range& run) {
-  std::thread other([&] { run(total / 2, total); });
-  run(0, total / 2);
-  other.join();
-}
-
-// One unit at a time, backwards: the order of the units must not matter.
-void Backwards(int64_t total, int64_t, const Range& run) {
-  for (int64_t unit = total; unit-- > 0;) run(unit, unit + 1);
-}
-
-std::vector<uint64_t> RandomWords(std::mt19937_64* random, int64_t size) {
-  std::vector<uint64_t> words(static_cast<size_t>(size));
-  for (uint64_t& w : words) w = (*random)();
-  return words;
-}
 
 // Empty if right, otherwise what went wrong. Leading dimensions exceed the widths by `gap`, and
 // the gaps of c must survive.
@@ -50,10 +31,10 @@ std::string Try(const GemmIsa* isa, const ParallelFor& parallel, int64_t m, int6
   std::mt19937_64 random(kSeed + static_cast<uint64_t>(m * 1000003 + n * 1009 + k));
   const int64_t lda = k + gap, ldb = n + gap, ldc = n + gap;
   // Exactly as long as the last row needs, so that a sanitizer sees an overrun.
-  const std::vector<uint64_t> a = RandomWords(&random, m > 0 && k > 0 ? (m - 1) * lda + k : 0);
-  const std::vector<uint64_t> b = RandomWords(&random, k > 0 && n > 0 ? (k - 1) * ldb + n : 0);
-  std::vector<uint64_t> c = RandomWords(&random, m > 0 && n > 0 ? (m - 1) * ldc + n : 0);
-  std::vector<uint64_t> want = c;
+  const Words a = RandomWords(&random, m > 0 && k > 0 ? (m - 1) * lda + k : 0);
+  const Words b = RandomWords(&random, k > 0 && n > 0 ? (k - 1) * ldb + n : 0);
+  Words c = RandomWords(&random, m > 0 && n > 0 ? (m - 1) * ldc + n : 0);
+  Words want = c;
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = n; j < ldc && i + 1 < m && n > 0; ++j) {
       c[i * ldc + j] = want[i * ldc + j] = kGuard;

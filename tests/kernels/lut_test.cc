@@ -33,8 +33,9 @@ struct Masks {
     uint8_t bytes[16] = {1, 2, 3};
     ExpandAesKey(bytes, &key);
   }
-  static void Fill(const void* env, int stream, uint64_t first, uint64_t blocks, uint8_t* out) {
-    AesCtr(static_cast<const Masks*>(env)->key, static_cast<uint64_t>(stream), first, blocks, out);
+  static void Fill(const void* env, int stream, uint64_t first, uint64_t blocks, uint64_t* out) {
+    AesCtr(static_cast<const Masks*>(env)->key, static_cast<uint64_t>(stream), first, blocks,
+           reinterpret_cast<uint8_t*>(out));
   }
 };
 
@@ -57,13 +58,13 @@ int Wrong(const LutFunctions& f, const LutRecipe& r, int64_t n, uint64_t seed) {
     std::memcpy(&m[i * limbs], &sum, 8 * limbs);
     expected[i] = x >> (r.bits - 1) & 1;
   }
-  const int64_t words = WordsFor(n), supers = SuperblocksFor(words);
+  const int64_t words = (n + 63) / 64, supers = SuperblocksFor(words);
   std::vector<uint64_t> lam_planes(words * r.bits), m_planes(words * r.bits);
   f.planes(lam.data(), limbs, nullptr, nullptr, n, r.bits, lam_planes.data(), 0, supers);
   f.planes(m.data(), limbs, nullptr, nullptr, n, r.bits, m_planes.data(), 0, supers);
   Masks masks;
   const MaskSource source{Masks::Fill, &masks};
-  std::vector<uint8_t> scratch(LutScratchBytes(r));
+  std::vector<uint64_t> scratch(LutScratchWords(r));
   std::vector<uint64_t> dealt(words * r.DealtPlanes()), top(words);
   f.deal(r, words, lam_planes.data(), source, dealt.data(), top.data(), scratch.data(), 0, supers);
   std::vector<uint64_t> a(words * r.OpenPlanes(0)), b(a.size());

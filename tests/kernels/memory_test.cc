@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocols/kernels/core/conv_gradient.h"
+#include "protocols/kernels/core/conv.h"
 #include "tests/kernels/check.h"
 
 using namespace tfe_bench;

@@ -12,6 +12,24 @@ using namespace tfe_bench;
 
 namespace {
 
+// One whose widths are those of the terms after the first; none: all of the modulus.
+MaskedPolynomial Of(std::vector<int> bits, std::vector<int> degrees, int modulus_bits, int drop,
+                    std::vector<int> widths = {}) {
+  MaskedPolynomial p;
+  p.bits = bits;
+  p.degrees = degrees;
+  p.modulus_bits = modulus_bits;
+  p.drop = drop;
+  if (widths.empty()) {
+    int terms = 1;
+    for (const int degree : degrees) terms *= degree + 1;
+    widths.assign(terms - 1, modulus_bits);
+  }
+  p.widths = {0};
+  p.widths.insert(p.widths.end(), widths.begin(), widths.end());
+  return p;
+}
+
 // |x| < 2^(k-2), its ends and zero often among them.
 int64_t Small(std::mt19937_64& random, int k) {
   const int64_t limit = int64_t{1} << (k - 2);
@@ -58,13 +76,7 @@ std::vector<uint64_t> Sums(const MaskedPolynomial& p, const std::vector<std::vec
 TEST(powers_up_to_degree_five_are_exact) {
   std::mt19937_64 random(1);
   for (int degree = 1; degree <= 5; ++degree) {
-    MaskedPolynomial p;
-    p.bits = {13};
-    p.degrees = {degree};
-    p.modulus_bits = 64 + 40;
-    p.drop = 40;  // p * 2^40, exactly
-    p.widths.assign(degree + 1, p.modulus_bits);
-    p.widths[0] = 0;
+    MaskedPolynomial p = Of({13}, {degree}, 64 + 40, 40);  // p * 2^40, exactly
     std::vector<int64_t> a(degree + 1);
     for (auto& c : a) c = static_cast<int64_t>(random() % 200) - 100;
     for (int64_t c : a) {
@@ -88,14 +100,11 @@ TEST(powers_up_to_degree_five_are_exact) {
 TEST(several_elements_at_a_time_give_what_single_ones_give) {
   std::mt19937_64 random(4);
   for (int round = 0; round < 200; ++round) {
-    MaskedPolynomial p;
     const int degree = 1 + static_cast<int>(random() % (round % 10 ? 6 : kMaxDegree));
-    p.bits = {3 + static_cast<int>(random() % 60)};
-    p.degrees = {degree};
-    p.modulus_bits = round % 7 ? 2 + static_cast<int>(random() % 63) : 64;
-    p.drop = static_cast<int>(random() % p.modulus_bits);
-    p.widths.assign(degree + 1, p.modulus_bits);
-    p.widths[0] = 0;
+    const int bits = 3 + static_cast<int>(random() % 60);
+    const int modulus_bits = round % 7 ? 2 + static_cast<int>(random() % 63) : 64;
+    MaskedPolynomial p =
+        Of({bits}, {degree}, modulus_bits, static_cast<int>(random() % modulus_bits));
     for (int t = 1; t <= degree; ++t) {
       if (random() % 3 == 0) p.widths[t] = 1 + static_cast<int>(random() % p.modulus_bits);
     }
@@ -128,15 +137,9 @@ TEST(several_elements_at_a_time_give_what_single_ones_give) {
 TEST(products_of_two_and_three_factors_are_rounded_to_a_neighbour) {
   std::mt19937_64 random(2);
   for (int factors = 2; factors <= 3; ++factors) {
-    MaskedPolynomial p;
     const int all[] = {30, 21, 12};
-    p.bits.assign(all, all + factors);
-    p.degrees.assign(factors, 1);
     const int terms = 1 << factors;
-    p.drop = 17;
-    p.modulus_bits = 64 + p.drop;
-    p.widths.assign(terms, p.modulus_bits);
-    p.widths[0] = 0;
+    MaskedPolynomial p = Of({all, all + factors}, std::vector<int>(factors, 1), 64 + 17, 17);
     p.coefficients.assign(2 * terms, 0);
     p.coefficients[2 * (terms - 1)] = 1;
     CHECK_EQ(p.Prepare(true), "");
@@ -158,12 +161,7 @@ TEST(products_of_two_and_three_factors_are_rounded_to_a_neighbour) {
 TEST(narrow_fields_cost_what_their_rounding_costs) {
   // x^2 / 2^20 with the square's mask dealt without its low 18 bits: a quarter of a unit off.
   std::mt19937_64 random(3);
-  MaskedPolynomial p;
-  p.bits = {40};
-  p.degrees = {2};
-  p.drop = 20;
-  p.modulus_bits = 84;
-  p.widths = {0, 84, 84 - 18};
+  MaskedPolynomial p = Of({40}, {2}, 84, 20, {84, 84 - 18});
   p.coefficients.assign(6, 0);
   p.coefficients[4] = 1;
   CHECK_EQ(p.Prepare(true), "");
@@ -180,12 +178,7 @@ TEST(narrow_fields_cost_what_their_rounding_costs) {
 }
 
 TEST(bits_outside_the_fields_stay_mask) {
-  MaskedPolynomial p;
-  p.bits = {10};
-  p.degrees = {1};
-  p.modulus_bits = 70;
-  p.drop = 3;
-  p.widths = {0, 70};
+  MaskedPolynomial p = Of({10}, {1}, 70, 3);
   CHECK_EQ(p.Prepare(false), "");
   CHECK_EQ(p.record_words(), 3);
   const uint64_t lam[] = {5};
@@ -196,27 +189,13 @@ TEST(bits_outside_the_fields_stay_mask) {
 }
 
 TEST(what_does_not_fit_is_refused) {
-  MaskedPolynomial good;
-  good.bits = {10};
-  good.degrees = {2};
-  good.modulus_bits = 100;
-  good.drop = 20;
-  good.widths = {0, 100, 90};
+  MaskedPolynomial good = Of({10}, {2}, 100, 20, {100, 90});
   CHECK_EQ(good.Prepare(false), "");
-  auto bad = good;
-  bad.bits = {63};
-  CHECK(!bad.Prepare(false).empty());
-  bad = good;
-  bad.degrees = {25};
-  CHECK(!bad.Prepare(false).empty());
-  bad = good;
-  bad.modulus_bits = 257;
-  CHECK(!bad.Prepare(false).empty());
-  bad = good;
-  bad.widths = {0, 101, 90};
-  CHECK(!bad.Prepare(false).empty());
-  bad = good;
-  bad.widths = {0, 0, 0};
-  CHECK(!bad.Prepare(false).empty());
-  CHECK(!good.Prepare(true).empty());
+  CHECK(!good.Prepare(true).empty());  // no coefficients
+  for (MaskedPolynomial bad :
+       {Of({63}, {2}, 100, 20, {100, 90}), Of({10}, {25}, 100, 20, {100, 90}),
+        Of({10}, {2}, 257, 20, {100, 90}), Of({10}, {2}, 100, 20, {101, 90}),
+        Of({10}, {2}, 100, 20, {0, 0})}) {
+    CHECK(!bad.Prepare(false).empty());
+  }
 }

@@ -44,7 +44,6 @@ _EXP = {
     "drop": 10,
     "point": 16,
 }
-_EXP_SELECT = {**_MASK, "factor": 1, "offset": 10, "mantissa": 30, "drop": 10}
 _POLYNOMIAL = {
     **_MASK,
     "factors": 1,
@@ -71,8 +70,9 @@ _SELECT = {
     "multiply": False,
 }
 _SEND = {"site": 5, "slot": 0, "peer": 1, "T": "int64"}
-_ROUTE = {**_FIELDS, "bits": 10, "cells": 2, "width": 64}
-_GRADIENT = {"N": 1, "size": [1, 1], "depthwise": False, **_WINDOWS}
+_ROUTE = {**_SITE, "drop": 10, "cells": 2, "width": 64}
+_CONV = {"N": 1, "depthwise": False, **_WINDOWS}
+_GRADIENT = {**_CONV, "size": [1, 1]}
 
 # Attributes with which each op can be called; one that is missing here fails the test.
 ATTRIBUTES: dict[str, dict[str, Any]] = {
@@ -84,9 +84,9 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "DifferencePlanes": {"bits": 20},
     "EncodeFixed": {"fractional_bits": 16},
     "ExpDeal": _EXP,
-    "ExpSelectDeal": _EXP_SELECT,
-    "ExpSelectShare": {**_EXP_SELECT, "second": False},
-    "ExpShare": {**_EXP, "second": False},
+    "ExpSelectDeal": _EXP,
+    "ExpSelectShare": _EXP,
+    "ExpShare": _EXP,
     "Gate": {"site": 5},
     "Heard": {"T": "int64"},
     "HeardInLoop": {"T": "int64"},
@@ -105,13 +105,12 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "PlaceCells": _CELLS,
     "Planes": {"bits": 20},
     "PolynomialDeal": _POLYNOMIAL,
-    "PolynomialShare": {**_POLYNOMIAL, "coefficients": [1, 2, 3], "drop": 10, "first": True},
+    "PolynomialShare": {**_POLYNOMIAL, "coefficients": [1, 2, 3], "drop": 10},
     "RangeDigest": {**_SITE, "width": 40, "low": 4},
     "Recv": {**_SEND, "index": 0},
-    "RingConv2D": {"N": 1, **_WINDOWS},
+    "RingConv2D": _CONV,
     "RingConv2DInputGradient": _GRADIENT,
     "RingConv2DKernelGradient": _GRADIENT,
-    "RingDepthwiseConv2D": {"N": 1, **_WINDOWS},
     "RingMatMul": {"N": 1},
     "RouteDeal": _ROUTE,
     "RouteShare": _ROUTE,

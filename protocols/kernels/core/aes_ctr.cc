@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "protocols/kernels/core/aes_ctr_isa.h"
 #include "protocols/kernels/core/cpu.h"
 
 namespace tfe_bench {

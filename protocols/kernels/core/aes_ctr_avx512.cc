@@ -1,6 +1,6 @@
 #include <immintrin.h>
 
-#include "protocols/kernels/core/aes_ctr_isa.h"
+#include "protocols/kernels/core/aes_ctr.h"
 
 namespace tfe_bench {
 namespace internal {

@@ -1,10 +1,9 @@
 #include "protocols/kernels/core/conv.h"
 
 #include <algorithm>
-#include <memory>
 
-#include "protocols/kernels/core/cpu.h"
 #include "protocols/kernels/core/patches.h"
+#include "protocols/kernels/core/per_isa.h"
 
 namespace tfe_bench {
 namespace {
@@ -81,13 +80,10 @@ void Conv2D(const ConvShape& s, int pairs, const uint64_t* const* x, const uint6
   const int64_t together = std::clamp<int64_t>(kPatchWords / (rows * s.channels), 1, taps);
   const int64_t tiles = CeilDiv(pixels, rows);
   const auto run = [&](int64_t begin, int64_t end, const ParallelFor& inner) {
-    const bool fits = rows * together * s.channels <= kPatchWords;
-    const std::unique_ptr<uint64_t[]> large(
-        fits ? nullptr : new uint64_t[static_cast<size_t>(rows * together * s.channels)]);
-    const PatchBuffer patches;
+    const Scratch patches(Scratch::kPatches, rows * together * s.channels);
     for (int64_t tile = begin; tile < end; ++tile) {
       ConvolveTile(s, operands, tile * rows, std::min((tile + 1) * rows, pixels), together,
-                   fits ? patches.data() : large.get(), inner);
+                   patches.data(), inner);
     }
   };
   if (by_tiles) {
@@ -100,12 +96,10 @@ void Conv2D(const ConvShape& s, int pairs, const uint64_t* const* x, const uint6
 
 namespace {
 
-// kChannels channels of one output pixel, filters = 1: their sums stay in registers.
-template <int64_t kChannels>
-__attribute__((always_inline)) inline void DepthwisePixel(const ConvShape& s, const Operands& o,
-                                                          int64_t line, int64_t column,
-                                                          int64_t channel) {
-  uint64_t sum[kChannels] = {};
+// f(x's word, w's first word) for each kernel element that one channel of an output pixel meets.
+template <typename F>
+TFE_BENCH_INLINE inline void MeetingTaps(const ConvShape& s, const Operands& o, int64_t line,
+                                         int64_t column, int64_t channel, const F& f) {
   const int64_t image = line / s.out_h, row = line % s.out_h;
   for (int p = 0; p < o.pairs; ++p) {
     for (int64_t i = 0; i < s.kernel_h; ++i) {
@@ -114,41 +108,39 @@ __attribute__((always_inline)) inline void DepthwisePixel(const ConvShape& s, co
       for (int64_t j = 0; j < s.kernel_w; ++j) {
         const int64_t x = column * s.stride_w + j * s.dilation_w - s.pad_left;
         if (x < 0 || x >= s.w) continue;
-        const uint64_t* a = o.x[p] + ((image * s.h + y) * s.w + x) * s.channels + channel;
-        const uint64_t* b = o.w[p] + (i * s.kernel_w + j) * s.channels + channel;
-        for (int64_t c = 0; c < kChannels; ++c) sum[c] += a[c] * b[c];
+        f(o.x[p] + ((image * s.h + y) * s.w + x) * s.channels + channel,
+          o.w[p] + ((i * s.kernel_w + j) * s.channels + channel) * s.filters);
       }
     }
   }
+}
+
+// kChannels channels of one output pixel, filters = 1: their sums stay in registers.
+template <int64_t kChannels>
+TFE_BENCH_INLINE inline void DepthwisePixel(const ConvShape& s, const Operands& o, int64_t line,
+                                            int64_t column, int64_t channel) {
+  uint64_t sum[kChannels] = {};
+  MeetingTaps(s, o, line, column, channel, [&](const uint64_t* a, const uint64_t* b)
+                                               TFE_BENCH_INLINE {
+    for (int64_t c = 0; c < kChannels; ++c) sum[c] += a[c] * b[c];
+  });
   uint64_t* out = o.y + (line * s.out_w + column) * s.channels + channel;
   for (int64_t c = 0; c < kChannels; ++c) out[c] = sum[c];
 }
 
 // As above for any number of filters: one channel's outputs at a time.
-__attribute__((always_inline)) inline void DepthwiseFilters(const ConvShape& s, const Operands& o,
-                                                            int64_t line, int64_t column,
-                                                            int64_t channel) {
+TFE_BENCH_INLINE inline void DepthwiseFilters(const ConvShape& s, const Operands& o, int64_t line,
+                                              int64_t column, int64_t channel) {
   uint64_t* out = o.y + ((line * s.out_w + column) * s.channels + channel) * s.filters;
   for (int64_t q = 0; q < s.filters; ++q) out[q] = 0;
-  const int64_t image = line / s.out_h, row = line % s.out_h;
-  for (int p = 0; p < o.pairs; ++p) {
-    for (int64_t i = 0; i < s.kernel_h; ++i) {
-      const int64_t y = row * s.stride_h + i * s.dilation_h - s.pad_top;
-      if (y < 0 || y >= s.h) continue;
-      for (int64_t j = 0; j < s.kernel_w; ++j) {
-        const int64_t x = column * s.stride_w + j * s.dilation_w - s.pad_left;
-        if (x < 0 || x >= s.w) continue;
-        const uint64_t a = o.x[p][((image * s.h + y) * s.w + x) * s.channels + channel];
-        const uint64_t* b =
-            o.w[p] + ((i * s.kernel_w + j) * s.channels + channel) * s.filters;
-        for (int64_t q = 0; q < s.filters; ++q) out[q] += a * b[q];
-      }
-    }
-  }
+  MeetingTaps(s, o, line, column, channel, [&](const uint64_t* a, const uint64_t* b)
+                                               TFE_BENCH_INLINE {
+    for (int64_t q = 0; q < s.filters; ++q) out[q] += *a * b[q];
+  });
 }
 
-__attribute__((always_inline)) inline void DepthwiseLines(const ConvShape& s, const Operands& o,
-                                                          int64_t begin, int64_t end) {
+TFE_BENCH_INLINE inline void DepthwiseLines(const ConvShape& s, const Operands& o, int64_t begin,
+                                            int64_t end) {
   for (int64_t line = begin; line < end; ++line) {
     for (int64_t column = 0; column < s.out_w; ++column) {
       int64_t c = 0;
@@ -161,22 +153,9 @@ __attribute__((always_inline)) inline void DepthwiseLines(const ConvShape& s, co
   }
 }
 
-// One source for all instruction sets: the compiler has a vector form of these loops for each.
-void DepthwisePortable(const ConvShape& s, const Operands& o, int64_t begin, int64_t end) {
-  DepthwiseLines(s, o, begin, end);
-}
-
-#define TFE_BENCH_VECTORISED(isa) __attribute__((target(isa), optimize("O3")))
-
-TFE_BENCH_VECTORISED("avx2")
-void DepthwiseAvx2(const ConvShape& s, const Operands& o, int64_t begin, int64_t end) {
-  DepthwiseLines(s, o, begin, end);
-}
-
-TFE_BENCH_VECTORISED("avx512f,avx512dq,avx512vl,avx512bw,prefer-vector-width=512")
-void DepthwiseAvx512(const ConvShape& s, const Operands& o, int64_t begin, int64_t end) {
-  DepthwiseLines(s, o, begin, end);
-}
+TFE_BENCH_PER_ISA(DepthwiseLines,
+                  (const ConvShape& s, const Operands& o, int64_t begin, int64_t end),
+                  (s, o, begin, end))
 
 }  // namespace
 
@@ -184,7 +163,7 @@ void DepthwiseConv2D(const ConvShape& s, int pairs, const uint64_t* const* x,
                      const uint64_t* const* w, uint64_t* y, const ParallelFor& parallel) {
   if (s.images * s.out_h * s.out_w * s.channels * s.filters == 0) return;
   const Operands operands = {pairs, x, w, y};
-  const auto lines = Cpu().avx512 ? DepthwiseAvx512 : Cpu().avx2 ? DepthwiseAvx2 : DepthwisePortable;
+  const auto lines = ChooseDepthwiseLines();
   const int64_t macs =
       pairs * s.out_w * s.kernel_h * s.kernel_w * s.channels * s.filters + s.out_w * s.channels;
   parallel(s.images * s.out_h, macs / 2 + 1,

@@ -1,13 +1,12 @@
-#include "protocols/kernels/core/conv_gradient.h"
+#include "protocols/kernels/core/conv.h"
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <vector>
 
-#include "protocols/kernels/core/cpu.h"
 #include "protocols/kernels/core/memory.h"
 #include "protocols/kernels/core/patches.h"
+#include "protocols/kernels/core/per_isa.h"
 
 namespace tfe_bench {
 namespace {
@@ -57,12 +56,8 @@ void SendBack(const ConvShape& s, int pairs, const uint64_t* const* d, const uin
   const int64_t row = CheckedWords(s.out_w, depth);
   const int64_t lines =
       std::max<int64_t>(1, std::min(kPatchWords / row, kMostRows / s.out_w));
-  const int64_t words = lines * row;
-  const std::unique_ptr<uint64_t[]> large(words <= kPatchWords
-                                              ? nullptr
-                                              : new uint64_t[static_cast<size_t>(words)]);
-  const PatchBuffer buffer;
-  uint64_t* const sent = large ? large.get() : buffer.data();
+  const Scratch scratch(Scratch::kPatches, lines * row);
+  uint64_t* const sent = scratch.data();
   std::vector<uint64_t> joined(pairs > 1 ? static_cast<size_t>(lines * s.out_w * filters) : 0);
   std::fill_n(dx + begin * s.h * s.w * s.channels, (end - begin) * s.h * s.w * s.channels, 0);
   for (int64_t line = begin * s.out_h; line < end * s.out_h; line += lines) {
@@ -133,11 +128,8 @@ void Conv2DKernelGradient(const ConvShape& s, int pairs, const uint64_t* const* 
   std::vector<uint64_t> sums(static_cast<size_t>(parts * words));
   parallel(parts, CeilDiv(tiles, parts) * rows * pairs * (words / kMacsPerCycle + depth),
            [&](int64_t begin, int64_t end) {
-             const std::unique_ptr<uint64_t[]> large(
-                 laid_out <= kPatchWords ? nullptr
-                                         : new uint64_t[static_cast<size_t>(laid_out)]);
-             const PatchBuffer buffer;
-             uint64_t* const patches = large ? large.get() : buffer.data();
+             const Scratch scratch(Scratch::kPatches, laid_out);
+             uint64_t* const patches = scratch.data();
              std::vector<uint64_t> across(static_cast<size_t>(s.filters * rows));
              for (int64_t part = begin; part < end; ++part) {
                uint64_t* const sum = &sums[part * words];
@@ -168,7 +160,7 @@ namespace {
 
 // f(output row's first word, image row's first word, kernel row) for the rows that meet.
 template <typename F>
-__attribute__((always_inline)) inline void MeetingRows(const ConvShape& s, int64_t image,
+TFE_BENCH_INLINE inline void MeetingRows(const ConvShape& s, int64_t image,
                                                        const F& f) {
   for (int64_t row = 0; row < s.out_h; ++row) {
     for (int64_t i = 0; i < s.kernel_h; ++i) {
@@ -179,7 +171,7 @@ __attribute__((always_inline)) inline void MeetingRows(const ConvShape& s, int64
   }
 }
 
-__attribute__((always_inline)) inline void DepthwiseBack(const ConvShape& s, int pairs,
+TFE_BENCH_INLINE inline void DepthwiseBack(const ConvShape& s, int pairs,
                                                          const uint64_t* const* d,
                                                          const uint64_t* const* w, uint64_t* dx,
                                                          int64_t image) {
@@ -187,7 +179,7 @@ __attribute__((always_inline)) inline void DepthwiseBack(const ConvShape& s, int
   std::fill_n(dx + image * s.h * s.w * c_count, s.h * s.w * c_count, 0);
   for (int p = 0; p < pairs; ++p) {
     MeetingRows(s, image, [&](int64_t out, int64_t in, int64_t i)
-                              __attribute__((always_inline)) {
+                              TFE_BENCH_INLINE {
       for (int64_t column = 0; column < s.out_w; ++column) {
         for (int64_t j = 0; j < s.kernel_w; ++j) {
           const int64_t x = column * s.stride_w + j * s.dilation_w - s.pad_left;
@@ -208,14 +200,14 @@ __attribute__((always_inline)) inline void DepthwiseBack(const ConvShape& s, int
   }
 }
 
-__attribute__((always_inline)) inline void DepthwiseKernel(const ConvShape& s, int pairs,
+TFE_BENCH_INLINE inline void DepthwiseKernel(const ConvShape& s, int pairs,
                                                            const uint64_t* const* x,
                                                            const uint64_t* const* d, uint64_t* sum,
                                                            int64_t image) {
   const int64_t c_count = s.channels, q_count = s.filters;
   for (int p = 0; p < pairs; ++p) {
     MeetingRows(s, image, [&](int64_t out, int64_t in, int64_t i)
-                              __attribute__((always_inline)) {
+                              TFE_BENCH_INLINE {
       for (int64_t j = 0; j < s.kernel_w; ++j) {
         uint64_t* to = sum + (i * s.kernel_w + j) * c_count * q_count;
         for (int64_t column = 0; column < s.out_w; ++column) {
@@ -236,24 +228,14 @@ __attribute__((always_inline)) inline void DepthwiseKernel(const ConvShape& s, i
   }
 }
 
-// One source for all instruction sets: the compiler has a vector form of these loops for each.
-using PerImage = void (*)(const ConvShape&, int, const uint64_t* const*, const uint64_t* const*,
-                          uint64_t*, int64_t);
-
-#define TFE_BENCH_VECTORISED(isa) __attribute__((target(isa), optimize("O3")))
-#define PER_IMAGE(name, function, target_isa)                                                     \
-  target_isa void name(const ConvShape& s, int pairs, const uint64_t* const* a,                   \
-                       const uint64_t* const* b, uint64_t* to, int64_t image) {                   \
-    function(s, pairs, a, b, to, image);                                                          \
-  }
-
-PER_IMAGE(BackPortable, DepthwiseBack, )
-PER_IMAGE(KernelPortable, DepthwiseKernel, )
-PER_IMAGE(BackAvx2, DepthwiseBack, TFE_BENCH_VECTORISED("avx2"))
-PER_IMAGE(KernelAvx2, DepthwiseKernel, TFE_BENCH_VECTORISED("avx2"))
-#define TFE_BENCH_AVX512 "avx512f,avx512dq,avx512vl,avx512bw,prefer-vector-width=512"
-PER_IMAGE(BackAvx512, DepthwiseBack, TFE_BENCH_VECTORISED(TFE_BENCH_AVX512))
-PER_IMAGE(KernelAvx512, DepthwiseKernel, TFE_BENCH_VECTORISED(TFE_BENCH_AVX512))
+TFE_BENCH_PER_ISA(DepthwiseBack,
+                  (const ConvShape& s, int pairs, const uint64_t* const* a, const uint64_t* const* b,
+                   uint64_t* to, int64_t image),
+                  (s, pairs, a, b, to, image))
+TFE_BENCH_PER_ISA(DepthwiseKernel,
+                  (const ConvShape& s, int pairs, const uint64_t* const* a, const uint64_t* const* b,
+                   uint64_t* to, int64_t image),
+                  (s, pairs, a, b, to, image))
 
 int64_t DepthwiseCost(const ConvShape& s, int pairs) {
   return pairs * s.out_h * s.out_w * s.kernel_h * s.kernel_w * s.channels * s.filters / 2 +
@@ -265,7 +247,7 @@ int64_t DepthwiseCost(const ConvShape& s, int pairs) {
 void DepthwiseConv2DInputGradient(const ConvShape& s, int pairs, const uint64_t* const* d,
                                   const uint64_t* const* w, uint64_t* dx,
                                   const ParallelFor& parallel) {
-  const PerImage back = Cpu().avx512 ? BackAvx512 : Cpu().avx2 ? BackAvx2 : BackPortable;
+  const auto back = ChooseDepthwiseBack();
   parallel(s.images, DepthwiseCost(s, pairs), [&](int64_t begin, int64_t end) {
     for (int64_t image = begin; image < end; ++image) back(s, pairs, d, w, dx, image);
   });
@@ -277,7 +259,7 @@ void DepthwiseConv2DKernelGradient(const ConvShape& s, int pairs, const uint64_t
   const int64_t words = s.kernel_h * s.kernel_w * s.channels * s.filters;
   std::fill_n(dw, words, 0);
   if (Empty(s)) return;
-  const PerImage kernel = Cpu().avx512 ? KernelAvx512 : Cpu().avx2 ? KernelAvx2 : KernelPortable;
+  const auto kernel = ChooseDepthwiseKernel();
   const int64_t parts = std::min(kParts, s.images);
   std::vector<uint64_t> sums(static_cast<size_t>(parts * words));
   parallel(parts, CeilDiv(s.images, parts) * DepthwiseCost(s, pairs),

@@ -3,14 +3,12 @@
 #include "protocols/kernels/core/gemm.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
-#include <utility>
 
 #include "protocols/kernels/core/cpu.h"
-#include "protocols/kernels/core/gemm_internal.h"
+#include "protocols/kernels/core/gemm_isa.h"
+#include "protocols/kernels/core/scratch.h"
 
 namespace tfe_bench {
 namespace internal {
@@ -20,56 +18,6 @@ constexpr int64_t kRowsPerBlock = 128;       // of a, packed: 128 KiB with kc = 
 constexpr int64_t kPackedB = int64_t{1} << 19;  // words of b packed at a time: 4 MiB
 constexpr int64_t kUnits = 16;               // pieces of work to aim at, for up to 8 threads
 constexpr int64_t kDotDepth = 512;           // of k per dot block: ten columns of b stay in L1
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-// A buffer the thread keeps between calls, because fresh pages cost as much as a small product.
-// It is taken out of its slot while in use, so that a thread which runs another product while it
-// waits in ParallelFor gets a buffer of its own.
-class Scratch {
- public:
-  enum Slot { kA, kB };
-
-  Scratch(Slot slot, int64_t words) : slot_(slot), buffer_(std::move(kept(slot))) {
-    if (buffer_.words >= words) return;
-    buffer_.data.reset();
-    void* data = std::aligned_alloc(64, static_cast<size_t>(CeilDiv(words, 8) * 64));
-    if (data == nullptr) throw std::bad_alloc();
-    buffer_.data.reset(static_cast<uint64_t*>(data));
-    buffer_.words = words;
-  }
-  ~Scratch() {
-    if (buffer_.words <= 2 * kPackedB) kept(slot_) = std::move(buffer_);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  uint64_t* data() const { return buffer_.data.get(); }
-
- private:
-  struct Free {
-    void operator()(uint64_t* p) const { std::free(p); }
-  };
-  struct Buffer {
-    Buffer() = default;
-    Buffer(Buffer&& other) noexcept { *this = std::move(other); }
-    Buffer& operator=(Buffer&& other) noexcept {
-      data = std::move(other.data);
-      words = std::exchange(other.words, 0);
-      return *this;
-    }
-    std::unique_ptr<uint64_t, Free> data;
-    int64_t words = 0;
-  };
-
-  static Buffer& kept(Slot slot) {
-    thread_local Buffer buffers[2];
-    return buffers[slot];
-  }
-
-  const Slot slot_;
-  Buffer buffer_;
-};
 
 int64_t CostInCycles(const GemmIsa& isa, int64_t macs) {
   return std::max<int64_t>(1, macs / isa.macs_per_cycle);
@@ -246,10 +194,6 @@ void MultiplySplittingDepth(const GemmIsa& isa, const GemmArgs& g, const Paralle
   const int64_t depth = CeilDiv(CeilDiv(g.k, parts), isa.kc) * isa.kc;
   const int64_t words = g.m * g.n;
   const std::unique_ptr<uint64_t[]> sums(new uint64_t[static_cast<size_t>(parts * words)]);
-  const ParallelFor serial = [](int64_t total, int64_t,
-                                const std::function<void(int64_t, int64_t)>& run) {
-    run(0, total);
-  };
   parallel(CeilDiv(g.k, depth), CostInCycles(isa, words * depth), [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       GemmArgs h = g;
@@ -259,7 +203,7 @@ void MultiplySplittingDepth(const GemmIsa& isa, const GemmArgs& g, const Paralle
       h.c = sums.get() + part * words;
       h.ldc = g.n;
       h.accumulate = false;
-      Multiply(isa, h, serial);
+      Multiply(isa, h, Serial);
     }
   });
   for (int64_t part = 0; part < CeilDiv(g.k, depth); ++part) {

@@ -3,15 +3,10 @@
 #define TFE_BENCH_PROTOCOLS_KERNELS_CORE_GEMM_H_
 
 #include <cstdint>
-#include <functional>
+
+#include "protocols/kernels/core/parallel.h"
 
 namespace tfe_bench {
-
-// Splits [0, total) into ranges, runs the function on each, possibly at the same time, and
-// returns when all are done. cost_per_unit estimates CPU cycles (as tensorflow::Shard wants).
-using ParallelFor =
-    std::function<void(int64_t total, int64_t cost_per_unit,
-                       const std::function<void(int64_t begin, int64_t end)>& run)>;
 
 // c[m,n] = a[m,k] * b[k,n] mod 2^64, or c += when `accumulate`. Row major; leading dimensions in
 // elements. Any size, zeros included (k = 0 is the zero matrix). c overlaps neither a nor b.
@@ -20,6 +15,14 @@ using ParallelFor =
 void Gemm64(int64_t m, int64_t n, int64_t k, const uint64_t* a, int64_t lda, const uint64_t* b,
             int64_t ldb, uint64_t* c, int64_t ldc, bool accumulate, const ParallelFor& parallel);
 
+namespace internal {
+
+struct GemmArgs;
+struct GemmIsa;
+// Gemm64 with the instruction set chosen by the caller, for tests of each path on one machine.
+void GemmWith(const GemmIsa& isa, const GemmArgs& args, const ParallelFor& parallel);
+
+}  // namespace internal
 }  // namespace tfe_bench
 
 #endif  // TFE_BENCH_PROTOCOLS_KERNELS_CORE_GEMM_H_

@@ -116,7 +116,7 @@ void Tiles(const GemmBlock& g, const uint64_t* a, const uint64_t* b, uint64_t* c
 
 // kM rows of a against kN rows of bt.
 template <int kM, int kN>
-void Dot(const GemmDot& g, const uint64_t* a, const uint64_t* bt, uint64_t* c) {
+void Dot(const GemmArgs& g, const uint64_t* a, const uint64_t* bt, uint64_t* c) {
   Sum sum[kM][kN];
   Unroll<kM>([&](auto i) TFE_BENCH_INLINE {
     Unroll<kN>([&](auto j) TFE_BENCH_INLINE {
@@ -127,7 +127,7 @@ void Dot(const GemmDot& g, const uint64_t* a, const uint64_t* bt, uint64_t* c) {
     __m256i bv[kN];
     __m256i b_swapped[kN];
     Unroll<kN>([&](auto j) TFE_BENCH_INLINE {
-      bv[j] = load(bt + j * g.ldbt + p);
+      bv[j] = load(bt + j * g.ldb + p);
       b_swapped[j] = SwapHalves(bv[j]);
     });
     Unroll<kM>([&](auto i) TFE_BENCH_INLINE {
@@ -157,9 +157,9 @@ void Dot(const GemmDot& g, const uint64_t* a, const uint64_t* bt, uint64_t* c) {
 }
 
 template <int kN>
-void DotColumns(const GemmDot& g, int64_t j) {
+void DotColumns(const GemmArgs& g, int64_t j) {
   int64_t i = 0;
-  const uint64_t* bt = g.bt + j * g.ldbt;
+  const uint64_t* bt = g.b + j * g.ldb;
   for (; i + 2 <= g.m; i += 2) Dot<2, kN>(g, g.a + i * g.lda, bt, g.c + i * g.ldc + j);
   if (i < g.m) Dot<1, kN>(g, g.a + i * g.lda, bt, g.c + i * g.ldc + j);
 }
@@ -188,7 +188,7 @@ void GemmBlockAvx2(const GemmBlock& g) {
   }
 }
 
-void GemmDotAvx2(const GemmDot& g) {
+void GemmDotAvx2(const GemmArgs& g) {
   int64_t j = 0;
   for (; j + 2 <= g.n; j += 2) DotColumns<2>(g, j);
   if (j < g.n) DotColumns<1>(g, j);

@@ -55,27 +55,18 @@ void Tile(const GemmBlock& g, const uint64_t* a, const uint64_t* b, uint64_t* c,
 using TileFunction = void (*)(const GemmBlock&, const uint64_t*, const uint64_t*, uint64_t*,
                               __mmask8);
 
+// Of 1 to 8 rows.
 template <int kN, bool kPackedA>
-TileFunction TileForRows(int64_t rows) {
-  switch (rows) {
-    case 1: return Tile<1, kN, kPackedA>;
-    case 2: return Tile<2, kN, kPackedA>;
-    case 3: return Tile<3, kN, kPackedA>;
-    case 4: return Tile<4, kN, kPackedA>;
-    case 5: return Tile<5, kN, kPackedA>;
-    case 6: return Tile<6, kN, kPackedA>;
-    case 7: return Tile<7, kN, kPackedA>;
-    default: return Tile<8, kN, kPackedA>;
-  }
-}
+constexpr TileFunction kTiles[] = {Tile<1, kN, kPackedA>, Tile<2, kN, kPackedA>,
+                                   Tile<3, kN, kPackedA>, Tile<4, kN, kPackedA>,
+                                   Tile<5, kN, kPackedA>, Tile<6, kN, kPackedA>,
+                                   Tile<7, kN, kPackedA>, Tile<8, kN, kPackedA>};
 
 template <bool kPackedA>
 TileFunction TileFor(int64_t rows, int64_t vectors) {
-  switch (vectors) {
-    case 1: return TileForRows<1, kPackedA>(rows);
-    case 2: return TileForRows<2, kPackedA>(rows);
-    default: return TileForRows<3, kPackedA>(rows);
-  }
+  return (vectors == 1   ? kTiles<1, kPackedA>
+          : vectors == 2 ? kTiles<2, kPackedA>
+                         : kTiles<3, kPackedA>)[rows - 1];
 }
 
 __mmask8 TailMask(int64_t columns) {
@@ -110,7 +101,7 @@ inline uint64_t AddLanes(__m512i x) {
 
 // kM rows of a against kN rows of bt.
 template <int kM, int kN>
-void Dot(const GemmDot& g, const uint64_t* a, const uint64_t* bt, uint64_t* c) {
+void Dot(const GemmArgs& g, const uint64_t* a, const uint64_t* bt, uint64_t* c) {
   __m512i sum[kM][kN];
   Unroll<kM>([&](auto i) TFE_BENCH_INLINE {
     Unroll<kN>([&](auto j) TFE_BENCH_INLINE { sum[i][j] = _mm512_setzero_si512(); });
@@ -122,7 +113,7 @@ void Dot(const GemmDot& g, const uint64_t* a, const uint64_t* bt, uint64_t* c) {
       av[i] = _mm512_maskz_loadu_epi64(mask, a + i * g.lda + p);
     });
     Unroll<kN>([&](auto j) TFE_BENCH_INLINE {
-      const __m512i bv = _mm512_maskz_loadu_epi64(mask, bt + j * g.ldbt + p);
+      const __m512i bv = _mm512_maskz_loadu_epi64(mask, bt + j * g.ldb + p);
       Unroll<kM>([&](auto i) TFE_BENCH_INLINE {
         sum[i][j] = _mm512_add_epi64(sum[i][j], _mm512_mullo_epi64(av[i], bv));
       });
@@ -138,7 +129,7 @@ void Dot(const GemmDot& g, const uint64_t* a, const uint64_t* bt, uint64_t* c) {
 }
 
 template <int kN>
-void DotColumns(const GemmDot& g, const uint64_t* bt, uint64_t* c) {
+void DotColumns(const GemmArgs& g, const uint64_t* bt, uint64_t* c) {
   int64_t i = 0;
   for (; i + 4 <= g.m; i += 4) Dot<4, kN>(g, g.a + i * g.lda, bt, c + i * g.ldc);
   for (; i < g.m; ++i) Dot<1, kN>(g, g.a + i * g.lda, bt, c + i * g.ldc);
@@ -163,22 +154,16 @@ void GemmBlockAvx512(const GemmBlock& g) {
   }
 }
 
-void GemmDotAvx512(const GemmDot& g) {
+void GemmDotAvx512(const GemmArgs& g) {
   constexpr int64_t kMost = 6;  // 4 x 6 sums leave eight registers for operands
+  using Columns = void (*)(const GemmArgs&, const uint64_t*, uint64_t*);
+  static constexpr Columns kColumns[kMost] = {DotColumns<1>, DotColumns<2>, DotColumns<3>,
+                                              DotColumns<4>, DotColumns<5>, DotColumns<6>};
   const int64_t groups = (g.n + kMost - 1) / kMost;
   int64_t j = 0;
   for (int64_t group = 0; group < groups; ++group) {
     const int64_t columns = (g.n - j) / (groups - group);
-    const uint64_t* bt = g.bt + j * g.ldbt;
-    uint64_t* c = g.c + j;
-    switch (columns) {
-      case 1: DotColumns<1>(g, bt, c); break;
-      case 2: DotColumns<2>(g, bt, c); break;
-      case 3: DotColumns<3>(g, bt, c); break;
-      case 4: DotColumns<4>(g, bt, c); break;
-      case 5: DotColumns<5>(g, bt, c); break;
-      default: DotColumns<6>(g, bt, c); break;
-    }
+    kColumns[columns - 1](g, g.b + j * g.ldb, g.c + j);
     j += columns;
   }
 }

@@ -26,13 +26,13 @@ struct GemmBlock {
   bool accumulate;
 };
 
-// c[m,n] (+)= a[m,k] * bt[n,k]^T, vectorized along k: for few columns.
-struct GemmDot {
+// The arguments of Gemm64; of a dot product, b[n,k] transposed, vectorized along k: for few columns.
+struct GemmArgs {
   int64_t m, n, k;
   const uint64_t* a;
   int64_t lda;
-  const uint64_t* bt;
-  int64_t ldbt;
+  const uint64_t* b;
+  int64_t ldb;
   uint64_t* c;
   int64_t ldc;
   bool accumulate;
@@ -44,13 +44,13 @@ struct GemmIsa {
   int64_t lanes;           // 64-bit words per vector
   int64_t macs_per_cycle;  // rough, for the cost estimate only
   void (*block)(const GemmBlock&);
-  void (*dot)(const GemmDot&);  // null: not worth it
+  void (*dot)(const GemmArgs&);  // null: not worth it
 };
 
 void GemmBlockAvx2(const GemmBlock& g);
-void GemmDotAvx2(const GemmDot& g);
+void GemmDotAvx2(const GemmArgs& g);
 void GemmBlockAvx512(const GemmBlock& g);
-void GemmDotAvx512(const GemmDot& g);
+void GemmDotAvx512(const GemmArgs& g);
 void GemmBlockPortable(const GemmBlock& g);
 
 inline constexpr GemmIsa kGemmPortable = {4, 8, 256, 1, 1, GemmBlockPortable, nullptr};

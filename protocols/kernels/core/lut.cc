@@ -7,14 +7,11 @@ namespace {
 
 int Nodes(const LutRecipe& r, int level) { return level == 0 ? r.chunks : r.groups[level - 1]; }
 
-// Products of two or more masks that one node needs; see lut_kernels.inl for their order.
-int MonomialsOf(int radix, bool last) {
-  const int lt = 3 * (1 << (radix - 1)) - 2 * radix - 1;
-  const int full = (1 << (radix + 1)) - 2 * radix - 2;
-  return last ? lt : full;
-}
-
 }  // namespace
+
+int MonomialsOf(int radix, bool last) {
+  return last ? 3 * (1 << (radix - 1)) - 2 * radix - 1 : (1 << (radix + 1)) - 2 * radix - 2;
+}
 
 int LutRecipe::OpenPlanes(int level) const { return 2 * Nodes(*this, level) - 1; }
 
@@ -61,13 +58,13 @@ const char* LutRecipe::Check() const {
   return nullptr;
 }
 
-int64_t LutScratchBytes(const LutRecipe& r) {
+int64_t LutScratchWords(const LutRecipe& r) {
   int most = r.DealtPlanes();
   for (int level = 0; level < r.levels; ++level) {
     if (r.OpenPlanes(level) > most) most = r.OpenPlanes(level);
   }
   // dealt pads or dealt planes, two mask streams, masks or opened values, one spare
-  return (static_cast<int64_t>(r.DealtPlanes()) + 4 * most + 8) * kSuperWords * 8 + 64;
+  return (static_cast<int64_t>(r.DealtPlanes()) + 4 * most + 8) * kSuperWords + 8;
 }
 
 const LutFunctions& Lut() {

@@ -16,6 +16,9 @@ namespace tfe_bench {
 constexpr int kMaxChunks = 64, kMaxLevels = 6, kMaxRadix = 8, kMaxChunkWidth = 6;
 constexpr int kSuperWords = 8;
 
+// Products of two or more masks that one node needs; see lut_kernels.inl for their order.
+int MonomialsOf(int radix, bool last);
+
 struct LutRecipe {
   int bits = 0;                       // k
   int chunks = 0;                     // of the k-1 low bits, most significant first
@@ -34,21 +37,19 @@ struct LutRecipe {
   const char* Check() const;
 };
 
-inline int64_t WordsFor(int64_t n) { return (n + 63) / 64; }
 inline int64_t SuperblocksFor(int64_t words) { return (words + kSuperWords - 1) / kSuperWords; }
 
-// Fills `blocks` 16-byte blocks of mask stream `stream` from block `first`.
+// Fills `blocks` blocks of two words of mask stream `stream` from block `first`.
 struct MaskSource {
-  void (*fill)(const void* env, int stream, uint64_t first, uint64_t blocks, uint8_t* out);
+  void (*fill)(const void* env, int stream, uint64_t first, uint64_t blocks, uint64_t* out);
   const void* env;
 };
 // Streams, and the tensor numbers of the masks behind them.
 constexpr int kDealtStream = 0;           // K1
-inline int LevelMaskK1(int level) { return 1 + 2 * level; }
-inline int LevelMaskK2(int level) { return 2 + 2 * level; }
+inline int LevelMask(int level, bool first) { return 2 * level + (first ? 1 : 2); }  // K1, else K2
 
-// Bytes of scratch that the range functions below want.
-int64_t LutScratchBytes(const LutRecipe& recipe);
+// Words of scratch that the range functions below want.
+int64_t LutScratchWords(const LutRecipe& recipe);
 
 struct LutFunctions {
   // out planes [bits] of x (n elements of `limbs` words each); or, with a and b, of x[a] - x[b].
@@ -56,16 +57,16 @@ struct LutFunctions {
                  int bits, uint64_t* out, int64_t begin, int64_t end);
   // D: the message to E2 (DealtPlanes) and lam's top bit (1 plane).
   void (*deal)(const LutRecipe& r, int64_t words, const uint64_t* lam, const MaskSource& mask,
-               uint64_t* message, uint64_t* top, uint8_t* scratch, int64_t begin, int64_t end);
+               uint64_t* message, uint64_t* top, uint64_t* scratch, int64_t begin, int64_t end);
   // E1 (dealt == nullptr: from the PRF) or E2: level-0 shares under this evaluator's mask.
   void (*open)(const LutRecipe& r, int64_t words, const uint64_t* m, const uint64_t* dealt,
-               const MaskSource& mask, uint64_t* message, uint8_t* scratch, int64_t begin,
+               const MaskSource& mask, uint64_t* message, uint64_t* scratch, int64_t begin,
                int64_t end);
   // Both messages of `level` -> the message of level + 1, or at the end this evaluator's XOR share
   // of msb(x) (1 plane).
   void (*node)(const LutRecipe& r, int level, int64_t words, const uint64_t* m,
                const uint64_t* own, const uint64_t* other, const uint64_t* dealt,
-               const MaskSource& mask, uint64_t* out, uint8_t* scratch, int64_t begin,
+               const MaskSource& mask, uint64_t* out, uint64_t* scratch, int64_t begin,
                int64_t end);
 };
 

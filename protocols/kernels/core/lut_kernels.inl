@@ -1,10 +1,10 @@
-// The body of lut_avx2.cc and lut_avx512.cc: the same source under two instruction sets.  Plain
+// For vectors_avx2.cc and vectors_avx512.cc: the same source under two instruction sets.  Plain
 // functions only, inside an anonymous namespace (one-definition rule).
+
+#include "protocols/kernels/core/vec.h"
 
 namespace tfe_bench {
 namespace {
-
-typedef uint64_t Vec __attribute__((vector_size(64), aligned(8), may_alias));
 
 inline Vec Load(const uint64_t* p, int width) {
   Vec v;
@@ -78,7 +78,7 @@ inline void Transpose64(uint64_t a[64]) {
 
 void PlanesRange(const uint64_t* x, int limbs, const int32_t* a, const int32_t* b, int64_t n,
                  int bits, uint64_t* out, int64_t begin, int64_t end) {
-  const int64_t words = WordsFor(n);
+  const int64_t words = (n + 63) / 64;
   for (int64_t s = begin; s < end; ++s) {
     const int width = WidthOf(words, s);
     uint64_t* base = out + s * kSuperWords * bits;
@@ -119,7 +119,7 @@ void PlanesRange(const uint64_t* x, int limbs, const int32_t* a, const int32_t* 
 
 // The stream of a full superblock has planes * 4 blocks; the last one may use fewer.
 inline void FillPlanes(const MaskSource& mask, int stream, int64_t super, int planes, int width,
-                       uint8_t* out) {
+                       uint64_t* out) {
   const uint64_t first = static_cast<uint64_t>(super) * planes * (kSuperWords / 2);
   mask.fill(mask.env, stream, first, (static_cast<uint64_t>(planes) * width + 1) / 2, out);
 }
@@ -186,15 +186,15 @@ void Node(int r, bool last, bool first_evaluator, const Vec* e, const Vec* l, co
 }
 
 void DealRange(const LutRecipe& r, int64_t words, const uint64_t* lam, const MaskSource& mask,
-               uint64_t* message, uint64_t* top, uint8_t* scratch, int64_t begin, int64_t end) {
+               uint64_t* message, uint64_t* top, uint64_t* scratch, int64_t begin, int64_t end) {
   const int dealt = r.DealtPlanes();
-  uint64_t* pad = reinterpret_cast<uint64_t*>(scratch);
+  uint64_t* pad = scratch;
   uint64_t* mask1 = pad + static_cast<int64_t>(dealt + 1) * kSuperWords;
   for (int64_t s = begin; s < end; ++s) {
     const int width = WidthOf(words, s);
     const uint64_t* in = lam + s * kSuperWords * r.bits;
     uint64_t* out = message + s * kSuperWords * dealt;
-    FillPlanes(mask, kDealtStream, s, dealt, width, reinterpret_cast<uint8_t*>(pad));
+    FillPlanes(mask, kDealtStream, s, dealt, width, pad);
     int plane = 0;
     auto emit = [&](Vec v) {
       Store(out + plane * width, width, v ^ Load(pad + plane * width, width));
@@ -217,8 +217,8 @@ void DealRange(const LutRecipe& r, int64_t words, const uint64_t* lam, const Mas
     for (int level = 0; level < r.levels; ++level) {
       const int planes = r.OpenPlanes(level);
       uint64_t* mask2 = mask1 + static_cast<int64_t>(planes + 1) * kSuperWords;
-      FillPlanes(mask, LevelMaskK1(level), s, planes, width, reinterpret_cast<uint8_t*>(mask1));
-      FillPlanes(mask, LevelMaskK2(level), s, planes, width, reinterpret_cast<uint8_t*>(mask2));
+      FillPlanes(mask, LevelMask(level, true), s, planes, width, mask1);
+      FillPlanes(mask, LevelMask(level, false), s, planes, width, mask2);
       auto mu = [&](int p) {
         return p < planes ? Load(mask1 + p * width, width) ^ Load(mask2 + p * width, width)
                           : Zero();
@@ -249,16 +249,15 @@ inline const uint64_t* DealtShare(const LutRecipe& r, const uint64_t* dealt, int
   const uint64_t super_start = static_cast<uint64_t>(s) * r.DealtPlanes() * (kSuperWords / 2);
   const uint64_t word = static_cast<uint64_t>(from) * width;  // a block is two words
   const uint64_t words = static_cast<uint64_t>(count) * width + (word & 1);
-  mask.fill(mask.env, kDealtStream, super_start + word / 2, (words + 1) / 2,
-            reinterpret_cast<uint8_t*>(pad));
+  mask.fill(mask.env, kDealtStream, super_start + word / 2, (words + 1) / 2, pad);
   return pad + (word & 1);
 }
 
 void OpenRange(const LutRecipe& r, int64_t words, const uint64_t* m, const uint64_t* dealt,
-               const MaskSource& mask, uint64_t* message, uint8_t* scratch, int64_t begin,
+               const MaskSource& mask, uint64_t* message, uint64_t* scratch, int64_t begin,
                int64_t end) {
   const bool first_evaluator = dealt == nullptr;
-  uint64_t* pad = reinterpret_cast<uint64_t*>(scratch);
+  uint64_t* pad = scratch;
   uint64_t* own = pad + static_cast<int64_t>(r.DealtPlanes() + 1) * kSuperWords;
   const int planes = r.OpenPlanes(0);
   for (int64_t s = begin; s < end; ++s) {
@@ -267,8 +266,7 @@ void OpenRange(const LutRecipe& r, int64_t words, const uint64_t* m, const uint6
     uint64_t* out = message + s * kSuperWords * planes;
     const uint64_t* table =
         DealtShare(r, dealt, s, width, mask, 0, r.TablePlanes(), pad);
-    FillPlanes(mask, first_evaluator ? LevelMaskK1(0) : LevelMaskK2(0), s, planes, width,
-               reinterpret_cast<uint8_t*>(own));
+    FillPlanes(mask, LevelMask(0, first_evaluator), s, planes, width, own);
     int position = r.bits - 1;
     for (int c = 0; c < r.chunks; ++c) {
       const int size = 1 << r.width[c];
@@ -300,7 +298,7 @@ void OpenRange(const LutRecipe& r, int64_t words, const uint64_t* m, const uint6
 
 void NodeRange(const LutRecipe& r, int level, int64_t words, const uint64_t* m,
                const uint64_t* own_message, const uint64_t* other, const uint64_t* dealt,
-               const MaskSource& mask, uint64_t* out, uint8_t* scratch, int64_t begin,
+               const MaskSource& mask, uint64_t* out, uint64_t* scratch, int64_t begin,
                int64_t end) {
   const bool first_evaluator = dealt == nullptr;
   const bool done = level == r.levels - 1;
@@ -310,7 +308,7 @@ void NodeRange(const LutRecipe& r, int level, int64_t words, const uint64_t* m,
   for (int i = 0; i < level; ++i) skip += r.MonomialPlanes(i);
   // lam's top bit follows the products of the last level
   const int wanted = r.MonomialPlanes(level) + (done && r.absorb ? 1 : 0);
-  uint64_t* pad = reinterpret_cast<uint64_t*>(scratch);
+  uint64_t* pad = scratch;
   uint64_t* own = pad + static_cast<int64_t>(r.DealtPlanes() + 1) * kSuperWords;
   uint64_t* next_mask = own + static_cast<int64_t>(planes + 1) * kSuperWords;
   for (int64_t s = begin; s < end; ++s) {
@@ -319,11 +317,9 @@ void NodeRange(const LutRecipe& r, int level, int64_t words, const uint64_t* m,
     const uint64_t* b = other + s * kSuperWords * planes;
     uint64_t* to = out + s * kSuperWords * next_planes;
     const uint64_t* products = DealtShare(r, dealt, s, width, mask, skip, wanted, pad);
-    FillPlanes(mask, first_evaluator ? LevelMaskK1(level) : LevelMaskK2(level), s, planes, width,
-               reinterpret_cast<uint8_t*>(own));
+    FillPlanes(mask, LevelMask(level, first_evaluator), s, planes, width, own);
     if (!done) {
-      FillPlanes(mask, first_evaluator ? LevelMaskK1(level + 1) : LevelMaskK2(level + 1), s,
-                 next_planes, width, reinterpret_cast<uint8_t*>(next_mask));
+      FillPlanes(mask, LevelMask(level + 1, first_evaluator), s, next_planes, width, next_mask);
     }
     int node = 0;
     for (int g = 0; g < r.groups[level]; ++g) {
@@ -342,9 +338,7 @@ void NodeRange(const LutRecipe& r, int level, int64_t words, const uint64_t* m,
         }
       }
       node += radix;
-      const int lt = 3 * (1 << (radix - 1)) - 2 * radix - 1;
-      const int full = (1 << (radix + 1)) - 2 * radix - 2;
-      const int count = last ? lt : full;
+      const int count = MonomialsOf(radix, last);
       for (int i = 0; i < count; ++i) dealt_here[i] = Load(products + i * width, width);
       products += static_cast<int64_t>(count) * width;
       Vec less, equal;
@@ -366,6 +360,7 @@ void NodeRange(const LutRecipe& r, int level, int64_t words, const uint64_t* m,
   }
 }
 
-const LutFunctions kFunctions = {PlanesRange, DealRange, OpenRange, NodeRange};
+const LutFunctions kLutFunctions = {PlanesRange, DealRange, OpenRange, NodeRange};
 
 }  // namespace
+}  // namespace tfe_bench

@@ -1,10 +1,11 @@
-// The body of polynomial_avx2.cc and polynomial_avx512.cc: the same source under two instruction
-// sets.  Plain functions only, inside an anonymous namespace (one-definition rule).
+// For vectors_avx2.cc and vectors_avx512.cc: the same source under two instruction sets.  Plain
+// functions only, inside an anonymous namespace (one-definition rule).
+
+#include "protocols/kernels/core/vec.h"
 
 namespace tfe_bench {
 namespace {
 
-typedef uint64_t Vec __attribute__((vector_size(64), aligned(8), may_alias));
 typedef int64_t Signed __attribute__((vector_size(64), aligned(8), may_alias));
 
 constexpr int kLanes = 8;
@@ -99,6 +100,7 @@ int64_t ShareLanes(const LanePlan& p, const uint64_t* coefficients, bool first, 
   return e;
 }
 
-const LaneFunctions kFunctions = {DealLanes, ShareLanes};
+const LaneFunctions kLaneFunctions = {DealLanes, ShareLanes};
 
 }  // namespace
+}  // namespace tfe_bench

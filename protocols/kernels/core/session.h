@@ -23,7 +23,6 @@
 #include <set>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "protocols/kernels/core/aes_ctr.h"
@@ -110,7 +109,6 @@ class Session : public std::enable_shared_from_this<Session> {
                : &alteration_;
   }
 
-  int PartyOf(Role role, int dealer) const { return (dealer + static_cast<int>(role)) % 3; }
   Role RoleOf(int dealer) const { return static_cast<Role>((party_ - dealer + 3) % 3); }
 
   // Finds the stream of one mask; fails when this party does not hold the key or a field overflows.

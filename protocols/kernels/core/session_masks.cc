@@ -48,7 +48,7 @@ Error Session::Stream(KeyRole role, int dealer, int64_t site, int64_t step, int6
 }
 
 void Session::Record(const PrfStream& stream, PadUse use, const void* words, size_t bytes) {
-  if (!recording_) return;
+  if (!recording_ || bytes == 0) return;
   // FNV-1a: the log is for tests, which only ask whether two words differ.
   uint64_t digest = 1469598103934665603ull;
   const uint8_t* p = static_cast<const uint8_t*>(words);

@@ -16,67 +16,27 @@
 #include <vector>
 
 #include "protocols/kernels/ops/dealing.h"
-#include "protocols/kernels/ops/register.h"
 
 namespace tfe_bench {
 namespace {
-
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
 
 constexpr int kMaxCuts = 15;
 
 // ---- selection
 
-#define SELECT_ATTRS              \
-  TENSOR_ATTRS.Attr("ring: int")  \
-      .Attr("shifts: list(int)")  \
-      .Attr("factors: list(int)") \
-      .Attr("width: int")         \
-      .Attr("factor_width: int")  \
-      .Attr("multiply: bool")
-
-REGISTER_OP("TfeBench>SelectDeal")
-    .Input("call: int64")
-    .Input("beta: int64")
-    .Input("l1: int64")
-    .Input("l2: int64")
-    .Input("u1: int64")
-    .Input("u2: int64")
-    .Output("message: uint8")
-    .SELECT_ATTRS.SetShapeFn(Vectors);
-
-// drop: bits dropped from the chosen piece, floor at E1 and ceiling at E2.
-REGISTER_OP("TfeBench>SelectShare")
-    .Input("call: int64")
-    .Input("opened: int64")
-    .Input("m: int64")
-    .Input("part: int64")
-    .Input("um: int64")
-    .Input("upart: int64")
-    .Input("dealt: uint8")
-    .Output("share: int64")
-    .Output("factor: int64")
-    .Attr("drop: int")
-    .SELECT_ATTRS.SetShapeFn(LikeInput<2>);
-
 class SelectOp : public FieldsOp {
  public:
-  explicit SelectOp(OpKernelConstruction* c) : FieldsOp(c) {
-    OP_REQUIRES_OK(c, c->GetAttr("ring", &ring_));
-    OP_REQUIRES_OK(c, c->GetAttr("shifts", &shifts_));
-    OP_REQUIRES_OK(c, c->GetAttr("factors", &factors_));
-    OP_REQUIRES_OK(c, c->GetAttr("width", &width_));
-    OP_REQUIRES_OK(c, c->GetAttr("factor_width", &factor_width_));
-    OP_REQUIRES_OK(c, c->GetAttr("multiply", &multiply_));
+  explicit SelectOp(OpKernelConstruction* c)
+      : FieldsOp(c),
+        ring_(WidthAttr(c, "ring")),
+        width_(WidthAttr(c, "width")),
+        factor_width_(WidthAttr(c, "factor_width")) {
+    ReadAttrs(c, "shifts", &shifts_, "factors", &factors_, "multiply", &multiply_);
     cuts_ = static_cast<int>(shifts_.size()) - 1;
     bool fits = cuts_ >= 1 && cuts_ <= kMaxCuts && factors_.size() == shifts_.size() &&
-                ring_ >= 2 && ring_ <= 64 && width_ >= 2 && width_ <= 64 && factor_width_ >= 2 &&
-                factor_width_ <= 64;
+                ring_ >= 2 && width_ >= 2 && factor_width_ >= 2;
     for (int shift : shifts_) fits = fits && shift < 64 && -shift < ring_ - 1;
-    OP_REQUIRES(c, fits, absl::InvalidArgumentError("the segments do not fit each other"));
-    mask_ = ring_ == 64 ? ~uint64_t{0} : (uint64_t{1} << ring_) - 1;
+    Require(fits, "the segments do not fit each other");
     fields_ = {{std::max(width_, factor_width_), cuts_}, {width_, cuts_}};
     if (multiply_) fields_.push_back({factor_width_, cuts_});
   }
@@ -91,10 +51,10 @@ class SelectOp : public FieldsOp {
   };
   Piece PieceOf(int segment) const {
     const int shift = shifts_[segment];
-    return {shift >= 0 ? ~uint64_t{0} : mask_, std::max(shift, 0), std::max(-shift, 0)};
+    return {shift >= 0 ? ~uint64_t{0} : LowBits(ring_), std::max(shift, 0), std::max(-shift, 0)};
   }
   // All ones or zeros for each of some bits.
-  static void Spread(const uint64_t* row, int64_t first, int64_t count, uint64_t* out) {
+  static void SpreadEach(const uint64_t* row, int64_t first, int64_t count, uint64_t* out) {
     for (int64_t i = 0; i < count;) {
       const uint64_t word = row[(first + i) / 64] >> ((first + i) % 64);
       const int64_t some = std::min(count - i, 64 - (first + i) % 64);
@@ -102,54 +62,46 @@ class SelectOp : public FieldsOp {
       i += some;
     }
   }
-  absl::Status Check(const Tensor& bits, const Tensor& a, const Tensor& b, const Tensor& u,
-                     const Tensor& v) const {
-    const int64_t n = a.NumElements(), factors = multiply_ ? n : 0;
-    if (b.NumElements() == n && u.NumElements() == factors && v.NumElements() == factors &&
-        bits.NumElements() == cuts_ * ((n + 63) / 64)) {
-      return absl::OkStatus();
+  // The bits, the two parts of x, and those of u or, where there is none, of x again.
+  std::vector<const uint64_t*> Operands(OpKernelContext* context, int64_t n) const {
+    auto operands = InputWords(context, 1, 1, cuts_ * PackedWords(n));
+    const auto x = InputWords(context, 2, 2, n), u = InputWords(context, 4, 2, multiply_ ? n : 0);
+    for (const auto& pair : {x, multiply_ ? u : x}) {
+      operands.insert(operands.end(), pair.begin(), pair.end());
     }
-    return absl::InvalidArgumentError("Select: the sizes do not fit");
+    return operands;
   }
 
-  int ring_, width_, factor_width_, cuts_;
+  const int ring_, width_, factor_width_;
+  int cuts_;
   std::vector<Field> fields_;  // beta_j, beta_j lam, beta_j lam_u
   std::vector<int> shifts_;
   std::vector<int64_t> factors_;
   bool multiply_;
-  uint64_t mask_;
 };
 
 class SelectDealOp : public SelectOp {
  public:
   using SelectOp::SelectOp;
   void Work(OpKernelContext* context) override {
-    Call call;
-    OP_REQUIRES_OK(context, AsDealer(context, &call));
-    const Tensor &beta = context->input(1), &l1 = context->input(2), &l2 = context->input(3),
-                 &u1 = context->input(4), &u2 = context->input(5);
-    OP_REQUIRES_OK(context, Check(beta, l1, l2, u1, u2));
-    const int64_t n = l1.NumElements(), words = (n + 63) / 64;
-    Fields message;
-    OP_REQUIRES_OK(context, Write(context, call, fields_, n, &message));
-    if (n == 0) return;
-    const uint64_t *b = Words(beta), *x = Words(l1), *y = Words(l2);
-    const uint64_t *p = multiply_ ? Words(u1) : x, *q = multiply_ ? Words(u2) : y;
+    const Call call = AsDealer(context);
+    const int64_t n = context->input(2).NumElements(), words = PackedWords(n);
+    const auto in = Operands(context, n);
+    const Fields message = Write(context, call, fields_, n);
+    const uint64_t *b = in[0], *x = in[1], *y = in[2], *p = in[3], *q = in[4];
     Chunks(context, n, 20 * cuts_, [&](int64_t first, int64_t count) {
-      alignas(64) uint64_t bit[kChunk], value[kChunk];
+      alignas(64) uint64_t bit[kChunk];
       for (int j = 0; j < cuts_; ++j) {
         const Piece here = PieceOf(j), next = PieceOf(j + 1);
-        Spread(b + j * words, first, count, bit);
-        for (int64_t i = 0; i < count; ++i) value[i] = bit[i] & 1;
-        message.Put(0, j, first, count, value);
-        for (int64_t i = 0; i < count; ++i) {
+        SpreadEach(b + j * words, first, count, bit);
+        message.PutEach(0, j, first, count, [&](int64_t i) { return bit[i] & 1; });
+        message.PutEach(1, j, first, count, [&](int64_t i) {
           const uint64_t l = x[first + i], r = y[first + i];
-          value[i] = bit[i] & (here(l) + here(r) - next(l) - next(r));
-        }
-        message.Put(1, j, first, count, value);
+          return bit[i] & (here(l) + here(r) - next(l) - next(r));
+        });
         if (!multiply_) continue;
-        for (int64_t i = 0; i < count; ++i) value[i] = bit[i] & (p[first + i] + q[first + i]);
-        message.Put(2, j, first, count, value);
+        message.PutEach(2, j, first, count,
+                        [&](int64_t i) { return bit[i] & (p[first + i] + q[first + i]); });
       }
     });
     message.Record();
@@ -159,29 +111,19 @@ class SelectDealOp : public SelectOp {
 class SelectShareOp : public SelectOp {
  public:
   explicit SelectShareOp(OpKernelConstruction* c) : SelectOp(c) {
-    OP_REQUIRES_OK(c, c->GetAttr("drop", &drop_));
-    OP_REQUIRES(c, drop_ >= 0 && drop_ < width_, absl::InvalidArgumentError("drop is too large"));
+    ReadAttrs(c, "drop", &drop_);
+    Require(drop_ >= 0 && drop_ < width_, "drop is too large");
   }
   void Work(OpKernelContext* context) override {
-    Call call;
-    OP_REQUIRES_OK(context, AsEvaluator(context, &call));
-    const Tensor &opened = context->input(1), &m = context->input(2), &part = context->input(3),
-                 &um = context->input(4), &upart = context->input(5);
-    OP_REQUIRES_OK(context, Check(opened, m, part, um, upart));
-    const int64_t n = m.NumElements(), words = (n + 63) / 64;
-    Fields dealt;
-    OP_REQUIRES_OK(context, Read(call, fields_, n, context->input(6), &dealt));
-    Tensor *share, *factor;
-    OP_REQUIRES_OK(context, Allocate(context, 0, m.shape(), &share));
-    OP_REQUIRES_OK(context, Allocate(context, 1, m.shape(), &factor));
-    if (n == 0) return;
-    const uint64_t *bits = Words(opened), *masked = Words(m), *own = Words(part);
-    const uint64_t *v = multiply_ ? Words(um) : masked, *w = multiply_ ? Words(upart) : own;
-    uint64_t *y = Words(share), *u = Words(factor);
-    const bool second = call.role == kE2;
-    const uint64_t known = second ? ~uint64_t{0} : 0;
-    const uint64_t low = width_ == 64 ? ~uint64_t{0} : (uint64_t{1} << width_) - 1;
-    const uint64_t up = second ? (uint64_t{1} << drop_) - 1 : 0;
+    const Call call = AsEvaluator(context);
+    const Tensor& m = context->input(2);
+    const int64_t n = m.NumElements(), words = PackedWords(n);
+    const auto in = Operands(context, n);
+    const Fields dealt = Read(call, fields_, n, context->input(6));
+    uint64_t *y = Words(Allocate(context, 0, m.shape())), *u = Words(Allocate(context, 1, m.shape()));
+    const uint64_t *bits = in[0], *masked = in[1], *own = in[2], *v = in[3], *w = in[4];
+    const uint64_t known = call.second(), low = LowBits(width_);
+    const uint64_t up = known & ((uint64_t{1} << drop_) - 1);
     Chunks(context, n, 20 * cuts_, [&](int64_t first, int64_t count) {
       alignas(64) uint64_t beta[kChunk], product[kChunk], o[kChunk];
       alignas(64) uint64_t piece[kChunk], multiple[kChunk];
@@ -194,7 +136,7 @@ class SelectShareOp : public SelectOp {
       }
       for (int j = 0; j < cuts_; ++j) {
         const Piece here = PieceOf(j), next = PieceOf(j + 1);
-        Spread(bits + j * words, first, count, o);
+        SpreadEach(bits + j * words, first, count, o);
         dealt.Get(0, j, first, count, beta);
         dealt.Get(1, j, first, count, product);
         for (int64_t i = 0; i < count; ++i) {
@@ -231,54 +173,18 @@ class SelectShareOp : public SelectOp {
 
 // ---- a product with a factor of a small ring
 
-REGISTER_OP("TfeBench>LiftedProductDeal")
-    .Input("call: int64")
-    .Input("x1: int64")
-    .Input("x2: int64")
-    .Input("y1: int64")
-    .Input("y2: int64")
-    .Output("message: uint8")
-    .Attr("ring: int")
-    .TENSOR_ATTRS.SetShapeFn(Vectors);
-
-// open: the tensor number of the mask under which the share leaves.
-REGISTER_OP("TfeBench>LiftedProductShare")
-    .Input("call: int64")
-    .Input("x: int64")
-    .Input("xpart: int64")
-    .Input("y: int64")
-    .Input("ypart: int64")
-    .Input("dealt: uint8")
-    .Output("share: int64")
-    .Attr("open: int")
-    .Attr("ring: int")
-    .TENSOR_ATTRS.SetShapeFn(LikeInput<1>);
-
 class LiftedProductOp : public FieldsOp {
  public:
-  explicit LiftedProductOp(OpKernelConstruction* c) : FieldsOp(c) {
-    OP_REQUIRES_OK(c, c->GetAttr("ring", &ring_));
-    OP_REQUIRES(c, ring_ >= 3 && ring_ < 64, absl::InvalidArgumentError("ring must be 3..63"));
+  explicit LiftedProductOp(OpKernelConstruction* c) : FieldsOp(c), ring_(WidthAttr(c, "ring")) {
+    Require(ring_ >= 3 && ring_ < 64, "ring must be 3..63");
     fields_ = {{64}, {64 - ring_}, {64 - ring_}, {64 - ring_}};
-    low_ = (uint64_t{1} << ring_) - 1;
   }
 
  protected:
   static constexpr int kFields = 4;  // lam_x lam, om, t, lam_x t
 
-  // The words of the four inputs of n elements each.
-  static absl::Status Operands(OpKernelContext* context, int64_t n, const uint64_t* in[4]) {
-    for (int k = 0; k < 4; ++k) {
-      if (context->input(1 + k).NumElements() != n) {
-        return absl::InvalidArgumentError("LiftedProduct: the sizes do not fit");
-      }
-      in[k] = Words(context->input(1 + k));
-    }
-    return absl::OkStatus();
-  }
-
-  int ring_;
-  uint64_t low_;
+  const int ring_;
+  const uint64_t low_ = LowBits(ring_);
   std::vector<Field> fields_;
 };
 
@@ -286,21 +192,18 @@ class LiftedProductDealOp : public LiftedProductOp {
  public:
   using LiftedProductOp::LiftedProductOp;
   void Work(OpKernelContext* context) override {
-    Call call;
-    OP_REQUIRES_OK(context, AsDealer(context, &call));
+    const Call call = AsDealer(context);
     const int64_t n = context->input(1).NumElements();
-    const uint64_t* in[4];
-    OP_REQUIRES_OK(context, Operands(context, n, in));
-    Fields message;
-    OP_REQUIRES_OK(context, Write(context, call, fields_, n, &message));
-    if (n == 0) return;
+    const auto in = InputWords(context, 1, 4, n);
+    const Fields message = Write(context, call, fields_, n);
+    const uint64_t *x1 = in[0], *x2 = in[1], *y1 = in[2], *y2 = in[3];
     Chunks(context, n, 30, [&](int64_t first, int64_t count) {
       alignas(64) uint64_t value[kFields][kChunk];
       for (int64_t i = 0; i < count; ++i) {
         const int64_t at = first + i;
-        const uint64_t whole = (in[2][at] & low_) + (in[3][at] & low_);
+        const uint64_t whole = (y1[at] & low_) + (y2[at] & low_);
         const uint64_t lam = whole & low_, top = lam >> (ring_ - 1);
-        const uint64_t x = in[0][at] + in[1][at];
+        const uint64_t x = x1[at] + x2[at];
         value[0][i] = x * lam;
         value[1][i] = whole >> ring_;
         value[2][i] = top;
@@ -314,51 +217,91 @@ class LiftedProductDealOp : public LiftedProductOp {
 
 class LiftedProductShareOp : public LiftedProductOp {
  public:
-  explicit LiftedProductShareOp(OpKernelConstruction* c) : LiftedProductOp(c) {
-    OP_REQUIRES_OK(c, c->GetAttr("open", &open_));
-  }
+  explicit LiftedProductShareOp(OpKernelConstruction* c)
+      : LiftedProductOp(c), open_(Attr<int>(c, "open")) {}
   void Work(OpKernelContext* context) override {
-    Call call;
-    OP_REQUIRES_OK(context, AsEvaluator(context, &call));
-    const int64_t n = context->input(1).NumElements();
-    const uint64_t* in[4];
-    OP_REQUIRES_OK(context, Operands(context, n, in));
-    Fields dealt;
-    OP_REQUIRES_OK(context, Read(call, fields_, n, context->input(5), &dealt));
-    Tensor* out;
-    OP_REQUIRES_OK(context, Allocate(context, 0, context->input(1).shape(), &out));
-    if (n == 0) return;
-    PrfStream leaving;
-    OP_REQUIRES_OK(context, OwnStream(call, open_, n, &leaving));
+    const Call call = AsEvaluator(context);
+    const TensorShape& shape = context->input(1).shape();
+    const int64_t n = shape.num_elements();
+    const auto in = InputWords(context, 1, 4, n);
+    const Fields dealt = Read(call, fields_, n, context->input(5));
+    Tensor* out = Allocate(context, 0, shape);
+    const PrfStream leaving = OwnStream(call, open_, n);
+    const uint64_t *x_m = in[0], *x_l = in[1], *y_m = in[2], *y_l = in[3];
     uint64_t* y = Words(out);
-    const bool second = call.role == kE2;
-    const uint64_t known = second ? ~uint64_t{0} : 0, quarter = uint64_t{1} << (ring_ - 2);
+    const uint64_t known = call.second(), quarter = uint64_t{1} << (ring_ - 2);
     Chunks(context, n, 30, [&](int64_t first, int64_t count) {
       alignas(64) uint64_t given[kFields][kChunk], mask[kChunk];
-      for (int f = 0; f < kFields; ++f) dealt.Get(f, 0, first, count, given[f]);
+      dealt.GetEach(first, count, given);
       Fill(call, leaving, first, count, mask);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t at = first + i;
-        const uint64_t shifted = (in[2][at] + quarter) & low_;
+        const uint64_t shifted = (y_m[at] + quarter) & low_;
         const uint64_t p = shifted - quarter, keep = 1 - (shifted >> (ring_ - 1));
-        const uint64_t lam = (in[3][at] & low_) - (given[1][i] << ring_);
-        const uint64_t x = in[0][at];
+        const uint64_t lam = (y_l[at] & low_) - (given[1][i] << ring_);
+        const uint64_t x = x_m[at];
         const uint64_t wrap = keep * (x * given[2][i] - given[3][i]);
-        y[at] = ((x & known) - in[1][at]) * p - x * lam + given[0][i] + (wrap << ring_) + mask[i];
+        y[at] = ((x & known) - x_l[at]) * p - x * lam + given[0][i] + (wrap << ring_) + mask[i];
       }
     });
     dealt.Record();
-    call.session->Record(leaving, kMasked, y, n * 8);
+    RecordMasked(call, leaving, *out);
   }
 
  private:
-  int open_;
+  const int open_;
 };
 
-REGISTER_CPU("SelectDeal", SelectDealOp);
-REGISTER_CPU("SelectShare", SelectShareOp);
-REGISTER_CPU("LiftedProductDeal", LiftedProductDealOp);
-REGISTER_CPU("LiftedProductShare", LiftedProductShareOp);
+#define SELECT_ATTRS              \
+  TENSOR_ATTRS.Attr("ring: int")  \
+      .Attr("shifts: list(int)")  \
+      .Attr("factors: list(int)") \
+      .Attr("width: int")         \
+      .Attr("factor_width: int")  \
+      .Attr("multiply: bool")
+
+TFE_BENCH_CALL_OP("SelectDeal", SelectDealOp)
+    .Input("beta: int64")
+    .Input("l1: int64")
+    .Input("l2: int64")
+    .Input("u1: int64")
+    .Input("u2: int64")
+    .Output("message: uint8")
+    .SELECT_ATTRS.SetShapeFn(Outputs<kVector>);
+
+// drop: bits dropped from the chosen piece, floor at E1 and ceiling at E2.
+TFE_BENCH_CALL_OP("SelectShare", SelectShareOp)
+    .Input("opened: int64")
+    .Input("m: int64")
+    .Input("part: int64")
+    .Input("um: int64")
+    .Input("upart: int64")
+    .Input("dealt: uint8")
+    .Output("share: int64")
+    .Output("factor: int64")
+    .Attr("drop: int")
+    .SELECT_ATTRS.SetShapeFn(Outputs<2, 2>);
+
+TFE_BENCH_CALL_OP("LiftedProductDeal", LiftedProductDealOp)
+    .Input("x1: int64")
+    .Input("x2: int64")
+    .Input("y1: int64")
+    .Input("y2: int64")
+    .Output("message: uint8")
+    .Attr("ring: int")
+    .TENSOR_ATTRS.SetShapeFn(Outputs<kVector>);
+
+// open: the tensor number of the mask under which the share leaves.
+TFE_BENCH_CALL_OP("LiftedProductShare", LiftedProductShareOp)
+    .Input("x: int64")
+    .Input("xpart: int64")
+    .Input("y: int64")
+    .Input("ypart: int64")
+    .Input("dealt: uint8")
+    .Output("share: int64")
+    .Attr("open: int")
+    .Attr("ring: int")
+    .TENSOR_ATTRS.SetShapeFn(Outputs<1>);
 
 }  // namespace
 }  // namespace tfe_bench

@@ -6,17 +6,10 @@
 #include "protocols/kernels/core/fixedpoint.h"
 #include "protocols/kernels/core/gemm.h"
 #include "protocols/kernels/core/pack.h"
-#include "protocols/kernels/ops/register.h"
-#include "protocols/kernels/ops/session_op.h"
+#include "protocols/kernels/ops/kernel.h"
 
 namespace tfe_bench {
 namespace {
-
-using tensorflow::OpInputList;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
 
 // Where each of the products of a batch begins: leading dimensions broadcast as TensorFlow's.
 class Batches {
@@ -34,7 +27,7 @@ class Batches {
       b_is_one_ = b_is_one_ && of_b == 1;
       a_is_full_ = a_is_full_ && of_a == size;
     }
-    if (!CheckSizes(lead_).ok()) return false;
+    if (!SizesFit(lead_)) return false;
     for (const int64_t size : lead_) count_ *= size;
     return true;
   }
@@ -69,15 +62,14 @@ class Batches {
 
 class RingMatMulOp : public Kernel {
  public:
-  explicit RingMatMulOp(OpKernelConstruction* c) : Kernel(c) {}
+  using Kernel::Kernel;
 
   void Work(OpKernelContext* context) override {
     OpInputList a, b;
-    OP_REQUIRES_OK(context, context->input_list("a", &a));
-    OP_REQUIRES_OK(context, context->input_list("b", &b));
+    Require(context->input_list("a", &a));
+    Require(context->input_list("b", &b));
     const int a_dims = a[0].dims(), b_dims = b[0].dims();
-    OP_REQUIRES(context, a_dims >= 2 && b_dims >= 2,
-                absl::InvalidArgumentError("RingMatMul wants two tensors of rank >= 2"));
+    Require(a_dims >= 2 && b_dims >= 2, "RingMatMul wants two tensors of rank >= 2");
     const int64_t k = a[0].dim_size(a_dims - 1), n = b[0].dim_size(b_dims - 1);
     int64_t m = a[0].dim_size(a_dims - 2);
     Batches batches;
@@ -85,36 +77,24 @@ class RingMatMulOp : public Kernel {
     for (int i = 0; i < a.size(); ++i) {
       fits = fits && a[i].shape() == a[0].shape() && b[i].shape() == b[0].shape();
     }
-    OP_REQUIRES(context, fits,
-                absl::InvalidArgumentError("RingMatMul: the shapes do not fit each other"));
+    Require(fits, "RingMatMul: the shapes do not fit each other");
     std::vector<int64_t> dims = batches.lead();
     dims.insert(dims.end(), {m, n});
-    OP_REQUIRES_OK(context, CheckSizes(dims));
-    TensorShape shape;
-    OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(dims, &shape));
-    Tensor* c;
-    OP_REQUIRES_OK(context, Allocate(context, 0, shape, &c));
+    uint64_t* c = Words(Allocate(context, 0, ShapeOf(dims)));
     int64_t count = batches.count();
     if (count == 0) return;
     if (batches.one_product()) {
       m *= count;
       count = 1;
     }
-    const ParallelFor parallel = [&](int64_t total, int64_t cost,
-                                     const std::function<void(int64_t, int64_t)>& fn) {
-      ParallelRange(context, total, cost, fn);
-    };
-    const ParallelFor serial = [](int64_t total, int64_t,
-                                  const std::function<void(int64_t, int64_t)>& fn) {
-      fn(0, total);
-    };
+    const ParallelFor parallel = ParallelIn(context);
     const auto products = [&](int64_t begin, int64_t end, const ParallelFor& inner) {
       for (int64_t s = begin; s < end; ++s) {
         int64_t of_a, of_b;
         batches.Find(s, &of_a, &of_b);
         for (int i = 0; i < a.size(); ++i) {
           Gemm64(m, n, k, Words(a[i]) + of_a * m * k, k, Words(b[i]) + of_b * k * n, n,
-                 Words(c) + s * m * n, n, i > 0, inner);
+                 c + s * m * n, n, i > 0, inner);
         }
       }
     };
@@ -123,23 +103,20 @@ class RingMatMulOp : public Kernel {
       products(0, count, parallel);
     } else {
       parallel(count, a.size() * m * n * k / 8 + 200,
-               [&](int64_t begin, int64_t end) { products(begin, end, serial); });
+               [&](int64_t begin, int64_t end) { products(begin, end, Serial); });
     }
   }
 };
 
 class WideMulOp : public Kernel {
  public:
-  explicit WideMulOp(OpKernelConstruction* c) : Kernel(c) {}
+  using Kernel::Kernel;
   void Work(OpKernelContext* context) override {
     const Tensor &a = context->input(0), &b = context->input(1);
-    OP_REQUIRES(context,
-                a.shape() == b.shape() && a.dims() > 0 && a.dim_size(a.dims() - 1) == 2,
-                absl::InvalidArgumentError("WideMul wants two tensors [..., 2] of one shape"));
-    Tensor* c;
-    OP_REQUIRES_OK(context, Allocate(context, 0, a.shape(), &c));
+    Require(a.shape() == b.shape() && a.dims() > 0 && a.dim_size(a.dims() - 1) == 2,
+            "WideMul wants two tensors [..., 2] of one shape");
     const uint64_t *p = Words(a), *q = Words(b);
-    uint64_t* r = Words(c);
+    uint64_t* r = Words(Allocate(context, 0, a.shape()));
     for (int64_t i = 0; i < a.NumElements(); i += 2) {
       unsigned __int128 u, v;
       std::memcpy(&u, p + i, 16);
@@ -150,92 +127,125 @@ class WideMulOp : public Kernel {
   }
 };
 
-class PackWordsOp : public Kernel {
+class WidthOp : public Kernel {
  public:
-  explicit PackWordsOp(OpKernelConstruction* c) : Kernel(c) {
-    OP_REQUIRES_OK(c, c->GetAttr("width", &width_));
-    OP_REQUIRES(c, width_ >= 1 && width_ <= 64, absl::InvalidArgumentError("width must be 1..64"));
-  }
-  void Work(OpKernelContext* context) override {
-    const Tensor& x = context->input(0);
-    Tensor* out;
-    OP_REQUIRES_OK(context, Allocate(context, 0, {PackedBytes(x.NumElements(), width_)}, &out));
-    // Groups of eight elements end on a byte boundary, so that they can be worked on alone.
-    const int64_t n = x.NumElements();
-    ParallelRange(context, (n + 7) / 8, 40, [&](int64_t begin, int64_t end) {
-      PackRange(Words(x), n, width_, out->flat<uint8_t>().data(), 8 * begin, 8 * end);
-    });
-  }
+  explicit WidthOp(OpKernelConstruction* c) : Kernel(c), width_(WidthAttr(c, "width")) {}
 
- private:
-  int width_;
+ protected:
+  // Runs fn(begin, end) over n elements.  Groups of eight end on a byte boundary, so that they can
+  // be worked on alone.
+  template <typename Fn>
+  static void Groups(OpKernelContext* context, int64_t n, Fn fn) {
+    ParallelRange(context, (n + 7) / 8, 40,
+                  [&](int64_t begin, int64_t end) { fn(8 * begin, 8 * end); });
+  }
+  const int width_;
 };
 
-class UnpackWordsOp : public Kernel {
+class PackWordsOp : public WidthOp {
  public:
-  explicit UnpackWordsOp(OpKernelConstruction* c) : Kernel(c) {
-    OP_REQUIRES_OK(c, c->GetAttr("width", &width_));
-    OP_REQUIRES(c, width_ >= 1 && width_ <= 64, absl::InvalidArgumentError("width must be 1..64"));
+  using WidthOp::WidthOp;
+  void Work(OpKernelContext* context) override {
+    const int64_t n = context->input(0).NumElements();
+    const uint64_t* x = Words(context->input(0));
+    uint8_t* packed = Bytes(Allocate(context, 0, {PackedBytes(n, width_)}));
+    Groups(context, n, [&](int64_t begin, int64_t end) {
+      PackRange(x, n, width_, packed, begin, end);
+    });
   }
+};
+
+class UnpackWordsOp : public WidthOp {
+ public:
+  using WidthOp::WidthOp;
   void Work(OpKernelContext* context) override {
     const Tensor& packed = context->input(0);
-    int64_t n;
-    OP_REQUIRES_OK(context, SizeFrom(context->input(1), &n));
-    OP_REQUIRES(context, PackedBytes(n, width_) == packed.NumElements(),
-                absl::InvalidArgumentError("UnpackWords: n does not fit the bytes"));
-    Tensor* out;
-    OP_REQUIRES_OK(context, Allocate(context, 0, {n}, &out));
-    ParallelRange(context, (n + 7) / 8, 40, [&](int64_t begin, int64_t end) {
-      UnpackRange(packed.flat<uint8_t>().data(), n, width_, Words(out), 8 * begin, 8 * end);
+    const int64_t n = SizeFrom(context->input(1));
+    Require(PackedBytes(n, width_) == packed.NumElements(), "UnpackWords: n does not fit the bytes");
+    uint64_t* x = Words(Allocate(context, 0, {n}));
+    Groups(context, n, [&](int64_t begin, int64_t end) {
+      UnpackRange(Bytes(packed), n, width_, x, begin, end);
     });
   }
-
- private:
-  int width_;
 };
 
-class EncodeFixedOp : public Kernel {
+template <bool kEncode>
+class FixedOp : public Kernel {
  public:
-  explicit EncodeFixedOp(OpKernelConstruction* c) : Kernel(c) {
-    OP_REQUIRES_OK(c, c->GetAttr("fractional_bits", &fractional_bits_));
-  }
+  explicit FixedOp(OpKernelConstruction* c)
+      : Kernel(c), fractional_bits_(Attr<int>(c, "fractional_bits")) {}
   void Work(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
-    Tensor* out;
-    OP_REQUIRES_OK(context, Allocate(context, 0, x.shape(), &out));
-    const int64_t bad = EncodeFixed(x.flat<double>().data(), x.NumElements(), fractional_bits_,
-                                    Words(out));
-    OP_REQUIRES(context, bad < 0,
-                absl::OutOfRangeError("TfeBench: element " + std::to_string(bad) +
-                                      " is NaN, Inf or outside the fixed-point range"));
+    const int64_t n = x.NumElements();
+    Tensor* out = Allocate(context, 0, x.shape());
+    if (!kEncode) {
+      return DecodeFixed(Words(x), n, fractional_bits_, out->flat<double>().data());
+    }
+    const int64_t bad = EncodeFixed(x.flat<double>().data(), n, fractional_bits_, Words(out));
+    if (bad >= 0) {
+      Require(absl::OutOfRangeError("TfeBench: element " + std::to_string(bad) +
+                                    " is NaN, Inf or outside the fixed-point range"));
+    }
   }
 
  private:
-  int fractional_bits_;
+  const int fractional_bits_;
 };
 
-class DecodeFixedOp : public Kernel {
- public:
-  explicit DecodeFixedOp(OpKernelConstruction* c) : Kernel(c) {
-    OP_REQUIRES_OK(c, c->GetAttr("fractional_bits", &fractional_bits_));
-  }
-  void Work(OpKernelContext* context) override {
-    const Tensor& x = context->input(0);
-    Tensor* out;
-    OP_REQUIRES_OK(context, Allocate(context, 0, x.shape(), &out));
-    DecodeFixed(Words(x), x.NumElements(), fractional_bits_, out->flat<double>().data());
-  }
+void MatMulShape(InferenceContext* c) {
+  ShapeHandle a, b;
+  Require(c->WithRankAtLeast(c->input(0), 2, &a));
+  Require(c->WithRankAtLeast(c->input(Attr<int>(c, "N")), 2, &b));
+  if (!c->RankKnown(a) || !c->RankKnown(b)) return c->set_output(0, c->UnknownShape());
+  DimensionHandle unused;
+  Require(c->Merge(c->Dim(a, -1), c->Dim(b, -2), &unused));
+  ShapeHandle left, right, lead, out;
+  Require(c->Subshape(a, 0, -2, &left));
+  Require(c->Subshape(b, 0, -2, &right));
+  Require(tensorflow::shape_inference::BroadcastBinaryOpOutputShapeFnHelper(
+      c, left, right, /*incompatible_shape_error=*/true, &lead));
+  Require(c->Concatenate(lead, c->Matrix(c->Dim(a, -2), c->Dim(b, -1)), &out));
+  c->set_output(0, out);
+}
 
- private:
-  int fractional_bits_;
-};
+// Sum over i of a_i @ b_i over Z_2^64; leading dimensions are batches, which broadcast.
+TFE_BENCH_OP("RingMatMul", RingMatMulOp)
+    .Input("a: N * int64")
+    .Input("b: N * int64")
+    .Output("c: int64")
+    .Attr("N: int >= 1")
+    .SetShapeFn(Infer<MatMulShape>);
 
-REGISTER_CPU("RingMatMul", RingMatMulOp);
-REGISTER_CPU("WideMul", WideMulOp);
-REGISTER_CPU("PackWords", PackWordsOp);
-REGISTER_CPU("UnpackWords", UnpackWordsOp);
-REGISTER_CPU("EncodeFixed", EncodeFixedOp);
-REGISTER_CPU("DecodeFixed", DecodeFixedOp);
+// a * b mod 2^128 on pairs of words [..., 2], low word first.
+TFE_BENCH_OP("WideMul", WideMulOp)
+    .Input("a: int64")
+    .Input("b: int64")
+    .Output("c: int64")
+    .SetShapeFn(Outputs<0>);
+
+// The low `width` bits of each word, back to back, little endian.
+TFE_BENCH_OP("PackWords", PackWordsOp)
+    .Input("x: int64")
+    .Output("packed: uint8")
+    .Attr("width: int")
+    .SetShapeFn(Outputs<kVector>);
+TFE_BENCH_OP("UnpackWords", UnpackWordsOp)
+    .Input("packed: uint8")
+    .Input("n: int64")
+    .Output("x: int64")
+    .Attr("width: int")
+    .SetShapeFn(Outputs<kVector>);
+
+TFE_BENCH_OP("EncodeFixed", FixedOp<true>)
+    .Input("x: float64")
+    .Output("ring: int64")
+    .Attr("fractional_bits: int")
+    .SetShapeFn(Outputs<0>);
+TFE_BENCH_OP("DecodeFixed", FixedOp<false>)
+    .Input("ring: int64")
+    .Output("x: float64")
+    .Attr("fractional_bits: int")
+    .SetShapeFn(Outputs<0>);
 
 }  // namespace
 }  // namespace tfe_bench

@@ -3,30 +3,36 @@
 // exception leaves: Python's process is the worker.
 #include <string.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <future>
 #include <new>
+#include <vector>
 
 #include "protocols/kernels/core/cpu.h"
 #include "protocols/kernels/core/session.h"
 #include "protocols/kernels/core/sort_plan.h"
+#include "protocols/kernels/core/timeline.h"
 
 using tfe_bench::Error;
 using tfe_bench::FindSession;
 using tfe_bench::Session;
 using tfe_bench::Tag;
+using tfe_bench::Timeline;
 
 namespace {
 
 constexpr size_t kErrorBytes = 512;
+constexpr char kGone[] = "the session has ended";
 
-int64_t Fail(char* error, const Error& why) {
+// 0, or -1 and the text of an error.
+int64_t Result(char* error, const Error& why) {
+  if (why.empty()) return 0;
   std::snprintf(error, kErrorBytes, "%s", why.c_str());
   return -1;
 }
-
-int64_t Result(char* error, const Error& why) { return why.empty() ? 0 : Fail(error, why); }
 
 // Called while an exception is handled.
 Error Thrown() {
@@ -39,15 +45,47 @@ Error Thrown() {
   }
 }
 
-// A session whose bookkeeping could not be done is over.
-void End(int64_t handle) noexcept {
-  try {
-    if (auto s = FindSession(handle)) s->Abort(Thrown());
-  } catch (const std::exception&) {
-  }
+// The Error that fn(session) returns.
+template <typename Fn>
+int64_t Try(int64_t handle, char* error, Fn fn) try {
+  auto s = FindSession(handle);
+  return Result(error, s ? fn(*s) : kGone);
+} catch (const std::exception&) {
+  return Result(error, Thrown());
 }
 
-constexpr char kGone[] = "the session has ended";
+// What fn(session) returns; `otherwise` where there is none.
+template <typename Fn>
+int64_t Ask(int64_t handle, int64_t otherwise, Fn fn) try {
+  auto s = FindSession(handle);
+  return s ? fn(*s) : otherwise;
+} catch (const std::exception&) {
+  return otherwise;
+}
+
+// The same of what keeps the session's books: one that throws has ended it.
+template <typename Fn>
+int64_t Keep(int64_t handle, int64_t otherwise, Fn fn) {
+  return Ask(handle, otherwise, [&](Session& s) -> int64_t {
+    try {
+      return fn(s);
+    } catch (const std::exception&) {
+      s.Abort(Thrown());
+      return otherwise;
+    }
+  });
+}
+template <typename Fn>
+void Do(int64_t handle, Fn fn) {
+  Keep(handle, 0, [&](Session& s) { return fn(s), 0; });
+}
+
+// Copies what there is room for; returns how many there are.
+template <typename T>
+int64_t Copy(const std::vector<T>& from, T* to, int64_t capacity) {
+  std::copy_n(from.begin(), std::min<int64_t>(capacity, from.size()), to);
+  return from.size();
+}
 
 }  // namespace
 
@@ -78,193 +116,145 @@ int64_t tfe_session_new(int64_t party, const uint8_t* keys, int64_t simulated) t
   return 0;
 }
 
-void tfe_session_drop(int64_t handle) try {
-  auto session = FindSession(handle);
-  if (session) session->Abort("");
-  tfe_bench::DropSession(handle);
-} catch (const std::exception&) {
-  End(handle);
+void tfe_session_drop(int64_t handle) {
+  Do(handle, [&](Session& s) {
+    s.Abort("");
+    tfe_bench::DropSession(handle);
+  });
 }
 
-int64_t tfe_session_link(int64_t handle, int64_t peer, int64_t other, char* error) try {
-  auto a = FindSession(handle), b = FindSession(other);
-  if (!a || !b) return Fail(error, kGone);
-  if (!a->simulated() || !b->simulated()) return Fail(error, "only simulated sessions can be linked");
-  a->LinkInMemory(static_cast<int>(peer), b);
-  return 0;
-} catch (const std::exception&) {
-  return Fail(error, Thrown());
+int64_t tfe_session_link(int64_t handle, int64_t peer, int64_t other, char* error) {
+  return Try(handle, error, [&](Session& a) -> Error {
+    auto b = FindSession(other);
+    if (!b) return kGone;
+    if (!a.simulated() || !b->simulated()) return "only simulated sessions can be linked";
+    a.LinkInMemory(static_cast<int>(peer), b);
+    return "";
+  });
 }
 
-int64_t tfe_session_fault(int64_t handle, int64_t fault, char* error) try {
-  auto s = FindSession(handle);
-  return s ? Result(error, s->SetFault(static_cast<tfe_bench::Fault>(fault))) : Fail(error, kGone);
-} catch (const std::exception&) {
-  return Fail(error, Thrown());
+int64_t tfe_session_fault(int64_t handle, int64_t fault, char* error) {
+  return Try(handle, error,
+             [&](Session& s) { return s.SetFault(static_cast<tfe_bench::Fault>(fault)); });
 }
 
 int64_t tfe_session_replay(int64_t handle, int64_t steps, char* error) {
-  auto s = FindSession(handle);
-  return s ? Result(error, s->Replay(steps)) : Fail(error, kGone);
+  return Try(handle, error, [&](Session& s) { return s.Replay(steps); });
 }
 
 int64_t tfe_session_alter(int64_t handle, uint64_t hi, uint64_t lo, const uint64_t* words,
                           int64_t count, char* error) {
-  auto s = FindSession(handle);
-  return s ? Result(error, s->Alter(hi, lo, words, static_cast<size_t>(count)))
-           : Fail(error, kGone);
+  return Try(handle, error, [&](Session& s) {
+    return s.Alter(hi, lo, words, static_cast<size_t>(count));
+  });
 }
 
 int64_t tfe_step_begin(int64_t handle, int64_t step, int64_t control, int64_t run_ahead,
-                       char* error) try {
-  auto s = FindSession(handle);
-  return s ? Result(error, s->BeginStep(step, control ? Session::kControl : Session::kGraph, run_ahead)) : Fail(error, kGone);
-} catch (const std::exception&) {
-  return Fail(error, Thrown());
+                       char* error) {
+  return Try(handle, error, [&](Session& s) {
+    return s.BeginStep(step, control ? Session::kControl : Session::kGraph, run_ahead);
+  });
 }
-void tfe_step_end(int64_t handle, int64_t step) try {
-  if (auto s = FindSession(handle)) s->EndStep(step);
-} catch (const std::exception&) {
-  End(handle);
+void tfe_step_end(int64_t handle, int64_t step) {
+  Do(handle, [&](Session& s) { s.EndStep(step); });
 }
 
-void tfe_abort(int64_t handle, const char* why) try {
-  if (auto s = FindSession(handle)) s->Abort(why);
-} catch (const std::exception&) {
-  End(handle);
+void tfe_abort(int64_t handle, const char* why) {
+  Do(handle, [&](Session& s) { s.Abort(why); });
 }
-int64_t tfe_aborted(int64_t handle, char* error) try {
-  auto s = FindSession(handle);
-  return s ? Result(error, s->aborted()) : Fail(error, kGone);
-} catch (const std::exception&) {
-  return Fail(error, Thrown());
+int64_t tfe_aborted(int64_t handle, char* error) {
+  return Try(handle, error, [](Session& s) { return s.aborted(); });
 }
 
-int64_t tfe_next_due(int64_t handle, int64_t peer) try {
-  auto s = FindSession(handle);
-  return s ? s->NextDue(static_cast<int>(peer)) : -1;
-} catch (const std::exception&) {
-  End(handle);
-  return -1;
+int64_t tfe_next_due(int64_t handle, int64_t peer) {
+  return Keep(handle, -1, [&](Session& s) { return s.NextDue(static_cast<int>(peer)); });
 }
 int64_t tfe_next_blob(int64_t handle, int64_t peer, uint8_t* out, int64_t small, int64_t limit,
-                      int64_t timeout_ms) try {
-  auto s = FindSession(handle);
-  return s ? s->NextBlob(static_cast<int>(peer), out, small, limit, static_cast<int>(timeout_ms))
-           : Session::kOver;
-} catch (const std::exception&) {
-  End(handle);
-  return Session::kOver;
+                      int64_t timeout_ms) {
+  return Keep(handle, Session::kOver, [&](Session& s) {
+    return s.NextBlob(static_cast<int>(peer), out, small, limit, static_cast<int>(timeout_ms));
+  });
 }
-void tfe_set_wake(int64_t handle, int64_t peer, int64_t fd) try {
-  if (auto s = FindSession(handle)) s->SetWake(static_cast<int>(peer), static_cast<int>(fd));
-} catch (const std::exception&) {
-  End(handle);
+void tfe_set_wake(int64_t handle, int64_t peer, int64_t fd) {
+  Do(handle, [&](Session& s) { s.SetWake(static_cast<int>(peer), static_cast<int>(fd)); });
 }
-int64_t tfe_pop(int64_t handle, int64_t peer, uint8_t* out, int64_t limit) try {
-  auto s = FindSession(handle);
-  return s ? s->Pop(static_cast<int>(peer), out, limit) : -1;
-} catch (const std::exception&) {
-  End(handle);
-  return -1;
+int64_t tfe_pop(int64_t handle, int64_t peer, uint8_t* out, int64_t limit) {
+  return Keep(handle, -1, [&](Session& s) { return s.Pop(static_cast<int>(peer), out, limit); });
 }
-int64_t tfe_push(int64_t handle, int64_t peer, const uint8_t* blob, int64_t size, char* error) try {
-  auto s = FindSession(handle);
-  return s ? Result(error, s->Push(static_cast<int>(peer), blob, size)) : Fail(error, kGone);
-} catch (const std::exception&) {
-  return Fail(error, Thrown());
+int64_t tfe_push(int64_t handle, int64_t peer, const uint8_t* blob, int64_t size, char* error) {
+  return Try(handle, error,
+             [&](Session& s) { return s.Push(static_cast<int>(peer), blob, size); });
 }
-int64_t tfe_drain(int64_t handle, int64_t timeout_ms) try {
-  auto s = FindSession(handle);
-  return s && s->Drain(static_cast<int>(timeout_ms)) ? 1 : 0;
-} catch (const std::exception&) {
-  return 0;
+int64_t tfe_drain(int64_t handle, int64_t timeout_ms) {
+  return Ask(handle, 0, [&](Session& s) { return s.Drain(static_cast<int>(timeout_ms)) ? 1 : 0; });
 }
-void tfe_shape(int64_t handle, int64_t peer, int64_t delay_us, int64_t bytes_per_second) try {
-  if (auto s = FindSession(handle)) s->Shape(static_cast<int>(peer), delay_us, bytes_per_second);
-} catch (const std::exception&) {
-  End(handle);
+void tfe_shape(int64_t handle, int64_t peer, int64_t delay_us, int64_t bytes_per_second) {
+  Do(handle, [&](Session& s) { s.Shape(static_cast<int>(peer), delay_us, bytes_per_second); });
 }
 
 // A small control message outside any graph; the step must be open.  Tags use site 0.
 int64_t tfe_control_send(int64_t handle, int64_t peer, int64_t step, const uint8_t* data,
-                         int64_t size, char* error) try {
-  auto s = FindSession(handle);
-  if (!s) return Fail(error, kGone);
-  auto keep = std::make_shared<std::string>(reinterpret_cast<const char*>(data), size);
-  return Result(error, s->Send(static_cast<int>(peer), Tag{static_cast<uint64_t>(step), 0, 0, 0},
-                               false, "", reinterpret_cast<const uint8_t*>(keep->data()),
-                               keep->size(), keep));
-} catch (const std::exception&) {
-  return Fail(error, Thrown());
+                         int64_t size, char* error) {
+  return Try(handle, error, [&](Session& s) {
+    auto keep = std::make_shared<std::string>(reinterpret_cast<const char*>(data), size);
+    return s.Send(static_cast<int>(peer), Tag{static_cast<uint64_t>(step), 0, 0, 0}, false, "",
+                  reinterpret_cast<const uint8_t*>(keep->data()), keep->size(), keep);
+  });
 }
 int64_t tfe_control_recv(int64_t handle, int64_t peer, int64_t step, uint8_t* out, int64_t size,
-                         char* error) try {
-  auto s = FindSession(handle);
-  if (!s) return Fail(error, kGone);
-  std::mutex mutex;
-  std::condition_variable ready;
-  bool done = false;
-  Error failed;
-  s->Recv(static_cast<int>(peer), Tag{static_cast<uint64_t>(step), 0, 0, 0}, 0, size,
-          [&](const Error& e, tfe_bench::Message message) {
-            std::lock_guard<std::mutex> lock(mutex);
-            failed = e;
-            if (e.empty()) std::memcpy(out, message.data.get(), message.size);
-            done = true;
-            ready.notify_all();
-          });
-  std::unique_lock<std::mutex> lock(mutex);
-  ready.wait(lock, [&] { return done; });
-  return Result(error, failed);
-} catch (const std::exception&) {
-  return Fail(error, Thrown());
+                         char* error) {
+  return Try(handle, error, [&](Session& s) {
+    auto received = std::make_shared<std::promise<Error>>();  // until the callback is done with it
+    s.Recv(static_cast<int>(peer), Tag{static_cast<uint64_t>(step), 0, 0, 0}, 0, size,
+           [out, received](const Error& failed, tfe_bench::Message message) {
+             if (failed.empty()) std::memcpy(out, message.data.get(), message.size);
+             received->set_value(failed);
+           });
+    return received->get_future().get();
+  });
 }
 
 // out: payload sent to party 0..2, frames sent to 0..2, messages sent to 0..2, payload received.
-void tfe_counters(int64_t handle, uint64_t out[12]) try {
-  if (auto s = FindSession(handle)) {
-    const auto c = s->counters();
+void tfe_counters(int64_t handle, uint64_t out[12]) {
+  Do(handle, [&](Session& s) {
+    const auto c = s.counters();
     std::memcpy(out, &c, sizeof(c));
-  }
-} catch (const std::exception&) {
-  End(handle);
+  });
 }
-void tfe_reset_counters(int64_t handle) try {
-  if (auto s = FindSession(handle)) s->ResetCounters();
-} catch (const std::exception&) {
-  End(handle);
+void tfe_reset_counters(int64_t handle) {
+  Do(handle, [](Session& s) { s.ResetCounters(); });
 }
 // Pairs (cold, ahead), one per finished step; returns how many there are.
-int64_t tfe_depths(int64_t handle, uint32_t* out, int64_t capacity) try {
-  auto s = FindSession(handle);
-  if (!s) return 0;
-  const auto depths = s->StepDepths();
-  const int64_t n = std::min<int64_t>(capacity, depths.size());
-  for (int64_t i = 0; i < n; ++i) {
-    out[2 * i] = depths[i].cold;
-    out[2 * i + 1] = depths[i].ahead;
-  }
-  return depths.size();
-} catch (const std::exception&) {
-  return 0;
+int64_t tfe_depths(int64_t handle, tfe_bench::Depth* out, int64_t capacity) {
+  return Ask(handle, 0, [&](Session& s) { return Copy(s.StepDepths(), out, capacity); });
 }
 
-void tfe_record(int64_t handle, int64_t on) try {
-  if (auto s = FindSession(handle)) s->SetRecording(on != 0);
-} catch (const std::exception&) {
-  End(handle);
+void tfe_record(int64_t handle, int64_t on) {
+  Do(handle, [&](Session& s) { s.SetRecording(on != 0); });
 }
-int64_t tfe_records(int64_t handle, tfe_bench::PadRecord* out, int64_t capacity) try {
-  auto s = FindSession(handle);
-  if (!s) return 0;
-  const auto records = s->Records();
-  const int64_t n = std::min<int64_t>(capacity, records.size());
-  std::copy(records.begin(), records.begin() + n, out);
-  return records.size();
-} catch (const std::exception&) {
-  return 0;
+int64_t tfe_records(int64_t handle, tfe_bench::PadRecord* out, int64_t capacity) {
+  return Ask(handle, 0, [&](Session& s) { return Copy(s.Records(), out, capacity); });
 }
+
+// level: Timeline::Level.  Forgets what was seen before.
+void tfe_observe(int64_t handle, int64_t level) {
+  Do(handle, [&](Session& s) { s.timeline().Observe(static_cast<Timeline::Level>(level)); });
+}
+// out: ns waited for party 0..2, ns packing, ns unpacking, events left out.
+void tfe_observed(int64_t handle, uint64_t out[6]) {
+  static_assert(sizeof(Timeline::Totals) == 6 * sizeof(uint64_t), "what Python reads");
+  Do(handle, [&](Session& s) {
+    const auto totals = s.timeline().totals();
+    std::memcpy(out, &totals, sizeof(totals));
+  });
+}
+// Returns how many there are; none without memory for a copy: it only shows where the time went.
+int64_t tfe_events(int64_t handle, Timeline::Event* out, int64_t capacity) {
+  static_assert(sizeof(Timeline::Event) == 64, "what Python reads");
+  return Ask(handle, 0, [&](Session& s) { return Copy(s.timeline().events(), out, capacity); });
+}
+// The clock of its times.
+int64_t tfe_now() { return Timeline::Now(); }
 
 void* tfe_plan_new(int64_t rows, int64_t n, int64_t all_pairs_at, double round_cost) try {
   return new tfe_bench::SortPlan(rows, n, all_pairs_at, round_cost);

@@ -2,77 +2,42 @@
 #include <algorithm>
 #include <vector>
 
-#include "protocols/kernels/ops/register.h"
-#include "protocols/kernels/ops/session_op.h"
+#include "protocols/kernels/ops/kernel.h"
 
 namespace tfe_bench {
 namespace {
 
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-using tensorflow::shape_inference::InferenceContext;
+using Sizes = std::vector<int64_t>;
 
-// rows and columns: for each cell of a window along that axis its place in each window, cell by
-// cell; cells: which of them, counted row by row, in the order of the result.
-#define CELL_ATTRS                \
-  Attr("image: list(int)")        \
-      .Attr("rows: list(int)")    \
-      .Attr("columns: list(int)") \
-      .Attr("windows: list(int)") \
-      .Attr("cells: list(int)")   \
-      .Attr("width: int")
-
-// Images [n, h, w, channels] -> [cells, width]: windows in row-major order, zeros after the last.
-REGISTER_OP("TfeBench>TakeCells")
-    .Input("x: int64")
-    .Output("y: int64")
-    .CELL_ATTRS.SetShapeFn([](InferenceContext* c) {
-      std::vector<int64_t> cells;
-      int64_t width;
-      TF_RETURN_IF_ERROR(c->GetAttr("cells", &cells));
-      TF_RETURN_IF_ERROR(c->GetAttr("width", &width));
-      TF_RETURN_IF_ERROR(CheckSizes({static_cast<int64_t>(cells.size()), width}));
-      c->set_output(0, c->Matrix(cells.size(), width));
-      return absl::OkStatus();
-    });
-
-// The transpose of that map: [cells, width] -> images, each place the sum of what lies on it.
-REGISTER_OP("TfeBench>PlaceCells")
-    .Input("x: int64")
-    .Output("y: int64")
-    .CELL_ATTRS.SetShapeFn([](InferenceContext* c) {
-      std::vector<int64_t> image;
-      TF_RETURN_IF_ERROR(c->GetAttr("image", &image));
-      if (image.size() != 4) return absl::InvalidArgumentError("an image has 4 sizes");
-      TF_RETURN_IF_ERROR(CheckSizes(image));
-      c->set_output(0, c->MakeShape({c->MakeDim(image[0]), c->MakeDim(image[1]),
-                                     c->MakeDim(image[2]), c->MakeDim(image[3])}));
-      return absl::OkStatus();
-    });
+// [cells, width] and [n, h, w, channels].
+template <typename Context>
+TensorShape CellsShape(Context* c) {
+  const auto cells = Attr<Sizes>(c, "cells");
+  return ShapeOf({static_cast<int64_t>(cells.size()), Attr<int64_t>(c, "width")});
+}
+template <typename Context>
+TensorShape ImageShape(Context* c) {
+  const auto image = Attr<Sizes>(c, "image");
+  Require(image.size() == 4, "an image has 4 sizes");
+  return ShapeOf(image);
+}
 
 template <bool kTake>
 class CellsOp : public Kernel {
  public:
-  explicit CellsOp(OpKernelConstruction* c) : Kernel(c) {
-    std::vector<int64_t> image, windows;
-    OP_REQUIRES_OK(c, c->GetAttr("image", &image));
-    OP_REQUIRES_OK(c, c->GetAttr("windows", &windows));
-    OP_REQUIRES_OK(c, c->GetAttr("rows", &rows_));
-    OP_REQUIRES_OK(c, c->GetAttr("columns", &columns_));
-    OP_REQUIRES_OK(c, c->GetAttr("cells", &cells_));
-    OP_REQUIRES_OK(c, c->GetAttr("width", &width_));
-    bool fits = image.size() == 4 && windows.size() == 2 && windows[0] > 0 && windows[1] > 0 &&
-                CheckSizes(image).ok() &&
-                CheckSizes({image[0], windows[0], windows[1], image[3]}).ok() &&
-                CheckSizes({static_cast<int64_t>(cells_.size()), width_}).ok();
+  explicit CellsOp(OpKernelConstruction* c)
+      : Kernel(c), shape_(CellsShape(c)), image_(ImageShape(c)) {
+    const auto windows = Attr<Sizes>(c, "windows");
+    ReadAttrs(c, "rows", &rows_, "columns", &columns_, "cells", &cells_, "width", &width_);
+    n_ = image_.dim_size(0), h_ = image_.dim_size(1), w_ = image_.dim_size(2);
+    c_ = image_.dim_size(3);
+    bool fits = windows.size() == 2 && windows[0] > 0 && windows[1] > 0 &&
+                SizesFit({n_, windows[0], windows[1], c_});
     if (fits) {
-      n_ = image[0], h_ = image[1], w_ = image[2], c_ = image[3];
       down_ = windows[0], across_ = windows[1];
       const int64_t kernel_h = static_cast<int64_t>(rows_.size()) / down_;
       kernel_w_ = static_cast<int64_t>(columns_.size()) / across_;
-      const auto within = [](const std::vector<int64_t>& v, int64_t end) {
+      const auto within = [](const Sizes& v, int64_t end) {
         return std::all_of(v.begin(), v.end(), [end](int64_t i) { return i >= 0 && i < end; });
       };
       fits = kernel_h * down_ == static_cast<int64_t>(rows_.size()) &&
@@ -80,20 +45,13 @@ class CellsOp : public Kernel {
              within(columns_, w_) && within(cells_, kernel_h * kernel_w_) &&
              width_ >= n_ * down_ * across_ * c_;
     }
-    OP_REQUIRES(c, fits, absl::InvalidArgumentError("the cells do not fit the image"));
+    Require(fits, "the cells do not fit the image");
   }
   void Work(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
-    TensorShape image, cells;
-    OP_REQUIRES_OK(context, TensorShape::BuildTensorShape({n_, h_, w_, c_}, &image));
-    OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
-                                {static_cast<int64_t>(cells_.size()), width_}, &cells));
-    OP_REQUIRES(context, x.shape() == (kTake ? image : cells),
-                absl::InvalidArgumentError("TfeBench: the cells do not fit the image"));
-    Tensor* out;
-    OP_REQUIRES_OK(context, Allocate(context, 0, kTake ? cells : image, &out));
+    Require(x.shape() == (kTake ? image_ : shape_), "the cells do not fit the image");
     const uint64_t* from = Words(x);
-    uint64_t* to = Words(out);
+    uint64_t* to = Words(Allocate(context, 0, kTake ? shape_ : image_));
     if (kTake) {
       const int64_t used = n_ * down_ * across_ * c_;
       for (size_t i = 0; i < cells_.size(); ++i) {
@@ -127,12 +85,32 @@ class CellsOp : public Kernel {
     }
   }
 
+  const TensorShape shape_, image_;
   int64_t n_, h_, w_, c_, down_, across_, kernel_w_, width_;
-  std::vector<int64_t> rows_, columns_, cells_;
+  Sizes rows_, columns_, cells_;
 };
 
-REGISTER_CPU("TakeCells", CellsOp<true>);
-REGISTER_CPU("PlaceCells", CellsOp<false>);
+// rows and columns: for each cell of a window along that axis its place in each window, cell by
+// cell; cells: which of them, counted row by row, in the order of the result.
+#define CELL_ATTRS                \
+  Attr("image: list(int)")        \
+      .Attr("rows: list(int)")    \
+      .Attr("columns: list(int)") \
+      .Attr("windows: list(int)") \
+      .Attr("cells: list(int)")   \
+      .Attr("width: int")
+
+// Images [n, h, w, channels] -> [cells, width]: windows in row-major order, zeros after the last.
+TFE_BENCH_OP("TakeCells", CellsOp<true>)
+    .Input("x: int64")
+    .Output("y: int64")
+    .CELL_ATTRS.SetShapeFn(OutputShape<CellsShape>);
+
+// The transpose of that map: [cells, width] -> images, each place the sum of what lies on it.
+TFE_BENCH_OP("PlaceCells", CellsOp<false>)
+    .Input("x: int64")
+    .Output("y: int64")
+    .CELL_ATTRS.SetShapeFn(OutputShape<ImageShape>);
 
 }  // namespace
 }  // namespace tfe_bench

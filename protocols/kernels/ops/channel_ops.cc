@@ -1,50 +1,50 @@
 // Send and Recv: a tensor to, or from, another party under its tag.
 #include <atomic>
+#include <functional>
 #include <string>
-#include <vector>
 
-#include "protocols/kernels/core/memory.h"
-#include "protocols/kernels/ops/register.h"
 #include "protocols/kernels/ops/session_op.h"
 
 namespace tfe_bench {
-
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorBuffer;
-using tensorflow::TensorShape;
-
 namespace {
+
+using tensorflow::TensorBuffer;
+
+// Which message, of the invocation and with the peer that the attributes name.
+struct Route {
+  explicit Route(OpKernelConstruction* c) {
+    ReadAttrs(c, "site", &site, "slot", &slot, "peer", &peer);
+    Require(peer >= 0 && peer < 3, "peer must be 0, 1 or 2");
+  }
+  Tag In(const Call& call) const {
+    return {static_cast<uint64_t>(call.step), static_cast<uint32_t>(site),
+            static_cast<uint32_t>(call.iteration), static_cast<uint32_t>(slot)};
+  }
+  int site, slot, peer;
+};
+
+void PutToken(OpKernelContext* context) {
+  Allocate(context, 0, {})->scalar<int32_t>()() = 0;
+}
 
 class SendOp : public Kernel {
  public:
-  explicit SendOp(OpKernelConstruction* c) : Kernel(c) {
-    OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
-    OP_REQUIRES_OK(c, c->GetAttr("slot", &slot_));
-    OP_REQUIRES_OK(c, c->GetAttr("peer", &peer_));
-    OP_REQUIRES_OK(c, c->GetAttr("run_ahead", &run_ahead_));
-    OP_REQUIRES_OK(c, c->GetAttr("deps", &deps_));
-    OP_REQUIRES(c, peer_ >= 0 && peer_ < 3, absl::InvalidArgumentError("peer must be 0, 1 or 2"));
+  explicit SendOp(OpKernelConstruction* c) : Kernel(c), route_(c) {
+    ReadAttrs(c, "run_ahead", &run_ahead_, "deps", &deps_);
   }
 
   void Work(OpKernelContext* context) override {
-    Call call;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
-    const Tag tag{static_cast<uint64_t>(call.step), static_cast<uint32_t>(site_),
-                  static_cast<uint32_t>(call.iteration), static_cast<uint32_t>(slot_)};
+    const Call call(context);
     auto keep = std::make_shared<Tensor>(context->input(1));
     const auto data = keep->tensor_data();
-    OP_REQUIRES_OK(context, ToStatus(call.session->Send(
-                                peer_, tag, run_ahead_, deps_,
-                                reinterpret_cast<const uint8_t*>(data.data()), data.size(), keep)));
-    Tensor* token;
-    OP_REQUIRES_OK(context, Allocate(context, 0, {}, &token));
-    token->scalar<int32_t>()() = 0;
+    Require(ToStatus(call.session->Send(
+        route_.peer, route_.In(call), run_ahead_, deps_,
+        reinterpret_cast<const uint8_t*>(data.data()), data.size(), keep)));
+    PutToken(context);
   }
 
  private:
-  int site_, slot_, peer_;
+  const Route route_;
   bool run_ahead_;
   std::string deps_;
 };
@@ -66,90 +66,74 @@ class MessageBuffer : public TensorBuffer {
   Message message_;
 };
 
+// A kernel that fails elsewhere in this graph call must not leave another waiting for ever: calls
+// `cancel` then.  What is returned takes that back.
+std::function<void()> OnCancel(OpKernelContext* context, std::function<void()> cancel) {
+  auto* manager = context->cancellation_manager();
+  if (manager == nullptr) return [] {};
+  const auto token = manager->get_cancellation_token();
+  if (!manager->RegisterCallback(token, std::move(cancel))) {
+    Require(absl::CancelledError("TfeBench: cancelled"));
+  }
+  return [manager, token] { manager->TryDeregisterCallback(token); };
+}
+
 class RecvOp : public AsyncKernel {
  public:
-  explicit RecvOp(OpKernelConstruction* c) : AsyncKernel(c) {
-    OP_REQUIRES_OK(c, c->GetAttr("site", &site_));
-    OP_REQUIRES_OK(c, c->GetAttr("slot", &slot_));
-    OP_REQUIRES_OK(c, c->GetAttr("peer", &peer_));
-    OP_REQUIRES_OK(c, c->GetAttr("index", &index_));
-    OP_REQUIRES_OK(c, c->GetAttr("T", &type_));
-    OP_REQUIRES(c, peer_ >= 0 && peer_ < 3, absl::InvalidArgumentError("peer must be 0, 1 or 2"));
-    OP_REQUIRES(c, index_ >= 0 && index_ < (1 << 20), absl::InvalidArgumentError("bad index"));
+  explicit RecvOp(OpKernelConstruction* c) : AsyncKernel(c), route_(c) {
+    ReadAttrs(c, "index", &index_, "T", &type_);
+    Require(index_ >= 0 && index_ < (1 << 20), "bad index");
   }
 
   void WorkAsync(OpKernelContext* context, DoneCallback done) override {
-    Call call;
-    OP_REQUIRES_OK_ASYNC(context, FindCall(context, &call), done);
-    TensorShape shape;
-    OP_REQUIRES_OK_ASYNC(context, ShapeFrom(context->input(1), &shape), done);
+    const Call call(context);
+    const TensorShape shape = ShapeFrom(context->input(1));
     const size_t bytes =
         static_cast<size_t>(shape.num_elements()) * tensorflow::DataTypeSize(type_);
-    OP_REQUIRES_ASYNC(context, FitsMemory(bytes),
-                      absl::ResourceExhaustedError("TfeBench: a message of " +
-                                                   std::to_string(bytes) +
-                                                   " bytes does not fit into this host's memory"),
-                      done);
-    const Tag tag{static_cast<uint64_t>(call.step), static_cast<uint32_t>(site_),
-                  static_cast<uint32_t>(call.iteration), static_cast<uint32_t>(slot_)};
-    // A kernel that fails elsewhere in this call must not leave this one waiting for ever.
-    auto* cancellation = context->cancellation_manager();
-    tensorflow::CancellationToken token{};
-    if (cancellation) {
-      token = cancellation->get_cancellation_token();
-      const bool registered = cancellation->RegisterCallback(
-          token, [session = call.session, peer = peer_, tag] { session->CancelRecv(peer, tag); });
-      OP_REQUIRES_ASYNC(context, registered, absl::CancelledError("TfeBench: cancelled"), done);
-    }
-    call.session->Recv(peer_, tag, index_, bytes,
-                       [this, context, done, shape, cancellation, token](const Error& error,
-                                                                         Message message) {
-                         if (cancellation) cancellation->TryDeregisterCallback(token);
-                         try {
-                           if (!error.empty()) {
-                             context->SetStatus(ToStatus(error));
-                           } else if (message.size == 0) {
-                             context->set_output(0, Tensor(type_, shape));
-                           } else {
-                             tensorflow::core::RefCountPtr<TensorBuffer> buffer(
-                                 new MessageBuffer(std::move(message)));
-                             context->set_output(0, Tensor(type_, shape, std::move(buffer)));
-                           }
-                         } catch (const std::exception&) {  // or the graph would wait for ever
-                           context->SetStatus(FromException());
-                         }
-                         done();
-                       });
+    CheckMemory("a message", bytes);
+    const Tag tag = route_.In(call);
+    const auto settle = OnCancel(context, [session = call.session, peer = route_.peer, tag] {
+      session->CancelRecv(peer, tag);
+    });
+    call.session->Recv(
+        route_.peer, tag, index_, bytes,
+        [this, context, done, shape, settle](const Error& error, Message message) {
+          settle();
+          try {
+            Require(ToStatus(error));
+            if (message.size == 0) {
+              context->set_output(0, Tensor(type_, shape));
+            } else {
+              tensorflow::core::RefCountPtr<TensorBuffer> buffer(
+                  new MessageBuffer(std::move(message)));
+              context->set_output(0, Tensor(type_, shape, std::move(buffer)));
+            }
+          } catch (const std::exception&) {  // or the graph would wait for ever
+            context->SetStatus(FromException());
+          }
+          done();
+        });
   }
 
  private:
-  int site_, slot_, peer_, index_;
+  const Route route_;
+  int index_;
   tensorflow::DataType type_;
 };
 
 // Lets the dealer on once its material has been used up far enough; hands `call` through.
 class GateOp : public AsyncKernel {
  public:
-  explicit GateOp(OpKernelConstruction* c) : AsyncKernel(c) {}
+  using AsyncKernel::AsyncKernel;
   void WorkAsync(OpKernelContext* context, DoneCallback done) override {
-    Call call;
-    OP_REQUIRES_OK_ASYNC(context, FindCall(context, &call), done);
-    auto* cancellation = context->cancellation_manager();
-    tensorflow::CancellationToken token{};
+    const Call call(context);
     auto number = std::make_shared<std::atomic<int64_t>>(0);
-    if (cancellation) {
-      token = cancellation->get_cancellation_token();
-      const bool registered = cancellation->RegisterCallback(
-          token, [session = call.session, number] { session->CancelGate(*number); });
-      OP_REQUIRES_ASYNC(context, registered, absl::CancelledError("TfeBench: cancelled"), done);
-    }
-    *number = call.session->Gate([context, done, cancellation, token](const Error& error) {
-      if (cancellation) cancellation->TryDeregisterCallback(token);
-      if (error.empty()) {
-        context->set_output(0, context->input(0));
-      } else {
-        context->SetStatus(ToStatus(error));
-      }
+    const auto settle = OnCancel(
+        context, [session = call.session, number] { session->CancelGate(*number); });
+    *number = call.session->Gate([context, done, settle](const Error& error) {
+      settle();
+      context->SetStatus(ToStatus(error));
+      if (error.empty()) context->set_output(0, context->input(0));
       done();
     });
   }
@@ -157,20 +141,52 @@ class GateOp : public AsyncKernel {
 
 class HeardOp : public Kernel {
  public:
-  explicit HeardOp(OpKernelConstruction* c) : Kernel(c) {}
-  void Work(OpKernelContext* context) override {
-    Tensor* token;
-    OP_REQUIRES_OK(context, Allocate(context, 0, {}, &token));
-    token->scalar<int32_t>()() = 0;
-  }
+  using Kernel::Kernel;
+  void Work(OpKernelContext* context) override { PutToken(context); }
 };
 
-REGISTER_CPU("Gate", GateOp);
-REGISTER_CPU("Heard", HeardOp);
-REGISTER_CPU("HeardInLoop", HeardOp);
-REGISTER_CPU("Send", SendOp);
-REGISTER_CPU("SendInLoop", SendOp);
-REGISTER_CPU("Recv", RecvOp);
+#define MESSAGE_ATTRS                        \
+  Attr("T: {int64, uint8, int32, float64}") \
+      .Attr("site: int")                     \
+      .Attr("slot: int")                     \
+      .Attr("peer: int")
+
+#define SEND_OP(name)             \
+  TFE_BENCH_CALL_OP(name, SendOp) \
+      .Input("data: T")           \
+      .Output("token: int32")     \
+      .MESSAGE_ATTRS              \
+      .Attr("run_ahead: bool")    \
+      .Attr("deps: string")       \
+      .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+
+SEND_OP("Send");
+// The body of a loop cannot return tokens: there a Send is stateful, and so never pruned.
+SEND_OP("SendInLoop").SetIsStateful();
+
+TFE_BENCH_CALL_OP("Recv", RecvOp)
+    .Input("shape: int64")
+    .Output("data: T")
+    .MESSAGE_ATTRS.Attr("index: int")
+    .SetShapeFn(ShapeFromInput<1>);
+
+// `call`, once the dealer's earlier material has been used up far enough (Session::Gate).
+TFE_BENCH_CALL_OP("Gate", GateOp)
+    .Output("same: int64")
+    .Attr("site: int")
+    .SetShapeFn(Outputs<0>);
+
+// A zero that is there once the data is.  A message may come that a role does not use: its Recv must
+// not be pruned, or the message would arrive in a step that is over.
+#define HEARD_OP(name)                          \
+  TFE_BENCH_OP(name, HeardOp)                   \
+      .Input("data: T")                         \
+      .Output("token: int32")                   \
+      .Attr("T: {int64, uint8, int32, float64}") \
+      .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+
+HEARD_OP("Heard");
+HEARD_OP("HeardInLoop").SetIsStateful();
 
 }  // namespace
 }  // namespace tfe_bench

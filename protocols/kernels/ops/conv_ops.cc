@@ -1,108 +1,209 @@
-// Convolutions over Z_2^64: windows by TensorFlow's rules (SAME, VALID, explicit padding).
+// Convolutions over Z_2^64 and their gradients, of the images and of the kernels: windows by
+// TensorFlow's rules (SAME, VALID, explicit padding).
+#include <algorithm>
+#include <string>
 #include <vector>
 
 #include "protocols/kernels/core/conv.h"
-#include "protocols/kernels/ops/register.h"
-#include "protocols/kernels/ops/session_op.h"
-#include "protocols/kernels/ops/windows.h"
+#include "protocols/kernels/ops/kernel.h"
 
 namespace tfe_bench {
 namespace {
 
-using tensorflow::OpInputList;
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-using tensorflow::shape_inference::DimensionHandle;
-using tensorflow::shape_inference::InferenceContext;
-using tensorflow::shape_inference::ShapeHandle;
+using Sizes = std::vector<int64_t>;
 
-absl::Status InferShape(InferenceContext* c, bool depthwise) {
-  Windows windows;
-  TF_RETURN_IF_ERROR(windows.Read(c));
-  int pairs;
-  TF_RETURN_IF_ERROR(c->GetAttr("N", &pairs));
-  ShapeHandle x, w;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 4, &x));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(pairs), 4, &w));
+// With it and sizes of up to kMostElements nothing below overflows.
+constexpr int64_t kMostExtent = int64_t{1} << 28;
+
+// [height, width] each.
+struct Windows {
+  const Sizes strides, dilations, pads;  // pads: top, bottom, left, right
+  const std::string padding;
+
+  template <typename Context>
+  explicit Windows(Context* c)
+      : strides(Attr<Sizes>(c, "strides")),
+        dilations(Attr<Sizes>(c, "dilations")),
+        pads(Attr<Sizes>(c, "pads")),
+        padding(Attr<std::string>(c, "padding")) {
+    const auto outside = [](const Sizes& v, int64_t least) {
+      return std::any_of(v.begin(), v.end(),
+                         [least](int64_t i) { return i < least || i > kMostExtent; });
+    };
+    Require(strides.size() == 2 && dilations.size() == 2 && pads.size() == 4 &&
+                !outside(strides, 1) && !outside(dilations, 1) && !outside(pads, 0),
+            "RingConv2D wants 2 strides and 2 dilations of at least 1, 4 pads of at least 0, and "
+            "none above 2^28");
+  }
+
+  // Output size and padding before the first element along axis 0 or 1.
+  void Along(int axis, int64_t in, int64_t kernel, int64_t* out, int64_t* before) const {
+    const int64_t stride = strides[axis], reach = (kernel - 1) * dilations[axis] + 1;
+    if (padding == "SAME") {
+      *out = (in + stride - 1) / stride;
+      *before = std::max<int64_t>((*out - 1) * stride + reach - in, 0) / 2;
+      return;
+    }
+    *before = padding == "EXPLICIT" ? pads[2 * axis] : 0;
+    const int64_t after = padding == "EXPLICIT" ? pads[2 * axis + 1] : 0;
+    const int64_t room = in + *before + after - reach;
+    *out = room < 0 ? 0 : room / stride + 1;
+  }
+
+  // Strides, dilations, padding and output sizes of a shape whose image and kernel are known.
+  void Complete(ConvShape* s) const {
+    s->stride_h = strides[0], s->stride_w = strides[1];
+    s->dilation_h = dilations[0], s->dilation_w = dilations[1];
+    Along(0, s->h, s->kernel_h, &s->out_h, &s->pad_top);
+    Along(1, s->w, s->kernel_w, &s->out_w, &s->pad_left);
+  }
+};
+
+// A convolution meets images [n, h, w, channels], a kernel [h, w, channels, filters] and results
+// [n, out_h, out_w, outputs].  Each op takes two of the three and gives the third.
+enum Kind { kResult, kImages, kKernel };
+
+// The height and width of what a gradient is of, which its operands do not tell.
+template <typename Context>
+Sizes SizeAttr(Context* c) {
+  const auto size = Attr<Sizes>(c, "size");
+  Require(size.size() == 2 && SizesFit(size), "a gradient wants a size (height, width)");
+  return size;
+}
+
+template <Kind kKind>
+class ConvOp : public Kernel {
+ public:
+  explicit ConvOp(OpKernelConstruction* c)
+      : Kernel(c), windows_(c), depthwise_(Attr<bool>(c, "depthwise")) {
+    if (kKind != kResult) size_ = SizeAttr(c);
+  }
+
+  void Work(OpKernelContext* context) override {
+    std::vector<const uint64_t*> as, bs;
+    const Tensor &a = Operands(context, "a", &as), &b = Operands(context, "b", &bs);
+    const Tensor& d = kKind == kKernel ? b : a;  // of a gradient: the result's
+    ConvShape s = {};
+    s.images = a.dim_size(0);
+    if (kKind == kImages) {
+      s.h = size_[0], s.w = size_[1], s.channels = b.dim_size(2);
+    } else {
+      s.h = a.dim_size(1), s.w = a.dim_size(2), s.channels = a.dim_size(3);
+    }
+    if (kKind == kKernel) {
+      s.kernel_h = size_[0], s.kernel_w = size_[1], s.filters = d.dim_size(3);
+      if (depthwise_) s.filters = s.channels == 0 ? 0 : s.filters / s.channels;
+    } else {
+      s.kernel_h = b.dim_size(0), s.kernel_w = b.dim_size(1), s.filters = b.dim_size(3);
+    }
+    Require(kKind != kResult || s.channels == b.dim_size(2),
+            "TfeBench: a convolution wants images [n, h, w, channels] and a kernel [h, w, "
+            "channels, filters]");
+    windows_.Complete(&s);
+    const TensorShape result =
+        ShapeOf({s.images, s.out_h, s.out_w, depthwise_ ? s.channels * s.filters : s.filters});
+    Require(kKind == kResult || d.shape() == result,
+            "TfeBench: the gradient does not have the shape of the convolution's result");
+    const TensorShape shape =
+        kKind == kResult   ? result
+        : kKind == kImages ? ShapeOf({s.images, s.h, s.w, s.channels})
+                           : ShapeOf({s.kernel_h, s.kernel_w, s.channels, s.filters});
+    const auto run = kKind == kResult   ? (depthwise_ ? DepthwiseConv2D : Conv2D)
+                     : kKind == kImages ? (depthwise_ ? DepthwiseConv2DInputGradient
+                                                      : Conv2DInputGradient)
+                                        : (depthwise_ ? DepthwiseConv2DKernelGradient
+                                                      : Conv2DKernelGradient);
+    run(s, static_cast<int>(as.size()), as.data(), bs.data(), Words(Allocate(context, 0, shape)),
+        ParallelIn(context));
+  }
+
+ private:
+  // The first operand of one side and the words of all, which are alike.
+  static const Tensor& Operands(OpKernelContext* context, const char* side,
+                                std::vector<const uint64_t*>* words) {
+    OpInputList list;
+    Require(context->input_list(side, &list));
+    for (const Tensor& t : list) {
+      Require(t.dims() == 4 && t.shape() == list[0].shape(),
+              "TfeBench: a convolution wants operands of rank 4 and of one shape");
+      words->push_back(Words(t));
+    }
+    return list[0];
+  }
+
+  const Windows windows_;
+  const bool depthwise_;
+  Sizes size_;
+};
+
+// The two sides, of rank 4.
+struct Sides {
+  explicit Sides(InferenceContext* c) {
+    Require(c->WithRank(c->input(0), 4, &a));
+    Require(c->WithRank(c->input(Attr<int>(c, "N")), 4, &b));
+  }
+  ShapeHandle a, b;
+};
+
+void ResultShape(InferenceContext* c) {
+  const Windows windows(c);
+  const auto [x, w] = Sides(c);
   DimensionHandle channels, outputs = c->Dim(w, 3);
-  TF_RETURN_IF_ERROR(c->Merge(c->Dim(x, 3), c->Dim(w, 2), &channels));
-  if (depthwise) TF_RETURN_IF_ERROR(c->Multiply(channels, outputs, &outputs));
+  Require(c->Merge(c->Dim(x, 3), c->Dim(w, 2), &channels));
+  if (Attr<bool>(c, "depthwise")) Require(c->Multiply(channels, outputs, &outputs));
   DimensionHandle size[2];
   for (int axis = 0; axis < 2; ++axis) {
     const DimensionHandle in = c->Dim(x, 1 + axis), kernel = c->Dim(w, axis);
     size[axis] = c->UnknownDim();
     if (c->ValueKnown(in) && c->ValueKnown(kernel)) {
-      TF_RETURN_IF_ERROR(CheckSizes({c->Value(in)}));
-      TF_RETURN_IF_ERROR(CheckSizes({c->Value(kernel)}));
+      Require(SizesFit({c->Value(in)}) && SizesFit({c->Value(kernel)}), "an axis is too long");
       int64_t out, before;
       windows.Along(axis, c->Value(in), c->Value(kernel), &out, &before);
       size[axis] = c->MakeDim(out);
     }
   }
   c->set_output(0, c->MakeShape({c->Dim(x, 0), size[0], size[1], outputs}));
-  return absl::OkStatus();
 }
 
-template <bool kDepthwise>
-class RingConv2DOp : public Kernel {
- public:
-  explicit RingConv2DOp(OpKernelConstruction* c) : Kernel(c) {
-    OP_REQUIRES_OK(c, windows_.Read(c));
+void ImagesShape(InferenceContext* c) {
+  const auto [d, w] = Sides(c);
+  const Sizes size = SizeAttr(c);
+  c->set_output(0, c->MakeShape({c->Dim(d, 0), c->MakeDim(size[0]), c->MakeDim(size[1]),
+                                 c->Dim(w, 2)}));
+}
+
+void KernelShape(InferenceContext* c) {
+  const auto [x, d] = Sides(c);
+  const Sizes size = SizeAttr(c);
+  const DimensionHandle channels = c->Dim(x, 3);
+  DimensionHandle filters = c->Dim(d, 3);
+  if (Attr<bool>(c, "depthwise")) {
+    const bool known = c->ValueKnown(filters) && c->ValueKnown(channels);
+    const int64_t count = known ? c->Value(channels) : 0;
+    filters = count == 0 ? c->UnknownDim() : c->MakeDim(c->Value(filters) / count);
   }
+  c->set_output(0, c->MakeShape({c->MakeDim(size[0]), c->MakeDim(size[1]), channels, filters}));
+}
 
-  void Work(OpKernelContext* context) override {
-    OpInputList x, w;
-    OP_REQUIRES_OK(context, context->input_list("a", &x));
-    OP_REQUIRES_OK(context, context->input_list("b", &w));
-    bool fits = x[0].dims() == 4 && w[0].dims() == 4 && x[0].dim_size(3) == w[0].dim_size(2);
-    for (int i = 0; i < x.size(); ++i) {
-      fits = fits && x[i].shape() == x[0].shape() && w[i].shape() == w[0].shape();
-    }
-    OP_REQUIRES(context, fits,
-                absl::InvalidArgumentError(
-                    "TfeBench: a convolution wants images [n, h, w, channels] and a kernel [h, w, "
-                    "channels, filters]"));
-    ConvShape s = {};
-    s.images = x[0].dim_size(0), s.h = x[0].dim_size(1), s.w = x[0].dim_size(2);
-    s.channels = x[0].dim_size(3);
-    s.kernel_h = w[0].dim_size(0), s.kernel_w = w[0].dim_size(1), s.filters = w[0].dim_size(3);
-    windows_.Complete(&s);
-    Tensor* y;
-    const int64_t outputs = kDepthwise ? s.channels * s.filters : s.filters;
-    OP_REQUIRES_OK(context, Allocate(context, 0, {s.images, s.out_h, s.out_w, outputs}, &y));
-    std::vector<const uint64_t*> xs, ws;
-    for (int i = 0; i < x.size(); ++i) {
-      xs.push_back(Words(x[i]));
-      ws.push_back(Words(w[i]));
-    }
-    const ParallelFor parallel = [&](int64_t total, int64_t cost,
-                                     const std::function<void(int64_t, int64_t)>& run) {
-      ParallelRange(context, total, cost, run);
-    };
-    (kDepthwise ? DepthwiseConv2D : Conv2D)(s, x.size(), xs.data(), ws.data(), Words(y), parallel);
-  }
+// Of sums over pairs of operands.  pads (EXPLICIT only): top, bottom, left, right.
+#define CONV_OP(name, kind)                               \
+  TFE_BENCH_OP(name, ConvOp<kind>)                        \
+      .Input("a: N * int64")                              \
+      .Input("b: N * int64")                              \
+      .Output("c: int64")                                 \
+      .Attr("N: int >= 1")                                \
+      .Attr("depthwise: bool")                            \
+      .Attr("strides: list(int)")                         \
+      .Attr("dilations: list(int)")                       \
+      .Attr("padding: {'SAME', 'VALID', 'EXPLICIT'}")     \
+      .Attr("pads: list(int)")
 
- private:
-  Windows windows_;
-};
-
-// Sum over i of conv(a_i, b_i) over Z_2^64.
-#define CONV_OP(name, depthwise)                         \
-  REGISTER_OP(name)                                      \
-      .Input("a: N * int64")                             \
-      .Input("b: N * int64")                             \
-      .Output("c: int64")                                \
-      .Attr("N: int >= 1")                               \
-      .WINDOWS_ATTRS                                     \
-      .SetShapeFn([](InferenceContext* c) { return InferShape(c, depthwise); })
-
-CONV_OP("TfeBench>RingConv2D", false);
-CONV_OP("TfeBench>RingDepthwiseConv2D", true);
-
-REGISTER_CPU("RingConv2D", RingConv2DOp<false>);
-REGISTER_CPU("RingDepthwiseConv2D", RingConv2DOp<true>);
+// Images a and kernels b.
+CONV_OP("RingConv2D", kResult).SetShapeFn(Infer<ResultShape>);
+// The gradient a of the result and kernels b give that of the images, which have this size.
+CONV_OP("RingConv2DInputGradient", kImages).Attr("size: list(int)").SetShapeFn(Infer<ImagesShape>);
+// Images a and the gradient b of the result give that of the kernel, which has this size.
+CONV_OP("RingConv2DKernelGradient", kKernel).Attr("size: list(int)").SetShapeFn(Infer<KernelShape>);
 
 }  // namespace
 }  // namespace tfe_bench

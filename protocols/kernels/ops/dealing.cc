@@ -6,9 +6,6 @@
 
 namespace tfe_bench {
 
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-
 void Fields::Put(int field, int64_t row, int64_t first, int64_t count, uint64_t* values) const {
   const Part& part = parts_[field];
   alignas(64) uint64_t mask[kChunk];
@@ -49,51 +46,51 @@ void Fields::Record() const {
   }
 }
 
-int64_t FieldsOp::MessageBytes(const std::vector<Field>& fields, int64_t n) {
+namespace {
+int64_t MessageBytes(const std::vector<Field>& fields, int64_t n) {
   int64_t bytes = 0;
   for (const Field& f : fields) bytes += f.rows * PackedBytes(n, f.width);
   return bytes;
 }
+}  // namespace
 
-absl::Status FieldsOp::Start(const Call& call, const std::vector<Field>& fields, int64_t n,
-                             Fields* out) const {
-  out->call_ = &call;
-  out->bytes_ = 0;
+Fields FieldsOp::Start(const Call& call, const std::vector<Field>& fields, int64_t n) const {
+  Fields out;
+  out.call_ = &call;
   int tensor = attrs_.tensor;
   for (const Field& f : fields) {
     const int64_t stride = n + n % 2, row_bytes = PackedBytes(n, f.width);
-    out->parts_.push_back({f.width, f.xored, out->bytes_, row_bytes, stride,
-                           n ? (f.rows - 1) * stride + n : 0, {}});
-    out->bytes_ += f.rows * row_bytes;
+    out.parts_.push_back({f.width, f.xored, out.bytes_, row_bytes, stride,
+                          n ? (f.rows - 1) * stride + n : 0, {}});
+    out.bytes_ += f.rows * row_bytes;
     if (call.role != kE2) {
-      TF_RETURN_IF_ERROR(Stream(call, kK1, tensor++, f.rows * stride, &out->parts_.back().stream));
+      out.parts_.back().stream = Stream(call, kK1, tensor++, f.rows * stride);
     }
   }
-  return absl::OkStatus();
+  return out;
 }
 
-absl::Status FieldsOp::Write(const Call& call, const std::vector<Field>& fields, int64_t n,
-                             Tensor* message, Fields* out) const {
-  out->to_ = static_cast<uint8_t*>(message->data());
-  return Start(call, fields, n, out);
+Fields FieldsOp::Write(const Call& call, const std::vector<Field>& fields, int64_t n,
+                       Tensor* message) const {
+  Fields out = Start(call, fields, n);
+  out.to_ = static_cast<uint8_t*>(message->data());
+  return out;
 }
 
-absl::Status FieldsOp::Write(OpKernelContext* context, const Call& call,
-                             const std::vector<Field>& fields, int64_t n, Fields* out) const {
-  Tensor* message;
-  TF_RETURN_IF_ERROR(Allocate(context, 0, {MessageBytes(fields, n)}, &message));
-  return Write(call, fields, n, message, out);
+Fields FieldsOp::Write(OpKernelContext* context, const Call& call,
+                       const std::vector<Field>& fields, int64_t n) const {
+  return Write(call, fields, n, Allocate(context, 0, {MessageBytes(fields, n)}));
 }
 
-absl::Status FieldsOp::Read(const Call& call, const std::vector<Field>& fields, int64_t n,
-                            const Tensor& message, Fields* out) const {
+Fields FieldsOp::Read(const Call& call, const std::vector<Field>& fields, int64_t n,
+                      const Tensor& message) const {
+  Fields out = Start(call, fields, n);
   if (call.role == kE2) {
-    if (message.TotalBytes() != static_cast<size_t>(MessageBytes(fields, n))) {
-      return absl::InvalidArgumentError("TfeBench: a dealt message has the wrong size");
-    }
-    out->from_ = static_cast<const uint8_t*>(message.data());
+    Require(message.TotalBytes() == static_cast<size_t>(out.bytes_),
+            "TfeBench: a dealt message has the wrong size");
+    out.from_ = static_cast<const uint8_t*>(message.data());
   }
-  return Start(call, fields, n, out);
+  return out;
 }
 
 }  // namespace tfe_bench

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "protocols/kernels/ops/chunks.h"
 #include "protocols/kernels/ops/session_op.h"
 
 namespace tfe_bench {
@@ -23,8 +22,19 @@ class Fields {
  public:
   // The dealer: values - mask, packed; `values` is overwritten.
   void Put(int field, int64_t row, int64_t first, int64_t count, uint64_t* values) const;
+  // The same of value_of(i), i < count.
+  template <typename Fn>
+  void PutEach(int field, int64_t row, int64_t first, int64_t count, Fn value_of) const {
+    alignas(64) uint64_t values[kChunk];
+    for (int64_t i = 0; i < count; ++i) values[i] = value_of(i);
+    Put(field, row, first, count, values);
+  }
   // An evaluator's share of a row: E1's from the mask, E2's from the message.
   void Get(int field, int64_t row, int64_t first, int64_t count, uint64_t* out) const;
+  // ... of the first row of every field.
+  void GetEach(int64_t first, int64_t count, uint64_t (*out)[kChunk]) const {
+    for (size_t f = 0; f < parts_.size(); ++f) Get(static_cast<int>(f), 0, first, count, out[f]);
+  }
   // The debug log: at D what was sent, at E1 the masks that became its shares.
   void Record() const;
 
@@ -50,19 +60,17 @@ class FieldsOp : public SiteOp {
   using SiteOp::SiteOp;
 
  protected:
-  static int64_t MessageBytes(const std::vector<Field>& fields, int64_t n);
-  // The dealer's message, as an output of the given shape or as output 0, of bytes.
-  absl::Status Write(const Call& call, const std::vector<Field>& fields, int64_t n,
-                     tensorflow::Tensor* message, Fields* out) const;
-  absl::Status Write(tensorflow::OpKernelContext* context, const Call& call,
-                     const std::vector<Field>& fields, int64_t n, Fields* out) const;
+  // The dealer's message, in a given tensor or as output 0, of bytes.
+  Fields Write(const Call& call, const std::vector<Field>& fields, int64_t n,
+               Tensor* message) const;
+  Fields Write(OpKernelContext* context, const Call& call, const std::vector<Field>& fields,
+               int64_t n) const;
   // The evaluators' shares of it; E2's message must have its size.
-  absl::Status Read(const Call& call, const std::vector<Field>& fields, int64_t n,
-                    const tensorflow::Tensor& message, Fields* out) const;
+  Fields Read(const Call& call, const std::vector<Field>& fields, int64_t n,
+              const Tensor& message) const;
 
  private:
-  absl::Status Start(const Call& call, const std::vector<Field>& fields, int64_t n,
-                     Fields* out) const;
+  Fields Start(const Call& call, const std::vector<Field>& fields, int64_t n) const;
 };
 
 // An op whose dealer's message is a record of so many whole words for each element, under one mask.
@@ -75,44 +83,39 @@ class RecordsOp : public SiteOp {
 
   // The dealer: fn(pads, begin, end) for runs of elements; `pads` are those of element begin and up.
   template <typename Fn>
-  absl::Status Deal(tensorflow::OpKernelContext* context, const Call& call, int64_t n, int64_t words,
-                    int64_t cycles_each, uint64_t* message, Fn fn) const {
-    PrfStream stream;
-    TF_RETURN_IF_ERROR(Stream(call, n * words, &stream));
+  void Deal(OpKernelContext* context, const Call& call, int64_t n, int64_t words,
+            int64_t cycles_each, const Tensor& message, Fn fn) const {
+    const PrfStream stream = Stream(call, n * words);
     WithPads(context, call, stream, n, words, cycles_each, fn);
-    call.session->Record(stream, kMasked, message, n * words * 8);
-    return absl::OkStatus();
+    RecordMasked(call, stream, message);
   }
-  // An evaluator: the same with its records, E1's from the mask, E2's (`second`) from the message.
+  // An evaluator: the same with its records, E1's from the mask, E2's from the message.
   template <typename Fn>
-  absl::Status Share(tensorflow::OpKernelContext* context, const Call& call, int64_t n,
-                     int64_t words, int64_t cycles_each, const tensorflow::Tensor& dealt,
-                     bool second, Fn fn) const {
-    if (second) {
+  void Share(OpKernelContext* context, const Call& call, int64_t n, int64_t words,
+             int64_t cycles_each, const Tensor& dealt, Fn fn) const {
+    if (call.role == kE2) {
+      Require(dealt.NumElements() == n * words, "TfeBench: a dealt message has the wrong size");
       const uint64_t* records = Words(dealt);
       Runs(context, n, cycles_each, [&](int64_t begin, int64_t end) {
         fn(records + begin * words, begin, end);
       });
-      return absl::OkStatus();
+      return;
     }
-    PrfStream stream;
-    TF_RETURN_IF_ERROR(Stream(call, n * words, &stream));
+    const PrfStream stream = Stream(call, n * words);
     WithPads(context, call, stream, n, words, cycles_each, fn);
     RecordShare(call, stream, n * words);
-    return absl::OkStatus();
   }
 
  private:
   template <typename Fn>
-  static void Runs(tensorflow::OpKernelContext* context, int64_t n, int64_t cycles_each, Fn fn) {
+  static void Runs(OpKernelContext* context, int64_t n, int64_t cycles_each, Fn fn) {
     ParallelRange(context, (n + kRun - 1) / kRun, cycles_each * kRun, [&](int64_t a, int64_t b) {
       for (int64_t r = a; r < b; ++r) fn(r * kRun, std::min(n, (r + 1) * kRun));
     });
   }
   template <typename Fn>
-  static void WithPads(tensorflow::OpKernelContext* context, const Call& call,
-                       const PrfStream& stream, int64_t n, int64_t words, int64_t cycles_each,
-                       Fn fn) {
+  static void WithPads(OpKernelContext* context, const Call& call, const PrfStream& stream,
+                       int64_t n, int64_t words, int64_t cycles_each, Fn fn) {
     ParallelRange(context, (n + kRun - 1) / kRun, cycles_each * kRun, [&](int64_t a, int64_t b) {
       std::vector<uint64_t> pads(kRun * words + 1);
       for (int64_t r = a; r < b; ++r) {

@@ -1,72 +1,55 @@
 #include "protocols/kernels/ops/kernel.h"
 
-#include <string>
-
 #include "protocols/kernels/core/memory.h"
 
 namespace tfe_bench {
+namespace {
 
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
+struct Failure : std::exception {
+  explicit Failure(const absl::Status& s) : status(s) {}
+  const absl::Status status;
+};
 
-absl::Status CheckSizes(const std::vector<int64_t>& dims) {
+// Multiplies the sizes; the first that is negative or leads beyond what kernels take, or nullptr.
+const int64_t* Excess(const std::vector<int64_t>& dims) {
   int64_t elements = 1;
-  for (const int64_t size : dims) {
+  for (const int64_t& size : dims) {
     if (size < 0 || __builtin_mul_overflow(elements, std::max<int64_t>(1, size), &elements) ||
         elements > kMostElements) {
-      return absl::InvalidArgumentError("TfeBench: a tensor has 2^33 elements or less, and no "
-                                        "negative axis. Received: an axis of " +
-                                        std::to_string(size));
+      return &size;
     }
   }
-  return absl::OkStatus();
+  return nullptr;
 }
 
-absl::Status CheckShape(const TensorShape& shape) {
-  std::vector<int64_t> dims;
-  for (int i = 0; i < shape.dims(); ++i) dims.push_back(shape.dim_size(i));
-  return CheckSizes(dims);
+void CheckSizes(const std::vector<int64_t>& dims) {
+  const int64_t* excess = Excess(dims);
+  if (excess == nullptr) return;
+  Require(absl::InvalidArgumentError(
+      "TfeBench: a tensor has 2^33 elements or less, and no negative axis. Received: an axis of " +
+      std::to_string(*excess)));
 }
 
-absl::Status ShapeFrom(const Tensor& t, TensorShape* shape) {
-  const auto flat = t.flat<int64_t>();
-  const std::vector<int64_t> dims(flat.data(), flat.data() + flat.size());
-  TF_RETURN_IF_ERROR(CheckSizes(dims));
-  return TensorShape::BuildTensorShape(dims, shape);
+void CheckShape(const TensorShape& shape) {
+  const auto dims = shape.dim_sizes();
+  CheckSizes({dims.begin(), dims.end()});
 }
 
-absl::Status SizeFrom(const Tensor& t, int64_t* size) {
-  if (t.NumElements() != 1) return absl::InvalidArgumentError("TfeBench: a size is one number");
-  *size = t.flat<int64_t>()(0);
-  if (*size >= 0 && *size <= kMostElements) return absl::OkStatus();
-  return absl::InvalidArgumentError("TfeBench: a size is 0 to 2^33. Received: " +
-                                    std::to_string(*size));
+void CheckInputs(OpKernelContext* context) {
+  for (int i = 0; i < context->num_inputs(); ++i) CheckShape(context->input(i).shape());
 }
 
-absl::Status Allocate(OpKernelContext* context, int index, const TensorShape& shape, Tensor** out) {
-  TF_RETURN_IF_ERROR(CheckShape(shape));
-  const uint64_t bytes = static_cast<uint64_t>(shape.num_elements()) *
-                         tensorflow::DataTypeSize(context->expected_output_dtype(index));
-  if (!FitsMemory(bytes)) {
-    return absl::ResourceExhaustedError("TfeBench: a result of " + std::to_string(bytes) +
-                                        " bytes does not fit into this host's memory");
-  }
-  return context->allocate_output(index, shape, out);
-}
+}  // namespace
 
-absl::Status Allocate(OpKernelContext* context, int index, std::initializer_list<int64_t> dims,
-                      Tensor** out) {
-  const std::vector<int64_t> sizes(dims);
-  TF_RETURN_IF_ERROR(CheckSizes(sizes));
-  TensorShape shape;
-  TF_RETURN_IF_ERROR(TensorShape::BuildTensorShape(sizes, &shape));
-  return Allocate(context, index, shape, out);
+void Require(const absl::Status& status) {
+  if (!status.ok()) throw Failure(status);
 }
 
 absl::Status FromException() {
   try {
     throw;
+  } catch (const Failure& failure) {
+    return failure.status;
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("TfeBench: this host's memory does not hold it");
   } catch (const std::exception& error) {
@@ -74,18 +57,68 @@ absl::Status FromException() {
   }
 }
 
-namespace {
-absl::Status CheckInputs(OpKernelContext* context) {
-  for (int i = 0; i < context->num_inputs(); ++i) {
-    TF_RETURN_IF_ERROR(CheckShape(context->input(i).shape()));
-  }
-  return absl::OkStatus();
+bool SizesFit(const std::vector<int64_t>& dims) { return Excess(dims) == nullptr; }
+
+TensorShape ShapeOf(const std::vector<int64_t>& dims) {
+  CheckSizes(dims);
+  TensorShape shape;
+  Require(TensorShape::BuildTensorShape(dims, &shape));
+  return shape;
 }
-}  // namespace
+
+TensorShape ShapeFrom(const Tensor& t) {
+  const auto flat = t.flat<int64_t>();
+  return ShapeOf({flat.data(), flat.data() + flat.size()});
+}
+
+int64_t SizeFrom(const Tensor& t) {
+  Require(t.NumElements() == 1, "TfeBench: a size is one number");
+  const int64_t size = t.flat<int64_t>()(0);
+  if (size >= 0 && size <= kMostElements) return size;
+  Require(absl::InvalidArgumentError("TfeBench: a size is 0 to 2^33. Received: " +
+                                     std::to_string(size)));
+  return 0;
+}
+
+void CheckMemory(const std::string& what, uint64_t bytes) {
+  if (FitsMemory(bytes)) return;
+  Require(absl::ResourceExhaustedError("TfeBench: " + what + " of " + std::to_string(bytes) +
+                                       " bytes does not fit into this host's memory"));
+}
+
+Tensor* Allocate(OpKernelContext* context, int index, const TensorShape& shape) {
+  CheckShape(shape);
+  const uint64_t bytes = static_cast<uint64_t>(shape.num_elements()) *
+                         tensorflow::DataTypeSize(context->expected_output_dtype(index));
+  CheckMemory("a result", bytes);
+  Tensor* out;
+  Require(context->allocate_output(index, shape, &out));
+  return out;
+}
+
+Tensor* Allocate(OpKernelContext* context, int index, std::initializer_list<int64_t> dims) {
+  return Allocate(context, index, ShapeOf(dims));
+}
+
+std::vector<const uint64_t*> InputWords(OpKernelContext* context, int first, int count,
+                                        int64_t n) {
+  std::vector<const uint64_t*> words;
+  for (int i = first; i < first + count; ++i) {
+    Require(context->input(i).NumElements() == n, "TfeBench: the sizes do not fit each other");
+    words.push_back(Words(context->input(i)));
+  }
+  return words;
+}
+
+int WidthAttr(OpKernelConstruction* c, const char* name) {
+  const int width = Attr<int>(c, name);
+  Require(width >= 1 && width <= 64, "TfeBench: a width is 1 to 64 bits");
+  return width;
+}
 
 void AsyncKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
   try {
-    OP_REQUIRES_OK_ASYNC(context, CheckInputs(context), done);
+    CheckInputs(context);
     WorkAsync(context, done);
   } catch (const std::exception&) {
     context->SetStatus(FromException());
@@ -95,7 +128,7 @@ void AsyncKernel::ComputeAsync(OpKernelContext* context, DoneCallback done) {
 
 void Kernel::Compute(OpKernelContext* context) {
   try {
-    OP_REQUIRES_OK(context, CheckInputs(context));
+    CheckInputs(context);
     Work(context);
   } catch (const std::exception&) {
     context->SetStatus(FromException());

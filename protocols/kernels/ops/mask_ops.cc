@@ -4,43 +4,27 @@
 #include <vector>
 
 #include "protocols/kernels/core/permutation.h"
-#include "protocols/kernels/ops/register.h"
 #include "protocols/kernels/ops/session_op.h"
 
 namespace tfe_bench {
-
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::TensorShape;
-
 namespace {
-
-constexpr int64_t kBlocksPerShard = 512;  // 8 KiB: fits the first-level cache
 
 class MaskOp : public SiteOp {
  public:
   using SiteOp::SiteOp;
 
   void Work(OpKernelContext* context) override {
-    Call call;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
-    TensorShape shape;
-    OP_REQUIRES_OK(context, ShapeFrom(context->input(1), &shape));
-    Tensor* out;
-    OP_REQUIRES_OK(context, Allocate(context, 0, shape, &out));
+    const Call call(context);
+    const TensorShape shape = ShapeFrom(context->input(1));
+    uint64_t* words = Words(Allocate(context, 0, shape));
     const int64_t n = shape.num_elements();
-    if (n == 0) return;
-    PrfStream stream;
-    OP_REQUIRES_OK(context, Stream(call, n, &stream));
-    uint64_t* words = Words(out);
+    const PrfStream stream = Stream(call, n);
     ParallelRange(context, n / 2, 4, [&](int64_t begin, int64_t end) {
-      FillMask(*call.session, stream, begin, end - begin,
-               reinterpret_cast<uint8_t*>(words + 2 * begin));
+      Fill(call, stream, 2 * begin, 2 * (end - begin), words + 2 * begin);
     });
     if (n % 2) {
       uint64_t block[2];
-      FillMask(*call.session, stream, n / 2, 1, reinterpret_cast<uint8_t*>(block));
+      Fill(call, stream, n - 1, 1, block);
       words[n - 1] = block[0];
     }
     call.session->Record(stream, kShare, words, n * 8);
@@ -50,53 +34,40 @@ class MaskOp : public SiteOp {
 class ApplyMaskOp : public SiteOp {
  public:
   explicit ApplyMaskOp(OpKernelConstruction* c) : SiteOp(c) {
-    std::string op;
-    OP_REQUIRES_OK(c, c->GetAttr("op", &op));
+    const auto op = Attr<std::string>(c, "op");
     op_ = op[0];  // 'a'dd, 's'ub, 'x'or
     wide_ = op.size() > 3;
-    OP_REQUIRES_OK(c, c->GetAttr("sent", &sent_));
+    ReadAttrs(c, "sent", &sent_);
   }
 
   void Work(OpKernelContext* context) override {
-    Call call;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
+    const Call call(context);
     const Tensor& x = context->input(1);
-    Tensor* y;
-    OP_REQUIRES_OK(context, Allocate(context, 0, x.shape(), &y));
+    uint64_t* out = Words(Allocate(context, 0, x.shape()));
     const int64_t n = x.NumElements();
-    if (n == 0) return;
-    OP_REQUIRES(context, !wide_ || (x.dims() > 0 && x.dim_size(x.dims() - 1) == 2),
-                absl::InvalidArgumentError("128-bit elements want a last axis of 2 words"));
-    PrfStream stream;
-    OP_REQUIRES_OK(context, Stream(call, n, &stream));
+    Require(!wide_ || (x.dims() > 0 && x.dim_size(x.dims() - 1) == 2),
+            "128-bit elements want a last axis of 2 words");
+    const PrfStream stream = Stream(call, n);
     const uint64_t* in = Words(x);
-    uint64_t* out = Words(y);
-    const int64_t blocks = (n + 1) / 2;
-    const int64_t shards = (blocks + kBlocksPerShard - 1) / kBlocksPerShard;
-    ParallelRange(context, shards, 6 * kBlocksPerShard, [&](int64_t begin, int64_t end) {
-      alignas(64) uint64_t mask[2 * kBlocksPerShard];
-      for (int64_t s = begin; s < end; ++s) {
-        const int64_t first = s * kBlocksPerShard;
-        const int64_t count = std::min(kBlocksPerShard, blocks - first);
-        FillMask(*call.session, stream, first, count, reinterpret_cast<uint8_t*>(mask));
-        const int64_t words = std::min(2 * count, n - 2 * first);
-        const uint64_t* a = in + 2 * first;
-        uint64_t* b = out + 2 * first;
-        if (wide_) {  // a block is one 128-bit element
-          for (int64_t i = 0; i < words; i += 2) {
-            unsigned __int128 v, k;
-            std::memcpy(&v, a + i, 16);
-            std::memcpy(&k, mask + i, 16);
-            v = op_ == 'a' ? v + k : v - k;
-            std::memcpy(b + i, &v, 16);
-          }
-        } else if (op_ == 'a') {
-          for (int64_t i = 0; i < words; ++i) b[i] = a[i] + mask[i];
-        } else if (op_ == 's') {
-          for (int64_t i = 0; i < words; ++i) b[i] = a[i] - mask[i];
-        } else {
-          for (int64_t i = 0; i < words; ++i) b[i] = a[i] ^ mask[i];
+    Chunks(context, n, 3, [&](int64_t first, int64_t count) {
+      alignas(64) uint64_t mask[kChunk];
+      Fill(call, stream, first, count, mask);
+      const uint64_t* a = in + first;
+      uint64_t* b = out + first;
+      if (wide_) {  // a block is one 128-bit element
+        for (int64_t i = 0; i < count; i += 2) {
+          unsigned __int128 v, k;
+          std::memcpy(&v, a + i, 16);
+          std::memcpy(&k, mask + i, 16);
+          v = op_ == 'a' ? v + k : v - k;
+          std::memcpy(b + i, &v, 16);
         }
+      } else if (op_ == 'a') {
+        for (int64_t i = 0; i < count; ++i) b[i] = a[i] + mask[i];
+      } else if (op_ == 's') {
+        for (int64_t i = 0; i < count; ++i) b[i] = a[i] - mask[i];
+      } else {
+        for (int64_t i = 0; i < count; ++i) b[i] = a[i] ^ mask[i];
       }
     });
     call.session->Record(stream, sent_ ? kMasked : kShare, out, n * 8);
@@ -113,22 +84,17 @@ class PermutationOp : public SiteOp {
   using SiteOp::SiteOp;
 
   void Work(OpKernelContext* context) override {
-    Call call;
-    OP_REQUIRES_OK(context, FindCall(context, &call));
-    TensorShape shape;
-    OP_REQUIRES_OK(context, ShapeFrom(context->input(1), &shape));
-    OP_REQUIRES(context, shape.dims() == 2 && shape.dim_size(1) <= INT32_MAX,
-                absl::InvalidArgumentError("a permutation has the shape [rows, n], n < 2^31"));
-    Tensor* out;
-    OP_REQUIRES_OK(context, Allocate(context, 0, shape, &out));
+    const Call call(context);
+    const TensorShape shape = ShapeFrom(context->input(1));
+    Require(shape.dims() == 2 && shape.dim_size(1) <= INT32_MAX,
+            "a permutation has the shape [rows, n], n < 2^31");
+    int32_t* to = Allocate(context, 0, shape)->flat<int32_t>().data();
     const int64_t rows = shape.dim_size(0), n = shape.dim_size(1);
     if (rows * n == 0) return;
     // Rejection sampling draws a random number of words: each row owns four times what it expects,
     // which it exceeds with a probability far below 2^-128.
     const int64_t blocks_per_row = n + 64;
-    PrfStream stream;
-    OP_REQUIRES_OK(context, Stream(call, rows * blocks_per_row * 2, &stream));
-    int32_t* to = out->flat<int32_t>().data();
+    const PrfStream stream = Stream(call, rows * blocks_per_row * 2);
     ParallelRange(context, rows, 20 * n, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
         if (call.session->fault() == kBiasedPermutation) {
@@ -145,24 +111,20 @@ class PermutationOp : public SiteOp {
 
 class PermuteOp : public Kernel {
  public:
-  explicit PermuteOp(OpKernelConstruction* c) : Kernel(c) {}
+  using Kernel::Kernel;
 
   void Work(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
     const Tensor& p = context->input(1);
-    OP_REQUIRES(context,
-                x.dims() == 3 && p.dims() == 2 && x.dim_size(0) == p.dim_size(0),
-                absl::InvalidArgumentError("Permute wants x [rows, n, words] and permutation [rows, m]"));
+    Require(x.dims() == 3 && p.dims() == 2 && x.dim_size(0) == p.dim_size(0),
+            "Permute wants x [rows, n, words] and permutation [rows, m]");
     const int64_t rows = p.dim_size(0), n = x.dim_size(1), m = p.dim_size(1);
     const int64_t row_bytes = x.dim_size(2) * 8;
     const int32_t* permutation = p.flat<int32_t>().data();
-    for (int64_t i = 0; i < rows * m; ++i) {
-      OP_REQUIRES(context, permutation[i] >= 0 && permutation[i] < n,
-                  absl::InvalidArgumentError("Permute: index out of range"));
-    }
-    Tensor* y;
-    OP_REQUIRES_OK(context,
-                   Allocate(context, 0, {rows, m, x.dim_size(2)}, &y));
+    Require(std::all_of(permutation, permutation + rows * m,
+                        [n](int32_t i) { return i >= 0 && i < n; }),
+            "Permute: index out of range");
+    Tensor* y = Allocate(context, 0, {rows, m, x.dim_size(2)});
     if (y->NumElements() == 0) return;
     const char* in = reinterpret_cast<const char*>(Words(x));
     char* out = reinterpret_cast<char*>(Words(y));
@@ -178,10 +140,32 @@ class PermuteOp : public Kernel {
   }
 };
 
-REGISTER_CPU("Mask", MaskOp);
-REGISTER_CPU("ApplyMask", ApplyMaskOp);
-REGISTER_CPU("Permutation", PermutationOp);
-REGISTER_CPU("Permute", PermuteOp);
+// Words of a pairwise mask.
+TFE_BENCH_CALL_OP("Mask", MaskOp)
+    .Input("shape: int64")
+    .Output("mask: int64")
+    .MASK_ATTRS.SetShapeFn(ShapeFromInput<1>);
+
+// x + mask, x - mask or x ^ mask, the mask never stored.
+TFE_BENCH_CALL_OP("ApplyMask", ApplyMaskOp)
+    .Input("x: int64")
+    .Output("y: int64")
+    .MASK_ATTRS.Attr("op: {'add', 'sub', 'xor', 'add128', 'sub128'}")
+    .Attr("sent: bool")
+    .SetShapeFn(Outputs<1>);
+
+// A secret permutation of 0..n-1 per row, known to the holders of one key.
+TFE_BENCH_CALL_OP("Permutation", PermutationOp)
+    .Input("shape: int64")
+    .Output("permutation: int32")
+    .MASK_ATTRS.SetShapeFn(ShapeFromInput<1>);
+
+// y[r, i, :] = x[r, permutation[r, i], :].
+TFE_BENCH_OP("Permute", PermuteOp)
+    .Input("x: int64")
+    .Input("permutation: int32")
+    .Output("y: int64")
+    .SetShapeFn(Outputs<0>);
 
 }  // namespace
 }  // namespace tfe_bench

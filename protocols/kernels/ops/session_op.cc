@@ -2,52 +2,54 @@
 
 namespace tfe_bench {
 
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-
-absl::Status FindCall(OpKernelContext* context, Call* call) {
-  const auto ctx = context->input(0).flat<int64_t>();
-  if (ctx.size() != 3) return absl::InvalidArgumentError("ctx must hold 3 numbers");
-  call->session = FindSession(ctx(0));
-  if (!call->session) return absl::FailedPreconditionError("TfeBench: the session has ended");
-  call->step = ctx(1);
-  call->iteration = ctx(2);
-  if (!call->session->StepIsOpen(call->step)) {
-    return absl::FailedPreconditionError("TfeBench: this step is not running");
+Call::Call(OpKernelContext* context) {
+  const auto call = context->input(0).flat<int64_t>();
+  Require(call.size() == 3, "TfeBench: a call is 3 numbers");
+  session = FindSession(call(0));
+  if (!session) Require(absl::FailedPreconditionError("TfeBench: the session has ended"));
+  step = call(1);
+  iteration = call(2);
+  if (!session->StepIsOpen(step)) {
+    Require(absl::FailedPreconditionError("TfeBench: this step is not running"));
   }
-  return absl::OkStatus();
 }
 
 MaskAttrs::MaskAttrs(OpKernelConstruction* c) {
-  OP_REQUIRES_OK(c, c->GetAttr("site", &site));
-  OP_REQUIRES_OK(c, c->GetAttr("dealer", &dealer));
-  OP_REQUIRES(c, dealer >= 0 && dealer < 3, absl::InvalidArgumentError("dealer must be 0, 1 or 2"));
-  if (c->HasAttr("tensor")) OP_REQUIRES_OK(c, c->GetAttr("tensor", &tensor));
+  ReadAttrs(c, "site", &site, "dealer", &dealer);
+  Require(dealer >= 0 && dealer < 3, "dealer must be 0, 1 or 2");
+  if (c->HasAttr("tensor")) ReadAttrs(c, "tensor", &tensor);
   if (!c->HasAttr("key")) return;
-  int role;
-  OP_REQUIRES_OK(c, c->GetAttr("key", &role));
-  OP_REQUIRES(c, role >= 1 && role <= 3, absl::InvalidArgumentError("key must be 1, 2 or 3"));
+  const int role = Attr<int>(c, "key");
+  Require(role >= 1 && role <= 3, "key must be 1, 2 or 3");
   key = static_cast<KeyRole>(role);
 }
 
-absl::Status SiteOp::AsDealer(OpKernelContext* context, Call* call) const {
-  TF_RETURN_IF_ERROR(FindCall(context, call));
-  call->role = call->session->RoleOf(attrs_.dealer);
-  if (call->role == kDealer) return absl::OkStatus();
-  return absl::InternalError("only the dealer deals");
+Call SiteOp::AsDealer(OpKernelContext* context) const {
+  Call call(context);
+  call.role = call.session->RoleOf(attrs_.dealer);
+  if (call.role != kDealer) Require(absl::InternalError("only the dealer deals"));
+  return call;
 }
 
-absl::Status SiteOp::AsEvaluator(OpKernelContext* context, Call* call) const {
-  TF_RETURN_IF_ERROR(FindCall(context, call));
-  call->role = call->session->RoleOf(attrs_.dealer);
-  if (call->role != kDealer) return absl::OkStatus();
-  return absl::InternalError("the dealer has no share");
+Call SiteOp::AsEvaluator(OpKernelContext* context) const {
+  Call call(context);
+  call.role = call.session->RoleOf(attrs_.dealer);
+  if (call.role == kDealer) Require(absl::InternalError("the dealer has no share"));
+  return call;
 }
 
-absl::Status SiteOp::Stream(const Call& call, KeyRole key, int tensor, int64_t words,
-                            PrfStream* out) const {
-  return ToStatus(call.session->Stream(key, attrs_.dealer, attrs_.site, call.step, call.iteration,
-                                       tensor, words * 8, out));
+PrfStream SiteOp::Stream(const Call& call, KeyRole key, int tensor, int64_t words) const {
+  PrfStream stream;
+  Require(ToStatus(call.session->Stream(key, attrs_.dealer, attrs_.site, call.step, call.iteration,
+                                        tensor, words * 8, &stream)));
+  return stream;
+}
+
+void RecordShare(const Call& call, const PrfStream& stream, int64_t n) {
+  if (!call.session->recording()) return;
+  std::vector<uint64_t> pad(n + 1);
+  Fill(call, stream, 0, n, pad.data());
+  call.session->Record(stream, kShare, pad.data(), n * 8);
 }
 
 }  // namespace tfe_bench

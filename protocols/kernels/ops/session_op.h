@@ -10,54 +10,68 @@
 
 namespace tfe_bench {
 
+// One execution of a graph: its first input, int64[3] = session handle, step, iteration.
 struct Call {
+  explicit Call(OpKernelContext* context);
   std::shared_ptr<Session> session;
-  int64_t step = 0, iteration = 0;
+  int64_t step, iteration;
   Role role = kDealer;  // as SiteOp finds it
+
+  // All ones at E2, which adds what both evaluators know.
+  uint64_t second() const { return role == kE2 ? ~uint64_t{0} : 0; }
 };
 
-absl::Status FindCall(tensorflow::OpKernelContext* context, Call* call);
+// Registers an op that belongs to a call.
+#define TFE_BENCH_CALL_OP(name, kernel) TFE_BENCH_OP(name, kernel).Input("call: int64")
 
 inline absl::Status ToStatus(const Error& error) {
   return error.empty() ? absl::OkStatus() : absl::AbortedError("TfeBench: " + error);
 }
 
-inline const uint64_t* Words(const tensorflow::Tensor& t) {
-  return reinterpret_cast<const uint64_t*>(t.flat<int64_t>().data());
-}
-inline uint64_t* Words(tensorflow::Tensor* t) {
-  return reinterpret_cast<uint64_t*>(t->flat<int64_t>().data());
-}
-
-// The attributes of one protocol invocation (register.h): who deals in it, and which masks an op
-// uses.  An op that names no key deals under K1, one that names no tensor begins with mask 0.
+// The attributes of one protocol invocation: who deals in it, and which masks an op uses.  An op
+// that names no key deals under K1, one that names no tensor begins with mask 0.
+#define SITE_ATTRS Attr("site: int").Attr("dealer: int")
+#define TENSOR_ATTRS SITE_ATTRS.Attr("tensor: int")
+#define MASK_ATTRS TENSOR_ATTRS.Attr("key: int")
 struct MaskAttrs {
   int site, dealer, tensor = 0;
   KeyRole key = kK1;
-  explicit MaskAttrs(tensorflow::OpKernelConstruction* c);
+  explicit MaskAttrs(OpKernelConstruction* c);
 };
 
 class SiteOp : public Kernel {
  public:
-  explicit SiteOp(tensorflow::OpKernelConstruction* c) : Kernel(c), attrs_(c) {}
+  explicit SiteOp(OpKernelConstruction* c) : Kernel(c), attrs_(c) {}
 
  protected:
-  // Finds the call, in which this party must be the dealer, or an evaluator.
-  absl::Status AsDealer(tensorflow::OpKernelContext* context, Call* call) const;
-  absl::Status AsEvaluator(tensorflow::OpKernelContext* context, Call* call) const;
+  // The call, in which this party must be the dealer, or an evaluator.
+  Call AsDealer(OpKernelContext* context) const;
+  Call AsEvaluator(OpKernelContext* context) const;
   // `words` words of mask `tensor` under a key, or under the key of this evaluator and the dealer.
-  absl::Status Stream(const Call& call, KeyRole key, int tensor, int64_t words,
-                      PrfStream* out) const;
-  absl::Status OwnStream(const Call& call, int tensor, int64_t words, PrfStream* out) const {
-    return Stream(call, call.role == kE1 ? kK1 : kK2, tensor, words, out);
+  PrfStream Stream(const Call& call, KeyRole key, int tensor, int64_t words) const;
+  PrfStream OwnStream(const Call& call, int tensor, int64_t words) const {
+    return Stream(call, call.role == kE1 ? kK1 : kK2, tensor, words);
   }
   // The mask that the attributes name.
-  absl::Status Stream(const Call& call, int64_t words, PrfStream* out) const {
-    return Stream(call, attrs_.key, attrs_.tensor, words, out);
+  PrfStream Stream(const Call& call, int64_t words) const {
+    return Stream(call, attrs_.key, attrs_.tensor, words);
   }
 
   const MaskAttrs attrs_;
 };
+
+// A mask's words [first, first + count); `first` must be even, and out has room for an even count.
+inline void Fill(const Call& call, const PrfStream& stream, int64_t first, int64_t count,
+                 uint64_t* out) {
+  FillMask(*call.session, stream, first / 2, (count + 1) / 2, reinterpret_cast<uint8_t*>(out));
+}
+
+// The debug log's line of a mask that became a share: all of it, though it was made in chunks.
+void RecordShare(const Call& call, const PrfStream& stream, int64_t n);
+// ... and of a tensor that leaves under a mask.
+inline void RecordMasked(const Call& call, const PrfStream& stream, const Tensor& sent) {
+  call.session->Record(stream, kMasked, sent.data(), sent.TotalBytes());
+}
 
 }  // namespace tfe_bench
 

@@ -1,118 +1,81 @@
-// Truncation that never fails (T3, protocols/ring/truncation.py), each party's part in one pass.
+// Truncation that never fails (T3, protocols/ring/truncation.py), each party's part in one pass; and
+// the truncated value of a window for each of its cells, times a private bit of the cell
+// (protocols/nn/pool_gradient.py).
 //
 // With r = l1 + l2 mod 2^64 and c = m + 2^62 the value is, for |x| < 2^62,
-//   x / 2^f = (c >> f) - (r >> f) + 2^(64-f) msb(r) (1 - msb(c)) - 2^(62-f), rounded.
+//   x / 2^f = P - (r >> f) + 2^(64-f) msb(r) W,  P = (c >> f) - 2^(62-f), W = 1 - msb(c), rounded.
 // D's message, n elements: (r >> f) - F(K1, 0) [8n bytes], msb(r) - F(K1, 1) packed with f bits
-// each.  The evaluators open (1 - msb(c)) msb(r) mod 2^f under F(K1, 2) and F(K2, 2).
+// each.  For T3 alone the evaluators open W msb(r) mod 2^f under F(K1, 2) and F(K2, 2).
+//
+// For the cells' bits b = o ^ beta (o known to E1 and E2, beta to D) D also deals beta,
+// beta (r >> f) and beta msb(r) mod 2^f for each cell, under F(K1, 2), F(K1, 3) and F(K1, 4).
 #include <vector>
 
 #include "protocols/kernels/core/pack.h"
 #include "protocols/kernels/ops/dealing.h"
-#include "protocols/kernels/ops/register.h"
 
 namespace tfe_bench {
 namespace {
 
-using tensorflow::OpKernelConstruction;
-using tensorflow::OpKernelContext;
-using tensorflow::Tensor;
-using tensorflow::shape_inference::InferenceContext;
-
-REGISTER_OP("TfeBench>TruncateDeal")
-    .Input("call: int64")
-    .Input("l1: int64")
-    .Input("l2: int64")
-    .Output("message: uint8")
-    .Output("first: int64")
-    .Output("second: int64")
-    .SITE_ATTRS.Attr("drop: int")
-    .SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->Vector(c->UnknownDim()));
-      c->set_output(1, c->input(1));
-      c->set_output(2, c->input(1));
-      return absl::OkStatus();
-    });
-
-// dealt: D's message at E2, empty at E1.  own: what is sent; part: this evaluator's new l1 or l2.
-REGISTER_OP("TfeBench>TruncateShare")
-    .Input("call: int64")
-    .Input("m: int64")
-    .Input("dealt: uint8")
-    .Output("own: uint8")
-    .Output("part: int64")
-    .SITE_ATTRS.Attr("drop: int")
-    .SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->Vector(c->UnknownDim()));
-      c->set_output(1, c->input(1));
-      return absl::OkStatus();
-    });
-
-REGISTER_OP("TfeBench>TruncateOpen")
-    .Input("m: int64")
-    .Input("own: uint8")
-    .Input("got: uint8")
-    .Output("opened: int64")
-    .Attr("drop: int")
-    .SetShapeFn(LikeInput<0>);
-
 constexpr uint64_t kHalf = uint64_t{1} << 62;
 constexpr int kFresh = 2;  // the number of the result's masks
 
-absl::Status ReadDrop(OpKernelConstruction* c, int* drop) {
-  TF_RETURN_IF_ERROR(c->GetAttr("drop", drop));
-  if (*drop >= 1 && *drop <= 62) return absl::OkStatus();
-  return absl::InvalidArgumentError("drop must be 1..62");
-}
+// The public f, and what the evaluators know.
+struct Drop {
+  explicit Drop(OpKernelConstruction* c) : bits(Attr<int>(c, "drop")) {
+    Require(bits >= 1 && bits <= 62, "drop must be 1..62");
+  }
+  uint64_t Known(uint64_t m) const { return ((m + kHalf) >> bits) - (kHalf >> bits); }  // P
+  static uint64_t Low(uint64_t m) { return ((m + kHalf) >> 63) - 1; }  // all ones where W is 1
+
+  const int bits, up = 64 - bits;
+};
 
 class TruncateOp : public FieldsOp {
  public:
-  explicit TruncateOp(OpKernelConstruction* c) : FieldsOp(c) {
-    OP_REQUIRES_OK(c, ReadDrop(c, &drop_));
-    fields_ = {{64}, {drop_}};
-  }
+  explicit TruncateOp(OpKernelConstruction* c)
+      : FieldsOp(c), drop_(c), fields_({{64}, {drop_.bits}}) {}
 
  protected:
-  int drop_;
-  std::vector<Field> fields_;  // r >> f, msb(r)
+  enum Part { kShifted, kTop, kBeta, kBetaShifted, kBetaTop };
+
+  // The dealer's r >> f and msb(r) of elements [first, first + count), and what of the first is sent.
+  template <typename Fn>
+  void DealParts(const Fields& message, int64_t first, int64_t count, Fn r_of, uint64_t* shifted,
+                 uint64_t* top, uint64_t* sent) const {
+    for (int64_t i = 0; i < count; ++i) {
+      const uint64_t r = r_of(first + i);
+      sent[i] = shifted[i] = r >> drop_.bits;
+      top[i] = r >> 63;
+    }
+    message.Put(kShifted, 0, first, count, sent);
+    message.PutEach(kTop, 0, first, count, [&](int64_t i) { return top[i]; });
+  }
+
+  const Drop drop_;
+  std::vector<Field> fields_;
 };
 
 class TruncateDealOp : public TruncateOp {
  public:
   using TruncateOp::TruncateOp;
   void Work(OpKernelContext* context) override {
-    Call call;
-    OP_REQUIRES_OK(context, AsDealer(context, &call));
-    const Tensor &l1 = context->input(1), &l2 = context->input(2);
-    const int64_t n = l1.NumElements();
-    OP_REQUIRES(context, l2.NumElements() == n,
-                absl::InvalidArgumentError("TruncateDeal: the sizes do not fit"));
-    Fields message;
-    Tensor *first, *second;
-    OP_REQUIRES_OK(context, Write(context, call, fields_, n, &message));
-    OP_REQUIRES_OK(context, Allocate(context, 1, l1.shape(), &first));
-    OP_REQUIRES_OK(context, Allocate(context, 2, l1.shape(), &second));
-    if (n == 0) return;
-    PrfStream own1, own2;
-    OP_REQUIRES_OK(context, Stream(call, kK1, kFresh, n, &own1));
-    OP_REQUIRES_OK(context, Stream(call, kK2, kFresh, n, &own2));
-    const uint64_t *x = Words(l1), *y = Words(l2);
-    uint64_t *p = Words(first), *q = Words(second);
-    const int up = 64 - drop_;
+    const Call call = AsDealer(context);
+    const TensorShape& shape = context->input(1).shape();
+    const int64_t n = shape.num_elements();
+    const auto l = InputWords(context, 1, 2, n);
+    const Fields message = Write(context, call, fields_, n);
+    uint64_t *p = Words(Allocate(context, 1, shape)), *q = Words(Allocate(context, 2, shape));
+    const PrfStream own1 = Stream(call, kK1, kFresh, n), own2 = Stream(call, kK2, kFresh, n);
+    const uint64_t *x = l[0], *y = l[1];
     Chunks(context, n, 8, [&](int64_t begin, int64_t count) {
-      alignas(64) uint64_t c[kChunk], d[kChunk], word[kChunk], bit[kChunk];
+      alignas(64) uint64_t c[kChunk], d[kChunk], shifted[kChunk], top[kChunk], sent[kChunk];
       Fill(call, own1, begin, count, c);
       Fill(call, own2, begin, count, d);
+      DealParts(message, begin, count, [&](int64_t i) { return x[i] + y[i]; }, shifted, top, sent);
       for (int64_t i = 0; i < count; ++i) {
-        const uint64_t r = x[begin + i] + y[begin + i];
-        word[i] = r >> drop_;
-        bit[i] = r >> 63;
-        p[begin + i] = word[i] + (c[i] << up);
-      }
-      message.Put(0, 0, begin, count, word);
-      message.Put(1, 0, begin, count, bit);
-      for (int64_t i = 0; i < count; ++i) {
-        p[begin + i] -= word[i];  // what is left is E1's mask
-        q[begin + i] = word[i] + (d[i] << up);
+        p[begin + i] = shifted[i] - sent[i] + (c[i] << drop_.up);  // E1 has what was not sent
+        q[begin + i] = sent[i] + (d[i] << drop_.up);
       }
     });
     message.Record();
@@ -125,75 +88,187 @@ class TruncateShareOp : public TruncateOp {
  public:
   using TruncateOp::TruncateOp;
   void Work(OpKernelContext* context) override {
-    Call call;
-    OP_REQUIRES_OK(context, AsEvaluator(context, &call));
+    const Call call = AsEvaluator(context);
     const Tensor& m = context->input(1);
     const int64_t n = m.NumElements();
-    Fields dealt;
-    OP_REQUIRES_OK(context, Read(call, fields_, n, context->input(2), &dealt));
-    Tensor *own, *part;
-    OP_REQUIRES_OK(context, Allocate(context, 0, {PackedBytes(n, drop_)}, &own));
-    OP_REQUIRES_OK(context, Allocate(context, 1, m.shape(), &part));
-    if (n == 0) return;
-    PrfStream leaving;
-    OP_REQUIRES_OK(context, OwnStream(call, kFresh, n, &leaving));
+    const Fields dealt = Read(call, fields_, n, context->input(2));
+    Tensor* own = Allocate(context, 0, {PackedBytes(n, drop_.bits)});
+    uint64_t* y = Words(Allocate(context, 1, m.shape()));
+    const PrfStream leaving = OwnStream(call, kFresh, n);
     const uint64_t* masked = Words(m);
-    uint64_t* y = Words(part);
-    uint8_t* to = own->flat<uint8_t>().data();
-    const int up = 64 - drop_;
+    uint8_t* to = Bytes(own);
     Chunks(context, n, 8, [&](int64_t begin, int64_t count) {
-      alignas(64) uint64_t u[kChunk], b[kChunk], pad[kChunk];
-      dealt.Get(0, 0, begin, count, u);
-      dealt.Get(1, 0, begin, count, b);
+      alignas(64) uint64_t given[2][kChunk], pad[kChunk];
+      dealt.GetEach(begin, count, given);
       Fill(call, leaving, begin, count, pad);
       for (int64_t i = 0; i < count; ++i) {
-        const uint64_t low = 1 - ((masked[begin + i] + kHalf) >> 63);
-        y[begin + i] = u[i] + (pad[i] << up);
-        pad[i] += low * b[i];
+        y[begin + i] = given[kShifted][i] + (pad[i] << drop_.up);
+        pad[i] += given[kTop][i] & Drop::Low(masked[begin + i]);
       }
-      PackRange(pad, count, drop_, to + begin * drop_ / 8, 0, count);
+      PackRange(pad, count, drop_.bits, to + begin * drop_.bits / 8, 0, count);
     });
     dealt.Record();
-    call.session->Record(leaving, kMasked, to, PackedBytes(n, drop_));
+    RecordMasked(call, leaving, *own);
   }
 };
 
 class TruncateOpenOp : public Kernel {
  public:
-  explicit TruncateOpenOp(OpKernelConstruction* c) : Kernel(c) {
-    OP_REQUIRES_OK(c, ReadDrop(c, &drop_));
-  }
+  explicit TruncateOpenOp(OpKernelConstruction* c) : Kernel(c), drop_(c) {}
   void Work(OpKernelContext* context) override {
     const Tensor &m = context->input(0), &own = context->input(1), &got = context->input(2);
     const int64_t n = m.NumElements();
-    OP_REQUIRES(context,
-                own.NumElements() == PackedBytes(n, drop_) && got.NumElements() == own.NumElements(),
-                absl::InvalidArgumentError("TruncateOpen: the sizes do not fit"));
-    Tensor* out;
-    OP_REQUIRES_OK(context, Allocate(context, 0, m.shape(), &out));
-    if (n == 0) return;
+    const int bits = drop_.bits;
+    Require(own.NumElements() == PackedBytes(n, bits) && got.NumElements() == own.NumElements(),
+            "TruncateOpen: the sizes do not fit");
+    uint64_t* y = Words(Allocate(context, 0, m.shape()));
     const uint64_t* masked = Words(m);
-    const uint8_t *mine = own.flat<uint8_t>().data(), *theirs = got.flat<uint8_t>().data();
-    uint64_t* y = Words(out);
-    const int up = 64 - drop_;
+    const uint8_t *mine = Bytes(own), *theirs = Bytes(got);
     Chunks(context, n, 8, [&](int64_t begin, int64_t count) {
       alignas(64) uint64_t a[kChunk], b[kChunk];
-      UnpackRange(mine + begin * drop_ / 8, count, drop_, a, 0, count);
-      UnpackRange(theirs + begin * drop_ / 8, count, drop_, b, 0, count);
+      UnpackRange(mine + begin * bits / 8, count, bits, a, 0, count);
+      UnpackRange(theirs + begin * bits / 8, count, bits, b, 0, count);
       for (int64_t i = 0; i < count; ++i) {
-        const uint64_t c = masked[begin + i] + kHalf;
-        y[begin + i] = (c >> drop_) + ((a[i] + b[i]) << up) - (kHalf >> drop_);
+        y[begin + i] = drop_.Known(masked[begin + i]) + ((a[i] + b[i]) << drop_.up);
       }
     });
   }
 
  private:
-  int drop_;
+  const Drop drop_;
 };
 
-REGISTER_CPU("TruncateDeal", TruncateDealOp);
-REGISTER_CPU("TruncateShare", TruncateShareOp);
-REGISTER_CPU("TruncateOpen", TruncateOpenOp);
+// ---- for the cells of windows
+
+class RouteOp : public TruncateOp {
+ public:
+  explicit RouteOp(OpKernelConstruction* c) : TruncateOp(c) {
+    ReadAttrs(c, "cells", &cells_, "width", &width_);
+    Require(cells_ >= 1 && SizesFit({cells_, width_}) && width_ % 64 == 0,
+            "width must be a multiple of 64");
+    for (const int bits : {64, 64, drop_.bits}) fields_.push_back({bits, cells_});
+  }
+
+ protected:
+  // The number of windows.
+  int64_t Elements(const Tensor& bits, const Tensor& g) const {
+    const int64_t n = g.NumElements();
+    Require(bits.NumElements() == cells_ * width_ / 64 && n <= width_ && width_ - n < 64,
+            "TfeBench: the sizes do not fit each other");
+    return n;
+  }
+
+  int64_t cells_, width_;
+};
+
+class RouteDealOp : public RouteOp {
+ public:
+  using RouteOp::RouteOp;
+  void Work(OpKernelContext* context) override {
+    const Call call = AsDealer(context);
+    const int64_t n = Elements(context->input(1), context->input(2));
+    const auto l = InputWords(context, 2, 2, n);
+    const Fields message = Write(context, call, fields_, width_);
+    const uint64_t *b = Words(context->input(1)), *x = l[0], *y = l[1];
+    Chunks(context, width_, 8 * (2 + 3 * cells_), [&](int64_t first, int64_t count) {
+      alignas(64) uint64_t shifted[kChunk], top[kChunk], sent[kChunk];
+      const auto r = [&](int64_t i) { return i < n ? x[i] + y[i] : 0; };
+      DealParts(message, first, count, r, shifted, top, sent);
+      for (int64_t cell = 0; cell < cells_; ++cell) {
+        const auto bit = [&](int64_t i) { return Spread(b, cell * width_ + first + i); };
+        const auto put = [&](Part part, auto value_of) {
+          message.PutEach(part, cell, first, count, value_of);
+        };
+        put(kBeta, [&](int64_t i) { return bit(i) & 1; });
+        put(kBetaShifted, [&](int64_t i) { return bit(i) & shifted[i]; });
+        put(kBetaTop, [&](int64_t i) { return bit(i) & top[i]; });
+      }
+    });
+    message.Record();
+  }
+};
+
+class RouteShareOp : public RouteOp {
+ public:
+  using RouteOp::RouteOp;
+  void Work(OpKernelContext* context) override {
+    const Call call = AsEvaluator(context);
+    const Tensor &opened = context->input(1), &m = context->input(2);
+    const int64_t n = Elements(opened, m);
+    const Fields dealt = Read(call, fields_, width_, context->input(3));
+    uint64_t* y = Words(Allocate(context, 0, {cells_, width_}));
+    const uint64_t *o = Words(opened), *masked = Words(m), second = call.second();
+    Chunks(context, width_, 10 * (2 + 3 * cells_), [&](int64_t first, int64_t count) {
+      alignas(64) uint64_t known[kChunk], low[kChunk], v[kChunk], given[3][kChunk];
+      dealt.Get(kShifted, 0, first, count, given[0]);
+      dealt.Get(kTop, 0, first, count, given[1]);
+      for (int64_t i = 0; i < count; ++i) {
+        const uint64_t window = first + i < n ? masked[first + i] : 0;
+        known[i] = drop_.Known(window);
+        low[i] = Drop::Low(window);
+        v[i] = (known[i] & second) - given[0][i] + ((given[1][i] & low[i]) << drop_.up);
+      }
+      for (int64_t cell = 0; cell < cells_; ++cell) {
+        const int64_t at = cell * width_ + first;
+        for (int f = 0; f < 3; ++f) dealt.Get(kBeta + f, cell, first, count, given[f]);
+        for (int64_t i = 0; i < count; ++i) {
+          const uint64_t bit = Spread(o, at + i);
+          const uint64_t flipped =
+              known[i] * given[0][i] - given[1][i] + ((given[2][i] & low[i]) << drop_.up);
+          y[at + i] = (v[i] & bit) + ((flipped ^ bit) - bit);
+        }
+      }
+    });
+    dealt.Record();
+  }
+};
+
+TensorShape RouteShape(InferenceContext* c) {
+  return ShapeOf({Attr<int64_t>(c, "cells"), Attr<int64_t>(c, "width")});
+}
+
+#define DROP_ATTRS SITE_ATTRS.Attr("drop: int")
+#define ROUTE_ATTRS DROP_ATTRS.Attr("cells: int").Attr("width: int")
+
+TFE_BENCH_CALL_OP("TruncateDeal", TruncateDealOp)
+    .Input("l1: int64")
+    .Input("l2: int64")
+    .Output("message: uint8")
+    .Output("first: int64")
+    .Output("second: int64")
+    .DROP_ATTRS.SetShapeFn(Outputs<kVector, 1, 1>);
+
+// dealt: D's message at E2, empty at E1.  own: what is sent; part: this evaluator's new l1 or l2.
+TFE_BENCH_CALL_OP("TruncateShare", TruncateShareOp)
+    .Input("m: int64")
+    .Input("dealt: uint8")
+    .Output("own: uint8")
+    .Output("part: int64")
+    .DROP_ATTRS.SetShapeFn(Outputs<kVector, 1>);
+
+TFE_BENCH_OP("TruncateOpen", TruncateOpenOp)
+    .Input("m: int64")
+    .Input("own: uint8")
+    .Input("got: uint8")
+    .Output("opened: int64")
+    .Attr("drop: int")
+    .SetShapeFn(Outputs<0>);
+
+// l1, l2 of a gradient, one for each window; beta [cells, width] packed, width a multiple of 64.
+TFE_BENCH_CALL_OP("RouteDeal", RouteDealOp)
+    .Input("beta: int64")
+    .Input("l1: int64")
+    .Input("l2: int64")
+    .Output("message: uint8")
+    .ROUTE_ATTRS.SetShapeFn(Outputs<kVector>);
+
+// The evaluators' shares [cells, width] of what each cell gets.
+TFE_BENCH_CALL_OP("RouteShare", RouteShareOp)
+    .Input("opened: int64")
+    .Input("m: int64")
+    .Input("dealt: uint8")
+    .Output("share: int64")
+    .ROUTE_ATTRS.SetShapeFn(OutputShape<RouteShape>);
 
 }  // namespace
 }  // namespace tfe_bench

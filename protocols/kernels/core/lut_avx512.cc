@@ -1,7 +1,0 @@
-#include "protocols/kernels/core/lut.h"
-
-#include "protocols/kernels/core/lut_kernels.inl"
-
-const LutFunctions* LutAvx512() { return &kFunctions; }
-
-}  // namespace tfe_bench

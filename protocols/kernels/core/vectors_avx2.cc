@@ -1,0 +1,12 @@
+#include "protocols/kernels/core/lut.h"
+#include "protocols/kernels/core/polynomial_lanes.h"
+
+#include "protocols/kernels/core/lut_kernels.inl"
+#include "protocols/kernels/core/polynomial_lanes.inl"
+
+namespace tfe_bench {
+
+const LutFunctions* LutAvx2() { return &kLutFunctions; }
+const LaneFunctions* PolynomialAvx2() { return &kLaneFunctions; }
+
+}  // namespace tfe_bench
