@@ -18,9 +18,9 @@ import numpy as np
 
 from tfe_bench.cluster.seeds import masked, unmasked
 from tfe_bench.errors import ProtocolError, UsageError
-from tfe_bench.protocols.api.party import Party
 from tfe_bench.protocols.session import ops
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]

@@ -27,7 +27,7 @@ from tfe_bench.models.trainable import (
     Trainable as Trainable,
     trainable as trainable,
 )
-from tfe_bench.protocols.api.party import Party as Party
+from tfe_bench.protocols.session.party import Party as Party
 from tfe_bench.protocols.api.elementary import (
     exp as exp,
     log as log,

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from tfe_bench.protocols.functions import exponential
     from tfe_bench.protocols.session.cost import Cost
 
 Reals = npt.NDArray[np.float64]
@@ -93,14 +94,17 @@ class Form:
             exp, x, self.method, self.clamp, iterations=self.iterations, softmax=self.softmax
         )
 
-    def valid_range(self) -> tuple[float, float]:
-        """The x for which exp is computed, as declared; a clamp decides what comes outside."""
-        from tfe_bench.protocols.functions.exponential import valid_range
+    def _parameters(self) -> exponential.Form:
+        from tfe_bench.protocols.functions import exponential
 
-        low, high = valid_range(
+        return exponential.form(
             self.method, self.ring_bits, self.fxp, self.clamp, self.softmax, self.iterations
         )
-        return float(low), float(high)
+
+    def valid_range(self) -> tuple[float, float]:
+        """The x for which exp is computed, as declared; a clamp decides what comes outside."""
+        own = self._parameters()
+        return own.low, own.high
 
     def covered(self) -> tuple[float, float]:
         """The x with a useful result: any lower x too where a clamp gives it less than an ulp."""
@@ -125,13 +129,7 @@ class Form:
 
     def failure_probability(self) -> float:
         """Of one element of the valid range, as declared."""
-        from tfe_bench.protocols.functions.exponential import failure_probability
-
-        return float(
-            failure_probability(
-                self.method, self.ring_bits, self.fxp, self.clamp, self.softmax, self.iterations
-            )
-        )
+        return self._parameters().failure
 
 
 def main_forms() -> list[Form]:

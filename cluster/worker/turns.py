@@ -15,7 +15,7 @@ from tfe_bench.cluster.worker.log import line, log, where
 from tfe_bench.cluster.worker.memory import MemoryMeter
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import ClusterError, PolicyError, TfeBenchError
-from tfe_bench.protocols.api.party import Party
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.layer import Shape
-from tfe_bench.protocols.nn import linear, pool_gradient, relu
+from tfe_bench.protocols.nn import pool_gradient, relu
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, backward, compare, convert, shapes, truncation
-from tfe_bench.protocols.ring.products import Product
+from tfe_bench.protocols.ring.products import Product, opened, truncated
 from tfe_bench.protocols.ring.range_check import Watch
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
@@ -153,13 +153,14 @@ class Operations:
 
     def product(self, products: Sequence[Product], addend: Shared | None = None) -> Shared:
         """The sum of products and an addend over Z_2^64.  1 round."""
-        return linear.product_sum(self.party, products, addend)
+        z = opened(self.party, "product_sum", products)
+        return z if addend is None else arithmetic.add(z, addend)
 
     def truncated_product(
         self, products: Sequence[Product], addend: Shared | None, drop: int, bits: int
     ) -> Shared:
         """The same over 2^drop in Z_2^bits.  1 round."""
-        return linear.truncated_sum(self.party, products, addend, drop, bits)
+        return truncated(self.party, "truncated_sum", products, addend, drop, bits)[0]
 
     def truncate(self, x: Shared, drop: int) -> Shared:
         """x / 2^drop.  1 round."""

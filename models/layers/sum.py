@@ -28,7 +28,7 @@ from tfe_bench.models.layers.dense import Dense
 from tfe_bench.models.layers.linear import Linear, biased
 from tfe_bench.models.layers.relu import capped_at, check_most, largest, rectified, relu
 from tfe_bench.protocols.nn import linear
-from tfe_bench.protocols.ring.products import Product
+from tfe_bench.protocols.ring.products import Product, truncated
 from tfe_bench.protocols.session.sharing import Shared
 
 _LINEAR: tuple[Linear, ...] = (Conv2D(), DepthwiseConv2D(), Dense(), Affine())
@@ -187,14 +187,18 @@ class Sum(Kind):
         drop = numbers.scale - numbers.fraction
         fused = x.options["activation"] != "none"
         if ops.watch is not None and drop and fused:
-            small, whole = ops.call(linear.watched_sum, products, addend, drop, numbers.bits)
+            small, whole = ops.call(
+                truncated, "truncated_sum", products, addend, drop, numbers.bits, True
+            )
             most = largest(x, small.fractional_bits)
             n = math.prod(ops.shape(small))
             count = ops.setting.openings(n if most is None else 2 * n, numbers.bits)
             return ops.call(linear.watched_relu, ops.watch, small, whole, drop, most, count)
         if ops.watch is not None and drop:
             # twice as large where no comparison reads the sign
-            small, whole = ops.call(linear.watched_sum, products, addend, drop, lifted(numbers))
+            small, whole = ops.call(
+                truncated, "truncated_sum", products, addend, drop, lifted(numbers), True
+            )
             return ops.call(linear.watched_lift, ops.watch, small, whole, drop)
         if fused:
             small = ops.truncated_product(products, addend, drop, numbers.bits)

@@ -16,18 +16,14 @@ from tfe_bench.protocols.functions import (
 from tfe_bench.protocols.functions import (
     reciprocal as reciprocals,
 )
-from tfe_bench.protocols.ring import compare
+from tfe_bench.protocols.ring import checks, compare
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Public
 
 
 def _real(operation: str, x: Shared) -> Shared:
     value = given.private(operation, x)
-    if not 1 <= value.fractional_bits <= 24:
-        raise UsageError(
-            f"{operation} wants 1 to 24 fractional bits. Received: {value!r}. "
-            f"Rescale it: cast(x, {given.WEIGHT_BITS})."
-        )
+    checks.check_scale(operation, value, 1, 24)
     return value
 
 
@@ -36,7 +32,7 @@ def exp(x: Shared, method: str = "one-round", clamp: str = "both") -> Shared:
 
     Args:
         method: "one-round", or the forms that exponential.py compares.
-        clamp: "both": outside of the method's range (exponential.valid_range) the values of its
+        clamp: "both": outside of the method's range (exponential.form) the values of its
             ends, which are 0 and the largest; "low": of its lower end only; "none": garbage.
 
     Error: relative 2^-29 and 1 ulp at 16 fractional bits.

@@ -15,7 +15,7 @@ from tfe_bench.protocols.api import operators
 from tfe_bench.protocols.nn import activations, pool
 from tfe_bench.protocols.nn import gelu as gelus
 from tfe_bench.protocols.nn import relu as rectifier
-from tfe_bench.protocols.ring import arithmetic, compare, conv, reductions, shapes
+from tfe_bench.protocols.ring import arithmetic, checks, compare, conv, reductions
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
@@ -28,18 +28,12 @@ Window: TypeAlias = "int | Sequence[int]"
 Padding: TypeAlias = "str | Sequence[Sequence[int]]"
 
 
-def _small_or_whole(operation: str, x: Shared) -> Shared:
-    """A value of Z_2^64, or of a small ring as truncated_product gives it."""
-    value = given.private(operation, x, any_ring=True)
-    return value if value.limbs == 1 else given.private(operation, value)
-
-
 def relu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """max(x, 0), exact for |x| < 2^(bits-1) ring units; see relu.relu.
 
     Rounds: 4 (cold 5).  Bits sent: those of relu.relu.
     """
-    x = _small_or_whole("relu", x)
+    x = checks.check_word("relu", x)
     return rectifier.relu(given.in_graph("relu"), x, given.bits_of("relu", bits))
 
 
@@ -48,7 +42,7 @@ def relu_derivative(x: Shared, bits: int = LAYER_BITS) -> Shared:
 
     Rounds: 4 (cold 5).
     """
-    x = _small_or_whole("relu_derivative", x)
+    x = checks.check_word("relu_derivative", x)
     bits = given.bits_of("relu_derivative", bits)
     return rectifier.derivative(given.in_graph("relu_derivative"), x, bits)
 
@@ -119,19 +113,13 @@ def softmax(x: Shared, axis: int = -1, bits: int = LAYER_BITS) -> Shared:
     Rounds and bits: those of activations.softmax.
     """
     x = _activated("softmax", x, bits)
-    at = shapes.axis_of("softmax", axis, shapes.rank_of("softmax", x))
+    at = checks.axis_of("softmax", axis, checks.rank_of("softmax", x))
     return activations.softmax(given.in_graph("softmax"), x, at, bits=bits)
 
 
 def _activated(operation: str, x: Shared, bits: int) -> Shared:
     value = given.private(operation, x)
     given.bits_of(operation, bits, 62)
-    if not 8 <= value.fractional_bits <= 20:
-        raise UsageError(
-            f"{operation} wants 8 to 20 fractional bits. Received: {value!r}. "
-            f"Rescale it: cast(x, {given.WEIGHT_BITS})."
-        )
-    given.sizes(operation, value)
     return value
 
 
@@ -232,15 +220,14 @@ def _convolution(
     if given.is_private(filters):
         filters = given.private(name, filters)
         conv.check_shapes(name, x.shape, filters.shape, windows)
-        private = conv.depthwise_conv2d if depthwise else conv.conv2d
-        z = private(given.in_graph(name), x, filters, strides, padding, dilations)
+        party = given.in_graph(name)
+        z = conv.conv2d(party, x, filters, strides, padding, dilations, depthwise)
         y = operators.scaled_product(name, z, x.fractional_bits, filters.fractional_bits)
     else:
         conv.check_shapes(name, x.shape, given.shape_of(name, filters), windows)
-        public = conv.depthwise_conv2d_public if depthwise else conv.conv2d_public
 
         def times(a: Shared, ring: tf.Tensor, bits: int) -> Shared:
-            return public(a, ring, strides, padding, dilations, bits)
+            return conv.conv2d_public(a, ring, strides, padding, dilations, bits, depthwise)
 
         y = operators.weighted(name, x, filters, times)
     if bias is None:

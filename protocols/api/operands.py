@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.errors import ProtocolError, RangeError, UsageError
-from tfe_bench.protocols.ring import arithmetic, shapes
+from tfe_bench.protocols.ring import arithmetic, checks
+from tfe_bench.protocols.ring.checks import broadcast
+from tfe_bench.protocols.ring.checks import known_shape as sizes
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party, current
@@ -24,12 +26,12 @@ from tfe_bench.protocols.session.sharing import (
     is_private,
     kind_of,
 )
-from tfe_bench.protocols.session.types import Operand, Public, Shape
+from tfe_bench.protocols.session.types import Operand, Public
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["is_private", "kind_of"]
+__all__ = ["broadcast", "is_private", "kind_of", "sizes"]
 
 # Fractional bits of public reals that are only known when the graph runs, at least of all others.
 WEIGHT_BITS = 16
@@ -74,13 +76,7 @@ def private(operation: str, x: object, any_ring: bool = False) -> Shared:
     Raises:
         UsageError: it is not.
     """
-    value = shapes.check_private(operation, x)
-    if not any_ring and (value.limbs != 1 or value.ring_bits != 64):
-        raise UsageError(
-            f"{operation} works over Z_2^64. Received: {x!r}. "
-            "Use a value of 64 bits, as inputs and all operations but conversions give them."
-        )
-    return value
+    return (checks.check_private if any_ring else checks.check_ring)(operation, x)
 
 
 def bits_of(operation: str, bits: int, most: int = 64) -> int:
@@ -89,7 +85,7 @@ def bits_of(operation: str, bits: int, most: int = 64) -> int:
     Raises:
         UsageError: no integer from 2 to `most`.
     """
-    if isinstance(bits, bool) or not isinstance(bits, (int, np.integer)) or not 2 <= bits <= most:
+    if not checks.is_from(bits, 2, most):
         raise UsageError(
             f"{operation} wants bits as an integer from 2 to {most}: values are below "
             f"2^(bits-1) ring units. Received: {bits!r}."
@@ -284,36 +280,8 @@ def either_private(operation: str, x: Operand, y: Operand) -> Shared:
 def check_fit(operation: str, x: Shared, y: Shared, same_scale: bool = True) -> None:
     """Raises UsageError unless two private operands have one dealer, ring and scale, and shapes
     that broadcast."""
-    if x.dealer != y.dealer or x.limbs != y.limbs or x.ring_bits != y.ring_bits:
-        raise UsageError(
-            f"{operation} wants operands of one dealer and one ring. Received: {x!r} and {y!r}."
-        )
-    if same_scale and x.fractional_bits != y.fractional_bits:
-        more = max(x.fractional_bits, y.fractional_bits)
-        raise UsageError(
-            f"{operation} wants operands of one scale. Received: {x.fractional_bits} and "
-            f"{y.fractional_bits} fractional bits. Rescale one of them: cast(x, {more})."
-        )
+    checks.check_pair(operation, x, y, same_scale)
     broadcast(operation, x.shape, y.shape)
-
-
-def broadcast(operation: str, *several: Shape) -> tf.TensorShape:
-    """The static shape that shapes broadcast to.
-
-    Raises:
-        UsageError: they do not.
-    """
-    every = [s if hasattr(s, "as_list") else local.Shape(s) for s in several]
-    whole = every[0]
-    for shape in every[1:]:
-        try:
-            whole = local.broadcast_shape(whole, shape)
-        except ValueError:
-            raise UsageError(
-                f"{operation} wants shapes that broadcast. Received: "
-                f"{' and '.join(str(list(s)) for s in every)}."
-            ) from None
-    return whole
 
 
 def integer(operation: str, what: str, value: int) -> int:
@@ -322,21 +290,9 @@ def integer(operation: str, what: str, value: int) -> int:
     Raises:
         UsageError: anything else.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+    if not checks.is_integer(value):
         raise UsageError(f"{operation} wants {what} as an integer. Received: {value!r}.")
     return int(value)
-
-
-def sizes(operation: str, x: Shared) -> list[int]:
-    """The shape, where it must be known while tracing.
-
-    Raises:
-        UsageError: it is not.
-    """
-    shape = x.shape
-    if shape.rank is None or None in shape.as_list():
-        raise UsageError(f"{operation} wants a known shape. Received: {x!r}. Reshape it first.")
-    return [int(n) for n in shape.as_list()]
 
 
 def elements(shape: Sequence[int]) -> int:

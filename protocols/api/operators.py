@@ -14,7 +14,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands as given
-from tfe_bench.protocols.ring import arithmetic, compare, relational, truncation
+from tfe_bench.protocols.ring import arithmetic, checks, compare, relational, truncation
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Operand, Public
@@ -100,7 +100,7 @@ def matmul(x: Operand, y: Operand, transpose_a: bool = False, transpose_b: bool 
     left, right = (
         v.shape if isinstance(v, Shared) else given.shape_of("matmul", v) for v in (x, y)
     )
-    arithmetic.check_multipliable("matmul", left, right, transpose_a, transpose_b)
+    checks.check_multipliable("matmul", left, right, transpose_a, transpose_b)
     if isinstance(other, Shared):
         z = arithmetic.matmul(given.in_graph("matmul"), inner, other, transpose_a, transpose_b)
         return scaled_product("matmul", z, inner.fractional_bits, other.fractional_bits)

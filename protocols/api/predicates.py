@@ -34,17 +34,15 @@ EXACT_BITS = compare.EXACT_BITS
 Bits: TypeAlias = "MaskedBits | Public"  # truth values
 
 
-def _shaped(bits: MaskedBits, like: Shared) -> MaskedBits:
-    shape = like.shape
-    return replace(bits, shape=None if shape.rank is None else tuple(shape.as_list()))
-
-
-def _below(operation: str, x: Operand, y: Operand, bits: int) -> MaskedBits:
-    """[x < y]"""
-    bits = given.bits_of(operation, bits)
-    x, y = given.pair(operation, x, y)
-    d = given.private(operation, arithmetic.sub(x, y))
-    return _shaped(relational.negative(given.in_graph(operation), d, bits), d)
+def _compared(
+    operation: relational.OfTwo[MaskedBits], x: Operand, y: Operand, bits: int
+) -> MaskedBits:
+    name = operation.__name__
+    bits = given.bits_of(name, bits)
+    x, y = given.pair(name, x, y)
+    found = operation(given.in_graph(name), given.private(name, x), y, bits)
+    shape = given.broadcast(name, x.shape, y.shape)
+    return replace(found, shape=None if shape.rank is None else tuple(shape.as_list()))
 
 
 def less(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
@@ -55,40 +53,32 @@ def less(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
 
     Rounds and bits: relational.less.
     """
-    return _below("less", x, y, bits)
+    return _compared(relational.less, x, y, bits)
 
 
 def greater(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x > y]; as `less`."""
-    return _below("greater", y, x, bits)
+    return _compared(relational.greater, x, y, bits)
 
 
 def less_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x <= y]; as `less`."""
-    return logic.invert(_below("less_equal", y, x, bits))
+    return _compared(relational.less_equal, x, y, bits)
 
 
 def greater_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x >= y]; as `less`."""
-    return logic.invert(_below("greater_equal", x, y, bits))
-
-
-def _zero(operation: str, x: Operand, y: Operand, bits: int) -> MaskedBits:
-    bits = given.bits_of(operation, bits)
-    x, y = given.pair(operation, x, y)
-    d = given.private(operation, arithmetic.sub(x, y))
-    given.sizes(operation, d)
-    return _shaped(relational.zero(given.in_graph(operation), d, bits), d)
+    return _compared(relational.greater_equal, x, y, bits)
 
 
 def equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x == y]; as `less`, for twice the bits.  Rounds and bits: relational.equal."""
-    return _zero("equal", x, y, bits)
+    return _compared(relational.equal, x, y, bits)
 
 
 def not_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x != y]; as `equal`."""
-    return logic.invert(_zero("not_equal", x, y, bits))
+    return _compared(relational.not_equal, x, y, bits)
 
 
 def in_range(x: Shared, bits: int) -> MaskedBits:

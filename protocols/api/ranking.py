@@ -12,12 +12,19 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands as given
 from tfe_bench.protocols.order import extremes, order_statistics
 from tfe_bench.protocols.order import sort as sorting
-from tfe_bench.protocols.ring import compare, convert, relational, shapes
+from tfe_bench.protocols.ring import checks, compare, convert, relational, shapes
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes, Operand
 
 EXACT_BITS = compare.EXACT_BITS
+
+
+def _larger(operation: relational.OfTwo[Shared], x: Operand, y: Operand, bits: int) -> Shared:
+    name = operation.__name__
+    bits = given.bits_of(name, bits)
+    x, y = given.pair(name, x, y)
+    return operation(given.in_graph(name), given.private(name, x), y, bits)
 
 
 def maximum(x: Operand, y: Operand, bits: int = EXACT_BITS) -> Shared:
@@ -28,18 +35,12 @@ def maximum(x: Operand, y: Operand, bits: int = EXACT_BITS) -> Shared:
 
     Rounds and bits: those of relational.maximum.
     """
-    bits = given.bits_of("maximum", bits)
-    x, y = given.pair("maximum", x, y)
-    given.private("maximum", x)
-    return relational.maximum(given.in_graph("maximum"), x, y, bits)
+    return _larger(relational.maximum, x, y, bits)
 
 
 def minimum(x: Operand, y: Operand, bits: int = EXACT_BITS) -> Shared:
     """min(x, y); as `maximum`."""
-    bits = given.bits_of("minimum", bits)
-    x, y = given.pair("minimum", x, y)
-    given.private("minimum", x)
-    return relational.minimum(given.in_graph("minimum"), x, y, bits)
+    return _larger(relational.minimum, x, y, bits)
 
 
 def clip_by_value(
@@ -88,7 +89,7 @@ def _rows(operation: str, x: Shared, axis: Axes) -> tuple[Shared, list[int], lis
     """x with the given axes as its last one, the sizes of the others, and all axes."""
     x = given.private(operation, x)
     sizes = given.sizes(operation, x)
-    axes = shapes.axes_of(operation, axis, len(sizes))
+    axes = checks.axes_of(operation, axis, len(sizes))
     kept = [i for i in range(len(sizes)) if i not in axes]
     width = given.elements([sizes[i] for i in axes])
     if width == 0:
@@ -165,7 +166,7 @@ def sort(x: Shared, axis: int = -1, direction: str = "ASCENDING") -> Shared:
             f'sort wants the direction "ASCENDING" or "DESCENDING". Received: {direction!r}.'
         )
     party = given.between_graphs("sort")
-    rank = shapes.rank_of("sort", given.private("sort", x))
+    rank = checks.rank_of("sort", given.private("sort", x))
     rows, rest, (at,) = _rows("sort", x, [axis] if rank else _no_axis("sort", x))
     flat = rows.map(lambda a: local.reshape(a, [given.elements(rest), a.shape[-1]]))
     found = sorting.sort(party, flat, descending=direction == "DESCENDING").keys

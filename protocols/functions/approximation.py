@@ -29,16 +29,6 @@ def rsqrt(x: Decimal) -> Decimal:
     return 1 / x.sqrt()
 
 
-def sqrt(x: Decimal) -> Decimal:
-    """sqrt(x)."""
-    return x.sqrt()
-
-
-def log(x: Decimal) -> Decimal:
-    """ln(x)."""
-    return x.ln()
-
-
 @dataclass(frozen=True)
 class Approximation:
     """g(x) on [low, high] as sum_i A_i V^i / 2^scale with V = x * 2^units - center.

@@ -15,8 +15,8 @@ from decimal import Decimal, localcontext
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.session import ops, sizes
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.ring import masked
+from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
@@ -45,8 +45,8 @@ def word(value: int) -> int:
 
 
 @dataclass(frozen=True)
-class OneRound:
-    """Parameters of the one-round form; all public.
+class ExponentForm:
+    """Parameters of a form that shares the exponent; all public.
 
     Attributes:
         mantissa: bits q of each factor's mantissa.
@@ -57,12 +57,6 @@ class OneRound:
     fractional_bits: int
     mantissa: int
     offset: int
-    softmax: bool
-
-    @property
-    def factor(self) -> int:
-        """log2(e) such that x * factor has its exponent in the ring's top 9 bits."""
-        return log2e(self.ring_bits - EXPONENT_BITS - self.fractional_bits)
 
     @property
     def drop(self) -> int:
@@ -73,6 +67,22 @@ class OneRound:
     def low(self) -> float:
         """Least x: a lower exponent would be negative."""
         return (1 - self.offset) * LN2 + MARGIN
+
+
+@dataclass(frozen=True)
+class OneRound(ExponentForm):
+    """Parameters of the one-round form.
+
+    Attributes:
+        softmax: the range ends at 0.
+    """
+
+    softmax: bool
+
+    @property
+    def factor(self) -> int:
+        """log2(e) such that x * factor has its exponent in the ring's top 9 bits."""
+        return log2e(self.ring_bits - EXPONENT_BITS - self.fractional_bits)
 
     @property
     def high(self) -> float:
@@ -102,33 +112,23 @@ class OneRound:
         Source: exponent sharing of Kelkar et al. (USENIX Security 2022) and SPU's exp_prime; the
         modulus with an order of 2^9 and the missing wrap bit are this project's.
         """
+        scale = self.fractional_bits
         if isinstance(party, Counting):
-            n = x.shape.num_elements()
-            opened = self.ring_bits * n
-            cost = Cost(MODULUS_BITS * n, opened, opened, rounds=1, cold=2)
-            m = party.sent(cost, x.any.shape, x)
-            return Shared(m, None, None, x.dealer, self.fractional_bits, x.limbs)
-        import tensorflow as tf
-
+            dealt = MODULUS_BITS * x.shape.num_elements()
+            return party.opened(x.shape, dealt, x, scale=scale, width=self.ring_bits)
         s = party.site("exp_one_round", self, dealer=x.dealer)
-        shape = tf.shape(x.any, out_type=tf.int64)
-        m = None
+        y = None
         if s.is_dealer:
             deal_factor(s, self, x, "one-round", 0)
         else:
-            n = sizes.size(x.any) // x.limbs
-            y, _ = share_of_product(s, self, x, "one-round", sizes.vector(4 * n))
-            m = s.open_mask(y, tensor=1, slot=1, limbs=x.limbs)
-        l1, l2 = s.new_mask(shape, tensor=1)
-        return Shared(m, l1, l2, x.dealer, self.fractional_bits, x.limbs)
+            y, _ = share_of_product(s, self, x, "one-round", 4 * (sizes.size(x.any) // x.limbs))
+        return masked.opened(s, y, local.shape(x.any), 1, 1, scale=scale, width=self.ring_bits)
 
 
 def attributes(s: Site, form: Any, name: str, limbs: int, point: int = 0) -> dict[str, Any]:
     """Of the ops for exponentials."""
     return {
-        "site": s.number,
-        "tensor": 0,
-        "dealer": s.dealer,
+        **s.attributes(),
         "key": K1,
         "form": name,
         "limbs": limbs,
@@ -143,25 +143,34 @@ def attributes(s: Site, form: Any, name: str, limbs: int, point: int = 0) -> dic
 def deal_factor(s: Site, form: Any, x: Shared, name: str, point: int) -> None:
     """The dealer splits its factor under mask 0 of the site and sends E2's part in slot 0."""
     message = ops.module().tfe_bench_exp_deal(
-        call=s.ctx, l1=x.l1, l2=x.l2, **attributes(s, form, name, x.limbs, point)
+        l1=x.l1, l2=x.l2, **attributes(s, form, name, x.limbs, point)
     )
     s.send(message, s.e2, slot=0, run_ahead=True)
 
 
 def share_of_product(
-    s: Site, form: Any, x: Shared, name: str, dealt_shape: Any, point: int = 0
+    s: Site, form: Any, x: Shared, name: str, dealt: Any, point: int = 0
 ) -> tuple[Any, Any]:
-    """An evaluator's additive share of e^x, and (prime form) whether it was below p / 2."""
-    import tensorflow as tf
+    """An evaluator's additive share of e^x, and (prime form) whether it was below p / 2.
 
-    dealt = s.recv(dealt_shape, s.d, slot=0) if s.is_e2 else tf.zeros([0], tf.int64)
+    Args:
+        dealt: words of the dealer's message.
+    """
     y, low = ops.module().tfe_bench_exp_share(
-        call=s.ctx,
         m=x.m,
-        dealt=dealt,
+        dealt=s.dealt(dealt),
         **attributes(s, form, name, x.limbs, point),
     )
     return y, low
+
+
+def check_scale(method: str, ring_bits: int, fractional_bits: int, least: int, most: int) -> None:
+    """Refuses a scale that a form does not fit."""
+    if not least <= fractional_bits <= most:
+        raise UsageError(
+            f"The {method} exponential over Z_2^{ring_bits} has {least} to {most} fractional bits. "
+            f"Received: {fractional_bits}."
+        )
 
 
 def plan(ring_bits: int, fractional_bits: int, softmax: bool = False) -> OneRound:
@@ -174,12 +183,7 @@ def plan(ring_bits: int, fractional_bits: int, softmax: bool = False) -> OneRoun
     Raises:
         UsageError: too many fractional bits.
     """
-    most = 30 if ring_bits == 64 else 61
-    if not 0 < fractional_bits <= most:
-        raise UsageError(
-            f"The one-round exponential over Z_2^{ring_bits} has 1 to {most} fractional bits. "
-            f"Received: {fractional_bits}."
-        )
+    check_scale("one-round", ring_bits, fractional_bits, 1, 30 if ring_bits == 64 else 61)
     mantissa, offset = (30, 110) if ring_bits == 64 else (46, 66)
     if softmax:
         offset = MODULUS_BITS - FAILURE_BITS - 2 * mantissa

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exp_one_round
 from tfe_bench.protocols.functions.exp_one_round import LN2, MARGIN
-from tfe_bench.protocols.ring import arithmetic, compare, convert
+from tfe_bench.protocols.ring import arithmetic, compare, convert, masked
 from tfe_bench.protocols.ring import wide_arithmetic as ring
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party, Site
@@ -107,17 +107,15 @@ class Pade:
         import tensorflow as tf
 
         s = party.site("pade_factors", f, dealer=x.dealer)
-        shape = tf.shape(x.any, out_type=tf.int64)
+        shape = local.shape(x.any)
         opened = [convert.unpacked(b, shape, limbs) for b in bits]  # at the dealer: beta
-        openings: list[Any] = [None] * 4
-        if s.is_dealer:
-            for i, b in enumerate(opened):
-                s.deal(b, shape, i, i, limbs)
-            for i, (j, k) in enumerate(PRODUCTS):
-                both = tf.bitwise.bitwise_and(opened[j], opened[k])
-                s.deal(both, shape, 6 + i, 6 + i, limbs)
-        else:
-            masks = [s.deal(None, shape, i, i, limbs) for i in range(8)]
+        # (the evaluators' products of opened bits are not looked at)
+        both = [tf.bitwise.bitwise_and(opened[j], opened[k]) for j, k in PRODUCTS]
+        masks = [
+            masked.deal(s, b, shape, i, i, self.ring_bits) for i, b in enumerate([*opened, *both])
+        ]
+        shares: list[Any] = [None] * 4
+        if not s.is_dealer:
             b = [ring.flipped(s, o, mask, limbs) for o, mask in zip(opened, masks, strict=False)]
             z = ring.minus(x.m, x.l2, limbs) if s.is_e2 else -x.l1
             if limbs == 2 and s.is_e1:
@@ -125,17 +123,15 @@ class Pade:
             for j in range(BITS + 1):
                 weight = -(1 << (f + j)) if j < BITS else 1 << (f + BITS)
                 z = ring.plus(z, _scaled(b[j], weight, limbs), limbs)
-            openings = [z]
+            shares = [z]
             for i, (j, k) in enumerate(PRODUCTS):
-                both = self._product(s, opened[j], opened[k], masks[j], masks[k], masks[6 + i])
-                openings.append(_powers(s, [(b[j], j), (b[k], k)], both, limbs))
-            openings.append(_powers(s, [(b[4], 4)], None, limbs))
-            openings = [s.open_mask(y, 8 + i, 8 + i, limbs) for i, y in enumerate(openings)]
-        made = []
-        for i, m in enumerate(openings):
-            l1, l2 = s.new_mask(shape, tensor=8 + i)
-            made.append(Shared(m, l1, l2, x.dealer, f if i == 0 else 0, limbs))
-        return made
+                product = self._product(s, opened[j], opened[k], masks[j], masks[k], masks[6 + i])
+                shares.append(_powers(s, [(b[j], j), (b[k], k)], product, limbs))
+            shares.append(_powers(s, [(b[4], 4)], None, limbs))
+        return [
+            masked.opened(s, y, shape, 8 + i, 8 + i, scale=0 if i else f, width=self.ring_bits)
+            for i, y in enumerate(shares)
+        ]
 
     def _product(self, s: Site, o1: Any, o2: Any, b1: Any, b2: Any, b12: Any) -> Any:
         """Shares of (o1 ^ b1)(o2 ^ b2) from shares of b1, b2 and b1 b2."""
@@ -189,9 +185,5 @@ def plan(ring_bits: int, fractional_bits: int) -> Pade:
         UsageError: too few or too many fractional bits for 2^32 in the ring.
     """
     most = 24 if ring_bits == 64 else 48
-    if not 1 < fractional_bits <= most:
-        raise UsageError(
-            f"The pade exponential over Z_2^{ring_bits} has 2 to {most} fractional bits. "
-            f"Received: {fractional_bits}."
-        )
+    exp_one_round.check_scale("pade", ring_bits, fractional_bits, 2, most)
     return Pade(ring_bits, fractional_bits)

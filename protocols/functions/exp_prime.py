@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exp_one_round
-from tfe_bench.protocols.functions.exp_one_round import LN2, MARGIN
+from tfe_bench.protocols.functions.exp_one_round import LN2, ExponentForm
+from tfe_bench.protocols.ring import masked
 from tfe_bench.protocols.ring import wide_arithmetic as ring
-from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session import ops, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, K2, Party
@@ -22,22 +22,16 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 @dataclass(frozen=True)
-class Prime:
-    """Parameters of the prime form; all public.
+class Prime(ExponentForm):
+    """Parameters of the prime form.
 
     Attributes:
         q: p = 2^q - 1.
         extra: fractional bits of log2(e).
-        mantissa: bits of each factor's mantissa.
-        offset: added to the exponent so that it is never negative.
     """
 
-    ring_bits: int
-    fractional_bits: int
     q: int
     extra: int
-    mantissa: int
-    offset: int
 
     @property
     def factor(self) -> int:
@@ -48,16 +42,6 @@ class Prime:
     def point(self) -> int:
         """Fractional bits of x log2(e)."""
         return self.fractional_bits + self.extra
-
-    @property
-    def drop(self) -> int:
-        """Bits of the product below the result's last."""
-        return self.offset + 2 * self.mantissa - self.fractional_bits
-
-    @property
-    def low(self) -> float:
-        """Least x: a lower exponent would be negative."""
-        return (1 - self.offset) * LN2 + MARGIN
 
     @property
     def high(self) -> float:
@@ -94,8 +78,8 @@ class Prime:
 
         s = party.site("exp_prime", self, dealer=x.dealer)
         shape = tf.shape(x.any, out_type=tf.int64)
-        n = tf.reshape(tf.size(x.any, out_type=tf.int64) // limbs, [1])
-        m = None
+        n = sizes.size(x.any) // limbs
+        y = product = None
 
         def wide(bit: tf.Tensor) -> tf.Tensor:
             """0 and 1 per element as ring elements in x's shape."""
@@ -108,15 +92,15 @@ class Prime:
 
         if s.is_dealer:
             exp_one_round.deal_factor(s, self, x, "prime", self.point)
-            a, b = (low_bit(s.mask(key, 1, n)) for key in (K1, K2))
-            s.deal(wide(a * b), shape, tensor=2, slot=2, limbs=limbs)
+            a, b = (low_bit(s.mask(key, 1, sizes.vector(n))) for key in (K1, K2))
+            product = wide(a * b)
         else:
             y, below = exp_one_round.share_of_product(s, self, x, "prime", n * limbs, self.point)
-            ab = s.deal(None, shape, tensor=2, slot=2, limbs=limbs)
+        ab = masked.deal(s, product, shape, 2, 2, self.ring_bits)
+        if not s.is_dealer:
             own = s.apply_mask(below, s.own_key, 1, "xor")
-            s.send(ops.module().tfe_bench_pack_words(x=own, width=1), s.other, slot=1)
-            got = s.recv((n + 7) // 8, s.other, slot=1, dtype=tf.uint8)
-            other = ops.module().tfe_bench_unpack_words(packed=got, n=n[0], width=1)
+            got = s.swap(ops.module().tfe_bench_pack_words(x=own, width=1), slot=1)
+            other = ops.module().tfe_bench_unpack_words(packed=got, n=n, width=1)
             own = low_bit(own)
             # c = o + (1 - 2 o) a at its owner; c1 c2 = o1 o2 + o2 s1 a + o1 s2 b + s1 s2 a b,
             # and o2 s1 a = o2 (c1 - o1).
@@ -127,9 +111,8 @@ class Prime:
             y = ring.plus(y, ring.times(both, ring.constant(top, limbs), limbs), limbs)
             if s.is_e2:
                 y = ring.minus(y, ring.constant(top, limbs), limbs)
-            m = s.open_mask(y, tensor=3, slot=3, limbs=limbs)
-        l1, l2 = s.new_mask(shape, tensor=3)
-        return Shared(m, l1, l2, x.dealer, self.fractional_bits, limbs)
+        scale = self.fractional_bits
+        return masked.opened(s, y, shape, 3, 3, scale=scale, width=self.ring_bits)
 
 
 def _ring(small: object, shape: object, limbs: int) -> object:
@@ -153,14 +136,9 @@ def plan(ring_bits: int, fractional_bits: int, softmax: bool = False) -> Prime:
         UsageError: too many fractional bits.
     """
     most = 20 if ring_bits == 64 else 61
-    if not 0 < fractional_bits <= most:
-        raise UsageError(
-            f"The prime exponential over Z_2^{ring_bits} has 1 to {most} fractional bits. "
-            f"Received: {fractional_bits}."
-        )
+    exp_one_round.check_scale("prime", ring_bits, fractional_bits, 1, most)
     if ring_bits == 128:
-        return Prime(128, fractional_bits, 127, 24, 23, 79 if softmax else 47)
+        return Prime(128, fractional_bits, 23, 79 if softmax else 47, 127, 24)
     extra = min(13, 29 - fractional_bits)
-    if softmax:
-        return Prime(64, fractional_bits, 61, extra, 16, 27)
-    return Prime(64, fractional_bits, 61, extra, 12, 20)
+    mantissa, offset = (16, 27) if softmax else (12, 20)
+    return Prime(64, fractional_bits, mantissa, offset, 61, extra)

@@ -8,13 +8,10 @@ the argument need not be brought into the exponential's range first.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exp_one_round
-from tfe_bench.protocols.ring import convert
-from tfe_bench.protocols.session import ops, sizes
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.ring import convert, masked
+from tfe_bench.protocols.ring.checks import check_ring
+from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -26,7 +23,8 @@ def select_exp(party: Party, bits: MaskedBits, x: Shared) -> Shared:
     """b e^x for bits in the row-major order of x's elements, at x's scale over Z_2^64.
 
     Args:
-        x: where b = 1, from `range_low` to 0 (a little more does no harm); else anything.
+        x: where b = 1, from the one-round form's `low` (about -107) to 0 (a little more does no
+            harm); else anything.
 
     Off by a factor of 1 +- 2^-29 and 1 ulp; 0 exactly where b = 0.  Wrong with a probability of
     2^-40 per element at most, as the one-round exponential.
@@ -36,35 +34,22 @@ def select_exp(party: Party, bits: MaskedBits, x: Shared) -> Shared:
             bits.
     """
     convert.check_inject("select_exp", bits, x)
-    if x.limbs != 1 or x.ring_bits != 64:
-        raise UsageError(f"select_exp works over Z_2^64. Received: {x!r}.")
+    check_ring("select_exp", x)
     form = exp_one_round.plan(64, x.fractional_bits, softmax=True)
     if isinstance(party, Counting):
-        n = x.shape.num_elements()
-        cost = Cost(64 * WORDS * n, 64 * n, 64 * n, rounds=1, cold=2)
-        return replace(x, m=party.sent(cost, x.shape, bits, x))
-    import tensorflow as tf
-
+        dealt = 64 * WORDS * x.shape.num_elements()
+        return party.opened(x.shape, dealt, bits, x, scale=x.fractional_bits)
     s = party.site("select_exp", form, dealer=x.dealer)
-    attributes = {"call": s.ctx, **exp_one_round.attributes(s, form, "one-round", x.limbs)}
-    m = None
+    attributes = exp_one_round.attributes(s, form, "one-round", x.limbs)
+    y = None
     if s.is_dealer:
         message = ops.module().tfe_bench_exp_select_deal(
             beta=bits.beta, l1=x.l1, l2=x.l2, **attributes
         )
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        dealt = tf.zeros([0], tf.int64)
-        if s.is_e2:
-            dealt = s.recv(sizes.vector(WORDS * sizes.size(x.m)), s.d, 0)
+        dealt = s.dealt(WORDS * sizes.size(x.m))
         y = ops.module().tfe_bench_exp_select_share(
             opened=bits.opened, m=x.m, dealt=dealt, **attributes
         )
-        m = s.open_mask(y, tensor=1, slot=1)
-    l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), tensor=1)
-    return replace(x, m=m, l1=l1, l2=l2)
-
-
-def range_low(fractional_bits: int) -> float:
-    """Least x where b = 1: about -107."""
-    return exp_one_round.plan(64, fractional_bits, softmax=True).low
+    return masked.opened(s, y, local.shape(x.any), 1, 1, scale=x.fractional_bits)

@@ -31,7 +31,7 @@ def _log(f: int, bits: int, precision: int | None) -> _Log:
         precision = min(PRECISION, max(f + 2, normalize_plan.PRECISIONS.start))
     scheme = normalize_plan.scheme(bits, precision)
     found = approximation.approximate(
-        approximation.log,
+        Decimal.ln,
         scheme.low,
         scheme.high,
         scheme.units,

@@ -23,10 +23,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions.exp_one_round import word
 from tfe_bench.protocols.functions.normalize_plan import RING, Cut, Scheme, Stage, Table
-from tfe_bench.protocols.functions.polynomial import opened_as
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
+from tfe_bench.protocols.ring.checks import check_ring
 from tfe_bench.protocols.session import local, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
 from tfe_bench.protocols.session.counting import Counting
@@ -114,7 +114,7 @@ class Chosen:
 
         if self._s.is_dealer:
             return None
-        steps = [_word(a - b) for a, b in itertools.pairwise(values)]
+        steps = [word(a - b) for a, b in itertools.pairwise(values)]
         total = tf.zeros(self._shape, tf.int64)
         for j, step in enumerate(steps):
             if step == 0:
@@ -122,7 +122,7 @@ class Chosen:
             o = self._known[j]
             share = (1 - 2 * o) * self._beta[j]
             total += step * (share + o if self._s.is_e2 else share)
-        return total + _word(values[-1]) if self._s.is_e2 else total
+        return total + word(values[-1]) if self._s.is_e2 else total
 
     def values(self, pieces: Sequence[Shared], width: int, tensor: int, slot: int) -> Any:
         """Shares mod 2^width of the piece of x's segment.
@@ -150,30 +150,6 @@ class Chosen:
         return tf.reduce_sum(flipped + self._known * (m - stacked("l2")), axis=0) + last.m - last.l2
 
 
-def _word(a: int) -> int:
-    """As a signed 64-bit word."""
-    a &= 2**64 - 1
-    return a - 2**64 if a >> 63 else a
-
-
-def open_truncated(
-    s: Site, share: Any, shape: Any, width: int, drop: int, tensor: int, slot: int, f: int = 0
-) -> Shared:
-    """Opens y / 2^drop, stochastically rounded, mod 2^(width - drop) (truncation T4).
-
-    Bits sent: E1, E2 width - drop per element each, packed.
-    """
-    bits = width - drop
-    m = None
-    if not s.is_dealer:
-        # floor at E1, ceil at E2
-        rounded = share if s.is_e1 else share + ((1 << drop) - 1)
-        rounded = local.logical_shift(local.low_bits(rounded, width), drop)
-        m = masked.exchange(s, rounded, tensor, slot, bits)
-    l1, l2 = s.new_mask(shape, tensor)
-    return Shared(m, l1, l2, s.dealer, f, 1, 0 if bits == RING else bits)
-
-
 def pieces_of(x: Shared, stage: Stage) -> list[Shared]:
     """The linear map of each segment, mod 2^width.  Local."""
     found = []
@@ -182,7 +158,7 @@ def pieces_of(x: Shared, stage: Stage) -> list[Shared]:
         if segment.sign:
             piece = shifted(x if segment.sign > 0 else arithmetic.neg(x), segment.shift)
         if segment.constant:
-            piece = replace(piece, m=None if piece.m is None else piece.m + segment.constant)
+            piece = arithmetic.moved(piece, segment.constant)
         found.append(replace(piece, bits=stage.width))
     return found
 
@@ -199,8 +175,7 @@ def normalize(
 
     Rounds: plan.rounds (cold one more).  Bits sent: those of `nested_bits` and `_selected_cost`.
     """
-    if x.limbs != 1 or x.ring_bits != RING:
-        raise UsageError(f"This function works over Z_2^64. Received: {x!r}.")
+    check_ring("This function", x)
     shape = local.shape(x.any)
     x = replace(x, fractional_bits=0)
     before: MaskedBits | None = None
@@ -215,8 +190,8 @@ def normalize(
             cost = _selected_cost(sizes.size(x.any), plan, i, factor)
             m = party.sent(cost, shape, x, bits, before, running)
             if final or not factor.additive:
-                running = opened_as(x, m, factor.width - kept)
-            x, before = opened_as(x, m, stage.width - narrowed), bits
+                running = _counted(m, x.dealer, factor.width - kept)
+            x, before = _counted(m, x.dealer, stage.width - narrowed), bits
             continue
         s = party.site("normalize", stage, center, factor, dealer=x.dealer)
         chosen = Chosen(s, bits, cuts, shape, max(stage.width, factor.width), 0, 0)
@@ -235,11 +210,17 @@ def normalize(
             scaled = [running.map(lambda a, c=c: a * c) for c in factor.stages[i]]
             u = chosen.values(scaled, factor.width, 2, 2)
         if final or not factor.additive:
-            running = open_truncated(s, u, shape, factor.width, kept, 3, 3)
-        x = open_truncated(s, y, shape, stage.width, narrowed, 4, 4)
+            u = masked.truncated(s, u, kept)
+            running = masked.opened(s, u, shape, 3, 3, width=factor.width - kept)
+        y = masked.truncated(s, y, narrowed)
+        x = masked.opened(s, y, shape, 4, 4, width=stage.width - narrowed)
         before = bits
     assert running is not None
-    return replace(x, m=None if x.m is None else x.m - center), running
+    return arithmetic.moved(x, -center), running
+
+
+def _counted(m: local.Abstract, dealer: int, width: int) -> Shared:
+    return Shared(m, None, None, dealer, 0, 1, width % RING)
 
 
 def _selected_cost(n: int, plan: Scheme, i: int, factor: Table) -> Cost:

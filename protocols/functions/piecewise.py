@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Any
 
@@ -25,9 +25,9 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import normalize
 from tfe_bench.protocols.functions.exp_one_round import word
-from tfe_bench.protocols.ring import compare, convert
+from tfe_bench.protocols.ring import arithmetic, compare, convert, masked
+from tfe_bench.protocols.ring.checks import check_scale, check_word, known_shape
 from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -141,13 +141,7 @@ def _openings(width: int) -> int:
 
 
 def _check(name: str, x: Any, pieces: Pieces, bits: int | None) -> None:
-    if not isinstance(x, Shared):
-        raise UsageError(f"{name} wants a private tensor. Received: {type(x).__name__}.")
-    if x.limbs != 1 or not X_BITS < x.fractional_bits <= 44:
-        raise UsageError(
-            f"{name} wants a value of Z_2^64 or a smaller ring with {X_BITS + 1} to 44 fractional "
-            f"bits. Received: {x!r}."
-        )
+    check_scale(name, check_word(name, x), X_BITS + 1, 44)
     width, ring = _rings(x.ring_bits, x.fractional_bits, bits)
     least = pieces.reach + 3
     if width < COMPARED_BITS + least or ring < X_BITS + least:
@@ -155,8 +149,7 @@ def _check(name: str, x: Any, pieces: Pieces, bits: int | None) -> None:
             f"{name} wants a ring with {least} bits before the point at least. Received: {x!r}, "
             f"compared with bits={bits}."
         )
-    if x.shape.rank is None or None in x.shape.as_list():
-        raise UsageError(f"{name} wants a known shape. Received: {x.shape}.")
+    known_shape(name, x)
 
 
 def evaluate(
@@ -187,36 +180,31 @@ def evaluate(
         return value.map(lambda a: local.tile(a, [count, 1]))
 
     compared = every(normalize.shifted(flat, COMPARED_BITS - f))
-    if compared.m is not None:
-        knots = [k << (COMPARED_BITS - KNOT_BITS) for k in pieces.knots]
-        compared = replace(compared, m=compared.m - np.array(knots, np.int64)[:, None])
+    knots = np.array([k << (COMPARED_BITS - KNOT_BITS) for k in pieces.knots], np.int64)
+    compared = arithmetic.moved(compared, -knots[:, None])
     below = convert.open_bits(party, compare.msb(party, compared, width, _openings(width)))
     # x without its lowest bits, half a unit taken off for the mean, and at least 0
     lift = 1 << (ring - 2)
-    if flat.m is not None:
-        flat = replace(flat, m=flat.m - (1 << (f - X_BITS - 1)))
-    kept = normalize.shifted(flat, X_BITS - f)
-    if kept.m is not None:
-        kept = replace(kept, m=kept.m + lift)
+    flat = arithmetic.moved(flat, -(1 << (f - X_BITS - 1)))
+    kept = arithmetic.moved(normalize.shifted(flat, X_BITS - f), lift)
     steps = [a - b for a, b in itertools.pairwise(pieces.slopes)]
     moves = [a - b for a, b in itertools.pairwise(pieces.constants)]
     if isinstance(party, Counting):
-        each = convert.inject_cost(count * n, ring_bits=ring).dealer + 64 * count * n
-        m = party.sent(Cost(each, 64 * n, 64 * n, rounds=1, cold=2), shape, below, kept)
-        return Shared(m, None, None, x.dealer, RESULT_BITS)
+        dealt = convert.inject_dealt(count * n, ring_bits=ring) + 64 * count * n
+        return party.opened(shape, dealt, below, kept, scale=RESULT_BITS)
     import tensorflow as tf
 
     s = party.site(name, pieces, f, width, ring, dealer=x.dealer)
     products = convert.inject_shares(s, below, every(kept), 0, 0, extend_ring=True)
     ones = convert.b2a_shares(s, below, tf.constant([count, n], tf.int64), 5, 1)
-    m = None
+    share = None
     if not s.is_dealer:
         by_slope = tf.constant(steps, tf.int64)[:, None]
         by_one = [word(c - a * lift) for a, c in zip(steps, moves, strict=True)]
         terms = products * by_slope + ones * tf.constant(by_one, tf.int64)[:, None]
-        m = s.open_mask(tf.reduce_sum(terms, axis=0), 6, 2) + pieces.constants[-1]
-    l1, l2 = s.new_mask(tf.constant([n], tf.int64), 6)
-    y = Shared(m, l1, l2, x.dealer, RESULT_BITS)
+        share = tf.reduce_sum(terms, axis=0)
+    y = masked.opened(s, share, tf.constant([n], tf.int64), 6, 2, scale=RESULT_BITS)
+    y = arithmetic.moved(y, pieces.constants[-1])
     return y.map(lambda a: tf.reshape(a, shape))
 
 

@@ -29,9 +29,9 @@ from fractions import Fraction
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import masked
+from tfe_bench.protocols.functions.approximation import Approximation
+from tfe_bench.protocols.ring import arithmetic, masked
 from tfe_bench.protocols.session import local, ops, sizes
-from tfe_bench.protocols.session.cost import Cost, packed
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
@@ -146,6 +146,46 @@ def plan(
     return Plan(rings, degrees, flat, drop, modulus, tuple(widths), out_bits)
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """A polynomial approximation of a function, in one round.
+
+    Attributes:
+        center: what the argument is moved by first, so that it is small; in its units.
+        fractional_bits: of the result.
+    """
+
+    plan: Plan
+    center: int
+    fractional_bits: int
+
+    def evaluate(self, party: Party, name: str, x: Shared) -> Shared:
+        """The function of x.  Rounds and bits: as `evaluate`."""
+        centered = arithmetic.moved(x, -self.center)
+        return evaluate(party, name, self.plan, [centered], self.fractional_bits)
+
+
+def fitted(
+    found: Approximation,
+    fractional_bits: int,
+    *,
+    bits: int | None = None,
+    out_bits: int = RING,
+    spare: int = 2,
+) -> Fitted:
+    """The plan of an approximation whose result has so many fractional bits.
+
+    Args:
+        bits: of the argument; None: what the approximation's limit takes.
+        spare: bits that the approximation has beyond those of the result, at least.
+    """
+    more = max(0, fractional_bits + spare - found.scale)
+    whole = {(i,): a << more for i, a in enumerate(found.coefficients)}
+    width = found.limit.bit_length() + 1 if bits is None else bits
+    made = plan((width,), whole, found.scale + more - fractional_bits, out_bits)
+    return Fitted(made, found.center, fractional_bits)
+
+
 def shares(s: Site, p: Plan, factors: Sequence[Shared], tensor: int, slot: int) -> Any:
     """The evaluators' additive shares of p(factors) / 2^drop, unopened; None at the dealer.
 
@@ -157,20 +197,14 @@ def shares(s: Site, p: Plan, factors: Sequence[Shared], tensor: int, slot: int) 
 
     Rounds: 0 with D ahead, else 1.  Bits sent: D 64 * p.words per element.
     """
-    import tensorflow as tf
-
     named = {**s._named(K1, tensor), **p.attributes()}
     if s.is_dealer:
         lam = [x.l1 + x.l2 for x in factors]
         message = ops.module().tfe_bench_polynomial_deal(lam=lam, **named)
         s.send(message, s.e2, slot, run_ahead=True)
         return None
-    n = sizes.size(factors[0].m)
-    dealt = tf.zeros([0, p.words], tf.int64)
-    if s.is_e2:
-        dealt = s.recv(sizes.matrix(n, p.words), s.d, slot)
     return ops.module().tfe_bench_polynomial_share(
-        dealt=dealt,
+        dealt=s.dealt(sizes.size(factors[0].m), slot, width=p.words),
         m=[x.m for x in factors],
         coefficients=p.coefficient_words(),
         drop=p.drop,
@@ -201,24 +235,13 @@ def evaluate(
     check_factors(name, p, factors)
     first = factors[0]
     if isinstance(party, Counting):
-        n = sizes.size(first.any)
-        opened = packed(n, p.out_bits)
-        cost = Cost(64 * n * p.words, opened, opened, rounds=1, cold=2)
-        m = party.sent(cost, first.any.shape, *factors)
-        return opened_as(first, m, p.out_bits, fractional_bits)
+        dealt = 64 * p.words * sizes.size(first.any)
+        width = p.out_bits
+        return party.opened(first.shape, dealt, *factors, scale=fractional_bits, width=width)
     s = party.site(name, p, fractional_bits, dealer=first.dealer)
     y = shares(s, p, factors, tensor=0, slot=0)
     shape = local.shape(first.any)
-    m = None if s.is_dealer else masked.exchange(s, y, 1, 1, p.out_bits)
-    l1, l2 = s.new_mask(shape, tensor=1)
-    bits = 0 if p.out_bits == RING else p.out_bits
-    return Shared(m, l1, l2, first.dealer, fractional_bits, 1, bits)
-
-
-def opened_as(like: Shared, m: local.Abstract, ring_bits: int, fractional_bits: int = 0) -> Shared:
-    """Counted shares in Z_2^ring_bits with the dealer of others."""
-    bits = 0 if ring_bits == RING else ring_bits
-    return Shared(m, None, None, like.dealer, fractional_bits, 1, bits)
+    return masked.opened(s, y, shape, 1, 1, scale=fractional_bits, width=p.out_bits)
 
 
 def real_plan(coefficients: Sequence[float], bits: int, x_bits: int, f: int) -> Plan:

@@ -22,6 +22,7 @@ from tfe_bench.protocols.functions import (
     power,
     product,
 )
+from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -76,8 +77,8 @@ def reciprocal(
 
 
 @functools.cache
-def _direct(f: int, low: float, high: float, precision: int) -> tuple[polynomial.Plan, int]:
-    """One polynomial of x in ring units: the plan and the center."""
+def _direct(f: int, low: float, high: float, precision: int) -> polynomial.Fitted:
+    """One polynomial of x in ring units."""
     found = approximation.approximate(
         approximation.reciprocal,
         Decimal(low),
@@ -85,12 +86,8 @@ def _direct(f: int, low: float, high: float, precision: int) -> tuple[polynomial
         f,
         approximation.tolerance(precision),
     )
-    whole = {(i,): a for i, a in enumerate(found.coefficients)}
     # the scale may be too small for f fractional bits to be left
-    more = max(0, f + 3 - found.scale)
-    whole = {i: a << more for i, a in whole.items()}
-    bits = max(2, found.limit.bit_length() + 1)
-    return polynomial.plan((bits,), whole, found.scale + more - f), found.center
+    return polynomial.fitted(found, f, bits=max(2, found.limit.bit_length() + 1), spare=3)
 
 
 def _enough(f: int, low: float, precision: int | None) -> int:
@@ -139,9 +136,7 @@ def reciprocal_in(
     precision = _enough(f, low, precision)
     if high > NARROW * low:
         return power.power(party, x, _ranged(f, low, high, precision), f)
-    plan, center = _direct(f, low, high, precision)
-    centered = replace(x, m=None if x.m is None else x.m - center)
-    return polynomial.evaluate(party, "reciprocal_in", plan, [centered], f)
+    return _direct(f, low, high, precision).evaluate(party, "reciprocal_in", x)
 
 
 # ---- division
@@ -255,5 +250,4 @@ def _shared(x: Shared | npt.ArrayLike, y: Shared) -> Shared:
             raise UsageError(f"divide wants one scale and one dealer. Received: {x!r} and {y!r}.")
         return x
     ring = FixedPoint(y.fractional_bits).encode(x)
-    zero = y.map(lambda a: 0 * a)
-    return replace(zero, m=None if zero.m is None else zero.m + ring)
+    return arithmetic.moved(y.map(lambda a: 0 * a), ring)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from decimal import Decimal
 from fractions import Fraction
 
 from tfe_bench.protocols.functions import approximation, normalize_plan, power
@@ -31,7 +32,7 @@ def _sqrt(f: int, bits: int, precision: int) -> power.Power:
     factor = power.factors(
         scheme, Fraction(-1, 2), Fraction(f + scheme.top, 2), 8, precision + 2, keep=4
     )
-    mantissa = power.mantissa(approximation.sqrt, scheme, precision, factor.sqrt2)
+    mantissa = power.mantissa(Decimal.sqrt, scheme, precision, factor.sqrt2)
     return power.Power(scheme, mantissa, factor)
 
 

@@ -26,9 +26,9 @@ from tfe_bench.protocols.functions import (
     reciprocal,
 )
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
+from tfe_bench.protocols.ring.checks import check_ring, check_scale
 from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -50,13 +50,8 @@ def _edge(f: int) -> int:
 
 
 def _check(name: str, x: Any) -> int:
-    if not isinstance(x, Shared):
-        raise UsageError(f"{name} wants a private tensor. Received: {type(x).__name__}.")
-    if x.limbs != 1 or x.ring_bits != 64 or not 8 <= x.fractional_bits <= 20:
-        raise UsageError(
-            f"{name} wants a value of Z_2^64 with 8 to 20 fractional bits. Received: {x!r}."
-        )
-    return x.fractional_bits
+    check_scale(name, check_ring(name, x, known=True), 8, 20)
+    return int(x.fractional_bits)
 
 
 # ---- sigmoid
@@ -67,16 +62,13 @@ def _part(t: Decimal) -> Decimal:
 
 
 @functools.cache
-def _tail(f: int) -> tuple[polynomial.Plan, int]:
-    """t / (1 + t) on [0, 1] for t with INNER_BITS: the plan, in a small ring, and its center."""
+def _tail(f: int) -> polynomial.Fitted:
+    """t / (1 + t) on [0, 1] for t with INNER_BITS, in a small ring."""
     found = approximation.approximate(
         _part, Decimal(0), Decimal(1), INNER_BITS, Decimal(2) ** -(f + 3), False
     )
-    more = max(0, f + 2 - found.scale)
-    whole = {(i,): a << more for i, a in enumerate(found.coefficients)}
-    bits = found.limit.bit_length() + 2
     # the value is below 1/2 and a rounding; one bit of sign
-    return polynomial.plan((bits,), whole, found.scale + more - f, f + 2), found.center
+    return polynomial.fitted(found, f, bits=found.limit.bit_length() + 2, out_bits=f + 2)
 
 
 def sigmoid(
@@ -111,23 +103,10 @@ def tanh(
     return arithmetic.add_public(halves, np.int64(-(1 << f)))
 
 
-def _openings(n: int, width: int, openings: int | None) -> int:
-    """Of n comparisons: one where they are few and it suffices."""
-    if openings is not None:
-        return openings
-    return 1 if n <= 4096 and width <= compare.MOST_AT_ONCE else 2
-
-
-def _size(x: Shared) -> int:
-    shape = x.shape
-    return 1 << 20 if shape.num_elements() is None else int(shape.num_elements())
-
-
 def _logistic(
     party: Party, x: Shared, f: int, f_out: int, bits: int, openings: int | None
 ) -> Shared:
-    n = _size(x)
-    shape = x.shape.as_list()
+    n, shape = x.shape.num_elements(), x.shape.as_list()
     flat = x.map(lambda a: local.reshape(a, [-1]))
     edge = _edge(f)
     # [x < -T], [x < 0], [x < T]
@@ -137,7 +116,7 @@ def _logistic(
         m=None if flat.m is None else flat.m[None] + shifts,
     )
     width = compare.moved(bits, edge)
-    count = _openings(n, width, openings)
+    count = compare.few_openings(n, width, openings)
     nested = convert.open_bits(party, compare.msb(party, three, width, count))
     low, negative, below = (
         logic.rearrange(nested, (3, n), operator.itemgetter(i), n) for i in range(3)
@@ -147,9 +126,7 @@ def _logistic(
     magnitude = _magnitude(party, left, right, flat, f)
     exponent = _widened(arithmetic.neg(magnitude))
     t = exponential.exp(party, exponent, softmax=True)
-    plan, center = _tail(f_out)
-    centered = replace(t, m=None if t.m is None else t.m - center)
-    h = polynomial.evaluate(party, "sigmoid_tail", plan, [centered], f_out)
+    h = _tail(f_out).evaluate(party, "sigmoid_tail", t)
     result = _joined(party, left, right, negative, h, f)
     return result.map(lambda v: local.reshape(v, shape))
 
@@ -158,15 +135,11 @@ def _magnitude(party: Party, left: MaskedBits, right: MaskedBits, x: Shared, f: 
     """right x - left x.  Rounds: 1 (cold 2).  Bits sent: D 256, E1, E2 64 per element each."""
     n = x.shape.num_elements()
     if isinstance(party, Counting):
-        m = party.sent(Cost(256 * n, 64 * n, 64 * n, rounds=1, cold=2), [n], left, right, x)
-        return Shared(m, None, None, x.dealer, f)
+        return party.opened([n], 256 * n, left, right, x, scale=f)
     s = party.site("magnitude", f, dealer=x.dealer)
-    y = _difference(
-        s, convert.inject_shares(s, right, x, 0, 0), convert.inject_shares(s, left, x, 2, 1)
-    )
-    m = None if s.is_dealer else s.open_mask(y, 4, 2)
-    l1, l2 = s.new_mask(local.shape(x.any), 4)
-    return Shared(m, l1, l2, x.dealer, f)
+    a, b = convert.inject_shares(s, right, x, 0, 0), convert.inject_shares(s, left, x, 2, 1)
+    share = None if s.is_dealer else a - b
+    return masked.opened(s, share, local.shape(x.any), 4, 2, scale=f)
 
 
 def _joined(
@@ -178,24 +151,15 @@ def _joined(
     """
     n, f_out = h.shape.num_elements(), h.fractional_bits
     if isinstance(party, Counting):
-        injected = convert.inject_cost(n, ring_bits=h.ring_bits)
-        cost = Cost(2 * injected.dealer + 64 * n, 64 * n, 64 * n, rounds=1, cold=2)
-        m = party.sent(cost, [n], left, right, negative, h)
-        return Shared(m, None, None, h.dealer, f_out)
+        dealt = 2 * convert.inject_dealt(n, ring_bits=h.ring_bits) + 64 * n
+        return party.opened([n], dealt, left, right, negative, h, scale=f_out)
     s = party.site("sigmoid", f, dealer=h.dealer)
     shape = local.shape(h.any)
     a = convert.inject_shares(s, left, h, 0, 0, extend_ring=True)
     b = convert.inject_shares(s, right, h, 5, 1, extend_ring=True)
     c = convert.b2a_shares(s, logic.invert(negative), shape, 10, 2)
-    m = None
-    if not s.is_dealer:
-        m = s.open_mask(a - b + c * (1 << f_out), 11, 3)
-    l1, l2 = s.new_mask(shape, 11)
-    return Shared(m, l1, l2, h.dealer, f_out)
-
-
-def _difference(s: Any, a: Any, b: Any) -> Any:
-    return None if s.is_dealer else a - b
+    share = None if s.is_dealer else a - b + c * (1 << f_out)
+    return masked.opened(s, share, shape, 11, 3, scale=f_out)
 
 
 def _widened(x: Shared) -> Shared:
@@ -267,7 +231,7 @@ def _softmax(
     if classes == 1 or rows == 0:
         return arithmetic.add_public(x.map(lambda a: 0 * a), np.int64(1 << f))
     width = compare.moved(bits + 1, _cutoff(f))
-    count = _openings(rows * classes, width, openings)
+    count = compare.few_openings(rows * classes, width, openings)
     if extremes.choose("auto", rows, classes, profile, bits + 1) == "all-pairs":
         hot = extremes.one_hot(party, x, bits + 1, count)
         largest = extremes.pick(party, hot, x)

@@ -22,7 +22,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import approximation, normalize, polynomial
 from tfe_bench.protocols.functions.normalize_plan import Cut, Segment, Stage
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import masked, rotation
+from tfe_bench.protocols.ring import checks, masked, rotation
 from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
 from tfe_bench.protocols.session.counting import Counting, Private, cost_of
@@ -87,16 +87,15 @@ def _scheme() -> _Scheme:
 
 
 @functools.cache
-def _root() -> tuple[polynomial.Plan, int]:
-    """g(c) = 1 / sqrt(c) with _ROOT_BITS, in a ring to be lifted: the plan and the center."""
+def _root() -> polynomial.Fitted:
+    """g(c) = 1 / sqrt(c) with _ROOT_BITS, in a ring to be lifted."""
     low = (1 - Decimal(2) ** -_RESOLUTION) / 4 - Decimal(2) ** -_UNITS
     found = approximation.approximate(
         approximation.rsqrt, low, 1 + Decimal(2) ** -(_UNITS - 1), _UNITS, _ERROR
     )
-    whole = {(i,): a for i, a in enumerate(found.coefficients)}
     # v = 0 leaves c = 0
     bits = found.center.bit_length() + 1
-    return polynomial.plan((bits,), whole, found.scale - _ROOT_BITS, _ROOT_WIDTH), found.center
+    return polynomial.fitted(found, _ROOT_BITS, bits=bits, out_bits=_ROOT_WIDTH, spare=0)
 
 
 # ---- selection
@@ -129,10 +128,7 @@ def _selected(
 
     s = party.site("adaptive_select", stage, tuple(factors), drop, u is None, dealer=x.dealer)
     attributes = {
-        "call": s.ctx,
-        "site": s.number,
-        "tensor": 0,
-        "dealer": s.dealer,
+        **s.attributes(),
         "ring": x.ring_bits,
         "shifts": [segment.shift for segment in stage.segments],
         "factors": list(factors),
@@ -141,7 +137,6 @@ def _selected(
         "multiply": u is not None,
     }
     none = tf.zeros([0], tf.int64)
-    shape = tf.shape(x.any, out_type=tf.int64)
     y = f = None
     if s.is_dealer:
         message = ops.module().tfe_bench_select_deal(
@@ -154,31 +149,22 @@ def _selected(
         )
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        dealt = tf.zeros([0], tf.uint8)
-        if s.is_e2:
-            n = sizes.size(x.m)
-            widths = _field_widths(stage, u is not None)
-            length = sum(len(stage.cuts) * ((n * w + 7) // 8) for w in widths)
-            dealt = s.recv(sizes.vector(length), s.d, 0, tf.uint8)
+        n, widths = sizes.size(x.m), _field_widths(stage, u is not None)
+        length = sum(len(stage.cuts) * ((n * w + 7) // 8) for w in widths)
         y, f = ops.module().tfe_bench_select_share(
             opened=bits.opened,
             m=x.m,
             part=x.l1 if s.is_e1 else x.l2,
             um=none if u is None else u.m,
             upart=none if u is None else u.l1 if s.is_e1 else u.l2,
-            dealt=dealt,
+            dealt=s.dealt(length, 0, tf.uint8),
             drop=drop,
             **attributes,
         )
-    m_y = m_f = None
-    if not s.is_dealer:
-        m_y = masked.exchange(s, y, 3, 1, width)
-        m_f = masked.exchange(s, f, 4, 2, _FACTOR_WIDTH)
-    y1, y2 = s.new_mask(shape, 3)
-    f1, f2 = s.new_mask(shape, 4)
+    shape = local.shape(x.any)
     return (
-        Shared(m_y, y1, y2, x.dealer, 0, 1, width),
-        Shared(m_f, f1, f2, x.dealer, 0, 1, _FACTOR_WIDTH),
+        masked.opened(s, y, shape, 3, 1, width=width),
+        masked.opened(s, f, shape, 4, 2, width=_FACTOR_WIDTH),
     )
 
 
@@ -208,51 +194,36 @@ def lifted_product(party: Party, x: Shared, y: Shared) -> Shared:
     k, scale = y.ring_bits, x.fractional_bits + y.fractional_bits
     if isinstance(party, Counting):
         n = x.shape.num_elements()
-        cost = Cost(64 * n + 3 * packed(n, RING - k), 64 * n, 64 * n, rounds=1, cold=2)
-        return Shared(party.sent(cost, x.shape, x, y), None, None, x.dealer, scale)
+        return party.opened(x.shape, 64 * n + 3 * packed(n, RING - k), x, y, scale=scale)
     import tensorflow as tf
 
     s = party.site("lifted_product", k, x.fractional_bits, y.fractional_bits, dealer=x.dealer)
-    attributes = {
-        "call": s.ctx,
-        "site": s.number,
-        "tensor": 0,
-        "dealer": s.dealer,
-        "ring": k,
-    }
+    attributes = {**s.attributes(), "ring": k}
     last = 4
-    m = None
+    own = None
     if s.is_dealer:
         message = ops.module().tfe_bench_lifted_product_deal(
             x1=x.l1, x2=x.l2, y1=y.l1, y2=y.l2, **attributes
         )
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        dealt = tf.zeros([0], tf.uint8)
-        if s.is_e2:
-            n = sizes.size(x.m)
-            length = 8 * n + 3 * ((n * (RING - k) + 7) // 8)
-            dealt = s.recv(sizes.vector(length), s.d, 0, tf.uint8)
+        n = sizes.size(x.m)
+        length = 8 * n + 3 * ((n * (RING - k) + 7) // 8)
         own = ops.module().tfe_bench_lifted_product_share(
             x=x.m,
             xpart=x.l1 if s.is_e1 else x.l2,
             y=y.m,
             ypart=y.l1 if s.is_e1 else y.l2,
-            dealt=dealt,
+            dealt=s.dealt(length, 0, tf.uint8),
             open=last,
             **attributes,
         )
-        m = s.exchange_masked(own, slot=1)
-    l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), last)
-    return Shared(m, l1, l2, x.dealer, scale)
+    return masked.opened(s, own, local.shape(x.any), last, 1, scale=scale, left=True)
 
 
 def _check_product(x: Shared, y: Shared) -> None:
     for given in (x, y):
-        if not isinstance(given, Shared):
-            raise UsageError(
-                f"lifted_product wants private tensors. Received: {type(given).__name__}."
-            )
+        checks.check_private("lifted_product", given)
     if x.limbs != 1 or x.ring_bits != RING or y.limbs != 1 or not 3 <= y.ring_bits < RING:
         raise UsageError(
             f"lifted_product wants a factor of Z_2^64 and one of a smaller ring. Received: {x!r} "
@@ -286,10 +257,7 @@ def direction(party: Party, m: Shared, v: Shared, *, profile: str = "local") -> 
         UsageError: m and v of other rings, scales, shapes or dealers; an unknown profile.
     """
     for given in (m, v):
-        if not isinstance(given, Shared):
-            raise UsageError(f"direction wants private tensors. Received: {type(given).__name__}.")
-        if given.limbs != 1 or given.ring_bits != RING:
-            raise UsageError(f"direction works over Z_2^64. Received: {given!r}.")
+        checks.check_ring("direction", given)
     shape = m.shape.as_list()
     if m.dealer != v.dealer or shape != v.shape.as_list() or None in shape:
         raise UsageError(
@@ -316,17 +284,13 @@ def _direction(party: Party, m: Shared, v: Shared) -> Shared:
     x, u = _selected(party, x, None, bits, coarse, first, 0)
     bits = normalize.nested_bits(party, x, fine)
     c, u = _selected(party, x, u, bits, fine, second, _NORMAL - _UNITS)
-    plan, center = _root()
-    centered = replace(c, m=None if c.m is None else c.m - center)
-    g = polynomial.evaluate(party, "adaptive_root", plan, [centered], _ROOT_BITS)
+    g = _root().evaluate(party, "adaptive_root", c)
     scaled = lifted_product(party, m, replace(u, fractional_bits=_FINE))
     return lifted_product(party, scaled, g)
 
 
 def _rotated(n: int, profile: str) -> bool:
-    if profile not in extremes.ROUND_BITS:
-        known = ", ".join(extremes.ROUND_BITS)
-        raise UsageError(f"Unknown network profile. Received: {profile!r}. Known: {known}.")
+    extremes.choose("tree", 1, 1, profile)  # refuses an unknown one
     if profile != "wan" or n < 3:
         return False
     cost = cost_of(_direction, Private((n,)), Private((n,), VARIANCE_BITS))

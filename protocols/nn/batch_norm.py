@@ -23,7 +23,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import product, roots
-from tfe_bench.protocols.ring import arithmetic, shapes, truncation
+from tfe_bench.protocols.ring import arithmetic, checks, shapes, truncation
 from tfe_bench.protocols.ring.products import Product, opened
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
@@ -33,6 +33,7 @@ FACTOR = 24
 """Fractional bits of gamma, beta, the variance, rstd and the factors A."""
 VARIANCE_BITS = 44
 GAMMA_BITS = 7  # |gamma| < 2^7
+PRECISION = 16  # of the root
 _ROOT = 20  # of the public factor that undoes the count's part in the root
 _COUNT = 12  # bits of 1/M
 _SUM = 60  # bits of T and of sums of gradients
@@ -163,11 +164,9 @@ def _times(x: Shared, factor: int, bits: int) -> Shared:
 
 def _checked(name: str, x: Any) -> int:
     """Elements per channel."""
-    if not isinstance(x, Shared) or x.limbs != 1 or x.ring_bits != 64:
-        raise UsageError(f"{name} wants a private tensor over Z_2^64. Received: {x!r}.")
-    sizes = x.shape.as_list() if x.shape.rank is not None else [None]
-    if len(sizes) < 2 or None in sizes:
-        raise UsageError(f"{name} wants a known shape, the channels last. Received: {x.shape}.")
+    sizes = checks.known_shape(name, checks.check_ring(name, x))
+    if len(sizes) < 2:
+        raise UsageError(f"{name} wants two axes or more, the channels last. Received: {x.shape}.")
     return math.prod(sizes[:-1])
 
 
@@ -195,16 +194,18 @@ def normalise(
     mean = truncation.truncate(party, sums, n.mean_bits)
     centred = arithmetic.sub(x, mean)
     squares = _correlation(party, "squares", centred, centred)
-    drop = _drop(n)
-    held = truncation.truncate(party, squares, drop)
+    # what the squares have beyond the variance's
+    held = truncation.truncate(party, squares, n.shift + 2 * n.fraction - FACTOR)
     # its ring elements are those of var M / 2^shift with FACTOR fractional bits
     variance = replace(held, fractional_bits=FACTOR)
     offset = int(n.epsilon * n.lift / (1 << (40 - FACTOR)) + Fraction(1, 2))
-    raised = variance if variance.m is None else replace(variance, m=variance.m + offset)
-    root = _times(roots.rsqrt(party, raised, VARIANCE_BITS, _precision()), n.root, _ROOT)
+    raised = arithmetic.moved(variance, offset)
+    root = _times(roots.rsqrt(party, raised, VARIANCE_BITS, PRECISION), n.root, _ROOT)
     rstd = truncation.truncate(party, root, _ROOT)
     wide = FACTOR + _ROOT + n.most + 2
-    factor = product.product(party, [(gamma, _gamma_bits()), (root, wide)], FACTOR + _ROOT)
+    factor = product.product(
+        party, [(gamma, FACTOR + GAMMA_BITS + 1), (root, wide)], FACTOR + _ROOT
+    )
     most = FACTOR + n.most + 2
     slope = product.product(
         party,
@@ -212,19 +213,6 @@ def normalise(
         3 * FACTOR - n.slope,
     )
     return Normalised(n, centred, factor, rstd, slope, mean, variance)
-
-
-def _precision() -> int:
-    return 16
-
-
-def _gamma_bits() -> int:
-    return FACTOR + GAMMA_BITS + 1
-
-
-def _drop(n: Numbers) -> int:
-    """Bits that the squares have beyond those of the variance."""
-    return n.shift + 2 * n.fraction - FACTOR
 
 
 def _like_channels(what: str, value: Any, x: Shared) -> None:
@@ -240,7 +228,7 @@ def apply(party: Party, normalised: Normalised, beta: Shared) -> Shared:
     """y = A (x - mean) + beta at x's scale.
 
     The sum before its truncation is that of Product(centred, factor, elementwise)
-    with `addend(normalised, beta)`: with linear.truncated_sum it goes into a ReLU in one round.
+    with `addend(normalised, beta)`: with products.truncated it goes into a ReLU in one round.
 
     Error: below 1 ulp besides that of A.  Rounds: 2.
     """
@@ -284,11 +272,10 @@ def backward(party: Party, normalised: Normalised, dy: Shared) -> Gradients:
         UsageError: dy does not fit x.
     """
     n, x = normalised.numbers, normalised.centred
-    fits = isinstance(dy, Shared) and dy.limbs == 1 and dy.ring_bits == 64
-    if not fits or not dy.shape.is_compatible_with(x.shape) or dy.dealer != x.dealer:
+    checks.check_ring("backward", dy)
+    checks.check_scale("backward", dy, 1, 24)
+    if not dy.shape.is_compatible_with(x.shape) or dy.dealer != x.dealer:
         raise UsageError(f"backward wants the gradient of {x!r}. Received: {dy!r}.")
-    if not 1 <= dy.fractional_bits <= 24:
-        raise UsageError(f"backward wants 1 to 24 fractional bits. Received: {dy!r}.")
     beta = _sums(dy)
     correlation = _correlation(party, "correlation", dy, x)
     s = _scales(n, dy.fractional_bits)

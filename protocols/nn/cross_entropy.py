@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -34,15 +34,16 @@ from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import (
     arithmetic,
     backward,
+    checks,
     compare,
     convert,
     logic,
+    masked,
     shapes,
     truncation,
 )
 from tfe_bench.protocols.ring.products import Product, opened
 from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -65,16 +66,11 @@ _MOST_PRODUCT = 62  # bits of what is truncated
 
 def _check(name: str, x: Any, bits: int) -> tuple[int, int]:
     """Rows and classes."""
-    if not isinstance(x, Shared):
-        raise UsageError(f"{name} wants private logits. Received: {type(x).__name__}.")
-    if x.limbs != 1 or x.ring_bits != 64 or x.fractional_bits not in LOGIT_BITS:
-        raise UsageError(
-            f"{name} wants logits of Z_2^64 with {LOGIT_BITS.start} to {LOGIT_BITS.stop - 1} "
-            f"fractional bits. Received: {x!r}."
-        )
-    if x.shape.rank is None or x.shape.rank < 1 or None in x.shape.as_list():
+    checks.check_ring(name, x)
+    checks.check_scale(name, x, LOGIT_BITS.start, LOGIT_BITS.stop - 1)
+    shape = checks.known_shape(name, x)
+    if not shape:
         raise UsageError(f"{name} wants a known shape [..., classes]. Received: {x.shape}.")
-    shape = [int(n) for n in x.shape.as_list()]
     if not 2 <= shape[-1] <= activations.MOST_CLASSES:
         raise UsageError(
             f"{name} wants 2 to {activations.MOST_CLASSES} classes along the last axis. Received: "
@@ -86,52 +82,6 @@ def _check(name: str, x: Any, bits: int) -> tuple[int, int]:
 
 
 # ---- comparisons
-
-
-@dataclass(frozen=True)
-class _Compared:
-    """Which comparisons are made, and which of them each class asks.
-
-    Attributes:
-        left, right: classes of comparison k, [left < right] for the first half of them (i < j), and
-            [left + T < right] for the others (all i, j).
-        won, kept: [classes - 1][classes], the comparisons whose (flipped) bits must all be 1.
-        flips: of `won`, 1 where the bit is to be inverted.
-    """
-
-    left: tuple[int, ...]
-    right: tuple[int, ...]
-    pairs: int
-    won: tuple[tuple[int, ...], ...]
-    flips: tuple[tuple[int, ...], ...]
-    kept: tuple[tuple[int, ...], ...]
-
-
-@functools.cache
-def _compared(classes: int) -> _Compared:
-    pairs = [(i, j) for i in range(classes) for j in range(i + 1, classes)]
-    ordered = [(i, j) for i in range(classes) for j in range(classes) if i != j]
-    number = {pair: k for k, pair in enumerate(pairs)}
-    rivals = [[j for j in range(classes) if j != i] for i in range(classes)]
-    steps = range(classes - 1)
-    won = [[number[min(i, r[k]), max(i, r[k])] for i, r in enumerate(rivals)] for k in steps]
-    # For j > i value i must not be smaller, for j < i it must be larger: the first one wins.
-    flips = [[int(r[k] > i) for i, r in enumerate(rivals)] for k in steps]
-    far = {pair: len(pairs) + k for k, pair in enumerate(ordered)}
-    kept = [[far[i, r[k]] for i, r in enumerate(rivals)] for k in steps]
-    every = [*pairs, *ordered]
-
-    def fixed(rows: list[list[int]]) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(row) for row in rows)
-
-    return _Compared(
-        tuple(i for i, _ in every),
-        tuple(j for _, j in every),
-        len(pairs),
-        fixed(won),
-        fixed(flips),
-        fixed(kept),
-    )
 
 
 def _groups(operands: int) -> list[int]:
@@ -163,19 +113,23 @@ def _chosen(party: Party, x: Shared, bits: int) -> tuple[MaskedBits, MaskedBits]
     Rounds: 3 (4 for more than 10 classes).
     """
     classes, rows = (int(n) for n in x.shape.as_list())
-    plan = _compared(classes)
+    duels = extremes.duels(classes)
+    # [left < right] of all pairs, [left + T < right] in both orders
+    ordered = [(i, j) for i in range(classes) for j in range(classes) if i != j]
+    far = {pair: len(duels.pairs) + k for k, pair in enumerate(ordered)}
+    kept = [[far[pair] for pair in enumerate(row)] for row in duels.rivals]
+    every = [*duels.pairs, *ordered]
     coarse = normalize.shifted(x, COARSE - x.fractional_bits)
-    left, right = (coarse.map(lambda a, k=k: local.gather(a, k)) for k in (plan.left, plan.right))
-    d = arithmetic.sub(left, right)
-    far = len(plan.left) - plan.pairs
-    if d.m is not None:
-        shift = np.array([0] * plan.pairs + [CUTOFF << COARSE] * far, np.int64)
-        d = replace(d, m=d.m + shift[:, None])
+    left, right = (
+        coarse.map(lambda a, k=k: local.gather(a, [pair[k] for pair in every])) for k in (0, 1)
+    )
+    shift = np.array([0] * len(duels.pairs) + [CUTOFF << COARSE] * len(ordered), np.int64)
+    d = arithmetic.moved(arithmetic.sub(left, right), shift[:, None])
     found = convert.open_bits(party, compare.msb(party, d, _width(bits), openings=1))
-    ones = local.reshape(logic.unpacked(found), [len(plan.left), rows])
-    both = local.stack([local.gather(ones, plan.won), local.gather(ones, plan.kept)], axis=1)
+    ones = local.reshape(logic.unpacked(found), [len(every), rows])
+    both = local.stack([local.gather(ones, duels.asked), local.gather(ones, kept)], axis=1)
     if found.opened is not None:
-        flips = np.array(plan.flips, np.int64)
+        flips = np.array(duels.flips, np.int64)
         both = local.xor(both, np.stack([flips, np.ones_like(flips)], axis=1)[..., None])
     n = 2 * classes * rows
     result = _all(party, local.reshape(both, [classes - 1, n]), classes - 1, n, x.dealer)
@@ -206,9 +160,8 @@ def _below_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
         return arithmetic.sub(wide, largest.map(lambda a: a[None]))
     n = classes * rows
     if isinstance(party, Counting):
-        dealt = convert.inject_cost(2 * n, ring_bits=64 - drop).dealer
-        cost = Cost(dealt, 64 * n, 64 * n, rounds=1, cold=2)
-        return Shared(party.sent(cost, x.shape, hot, x), None, None, x.dealer, INNER)
+        dealt = convert.inject_dealt(2 * n, ring_bits=64 - drop)
+        return party.opened(x.shape, dealt, hot, x, scale=INNER)
     import tensorflow as tf
 
     # The values themselves lose their bits in the same way: times bits that are all 1.
@@ -217,30 +170,25 @@ def _below_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
     both = logic.held_as(hot, joined, 2 * n)
     s = party.site("below_largest", drop, dealer=x.dealer)
     twice = x.map(lambda a: tf.stack([a, a]))
-    y = backward.inject_truncated_shares(s, both, twice, drop, 0, 0)
-    m = None
-    if not s.is_dealer:
-        m = s.open_mask(y[1] - tf.reduce_sum(y[0], axis=0), backward.MASKS, 1)
-    l1, l2 = s.new_mask(tf.constant([classes, rows], tf.int64), backward.MASKS)
-    return Shared(m, l1, l2, x.dealer, INNER)
+    y = convert.inject_shares(s, both, twice, 0, 0, drop=drop)
+    share = None if s.is_dealer else y[1] - tf.reduce_sum(y[0], axis=0)
+    shape = tf.constant([classes, rows], tf.int64)
+    return masked.opened(s, share, shape, backward.MASKS, 1, scale=INNER)
 
 
 # ---- division by the sum
 
 
 @functools.cache
-def _inverse(classes: int) -> tuple[polynomial.Plan, int]:
-    """y0 of S with _SUM fractional bits: the plan, over Z_2^64, and the center."""
+def _inverse(classes: int) -> polynomial.Fitted:
+    """y0 of S with _SUM fractional bits, over Z_2^64."""
     # the largest is right within 3/16 of the others
     high = 1 + Decimal(classes - 1) * (Decimal(3) / 16).exp()
     slack = Decimal(1) / 64
     found = approximation.approximate(
         approximation.reciprocal, 1 - slack, high + slack, _SUM, _RELATIVE
     )
-    more = max(0, _INVERSE + 2 - found.scale)
-    whole = {(i,): a << more for i, a in enumerate(found.coefficients)}
-    bits = (found.limit + 2).bit_length() + 1
-    return polynomial.plan((bits,), whole, found.scale + more - _INVERSE), found.center
+    return polynomial.fitted(found, _INVERSE, bits=(found.limit + 2).bit_length() + 1)
 
 
 @functools.cache
@@ -254,10 +202,8 @@ def _series() -> polynomial.Plan:
 def _normalized(party: Party, e: Shared, total: Shared) -> Shared:
     """e_i / S.  Rounds: 3 (cold 4)."""
     classes = int(e.shape[0])
-    plan, center = _inverse(classes)
     coarse = normalize.shifted(total, _SUM - INNER)
-    centered = replace(coarse, m=None if coarse.m is None else coarse.m - center)
-    y0 = polynomial.evaluate(party, "softmax_inverse", plan, [centered], _INVERSE)
+    y0 = _inverse(classes).evaluate(party, "softmax_inverse", coarse)
     factors = shapes.concat([e, total.map(lambda a: a[None])], 0)
     drop = INNER + _INVERSE - _PRODUCT
     z = relu.truncated_product(
@@ -270,8 +216,7 @@ def _normalized(party: Party, e: Shared, total: Shared) -> Shared:
     )
     q = z.map(lambda a: a[:classes])
     eps = normalize.shifted(z.map(lambda a: -a[classes:]), _EPS - _PRODUCT)
-    if eps.m is not None:
-        eps = replace(eps, m=eps.m + (1 << _EPS))
+    eps = arithmetic.moved(eps, 1 << _EPS)
     eps = eps.map(lambda a: local.tile(a, [classes, 1]))
     return polynomial.evaluate(party, "softmax_series", _series(), [q, eps], RESULT_BITS)
 
@@ -356,7 +301,7 @@ def softmax_and_loss(
         raise UsageError(
             f"softmax_and_loss wants rows of up to {MOST_PAIRED} classes. Received: {logits!r}."
         )
-    arithmetic.check_pair("softmax_and_loss", logits, labels, same_scale=False)
+    checks.check_pair("softmax_and_loss", logits, labels, same_scale=False)
     most = _MOST_PRODUCT - INNER - (bits - 16)
     if labels.shape != logits.shape or not 0 <= labels.fractional_bits <= most:
         raise UsageError(

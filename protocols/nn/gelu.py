@@ -11,15 +11,13 @@ import itertools
 import operator
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import approximation, piecewise, polynomial
-from tfe_bench.protocols.ring import compare, convert, logic
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
+from tfe_bench.protocols.ring.checks import check_ring, check_scale
 from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -60,13 +58,11 @@ class Bump:
 
     Attributes:
         step: in ring units.
-        centers: what the arguments are moved by, so that they are small.
-        plans: of p and q.
+        parts: p and q.
     """
 
     step: int
-    centers: tuple[int, int]
-    plans: tuple[polynomial.Plan, polynomial.Plan]
+    parts: tuple[polynomial.Fitted, polynomial.Fitted]
 
 
 @functools.cache
@@ -81,36 +77,13 @@ def bump(f: int) -> Bump:
     def outer(a: Decimal) -> Decimal:
         return _bump(step + a) - off
 
-    def planned(part: approximation.Function) -> tuple[int, polynomial.Plan]:
-        found = approximation.approximate(part, Decimal(0), step, f, half_ulp / 8, False)
-        more = max(0, f + 2 - found.scale)
-        whole = {(i,): a << more for i, a in enumerate(found.coefficients)}
-        plan = polynomial.plan((found.limit.bit_length() + 1,), whole, found.scale + more - f)
-        return found.center, plan
-
-    (first, p), (second, q) = planned(_bump), planned(outer)
-    return Bump(eighths << (f - 3), (first, second), (p, q))
-
-
-def _check(x: Any) -> int:
-    if not isinstance(x, Shared):
-        raise UsageError(f"gelu wants a private tensor. Received: {type(x).__name__}.")
-    fits = x.limbs == 1 and x.ring_bits == 64 and FEWEST_BITS <= x.fractional_bits <= MOST_BITS
-    if not fits:
-        raise UsageError(
-            f"gelu wants a value of Z_2^64 with {FEWEST_BITS} to {MOST_BITS} fractional bits. "
-            f"Received: {x!r}. Rescale it: cast(x, {MOST_BITS})."
+    p, q = (
+        polynomial.fitted(
+            approximation.approximate(part, Decimal(0), step, f, half_ulp / 8, False), f
         )
-    if x.shape.rank is None or None in x.shape.as_list():
-        raise UsageError(f"gelu wants a known shape. Received: {x.shape}.")
-    return int(x.fractional_bits)
-
-
-def _count(n: int, width: int, openings: int | None) -> int:
-    """Of 5 n comparisons."""
-    if openings is not None:
-        return openings
-    return 1 if n <= 4096 and width <= compare.MOST_AT_ONCE else 2
+        for part in (_bump, outer)
+    )
+    return Bump(eighths << (f - 3), (p, q))
 
 
 def gelu(
@@ -129,7 +102,8 @@ def gelu(
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
-    f = _check(x)
+    check_scale("gelu", check_ring("gelu", x, known=True), FEWEST_BITS, MOST_BITS)
+    f = x.fractional_bits
     shape, own = x.shape.as_list(), bump(f)
     flat = x.map(lambda a: local.reshape(a, [-1]))
     n = int(flat.shape[0])
@@ -139,7 +113,9 @@ def gelu(
         flat.map(lambda a: local.tile(a[None], [5, 1])),
         m=None if flat.m is None else flat.m[None] - knots,
     )
-    below = convert.open_bits(party, compare.msb(party, five, width, _count(n, width, openings)))
+    below = convert.open_bits(
+        party, compare.msb(party, five, width, compare.few_openings(n, width, openings))
+    )
     under = [logic.rearrange(below, (5, n), operator.itemgetter(i), n) for i in range(5)]
     first, second = _parts(party, own, under, flat)
     y = _joined(party, own, under[2], flat, first, second)
@@ -155,28 +131,25 @@ def _parts(party: Party, own: Bump, under: list[MaskedBits], x: Shared) -> tuple
     far_left, left, right, far_right = (logic.xor(a, b) for a, b in itertools.pairwise(under))
     if isinstance(party, Counting):
         n = x.shape.num_elements()
-        cost = Cost(576 * n, 128 * n, 128 * n, rounds=1, cold=2)
-        both = replace(x, m=party.sent(cost, [2, n], *under, x))
+        both = party.opened([2, n], 576 * n, *under, x, scale=x.fractional_bits)
         return both.map(operator.itemgetter(0)), both.map(operator.itemgetter(1))
     import tensorflow as tf
 
     s = party.site("gelu_parts", own.step, dealer=x.dealer)
-    shape = tf.shape(x.any, out_type=tf.int64)
+    shape = local.shape(x.any)
     dealt = [
         convert.inject_shares(s, bits, x, 2 * i, i)
         for i, bits in enumerate((right, left, far_right, far_left))
     ]
     far = convert.b2a_shares(s, logic.xor(far_left, far_right), shape, 8, 4)
-    both = tf.concat([[2], shape], 0)
-    m = None
+    share = None
     if not s.is_dealer:
         a, b, c, d = dealt
         edge = far * own.step
-        m = s.open_mask(tf.stack([a - b + edge, c - d - edge]), 9, 5)
-        m -= tf.constant([[center] for center in own.centers], tf.int64)
-    l1, l2 = s.new_mask(both, 9)
-    found = Shared(m, l1, l2, x.dealer, x.fractional_bits)
-    first, second = (found.map(operator.itemgetter(i)) for i in range(2))
+        share = tf.stack([a - b + edge, c - d - edge])
+    both = masked.opened(s, share, tf.concat([[2], shape], 0), 9, 5, scale=x.fractional_bits)
+    both = arithmetic.moved(both, np.array([[-part.center] for part in own.parts], np.int64))
+    first, second = (both.map(operator.itemgetter(i)) for i in range(2))
     return first, second
 
 
@@ -188,20 +161,17 @@ def _joined(
     Rounds: 1 (cold 2).  Bits sent: D 128 and those of the plans, E1, E2 64 per element each.
     """
     if isinstance(party, Counting):
-        n, words = x.shape.num_elements(), sum(plan.words for plan in own.plans)
-        cost = Cost((128 + 64 * words) * n, 64 * n, 64 * n, rounds=1, cold=2)
-        return replace(x, m=party.sent(cost, [n], negative, x, first, second))
-    import tensorflow as tf
-
-    s = party.site("gelu", own.plans, x.fractional_bits, dealer=x.dealer)
+        n, words = x.shape.num_elements(), sum(part.plan.words for part in own.parts)
+        dealt, scale = (128 + 64 * words) * n, x.fractional_bits
+        return party.opened([n], dealt, negative, x, first, second, scale=scale)
+    s = party.site("gelu", own.parts, x.fractional_bits, dealer=x.dealer)
     positive = convert.inject_shares(s, negative, x, 0, 0, negated=True)
     p, q = (
-        polynomial.shares(s, plan, [part], 2 + i, 1 + i)
-        for i, (plan, part) in enumerate(zip(own.plans, (first, second), strict=True))
+        polynomial.shares(s, fitted.plan, [part], 2 + i, 1 + i)
+        for i, (fitted, part) in enumerate(zip(own.parts, (first, second), strict=True))
     )
-    m = None if s.is_dealer else s.open_mask(positive - p - q, 4, 3)
-    l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), 4)
-    return Shared(m, l1, l2, x.dealer, x.fractional_bits)
+    share = None if s.is_dealer else positive - p - q
+    return masked.opened(s, share, local.shape(x.any), 4, 3, scale=x.fractional_bits)
 
 
 # ---- the slope, for gradients

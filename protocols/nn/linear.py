@@ -1,8 +1,7 @@
-"""Sums of private products (ring/products.py) with what layers add to them, and capped ReLUs."""
+"""ReLUs with a largest value, and those that watch what a small ring loses of a sum."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +9,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
-from tfe_bench.protocols.ring import arithmetic, small_ring
-from tfe_bench.protocols.ring.products import Product, opened, truncated
+from tfe_bench.protocols.ring import small_ring
 from tfe_bench.protocols.ring.range_check import Watch
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.counting import Counting
@@ -19,83 +17,6 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 RING = 64
-
-
-def _check(products: Sequence[Product], addend: Shared | None) -> None:
-    """Refuses a sum that is none.
-
-    Raises:
-        UsageError: no products, or operands of several scales, rings or dealers.
-    """
-    if not products:
-        raise UsageError("A sum has a product at least.")
-    for p in products:
-        arithmetic.check_factors("product_sum", p.x, p.w)
-    scales = {p.scale for p in products} | (set() if addend is None else {addend.fractional_bits})
-    dealers = {p.x.dealer for p in products} | (set() if addend is None else {addend.dealer})
-    if len(scales) != 1 or len(dealers) != 1:
-        raise UsageError(
-            "A sum wants products and addend of one scale and one dealer. Received: scales "
-            f"{sorted(scales)}, dealers {sorted(dealers)}."
-        )
-
-
-def product_sum(party: Party, products: Sequence[Product], addend: Shared | None = None) -> Shared:
-    """sum_i x_i . w_i + addend over Z_2^64 at the scale of the products.
-
-    The addend is added to the opened sum, locally.
-
-    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element each (arithmetic.mul_cost).
-    Raises:
-        UsageError: operands of several scales, rings or dealers.
-    """
-    _check(products, addend)
-    z = opened(party, "product_sum", products, len(products))
-    return z if addend is None else arithmetic.add(z, addend)
-
-
-def truncated_sum(
-    party: Party,
-    products: Sequence[Product],
-    addend: Shared | None,
-    drop: int,
-    bits: int,
-) -> Shared:
-    """(sum_i x_i . w_i + addend) / 2^drop in Z_2^bits, stochastically rounded; never fails (T4).
-
-    Args:
-        addend: at the scale of the products, broadcast to them.
-        bits: right for |sum| <= 2^(bits-1+drop) - 2^drop.
-
-    Rounds: 1 (cold 2).  Bits sent: D drop + bits, E1, E2 bits per element.
-    Raises:
-        UsageError: operands of several scales, rings or dealers; bits + drop over 64.
-    """
-    _check(products, addend)
-    return truncated(party, "truncated_sum", products, addend, drop, bits)[0]
-
-
-def watched_sum(
-    party: Party,
-    products: Sequence[Product],
-    addend: Shared | None,
-    drop: int,
-    bits: int,
-) -> tuple[Shared, Any]:
-    """`truncated_sum`, and the evaluators' additive shares of the same modulo 2^(64-drop).
-
-    What Z_2^bits loses of a sum that is too large is in these shares still: D deals all 64 bits of
-    the masks' products.
-
-    Rounds: 1 (cold 2).  Bits sent: D 64, E1, E2 bits per element.
-    Raises:
-        UsageError: as `truncated_sum`.
-    """
-    _check(products, addend)
-    return truncated(party, "truncated_sum", products, addend, drop, bits, whole=True)
-
-
-# ---- activations with a largest value
 
 
 def capped_relu(party: Party, x: Shared, most: int, bits: int, openings: int | None) -> Shared:
@@ -140,7 +61,7 @@ def watched_relu(
     """max(x, 0), or with `most` `capped_relu`; `watch` is told where x is not the whole sum.
 
     Args:
-        x, u: of `watched_sum` with the same drop.
+        x, u: of products.truncated with the same drop, and `whole`.
 
     Rounds and bits: as relu.relu and `capped_relu`.
     """
@@ -162,7 +83,7 @@ def watched_lift(party: Party, watch: Watch, x: Shared, u: Any, drop: int) -> Sh
     """x of Z_2^k over Z_2^64, right for |x| < 2^(k-2); `watch` is told where it is not.
 
     Args:
-        x, u: of `watched_sum` with the same drop.
+        x, u: of products.truncated with the same drop, and `whole`.
 
     Rounds and bits: as small_ring.lift.
     """

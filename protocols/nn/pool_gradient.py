@@ -9,16 +9,26 @@ Backward, one injection hands each window's gradient to its cell and truncates i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, shapes, small_ring
-from tfe_bench.protocols.ring.conv import Pair, Windows, pair_of
-from tfe_bench.protocols.session import local, ops, sizes
-from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.order import extremes
+from tfe_bench.protocols.ring import (
+    arithmetic,
+    checks,
+    compare,
+    convert,
+    logic,
+    masked,
+    shapes,
+    small_ring,
+)
+from tfe_bench.protocols.ring.conv import Pair, pooled_places
+from tfe_bench.protocols.session import local, ops
+from tfe_bench.protocols.session.cost import packed
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
@@ -93,32 +103,15 @@ def geometry(name: str, shape: Any, ksize: Pair, strides: Pair, padding: str = "
     Raises:
         UsageError: sizes that are unknown or do not fit, named by the operation.
     """
-    known = shape.as_list() if hasattr(shape, "as_list") else shape
-    if not isinstance(known, (list, tuple)) or len(known) != 4 or None in known:
-        raise UsageError(f"{name} wants [batch, height, width, channels]. Received: {known}.")
-    if padding not in ("VALID", "SAME"):
-        raise UsageError(f'{name} knows padding "VALID" and "SAME". Received: {padding!r}.')
-    kernel = pair_of(name, "ksize", ksize)
-    windows = Windows.of(name, strides, padding)
-    batch, height, width, channels = (int(n) for n in known)
-    places = []
-    for axis, size in enumerate((height, width)):
-        count = max(int(windows.size(axis, size, kernel[axis])), 0)
-        before = windows.before(axis, size, kernel[axis]) if count else 0
-        starts = [i * windows.strides[axis] - before for i in range(count)]
-        places.append(
-            tuple(
-                tuple(min(max(s + cell, max(s, 0)), size - 1) for s in starts)
-                for cell in range(kernel[axis])
-            )
-        )
-    if not all(len(p[0]) for p in places) or math.prod(kernel) > MOST_CELLS:
+    (batch, height, width, channels), kernel, places = pooled_places(
+        name, shape, ksize, strides, padding
+    )
+    cells = math.prod(kernel)
+    if cells > MOST_CELLS:
         raise UsageError(
-            f"{name} wants windows no larger than the image and of {MOST_CELLS} cells at most. "
-            f"Received: windows {kernel} on {[height, width]}."
+            f"{name} wants windows of {MOST_CELLS} cells at most. Received: windows {kernel}."
         )
-    order = tuple(_order(math.prod(kernel)))
-    return Geometry((batch, height, width, channels), places[0], places[1], order)
+    return Geometry((batch, height, width, channels), places[0], places[1], tuple(_order(cells)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +154,7 @@ def max_pool2d_with_choice(
 
     Args:
         x: [batch, height, width, channels] of a known shape, of a small ring Z_2^k as
-            linear.truncated_sum gives it, or of Z_2^64; then k is `bits`.
+            products.truncated gives it, or of Z_2^64; then k is `bits`.
         ksize, strides, padding: as tf.nn.max_pool2d.
         profile: of the network.  A tree is taken for all of them: where a line is waited for, it
             is the dealer's, and all pairs take two and a half times its bits.
@@ -174,9 +167,10 @@ def max_pool2d_with_choice(
         UsageError: shapes, windows or rings that do not fit.
     """
     name = "max_pool2d_with_choice"
-    if not isinstance(x, Shared) or x.limbs != 1:
-        raise UsageError(f"{name} wants a private tensor of 64-bit words. Received: {x!r}.")
-    _check(name, bits, profile)
+    checks.check_word(name, x)
+    extremes.choose("tree", 1, 1, profile)  # refuses an unknown one
+    if not isinstance(bits, int) or not 4 <= bits <= 64:
+        raise UsageError(f"{name} compares 4 to 64 bits. Received: {bits!r}.")
     g = geometry(name, x.shape, ksize, strides, padding)
     k = _ring(x, bits)
     nodes = small_ring.reduced(x, k).map(lambda a: _cells(a, g))
@@ -200,7 +194,7 @@ def max_pool2d_with_choice(
         under = [under[i] + under[half + i] for i in range(half)] + under[2 * half :]
     best = nodes.map(lambda a: a[0])
     if relu:
-        below_one = best if best.m is None else replace(best, m=best.m - 1)
+        below_one = arithmetic.moved(best, -1)
         none = convert.open_bits(party, compare.msb(party, below_one, k, openings))
         best = small_ring.rectified(party, none, best)
         for each in path:
@@ -217,14 +211,6 @@ def _cells(a: local.Tensor, g: Geometry) -> local.Tensor:
     if isinstance(a, local.Abstract):
         return a.like([len(g.order), g.width])
     return ops.module().tfe_bench_take_cells(x=a, **g.attributes)
-
-
-def _check(name: str, bits: int, profile: str) -> None:
-    from tfe_bench.protocols.order import extremes
-
-    extremes.choose("tree", 1, 1, profile)  # refuses an unknown one
-    if not isinstance(bits, int) or not 4 <= bits <= 64:
-        raise UsageError(f"{name} compares 4 to 64 bits. Received: {bits!r}.")
 
 
 def _part(bits: MaskedBits, i: int, width: int) -> MaskedBits:
@@ -296,8 +282,7 @@ def route(party: Party, choice: Choice, g: Shared, drop: int) -> Shared:
         UsageError: g does not fit the choice, or is not over Z_2^64.
     """
     geo = choice.geometry
-    if not isinstance(g, Shared) or g.limbs != 1 or g.ring_bits != 64:
-        raise UsageError(f"route wants a gradient over Z_2^64. Received: {g!r}.")
+    checks.check_ring("route", g)
     if not isinstance(drop, int) or not 1 <= drop <= 48:
         raise UsageError(f"route drops 1 to 48 bits. Received: {drop!r}.")
     if g.dealer != choice.bits.dealer or not g.shape.is_compatible_with(geo.pooled):
@@ -307,31 +292,23 @@ def route(party: Party, choice: Choice, g: Shared, drop: int) -> Shared:
         )
     scale = g.fractional_bits - drop
     if isinstance(party, Counting):
-        opened = 64 * math.prod(geo.image)
-        cost = Cost(_dealt(geo, drop), opened, opened, rounds=1, cold=2)
-        return replace(g, m=party.sent(cost, geo.image, choice.bits, g), fractional_bits=scale)
+        return party.opened(geo.image, _dealt(geo, drop), choice.bits, g, scale=scale)
     import tensorflow as tf
 
     s = party.site("route", drop, geo, dealer=g.dealer)
+    kernels, share = ops.module(), None
     named = {"call": s.ctx, "site": s.number, "dealer": s.dealer, "drop": drop}
-    size = {"cells": len(geo.order), "width": geo.width}
-    m = None
+    named |= {"cells": len(geo.order), "width": geo.width}
     if s.is_dealer:
-        message = ops.module().tfe_bench_route_deal(
-            beta=choice.bits.beta, l1=g.l1, l2=g.l2, **size, **named
-        )
+        message = kernels.tfe_bench_route_deal(beta=choice.bits.beta, l1=g.l1, l2=g.l2, **named)
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        dealt = tf.zeros([0], tf.uint8)
-        if s.is_e2:
-            dealt = s.recv(sizes.vector(_dealt(geo, drop) // 8), s.d, 0, tf.uint8)
-        share = ops.module().tfe_bench_route_share(
-            opened=choice.bits.opened, m=g.m, dealt=dealt, **size, **named
+        dealt = s.dealt(_dealt(geo, drop) // 8, 0, tf.uint8)
+        of_cells = kernels.tfe_bench_route_share(
+            opened=choice.bits.opened, m=g.m, dealt=dealt, **named
         )
-        placed = ops.module().tfe_bench_place_cells(x=share, **geo.attributes)
-        m = s.open_mask(placed, tensor=5, slot=1)
-    l1, l2 = s.new_mask(tf.constant(geo.image, tf.int64), tensor=5)
-    return replace(g, m=m, l1=l1, l2=l2, fractional_bits=scale)
+        share = kernels.tfe_bench_place_cells(x=of_cells, **geo.attributes)
+    return masked.opened(s, share, tf.constant(geo.image, tf.int64), 5, 1, scale=scale)
 
 
 def _dealt(g: Geometry, drop: int) -> int:

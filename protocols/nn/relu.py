@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
+from tfe_bench.protocols.ring import checks, compare, convert, logic
 from tfe_bench.protocols.ring.products import Product, Two, matrix_product, truncated
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
@@ -49,7 +48,7 @@ def relu_with_derivative(
 
     Rounds and bits: as `relu`.
     """
-    small = _check("relu", x)
+    small = _is_small("relu", x)
     negative = convert.open_bits(
         party, compare.msb(party, x, x.ring_bits if small else bits, openings)
     )
@@ -61,7 +60,7 @@ def relu_watched(party: Party, x: Shared, openings: int | None = 2) -> tuple[Sha
 
     Rounds and bits: as `relu`.
     """
-    _check("relu", x)
+    checks.check_word("relu", x)
     negative = convert.open_bits(party, compare.msb(party, x, x.ring_bits, openings))
     return convert.inject_watched(party, negative, x)
 
@@ -73,7 +72,7 @@ def derivative(
 
     Rounds: openings + 2 (cold + 3).  Bits sent: those of msb, open_bits and b2a.
     """
-    small = _check("relu derivative", x)
+    small = _is_small("relu derivative", x)
     negative = convert.open_bits(
         party, compare.msb(party, x, x.ring_bits if small else bits, openings)
     )
@@ -105,37 +104,15 @@ def truncated_product(
         UsageError: rings, dealers or shapes that do not fit; bits + drop over 64.
     """
     two = matrix_product if two is None else two
-    _operands(x, y)
+    checks.check_factors("truncated_product", x, y)
     if two is matrix_product:
-        arithmetic.check_multipliable("truncated_product", x.shape, y.shape)
+        checks.check_multipliable("truncated_product", x.shape, y.shape)
     if bias is not None:
-        _operands(x, bias)
-        if bias.fractional_bits != x.fractional_bits + y.fractional_bits:
-            raise UsageError(
-                "truncated_product wants its bias at the scale of the product, "
-                f"{x.fractional_bits + y.fractional_bits} fractional bits. Received: {bias!r}."
-            )
+        checks.check_ring("truncated_product", bias)
     product = Product(x, y, two)
     return truncated(party, "truncated_product", [product], bias, drop, bits)[0]
 
 
-def _operands(x: Shared, y: Shared) -> None:
-    for operand in (x, y):
-        if not isinstance(operand, Shared):
-            raise UsageError(
-                "truncated_product wants private tensors. "
-                f"Received: {type(operand).__name__}. Use matmul_public and truncate for a public "
-                "operand."
-            )
-        if operand.limbs != 1 or operand.ring_bits != RING:
-            raise UsageError(f"truncated_product works over Z_2^64. Received: {operand!r}.")
-    arithmetic.check_pair("truncated_product", x, y, same_scale=False)
-
-
-def _check(name: str, x: Shared) -> bool:
+def _is_small(name: str, x: Shared) -> bool:
     """Whether x is of a small ring."""
-    if not isinstance(x, Shared):
-        raise UsageError(f"{name} wants a private tensor. Received: {type(x).__name__}.")
-    if x.limbs != 1:
-        raise UsageError(f"{name} works over Z_2^64 or a smaller ring. Received: {x!r}.")
-    return x.ring_bits < RING
+    return checks.check_word(name, x).ring_bits < RING

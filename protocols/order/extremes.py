@@ -7,15 +7,17 @@ comparisons, one level.  Of equal values the first wins, as in TensorFlow.
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, rotation, shapes
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked, rotation, shapes
+from tfe_bench.protocols.ring.checks import check_choice, check_ring, check_word
 from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting, Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -36,16 +38,8 @@ def choose(
     Raises:
         UsageError: an unknown method or profile, or too many values for all-pairs.
     """
-    if profile not in ROUND_BITS:
-        raise UsageError(
-            f"Unknown network profile. Received: {profile!r}."
-            f"{did_you_mean(str(profile), ROUND_BITS)} Known: {', '.join(ROUND_BITS)}."
-        )
-    if method not in METHODS:
-        raise UsageError(
-            f"Unknown method for the extremes of a row. Received: {method!r}."
-            f"{did_you_mean(str(method), METHODS)} Known: {', '.join(METHODS)}."
-        )
+    check_choice("network profile", profile, ROUND_BITS)
+    check_choice("method for the extremes of a row", method, METHODS)
     if method == "all-pairs" and width > MOST_PAIRED:
         raise UsageError(
             f"all-pairs takes up to {MOST_PAIRED} values per row. Received: {width}. "
@@ -59,159 +53,115 @@ def choose(
     return "all-pairs" if paired.total - tree.total <= saved else "tree"
 
 
-def reduce_max(
-    party: Party,
-    x: Shared,
-    axis: int | None = None,
-    keepdims: bool = False,
-    *,
-    bits: int = compare.EXACT_BITS,
-    method: str = "auto",
-    profile: str = "local",
-    openings: int | None = None,
-) -> Shared:
-    """The largest value along an axis (None: of all); exact while differences fit `bits` bits.
+class AlongAxis(Protocol):
+    """What is largest or smallest along an axis (None: of all; an index: 0).
 
     Args:
-        bits: width of the comparisons.
+        bits: width of the comparisons: exact while differences fit it.
+        method: "tree", "all-pairs" or "auto".
+        profile: of the network.
         openings: of each comparison, 1 to 3; None as compare.recipe takes it.
 
     Rounds: those of a comparison and 2, on each of the log2 levels of a tree, or and 3 once.
     Raises:
         UsageError: a wrong axis, no values along it, an unknown method.
     """
-    return _extreme(party, "reduce_max", x, axis, keepdims, bits, method, profile, openings, False)[
-        0
-    ]
+
+    __name__: str
+
+    def __call__(
+        self,
+        party: Party,
+        x: Shared,
+        axis: int | None = None,
+        keepdims: bool = False,
+        *,
+        bits: int = ...,
+        method: str = ...,
+        profile: str = ...,
+        openings: int | None = None,
+    ) -> Shared: ...
 
 
-def reduce_min(
+def _along_axis(name: str, smallest: bool, index: bool) -> AlongAxis:
+    def extreme(
+        party: Party,
+        x: Shared,
+        axis: int | None = None,
+        keepdims: bool = False,
+        *,
+        bits: int = compare.EXACT_BITS,
+        method: str = "auto",
+        profile: str = "local",
+        openings: int | None = None,
+    ) -> Shared:
+        shape = check_ring(name, x, known=True).shape.as_list()
+        if smallest:
+            x = arithmetic.neg(x)
+        if axis is None and index:
+            axis = 0
+        where, rest = _axis(name, shape, axis, keepdims)
+        if axis is None:
+            shape = [math.prod(shape)]
+            x = x.map(lambda a: local.reshape(a, [-1]))
+        width, rows = shape[where], math.prod(n for i, n in enumerate(shape) if i != where)
+        if width == 0:
+            raise UsageError(f"{name} wants values along the axis. Received: shape {shape}.")
+        order = [where, *(i for i in range(len(shape)) if i != where)]
+        # One row per value, so that halves are contiguous.
+        columns = x.map(lambda a: local.reshape(local.transpose(a, order), [width, rows]))
+        chosen = choose(method, rows, width, profile, bits)
+        found = _of_columns(party, columns, chosen, bits, openings, index, profile)
+        y = found[1] if index else found[0]
+        y = y.map(lambda a: local.reshape(a, rest))
+        return arithmetic.neg(y) if smallest and not index else y
+
+    extreme.__name__ = extreme.__qualname__ = name
+    return extreme
+
+
+reduce_max = _along_axis("reduce_max", smallest=False, index=False)
+reduce_min = _along_axis("reduce_min", smallest=True, index=False)
+# Of the first one: ring elements without a scale.
+argmax = _along_axis("argmax", smallest=False, index=True)
+argmin = _along_axis("argmin", smallest=True, index=True)
+
+
+def _axis(name: str, shape: list[int], axis: int | None, keepdims: bool) -> tuple[int, list[int]]:
+    """(the axis, the shape of the result)"""
+    if axis is None:
+        return 0, [1] * len(shape) if keepdims else []
+    if isinstance(axis, bool) or not isinstance(axis, int):
+        raise UsageError(f"{name} wants an axis as an integer. Received: {axis!r}.")
+    if not -len(shape) <= axis < len(shape):
+        among = f"from {-len(shape)} to {len(shape) - 1}" if shape else "of a tensor with any"
+        raise UsageError(f"{name} wants an axis {among}. Received: {axis} for shape {shape}.")
+    axis %= len(shape)
+    kept = [1 if i == axis else n for i, n in enumerate(shape)]
+    return axis, kept if keepdims else shape[:axis] + shape[axis + 1 :]
+
+
+def _of_columns(
     party: Party,
-    x: Shared,
-    axis: int | None = None,
-    keepdims: bool = False,
-    *,
-    bits: int = compare.EXACT_BITS,
-    method: str = "auto",
-    profile: str = "local",
-    openings: int | None = None,
-) -> Shared:
-    """The smallest value along an axis; as `reduce_max`."""
-    _static("reduce_min", x)
-    y = _extreme(
-        party,
-        "reduce_min",
-        arithmetic.neg(x),
-        axis,
-        keepdims,
-        bits,
-        method,
-        profile,
-        openings,
-        False,
-    )[0]
-    return arithmetic.neg(y)
-
-
-def argmax(
-    party: Party,
-    x: Shared,
-    axis: int | None = None,
-    *,
-    bits: int = compare.EXACT_BITS,
-    method: str = "auto",
-    profile: str = "local",
-    openings: int | None = None,
-) -> Shared:
-    """Index of the first largest value along an axis (None: 0), ring elements without a scale.
-
-    Rounds: those of `reduce_max`.
-    """
-    return _arg(party, "argmax", x, axis, bits, method, profile, openings)
-
-
-def _arg(
-    party: Party,
-    name: str,
-    x: Shared,
-    axis: int | None,
-    bits: int,
+    columns: Shared,
     method: str,
-    profile: str,
-    openings: int | None,
-) -> Shared:
-    axis = 0 if axis is None else axis
-    index = _extreme(party, name, x, axis, False, bits, method, profile, openings, True)[1]
-    assert index is not None
-    return index
-
-
-def argmin(
-    party: Party,
-    x: Shared,
-    axis: int | None = None,
-    *,
-    bits: int = compare.EXACT_BITS,
-    method: str = "auto",
-    profile: str = "local",
-    openings: int | None = None,
-) -> Shared:
-    """Index of the first smallest value along an axis; as `argmax`."""
-    _static("argmin", x)
-    return _arg(party, "argmin", arithmetic.neg(x), axis, bits, method, profile, openings)
-
-
-def _extreme(
-    party: Party,
-    name: str,
-    x: Shared,
-    axis: int | None,
-    keepdims: bool,
     bits: int,
-    method: str,
-    profile: str,
     openings: int | None,
     index: bool,
-) -> tuple[Shared, Shared | None]:
-    shape = _static(name, x)
-    if axis is None:
-        where = 0
-        rest = [1] * len(shape) if keepdims else []
-        x = x.map(lambda a: local.reshape(a, [-1]))
-        shape = [math.prod(shape)]
-    else:
-        if isinstance(axis, bool) or not isinstance(axis, int):
-            raise UsageError(f"{name} wants an axis as an integer. Received: {axis!r}.")
-        if not -len(shape) <= axis < len(shape):
-            among = f"from {-len(shape)} to {len(shape) - 1}" if shape else "of a tensor with any"
-            raise UsageError(f"{name} wants an axis {among}. Received: {axis} for shape {shape}.")
-        where = axis % len(shape)
-        rest = [1 if i == where else n for i, n in enumerate(shape)]
-        rest = rest if keepdims else [n for i, n in enumerate(shape) if i != where]
-    width = shape[where]
-    if width == 0:
-        raise UsageError(f"{name} wants values along the axis. Received: shape {shape}.")
-    order = [where, *(i for i in range(len(shape)) if i != where)]
-    rows = math.prod(n for i, n in enumerate(shape) if i != where)
-    # One row per value, so that halves are contiguous.
-    columns = x.map(lambda a: local.reshape(local.transpose(a, order), [width, rows]))
-    chosen = choose(method, rows, width, profile, bits)
+    profile: str,
+) -> list[Shared]:
+    """`_found`; each party deals for a third of the rows where the line is what is waited for."""
+    width, rows = (int(n) for n in columns.shape)
     if rows == 0 or width == 1:
         value = columns.map(lambda a: a[0])
-        where_is: Shared | None = value.map(local.zeros_like)
-        where_is = replace(where_is, fractional_bits=0) if where_is is not None else None
-    else:
-
-        def whole(part: Shared) -> list[Shared]:
-            return _found(party, part, chosen, bits, openings, index)
-
-        if _rotated(rows, width, chosen, bits, openings, index, profile):
-            results = rotation.by_thirds(party, whole, [columns], axis=1)
-        else:
-            results = whole(columns)
-        value, where_is = results[0], results[1] if index else None
-    final = value.map(lambda a: local.reshape(a, rest))
-    return final, None if where_is is None else where_is.map(lambda a: local.reshape(a, rest))
+        return [value, replace(value.map(local.zeros_like), fractional_bits=0)]
+    if profile == "wan" and rows >= 3:
+        cost = cost_of(_found, Private((width, rows)), method, bits, openings, index)
+        if rotation.worthwhile(cost, ROUND_BITS[profile]):
+            return rotation.by_thirds(
+                party, lambda part: _found(party, part, method, bits, openings, index), [columns], 1
+            )
+    return _found(party, columns, method, bits, openings, index)
 
 
 def _found(
@@ -225,32 +175,6 @@ def _found(
         hot = one_hot(party, columns, bits, openings)
         found = _picked(party, columns, hot, width, rows, index)
     return [each for each in found if each is not None]
-
-
-def _rotated(
-    rows: int,
-    width: int,
-    method: str,
-    bits: int,
-    openings: int | None,
-    index: bool,
-    profile: str,
-) -> bool:
-    """Whether each party deals for a third of the rows: where the line is what is waited for."""
-    if profile != "wan" or rows < 3:
-        return False
-    cost = cost_of(_found, Private((width, rows)), method, bits, openings, index)
-    return rotation.worthwhile(cost, ROUND_BITS[profile])
-
-
-def _static(name: str, x: Shared) -> list[int]:
-    if not isinstance(x, Shared):
-        raise UsageError(f"{name} wants a private tensor. Received: {type(x).__name__}.")
-    if x.limbs != 1 or x.ring_bits != 64:
-        raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
-    if x.shape.rank is None or None in x.shape.as_list():
-        raise UsageError(f"{name} wants a known shape. Received: {x.shape}.")
-    return [int(n) for n in x.shape.as_list()]
 
 
 def _tree(
@@ -283,6 +207,38 @@ def _with_last(x: Shared, won: Shared, width: int) -> Shared:
     return shapes.concat([won, x.map(lambda a: a[-1:])], 0)
 
 
+Rows: TypeAlias = "tuple[tuple[int, ...], ...]"
+
+
+@dataclass(frozen=True)
+class Duels:
+    """Which pairs of values are compared to find the largest, and which of them each value asks.
+
+    Attributes:
+        pairs: (i, j) with i < j, compared as [x_i < x_j].
+        rivals: [values - 1][values], the others of each value.
+        asked, flips: of the same shape, the pair of a value and its rival, and 1 where its bit is
+            to be inverted.  For a rival j > i value i must not be smaller, for j < i it must be
+            larger: the first of equal values wins.
+    """
+
+    pairs: Rows
+    rivals: Rows
+    asked: Rows
+    flips: Rows
+
+
+@functools.cache
+def duels(values: int) -> Duels:
+    """The table of so many values."""
+    pairs = tuple((i, j) for i in range(values) for j in range(i + 1, values))
+    number = {pair: k for k, pair in enumerate(pairs)}
+    rivals = tuple(tuple(k if k < i else k + 1 for i in range(values)) for k in range(values - 1))
+    asked = tuple(tuple(number[min(i, j), max(i, j)] for i, j in enumerate(row)) for row in rivals)
+    flips = tuple(tuple(int(j > i) for i, j in enumerate(row)) for row in rivals)
+    return Duels(pairs, rivals, asked, flips)
+
+
 def one_hot(
     party: Party, x: Shared, bits: int = compare.EXACT_BITS, openings: int | None = None
 ) -> MaskedBits:
@@ -292,28 +248,16 @@ def one_hot(
     Rounds: openings + 2 (cold + 3).
     """
     width, rows = (int(n) for n in x.shape.as_list())
-    pairs = [(i, j) for i in range(width) for j in range(i + 1, width)]
-    left, right = ([p[k] for p in pairs] for k in (0, 1))
-    below = convert.open_bits(  # x_i < x_j for i < j
-        party,
-        compare.msb(
-            party,
-            arithmetic.sub(
-                x.map(lambda a: local.gather(a, left)), x.map(lambda a: local.gather(a, right))
-            ),
-            bits,
-            openings,
-        ),
+    table = duels(width)
+    left, right = ([p[k] for p in table.pairs] for k in (0, 1))
+    d = arithmetic.sub(
+        x.map(lambda a: local.gather(a, left)), x.map(lambda a: local.gather(a, right))
     )
-    number = {pair: k for k, pair in enumerate(pairs)}
-    rivals = [[k if k < i else k + 1 for i in range(width)] for k in range(width - 1)]
-    of_pair = [[number[min(i, j), max(i, j)] for i, j in enumerate(row)] for row in rivals]
-    ones = local.gather(local.reshape(logic.unpacked(below), [len(pairs), rows]), of_pair)
+    below = convert.open_bits(party, compare.msb(party, d, bits, openings))
+    ones = local.reshape(logic.unpacked(below), [len(table.pairs), rows])
+    ones = local.gather(ones, table.asked)
     if below.opened is not None:
-        # For j > i value i must not be smaller: NOT [x_i < x_j].  For j < i it must be larger,
-        # [x_j < x_i]: the first of equal values wins.
-        flips = [[[int(j > i)] for i, j in enumerate(row)] for row in rivals]
-        ones = local.xor(ones, np.array(flips, np.int64))
+        ones = local.xor(ones, np.array(table.flips, np.int64)[..., None])
     n = width * rows
     packed = logic.packed(local.reshape(ones, [width - 1, n]))
     won = logic.all_of_rows(party, packed, width - 1, n, x.dealer)
@@ -328,19 +272,14 @@ def _picked(
     if not index:
         return value, None
     if isinstance(party, Counting):
-        cost = Cost(64 * width * rows, 64 * rows, 64 * rows, rounds=1, cold=2)
-        return value, Shared(party.sent(cost, [rows], hot), None, None, x.dealer)
+        return value, party.opened([rows], 64 * width * rows, hot)
     import tensorflow as tf
 
     s = party.site("index", width, dealer=x.dealer)
     y = convert.b2a_shares(s, hot, tf.constant([width, rows], tf.int64), 0, 0)
-    shape = tf.constant([rows], tf.int64)
-    m = None
     if not s.is_dealer:
-        positions = tf.range(width, dtype=tf.int64)[:, None]
-        m = s.open_mask(tf.reduce_sum(y * positions, axis=0), 1, 1)
-    l1, l2 = s.new_mask(shape, 1)
-    return value, Shared(m, l1, l2, x.dealer)
+        y = tf.reduce_sum(y * tf.range(width, dtype=tf.int64)[:, None], axis=0)
+    return value, masked.opened(s, y, tf.constant([rows], tf.int64), 1, 1)
 
 
 def pick(party: Party, hot: MaskedBits, x: Shared) -> Shared:
@@ -348,18 +287,14 @@ def pick(party: Party, hot: MaskedBits, x: Shared) -> Shared:
 
     Rounds: 1 (cold 2).  Bits sent: D 128 per element of x, E1, E2 64 per element of the result.
     """
-    if not isinstance(x, Shared) or x.limbs != 1:
-        raise UsageError(f"pick works on private 64-bit words. Received: {x!r}.")
+    check_word("pick", x)
     convert.check_inject("pick", hot, x)
     if isinstance(party, Counting):
-        rest = x.shape[1:]
-        opened = 64 * rest.num_elements()
-        cost = Cost(128 * x.shape.num_elements(), opened, opened, rounds=1, cold=2)
-        return replace(x, m=party.sent(cost, rest, hot, x))
-    import tensorflow as tf
-
+        dealt, scale = 128 * x.shape.num_elements(), x.fractional_bits
+        return replace(party.opened(x.shape[1:], dealt, hot, x, scale=scale), bits=x.bits)
     s = party.site("pick", dealer=x.dealer)
     y = convert.inject_shares(s, hot, x, 0, 0)
-    m = None if s.is_dealer else s.open_mask(tf.reduce_sum(y, axis=0), 7, 2)
-    l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64)[1:], 7)
-    return replace(x, m=m, l1=l1, l2=l2)
+    if not s.is_dealer:
+        y = local.reduce_sum(y, axis=0)
+    opened = masked.opened(s, y, local.shape(x.any)[1:], 7, 2, scale=x.fractional_bits)
+    return replace(opened, bits=x.bits)

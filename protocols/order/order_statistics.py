@@ -13,6 +13,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order.sort import Sorted, sort
 from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.ring.checks import check_ring, is_from, known_shape
 from tfe_bench.protocols.ring.truncation import truncate
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
@@ -36,7 +37,7 @@ def top_k(
         UsageError: k out of range, no values.
     """
     shape = _rows("top_k", x)
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= shape[-1]:
+    if not is_from(k, 1, shape[-1]):
         raise UsageError(f"top_k wants k from 1 to {shape[-1]}. Received: {k!r}.")
     found = _sorted(party, x, shape, True, algorithm, profile)
     result = [*shape[:-1], k]
@@ -96,14 +97,10 @@ def _quantile(name: str, party: Party, x: Shared, q: float, algorithm: str, prof
 
 
 def _rows(name: str, x: Any) -> list[int]:
-    if not isinstance(x, Shared):
-        raise UsageError(f"{name} wants a private tensor. Received: {type(x).__name__}.")
-    if x.limbs != 1 or x.ring_bits != 64:
-        raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
-    shape = x.shape.as_list()
+    shape = known_shape(name, check_ring(name, x))
     if not shape or shape[-1] == 0:
         raise UsageError(f"{name} wants [..., n] with values. Received: shape {shape}.")
-    return [int(n) for n in shape]
+    return shape
 
 
 def _sorted(

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import masked
 from tfe_bench.protocols.session import ops, wide
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
@@ -65,7 +66,7 @@ def shuffle(party: Party, columns: Sequence[Shared]) -> list[Shared]:
         a0, a1, fresh = (_FIRST + _PER_COLUMN * c + i for i in range(3))
         plus, minus = ("add", "sub") if x.limbs == 1 else ("add128", "sub128")
         shape = tf.shape(x.any, out_type=tf.int64)
-        m = None
+        y = None
         if s.is_dealer:
             both = x.l1 + x.l2 if x.limbs == 1 else wide.add(x.l1, x.l2)
             known = -both if x.limbs == 1 else wide.negate(both)
@@ -74,11 +75,10 @@ def shuffle(party: Party, columns: Sequence[Shared]) -> list[Shared]:
         elif s.is_e2:
             s.send(s.apply_mask(_permute(x.m, p0), K2, a0, plus), s.e1, 3 * c + 1)
             y = _permute(s.recv(shape, s.d, 3 * c), p2)
-            m = s.open_mask(y, fresh, 3 * c + 2, x.limbs)
         else:
             gamma = s.recv(shape, s.e2, 3 * c + 1)
-            y = s.apply_mask(_permute(gamma, p1), K1, a1, plus, sent=False)
-            m = s.open_mask(_permute(y, p2), fresh, 3 * c + 2, x.limbs)
-        l1, l2 = s.new_mask(shape, fresh)
-        result.append(Shared(m, l1, l2, dealer, x.fractional_bits, x.limbs, x.bits))
+            y = _permute(s.apply_mask(_permute(gamma, p1), K1, a1, plus, sent=False), p2)
+        scale, width = x.fractional_bits, 64 * x.limbs
+        moved = masked.opened(s, y, shape, fresh, 3 * c + 2, scale=scale, width=width)
+        result.append(replace(moved, bits=x.bits))
     return result

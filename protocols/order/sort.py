@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order.shuffle import shuffle
 from tfe_bench.protocols.order.sort_plan import SortPlan, odd_even_merge
 from tfe_bench.protocols.ring import arithmetic, compare, convert, rotation, shapes
+from tfe_bench.protocols.ring.checks import check_choice, check_ring
 from tfe_bench.protocols.session import local, ops, sizes, wide
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.io import reveal_bits
@@ -69,11 +70,7 @@ def round_cost(profile: str) -> float:
     Raises:
         UsageError: an unknown profile.
     """
-    if profile not in ROUND_COST:
-        raise UsageError(
-            f"Unknown network profile. Received: {profile!r}."
-            f"{did_you_mean(str(profile), ROUND_COST)} Known: {', '.join(ROUND_COST)}."
-        )
+    check_choice("network profile", profile, ROUND_COST)
     return ROUND_COST[profile]
 
 
@@ -83,11 +80,7 @@ def choose(algorithm: str, n: int, profile: str, rows: int = 1) -> str:
     Raises:
         UsageError: unknown algorithm.
     """
-    if algorithm not in ALGORITHMS:
-        raise UsageError(
-            f"Unknown sort algorithm {algorithm!r}.{did_you_mean(algorithm, ALGORITHMS)} "
-            f"Known: {', '.join(ALGORITHMS)}."
-        )
+    check_choice("sort algorithm", algorithm, ALGORITHMS)
     if algorithm != "auto":
         return algorithm
     return "all-pairs" if rows * n * (n - 1) // 2 <= 2 * round_cost(profile) else "quick"
@@ -298,8 +291,7 @@ def sort(
     shape = keys.shape.as_list()
     if len(shape) not in (1, 2):
         raise UsageError(f"sort wants [n] or [rows, n] keys. Received: shape {shape}.")
-    if keys.limbs != 1 or keys.ring_bits != 64:
-        raise UsageError(f"sort wants keys over Z_2^64. Received: {keys!r}.")
+    check_ring("sort", keys)
     for column in payload:
         if column.shape.as_list() != shape or column.limbs != 1:
             raise UsageError(

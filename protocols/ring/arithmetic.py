@@ -10,41 +10,20 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import products
+from tfe_bench.protocols.ring.checks import (
+    broadcast,
+    check_factors,
+    check_multipliable,
+    check_pair,
+    check_public_factor,
+)
 from tfe_bench.protocols.ring.products import Product, matrix_product
 from tfe_bench.protocols.session import local, wide
-from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-
-def check_pair(operation: str, x: Shared, y: Shared, same_scale: bool = True) -> None:
-    if not isinstance(x, Shared) or not isinstance(y, Shared):
-        raise UsageError(
-            f"{operation} wants two private tensors. Received: {type(x).__name__} and "
-            f"{type(y).__name__}. Use {operation}_public for a public operand."
-        )
-    if x.dealer != y.dealer or x.limbs != y.limbs or x.ring_bits != y.ring_bits:
-        raise UsageError(
-            f"{operation} wants operands with one dealer and one ring. Received: {x!r} and {y!r}."
-        )
-    if same_scale and x.fractional_bits != y.fractional_bits:
-        raise UsageError(
-            f"{operation} wants operands of one scale. Received: {x.fractional_bits} and "
-            f"{y.fractional_bits} fractional bits. Truncate the one with more."
-        )
-
-
-def _broadcastable(operation: str, x: Shared, y: Shared) -> None:
-    try:
-        local.broadcast_shape(x.any.shape, y.any.shape)
-    except ValueError:
-        raise UsageError(
-            f"{operation} wants shapes that broadcast. Received: {x.shape.as_list()} and "
-            f"{y.shape.as_list()}."
-        ) from None
 
 
 def _pairwise(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Shared:
@@ -57,14 +36,14 @@ def _pairwise(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Shar
 def add(x: Shared, y: Shared) -> Shared:
     """x + y, with broadcasting.  Local."""
     check_pair("add", x, y)
-    _broadcastable("add", x, y)
+    broadcast("add", x.shape, y.shape)
     return _pairwise((lambda a, b: a + b) if x.limbs == 1 else wide.add, x, y)
 
 
 def sub(x: Shared, y: Shared) -> Shared:
     """x - y, with broadcasting.  Local."""
     check_pair("sub", x, y)
-    _broadcastable("sub", x, y)
+    broadcast("sub", x.shape, y.shape)
     return _pairwise((lambda a, b: a - b) if x.limbs == 1 else wide.sub, x, y)
 
 
@@ -73,23 +52,14 @@ def neg(x: Shared) -> Shared:
     return x.map((lambda a: -a) if x.limbs == 1 else wide.negate)
 
 
-def _only_64(name: str, x: Shared, ring: object) -> None:
-    if isinstance(ring, Shared):
-        raise UsageError(
-            f"{name} wants a public second operand. Received: {ring!r}. "
-            f"Use {name.removesuffix('_public')} for two private ones."
-        )
-    if not isinstance(x, Shared):
-        raise UsageError(
-            f"{name} wants a private and a public tensor. Received: {type(x).__name__} first."
-        )
-    if x.limbs != 1:
-        raise UsageError(f"{name} works on 64-bit words. Received: {x!r}.")
+def moved(x: Shared, ring: Any) -> Shared:
+    """x + c for public ring elements that broadcast to x's shape.  Local: only m moves."""
+    return x if x.m is None else replace(x, m=x.m + ring)
 
 
 def add_public(x: Shared, ring: tf.Tensor) -> Shared:
     """x + c for public ring elements c (already encoded at x's scale).  Local: only m moves."""
-    _only_64("add_public", x, ring)
+    check_public_factor("add_public", x, ring)
     if not local.known(x.any):
         return replace(x, m=x.m + ring)
     import tensorflow as tf
@@ -109,7 +79,7 @@ def add_public(x: Shared, ring: tf.Tensor) -> Shared:
 
 def mul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
     """x * c for public ring elements c with their own scale.  Local; scales add up."""
-    _only_64("mul_public", x, ring)
+    check_public_factor("mul_public", x, ring)
     y = x.map(lambda a: a * ring)
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 
@@ -164,7 +134,7 @@ def matmul_public(
         transpose_a, transpose_b: take an operand with its last two dimensions swapped.
     """
     private, public = (x, y) if isinstance(x, Shared) else (y, x)
-    _only_64("matmul_public", private, public)
+    check_public_factor("matmul_public", private, public)
     ring = ring_tensor("matmul_public", public)
     shape = local.static_shape(ring)
     left, right = (private.shape, shape) if private is x else (shape, private.shape)
@@ -179,13 +149,6 @@ def matmul_public(
     return replace(private.map(times), fractional_bits=private.fractional_bits + fractional_bits)
 
 
-def check_factors(name: str, x: Shared, y: Shared) -> None:
-    """Raises UsageError unless x and y are private, of one dealer and over Z_2^64."""
-    check_pair(name, x, y, same_scale=False)
-    if x.limbs != 1 or x.ring_bits != 64:
-        raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
-
-
 def _swapped(a: Any, transpose: bool) -> Any:
     if not transpose:
         return a
@@ -196,35 +159,13 @@ def _swapped(a: Any, transpose: bool) -> Any:
     return tf.linalg.matrix_transpose(a)
 
 
-def check_multipliable(
-    name: str, a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False
-) -> None:
-    if a.rank is None or b.rank is None:
-        return
-    fits = a.rank >= 2 and b.rank >= 2
-    if fits:
-        depth_a, depth_b = a[-2 if transpose_a else -1], b[-1 if transpose_b else -2]
-        fits = depth_a is None or depth_b is None or depth_a == depth_b
-        try:
-            local.broadcast_shape(a[:-2], b[:-2])
-        except ValueError:
-            fits = False
-    if not fits:
-        flags = f" with transpose_a={transpose_a}, transpose_b={transpose_b}"
-        raise UsageError(
-            f"{name} wants [..., m, k] and [..., k, n] with leading dimensions that broadcast. "
-            f"Received: {a.as_list()} and {b.as_list()}"
-            f"{flags if transpose_a or transpose_b else ''}. Reshape or transpose an operand."
-        )
-
-
 def mul(party: Party, x: Shared, y: Shared) -> Shared:
     """x * y elementwise, with broadcasting; the scales add up (truncate afterwards).
 
     Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element each.
     """
     check_factors("mul", x, y)
-    _broadcastable("mul", x, y)
+    broadcast("mul", x.shape, y.shape)
     return products.opened(party, "mul", [Product(x, y, products.elementwise)])
 
 
@@ -244,8 +185,3 @@ def matmul(
     x = x.map(lambda a: _swapped(a, transpose_a))
     y = y.map(lambda b: _swapped(b, transpose_b))
     return products.opened(party, "matmul", [Product(x, y, matrix_product)])
-
-
-def mul_cost(n: int) -> Cost:
-    """Cost of `mul` and `matmul` for n result elements."""
-    return products.cost(n)

@@ -13,56 +13,24 @@ after the injection, whose wrap nobody knows.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import convert
+from tfe_bench.protocols.ring import convert, masked
+from tfe_bench.protocols.ring.checks import check_ring, is_from
 from tfe_bench.protocols.ring.truncation import MOST_DROPPED
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.counting import Counting
-from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 RING = 64
-# Numbers of masks that `inject_truncated_shares` takes.
+# Numbers of masks that an injection takes.
 MASKS = 5
-
-
-def inject_truncated_shares(
-    s: Site,
-    bits: MaskedBits,
-    x: Shared,
-    drop: int,
-    tensor: int,
-    slot: int,
-    *,
-    negated: bool = False,
-    leave: int | None = None,
-) -> Any:
-    """The evaluators' additive shares of b * x / 2^drop, unopened; None at the dealer.
-
-    Sums of them open as one; where b = 0 the value is 0 exactly, so that a sum with one bit set is
-    rounded once.
-
-    Args:
-        tensor, slot: numbers of the first of MASKS dealt masks, and of the one message.
-        negated: take 1 - b for b.
-        leave: number of the mask under which the share leaves.
-
-    Rounds: 0 with D ahead, else 1.  Bits sent: D 128 + 3 drop per element.
-    Raises:
-        UsageError: as `inject_truncated`.
-    """
-    _check(bits, x, drop)
-    return convert.inject_shares(s, bits, x, tensor, slot, negated=negated, leave=leave, drop=drop)
 
 
 def _check(bits: MaskedBits, x: Shared, drop: int) -> None:
     convert.check_inject("inject_truncated", bits, x)
-    if x.limbs != 1 or x.ring_bits != RING:
-        raise UsageError(f"inject_truncated works over Z_2^64. Received: {x!r}.")
-    whole = isinstance(drop, int) and not isinstance(drop, bool)
-    if not (whole and 1 <= drop <= MOST_DROPPED):
+    check_ring("inject_truncated", x)
+    if not is_from(drop, 1, MOST_DROPPED):
         raise UsageError(
             f"inject_truncated drops 1 to {MOST_DROPPED} bits. Received: {drop!r}. "
             "Use convert.inject where nothing is dropped."
@@ -90,14 +58,8 @@ def inject_truncated(
     _check(bits, x, drop)
     scale = x.fractional_bits - drop
     if isinstance(party, Counting):
-        n = x.shape.num_elements()
-        cost = convert.inject_cost(n, ring_bits=RING - drop)
-        return replace(x, m=party.sent(cost, x.any.shape, bits, x), fractional_bits=scale)
-    import tensorflow as tf
-
+        dealt = convert.inject_dealt(x.shape.num_elements(), ring_bits=RING - drop)
+        return party.opened(x.shape, dealt, bits, x, scale=scale)
     s = party.site("inject_truncated", drop, negated, dealer=x.dealer)
-    last = MASKS
-    own = inject_truncated_shares(s, bits, x, drop, 0, 0, negated=negated, leave=last)
-    m = None if s.is_dealer else s.exchange_masked(own, slot=1)
-    l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), last)
-    return replace(x, m=m, l1=l1, l2=l2, fractional_bits=scale)
+    own = convert.inject_shares(s, bits, x, 0, 0, negated=negated, leave=MASKS, drop=drop)
+    return masked.opened(s, own, local.shape(x.any), MASKS, 1, scale=scale, left=True)

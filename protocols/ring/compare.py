@@ -98,6 +98,13 @@ def _split(total: int, parts: int) -> tuple[int, ...]:
     return (small,) * (parts - more) + (small + 1,) * more
 
 
+def few_openings(n: int, bits: int, openings: int | None = None) -> int:
+    """Of n comparisons, unless given: one where they are few and it suffices, else two."""
+    if openings is not None:
+        return openings
+    return 1 if n <= 4096 and bits <= MOST_AT_ONCE else 2
+
+
 @functools.cache
 def recipe(bits: int, openings: int | None = None) -> Recipe:
     """The cheapest recipe for k = bits, with a given number of openings.
@@ -139,18 +146,6 @@ def _groupings(nodes: int, levels: int) -> list[tuple[tuple[int, ...], ...]]:
     ]
 
 
-def _attributes(r: Recipe, dealer: int, site: int, absorb: bool) -> dict[str, Any]:
-    return {
-        "site": site,
-        "dealer": dealer,
-        "bits": r.bits,
-        "widths": list(r.widths),
-        "groups": [size for level in r.groups for size in level],
-        "group_counts": [len(level) for level in r.groups],
-        "absorb": absorb,
-    }
-
-
 def msb_of_planes(
     party: Party, planes: tf.Tensor, n: Any, r: Recipe, dealer: int, absorb: bool = True
 ) -> EvaluatorBits:
@@ -164,35 +159,30 @@ def msb_of_planes(
     if isinstance(party, Counting):
         share = party.sent_bits(_cost(r, n, absorb), n, planes, dealer=dealer)
         return EvaluatorBits(share, None, n, dealer)
-    import tensorflow as tf
-
     s = party.site("msb", r.bits, r.widths, r.groups, absorb, dealer=dealer)
-    attributes = _attributes(r, dealer, s.number, absorb)
-    n_words = (sizes.known(n) + 63) // 64
+    kernels = ops.module()
+    attributes = {
+        "call": s.ctx,
+        "site": s.number,
+        "dealer": dealer,
+        "bits": r.bits,
+        "widths": list(r.widths),
+        "groups": [size for level in r.groups for size in level],
+        "group_counts": [len(level) for level in r.groups],
+        "absorb": absorb,
+    }
     if s.is_dealer:
-        message, top = ops.module().tfe_bench_lut_deal(call=s.ctx, lam_planes=planes, **attributes)
+        message, top = kernels.tfe_bench_lut_deal(lam_planes=planes, **attributes)
         s.send(message, s.e2, slot=0, run_ahead=True)
         return EvaluatorBits(None, None if absorb else top, n, dealer)
-    dealt = tf.zeros([0], tf.int64)
-    if s.is_e2:
-        dealt_planes = r.dealt + (1 if absorb else 0)
-        dealt = s.recv(sizes.vector(n_words * dealt_planes), s.d, slot=0)
-    message = ops.module().tfe_bench_lut_open(
-        call=s.ctx, m_planes=planes, dealt=dealt, **attributes
-    )
+    dealt = s.dealt((sizes.known(n) + 63) // 64 * (r.dealt + (1 if absorb else 0)))
+    found = kernels.tfe_bench_lut_open(m_planes=planes, dealt=dealt, **attributes)
     for level in range(r.openings):
-        s.send(message, s.other, slot=1 + level)
-        other = s.recv(tf.shape(message, out_type=tf.int64), s.other, slot=1 + level)
-        message = ops.module().tfe_bench_lut_node(
-            call=s.ctx,
-            m_planes=planes,
-            own=message,
-            other=other,
-            dealt=dealt,
-            level=level,
-            **attributes,
+        other = s.swap(found, slot=1 + level)
+        found = kernels.tfe_bench_lut_node(
+            m_planes=planes, own=found, other=other, dealt=dealt, level=level, **attributes
         )
-    return EvaluatorBits(message, None, n, dealer)
+    return EvaluatorBits(found, None, n, dealer)
 
 
 def masked_part(party: Party, x: Shared) -> Any:

@@ -8,6 +8,7 @@ Scales add up and nothing is truncated here.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, products
+from tfe_bench.protocols.ring import arithmetic, checks, products
 from tfe_bench.protocols.ring.products import Product
-from tfe_bench.protocols.ring.shapes import check_private
 from tfe_bench.protocols.session import local, ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -110,6 +110,19 @@ class Windows:
         last = (self.size(axis, image, kernel) - 1) * self.strides[axis]
         return max(int(last) + reach - image, 0) // 2
 
+    def places(self, axis: int, image: int, kernel: int) -> tuple[tuple[int, ...], ...]:
+        """For each cell of a window along axis 0 or 1 its place in each window.
+
+        Places outside of the image repeat one inside of it, so that they change no maximum.
+        """
+        count = max(int(self.size(axis, image, kernel)), 0)
+        before = self.before(axis, image, kernel) if count else 0
+        starts = [i * self.strides[axis] - before for i in range(count)]
+        return tuple(
+            tuple(min(max(start + cell, max(start, 0)), image - 1) for start in starts)
+            for cell in range(kernel)
+        )
+
     @property
     def attributes(self) -> dict[str, Any]:
         """Of the op RingConv2D and its gradients."""
@@ -144,6 +157,31 @@ def check_shapes(operation: str, x: Any, w: Any, windows: Windows) -> None:
             )
 
 
+def pooled_places(
+    name: str, shape: Any, ksize: Pair, strides: Pair, padding: str
+) -> tuple[list[int], tuple[int, int], list[tuple[tuple[int, ...], ...]]]:
+    """(the images' shape, the windows' size, `Windows.places` along both axes) of a max pooling.
+
+    Raises:
+        UsageError: sizes that are unknown or do not fit.
+    """
+    known = shape.as_list() if getattr(shape, "rank", None) is not None else shape
+    if not isinstance(known, (list, tuple)) or len(known) != 4 or None in known:
+        raise UsageError(f"{name} wants [batch, height, width, channels]. Received: {known}.")
+    if padding not in ("VALID", "SAME"):
+        raise UsageError(f'{name} knows padding "VALID" and "SAME". Received: {padding!r}.')
+    kernel = pair_of(name, "ksize", ksize)
+    windows = Windows.of(name, strides, padding)
+    image = [int(n) for n in known]
+    places = [windows.places(axis, image[1 + axis], kernel[axis]) for axis in range(2)]
+    if not all(len(cells[0]) for cells in places):
+        raise UsageError(
+            f"{name} wants windows no larger than the image. Received: windows {kernel} on "
+            f"{image[1:3]}."
+        )
+    return image, kernel, places
+
+
 def sizes_of(a: Any) -> list[Any]:
     """Of a tensor, as integers where they are known."""
     if a.shape.is_fully_defined():
@@ -164,23 +202,6 @@ def convolve(a: list[Any], b: list[Any], windows: Windows, depthwise: bool = Fal
     return ops.module().tfe_bench_ring_conv2d(a=a, b=b, depthwise=depthwise, **windows.attributes)
 
 
-def _private(
-    party: Party,
-    x: Shared,
-    w: Shared,
-    strides: Pair,
-    padding: Any,
-    dilations: Pair,
-    depthwise: bool,
-) -> Shared:
-    name = "depthwise_conv2d" if depthwise else "conv2d"
-    arithmetic.check_factors(name, x, w)
-    windows = Windows.of(name, strides, padding, dilations)
-    check_shapes(name, x.shape, w.shape, windows)
-    product = Product(x, w, lambda a, b: convolve(a, b, windows, depthwise))
-    return products.opened(party, name, [product], windows)
-
-
 def conv2d(
     party: Party,
     x: Shared,
@@ -188,6 +209,7 @@ def conv2d(
     strides: Pair = 1,
     padding: Any = "VALID",
     dilations: Pair = 1,
+    depthwise: bool = False,
 ) -> Shared:
     """tf.nn.conv2d of private images and a private kernel; the scales add up (truncate afterwards).
 
@@ -198,53 +220,20 @@ def conv2d(
         x: images [n, h, w, channels].
         w: kernel [h, w, channels, filters].
         strides, padding, dilations: as `Windows.of` takes them.
+        depthwise: each channel with kernels of its own, [h, w, channels, multiplier]; the output
+            has channels * multiplier channels.
 
     Domain: exact over Z_2^64; the sums must fit 63 bits at the scale of the product.
     Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per output element each.
     Raises:
         UsageError: the operands or the windows do not fit each other.
     """
-    return _private(party, x, w, strides, padding, dilations, depthwise=False)
-
-
-def depthwise_conv2d(
-    party: Party,
-    x: Shared,
-    w: Shared,
-    strides: Pair = 1,
-    padding: Any = "VALID",
-    dilations: Pair = 1,
-) -> Shared:
-    """tf.nn.depthwise_conv2d: each channel with kernels of its own; the scales add up.
-
-    Args:
-        x: images [n, h, w, channels].
-        w: kernel [h, w, channels, multiplier]; the output has channels * multiplier channels.
-        strides, padding, dilations: as `Windows.of` takes them.
-
-    Domain, rounds, bits and errors: as `conv2d`.
-    """
-    return _private(party, x, w, strides, padding, dilations, depthwise=True)
-
-
-def _public(
-    x: Shared,
-    ring: Any,
-    strides: Pair,
-    padding: Any,
-    dilations: Pair,
-    fractional_bits: int,
-    depthwise: bool,
-) -> Shared:
-    name = "depthwise_conv2d_public" if depthwise else "conv2d_public"
-    check_private(name, x)
-    if x.limbs != 1:
-        raise UsageError(f"{name} works on 64-bit words. Received: {x!r}.")
-    kernel = arithmetic.ring_tensor(name, ring)
+    name = "depthwise_conv2d" if depthwise else "conv2d"
+    checks.check_factors(name, x, w)
     windows = Windows.of(name, strides, padding, dilations)
-    check_shapes(name, x.shape, local.static_shape(kernel), windows)
-    y = x.map(lambda a: convolve([a], [kernel], windows, depthwise))
-    return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
+    check_shapes(name, x.shape, w.shape, windows)
+    product = Product(x, w, lambda a, b: convolve(a, b, windows, depthwise))
+    return products.opened(party, name, [product], windows)
 
 
 def conv2d_public(
@@ -254,26 +243,21 @@ def conv2d_public(
     padding: Any = "VALID",
     dilations: Pair = 1,
     fractional_bits: int = 0,
+    depthwise: bool = False,
 ) -> Shared:
     """`conv2d` with a public kernel of ring elements that has `fractional_bits`.  Local.
 
     Raises:
         UsageError: the operands or the windows do not fit each other.
     """
-    return _public(x, ring, strides, padding, dilations, fractional_bits, depthwise=False)
+    name = "depthwise_conv2d_public" if depthwise else "conv2d_public"
+    checks.check_word(name, x)
+    kernel = arithmetic.ring_tensor(name, ring)
+    windows = Windows.of(name, strides, padding, dilations)
+    check_shapes(name, x.shape, local.static_shape(kernel), windows)
+    y = x.map(lambda a: convolve([a], [kernel], windows, depthwise))
+    return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 
 
-def depthwise_conv2d_public(
-    x: Shared,
-    ring: Any,
-    strides: Pair = 1,
-    padding: Any = "VALID",
-    dilations: Pair = 1,
-    fractional_bits: int = 0,
-) -> Shared:
-    """`depthwise_conv2d` with a public kernel of ring elements that has `fractional_bits`.  Local.
-
-    Raises:
-        UsageError: the operands or the windows do not fit each other.
-    """
-    return _public(x, ring, strides, padding, dilations, fractional_bits, depthwise=True)
+depthwise_conv2d = functools.partial(conv2d, depthwise=True)
+depthwise_conv2d_public = functools.partial(conv2d_public, depthwise=True)

@@ -8,18 +8,15 @@ of beta * lam are all that is needed.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, logic
+from tfe_bench.protocols.ring import arithmetic, logic, masked
 from tfe_bench.protocols.session import local, ops, sizes, wide
 from tfe_bench.protocols.session.cost import Cost, packed, words
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, K2, Party, Site
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 def open_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
@@ -28,21 +25,36 @@ def open_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
     Rounds: 1.  Bits sent: E1, E2 1 per bit each, in whole words.
     """
     if isinstance(party, Counting):
-        return MaskedBits(
-            party.sent_bits(open_bits_cost(bits.n), bits.n, bits), None, bits.n, bits.dealer
-        )
+        opened = party.sent_bits(_opening(bits.n), bits.n, bits)
+        return MaskedBits(opened, None, bits.n, bits.dealer)
     s = party.site("open_bits", dealer=bits.dealer)
-    n_words = sizes.vector((sizes.known(bits.n) + 63) // 64)
     opened = beta = None
     if s.is_dealer:
-        beta = local.xor(s.mask(K1, 0, n_words), s.mask(K2, 0, n_words))
+        beta = local.xor(*_tau(s, bits))
         if bits.top is not None:
             beta = local.xor(beta, bits.top)
     else:
-        own = s.apply_mask(bits.share, s.own_key, 0, "xor")
-        s.send(own, s.other)
-        opened = local.xor(own, s.recv(n_words, s.other))
+        opened = _exchanged(s, bits)
     return MaskedBits(opened, beta, bits.n, bits.dealer)
+
+
+def _opening(n: int) -> Cost:
+    return Cost(dealer=0, e1=64 * words(n), e2=64 * words(n), rounds=1, cold=1)
+
+
+def _tau(s: Site, bits: EvaluatorBits) -> tuple[Any, Any]:
+    """The masks of bits that this party knows: E1's and E2's."""
+    n_words = sizes.vector((sizes.known(bits.n) + 63) // 64)
+    return (
+        None if s.is_e2 else s.mask(K1, 0, n_words),
+        None if s.is_e1 else s.mask(K2, 0, n_words),
+    )
+
+
+def _exchanged(s: Site, bits: EvaluatorBits) -> Any:
+    """At the evaluators, the XOR of what they hold under masks."""
+    own = s.apply_mask(bits.share, s.own_key, 0, "xor")
+    return local.xor(own, s.swap(own))
 
 
 def unpacked(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
@@ -63,7 +75,7 @@ def b2a_shares(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int) ->
     Rounds: 0 with D ahead, else 1.  Bits sent: D 64 per bit.
     """
     known = unpacked(bits, shape)
-    share = s.deal(known if s.is_dealer else None, shape, tensor, slot)
+    share = masked.deal(s, known, shape, tensor, slot)
     if s.is_dealer:
         return None
     y = (1 - 2 * known) * share
@@ -79,21 +91,12 @@ def b2a(party: Party, bits: MaskedBits, shape: Any = None) -> Shared:
     Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per bit each.
     """
     if isinstance(party, Counting):
-        m = party.sent(b2a_cost(bits.n), [bits.n] if shape is None else shape, bits)
-        return Shared(m, None, None, bits.dealer)
+        return party.opened([bits.n] if shape is None else shape, 64 * bits.n, bits)
     import tensorflow as tf
 
     s = party.site("b2a", dealer=bits.dealer)
     shape = sizes.vector(bits.n) if shape is None else tf.cast(shape, tf.int64)
-    y = b2a_shares(s, bits, shape, tensor=0, slot=0)
-    m = None if s.is_dealer else s.open_mask(y, tensor=1, slot=1)
-    l1, l2 = s.new_mask(shape, tensor=1)
-    return Shared(m, l1, l2, bits.dealer)
-
-
-def b2a_cost(n: int) -> Cost:
-    """Cost of `b2a` for n bits."""
-    return Cost(dealer=64 * n, e1=64 * n, e2=64 * n, rounds=1, cold=2)
+    return masked.opened(s, b2a_shares(s, bits, shape, tensor=0, slot=0), shape, 1, 1)
 
 
 def inject_shares(
@@ -151,30 +154,20 @@ def _inject_shares(
     import tensorflow as tf
 
     k = x.ring_bits if extend_ring else 64 - drop
-    attributes = {
-        "call": s.ctx,
-        "site": s.number,
-        "tensor": tensor,
-        "dealer": s.dealer,
-        "bits": k,
-        "drop": drop,
-    }
+    attributes = {**s.attributes(tensor), "bits": k, "drop": drop}
     if s.is_dealer:
         message = ops.module().tfe_bench_inject_deal(
             beta=bits.beta, l1=x.l1, l2=x.l2, n=bits.n, **attributes
         )
         s.send(message, s.e2, slot, run_ahead=True)
         return None, None
-    dealt = tf.zeros([0], tf.uint8)
-    if s.is_e2:
-        n = sizes.size(x.m)
-        wraps = 0 if k == 64 else 3 * ((n * (64 - k) + 7) // 8)
-        dealt = s.recv(sizes.vector(16 * n + wraps), s.d, slot, tf.uint8)
+    n = sizes.size(x.m)
+    wraps = 0 if k == 64 else 3 * ((n * (64 - k) + 7) // 8)
     share, signed = ops.module().tfe_bench_inject_share(
         opened=bits.opened,
         m=x.m,
         part=x.l1 if s.is_e1 else x.l2,
-        dealt=dealt,
+        dealt=s.dealt(16 * n + wraps, slot, tf.uint8),
         n=bits.n,
         open=-1 if leave is None else leave,
         negate=negated,
@@ -211,14 +204,13 @@ def _wide_inject_shares(s: Site, bits: MaskedBits, x: Shared, tensor: int, slot:
     shape = tf.shape(x.any, out_type=tf.int64)
     known = unpacked(bits, shape, 2)
     opened = known[..., :1]
+    product = wide.add(x.l1, x.l2) * opened if s.is_dealer else None
+    b = masked.deal(s, known, shape, tensor, slot, masked.WIDE)
+    bl = masked.deal(s, product, shape, tensor + 1, slot + 1, masked.WIDE)
     if s.is_dealer:
-        s.deal(known, shape, tensor, slot, 2)
-        s.deal(wide.add(x.l1, x.l2) * opened, shape, tensor + 1, slot + 1, 2)
         return None
-    b = s.deal(None, shape, tensor, slot, 2)
-    bl = s.deal(None, shape, tensor + 1, slot + 1, 2)
     part = x.l1 if s.is_e1 else x.l2
-    flipped = wide.sub(_wide_mul(x.m, b), bl)  # share of beta * x
+    flipped = wide.sub(ops.module().tfe_bench_wide_mul(a=x.m, b=b), bl)  # share of beta * x
     signed = tf.where(tf.equal(opened, 1), wide.negate(flipped), flipped)
     public = wide.sub(x.m, part) if s.is_e2 else wide.negate(part)
     return wide.add(public * opened, signed)
@@ -238,7 +230,7 @@ def inject(
         negated: (1 - b) * x instead.
         extend_ring: x of Z_2^k, not negative where the bit is 1, becomes a value of Z_2^64.
 
-    Rounds: 1 (cold 2).  Bits sent: `inject_cost`.
+    Rounds: 1 (cold 2).  Bits sent: D `inject_dealt`, E1, E2 64 * limbs per element each.
     """
     return _inject(party, bits, x, negated, extend_ring)[0]
 
@@ -267,36 +259,36 @@ def _inject(
     check_inject("inject", bits, x, extend_ring)
     ring = 0 if extend_ring else x.bits
     if isinstance(party, Counting):
-        cost = inject_cost(x.shape.num_elements(), x.limbs, x.ring_bits if extend_ring else 64)
+        dealt = inject_dealt(x.shape.num_elements(), x.limbs, x.ring_bits if extend_ring else 64)
         signed = party.dealt(x.any.shape, bits, x) if whole else None
-        return replace(x, m=party.sent(cost, x.any.shape, bits, x), bits=ring), signed
-    import tensorflow as tf
-
+        y = party.opened(x.shape, dealt, bits, x, scale=x.fractional_bits, width=64 * x.limbs)
+        return replace(y, bits=ring), signed
     s = party.site("inject", x.ring_bits, negated, extend_ring, dealer=x.dealer)
     last = 7  # after the dealt masks
     signed = None
     if x.limbs == 2:
-        plain = logic.invert(bits) if negated else bits
-        y = inject_shares(s, plain, x, tensor=0, slot=0)
-        m = None if s.is_dealer else s.open_mask(y, last, 2, 2)
+        own = inject_shares(s, logic.invert(bits) if negated else bits, x, tensor=0, slot=0)
     else:
         own, signed = _inject_shares(
             s, bits, x, 0, 0, negated, extend_ring, leave=last, whole=whole
         )
-        m = None if s.is_dealer else s.exchange_masked(own, slot=2)
-    l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), last)
-    return replace(x, m=m, l1=l1, l2=l2, bits=ring), signed
+    y = masked.opened(
+        s,
+        own,
+        local.shape(x.any),
+        last,
+        2,
+        scale=x.fractional_bits,
+        width=64 * x.limbs,
+        left=x.limbs == 1,
+    )
+    return replace(y, bits=ring), signed
 
 
-def _wide_mul(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    return ops.module().tfe_bench_wide_mul(a=a, b=b)
-
-
-def inject_cost(n: int, limbs: int = 1, ring_bits: int = 64) -> Cost:
-    """Cost of `inject` for n elements; ring_bits k < 64 is that of extend_ring."""
-    w = 64 * limbs * n
+def inject_dealt(n: int, limbs: int = 1, ring_bits: int = 64) -> int:
+    """Bits that D sends for `inject` of n elements; ring_bits k < 64 is that of extend_ring."""
     wraps = 3 * packed(n, 64 - ring_bits) if ring_bits < 64 else 0
-    return Cost(dealer=2 * w + wraps, e1=w, e2=w, rounds=1, cold=2)
+    return 128 * limbs * n + wraps
 
 
 def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
@@ -305,11 +297,6 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
     Rounds and bits: as `inject`.
     """
     return arithmetic.add(y, inject(party, bits, arithmetic.sub(x, y)))
-
-
-def open_bits_cost(n: int) -> Cost:
-    """Cost of `open_bits` for n bits."""
-    return Cost(dealer=0, e1=64 * words(n), e2=64 * words(n), rounds=1, cold=1)
 
 
 def extend(party: Party, x: Shared, shift: int, openings: int | None = None) -> Shared:
@@ -328,34 +315,21 @@ def extend(party: Party, x: Shared, shift: int, openings: int | None = None) -> 
     zero_extended = replace(x.map(lambda a: wide.shift_left(a, 0)), limbs=2, bits=65)
     t = compare.msb(party, zero_extended, bits=65, openings=openings)
     if isinstance(party, Counting):
-        cost = open_bits_cost(t.n)
-        lifted = party.sent(cost, [*x.shape, 2], t, x)
+        lifted = party.sent(_opening(t.n), [*x.shape, 2], t, x)
         return Shared(lifted, None, None, x.dealer, x.fractional_bits, 2, 65 + shift)
     import tensorflow as tf
 
     s = party.site("extend", shift, dealer=x.dealer)
-    n_words = sizes.vector((sizes.known(t.n) + 63) // 64)
-    shape = tf.shape(x.any, out_type=tf.int64)
-    tau1 = None if s.is_e2 else s.mask(K1, 0, n_words)
-    tau2 = None if s.is_e1 else s.mask(K2, 0, n_words)
-    opened = None
-    if not s.is_dealer:
-        own = s.apply_mask(t.share, s.own_key, 0, "xor")
-        s.send(own, s.other)
-        opened = local.xor(own, s.recv(n_words, s.other))
+    shape = local.shape(x.any)
+    opened = None if s.is_dealer else _exchanged(s, t)
 
     def lift(part: Any, packed: Any) -> Any:
         if part is None:
             return None
         top = tf.reshape(ops.module().tfe_bench_unpack_bits(words=packed, n=t.n), shape)
         shifted = wide.shift_left(part, shift)
-        return tf.stack(
-            [
-                shifted[..., 0],
-                shifted[..., 1] + tf.bitwise.left_shift(top, tf.constant(shift, tf.int64)),
-            ],
-            axis=-1,
-        )
+        high = shifted[..., 1] + local.left_shift(top, shift)
+        return tf.stack([shifted[..., 0], high], axis=-1)
 
-    m, l1, l2 = lift(x.m, opened), lift(x.l1, tau1), lift(x.l2, tau2)
+    m, l1, l2 = map(lift, (x.m, x.l1, x.l2), (opened, *_tau(s, t)))
     return Shared(m, l1, l2, x.dealer, x.fractional_bits, 2, 65 + shift)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
+from tfe_bench.protocols.ring import arithmetic, checks, compare, convert, logic
 from tfe_bench.protocols.session import local, wide
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
@@ -62,7 +62,7 @@ def equal(party: Party, x: Shared, y: Shared, openings: int | None = None) -> Ma
 
 def _unsigned(x: Shared) -> Shared:
     """x + 2^63.  Local."""
-    return x if x.m is None else replace(x, m=x.m + -(2**63))
+    return arithmetic.moved(x, -(2**63))
 
 
 def _extended(x: Shared) -> Shared:
@@ -82,9 +82,8 @@ def _joined(bits: list[EvaluatorBits]) -> EvaluatorBits:
 
 
 def _check(name: str, x: Any, y: Any) -> None:
-    arithmetic.check_pair(name, x, y)
-    if x.limbs != 1 or x.ring_bits != 64:
-        raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
+    checks.check_pair(name, x, y)
+    checks.check_ring(name, x)
     if x.shape != y.shape:
         raise UsageError(
             f"{name} wants two tensors of one shape. Received: {x.shape.as_list()} and "

@@ -107,27 +107,22 @@ def all_of_rows(party: Party, rows: Any, count: int, n: Any, dealer: int) -> Eva
         n: number of bits of each.
     """
     if isinstance(party, Counting):
-        share = party.sent_bits(all_of_cost(n, count), n, rows, dealer=dealer)
+        cost = Cost(((1 << count) - 1) * 64 * words(n), 0, 0, rounds=0, cold=1)
+        share = party.sent_bits(cost, n, rows, dealer=dealer)
         return EvaluatorBits(share, None, n, dealer)
     import tensorflow as tf
 
     s = party.site("all_of", count, dealer=dealer)
-    attributes = {"call": s.ctx, "site": s.number, "tensor": 0, "dealer": s.dealer}
     if s.is_dealer:
-        message = ops.module().tfe_bench_and_deal(beta=rows, **attributes)
+        message = ops.module().tfe_bench_and_deal(beta=rows, **s.attributes())
         s.send(message, s.e2, 0, run_ahead=True)
         return EvaluatorBits(None, None, n, s.dealer)
     dealt = tf.zeros([0, 0], tf.int64)
     if s.is_e2:
         width = tf.shape(rows, out_type=tf.int64)[1] if rows.shape[1] is None else rows.shape[1]
         dealt = s.recv(tf.stack([(1 << count) - 1, width]), s.d)
-    share = ops.module().tfe_bench_and_share(opened=rows, dealt=dealt, **attributes)
+    share = ops.module().tfe_bench_and_share(opened=rows, dealt=dealt, **s.attributes())
     return EvaluatorBits(share, None, n, s.dealer)
-
-
-def all_of_cost(n: int, operands: int) -> Cost:
-    """Cost of `all_of` for n elements."""
-    return Cost(((1 << operands) - 1) * 64 * words(n), 0, 0, rounds=0, cold=1)
 
 
 def _one_dealer(name: str, bits: Sequence[MaskedBits]) -> None:

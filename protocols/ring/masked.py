@@ -1,62 +1,123 @@
-"""Values mod 2^width under masks: dealt to the evaluators, and exchanged between them.
+"""Values under masks: dealt to the evaluators, exchanged between them, and shared anew.
 
-Of values narrower than a word the low bits travel, packed in whole bytes.
+All rings have one exchange.  Of 64 and 128 bits words travel (128: pairs of words, low word first),
+of smaller rings the low bits, packed in whole bytes.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tfe_bench.protocols.session import local, ops, sizes
-from tfe_bench.protocols.session.party import K1, Site
+from tfe_bench.protocols.session import local, ops, sizes, wide
+from tfe_bench.protocols.session.party import K1, K2, Site
+from tfe_bench.protocols.session.sharing import Shared
 
 RING = 64
+WIDE = 128
 
 
-def _pack(x: Any, width: int) -> Any:
-    return ops.module().tfe_bench_pack_words(x=x, width=width)
+def _as_sent(x: Any, width: int) -> Any:
+    return x if width >= RING else ops.module().tfe_bench_pack_words(x=x, width=width)
 
 
-def _received(s: Site, shape: Any, width: int, source: int, slot: int) -> Any:
-    """Words of a shape from a party that sends `width` bits of each."""
-    import tensorflow as tf
-
-    n = sizes.elements(shape)
-    packed = s.recv(sizes.vector((n * width + 7) // 8), source, slot, tf.uint8)
-    words = ops.module().tfe_bench_unpack_words(packed=packed, n=n, width=width)
-    return tf.reshape(words, shape)
+def _operation(name: str, width: int) -> str:
+    """Of Site.apply_mask."""
+    return f"{name}128" if width == WIDE else name
 
 
-def deal(s: Site, value: Any, shape: Any, tensor: int, slot: int, width: int = RING) -> Any:
+def deal(s: Site, value: Any, shape: Any, tensor: int, slot: int = 0, width: int = RING) -> Any:
     """The dealer splits a value that it knows: additive shares mod 2^width, None at the dealer.
 
     Args:
-        value: at the dealer; its message is the low bits of value - mask, uniform mod 2^width.
-        shape: public.
+        value: at the dealer; its message, to E2, is value - mask, uniform mod 2^width.
+        shape: public, of the words (with the axis of 2 of 128 bits).
         tensor, slot: number of the mask and of the message.
 
     Rounds: 0 when the dealer runs ahead, else 1.  Bits sent: D width per element.
     """
-    if width == RING:
-        return s.deal(value, shape, tensor, slot)
     if s.is_dealer:
-        message = _pack(s.apply_mask(value, K1, tensor, "sub"), width)
-        s.send(message, s.e2, slot, run_ahead=True)
+        message = s.apply_mask(value, K1, tensor, _operation("sub", width))
+        s.send(_as_sent(message, width), s.e2, slot, run_ahead=True)
         return None
     if s.is_e1:
-        return local.low_bits(s.mask(K1, tensor, shape), width)
-    return _received(s, shape, width, s.d, slot)
+        mask = s.mask(K1, tensor, shape)
+        return mask if width >= RING else local.low_bits(mask, width)
+    if width >= RING:
+        return s.recv(shape, s.d, slot)
+    import tensorflow as tf
+
+    n = sizes.elements(shape)
+    packed = s.recv(sizes.vector((n * width + 7) // 8), s.d, slot, tf.uint8)
+    words = ops.module().tfe_bench_unpack_words(packed=packed, n=n, width=width)
+    return tf.reshape(words, shape)
 
 
-def exchange(s: Site, share: Any, tensor: int, slot: int, width: int = RING) -> Any:
+def exchange(s: Site, share: Any, tensor: int, slot: int = 0, width: int = RING) -> Any:
     """E1, E2 hold y1 + y2 = y; both get y + l1 + l2 mod 2^width under the mask `tensor`.
 
     Rounds: 1.  Bits sent: E1, E2 width per element each.
     """
-    if width == RING:
-        return s.open_mask(share, tensor, slot)
-    own = s.apply_mask(share, s.own_key, tensor, "add")
-    s.send(_pack(own, width), s.other, slot)
-    got = _received(s, local.shape(share), width, s.other, slot)
-    s._opened = local.low_bits(own + got, width)
-    return s._opened
+    own = s.apply_mask(share, s.own_key, tensor, _operation("add", width))
+    return _joined(s, _as_sent(own, width), local.shape(share), slot, width)
+
+
+def _joined(s: Site, own: Any, shape: Any, slot: int, width: int) -> Any:
+    """The sum of what both evaluators send."""
+    import tensorflow as tf
+
+    got = s.swap(own, slot)
+    if width == WIDE:
+        return wide.add(own, got)
+    if own.dtype == tf.int64:
+        return own + got
+    return ops.module().tfe_bench_add_packed(
+        own=own, other=got, shape=sizes.constant(shape), width=width
+    )
+
+
+def opened(
+    s: Site,
+    share: Any,
+    shape: Any,
+    tensor: int,
+    slot: int = 0,
+    *,
+    scale: int = 0,
+    width: int = RING,
+    left: bool = False,
+) -> Shared:
+    """The private value of Z_2^width that E1 and E2 hold shares of, under the fresh mask `tensor`.
+
+    Args:
+        share: None at the dealer.
+        shape: public, of the words.
+        scale: fractional bits.
+        left: the kernel that made the share has masked it, and packed it.
+
+    Rounds: 1.  Bits sent: E1, E2 width per element each.
+    """
+    m = None
+    if not s.is_dealer:
+        if left:
+            m = _joined(s, share, shape, slot, width)
+        else:
+            m = exchange(s, share, tensor, slot, width)
+    return under(s, m, shape, tensor, scale=scale, width=width)
+
+
+def under(s: Site, m: Any, shape: Any, tensor: int, *, scale: int = 0, width: int = RING) -> Shared:
+    """The private value of which the evaluators hold m under the mask `tensor`."""
+    import tensorflow as tf
+
+    # not before they are wanted: masks of a whole model at once would fill the memory
+    with tf.control_dependencies([] if m is None else [m]):
+        l1 = None if s.is_e2 else s.mask(K1, tensor, shape)
+        l2 = None if s.is_e1 else s.mask(K2, tensor, shape)
+    return Shared(m, l1, l2, s.dealer, scale, 2 if width == WIDE else 1, width % RING)
+
+
+def truncated(s: Site, share: Any, drop: int) -> Any:
+    """Shares of y / 2^drop mod 2^(64-drop), rounded by a coin: floor at E1, ceil at E2 (T4)."""
+    if s.is_dealer or drop == 0:
+        return share
+    return local.arithmetic_shift(share, drop) if s.is_e1 else -local.arithmetic_shift(-share, drop)

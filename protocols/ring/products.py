@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import masked
+from tfe_bench.protocols.ring import checks, masked
 from tfe_bench.protocols.session import local, ops
-from tfe_bench.protocols.session.cost import Cost, packed
+from tfe_bench.protocols.session.cost import packed
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
@@ -110,6 +110,22 @@ def _shares(
     return crossed + masked.deal(s, None, shape, 0, 0, width), shape
 
 
+def _check(name: str, products: Sequence[Product], addend: Shared | None = None) -> None:
+    """Refuses a sum that is none."""
+    if not products:
+        raise UsageError("A sum has a product at least.")
+    for p in products:
+        checks.check_factors(name, p.x, p.w)
+    kinds = {(p.scale, p.x.dealer) for p in products}
+    if addend is not None:
+        kinds.add((addend.fractional_bits, addend.dealer))
+    if len(kinds) != 1:
+        raise UsageError(
+            f"{name} wants products and addend of one scale and one dealer. Received: (scale, "
+            f"dealer) {sorted(kinds)}."
+        )
+
+
 def _counted(products: Sequence[Product]) -> tuple[local.Abstract, list[Shared]]:
     """The sum, abstract, and all that it is made of."""
     whole = _sum(products, lambda p: p.two([p.x.any], [p.w.any]))
@@ -120,23 +136,22 @@ def opened(party: Party, name: str, products: Sequence[Product], *about: Any) ->
     """sum_i x_i . w_i over Z_2^64 under a fresh mask, at the scale of the products.
 
     Args:
-        name: of the protocol's site.
-        products: of one scale and one dealer, which the caller has checked.
+        name: of the protocol's site, also in errors.
         about: what else the three parties must agree on.
 
     Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element of the result each.
+    Raises:
+        UsageError: no products, or operands of several scales, rings or dealers.
     """
+    _check(name, products)
     dealer, scale = products[0].x.dealer, products[0].scale
     if isinstance(party, Counting):
         whole, given = _counted(products)
-        m = party.sent(cost(whole.shape.num_elements()), whole.shape, *given)
-        return Shared(m, None, None, dealer, scale)
+        return party.opened(whole.shape, 64 * whole.shape.num_elements(), *given, scale=scale)
     # (Static shapes are not part of what is agreed: a role may know less of them than another.)
-    s = party.site(name, scale, *about, dealer=dealer)
+    s = party.site(name, scale, len(products), *about, dealer=dealer)
     z, shape = _shares(s, products, RING, lambda _: None)
-    m = None if s.is_dealer else masked.exchange(s, z, 1, 1)
-    l1, l2 = s.new_mask(shape, 1)
-    return Shared(m, l1, l2, dealer, scale)
+    return masked.opened(s, z, shape, 1, 1, scale=scale)
 
 
 def truncated(
@@ -150,18 +165,21 @@ def truncated(
 ) -> tuple[Shared, Any]:
     """(sum_i x_i . w_i + addend) / 2^drop in Z_2^bits, and the evaluators' shares of it; T4.
 
+    Stochastically rounded.
+
     Args:
-        name: of the protocol, also in errors.
-        products: as of `opened`.
+        name: of the protocol's site, also in errors.
         addend: private, at the scale of the products, broadcast to them.
         bits: k; right for |sum| <= 2^(k-1+drop) - 2^drop, and never fails there.
         whole: D deals all 64 bits of the masks' products, so that the shares, which are left,
-            are right modulo 2^(64-drop).
+            are right modulo 2^(64-drop): what Z_2^bits loses of a sum that is too large is in them.
 
-    Rounds: 1 (cold 2).  Bits sent: `truncated_cost`.
+    Rounds: 1 (cold 2).  Bits sent: D drop + bits (64 if whole), E1, E2 bits per element.
     Raises:
-        UsageError: bits and drop that do not fit a word, or an addend that does not broadcast.
+        UsageError: as `opened`; bits and drop that do not fit a word, or an addend that does not
+            broadcast.
     """
+    _check(name, products, addend)
     integers = isinstance(drop, int) and isinstance(bits, int)
     if not (integers and bits >= 2 and drop > 0 and bits + drop <= RING):
         raise UsageError(
@@ -188,30 +206,11 @@ def truncated(
         z, given = _counted(products)
         check(z)
         u = party.dealt(z.shape, *given, addend)
-        price = truncated_cost(z.shape.num_elements(), drop, bits, whole)
-        m = party.sent(price, z.shape, *given, addend)
-        return Shared(m, None, None, dealer, scale, 1, bits), u
+        dealt = packed(z.shape.num_elements(), RING if whole else drop + bits)
+        return party.opened(z.shape, dealt, *given, addend, scale=scale, width=bits), u
     s = party.site(name, len(products), drop, bits, whole, addend is not None, dealer=dealer)
     share, shape = _shares(s, products, RING if whole else drop + bits, check)
-    m = u = None
-    if not s.is_dealer:
-        if addend is not None:
-            share = share + (addend.m - addend.l1) if s.is_e1 else share - addend.l2
-        # floor at E1, ceil at E2
-        u = local.arithmetic_shift(share if s.is_e1 else -share, drop)
-        u = u if s.is_e1 else -u
-        m = masked.exchange(s, u, 1, 1, bits)
-    l1, l2 = s.new_mask(shape, 1)
-    return Shared(m, l1, l2, dealer, scale, 1, bits), u
-
-
-def cost(n: int) -> Cost:
-    """Cost of `opened` for n result elements."""
-    return Cost(dealer=64 * n, e1=64 * n, e2=64 * n, rounds=1, cold=2)
-
-
-def truncated_cost(n: int, drop: int, bits: int, whole: bool = False) -> Cost:
-    """Cost of `truncated` for n result elements."""
-    exchanged = packed(n, bits)
-    dealt = packed(n, RING if whole else drop + bits)
-    return Cost(dealer=dealt, e1=exchanged, e2=exchanged, rounds=1, cold=2)
+    if addend is not None and not s.is_dealer:
+        share = share + (addend.m - addend.l1) if s.is_e1 else share - addend.l2
+    u = masked.truncated(s, share, drop)
+    return masked.opened(s, u, shape, 1, 1, scale=scale, width=bits), u

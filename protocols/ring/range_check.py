@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import compare, convert, logic
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
+from tfe_bench.protocols.ring.checks import check_ring, is_from
 from tfe_bench.protocols.session import local, ops
-from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K3, Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -48,17 +48,13 @@ def in_range(party: Party, x: Shared, bits: int, openings: int | None = None) ->
     Raises:
         UsageError: another ring, or bits outside 2..63.
     """
-    if not isinstance(x, Shared) or x.limbs != 1 or x.ring_bits != RING:
-        raise UsageError(f"in_range wants a private tensor over Z_2^64. Received: {x!r}.")
-    if type(bits) is not int or not 2 <= bits < RING:
+    check_ring("in_range", x, known=True)
+    if not is_from(bits, 2, RING - 1):
         raise UsageError(f"in_range takes 2 to 63 bits. Received: {bits!r}.")
     flat = x.map(lambda a: local.tile(local.reshape(a, [1, -1]), [2, 1]))
     n = flat.shape[1]
-    if n is None:
-        raise UsageError(f"in_range wants a tensor of known shape. Received: {x!r}.")
-    if flat.m is not None:
-        half = 1 << (bits - 1)
-        flat = replace(flat, m=flat.m + np.array([[half], [-half]], np.int64))
+    half = 1 << (bits - 1)
+    flat = arithmetic.moved(flat, np.array([[half], [-half]], np.int64))
     both = convert.open_bits(party, compare.msb(party, flat, compare.EXACT_BITS, openings))
     negative, below = (
         logic.rearrange(both, (2, n), lambda a, i=i: a[i], n)  # type: ignore[misc]
@@ -121,21 +117,10 @@ class Watch:
 
         Over the integers it is the difference of two numbers below 2^61 - 1.  A violation is missed
         with probability 2^-61, and none is ever seen where there is none.
-        Rounds: 1.  Bits sent: `flag_cost`.
+        Rounds: 1.  Bits sent: E1, E2 64 per row each.
         """
         if isinstance(self._party, Counting):
-            m = self._party.sent(
-                flag_cost(self._rows), [self._rows], self._digest, dealer=self._dealer
-            )
-            return Shared(m, None, None, self._dealer)
+            return self._party.opened([self._rows], None, self._digest, dealer=self._dealer)
         s = self._party.site("watch_flag", dealer=self._dealer)
-        m = None
-        if not s.is_dealer:
-            m = s.open_mask(self._digest if s.is_e1 else -self._digest, 0)
-        l1, l2 = s.new_mask([self._rows], 0)
-        return Shared(m, l1, l2, s.dealer)
-
-
-def flag_cost(rows: int) -> Cost:
-    """Cost of `Watch.flag`, and of all that it was told."""
-    return Cost(0, 64 * rows, 64 * rows, rounds=1, cold=1)
+        share = -self._digest if s.is_e2 else self._digest
+        return masked.opened(s, share, [self._rows], 0)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, conv, shapes
-from tfe_bench.protocols.ring.shapes import axes_of, axis_of, check_alike, check_private, rank_of
+from tfe_bench.protocols.ring import arithmetic, checks, conv, masked, shapes
+from tfe_bench.protocols.ring.checks import axes_of, axis_of, check_alike, rank_of
 from tfe_bench.protocols.ring.truncation import truncate
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.counting import Counting
@@ -77,9 +77,7 @@ def cumsum(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = Fa
     Raises:
         UsageError: the axis is out of range, or the value is wide.
     """
-    at = axis_of("cumsum", axis, rank_of("cumsum", x))
-    if x.limbs != 1:
-        raise UsageError(f"cumsum works on 64-bit words. Received: {x!r}.")
+    at = axis_of("cumsum", axis, rank_of("cumsum", checks.check_word("cumsum", x)))
     return x.map(lambda a: local.cumsum(a, at, exclusive, reverse))
 
 
@@ -89,10 +87,8 @@ def _log2(count: int) -> int | None:
 
 
 def _reciprocal_bits(operation: str, x: Any, bits: Any) -> int:
-    check_private(operation, x)
-    if x.limbs != 1 or x.ring_bits != 64:
-        raise UsageError(f"{operation} works over Z_2^64. Received: {x!r}.")
-    if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= MAX_RECIPROCAL_BITS:
+    checks.check_ring(operation, x)
+    if not checks.is_from(bits, 1, MAX_RECIPROCAL_BITS):
         raise UsageError(
             f"{operation} wants 1 to {MAX_RECIPROCAL_BITS} reciprocal bits. Received: {bits!r}."
         )
@@ -158,14 +154,10 @@ def square_shares(s: Site, x: Shared, tensor: int, slot: int) -> Any:
 
     Rounds: 0 with D ahead, else 1.  Bits sent: D 64 per element.
     """
-    import tensorflow as tf
-
-    shape = tf.shape(x.any, out_type=tf.int64)
+    squared = (x.l1 + x.l2) * (x.l1 + x.l2) if s.is_dealer else None
+    gamma = masked.deal(s, squared, local.shape(x.any), tensor, slot)
     if s.is_dealer:
-        lam = x.l1 + x.l2
-        s.deal(lam * lam, shape, tensor, slot)
         return None
-    gamma = s.deal(None, shape, tensor, slot)
     if s.is_e1:
         return gamma - 2 * x.m * x.l1
     return gamma + x.m * (x.m - 2 * x.l2)
@@ -178,19 +170,13 @@ def square(party: Party, x: Shared) -> Shared:
     Raises:
         UsageError: x is public, or not over Z_2^64.
     """
-    check_private("square", x)
-    arithmetic.check_factors("square", x, x)
+    checks.check_ring("square", x)
     scale = 2 * x.fractional_bits
     if isinstance(party, Counting):
-        cost = arithmetic.mul_cost(x.shape.num_elements())
-        return replace(x, m=party.sent(cost, x.shape, x), fractional_bits=scale)
-    import tensorflow as tf
-
+        return party.opened(x.shape, 64 * x.shape.num_elements(), x, scale=scale)
     s = party.site("square", x.fractional_bits, dealer=x.dealer)
     z = square_shares(s, x, tensor=0, slot=0)
-    m = None if s.is_dealer else s.open_mask(z, tensor=1, slot=1)
-    l1, l2 = s.new_mask(tf.shape(x.any, out_type=tf.int64), tensor=1)
-    return replace(x, m=m, l1=l1, l2=l2, fractional_bits=scale)
+    return masked.opened(s, z, local.shape(x.any), 1, 1, scale=scale)
 
 
 def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
@@ -200,11 +186,11 @@ def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
         axes: k for the last k axes of x with the first k of y, or a pair of lists of axes.
 
     The result has the axes of x that are left and then those of y.  0 axes give the outer product.
-    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element of the result each (`mul_cost`).
+    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element of the result each.
     Raises:
         UsageError: axes that do not fit; sizes, except of one axis per operand, that are unknown.
     """
-    arithmetic.check_factors("tensordot", x, y)
+    checks.check_factors("tensordot", x, y)
     ranks = rank_of("tensordot", x), rank_of("tensordot", y)
     if isinstance(axes, int) and not isinstance(axes, bool):
         if not 0 <= axes <= min(ranks):
@@ -255,9 +241,7 @@ def _window_sum(operation: str, x: Shared, ksize: Any, windows: conv.Windows) ->
         raise UsageError(
             f"{operation} wants images [n, h, w, channels]. Received: {x!r}. Reshape them."
         )
-    channels = x.shape[3]
-    if x.limbs != 1:
-        raise UsageError(f"{operation} works on 64-bit words. Received: {x!r}.")
+    channels = checks.check_word(operation, x).shape[3]
     if channels is None:
         raise UsageError(f"{operation} wants a known number of channels. Received: {x!r}.")
     ones = np.ones((*kernel, int(channels), 1), np.int64)

@@ -10,11 +10,9 @@ Source: the re-randomisation of Araki et al., CCS 2016, section 3, in the masked
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.session import wide
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.ring import masked
+from tfe_bench.protocols.session import local, wide
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -32,18 +30,13 @@ def refresh(party: Party, x: Shared) -> Shared:
     """
     if x.bits:
         raise UsageError(f"refresh wants a value over Z_2^64 or Z_2^128. Received: {x!r}.")
+    scale, width = x.fractional_bits, x.ring_bits
     if isinstance(party, Counting):
-        bits = 64 * x.any.shape.num_elements()
-        return replace(x, m=party.sent(Cost(0, bits, bits, 1, 1), x.any.shape, x))
-    import tensorflow as tf
-
+        return party.opened(x.shape, None, x, scale=scale, width=width)
     s = party.site("refresh", x.limbs, dealer=x.dealer)
-    shape = tf.shape(x.any, out_type=tf.int64)
-    m = None
+    share = None
     if s.is_e1:
-        own = x.m - x.l1 if x.limbs == 1 else wide.sub(x.m, x.l1)
-        m = s.open_mask(own, 0, 0, x.limbs)
+        share = x.m - x.l1 if x.limbs == 1 else wide.sub(x.m, x.l1)
     elif s.is_e2:
-        m = s.open_mask(-x.l2 if x.limbs == 1 else wide.negate(x.l2), 0, 0, x.limbs)
-    l1, l2 = s.new_mask(shape, 0)
-    return replace(x, m=m, l1=l1, l2=l2)
+        share = -x.l2 if x.limbs == 1 else wide.negate(x.l2)
+    return masked.opened(s, share, local.shape(x.any), 0, scale=scale, width=width)

@@ -7,142 +7,119 @@ mask (`MaskedBits`), in the row-major order of the broadcast shape.
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
+from tfe_bench.protocols.ring import arithmetic, checks, compare, convert, logic
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
+Found = TypeVar("Found", covariant=True)
 
-def less(
-    party: Party,
-    x: Shared,
-    y: Shared,
-    bits: int = compare.EXACT_BITS,
-    openings: int | None = None,
-) -> MaskedBits:
-    """[x < y], with broadcasting.
+
+class OfTwo(Protocol[Found]):
+    """An operation on two private tensors, with broadcasting, that compares them.
 
     Args:
         bits: right while the difference, in ring units, fits that many bits; signed.
         openings: of the comparison, 1 to 3; None takes the fewest bits.
 
-    Rounds: openings + 1 (cold + 2).  Bits sent: those of compare.msb and convert.open_bits.
     Raises:
         UsageError: a public operand, or rings, dealers, scales or shapes that do not fit.
     """
-    return _less("less", party, x, y, bits, openings)
 
+    __name__: str
 
-def _less(
-    name: str, party: Party, x: Shared, y: Shared, bits: int, openings: int | None
-) -> MaskedBits:
-    return negative(party, _difference(name, x, y), bits, openings)
-
-
-def _difference(name: str, x: Shared, y: Shared) -> Shared:
-    """x - y of operands that fit together."""
-    for operand in (x, y):
-        if not isinstance(operand, Shared):
-            raise UsageError(
-                f"{name} wants two private tensors. Received: {type(operand).__name__}. "
-                "For a public bound, compare x - bound with 0 (add_public, then negative)."
-            )
-    arithmetic.check_pair(name, x, y)
-    arithmetic._broadcastable(name, x, y)
-    return arithmetic.sub(x, y)
-
-
-def greater(
-    party: Party,
-    x: Shared,
-    y: Shared,
-    bits: int = compare.EXACT_BITS,
-    openings: int | None = None,
-) -> MaskedBits:
-    """[x > y]; as `less`."""
-    return _less("greater", party, y, x, bits, openings)
-
-
-def less_equal(
-    party: Party,
-    x: Shared,
-    y: Shared,
-    bits: int = compare.EXACT_BITS,
-    openings: int | None = None,
-) -> MaskedBits:
-    """[x <= y]; as `less`."""
-    return logic.invert(_less("less_equal", party, y, x, bits, openings))
-
-
-def greater_equal(
-    party: Party,
-    x: Shared,
-    y: Shared,
-    bits: int = compare.EXACT_BITS,
-    openings: int | None = None,
-) -> MaskedBits:
-    """[x >= y]; as `less`."""
-    return logic.invert(_less("greater_equal", party, x, y, bits, openings))
+    def __call__(
+        self, party: Party, x: Shared, y: Shared, bits: int = ..., openings: int | None = None
+    ) -> Found: ...
 
 
 def negative(
     party: Party, x: Shared, bits: int = compare.EXACT_BITS, openings: int | None = None
 ) -> MaskedBits:
     """[x < 0]; as `less`."""
-    if not isinstance(x, Shared):
-        raise UsageError(f"negative wants a private tensor. Received: {type(x).__name__}.")
+    checks.check_private("negative", x)
     return convert.open_bits(party, compare.msb(party, x, bits, openings))
-
-
-def equal(
-    party: Party,
-    x: Shared,
-    y: Shared,
-    bits: int = compare.EXACT_BITS,
-    openings: int | None = None,
-) -> MaskedBits:
-    """[x == y], with broadcasting, for differences of less than 2^(bits-1).
-
-    d = x - y is not 0 exactly where d or -d is negative, and they never both are: one XOR, which is
-    free, joins two comparisons made at once.  (Values of one word; shapes known.)
-
-    Rounds: openings + 1 (cold + 2).  Bits sent: those of `less` for twice the elements.
-    """
-    d = _difference("equal", x, y)
-    return _zero("equal", party, d, bits, openings)
 
 
 def zero(
     party: Party, d: Shared, bits: int = compare.EXACT_BITS, openings: int | None = None
 ) -> MaskedBits:
-    """[d == 0] for |d| < 2^(bits-1); as `equal`."""
-    return _zero("zero", party, d, bits, openings)
+    """[d == 0] for |d| < 2^(bits-1): not where d or -d is negative.
 
-
-def _zero(name: str, party: Party, d: Shared, bits: int, openings: int | None) -> MaskedBits:
+    They never both are: one XOR, which is free, joins two comparisons made at once.
+    """
     n = d.shape.num_elements()
     if d.limbs != 1 or n is None:
         raise UsageError(
-            f"{name} wants values of 64 bits or less, of a known shape. Received: {d!r}."
+            f"equal wants values of 64 bits or less, of a known shape. Received: {d!r}."
         )
     both = d.map(lambda a: local.concat([local.reshape(a, [n]), local.reshape(-a, [n])], axis=0))
     signs = negative(party, both, bits, openings)
-    first = logic.rearrange(signs, (2, n), lambda a: a[0], n)
-    second = logic.rearrange(signs, (2, n), lambda a: a[1], n)
+    first, second = (logic.rearrange(signs, (2, n), operator.itemgetter(i), n) for i in range(2))
     return logic.invert(logic.xor(first, second))
 
 
-def not_equal(
-    party: Party,
-    x: Shared,
-    y: Shared,
-    bits: int = compare.EXACT_BITS,
-    openings: int | None = None,
-) -> MaskedBits:
-    """[x != y]; as `equal`."""
-    d = _difference("not_equal", x, y)
-    return logic.invert(_zero("not_equal", party, d, bits, openings))
+def _of_two(name: str, of_difference: Callable[..., Found], swapped: bool = False) -> OfTwo[Found]:
+    """of_difference(party, x, d, bits, openings) with d = x - y, or y - x if swapped."""
+
+    def operation(
+        party: Party,
+        x: Shared,
+        y: Shared,
+        bits: int = compare.EXACT_BITS,
+        openings: int | None = None,
+    ) -> Found:
+        checks.check_pair(name, x, y)
+        checks.broadcast(name, x.shape, y.shape)
+        d = arithmetic.sub(y, x) if swapped else arithmetic.sub(x, y)
+        return of_difference(party, x, d, bits, openings)
+
+    operation.__name__ = operation.__qualname__ = name
+    return operation
+
+
+def _negative(party: Party, x: Shared, d: Shared, bits: int, openings: int | None) -> MaskedBits:
+    return negative(party, d, bits, openings)
+
+
+def _zero(party: Party, x: Shared, d: Shared, bits: int, openings: int | None) -> MaskedBits:
+    return zero(party, d, bits, openings)
+
+
+def _not(of_difference: Callable[..., MaskedBits]) -> Callable[..., MaskedBits]:
+    return lambda *given: logic.invert(of_difference(*given))
+
+
+# Rounds: openings + 1 (cold + 2).  Bits sent: those of compare.msb and convert.open_bits.
+less = _of_two("less", _negative)
+greater = _of_two("greater", _negative, swapped=True)
+less_equal = _of_two("less_equal", _not(_negative), swapped=True)
+greater_equal = _of_two("greater_equal", _not(_negative))
+# For differences of less than 2^(bits-1), of one word and a known shape.
+# Rounds: as `less`.  Bits sent: those of `less` for twice the elements.
+equal = _of_two("equal", _zero)
+not_equal = _of_two("not_equal", _not(_zero))
+
+
+def _larger(party: Party, x: Shared, d: Shared, bits: int, openings: int | None) -> Shared:
+    """x + [x < y] (y - x)"""
+    below = negative(party, arithmetic.neg(d), bits, openings)
+    return arithmetic.add(x, convert.inject(party, below, d))
+
+
+def _smaller(party: Party, x: Shared, d: Shared, bits: int, openings: int | None) -> Shared:
+    """x + [y < x] (y - x)"""
+    return arithmetic.add(x, convert.inject(party, negative(party, d, bits, openings), d))
+
+
+# Rounds: openings + 2 (cold + 3).  Bits sent: those of `less` and of convert.inject.
+maximum = _of_two("maximum", _larger, swapped=True)
+minimum = _of_two("minimum", _smaller, swapped=True)
 
 
 def where(party: Party, condition: MaskedBits, x: Shared, y: Shared) -> Shared:
@@ -157,34 +134,6 @@ def where(party: Party, condition: MaskedBits, x: Shared, y: Shared) -> Shared:
             "where wants private bits as its condition (the result of a private comparison). "
             f"Received: {type(condition).__name__}."
         )
-    d = _difference("where", x, y)
-    return arithmetic.add(y, convert.inject(party, condition, d))
-
-
-def maximum(
-    party: Party,
-    x: Shared,
-    y: Shared,
-    bits: int = compare.EXACT_BITS,
-    openings: int | None = None,
-) -> Shared:
-    """max(x, y), with broadcasting: x + [x < y] (y - x).
-
-    Rounds: openings + 2 (cold + 3).  Bits sent: those of `less` and of convert.inject.
-    """
-    d = _difference("maximum", y, x)
-    below = convert.open_bits(party, compare.msb(party, arithmetic.neg(d), bits, openings))
-    return arithmetic.add(x, convert.inject(party, below, d))
-
-
-def minimum(
-    party: Party,
-    x: Shared,
-    y: Shared,
-    bits: int = compare.EXACT_BITS,
-    openings: int | None = None,
-) -> Shared:
-    """min(x, y), with broadcasting: x + [y < x] (y - x); as `maximum`."""
-    d = _difference("minimum", y, x)
-    below = convert.open_bits(party, compare.msb(party, d, bits, openings))
-    return arithmetic.add(x, convert.inject(party, below, d))
+    checks.check_pair("where", x, y)
+    checks.broadcast("where", x.shape, y.shape)
+    return arithmetic.add(y, convert.inject(party, condition, arithmetic.sub(x, y)))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring.arithmetic import check_pair
+from tfe_bench.protocols.ring.checks import check_pair
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, K2, K3, Party

@@ -12,104 +12,26 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring.checks import (
+    axes_of,
+    axis_of,
+    check_alike,
+    check_private,
+    is_integer,
+    rank_of,
+)
 from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.sharing import MaskedBits, Shared, kind_of
+from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes, Key, Public, Shape
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-
-def check_private(operation: str, x: object) -> Shared:
-    """x; raises UsageError unless it is a private tensor."""
-    if isinstance(x, MaskedBits):
-        raise UsageError(
-            f"{operation} wants private numbers. Received: {x!r}. "
-            "Use cast(bits) to make 0 and 1 of them."
-        )
-    if not isinstance(x, Shared):
-        raise UsageError(
-            f"{operation} wants a private tensor. Received: {kind_of(x)}. "
-            "Use TensorFlow's own operation for a public one, or share it first."
-        )
-    return x
-
-
-def check_alike(operation: str, values: Sequence[Shared]) -> list[Shared]:
-    """The values as a list, if they are private tensors of one dealer, scale and ring.
-
-    Raises:
-        UsageError: they are not, or there are none.
-    """
-    if isinstance(values, Shared) or not isinstance(values, Sequence) or len(values) == 0:
-        raise UsageError(
-            f"{operation} wants a list of private tensors. Received: {type(values).__name__} of "
-            f"{len(values) if isinstance(values, Sequence) else 'no length'}. Put them in a list."
-        )
-    for value in values:
-        check_private(operation, value)
-    kinds = [(v.dealer, v.fractional_bits, v.limbs, v.ring_bits) for v in values]
-    for value, kind in zip(values, kinds, strict=True):
-        if kind != kinds[0]:
-            raise UsageError(
-                f"{operation} wants tensors of one dealer, scale and ring. Received: {values[0]!r} "
-                f"and {value!r}. Truncate or convert one of them."
-            )
-    return list(values)
-
-
-def rank_of(operation: str, x: Shared) -> int:
-    """The number of axes of elements.
-
-    Raises:
-        UsageError: it is not known where the graph is built.
-    """
-    check_private(operation, x)
-    if x.shape.rank is None:
-        raise UsageError(
-            f"{operation} wants a tensor whose rank is known. Received: {x!r}. Reshape it first."
-        )
-    return int(x.shape.rank)
-
-
-def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
-def axis_of(operation: str, axis: int, rank: int) -> int:
-    """An axis as a number from 0, a negative one counted from the end.
-
-    Raises:
-        UsageError: it is no integer in [-rank, rank).
-    """
-    if not _is_integer(axis):
-        raise UsageError(f"{operation} wants an integer as axis. Received: {axis!r}.")
-    if not -rank <= axis < rank:
-        raise UsageError(
-            f"{operation} wants an axis from {-rank} to {rank - 1}. Received: {int(axis)}."
-        )
-    return int(axis) % rank
-
-
-def axes_of(operation: str, axes: Axes, rank: int) -> list[int]:
-    """One axis, several or None (all) as a sorted list of numbers from 0.
-
-    Raises:
-        UsageError: one is out of range or comes twice.
-    """
-    if axes is None:
-        return list(range(rank))
-    several: list[Any] = list(axes) if isinstance(axes, (list, tuple, np.ndarray)) else [axes]
-    found = sorted(axis_of(operation, axis, rank) for axis in several)
-    if len(set(found)) < len(found):
-        raise UsageError(f"{operation} wants each axis once. Received: {several!r}.")
-    return found
 
 
 def _integer_array(values: Public) -> npt.NDArray[np.integer[Any]] | None:
@@ -345,7 +267,7 @@ def getitem(x: Shared, key: Key | tuple[Key, ...]) -> Shared:
     rank = rank_of("getitem", x)
     plain: list[int | builtins.slice | EllipsisType | None] = []
     for k in key if isinstance(key, tuple) else (key,):
-        if not (k is None or _is_integer(k) or isinstance(k, (builtins.slice, EllipsisType))):
+        if not (k is None or is_integer(k) or isinstance(k, (builtins.slice, EllipsisType))):
             raise UsageError(
                 f"getitem wants public integers, slices, ... and None. Received: "
                 f"{type(k).__name__}. Use gather for a list of indices."
@@ -376,7 +298,7 @@ def _check_index(x: Shared, axis: int, key: int | builtins.slice) -> None:
             )
         return
     parts = [p for p in (key.start, key.stop, key.step) if p is not None]
-    if key.step == 0 or not all(map(_is_integer, parts)):
+    if key.step == 0 or not all(map(is_integer, parts)):
         raise UsageError(
             f"getitem wants slices of public integers, the step not 0. Received: {key!r} on axis "
             f"{axis}."
@@ -398,7 +320,7 @@ def pad(x: Shared, paddings: Public, constant_values: int = 0) -> Shared:
             f"pad wants a pair of public sizes >= 0 for each of {rank} axes. "
             f"Received: {paddings!r}."
         )
-    if not _is_integer(constant_values):
+    if not is_integer(constant_values):
         raise UsageError(
             "pad wants a constant that is a ring element, an integer. Received: "
             f"{constant_values!r}. Encode it at the tensor's scale."

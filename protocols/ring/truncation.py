@@ -20,13 +20,15 @@ what may be revealed to workers without more: the others round by a coin that a 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, compare, convert, masked
+from tfe_bench.protocols.ring.checks import check_ring
 from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
 from tfe_bench.protocols.session.counting import Counting
-from tfe_bench.protocols.session.party import K1, Party
+from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
 RING = 64
@@ -35,8 +37,7 @@ METHODS = ("safe", "probable", "exact")
 
 
 def _check(name: str, x: Shared, f: int) -> None:
-    if x.limbs != 1 or x.ring_bits != RING:
-        raise UsageError(f"{name} works over Z_2^64. Received: {x!r}.")
+    check_ring(name, x)
     if not 0 < f <= MOST_DROPPED:
         raise UsageError(f"{name} drops 1 to {MOST_DROPPED} bits. Received: {f}.")
 
@@ -58,49 +59,49 @@ def truncate(party: Party, x: Shared, f: int, method: str = "safe") -> Shared:
     _check("truncate", x, f)
     if method not in METHODS:
         raise UsageError(f"truncate knows {', '.join(METHODS)}. Received: {method!r}.")
-    y = {"safe": _safe, "probable": _probable, "exact": _exact}[method](party, x, f)
+    if isinstance(party, Counting) and method != "exact":
+        cost = truncate_cost(x.shape.num_elements(), f, method)
+        y = replace(x, m=party.sent(cost, x.shape, x))
+    else:
+        y = {"safe": _safe, "probable": _probable, "exact": _exact}[method](party, x, f)
     return replace(y, fractional_bits=x.fractional_bits - f)
 
 
-def _counted(party: Counting, x: Shared, f: int, method: str) -> Shared:
-    cost = truncate_cost(x.shape.num_elements(), f, method)
-    return replace(x, m=party.sent(cost, x.shape, x))
-
-
 def _probable(party: Party, x: Shared, f: int) -> Shared:
-    if isinstance(party, Counting):
-        return _counted(party, x, f, "probable")
-    import tensorflow as tf
-
     s = party.site("truncate_probable", f, dealer=x.dealer)
-    shape = tf.shape(x.any, out_type=tf.int64)
-    top = RING - f
-    omega = None
-    if s.is_dealer:
-        # signed(l1) + signed(l2) = signed(l1 + l2) + omega 2^64, omega in {-1, 0, 1}
-        total = x.l1 + x.l2
-        negative = tf.constant(0, tf.int64)
-        over = tf.logical_and(tf.logical_and(x.l1 >= negative, x.l2 >= negative), total < negative)
-        under = tf.logical_and(tf.logical_and(x.l1 < negative, x.l2 < negative), total >= negative)
-        omega = tf.cast(over, tf.int64) - tf.cast(under, tf.int64)
-    w = masked.deal(s, omega, shape, 0, 0, f)
-    m = l1 = l2 = None
-    if s.is_dealer:
-        w1 = local.low_bits(s.mask(K1, 0, shape), f)
-        w2 = local.low_bits(omega - w1, f)
-    else:
-        m = local.arithmetic_shift(x.m - (1 << (f - 1)), f)
-        w1 = w2 = w
-    if not s.is_e2:
-        l1 = local.arithmetic_shift(x.l1, f) - tf.bitwise.left_shift(w1, tf.constant(top, tf.int64))
-    if not s.is_e1:
-        l2 = local.arithmetic_shift(x.l2, f) - tf.bitwise.left_shift(w2, tf.constant(top, tf.int64))
+    total = x.l1 + x.l2 if s.is_dealer else None
+    w1, w2 = dealt_wrap(s, x.l1, x.l2, total, local.shape(x.any), f)
+    m = None if s.is_dealer else local.arithmetic_shift(x.m - (1 << (f - 1)), f)
+    l1, l2 = (
+        None if w is None else local.arithmetic_shift(part, f) - local.left_shift(w, RING - f)
+        for part, w in ((x.l1, w1), (x.l2, w2))
+    )
     return replace(x, m=m, l1=l1, l2=l2)
 
 
+def dealt_wrap(s: Site, l1: Any, l2: Any, total: Any, shape: Any, f: int) -> tuple[Any, Any]:
+    """Shares mod 2^f of how signed l1 + l2 = total wraps, -1, 0 or 1: E1's and E2's, D has both.
+
+    Args:
+        l1, l2, total: their highest words, at the dealer.
+
+    Bits sent: D f per element.
+    """
+    import tensorflow as tf
+
+    if not s.is_dealer:
+        w = masked.deal(s, None, shape, 0, 0, f)
+        return (w, None) if s.is_e1 else (None, w)
+    zero = tf.constant(0, tf.int64)
+    over = tf.logical_and(tf.logical_and(l1 >= zero, l2 >= zero), total < zero)
+    under = tf.logical_and(tf.logical_and(l1 < zero, l2 < zero), total >= zero)
+    omega = tf.cast(over, tf.int64) - tf.cast(under, tf.int64)
+    masked.deal(s, omega, shape, 0, 0, f)
+    w1 = local.low_bits(s.mask(K1, 0, shape), f)
+    return w1, local.low_bits(omega - w1, f)
+
+
 def _safe(party: Party, x: Shared, f: int) -> Shared:
-    if isinstance(party, Counting):
-        return _counted(party, x, f, "safe")
     import tensorflow as tf
 
     s = party.site("truncate_safe", f, dealer=x.dealer)
@@ -112,24 +113,20 @@ def _safe(party: Party, x: Shared, f: int) -> Shared:
         s.send(message, s.e2, 0, run_ahead=True)
         return replace(x, m=None, l1=l1, l2=l2)
     n = sizes.size(x.m)
-    dealt = tf.zeros([0], tf.uint8)
-    if s.is_e2:
-        dealt = s.recv(sizes.vector(8 * n + (n * f + 7) // 8), s.d, 0, tf.uint8)
+    dealt = s.dealt(8 * n + (n * f + 7) // 8, 0, tf.uint8)
     own, part = kernels.tfe_bench_truncate_share(call=s.ctx, m=x.m, dealt=dealt, **attributes)
-    s.send(own, s.other, 1)
-    got = s.recv(sizes.vector((n * f + 7) // 8), s.other, 1, tf.uint8)
-    m = kernels.tfe_bench_truncate_open(m=x.m, own=own, got=got, drop=f)
+    m = kernels.tfe_bench_truncate_open(m=x.m, own=own, got=s.swap(own, 1), drop=f)
     return replace(x, m=m, l1=part if s.is_e1 else None, l2=part if s.is_e2 else None)
 
 
 def _exact(party: Party, x: Shared, f: int) -> Shared:
     """T5: T3 of x + 2^(f-1), less the borrow that made its coin."""
-    centred = x if x.m is None else replace(x, m=x.m + (1 << (f - 1)))
+    centred = arithmetic.moved(x, 1 << (f - 1))
     # (m >> f) - (lam >> f) is one too many where the low bits of m are below those of lam.
     borrow = convert.open_bits(party, compare.borrow(party, centred, f, openings=1))
     more = convert.b2a(party, borrow, local.shape(x.any))
-    up = _safe(party, centred, f)
-    return arithmetic.sub(up, replace(more, fractional_bits=x.fractional_bits))
+    up = truncate(party, centred, f)
+    return arithmetic.sub(up, replace(more, fractional_bits=up.fractional_bits))
 
 
 def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
@@ -144,24 +141,15 @@ def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
         raise UsageError(f"truncate_reduce wants 2 <= k <= {RING - t}. Received: k={k}.")
     scale = x.fractional_bits - t
     if isinstance(party, Counting):
-        sent = packed(x.shape.num_elements(), k)
-        m = party.sent(Cost(0, sent, sent, rounds=1, cold=1), x.shape, x)
-        return Shared(m, None, None, x.dealer, scale, 1, k)
-    import tensorflow as tf
-
+        return party.opened(x.shape, None, x, scale=scale, width=k)
     s = party.site("truncate_reduce", t, k, dealer=x.dealer)
-    shape = tf.shape(x.any, out_type=tf.int64)
-    m = None
-    if not s.is_dealer:
-        # x = z1 + z2; floor(z1) + ceil(z2) is a stochastic rounding of the sum, mod 2^k exactly
-        u = local.arithmetic_shift(x.m - x.l1, t) if s.is_e1 else -local.arithmetic_shift(x.l2, t)
-        m = masked.exchange(s, u, tensor=0, slot=0, width=k)
-    l1, l2 = s.new_mask(shape, tensor=0)
-    return Shared(m, l1, l2, x.dealer, scale, 1, k)
+    share = None if s.is_dealer else x.m - x.l1 if s.is_e1 else -x.l2
+    share = masked.truncated(s, share, t)
+    return masked.opened(s, share, local.shape(x.any), 0, scale=scale, width=k)
 
 
-def truncate_cost(n: int, f: int, method: str = "safe") -> Cost:
+def truncate_cost(n: int, f: int, method: str = "safe", limbs: int = 1) -> Cost:
     """Cost of `truncate`, "safe" or "probable", for n elements."""
     if method == "probable":
         return Cost(dealer=packed(n, f), e1=0, e2=0, rounds=0, cold=1)
-    return Cost(64 * n + packed(n, f), packed(n, f), packed(n, f), rounds=1, cold=2)
+    return Cost(64 * limbs * n + packed(n, f), packed(n, f), packed(n, f), rounds=1, cold=2)

@@ -19,7 +19,6 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert, masked, truncation
 from tfe_bench.protocols.session import local, ops, wide
-from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import K1, K2, Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -76,7 +75,7 @@ def bit_shares(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int, li
     Rounds: 0 with D ahead, else 1.  Bits sent: D 64 * limbs per bit.
     """
     known = convert.unpacked(bits, shape, limbs)
-    share = s.deal(known if s.is_dealer else None, shape, tensor, slot, limbs)
+    share = masked.deal(s, known, shape, tensor, slot, 64 * limbs)
     return None if s.is_dealer else flipped(s, known, share, limbs)
 
 
@@ -108,27 +107,19 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
         )
     scale = x.fractional_bits + y.fractional_bits
     if isinstance(party, Counting):
-        bits = RING * x.shape.num_elements()
-        m = party.sent(Cost(bits, bits, bits, rounds=1, cold=2), x.any.shape, x, y)
-        return Shared(m, None, None, x.dealer, scale, 2)
-    import tensorflow as tf
-
+        dealt = RING * x.shape.num_elements()
+        return party.opened(x.shape, dealt, x, y, scale=scale, width=RING)
     s = party.site("wide_mul", x.fractional_bits, y.fractional_bits, dealer=x.dealer)
-    shape = tf.shape(x.any, out_type=tf.int64)
-    m = None
+    product = z = None
     if s.is_dealer:
-        s.deal(times(wide.add(x.l1, x.l2), wide.add(y.l1, y.l2), 2), shape, 0, 0, 2)
-    else:
-        gamma = s.deal(None, shape, 0, 0, 2)
-        if s.is_e1:
-            crossed = wide.add(times(x.m, y.l1, 2), times(x.l1, y.m, 2))
-            z = wide.sub(gamma, crossed)
-        else:
-            own = wide.sub(times(x.m, wide.sub(y.m, y.l2), 2), times(x.l2, y.m, 2))
-            z = wide.add(gamma, own)
-        m = s.open_mask(z, 1, 1, 2)
-    l1, l2 = s.new_mask(shape, tensor=1)
-    return Shared(m, l1, l2, x.dealer, scale, 2)
+        product = times(wide.add(x.l1, x.l2), wide.add(y.l1, y.l2), 2)
+    gamma = masked.deal(s, product, local.shape(x.any), 0, 0, RING)
+    if s.is_e1:
+        z = wide.sub(gamma, wide.add(times(x.m, y.l1, 2), times(x.l1, y.m, 2)))
+    elif s.is_e2:
+        own = wide.sub(times(x.m, wide.sub(y.m, y.l2), 2), times(x.l2, y.m, 2))
+        z = wide.add(gamma, own)
+    return masked.opened(s, z, local.shape(x.any), 1, 1, scale=scale, width=RING)
 
 
 def _logical(x: Any, f: int) -> Any:
@@ -165,51 +156,36 @@ def truncate(party: Party, x: Shared, f: int, method: str) -> Shared:
     if method not in ("safe", "probable"):
         raise UsageError(f'truncate knows "safe" and "probable". Received: {method!r}.')
     if isinstance(party, Counting):
-        y = replace(x, m=party.sent(_truncate_cost(x, f, method), x.any.shape, x))
+        cost = truncation.truncate_cost(x.shape.num_elements(), f, method, x.limbs)
+        y = replace(x, m=party.sent(cost, x.any.shape, x))
     else:
         y = _safe(party, x, f) if method == "safe" else _probable(party, x, f)
     return replace(y, fractional_bits=x.fractional_bits - f)
 
 
 def _probable(party: Party, x: Shared, f: int) -> Shared:
-    import tensorflow as tf
-
     s = party.site("wide_truncate_probable", f, dealer=x.dealer)
-    shape = tf.shape(x.any, out_type=tf.int64)[:-1]
-    omega = None
+    l1 = l2 = total = None
     if s.is_dealer:
-        # signed(l1) + signed(l2) = signed(l1 + l2) + omega 2^128, omega in {-1, 0, 1}
-        a, b, total = x.l1[..., 1], x.l2[..., 1], wide.add(x.l1, x.l2)[..., 1]
-        zero = tf.constant(0, tf.int64)
-        over = tf.logical_and(tf.logical_and(a >= zero, b >= zero), total < zero)
-        under = tf.logical_and(tf.logical_and(a < zero, b < zero), total >= zero)
-        omega = tf.cast(over, tf.int64) - tf.cast(under, tf.int64)
-    w = masked.deal(s, omega, shape, 0, 0, f)
-    m = l1 = l2 = None
-    if s.is_dealer:
-        w1 = local.low_bits(s.mask(K1, 0, shape), f)
-        w2 = local.low_bits(omega - w1, f)
-    else:
-        m = _arithmetic(wide.sub(x.m, constant(1 << (f - 1), 2)), f)
-        w1 = w2 = w
-    if not s.is_e2:
-        l1 = wide.sub(_arithmetic(x.l1, f), _at_top(w1, f))
-    if not s.is_e1:
-        l2 = wide.sub(_arithmetic(x.l2, f), _at_top(w2, f))
+        l1, l2, total = (a[..., 1] for a in (x.l1, x.l2, wide.add(x.l1, x.l2)))
+    w1, w2 = truncation.dealt_wrap(s, l1, l2, total, local.shape(x.any)[:-1], f)
+    m = None if s.is_dealer else _arithmetic(wide.sub(x.m, constant(1 << (f - 1), 2)), f)
+    l1, l2 = (
+        None if w is None else wide.sub(_arithmetic(part, f), _at_top(w, f))
+        for part, w in ((x.l1, w1), (x.l2, w2))
+    )
     return replace(x, m=m, l1=l1, l2=l2)
 
 
 def _safe(party: Party, x: Shared, f: int) -> Shared:
-    import tensorflow as tf
-
     s = party.site("wide_truncate_safe", f, dealer=x.dealer)
-    shape = tf.shape(x.any, out_type=tf.int64)
+    shape = local.shape(x.any)
     elements = shape[:-1]
     shifted = msb = None
     if s.is_dealer:
         r = wide.add(x.l1, x.l2)
         shifted, msb = _logical(r, f), local.logical_shift(r[..., 1], 63)
-    u = s.deal(shifted, shape, 0, 0, 2)
+    u = masked.deal(s, shifted, shape, 0, 0, RING)
     b = masked.deal(s, msb, elements, 1, 1, f)
     m = l1 = l2 = None
     if not s.is_dealer:
@@ -224,10 +200,3 @@ def _safe(party: Party, x: Shared, f: int) -> Shared:
         u2 = wide.sub(shifted, s.mask(K1, 0, shape)) if s.is_dealer else u
         l2 = wide.add(u2, _at_top(s.mask(K2, 2, elements), f))
     return replace(x, m=m, l1=l1, l2=l2)
-
-
-def _truncate_cost(x: Shared, f: int, method: str) -> Cost:
-    n = x.shape.num_elements()
-    narrow = truncation.truncate_cost(n, f, method)
-    # D deals another word of each r >> f
-    return narrow if method == "probable" else replace(narrow, dealer=narrow.dealer + 64 * n)

@@ -24,17 +24,6 @@ class Cost:
     rounds: int
     cold: int
 
-    def then(self, other: Cost) -> Cost:
-        """Both, one after the other, the dealer's material of both sent ahead."""
-        return Cost(
-            self.dealer + other.dealer,
-            self.e1 + other.e1,
-            self.e2 + other.e2,
-            self.rounds + other.rounds,
-            # the first evaluator message already waits for the dealer, if any does
-            max(self.cold, other.cold - other.rounds) + other.rounds,
-        )
-
     @property
     def total(self) -> int:
         """Bits sent by all three."""

@@ -10,12 +10,13 @@ are not there (local.Abstract): without TensorFlow, without kernels.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from tfe_bench.errors import ProtocolError
-from tfe_bench.protocols.session.cost import Cost, words
+from tfe_bench.protocols.session.cost import Cost, packed, words
 from tfe_bench.protocols.session.local import Abstract, Shape, Tensor, joined
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
@@ -123,7 +124,7 @@ class Counting(Party):
             dealer: None: that of the first share or bits given.
         """
         if dealer is None:
-            dealer = next((v.dealer for v in given if hasattr(v, "dealer")), self.dealer)
+            dealer = self._dealer_of(given)
         waits = joined((), *(_held(v) for v in given))
         for party, bits in enumerate(cost.by_party(dealer)):
             self._by_party[party] += bits
@@ -143,6 +144,34 @@ class Counting(Party):
     def sent_bits(self, cost: Cost, n: int, *given: Any, dealer: int | None = None) -> Tensor:
         """`sent` of n packed bits."""
         return self.sent(cost, [words(n)], *given, dealer=dealer)
+
+    def opened(
+        self,
+        shape: Sequence[int],
+        dealt: int | None,
+        *given: Any,
+        scale: int = 0,
+        width: int = 64,
+        dealer: int | None = None,
+    ) -> Shared:
+        """A value that the evaluators open under a fresh mask (ring/masked.py): one round.
+
+        Args:
+            shape: of its elements.
+            dealt: bits that D sends before; None: none are.
+            given: as of `sent`.
+            scale, width: its fractional bits and those of its ring.
+        """
+        each = packed(math.prod(shape), width)
+        cost = Cost(dealt or 0, each, each, rounds=1, cold=1 if dealt is None else 2)
+        if dealer is None:
+            dealer = self._dealer_of(given)
+        of_words = [*shape, 2] if width == 128 else shape
+        m = self.sent(cost, of_words, *given, dealer=dealer)
+        return Shared(m, None, None, dealer, scale, len(of_words) - len(shape) + 1, width % 64)
+
+    def _dealer_of(self, given: Sequence[Any]) -> int:
+        return next((v.dealer for v in given if hasattr(v, "dealer")), self.dealer)
 
     def dealt(self, shape: Sequence[int], *given: Any) -> Tensor:
         """Shares that stay with the evaluators: they wait for the dealer, and send nothing."""

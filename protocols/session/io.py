@@ -42,7 +42,9 @@ def input_by(
     """
     dealer = party.dealer if dealer is None else dealer
     if isinstance(party, Counting):
-        cost = input_cost(math.prod(shape), ROLES[(owner - dealer) % 3])
+        role = ROLES[(owner - dealer) % 3]
+        bits = {"dealer": 0, "e1": 0, "e2": 0, role: 64 * math.prod(shape)}
+        cost = Cost(**bits, rounds=0 if role == "dealer" else 1, cold=1)
         return Shared(party.sent(cost, shape, dealer=dealer), None, None, dealer, fractional_bits)
     import tensorflow as tf
 
@@ -74,12 +76,6 @@ def input_by(
     return Shared(m, l1, l2, s.dealer, fractional_bits)
 
 
-def input_cost(n: int, owner_role: str) -> Cost:
-    """Cost of `input_by` for n elements; owner_role is "dealer", "e1" or "e2"."""
-    bits = {"dealer": 0, "e1": 0, "e2": 0, owner_role: 64 * n}
-    return Cost(**bits, rounds=0 if owner_role == "dealer" else 1, cold=1)
-
-
 def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
     """Publishes a private tensor to all workers, or to one.
 
@@ -98,8 +94,11 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
     if to is not None and to not in (0, 1, 2):
         raise UsageError(f"reveal goes to party 0, 1 or 2, or to all. Received: to={to!r}.")
     if isinstance(party, Counting):
-        role = None if to is None else ROLES[(to - x.dealer) % 3]
-        return party.sent(reveal_cost(x.shape.num_elements(), role, x.limbs), x.any.shape, x)
+        learners = ROLES if to is None else (ROLES[(to - x.dealer) % 3],)
+        each = 64 * x.any.shape.num_elements()
+        senders = {"e1": "dealer", "e2": "e1", "dealer": "e2"}
+        bits = {sender: each * (learner in learners) for learner, sender in senders.items()}
+        return party.sent(Cost(**bits, rounds=1, cold=1), x.any.shape, x)
     import tensorflow as tf
 
     s = party.site("reveal", to, x.fractional_bits, dealer=x.dealer)
@@ -154,18 +153,6 @@ def _value(m: Any, l1: Any, l2: Any, x: Shared) -> Any:
     return tf.stack([value[..., 0], extend_sign(value[..., 1])], axis=-1)
 
 
-def reveal_cost(n: int, to: str | None = None, limbs: int = 1) -> Cost:
-    """Cost of `reveal` for n elements; to is "dealer", "e1", "e2" or None (all)."""
-    bits = 64 * limbs * n
-    return Cost(
-        dealer=bits if to in (None, "e1") else 0,
-        e1=bits if to in (None, "e2") else 0,
-        e2=bits if to in (None, "dealer") else 0,
-        rounds=1,
-        cold=1,
-    )
-
-
 def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
     """Publishes XOR-shared bits to all three workers, packed.
 
@@ -177,7 +164,8 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
     Rounds: 1.  Bits sent: E1, E2 2 per bit each.
     """
     if isinstance(party, Counting):
-        return party.sent_bits(reveal_bits_cost(bits.n), bits.n, bits)
+        each = 128 * words(bits.n)
+        return party.sent_bits(Cost(0, each, each, rounds=1, cold=1), bits.n, bits)
     import tensorflow as tf
 
     s = party.site("reveal_bits", dealer=bits.dealer)
@@ -190,10 +178,9 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
     else:
         assert bits.share is not None
         share = _first(bits.share, bits.n)
-        s.send(share, s.other, slot=0)
         zero = s.mask(K3, 0, n_words)
         s.send(tf.bitwise.bitwise_xor(share, zero), s.d, slot=1)
-        result = tf.bitwise.bitwise_xor(share, s.recv(n_words, s.other, slot=0))
+        result = tf.bitwise.bitwise_xor(share, s.swap(share, slot=0))
     return result
 
 
@@ -204,8 +191,3 @@ def _first(bits: tf.Tensor, n: tf.Tensor) -> tf.Tensor:
     left = n - 64 * tf.range(tf.size(bits, out_type=tf.int64), dtype=tf.int64)
     some = tf.bitwise.left_shift(tf.ones_like(left), tf.clip_by_value(left, 0, 63)) - 1
     return tf.bitwise.bitwise_and(bits, tf.where(left < 64, some, tf.constant(-1, tf.int64)))
-
-
-def reveal_bits_cost(n: int) -> Cost:
-    """Cost of `reveal_bits` for n bits."""
-    return Cost(dealer=0, e1=128 * words(n), e2=128 * words(n), rounds=1, cold=1)

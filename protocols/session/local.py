@@ -8,15 +8,17 @@ so that a protocol can be counted (counting.py) where there is no TensorFlow.
 from __future__ import annotations
 
 import builtins
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 # One of TensorFlow's, which publishes no types, or an Abstract one.
 Tensor = Any
+_Map = TypeVar("_Map", bound=Callable[..., Any])
 
 _ZERO = np.zeros((), np.int8)
 
@@ -142,95 +144,92 @@ def is_tensor(value: Any) -> bool:
     return bool(tf.is_tensor(value))
 
 
+def _as_tensorflow(of_shapes: _Map) -> _Map:
+    """TensorFlow's function of that name, or what it does to shapes alone."""
+
+    @functools.wraps(of_shapes)
+    def function(a: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        if any(isinstance(part, Abstract) for part in (a if isinstance(a, (list, tuple)) else [a])):
+            return of_shapes(a, *arguments, **options)
+        import tensorflow as tf
+
+        return getattr(tf, of_shapes.__name__)(a, *arguments, **options)
+
+    return cast(_Map, function)
+
+
+def _elementwise(of_words: _Map) -> _Map:
+    """A function that leaves the shape as it is."""
+
+    @functools.wraps(of_words)
+    def function(a: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        return a if isinstance(a, Abstract) else of_words(a, *arguments, **options)
+
+    return cast(_Map, function)
+
+
 # ---- shapes
 
 
+@_as_tensorflow
 def reshape(a: Tensor, shape: Any) -> Tensor:
     """tf.reshape."""
-    if isinstance(a, Abstract):
-        return a.like(_stand_in(a).reshape([int(n) for n in shape]).shape)
-    import tensorflow as tf
-
-    return tf.reshape(a, shape)
+    return a.like(_stand_in(a).reshape([int(n) for n in shape]).shape)
 
 
+@_as_tensorflow
 def ensure_shape(a: Tensor, shape: Sequence[int]) -> Tensor:
     """tf.ensure_shape.
 
     Raises:
         ValueError: it has another one.
     """
-    if isinstance(a, Abstract):
-        if a.shape != tuple(shape):
-            raise ValueError(f"A tensor has the shape {a.shape}, not {tuple(shape)}.")
-        return a
-    import tensorflow as tf
-
-    return tf.ensure_shape(a, shape)
+    if a.shape != tuple(shape):
+        raise ValueError(f"A tensor has the shape {a.shape}, not {tuple(shape)}.")
+    return a
 
 
+@_as_tensorflow
 def transpose(a: Tensor, perm: Sequence[int] | None = None) -> Tensor:
     """tf.transpose."""
-    if isinstance(a, Abstract):
-        return a.like(_stand_in(a).transpose(perm).shape)
-    import tensorflow as tf
-
-    return tf.transpose(a, perm)
+    return a.like(_stand_in(a).transpose(perm).shape)
 
 
+@_as_tensorflow
 def expand_dims(a: Tensor, axis: int) -> Tensor:
     """tf.expand_dims."""
-    if isinstance(a, Abstract):
-        return a.like(np.expand_dims(_stand_in(a), axis).shape)
-    import tensorflow as tf
-
-    return tf.expand_dims(a, axis)
+    return a.like(np.expand_dims(_stand_in(a), axis).shape)
 
 
+@_as_tensorflow
 def squeeze(a: Tensor, axis: Sequence[int]) -> Tensor:
     """tf.squeeze."""
-    if isinstance(a, Abstract):
-        return a.like(np.squeeze(_stand_in(a), tuple(axis)).shape)
-    import tensorflow as tf
-
-    return tf.squeeze(a, axis)
+    return a.like(np.squeeze(_stand_in(a), tuple(axis)).shape)
 
 
+@_as_tensorflow
 def broadcast_to(a: Tensor, shape: Any) -> Tensor:
     """tf.broadcast_to."""
-    if isinstance(a, Abstract):
-        return a.like(np.broadcast_to(_stand_in(a), [int(n) for n in shape]).shape)
-    import tensorflow as tf
-
-    return tf.broadcast_to(a, shape)
+    return a.like(np.broadcast_to(_stand_in(a), [int(n) for n in shape]).shape)
 
 
+@_as_tensorflow
 def tile(a: Tensor, multiples: Sequence[int]) -> Tensor:
     """tf.tile."""
-    if isinstance(a, Abstract):
-        return a.like([n * m for n, m in zip(a.shape, multiples, strict=True)])
-    import tensorflow as tf
-
-    return tf.tile(a, multiples)
+    return a.like([n * m for n, m in zip(a.shape, multiples, strict=True)])
 
 
+@_as_tensorflow
 def pad(a: Tensor, paddings: Sequence[Sequence[int]]) -> Tensor:
     """tf.pad with zeros."""
-    if isinstance(a, Abstract):
-        return a.like([b + n + e for n, (b, e) in zip(a.shape, paddings, strict=True)])
-    import tensorflow as tf
-
-    return tf.pad(a, paddings)
+    return a.like([b + n + e for n, (b, e) in zip(a.shape, paddings, strict=True)])
 
 
+@_as_tensorflow
 def slice(a: Tensor, begin: Sequence[int], size: Sequence[int]) -> Tensor:
     """tf.slice."""
-    if isinstance(a, Abstract):
-        every = zip(a.shape, begin, size, strict=True)
-        return a.like([whole - b if n == -1 else n for whole, b, n in every])
-    import tensorflow as tf
-
-    return tf.slice(a, begin, size)
+    every = zip(a.shape, begin, size, strict=True)
+    return a.like([whole - b if n == -1 else n for whole, b, n in every])
 
 
 def gather(a: Tensor, indices: Any, axis: int = 0) -> Tensor:
@@ -242,120 +241,96 @@ def gather(a: Tensor, indices: Any, axis: int = 0) -> Tensor:
     return tf.gather(a, indices, axis=axis)
 
 
+@_as_tensorflow
 def reverse(a: Tensor, axes: Sequence[int]) -> Tensor:
     """tf.reverse."""
-    if isinstance(a, Abstract):
-        return a
-    import tensorflow as tf
-
-    return tf.reverse(a, axes)
+    return a
 
 
+@_as_tensorflow
 def concat(parts: Sequence[Tensor], axis: int) -> Tensor:
     """tf.concat."""
-    if any(isinstance(a, Abstract) for a in parts):
-        first = list(parts[0].shape)
-        first[axis] = sum(a.shape[axis] for a in parts)
-        return joined(first, *parts)
-    import tensorflow as tf
-
-    return tf.concat(parts, axis)
+    first = list(parts[0].shape)
+    first[axis] = sum(a.shape[axis] for a in parts)
+    return joined(first, *parts)
 
 
+@_as_tensorflow
 def stack(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
     """tf.stack."""
-    if any(isinstance(a, Abstract) for a in parts):
-        first = list(parts[0].shape)
-        first.insert(axis % (len(first) + 1), len(parts))
-        return joined(first, *parts)
-    import tensorflow as tf
-
-    return tf.stack(parts, axis)
+    first = list(parts[0].shape)
+    first.insert(axis % (len(first) + 1), len(parts))
+    return joined(first, *parts)
 
 
 # ---- sums
 
 
+@_as_tensorflow
 def reduce_sum(
     a: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False
 ) -> Tensor:
     """tf.reduce_sum."""
-    if isinstance(a, Abstract):
-        axes = axis if axis is None or isinstance(axis, int) else tuple(axis)
-        return a.like(_shape_of_sum(a.shape, axes, keepdims))
-    import tensorflow as tf
-
-    return tf.reduce_sum(a, axis, keepdims)
+    axes = range(len(a.shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
+    over = {i % len(a.shape) for i in axes} if a.shape else set()
+    kept = [(1 if i in over else n, i in over) for i, n in enumerate(a.shape)]
+    return a.like([n for n, summed in kept if keepdims or not summed])
 
 
-def _shape_of_sum(shape: Shape, axis: int | tuple[int, ...] | None, keepdims: bool) -> list[int]:
-    axes = range(len(shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
-    over = {i % len(shape) for i in axes} if shape else set()
-    kept = [(1 if i in over else n, i in over) for i, n in enumerate(shape)]
-    return [n for n, summed in kept if keepdims or not summed]
-
-
+@_as_tensorflow
 def cumsum(a: Tensor, axis: int, exclusive: bool, reverse: bool) -> Tensor:
     """tf.cumsum."""
-    if isinstance(a, Abstract):
-        return a
-    import tensorflow as tf
-
-    return tf.cumsum(a, axis, exclusive, reverse)
+    return a
 
 
 # ---- words
 
 
+@_as_tensorflow
 def zeros_like(a: Tensor) -> Tensor:
     """tf.zeros_like: known at once."""
-    if isinstance(a, Abstract):
-        return Abstract(a.shape)
-    import tensorflow as tf
-
-    return tf.zeros_like(a)
+    return Abstract(a.shape)
 
 
+@_elementwise
 def left_shift(a: Tensor, bits: int) -> Tensor:
     """Words times 2^bits."""
-    if isinstance(a, Abstract):
-        return a
     import tensorflow as tf
 
     return tf.bitwise.left_shift(a, tf.constant(bits, tf.int64))
 
 
+@_elementwise
 def logical_shift(a: Tensor, bits: int) -> Tensor:
     """Words, read without a sign, divided by 2^bits."""
-    if bits == 0 or isinstance(a, Abstract):
+    if bits == 0:
         return a
     import tensorflow as tf
 
     return tf.bitcast(tf.bitwise.right_shift(tf.bitcast(a, tf.uint64), bits), tf.int64)
 
 
+@_elementwise
 def arithmetic_shift(a: Tensor, bits: int) -> Tensor:
     """Signed words divided by 2^bits, rounded down."""
-    if isinstance(a, Abstract):
-        return a
     import tensorflow as tf
 
     return tf.bitwise.right_shift(a, tf.constant(bits, tf.int64))
 
 
+@_elementwise
 def low_bits(a: Tensor, width: int) -> Tensor:
     """Words mod 2^width."""
-    if width == 64 or isinstance(a, Abstract):
+    if width == 64:
         return a
     import tensorflow as tf
 
     return tf.bitwise.bitwise_and(a, tf.constant((1 << width) - 1, tf.int64))
 
 
+@_elementwise
 def invert(a: Tensor) -> Tensor:
     """tf.bitwise.invert."""
-    if isinstance(a, Abstract):
-        return a
     import tensorflow as tf
 
     return tf.bitwise.invert(a)

@@ -14,7 +14,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tfe_bench.protocols.session import ops, sizes, wide
+from tfe_bench.protocols.session import ops, sizes
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -84,7 +84,6 @@ class Site:
             self.ctx = trace.iteration_ctx
         else:
             self.ctx = self._turn() if self.is_dealer else trace.ctx
-        self._opened: tf.Tensor | None = None
         self.is_e1 = party.index == (dealer + 1) % 3
         self.is_e2 = party.index == (dealer + 2) % 3
         self.d, self.e1, self.e2 = dealer, (dealer + 1) % 3, (dealer + 2) % 3
@@ -168,19 +167,33 @@ class Site:
             self._trace.tokens.append(ops.module().tfe_bench_heard(data=data))
         return data
 
+    def swap(self, own: tf.Tensor, slot: int = 0) -> tf.Tensor:
+        """An evaluator sends a message to the other one, and gets one of that shape from it."""
+        import tensorflow as tf
+
+        self.send(own, self.other, slot)
+        return self.recv(tf.shape(own, out_type=tf.int64), self.other, slot, own.dtype)
+
+    def dealt(
+        self, n: int | tf.Tensor, slot: int = 0, dtype: tf.DType | None = None, width: int = 0
+    ) -> tf.Tensor:
+        """The dealer's message, [n] or [n, width], at E2; empty at E1, which has its keys."""
+        import tensorflow as tf
+
+        if self.is_e1:
+            return tf.zeros([0, width] if width else [0], dtype or tf.int64)
+        return self.recv(sizes.matrix(n, width) if width else sizes.vector(n), self.d, slot, dtype)
+
+    def attributes(self, tensor: int = 0) -> dict[str, tf.Tensor | int]:
+        """What kernels that make masks by themselves want to know; `tensor` is their first one."""
+        return {"call": self.ctx, "site": self.number, "tensor": tensor, "dealer": self.dealer}
+
     def _named(self, key: int, tensor: int) -> dict[str, tf.Tensor | int]:
         """What names one mask of this invocation."""
-        return {
-            "call": self.ctx,
-            "site": self.number,
-            "tensor": tensor,
-            "dealer": self.dealer,
-            "key": key,
-        }
+        return {**self.attributes(tensor), "key": key}
 
     def mask(self, key: int, tensor: int, shape: Shape) -> tf.Tensor:
         """Uniform ring elements known to the two holders of a key."""
-
         return ops.module().tfe_bench_mask(shape=sizes.constant(shape), **self._named(key, tensor))
 
     def apply_mask(
@@ -199,60 +212,3 @@ class Site:
         return ops.module().tfe_bench_permutation(
             shape=tf.cast(shape, tf.int64), **self._named(key, tensor)
         )
-
-    # ---- the two primitives of the masked view (docs/protocols.md)
-
-    def deal(
-        self,
-        value: tf.Tensor | None,
-        shape: Shape,
-        tensor: int,
-        slot: int = 0,
-        limbs: int = 1,
-    ) -> tf.Tensor | None:
-        """The dealer splits a value it knows between E1 (from the PRF) and E2 (one message).
-
-        Args:
-            shape: of the words, with the axis of 2 when limbs is 2.
-
-        Returns this evaluator's additive share, None at the dealer.
-        Rounds: 0 when the dealer runs ahead, else 1.  Bits sent: D 64 * limbs per element.
-        """
-        if self.is_dealer:
-            assert value is not None
-            op = "sub" if limbs == 1 else "sub128"
-            self.send(self.apply_mask(value, K1, tensor, op), self.e2, slot, run_ahead=True)
-            return None
-        if self.is_e1:
-            return self.mask(K1, tensor, shape)
-        return self.recv(shape, self.d, slot)
-
-    def new_mask(self, shape: Shape, tensor: int) -> tuple[tf.Tensor | None, tf.Tensor | None]:
-        """Fresh (l1, l2) as this party holds them (None for what it does not hold).
-
-        The evaluators' parts are the masks of open_mask with the same tensor number.
-        """
-        import tensorflow as tf
-
-        # not before they are wanted: masks of a whole model at once would fill the memory
-        with tf.control_dependencies([] if self._opened is None else [self._opened]):
-            l1 = None if self.is_e2 else self.mask(K1, tensor, shape)
-            l2 = None if self.is_e1 else self.mask(K2, tensor, shape)
-        return l1, l2
-
-    def open_mask(self, share: tf.Tensor, tensor: int, slot: int = 0, limbs: int = 1) -> tf.Tensor:
-        """E1, E2 hold y1 + y2 = y; both get m = y + l1 + l2 under the mask `tensor`.
-
-        Rounds: 1.  Bits sent: E1, E2 64 * limbs per element each.
-        """
-        own = self.apply_mask(share, self.own_key, tensor, "add" if limbs == 1 else "add128")
-        return self.exchange_masked(own, slot, limbs)
-
-    def exchange_masked(self, own: tf.Tensor, slot: int, limbs: int = 1) -> tf.Tensor:
-        """The second half of `open_mask`: both evaluators add up their masked shares."""
-        import tensorflow as tf
-
-        self.send(own, self.other, slot)
-        got = self.recv(tf.shape(own, out_type=tf.int64), self.other, slot)
-        self._opened = own + got if limbs == 1 else wide.add(own, got)
-        return self._opened

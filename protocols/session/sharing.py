@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
+from tfe_bench.errors import ProtocolError
+
 if TYPE_CHECKING:
     import tensorflow as tf
 
@@ -24,15 +26,29 @@ _operations: dict[str, Callable[..., Any]] = {}
 
 
 def bind(*operations: Callable[..., Any]) -> None:
-    """Says what Python's operators do, by the names below: protocols/api/party.py does."""
+    """Says what Python's operators do, by the names below: protocols/api/__init__.py does."""
     _operations.update({function.__name__: function for function in operations})
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    """What an operator does.
+
+    Raises:
+        ProtocolError: nothing has said so.
+    """
+    if name not in _operations:
+        raise ProtocolError(
+            f"Private values do not know Python's operators yet. Received: {name}. "
+            "Import tfe_bench.protocols.api."
+        )
+    return _operations[name]
 
 
 def _numbers(name: str, mirrored: bool = False) -> Callable[[Shared, Operand], Shared]:
     """A binary operator of private numbers; mirrored: the private one is on the right."""
 
     def operate(x: Shared, y: Operand) -> Shared:
-        operation: Callable[..., Shared] = _operations[name]
+        operation: Callable[..., Shared] = _operation(name)
         return operation(y, x) if mirrored else operation(x, y)
 
     return operate
@@ -42,7 +58,7 @@ def _truth(name: str, mirrored: bool = False) -> Callable[[_Private, Operand], M
     """A binary operator whose result is private bits."""
 
     def operate(x: _Private, y: Operand) -> MaskedBits:
-        operation: Callable[..., MaskedBits] = _operations[name]
+        operation: Callable[..., MaskedBits] = _operation(name)
         return operation(y, x) if mirrored else operation(x, y)
 
     return operate
@@ -140,13 +156,13 @@ class Shared(_Private):
     __eq__, __ne__ = _truth("equal"), _truth("not_equal")  # type: ignore[assignment]
 
     def __neg__(self) -> Shared:
-        return _operations["negative"](self)  # type: ignore[no-any-return]
+        return _operation("negative")(self)  # type: ignore[no-any-return]
 
     def __abs__(self) -> Shared:
-        return _operations["abs"](self)  # type: ignore[no-any-return]
+        return _operation("abs")(self)  # type: ignore[no-any-return]
 
     def __getitem__(self, key: Key | tuple[Key, ...]) -> Shared:
-        return _operations["getitem"](self, key)  # type: ignore[no-any-return]
+        return _operation("getitem")(self, key)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         held = "".join(k for k in ("m", "l1", "l2") if getattr(self, k) is not None)
@@ -203,7 +219,7 @@ class MaskedBits(_Private):
         return ~(self ^ other)
 
     def __invert__(self) -> MaskedBits:
-        return _operations["logical_not"](self)  # type: ignore[no-any-return]
+        return _operation("logical_not")(self)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"MaskedBits(shape={self.shape}, dealer={self.dealer})"

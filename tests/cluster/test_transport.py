@@ -16,8 +16,8 @@ import pytest
 
 from tfe_bench.cluster.transport import BYE, NOTICE, SessionLink
 from tfe_bench.errors import PeerLost, PolicyError, ProtocolError
-from tfe_bench.protocols.api.party import Party
 from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session.party import Party
 
 STEP_DONE = 2
 _HEADER = struct.Struct("<QQQIIIIIHH")  # FrameHeader of protocols/kernels/core/session.cc

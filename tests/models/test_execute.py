@@ -13,9 +13,8 @@ from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models import execute, plain, ranges, weights
 from tfe_bench.models.graph import Graph, Layer
 from tfe_bench.models.private import PrivateModel, convert
-from tfe_bench.protocols.nn import linear
-from tfe_bench.protocols.ring import rotation
-from tfe_bench.protocols.ring.products import Product, elementwise
+from tfe_bench.protocols.ring import arithmetic, rotation
+from tfe_bench.protocols.ring.products import Product, elementwise, opened, truncated
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
@@ -333,7 +332,7 @@ def test_plans_of_strangers_are_checked() -> None:
 def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    """product_sum is exact; truncated_sum errs by less than 1 unit for |sum| <= 2^39 - 2^16."""
+    """opened is exact; truncated errs by less than 1 unit for |sum| <= 2^39 - 2^16."""
     n, top = 10_000, 1 << 18
     edges = np.array([0, 1, -1, top, -top, top - 1, 1 - top])
     x = np.stack([np.concatenate([edges, rng.integers(-top, top, n - 7)]) for _ in range(2)])
@@ -352,10 +351,10 @@ def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
             return [Product(a, b, elementwise) for a, b in cut]
 
         def exact(x: Shared, w: Shared, c: Shared) -> Any:
-            return linear.product_sum(party, terms(x, w), c)
+            return arithmetic.add(opened(party, "product_sum", terms(x, w)), c)
 
         def short(x: Shared, w: Shared, c: Shared) -> Any:
-            return linear.truncated_sum(party, terms(x, w), c, drop, bits)
+            return truncated(party, "truncated_sum", terms(x, w), c, drop, bits)[0]
 
         functions = [party.function(f) for f in (exact, short)]
         values = [f(x, w, addend) for f in functions]

@@ -162,7 +162,7 @@ def test_bad_input_gets_typed_errors() -> None:
             (replace(x, fractional_bits=33), v, "40 fractional"),
             (x, v.map(lambda a: a[:1]), "one known shape"),
             (replace(x, bits=30), v, "over Z_2"),
-            (np.zeros(2), v, "private tensors"),
+            (np.zeros(2), v, "private tensor"),
         ]
         for m, variance, message in cases:
             with pytest.raises(UsageError, match=message):
@@ -174,7 +174,7 @@ def test_bad_input_gets_typed_errors() -> None:
             (x, x, "smaller ring"),
             (small, small, "smaller ring"),
             (x, small.map(lambda a: a[:1]), "one shape"),
-            (x, 3, "private tensors"),
+            (x, 3, "private tensor"),
         ]
         for a, b, message in cases:
             with pytest.raises(UsageError, match=message):

@@ -13,6 +13,7 @@ import pytest
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert, truncation
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -374,4 +375,4 @@ def test_products_cost_what_they_say_whatever_the_values(
 
     calls = zip(*simulate(program).outputs, strict=True)
     for value, call in zip([x for x in inputs for _ in range(2)], calls, strict=True):
-        assert_costs(call, arithmetic.mul_cost(len(value)), dealer)
+        assert_costs(call, cost_of(arithmetic.mul, *[Private((len(value),))] * 2), dealer)

@@ -17,7 +17,7 @@ from tfe_bench.cluster.simulate import (
     simulate,
 )
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import backward, compare, convert
+from tfe_bench.protocols.ring import backward, compare, convert, masked
 from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -105,13 +105,10 @@ def test_shares_of_several_open_as_one(rng: np.random.Generator) -> None:
             bits = random_bits(p, sign)
             s = p.site("either", dealer=x.dealer)
             first, second = (x.map(lambda a, i=i: a[i]) for i in range(2))
-            a = backward.inject_truncated_shares(s, bits, first, 20, 0, 0)
-            b = backward.inject_truncated_shares(
-                s, bits, second, 20, backward.MASKS, 1, negated=True
-            )
-            m = None if s.is_dealer else s.open_mask(a + b, 20, 2)
-            l1, l2 = s.new_mask(np.array([MANY]), 20)
-            return Shared(m, l1, l2, x.dealer)
+            a = convert.inject_shares(s, bits, first, 0, 0, drop=20)
+            b = convert.inject_shares(s, bits, second, backward.MASKS, 1, negated=True, drop=20)
+            share = None if s.is_dealer else a + b
+            return masked.opened(s, share, np.array([MANY]), 20, 2)
 
         return p.function(function)(x, sign)
 

@@ -12,8 +12,9 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.nn import batch_norm, linear
+from tfe_bench.protocols.nn import batch_norm
 from tfe_bench.protocols.ring import arithmetic, products
+from tfe_bench.protocols.ring.products import truncated
 from tfe_bench.protocols.session.counting import Private, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -126,7 +127,7 @@ def test_the_sum_before_its_truncation_joins_a_relus_opening(rng: np.random.Gene
             n = batch_norm.normalise(p, x, gamma)
             product = products.Product(n.centred, n.factor, products.elementwise)
             addend = batch_norm.addend(n, beta)
-            return linear.truncated_sum(p, [product], addend, drop=24, bits=30)
+            return truncated(p, "truncated_sum", [product], addend, drop=24, bits=30)[0]
 
         small: Shared = p.function(layer)(x, gamma, beta)
         return small

@@ -13,6 +13,7 @@ from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, conv, convert
 from tfe_bench.protocols.ring.products import Product, opened
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -209,7 +210,7 @@ def test_convolutions_cost_what_they_say_whatever_the_values(
     assert [sent for sent, _ in public] == [0, 0, 0]
     sizes = [2 * 3 * 2 * 2] * 2 + [1 * 5 * 2 * 1] * 2 + [2 * 3 * 2 * 6] * 2 + [1 * 5 * 2 * 3] * 2
     for n, call in zip(sizes, calls, strict=True):
-        assert_costs(call, arithmetic.mul_cost(n), dealer)
+        assert_costs(call, cost_of(arithmetic.mul, *[Private((n,))] * 2), dealer)
 
 
 @pytest.mark.parametrize("layer", ["conv2d", "depthwise_conv2d"])

@@ -12,9 +12,9 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring import arithmetic, conv, conv_gradients, products
 from tfe_bench.protocols.ring.conv import Windows
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -129,8 +129,8 @@ def test_gradients_are_exact_modulo_2_64_and_cost_what_a_product_costs(
                 x, w, d = values[3 * i : 3 * i + 3]
                 back = conv_gradients.input_gradient(windows_of(case), case[0], case[5])
                 kernel = conv_gradients.kernel_gradient(windows_of(case), case[1], case[5])
-                out.append(linear.product_sum(p, [products.Product(d, w, back)]))
-                out.append(linear.product_sum(p, [products.Product(x, d, kernel)]))
+                out.append(products.opened(p, "product_sum", [products.Product(d, w, back)]))
+                out.append(products.opened(p, "product_sum", [products.Product(x, d, kernel)]))
             return out
 
         f = p.function(layers)
@@ -142,7 +142,11 @@ def test_gradients_are_exact_modulo_2_64_and_cost_what_a_product_costs(
         assert got.shape == want.shape and np.array_equal(got, want), CASES[i // 2]
         assert all(out[0][i].fractional_bits == 14 for out in sim.outputs)
     elements = sum(want.size for want in expected)
-    assert_costs([out[1] for out in sim.outputs], arithmetic.mul_cost(elements), dealer)
+    assert_costs(
+        [out[1] for out in sim.outputs],
+        cost_of(arithmetic.mul, *[Private((elements,))] * 2),
+        dealer,
+    )
 
 
 def test_gradients_follow_a_batch_that_the_graph_does_not_know(rng: np.random.Generator) -> None:
@@ -154,8 +158,8 @@ def test_gradients_follow_a_batch_that_the_graph_does_not_know(rng: np.random.Ge
             back = conv_gradients.input_gradient(windows_of(case), x.shape[1:])
             kernel = conv_gradients.kernel_gradient(windows_of(case), case[1])
             return [
-                linear.product_sum(p, [products.Product(d, w, back)]),
-                linear.product_sum(p, [products.Product(x, d, kernel)]),
+                products.opened(p, "product_sum", [products.Product(d, w, back)]),
+                products.opened(p, "product_sum", [products.Product(x, d, kernel)]),
             ]
 
         f = p.function(layer, dynamic=True)

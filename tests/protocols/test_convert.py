@@ -12,10 +12,10 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import convert
+from tfe_bench.protocols.ring import convert, masked
 from tfe_bench.protocols.ring.compare import msb
-from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.counting import Private, cost_of
+from tfe_bench.protocols.session.cost import Cost, words
+from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
@@ -248,16 +248,15 @@ def test_sums_of_unopened_injections_and_bits_open_as_one(
             s = p.site("summed", dealer=x.dealer)
             y = convert.inject_shares(s, b, x, tensor=0, slot=0)
             z = convert.b2a_shares(s, b, bits_shape, 10, 5)
-            m, ones = None, None
+            whole = None
             if not s.is_dealer:
                 whole = tf.reduce_sum(y, axis=0) if limbs == 1 else y[0]
                 for i in range(1, 5 if limbs == 2 else 0):
                     whole = wide.add(whole, y[i])
-                m = s.open_mask(whole, 20, 8, limbs)
-                ones = s.open_mask(tf.reduce_sum(z, axis=0), 21, 9)
-            tail = [70] if limbs == 1 else [70, 2]
-            held = [s.new_mask(tf.constant(t, tf.int64), n) for n, t in ((20, tail), (21, [70]))]
-            return replace(x, m=m, l1=held[0][0], l2=held[0][1]), Shared(ones, *held[1], x.dealer)
+                z = tf.reduce_sum(z, axis=0)
+            shape = [70] if limbs == 1 else [70, 2]
+            found = masked.opened(s, whole, shape, 20, 8, width=64 * limbs)
+            return replace(found, bits=x.bits), masked.opened(s, z, [70], 21, 9)
 
         bits_shape = tf.constant(bits.shape, tf.int64)
         return p.function(summed)(bit_share(bits.reshape(-1), p.index, 1, seed), x)
@@ -351,32 +350,43 @@ def extended(n: int, openings: int | None) -> Cost:
     return cost_of(convert.extend, Private((n,)), 9, openings)
 
 
+def injected(n: int, limbs: int = 1, bits: int = 0) -> Cost:
+    x = Private((n,), limbs=limbs, bits=bits)
+    return cost_of(convert.inject, PrivateBits((n,)), x, extend_ring=bits > 0)
+
+
 Operation = Callable[[Party, EvaluatorBits, MaskedBits, Shared, Shared], Any]
 COSTS: dict[str, tuple[Operation, Callable[[int], Cost]]] = {
-    "open_bits": (lambda p, bits, b, x, u: convert.open_bits(p, bits), convert.open_bits_cost),
-    "b2a": (lambda p, bits, b, x, u: convert.b2a(p, b), convert.b2a_cost),
-    "inject": (lambda p, bits, b, x, u: convert.inject(p, b, x), convert.inject_cost),
+    "open_bits": (
+        lambda p, bits, b, x, u: convert.open_bits(p, bits),
+        lambda n: Cost(0, 64 * words(n), 64 * words(n), rounds=1, cold=1),
+    ),
+    "b2a": (
+        lambda p, bits, b, x, u: convert.b2a(p, b),
+        lambda n: cost_of(convert.b2a, PrivateBits((n,))),
+    ),
+    "inject": (lambda p, bits, b, x, u: convert.inject(p, b, x), injected),
     "wide inject": (
         lambda p, bits, b, x, u: convert.inject(p, b, u),
-        lambda n: convert.inject_cost(n, 2),
+        lambda n: injected(n, limbs=2),
     ),
     "negated inject": (
         lambda p, bits, b, x, u: convert.inject(p, b, x, negated=True),
-        convert.inject_cost,
+        injected,
     ),
     "wide negated inject": (
         lambda p, bits, b, x, u: convert.inject(p, b, u, negated=True),
-        lambda n: convert.inject_cost(n, 2),
+        lambda n: injected(n, limbs=2),
     ),
     "inject from 31 bits": (
         lambda p, bits, b, x, u: convert.inject(p, b, replace(x, bits=31), extend_ring=True),
-        lambda n: convert.inject_cost(n, ring_bits=31),
+        lambda n: injected(n, bits=31),
     ),
     "inject from 63 bits": (
         lambda p, bits, b, x, u: convert.inject(p, b, replace(x, bits=63), extend_ring=True),
-        lambda n: convert.inject_cost(n, ring_bits=63),
+        lambda n: injected(n, bits=63),
     ),
-    "select": (lambda p, bits, b, x, u: convert.select(p, b, x, x), convert.inject_cost),
+    "select": (lambda p, bits, b, x, u: convert.select(p, b, x, x), injected),
     "extend": (lambda p, bits, b, x, u: convert.extend(p, x, 9), lambda n: extended(n, None)),
     "extend in two": (
         lambda p, bits, b, x, u: convert.extend(p, x, 9, 2),

@@ -20,7 +20,7 @@ from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import sort
 from tfe_bench.protocols.ring import arithmetic, convert, reductions, shapes, truncation
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import local, sharing
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting, Private, cost_of, count
 from tfe_bench.protocols.session.party import Party
@@ -95,7 +95,9 @@ def test_what_runs_side_by_side_shares_its_rounds() -> None:
         return relu.relu(party, relu.relu(party, x))
 
     chain = cost_of(after, Private((64,)))
-    assert chain == one.then(one)
+    # the dealer's material of both is sent ahead
+    assert (chain.rounds, chain.cold) == (2 * one.rounds, one.cold + one.rounds)
+    assert chain.by_party(0) == tuple(2 * bits for bits in one.by_party(0))
 
 
 def test_a_late_dealer_is_waited_for() -> None:
@@ -151,3 +153,20 @@ def test_shapes_follow_tensorflows_rules(made: Any, shape: tuple[int, ...]) -> N
     abstract = made(local.Abstract(local.Shape((2, 3, 4)), 2, 3))
     assert abstract.shape == shape and (abstract.rounds, abstract.cold) == (2, 3)
     assert tuple(made(tf.zeros([2, 3, 4], tf.int64)).shape) == shape
+
+
+def test_a_process_that_only_counts_knows_the_operators() -> None:
+    code = (
+        "from tfe_bench.protocols.session.counting import Private, cost_of\n"
+        "print(cost_of(lambda p, x: x * x, Private((3,))).rounds)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "2", done.stderr
+
+
+def test_an_operator_that_nothing_has_bound_is_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sharing, "_operations", {})
+    with pytest.raises(ProtocolError, match=r"Received: multiply\. Import"):
+        count(lambda party, x: x * x, Private((3,)))

@@ -17,8 +17,7 @@ from tfe_bench.protocols.functions.exponential import (
     CLAMPS,
     METHODS,
     exp,
-    failure_probability,
-    valid_range,
+    form,
 )
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party, Site
@@ -141,6 +140,11 @@ def tolerance(method: str, ring_bits: int, f: int, x: Array, softmax: bool = Fal
     return np.asarray(3 * 2**8 * ulp * np.maximum(exact, 1))
 
 
+def valid_range(*how: Any, **options: Any) -> tuple[float, float]:
+    own = form(*how, **options)
+    return own.low, own.high
+
+
 @pytest.mark.parametrize("dealer", range(3))
 @pytest.mark.parametrize(("ring_bits", "f"), RINGS)
 def test_every_form_keeps_its_error_bound_all_over_its_range_and_costs_what_it_says(
@@ -260,11 +264,11 @@ def test_one_round_fails_as_often_as_it_says() -> None:
 def test_failure_probabilities_are_those_that_the_modules_declare() -> None:
     for ring_bits, f in RINGS:
         for softmax in (False, True):
-            assert failure_probability("one-round", ring_bits, f, softmax=softmax) <= 2.0**-40
+            assert form("one-round", ring_bits, f, softmax=softmax).failure <= 2.0**-40
         for method in ("taylor", "pade"):
-            assert failure_probability(method, ring_bits, f) <= (0 if ring_bits == 64 else 2**-40)
-    assert failure_probability("prime", 128, 40) < 2.0**-56
-    assert 2.0**-30 < failure_probability("prime", 64, 16) < 2.0**-29
+            assert form(method, ring_bits, f).failure <= (0 if ring_bits == 64 else 2**-40)
+    assert form("prime", 128, 40).failure < 2.0**-56
+    assert 2.0**-30 < form("prime", 64, 16).failure < 2.0**-29
 
 
 # ---- seed 000: SecretFlow's measurement of its three forms in FM128 with 40 fractional bits
@@ -419,4 +423,4 @@ def test_exp_refuses_what_does_not_fit_and_says_why() -> None:
     with pytest.raises(UsageError, match='Did you mean "taylor"'):
         cost_of(exp, Private((1,)), "tailor")
     with pytest.raises(UsageError, match="2\\^96"):
-        valid_range("one-round", 96, 16)
+        form("one-round", 96, 16)

@@ -14,7 +14,7 @@ from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, convert, relational
-from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -235,10 +235,15 @@ def test_one_hot_marks_the_first_largest_and_pick_takes_what_is_marked(
     assert np.array_equal(sim.value(at(1)), y[first, np.arange(ROWS)])
     assert all(out[1].fractional_bits == 3 for out in sim.outputs)
     given = Private((6, ROWS))
-    hot = cost_of(extremes.one_hot, given)
-    assert_costs([o[2] for o in sim.outputs], hot.then(convert.b2a_cost(6 * ROWS)), dealer)
-    picked = cost_of(extremes.pick, PrivateBits((6, ROWS)), given)
-    assert_costs([o[3] for o in sim.outputs], hot.then(picked), dealer)
+
+    def marked(p: Party, x: Shared) -> Shared:
+        return convert.b2a(p, extremes.one_hot(p, x))
+
+    def picked(p: Party, x: Shared, y: Shared) -> Shared:
+        return extremes.pick(p, extremes.one_hot(p, x), y)
+
+    assert_costs([o[2] for o in sim.outputs], cost_of(marked, given), dealer)
+    assert_costs([o[3] for o in sim.outputs], cost_of(picked, given, given), dealer)
 
 
 def test_the_result_composes(rng: np.random.Generator) -> None:

@@ -17,6 +17,8 @@ from tfe_bench.protocols.ring import arithmetic, convert
 from tfe_bench.protocols.ring.truncation import truncate_reduce
 from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.cost import words as words_of
+from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
 
@@ -282,10 +284,10 @@ def test_input_and_reveal_cost_what_they_say_whatever_the_values(
     targets: list[str | None] = [None, *ROLES]
     inputs = [x for n in SIZES for x in (np.zeros(n, np.int64), rng.integers(-9, 9, n))]
     costs: list[Callable[[int], Cost]] = [
-        *(lambda n, role=role: io.input_cost(n, role) for role in ROLES),
-        *(lambda n, to=to: io.reveal_cost(n, to) for to in targets),
-        lambda n: io.reveal_cost(n, None, 2),
-        io.reveal_bits_cost,
+        *(lambda n, o=o: cost_of(io.input_by, o, None, (n,)) for o in range(3)),
+        *(lambda n, to=to: cost_of(io.reveal, Private((n,)), to) for to in (None, 0, 1, 2)),
+        lambda n: cost_of(io.reveal, Private((n,), limbs=2)),
+        lambda n: Cost(0, 128 * words_of(n), 128 * words_of(n), rounds=1, cold=1),
     ]
 
     def program(p: Party) -> list[Any]:

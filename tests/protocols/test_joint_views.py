@@ -103,16 +103,17 @@ def sums(party: Party, x: Shared, y: Shared) -> Any:
         products.Product(y, y, products.elementwise),
     ]
     addend = arithmetic.add(x, y)
-    return linear.product_sum(party, terms, addend), linear.truncated_sum(
-        party, terms, addend, 16, SMALL
-    )
+    z = products.opened(party, "product_sum", terms)
+    return arithmetic.add(z, addend), products.truncated(
+        party, "truncated_sum", terms, addend, 16, SMALL
+    )[0]
 
 
 def watched(party: Party, x: Shared, y: Shared) -> Any:
     """A ReLU of a sum, and one number for whether any value left its range."""
     watch = range_check.Watch(party, 1, x.dealer)
     product = products.Product(shaped(x, 1, -1), shaped(y, 1, -1), products.elementwise)
-    narrow, u = linear.watched_sum(party, [product], None, 16, SMALL)
+    narrow, u = products.truncated(party, "truncated_sum", [product], None, 16, SMALL, True)
     return linear.watched_relu(party, watch, narrow, u, 16), watch.flag()
 
 

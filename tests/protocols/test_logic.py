@@ -12,6 +12,7 @@ import pytest
 from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, simulate
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.ring import convert, logic
+from tfe_bench.protocols.session.counting import PrivateBits, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits
 
@@ -135,7 +136,7 @@ def test_all_of_is_the_and_of_1_to_9_bits_and_costs_what_it_says_whatever_they_a
     sim = simulate(program, dealer=dealer)
     for i, columns in enumerate(cases):
         assert np.array_equal(value(sim, at(i, 1)), columns.min(axis=0))
-        cost = logic.all_of_cost(columns.shape[1], len(columns))
+        cost = cost_of(logic.all_of, (PrivateBits((columns.shape[1],)),) * len(columns))
         assert_costs([out[i][0] for out in sim.outputs], cost, dealer)
 
 

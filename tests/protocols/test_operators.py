@@ -13,7 +13,7 @@ import tfe_bench as tfe
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import ProtocolError, RangeError, TfeBenchError, UsageError
 from tfe_bench.protocols.ring import convert, relational
-from tfe_bench.protocols.session.counting import Private, cost_of
+from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -285,7 +285,8 @@ def test_operators_cost_what_their_protocols_declare() -> None:
     n = 100
     x = np.linspace(-3, 3, n)
     given = Private((n,))
-    costs = [cost_of(relational.less, given, given), convert.inject_cost(n)]
+    chosen_cost = cost_of(convert.inject, PrivateBits((n,)), given)
+    costs = [cost_of(relational.negative, given), chosen_cost]
 
     def program(p: Party, x: Shared) -> Any:
         bits = p.function(lambda x: x < 1.5)

@@ -15,7 +15,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import pool_gradient
 from tfe_bench.protocols.nn.pool_gradient import Choice
 from tfe_bench.protocols.ring import small_ring, truncation
-from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -183,7 +183,9 @@ def test_a_choice_in_a_small_ring_is_exact_and_sends_its_bits(
     ring = (1 << k) - 1
     got = sim.value(at(0))
     assert np.array_equal(got.astype(object) & ring, want.astype(object) & ring)
-    assert_costs([out[1] for out in sim.outputs], small_ring.select_cost(n, k))
+    given = Private((n,), bits=k % 64)
+    cost = cost_of(small_ring.select, PrivateBits((n,)), given, given)
+    assert_costs([out[1] for out in sim.outputs], cost)
 
 
 @pytest.mark.parametrize("k", [4, 31, 63])
@@ -199,7 +201,8 @@ def test_lift_is_exact_throughout_its_domain(k: int, rng: np.random.Generator) -
 
     sim = simulate(program, x)
     assert np.array_equal(sim.value(at(0)), x)
-    assert_costs([out[1] for out in sim.outputs], small_ring.extend_cost(10_000, k))
+    cost = cost_of(small_ring.lift, Private((10_000,), bits=k))
+    assert_costs([out[1] for out in sim.outputs], cost)
 
 
 def test_a_small_rings_value_may_come_from_a_truncation(rng: np.random.Generator) -> None:

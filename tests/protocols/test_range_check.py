@@ -122,7 +122,7 @@ def one(value: Shared) -> products.Product:
 def watched(party: Party, x: Shared, drop: int, bits: int, kind: str) -> tuple[Shared, Shared]:
     """What becomes of each x in a ring of `bits` bits, and its flag: every x is a sample."""
     watch = Watch(party, int(x.shape[0]), x.dealer)
-    small, u = linear.watched_sum(party, [one(x)], None, drop, bits)
+    small, u = products.truncated(party, "truncated_sum", [one(x)], None, drop, bits, True)
     if kind == "lift":
         y = linear.watched_lift(party, watch, small, u, drop)
     else:

@@ -163,7 +163,7 @@ def test_wide_keys_are_refused() -> None:
     def program(p: Party, x: Shared) -> Any:
         return sort(p, p.function(lambda x: convert.extend(p, x, 1))(x))
 
-    with pytest.raises(UsageError, match="sort wants"):
+    with pytest.raises(UsageError, match="sort works"):
         simulate(program, np.arange(4))
 
 

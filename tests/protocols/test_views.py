@@ -130,16 +130,17 @@ def summed(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
         products.Product(y, y, products.elementwise),
     ]
     addend = arithmetic.add(x, y)
-    return linear.product_sum(party, terms, addend), linear.truncated_sum(
-        party, terms, addend, 16, LOOSE
-    )
+    z = products.opened(party, "product_sum", terms)
+    return arithmetic.add(z, addend), products.truncated(
+        party, "truncated_sum", terms, addend, 16, LOOSE
+    )[0]
 
 
 def watched(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """A ReLU of a sum and, for each element, whether it left its range."""
     watch = range_check.Watch(party, WORDS, x.dealer)
     product = products.Product(x, y, products.elementwise)
-    small, u = linear.watched_sum(party, [product], None, 16, LOOSE)
+    small, u = products.truncated(party, "truncated_sum", [product], None, 16, LOOSE, True)
     return linear.watched_relu(party, watch, small, u, 16), watch.flag()
 
 

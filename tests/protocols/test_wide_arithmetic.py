@@ -9,7 +9,7 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, share, simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import compare, convert
+from tfe_bench.protocols.ring import compare, convert, masked
 from tfe_bench.protocols.ring import wide_arithmetic as ring
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -123,9 +123,7 @@ def test_products_cost_what_they_say_and_bits_become_shares(seed: int) -> None:
             s = p.site("test_bits", dealer=0)
             shape = tf.shape(x.any, out_type=tf.int64)
             y = ring.bit_shares(s, bits, shape, 0, 0, 2)
-            m = None if s.is_dealer else s.open_mask(y, 1, 1, 2)
-            l1, l2 = s.new_mask(shape, 1)
-            return Shared(m, l1, l2, 0, 0, 2)
+            return masked.opened(s, y, shape, 1, 1, width=128)
 
         return measured(p, product, x), p.function(negative)(x)
 

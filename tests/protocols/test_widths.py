@@ -545,13 +545,13 @@ WIDTHS: dict[str, Row] = {
         ulp(1),
         refused=(1, 58),
     ),
-    "linear.truncated_sum": Row(
+    "products.truncated": Row(
         2,
         64 - DROP,
         multiplied,
-        lambda p, b, x, y: linear.truncated_sum(
-            p, [products.Product(x, y, products.elementwise)], None, DROP, b
-        ),
+        lambda p, b, x, y: products.truncated(
+            p, "truncated_sum", [products.Product(x, y, products.elementwise)], None, DROP, b
+        )[0],
         lambda b, x, y: x * 2.0**-DROP,
         ulp(1),
         refused=(1, 58),
@@ -576,8 +576,6 @@ WIDTHS: dict[str, Row] = {
 
 # Operations that hand their width on to one with a row, or are handed it by one.
 BEHIND = {
-    "linear.watched_sum": "linear.truncated_sum",
-    "products.truncated": "linear.truncated_sum",
     "range_check.in_range": "predicates.in_range",
     "activations.sigmoid": "neural.sigmoid",
     "activations.tanh": "neural.tanh",
