@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.pads import assert_one_message_each
 from tfe_bench.cluster.simulate import (
     Simulation,
     assert_costs,
@@ -127,10 +128,7 @@ def test_each_mask_hides_one_message_only(rng: np.random.Generator) -> None:
         return f(bits, x), f(bits, x)
 
     sim: Simulation = simulate(program, rng.integers(-9, 9, 64), record=True)
-    sent = sim.pads[sim.pads["sent"] == 1]
-    names = set(zip(sent["key"], sent["hi"], sent["lo"], strict=True))
-    words = set(zip(sent["key"], sent["hi"], sent["lo"], sent["digest"], strict=True))
-    assert len(names) == len(words) == len(sent)
+    assert_one_message_each(sim)
 
 
 def test_bad_input_gets_typed_errors() -> None:

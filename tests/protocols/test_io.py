@@ -17,7 +17,7 @@ from tfe_bench.protocols.ring import arithmetic, convert
 from tfe_bench.protocols.ring.truncation import truncate_reduce
 from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
 
 Array = np.ndarray[Any, Any]
@@ -154,21 +154,6 @@ def _parts_of(party: int, dealer: int, parts: dict[str, Array], **about: Any) ->
     lacks = LACKS[(party - dealer) % 3]
     m, l1, l2 = (None if k == lacks else tf.constant(parts[k]) for k in ("m", "l1", "l2"))
     return Shared(m, l1, l2, dealer, **about)
-
-
-@pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
-    """What is received in the graphs that a test traces, by party."""
-    found: list[list[Any]] = [[], [], []]
-    recv = Site.recv
-
-    def listening(site: Site, *arguments: Any, **options: Any) -> Any:
-        data = recv(site, *arguments, **options)
-        found[site.party.index].append(data)
-        return data
-
-    monkeypatch.setattr(Site, "recv", listening)
-    return found
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.pads import assert_one_message_each
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import pool_gradient
@@ -227,11 +228,8 @@ def test_each_mask_hides_one_message_only(rng: np.random.Generator) -> None:
         f = p.function(both)
         return f(x, g), f(x, g)
 
-    pads = simulate(program, x, g, record=True).pads
-    sent = pads[pads["sent"] == 1]
-    names = set(zip(sent["key"], sent["hi"], sent["lo"], strict=True))
-    words = set(zip(sent["key"], sent["hi"], sent["lo"], sent["digest"], strict=True))
-    assert len(names) == len(words) == len(sent)
+    sim = simulate(program, x, g, record=True)
+    sent = assert_one_message_each(sim)
     assert len(set(sent["digest"])) == len(sent)
 
 
