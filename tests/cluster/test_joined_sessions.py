@@ -18,17 +18,7 @@ from tfe_bench.cluster.transport import SessionLink
 from tfe_bench.errors import ProtocolError
 from tfe_bench.protocols.api.party import Party
 
-
-@pytest.fixture(autouse=True, scope="module")
-def graphs_as_in_a_worker() -> Iterator[None]:
-    """Graphs run as they are, without TensorFlow's rewriting: as cli/worker.py has it."""
-    import tensorflow as tf
-
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-
-
+pytestmark = pytest.mark.usefixtures("as_in_a_worker")
 PAIRS = [(p, q) for p in range(3) for q in range(3) if p != q]
 
 

@@ -21,6 +21,11 @@ def first_weights(seed: int) -> None:
     keras.utils.set_random_seed(seed)
 
 
+@pytest.fixture(autouse=True)
+def unchanged_graphs(as_in_a_worker: None) -> None:
+    """Of all tests here."""
+
+
 @pytest.fixture(scope="session")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     """Party 2's operator lets the guest deploy nothing."""

@@ -19,6 +19,8 @@ from tfe_bench.protocols.session import io, ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
+pytestmark = pytest.mark.usefixtures("rewritten")
+
 
 def test_a_numbered_loop_sends_its_messages_in_every_turn() -> None:
     sim = in_time(lambda p, x: p.function(turns(p, 3))(x), np.array([-3, 4, 5]), record=True)

@@ -28,8 +28,8 @@ from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-PATIENCE = 10.0  # seconds; what is tested takes less than one
-PARTS = ("m", "l1", "l2")
+pytestmark = pytest.mark.usefixtures("rewritten")
+
 N = 70
 Array = np.ndarray[Any, Any]
 KEY_OF_ROLE = {1: 1, 2: 0, 3: 2}  # as seen from the dealer: K1 = (D, E1), K2 = (D, E2), K3
