@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.protocols.shares import parts_held
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exp_one_round
@@ -46,15 +47,7 @@ def shared(values: Array, party: int, ring_bits: int, f: int, dealer: int, seed:
     def words(pairs: Array) -> Any:
         return tf.constant(pairs.view(np.int64))
 
-    role = (party - dealer) % 3
-    return Shared(
-        None if role == 0 else words(m),
-        None if role == 2 else words(l1),
-        None if role == 1 else words(l2),
-        dealer,
-        f,
-        ring_bits // 64,
-    )
+    return parts_held(party, dealer, [words(part) for part in (m, l1, l2)], f, ring_bits // 64)
 
 
 def added(a: Array, b: Array) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tfe_bench as tfe
+from tests.protocols.test_functional import FIXED, OPERATIONS, F, untyped
 from tfe_bench.cluster.simulate import share, simulate
 from tfe_bench.errors import ProtocolError, RangeError, UsageError
 from tfe_bench.protocols.ring import convert
@@ -17,20 +18,6 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
-OPERATIONS = {
-    name
-    for name in tfe.__all__
-    if getattr(getattr(tfe, name), "__module__", "").startswith("tfe_bench.protocols.")
-} - {"FixedPoint", "Party", "Shared"}
-untyped: Any = tfe  # for what type checkers refuse too
-
-
-F = 16
-ULP = 2.0**-F
-FIXED = tfe.FixedPoint(F)
-# On tensors, on float64 arrays, error bound in ulp.
-
-
 IMAGES = np.zeros((1, 3, 3, 1))
 ONE = [
     "abs",

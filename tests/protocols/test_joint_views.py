@@ -15,6 +15,7 @@ import pytest
 
 import tfe_bench
 from tests.protocols.joint_views import Row, check
+from tests.protocols.viewed import sums
 from tfe_bench.protocols.functions import (
     exp_select,
     exponential,
@@ -92,17 +93,6 @@ def shuffled(party: Party, x: Shared, y: Shared) -> Any:
     columns = shuffle.shuffle(party, [shaped(c, 1, -1) for c in (x, y)])
     first, second = (columns[0].map(lambda a, i=i: a[0, i : i + 1]) for i in (0, 1))
     return io.reveal_bits(party, compare.msb(party, arithmetic.sub(first, second), K, 1))
-
-
-def sums(party: Party, x: Shared, y: Shared) -> Any:
-    terms = [
-        products.Product(x, y, products.elementwise),
-        products.Product(y, y, products.elementwise),
-    ]
-    addend = arithmetic.add(x, y)
-    return linear.product_sum(party, terms, addend), linear.truncated_sum(
-        party, terms, addend, 16, SMALL
-    )
 
 
 def watched(party: Party, x: Shared, y: Shared) -> Any:
@@ -195,7 +185,7 @@ ROWS: dict[str, Row] = {
         ),
         ("truncated_product",),
     ),
-    "sums": Row(sums, ("product_sum", "truncated_sum")),
+    "sums": Row(lambda p, x, y: sums(p, x, y, SMALL), ("product_sum", "truncated_sum")),
     "watched": Row(watched, ("watch", "watch_zero", "watch_flag", "truncated_sum"), n=2),
     "in_range": Row(lambda p, x, y: range_check.in_range(p, x, K, 1), ("all_of",), n=1, slow=True),
     "truncate_exact": Row(

@@ -106,15 +106,15 @@ def truncated(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     return relu.truncated_product(party, x, y, 16, LOOSE, products.elementwise, bias)
 
 
-def summed(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
-    """Two products and an addend, opened as one: in the ring, and truncated to 24 bits."""
+def sums(party: Party, x: Shared, y: Shared, ring_bits: int) -> tuple[Shared, Shared]:
+    """Two products and an addend, opened as one: in the ring, and truncated to a small one."""
     terms = [
         products.Product(x, y, products.elementwise),
         products.Product(y, y, products.elementwise),
     ]
     addend = arithmetic.add(x, y)
     return linear.product_sum(party, terms, addend), linear.truncated_sum(
-        party, terms, addend, 16, LOOSE
+        party, terms, addend, 16, ring_bits
     )
 
 
@@ -181,7 +181,7 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
     "direction": stepped,
     "all_of": conjunction,
     "truncated_product": truncated,
-    "product_sum": summed,
+    "product_sum": lambda p, x, y, _: sums(p, x, y, LOOSE),
     "watched": watched,
     "relu": lambda p, x, y, _: relu.relu(p, x),
     "renamed": renamed,
