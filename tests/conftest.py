@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -28,3 +29,23 @@ def seed() -> int:
 def rng(seed: int) -> np.random.Generator:
     """A generator from `seed`."""
     return np.random.default_rng(seed)
+
+
+def _rewrites(graphs: bool) -> None:
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not graphs})
+
+
+@pytest.fixture(scope="session")
+def as_in_a_worker() -> None:
+    """Graphs run as they are, without TensorFlow's rewriting: as cli/worker.py has it."""
+    _rewrites(False)
+
+
+@pytest.fixture(scope="module")
+def rewritten(as_in_a_worker: None) -> Iterator[None]:
+    """TensorFlow rewrites graphs, as it does by default: nothing rests on its being told not to."""
+    _rewrites(True)
+    yield
+    _rewrites(False)

@@ -85,7 +85,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     _at[:] = [item.nodeid, 0]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """One of several processes has finished."""
+    _found.update(getattr(node, "workeroutput", {}).get("frozen", {}))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["frozen"] = _found
+        return
     if path := session.config.getoption("--freeze"):
         path.write_text(json.dumps(_found, indent=0, sort_keys=True))
     if path := session.config.getoption("--compare"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +112,32 @@ def test_bad_orders_are_refused_before_anything_starts(
         _fails(capsys, code, word, "provide", *given)
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Any]]:
+    """A cluster for all commands, and the folder of what its workers keep."""
+    kept = tmp_path_factory.mktemp("running") / "kept"
+    with launch.LocalCluster(models=kept) as cluster:
+        yield kept, cluster
+
+
+@pytest.fixture
+def kept(running: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Commands that start workers of their own, to keep models there, get those that run."""
+    folder, cluster = running
+
+    def started(models: Path | str, **_: Any) -> Lent:
+        assert Path(models) == folder
+        return Lent(cluster)
+
+    monkeypatch.setattr(launch, "LocalCluster", started)
+    return folder
+
+
 def test_a_table_is_learnt_kept_and_gone_on_with(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, record = str(_table(tmp_path / "t.csv")), tmp_path / "r.jsonl"
-    model, kept = tmp_path / "m.keras", tmp_path / "kept"
+    model = tmp_path / "m.keras"
     common = ["train", "logistic", "--dataset", file, "--label", "label", "--batch", "16"]
     common += ["--checkpoint", "t", "--every", "2", "--models", str(kept)]
     assert main([*common, "--epochs", "2", "--record", str(record)]) == 0
@@ -161,24 +183,18 @@ def _people(path: Path, rows: int, order: str = "") -> list[dict[str, str]]:
 
 
 def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Train, predict in the open, predict privately: by names, in the columns' own units."""
-    with launch.LocalCluster(models=tmp_path / "kept") as cluster:  # one for all commands
-        monkeypatch.setattr(launch, "LocalCluster", lambda **_: Lent(cluster))
-        _used(tmp_path, capsys)
-
-
-def _used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import keras
 
-    past, new, kept = tmp_path / "past.csv", tmp_path / "new.csv", str(tmp_path / "kept")
+    past, new = tmp_path / "past.csv", tmp_path / "new.csv"
     _people(past, 160)
     lines = _people(new, 7, "ratio note income age year")
 
     def ran(*words: str | Path, code: int = 0) -> str:
         given = [str(w) for w in words]
-        assert main([*given, "--models", kept]) == code, given
+        assert main([*given, "--models", str(kept)]) == code, given
         out, err = capsys.readouterr()
         return err if code or words[0] == "predict" else out
 

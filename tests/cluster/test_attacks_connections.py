@@ -9,7 +9,7 @@ import resource
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -246,16 +246,24 @@ def test_a_client_is_told_that_a_worker_takes_no_more_connections(
         digest = trio.config.digest()
         monkeypatch.setattr(type(config), "digest", lambda _: digest)
         client = Client(config, *trio._keys["analyst"])
-        try:
-            for attempt in (lambda: client.wait_ready(1), lambda: client.ask(0, wire.STATUS, 1)):
-                with pytest.raises(ClusterError, match="Party 0") as caught:
+
+        def told(attempt: Callable[[], object]) -> str:
+            """(On a busy machine a look may come to nothing: `refuse` has half a second.)"""
+            for _ in range(10):
+                with pytest.raises(ClusterError, match=r"[Pp]arty 0") as caught:
                     attempt()
-                assert "takes no more" in str(caught.value)
-                assert "certificate" not in str(caught.value)
-            with pytest.raises(ClusterError) as caught:
-                client.run("plain", {}, _X)
-            assert "takes no more" in str(caught.value) and "party 0" in str(caught.value)
-            assert "certificate" not in str(caught.value)
+                if "takes no more" in str(caught.value):
+                    break
+            return str(caught.value)
+
+        try:
+            for attempt in (
+                lambda: client.wait_ready(1),
+                lambda: client.ask(0, wire.STATUS, 1),
+                lambda: client.run("plain", {}, _X),
+            ):
+                said = told(attempt)
+                assert "takes no more" in said and "certificate" not in said
         finally:
             client.close()
             server.shutdown(socket.SHUT_RDWR)

@@ -217,8 +217,8 @@ def _header(client: Client, job: str) -> list[list[bytes]]:
     "given",
     [
         (0,),
-        (0, 1),
         (1, 2),
+        pytest.param((0, 1), marks=pytest.mark.slow),
         pytest.param((1,), marks=pytest.mark.slow),
         pytest.param((0, 2), marks=pytest.mark.slow),
     ],

@@ -71,12 +71,12 @@ def test_before_any_worker_runs_the_files_and_the_port_are_looked_at(
 def test_each_thing_that_is_wrong_is_named_with_its_remedy_and_no_secret(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.cluster.test_tls import _odd_certificate
+    from tests.cluster.certificates import odd_certificate
 
     key = folder / "party1.key"
     secret = key.read_text().splitlines()[1]
     key.chmod(0o644)
-    pair = _odd_certificate(tls.party_common_name(2), start_days=-30, end_days=-1)
+    pair = odd_certificate(tls.party_common_name(2), start_days=-30, end_days=-1)
     write_public(folder / "party2.crt", pair[1], overwrite=True)
     pair = tls.make_certificate(tls.party_common_name(0), 20)
     write_public(folder / "party0.crt", pair[1], overwrite=True)
@@ -205,9 +205,9 @@ def test_a_partys_certificate_does_not_pass_for_another_party(
     path = other / "cluster.toml"
     text = path.read_text()
     # Its own file says that it is party 2, by a certificate that does not carry a role.
-    from tests.cluster.test_tls import _odd_certificate
+    from tests.cluster.certificates import odd_certificate
 
-    key, certificate = _odd_certificate("worker.example")
+    key, certificate = odd_certificate("worker.example")
     write_private(other / "party2.key", key, overwrite=True)
     write_public(other / "party2.crt", certificate, overwrite=True)
     path.write_text(text)

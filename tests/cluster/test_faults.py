@@ -19,7 +19,7 @@ from tfe_bench.errors import PeerLost
 if TYPE_CHECKING:
     from tests.cluster.conftest import Processes
 
-# The issue says 2 s after a death and 10 s after a hang; the rest is slack for a busy machine.
+# 2 s after a death and 10 s after a hang; the rest is slack for a busy machine.
 DEATH_SECONDS = 6.0
 HANG_SECONDS = 10.0 + 4.0
 

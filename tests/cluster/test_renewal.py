@@ -245,7 +245,7 @@ def test_an_expired_or_early_end_is_told_by_workers_and_clients(own_hosts: Hosts
 def test_a_worker_and_a_client_whose_certificate_has_ended_are_told_the_date(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.cluster.test_tls import _odd_certificate
+    from tests.cluster.certificates import odd_certificate
 
     folder = tmp_path / "trial"
     where = "127.0.0.1:7791,127.0.0.2:7791,127.0.0.3:7791"
@@ -254,7 +254,7 @@ def test_a_worker_and_a_client_whose_certificate_has_ended_are_told_the_date(
         ("client-analyst", tls.client_common_name("analyst")),
         ("party0", tls.party_common_name(0)),
     ):
-        key, certificate = _odd_certificate(name, start_days=-30, end_days=-1)
+        key, certificate = odd_certificate(name, start_days=-30, end_days=-1)
         write_private(folder / f"{stem}.key", key, overwrite=True)
         write_public(folder / f"{stem}.crt", certificate, overwrite=True)
         capsys.readouterr()

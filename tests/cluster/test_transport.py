@@ -8,16 +8,13 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
-import numpy as np
 import pytest
 
 from tfe_bench.cluster.transport import BYE, NOTICE, SessionLink
 from tfe_bench.errors import PeerLost, PolicyError, ProtocolError
 from tfe_bench.protocols.session import ops
-from tfe_bench.protocols.session.party import Party
 
 STEP_DONE = 2
 _HEADER = struct.Struct("<QQQIIIIIHH")  # FrameHeader of protocols/kernels/core/session.cc
@@ -244,7 +241,7 @@ def test_a_message_is_not_sent_twice_under_one_tag(session: _Session) -> None:
 # ---- links: streams that carry frames
 
 
-class _Pipe:
+class Pipe:
     """One direction of a stream within this process."""
 
     def __init__(self) -> None:
@@ -259,7 +256,7 @@ class _Pipe:
 
 async def _feed(link: SessionLink, *blobs: bytes | None) -> list[bytes]:
     """Runs a link of party 1 to party 0 on a stream that brings blobs; what it wrote."""
-    pipe, written = _Pipe(), []
+    pipe, written = Pipe(), []
     for blob in blobs:
         await pipe.write(blob)  # type: ignore[arg-type]
 
@@ -335,7 +332,7 @@ def test_an_idle_link_sends_heartbeats(link: SessionLink) -> None:
     written: list[bytes] = []
 
     async def run() -> None:
-        pipe = _Pipe()
+        pipe = Pipe()
 
         async def write(blob: bytes) -> None:
             written.append(blob)
@@ -349,228 +346,3 @@ def test_an_idle_link_sends_heartbeats(link: SessionLink) -> None:
     asyncio.run(run())
     assert written.count(b"") >= 2
     assert written[-1].startswith(NOTICE)
-
-
-# ---- three sessions joined in one process
-
-
-@pytest.fixture(autouse=True, scope="module")
-def graphs_as_in_a_worker() -> Iterator[None]:
-    """Graphs run as they are, without TensorFlow's rewriting: as cli/worker.py has it."""
-    import tensorflow as tf
-
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    yield
-    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
-
-
-PAIRS = [(p, q) for p in range(3) for q in range(3) if p != q]
-
-
-class _Joined:
-    """Three parties whose sessions are joined by real links over in-process streams."""
-
-    def __init__(self) -> None:
-        keys = os.urandom(48)
-        self.links = [SessionLink(p, keys) for p in range(3)]
-        self.parties = [Party(p, link.handle, 0) for p, link in enumerate(self.links)]
-        for party, link in zip(self.parties, self.links, strict=True):
-            party._on_abort = lambda _, link=link: link.cause
-        self._join()
-
-    def _join(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._carrying = asyncio.run_coroutine_threadsafe(self._carry(), self._loop)
-
-    async def _carry(self) -> None:
-        pipes = {pair: _Pipe() for pair in PAIRS}
-        await asyncio.gather(
-            *(self.links[p].carry(q, pipes[q, p].read, pipes[p, q].write) for p, q in PAIRS)
-        )
-
-    def _part(self) -> None:
-        self._carrying.result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-
-    def delay(self, a: int, b: int, seconds: float) -> None:
-        """Delays what two parties send each other."""
-        for p, q in ((a, b), (b, a)):
-            self.links[p]._native.shape(self.links[p].handle, q, int(seconds * 1e6), 0)
-
-    def run(self, work: Callable[[Party], Any]) -> list[Any]:
-        """Runs the same work at the three parties."""
-        results: list[Any] = [None] * 3
-
-        def at(p: int) -> None:
-            try:
-                results[p] = work(self.parties[p])
-            except Exception as error:
-                results[p] = error
-                self.links[p].fail(ProtocolError(str(error)))
-
-        threads = [threading.Thread(target=at, args=(p,), daemon=True) for p in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        failures = [r for r in results if isinstance(r, Exception)]
-        if failures:
-            raise failures[0]
-        return results
-
-    def close(self) -> None:
-        for link in self.links:
-            link.fail(ProtocolError("the test is over"))
-        self._part()
-        for link in self.links:
-            link.drop()
-
-
-class _Pumped(_Joined):
-    """The same, joined by threads that move bytes from outbox to inbox and nothing else."""
-
-    def _join(self) -> None:
-        self._pumps = [threading.Thread(target=self._pump, args=pair) for pair in PAIRS]
-        for pump in self._pumps:
-            pump.start()
-
-    def _pump(self, source: int, target: int) -> None:
-        native, limit = self.links[source]._native, 1 << 19
-        space = ctypes.create_string_buffer(limit)
-        text = ctypes.create_string_buffer(512)
-        handle, other = self.links[source].handle, self.links[target].handle
-        while (size := native.next_blob(handle, target, space, limit, limit, 1000)) >= 0:
-            if size:
-                native.push(other, source, space.raw[:size], size, text)
-
-    def _part(self) -> None:
-        for pump in self._pumps:
-            pump.join(10)
-
-
-@pytest.fixture
-def joined() -> Iterator[_Joined]:
-    three = _Joined()
-    yield three
-    three.close()
-
-
-@pytest.fixture
-def pumped() -> Iterator[_Pumped]:
-    three = _Pumped()
-    yield three
-    three.close()
-
-
-def _exchange(party: Party, x: Any) -> Any:
-    s = party.site("exchange")
-    if s.is_dealer:
-        return x
-    s.send(x, s.other)
-    return x + s.recv([1], s.other)
-
-
-def _parallel(party: Party) -> Callable[[Any], Any]:
-    return lambda x: (_exchange(party, x), _exchange(party, 2 * x))
-
-
-def _chained(party: Party) -> Callable[[Any], Any]:
-    return lambda x: _exchange(party, _exchange(party, x))
-
-
-_Build = Callable[[Party], Callable[[Any], Any]]
-
-
-def _seconds(joined: _Joined, build: _Build, delay: float) -> float:
-    """The time of a second call of a graph, at the slowest party, over a slow line."""
-    functions = joined.run(lambda party: party.function(build(party)))
-    one = np.ones(1, np.int64)
-
-    def call(party: Party) -> Any:
-        return functions[party.index](one)
-
-    joined.run(call)
-    joined.delay(1, 2, delay)
-
-    def timed(party: Party) -> float:
-        party.exchange(b"begin")
-        started = time.monotonic()
-        call(party)
-        return time.monotonic() - started
-
-    seconds: list[float] = joined.run(timed)[1:]
-    return max(seconds)
-
-
-def test_exchanges_give_what_the_peer_sent(joined: _Joined) -> None:
-    functions = joined.run(lambda party: party.function(_parallel(party)))
-    x = [np.array([10**p], np.int64) for p in range(3)]
-    results = joined.run(lambda party: functions[party.index](x[party.index]))
-    assert [int(v.numpy()[0]) for v in results[1]] == [110, 220]
-    assert [int(v.numpy()[0]) for v in results[2]] == [110, 220]
-
-
-def test_independent_exchanges_of_one_graph_take_one_delay(pumped: _Pumped) -> None:
-    seconds = _seconds(pumped, _parallel, 0.3)
-    print(f"two independent exchanges over a line of 0.3 s: {seconds:.3f} s")
-    assert 0.29 < seconds < 0.55
-
-
-def test_dependent_exchanges_take_a_delay_each(pumped: _Pumped) -> None:
-    seconds = _seconds(pumped, _chained, 0.3)
-    print(f"two dependent exchanges over a line of 0.3 s: {seconds:.3f} s")
-    assert 0.58 < seconds < 0.95
-
-
-def test_a_step_lasts_until_a_message_that_nobody_uses_has_come_too(pumped: _Pumped) -> None:
-    # Else it comes in a later step, and ends the session as a message of a finished one.
-    def build(party: Party) -> Callable[[Any], Any]:
-        def send_in_vain(x: Any) -> Any:
-            s = party.site("in vain")
-            if s.is_e1:
-                s.send(x, s.e2)
-            elif s.is_e2:
-                s.recv([1], s.e1)
-            return x
-
-        return send_in_vain
-
-    assert _seconds(pumped, build, 0.3) > 0.29
-
-
-def test_a_large_message_crosses_in_pieces(joined: _Joined) -> None:
-    words = 300_000  # 2.4 MB: several blobs
-
-    def build(party: Party) -> Callable[[Any], Any]:
-        def send(x: Any) -> Any:
-            s = party.site("bulk")
-            if s.is_dealer:
-                return x[:1]
-            s.send(x, s.other)
-            return s.recv([words], s.other)
-
-        return send
-
-    functions = joined.run(lambda party: party.function(build(party)))
-    rng = np.random.default_rng(4)
-    x = [rng.integers(-(2**63), 2**63 - 1, words, np.int64) for _ in range(3)]
-    results = joined.run(lambda party: functions[party.index](x[party.index]))
-    np.testing.assert_array_equal(results[1].numpy(), x[2])
-    np.testing.assert_array_equal(results[2].numpy(), x[1])
-
-
-def test_parties_that_trace_different_graphs_are_refused(joined: _Joined) -> None:
-    def build(party: Party) -> Callable[[Any], Any]:
-        if party.index != 2:
-            return _chained(party)
-        return lambda x: _exchange(party, x)
-
-    def unequal(party: Party) -> Any:
-        return party.function(build(party))(np.ones(1, np.int64))
-
-    with pytest.raises(ProtocolError, match="The traced graph differs"):
-        joined.run(unequal)

@@ -1,12 +1,14 @@
-"""Three workers with three clients, for the tests of the prediction service."""
+"""Clusters that keep shares: of three clients, for the service, and of one, for training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.conftest import Hosts
+from tfe_bench import LocalCluster
 
 CLIENTS = ("owner", "hospital", "guest")
 
@@ -17,6 +19,11 @@ def first_weights(seed: int) -> None:
     import keras
 
     keras.utils.set_random_seed(seed)
+
+
+@pytest.fixture(autouse=True)
+def unchanged_graphs(as_in_a_worker: None) -> None:
+    """Of all tests here."""
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +42,16 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         yield three
     finally:
         three.close()
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the workers keep their shares."""
+    return tmp_path_factory.mktemp("kept") / "models"
+
+
+@pytest.fixture(scope="session")
+def cluster(folder: Path) -> Iterator[LocalCluster]:
+    """Three workers that keep checkpoints."""
+    with LocalCluster(models=folder) as local:
+        yield local

@@ -2,105 +2,41 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.models.tiny import (
+    BATCH,
+    FEATURES,
+    ROWS,
+    assert_close,
+    data,
+    model_of,
+    plain_twin,
+    private_model,
+)
 from tfe_bench import LocalCluster
-from tfe_bench.cluster import profiles
 from tfe_bench.errors import (
     ConfigError,
     RangeError,
-    TfeBenchError,
     UsageError,
 )
-from tfe_bench.models import progress
 from tfe_bench.models import rows as inputs
 from tfe_bench.models.order import Order
-from tfe_bench.models.sources import Source
-from tfe_bench.models.trainable import Trainable, trainable
-from tfe_bench.models.training import order
+from tfe_bench.models.trainable import trainable
 from tfe_bench.models.training.plain import Twin
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.models.training.stopping import Stopping
-
-_ROWS, _FEATURES, _BATCH = 200, 5, 32
-_BOARD = importlib.util.find_spec("tensorboard")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the workers keep their shares."""
-    return tmp_path_factory.mktemp("kept") / "models"
-
-
-@pytest.fixture(scope="module")
-def cluster(folder: Path) -> Iterator[LocalCluster]:
-    """Three workers that keep checkpoints."""
-    with LocalCluster(models=folder) as local:
-        yield local
-
-
-def _data(seed: int = 5) -> tuple[Any, Any]:
-    rng = np.random.default_rng(seed)
-    x = rng.normal(0, 1, (_ROWS, _FEATURES))
-    y = (x @ np.linspace(-1, 1, _FEATURES) + 0.1 * rng.normal(0, 1, _ROWS) > 0).astype(np.int64)
-    return x, y
-
-
-def _model(outputs: int = 1, end: str | None = "sigmoid", seed: int = 3) -> Any:
-    import keras
-
-    start = keras.initializers.GlorotUniform(seed=seed)
-    return keras.Sequential(
-        [
-            keras.Input((_FEATURES,)),
-            keras.layers.Dense(outputs, activation=end, kernel_initializer=start),
-        ],
-        name="tiny",
-    )
-
-
-def _private(rate: float = 0.1, loss: Any = "binary_crossentropy", **options: Any) -> Trainable:
-    import keras
-
-    private = trainable(_model(**options))
-    private.compile(keras.optimizers.SGD(rate, momentum=0.9), loss)
-    return private
-
-
-def _twin(private: Trainable, x: Any, y: Any, steps: int, seed: int = 1) -> Any:
-    """The same training in plaintext, with the mean loss of each epoch."""
-    recipe = private.recipe(_BATCH)
-    twin: Any = Twin(private.initial_model(), recipe)
-    targets = recipe.targets(y)
-    per = len(x) // _BATCH
-    losses: list[list[float]] = []
-    for step in range(steps):
-        if step % per == 0:
-            losses.append([])
-        rows = order.batches(seed, step // per, len(x), _BATCH)[step % per]
-        losses[-1].append(twin.step(x[rows], targets[rows]))
-    twin.losses = [float(np.mean(each)) for each in losses]
-    return twin
-
-
-def _close(model: Any, twin: Any) -> None:
-    for ours, theirs in zip(model.get_weights(), twin.model.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-3)
 
 
 def test_training_ends_where_plaintext_does_and_tells_only_what_was_asked(
     cluster: LocalCluster,
 ) -> None:
-    x, y = _data()
-    private = _private()
-    assert isinstance(private.recipe(_BATCH), Recipe) and "tiny" in repr(private)
+    x, y = data()
+    private = private_model()
+    assert isinstance(private.recipe(BATCH), Recipe) and "tiny" in repr(private)
     heard: list[str] = []
     before = [w.copy() for w in private.keras.get_weights()]
     history = cluster.fit(
@@ -108,7 +44,7 @@ def test_training_ends_where_plaintext_does_and_tells_only_what_was_asked(
         x,
         y,
         epochs=3,
-        batch_size=_BATCH,
+        batch_size=BATCH,
         validation_data=(x, y),
         progress=lambda fraction, text: heard.append(text),
     )
@@ -121,10 +57,10 @@ def test_training_ends_where_plaintext_does_and_tells_only_what_was_asked(
         assert m["losses"] == [] and len(m["seconds"]) == 17
     # only what was asked for leaves: two arrays of weights, and the number of right answers
     assert set(history.result.outputs) == {"state0", "state1", "scores"}
-    twin = _twin(private, x, y, 18)
-    _close(history.model, twin)
+    twin = plain_twin(private, x, y, 18)
+    assert_close(history.model, twin)
     assert not np.allclose(before[0], private.keras.get_weights()[0])
-    right = twin.correct(x, private.recipe(_BATCH).targets(y)) / _ROWS
+    right = twin.correct(x, private.recipe(BATCH).targets(y)) / ROWS
     [*_, last] = history.history["val_accuracy"]
     assert abs(last - right) <= 0.01
     assert abs(cluster.evaluate(private, x, y) - right) <= 0.01
@@ -133,19 +69,19 @@ def test_training_ends_where_plaintext_does_and_tells_only_what_was_asked(
 def test_regressions_and_classes_are_learnt(cluster: LocalCluster) -> None:
     import keras
 
-    x, y = _data()
-    real = (x @ np.linspace(-1, 1, _FEATURES) + 0.3)[:, None]
-    private = _private(0.05, "mean_squared_error", end=None)
+    x, y = data()
+    real = (x @ np.linspace(-1, 1, FEATURES) + 0.3)[:, None]
+    private = private_model(0.05, "mean_squared_error", end=None)
     history = private.fit(
-        cluster, x, real, epochs=2, batch_size=_BATCH, validation_data=(x, real), steps=9
+        cluster, x, real, epochs=2, batch_size=BATCH, validation_data=(x, real), steps=9
     )
     assert history.steps == 9 and history.epoch == [0, 1]
-    twin = _twin(private, x, real, 9)
-    _close(history.model, twin)
+    twin = plain_twin(private, x, real, 9)
+    assert_close(history.model, twin)
     error = float(((np.asarray(twin.model(x)) - real) ** 2).mean())
     assert abs(history.history["val_mse"][-1] - error) < 2e-3
 
-    private = trainable(_model(3, None))
+    private = trainable(model_of(3, None))
     private.compile(
         keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     )
@@ -156,32 +92,32 @@ def test_regressions_and_classes_are_learnt(cluster: LocalCluster) -> None:
         x,
         classes,
         epochs=2,
-        batch_size=_BATCH,
+        batch_size=BATCH,
         seed=7,
         reveal_loss=True,
         progress=lambda fraction, text: heard.append(text),
     )
     assert set(history.history) == {"loss", "learning_rate"} and history.steps == 12
     assert history.epoch == [0, 1] and np.allclose(history.history["learning_rate"], 0.1)
-    twin = _twin(private, x, classes, 12, seed=7)
-    _close(history.model, twin)
+    twin = plain_twin(private, x, classes, 12, seed=7)
+    assert_close(history.model, twin)
     np.testing.assert_allclose(history.history["loss"], twin.losses, rtol=0, atol=3e-3)
     assert any("loss" in text for text in heard)
     # the same for two classes
-    private = _private()
-    told = private.fit(cluster, x, y, batch_size=_BATCH, reveal_loss=True).history["loss"]
-    np.testing.assert_allclose(told, _twin(private, x, y, 6).losses, rtol=0, atol=3e-3)
+    private = private_model()
+    told = private.fit(cluster, x, y, batch_size=BATCH, reveal_loss=True).history["loss"]
+    np.testing.assert_allclose(told, plain_twin(private, x, y, 6).losses, rtol=0, atol=3e-3)
 
 
 def test_large_data_is_shared_while_the_first_epoch_runs(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x, y = _data()
-    monkeypatch.setattr(inputs, "_CHUNK_ELEMENTS", 64 * _FEATURES + 1)
-    private = _private()
-    recipe = private.recipe(_BATCH)
-    assert inputs.chunk_of(recipe, _ROWS) == 64
-    asked: dict[str, Any] = {"epochs": 2, "batch_size": _BATCH, "checkpoint": "late"}
+    x, y = data()
+    monkeypatch.setattr(inputs, "_CHUNK_ELEMENTS", 64 * FEATURES + 1)
+    private = private_model()
+    recipe = private.recipe(BATCH)
+    assert inputs.chunk_of(recipe, ROWS) == 64
+    asked: dict[str, Any] = {"epochs": 2, "batch_size": BATCH, "checkpoint": "late"}
     asked |= {"checkpoint_every": 3, "validation_data": (x, y)}
     begun = private.keras.get_weights()
     # what the program does not ask for does not keep the job
@@ -189,7 +125,7 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
     private.keras.set_weights(begun)
     history = private.fit(cluster, x, y, **asked)
     assert (history.first_step, history.steps) == (3, 12)
-    plan = Order(recipe, 2, _ROWS, 1, "0" * 32, chunk=64)
+    plan = Order(recipe, 2, ROWS, 1, "0" * 32, chunk=64)
     seen = np.concatenate([plan.batch_rows(step) for step in range(6)])
     assert len(set(seen.tolist())) == 192 and seen[:64].max() < 64
     rows, labels, _ = inputs.shuffled(1, inputs.Examples(x, y))
@@ -197,23 +133,23 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
     targets = recipe.targets(labels)
     for step in range(12):
         twin.step(rows[plan.batch_rows(step)], targets[plan.batch_rows(step)])
-    _close(history.model, twin)
+    assert_close(history.model, twin)
     # bad rows are refused before anything leaves
     x[150, 0] = np.nan
     with pytest.raises(RangeError, match="row 150 "):
-        private.fit(cluster, x, y, batch_size=_BATCH)
+        private.fit(cluster, x, y, batch_size=BATCH)
 
 
 def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: Path) -> None:
-    x, y = _data()
+    x, y = data()
     asked: dict[str, Any] = {
         "epochs": 2,
-        "batch_size": _BATCH,
+        "batch_size": BATCH,
         "validation_data": (x, y),
         "checkpoint": "tiny",
         "checkpoint_every": 2,
     }
-    private = _private()
+    private = private_model()
     begun = private.keras.get_weights()
     first = private.fit(cluster, x, y, steps=7, **asked)
     assert first.steps == 7
@@ -226,8 +162,8 @@ def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: P
     private.keras.set_weights(begun)
     history = private.fit(cluster, x, y, **asked)
     assert (history.first_step, history.steps, history.epoch) == (7, 12, [0, 1, 1])
-    twin = _twin(private, x, y, 12)
-    _close(history.model, twin)
+    twin = plain_twin(private, x, y, 12)
+    assert_close(history.model, twin)
     # A training that is complete is not repeated.
     again = private.fit(cluster, x, y, **asked)
     assert (again.first_step, again.steps, again.seconds_per_batch) == (12, 12, None)
@@ -239,7 +175,7 @@ def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: P
     for changed in ({"seed": 2}, {"batch_size": 16}, {"validation_data": None}):
         with pytest.raises(UsageError, match="of another training"):
             private.fit(cluster, x, y, **{**asked, **changed})
-    other = _private(end=None, loss="mean_squared_error")
+    other = private_model(end=None, loss="mean_squared_error")
     with pytest.raises(UsageError, match="of another training"):
         other.fit(cluster, x, y, **asked)
 
@@ -279,17 +215,17 @@ def test_a_model_that_is_built_again_is_the_same_training() -> None:
 
 
 def test_a_training_that_diverges_says_where_to_go_back(cluster: LocalCluster) -> None:
-    x, _ = _data()
+    x, _ = data()
     asked: dict[str, Any] = {
         "epochs": 4,
-        "batch_size": _BATCH,
+        "batch_size": BATCH,
         "checkpoint": "wild",
         "checkpoint_every": 4,
     }
-    real = 100.0 * (x @ np.ones((_FEATURES, 1)))
-    private = _private(0.0001, "mean_squared_error", end=None)
+    real = 100.0 * (x @ np.ones((FEATURES, 1)))
+    private = private_model(0.0001, "mean_squared_error", end=None)
     private.fit(cluster, x, real, steps=4, guard_every=4, **asked)
-    wild = _private(3.0, "mean_squared_error", end=None)
+    wild = private_model(3.0, "mean_squared_error", end=None)
     with pytest.raises(RangeError, match=r"diverges: at step \d+ .*checkpoint is 'wild', step 4"):
         wild.fit(cluster, x, real, guard_every=2, **asked)
     # The checkpoint is whole: a lower rate goes on from it.
@@ -298,378 +234,14 @@ def test_a_training_that_diverges_says_where_to_go_back(cluster: LocalCluster) -
 
 
 def test_a_trained_model_stays_at_the_workers(cluster: LocalCluster) -> None:
-    x, y = _data()
-    private = _private()
+    x, y = data()
+    private = private_model()
     before = private.keras.get_weights()
-    history = private.fit(cluster, x, y, epochs=2, batch_size=_BATCH, deploy="kept")
+    history = private.fit(cluster, x, y, epochs=2, batch_size=BATCH, deploy="kept")
     assert history.model is None and not history.result.outputs
     for a, b in zip(before, private.keras.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
-    twin = _twin(private, x, y, 12)
+    twin = plain_twin(private, x, y, 12)
     found = cluster.predict("kept", x[:8])
     np.testing.assert_allclose(found, np.asarray(twin.model(x[:8])), rtol=0, atol=5e-3)
     cluster.client.undeploy("kept")
-
-
-def _keras(rows: int = 192, **asked: Any) -> tuple[Any, Any, Trainable, Any, Any]:
-    """What Keras' own fit makes of the same arguments: (model, history), and our part of it."""
-    import keras
-
-    x, y = _data()
-    private = _private()
-    model = private.initial_model()
-    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
-    model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"])
-    told = model.fit(x[:rows], y[:rows], batch_size=_BATCH, shuffle=False, verbose=0, **asked)
-    return model, told, private, x[:rows], y[:rows]
-
-
-@pytest.mark.parametrize(
-    ("asked", "rows"),
-    [
-        ({"class_weight": {0: 0.25, 1: 3}}, 192),
-        ({"sample_weight": np.arange(192) % 5 / 2.0}, 192),
-        ({"validation_split": 0.4, "epochs": 2}, 160),
-        ({"epochs": 3, "initial_epoch": 1, "class_weight": {1: 2.0}}, 192),
-        ({"sample_weight": np.linspace(0, 2, 200)[:160], "validation_split": 0.2}, 160),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
-)
-def test_arguments_mean_what_they_mean_in_keras(
-    cluster: LocalCluster, asked: dict[str, Any], rows: int
-) -> None:
-    model, told, private, x, y = _keras(rows, **asked)
-    history = private.fit(cluster, x, y, shuffle=False, verbose=0, **asked)
-    for ours, theirs in zip(history.model.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-3)
-    assert history.epoch == told.epoch
-    assert set(history.history) == {
-        "learning_rate",
-        *(["val_accuracy"] if "validation_split" in asked else []),
-    }
-    if "validation_split" in asked:
-        ours, theirs = history.history["val_accuracy"], told.history["val_accuracy"]
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=0.02)
-
-
-def test_epochs_that_go_on_take_the_rows_that_one_fit_takes(cluster: LocalCluster) -> None:
-    import keras
-
-    x, y = _data()
-    weights = []
-    for parts in (((0, 3),), ((0, 1), (1, 3))):
-        private = trainable(_model())
-        private.compile(keras.optimizers.SGD(0.1), "binary_crossentropy")
-        for first, last in parts:
-            history = private.fit(cluster, x, y, initial_epoch=first, epochs=last, verbose=0)
-            assert history.epoch == list(range(first, last))
-        weights.append(private.keras.get_weights())
-    for a, b in zip(*weights, strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
-
-
-def test_callbacks_do_what_they_do_in_keras(
-    cluster: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import csv
-
-    import keras
-
-    class Watch(keras.callbacks.Callback):  # type: ignore[misc]
-        """What a user writes."""
-
-        def on_train_begin(self, logs: Any = None) -> None:
-            self.seen: list[Any] = [self.model.get_weights()[0].copy()]
-            self.told: list[Any] = []
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self.seen.append(self.model.get_weights()[0].copy())
-            self.told.append((epoch, dict(logs)))
-
-    def made(folder: Path) -> list[Any]:
-        folder.mkdir()
-        c = keras.callbacks
-        return [
-            c.LearningRateScheduler(lambda epoch, rate: rate * 0.5 if epoch else rate),
-            c.EarlyStopping("loss", min_delta=0.06, patience=1, restore_best_weights=True),
-            c.ModelCheckpoint(str(folder / "e{epoch}.keras")),
-            c.ModelCheckpoint(str(folder / "best.keras"), monitor="loss", save_best_only=True),
-            c.CSVLogger(str(folder / "log.csv")),
-            *([c.TensorBoard(str(folder / "board"))] if _BOARD else []),
-            Watch(),
-        ]
-
-    theirs = made(tmp_path / "keras")
-    model, told, private, x, y = _keras(epochs=8, callbacks=theirs)
-    ours = made(tmp_path / "private")
-    history = private.fit(
-        cluster, x, y, epochs=8, shuffle=False, reveal_loss=True, callbacks=ours, verbose=2
-    )
-    print(told.history)
-    assert 1 < theirs[1].stopped_epoch < 7
-    assert (ours[1].stopped_epoch, ours[1].best_epoch) == (
-        theirs[1].stopped_epoch,
-        theirs[1].best_epoch,
-    )
-    # the workers ended it, and not the callback alone
-    assert history.steps == 6 * len(told.epoch) and history.epoch == told.epoch
-    np.testing.assert_allclose(history.history["loss"], told.history["loss"], rtol=0, atol=3e-3)
-    for a, b in zip(history.model.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
-    for a, b in zip(ours[-1].seen, theirs[-1].seen, strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
-    assert [e for e, _ in ours[-1].told] == told.epoch
-    assert set(ours[-1].told[0][1]) == {"loss", "learning_rate"}
-    files = [sorted(p.name for p in (tmp_path / n).iterdir()) for n in ("private", "keras")]
-    assert files[0] == files[1] and "e1.keras" in files[0]
-    for name in ("e2.keras", "best.keras"):
-        saved = [
-            keras.models.load_model(tmp_path / n / name).get_weights() for n in ("private", "keras")
-        ]
-        for a, b in zip(*saved, strict=True):
-            np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
-    with (tmp_path / "private" / "log.csv").open() as file:
-        lines = list(csv.DictReader(file))
-    assert [float(line["loss"]) for line in lines] == history.history["loss"]
-    rates = [0.1, *(0.1 * 0.5**i for i in range(1, len(lines)))]
-    np.testing.assert_allclose([float(line["learning_rate"]) for line in lines], rates, rtol=1e-6)
-    assert bool(_BOARD) == bool(list((tmp_path / "private").rglob("events.*")))
-    assert "Epoch 2/8 - loss" in capsys.readouterr().out
-    assert not hasattr(history.model, "optimizer")
-
-    # one that fails when all is over leaves the trained weights
-    def fails(epoch: int, logs: Any) -> None:
-        raise OSError("the disk is full")
-
-    private = _private()
-    with pytest.raises(OSError, match="disk is full"):
-        broken = keras.callbacks.LambdaCallback(on_epoch_end=fails)
-        private.fit(cluster, x, y, epochs=2, shuffle=False, callbacks=broken, verbose=0)
-    for a, b in zip(private.keras.get_weights(), _keras(epochs=2)[0].get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
-
-    # one that ends a training by itself leaves the model as it was then
-    class Enough(keras.callbacks.Callback):  # type: ignore[misc]
-        """Ends it."""
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            self.model.stop_training = epoch == 1
-
-    model, told, private, x, y = _keras(epochs=4, callbacks=[Enough()])
-    history = private.fit(cluster, x, y, epochs=4, shuffle=False, callbacks=Enough())
-    lone = _private()
-    enough = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: setattr(lone.keras, "stop_training", epoch == 1)
-    )
-    lone.fit(cluster, x, y, epochs=4, shuffle=False, callbacks=enough)
-    for a, b in zip(lone.keras.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
-    assert history.epoch == told.epoch == [0, 1] and history.steps == 12
-    for a, b in zip(history.model.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=2e-3)
-
-
-def test_predictions_in_the_open_are_those_of_the_weights_that_are_here(
-    cluster: LocalCluster,
-) -> None:
-    x, y = _data()
-    private = _private()
-    np.testing.assert_array_equal(private.predict(x), private.keras.predict(x, verbose=0))
-    private.fit(cluster, x, y, deploy="stayed", verbose=0)
-    with pytest.raises(UsageError, match=r"stayed at the workers.*cluster.predict\('stayed'"):
-        private.predict(x)
-    cluster.client.undeploy("stayed")
-    private.fit(cluster, x, y, verbose=0)
-    np.testing.assert_array_equal(private.predict(x), private.keras.predict(x, verbose=0))
-    with pytest.raises(UsageError, match="wants"):
-        private.predict(x[:, :2])
-    with pytest.raises(UsageError, match="Received: Trainable"):
-        cluster.predict(private, x)  # type: ignore[arg-type]
-
-
-def test_arguments_that_are_not_taken_say_what_to_use() -> None:
-    nowhere: Any = SimpleNamespace(profile=profiles.get("local"))
-    import keras
-
-    c = keras.callbacks
-    x, y = _data()
-
-    class Batches(keras.callbacks.Callback):  # type: ignore[misc]
-        """Wants what is private."""
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            """Never called."""
-
-    for word, asked in (
-        ('Did you mean "epochs"', {"epoch": 3}),
-        ('Did you mean "callbacks"', {"callback": []}),
-        ("steps=N", {"steps_per_epoch": 5}),
-        ("after every epoch", {"validation_freq": 2}),
-        ("verbose is", {"verbose": 7}),
-        ("verbose is", {"verbose": True}),
-        ("validation_split is a part", {"validation_split": 1.5}),
-        ("leaves none", {"validation_split": 0.999}),
-        ("validation_data is", {"validation_data": (x, y, y)}),
-        ("initial_epoch", {"initial_epoch": 1}),
-        ("initial_epoch", {"initial_epoch": -1, "epochs": 3}),
-        ("shuffle is true or false", {"shuffle": "batch"}),
-        ("class_weight is", {"class_weight": {2: 1.0}}),
-        ("class_weight is", {"class_weight": [1.0, 2.0]}),
-        ("sample_weight is", {"sample_weight": np.ones(7)}),
-        ("loss that is not", {"sample_weight": np.ones(_ROWS), "reveal_loss": True}),
-        ("keras.callbacks.Callback", {"callbacks": [print]}),
-        ("monitor='loss' with", {"callbacks": c.EarlyStopping()}),
-        ("no reveal_loss", {"callbacks": c.EarlyStopping("loss")}),
-        ("what is known", {"callbacks": c.ModelCheckpoint("a.keras", save_best_only=True)}),
-        ("save_freq", {"callbacks": c.ModelCheckpoint("a.keras", save_freq=5)}),
-        ("update_freq", {"callbacks": c.TensorBoard(update_freq=5)}),
-        ("LearningRateScheduler", {"callbacks": c.ReduceLROnPlateau()}),
-        ("guard_every", {"callbacks": c.TerminateOnNaN()}),
-        ("checkpoint=NAME", {"callbacks": c.BackupAndRestore("b")}),
-        ("on_train_batch_end", {"callbacks": Batches()}),
-        (
-            "on_train_batch_end",
-            {"callbacks": c.LambdaCallback(on_train_batch_end=lambda b, logs: None)},
-        ),
-        ("several jobs", {"callbacks": c.CSVLogger("a.csv"), "checkpoint": "a"}),
-        ("no deploy", {"callbacks": c.ModelCheckpoint("a.keras"), "deploy": "a"}),
-        ("A learning rate is", {"callbacks": c.LearningRateScheduler(lambda e: "x")}),
-        ("One LearningRateS", {"callbacks": [c.LearningRateScheduler(float)] * 2}),
-        ("for x and y", {"rows_of": ["a"], "class_weight": {0: 1.0}}),
-    ):
-        private = _private()
-        rows = (None, None) if "rows_of" in asked else (x, y)
-        with pytest.raises(UsageError, match=word):  # (before a cluster is asked for anything)
-            private.fit(nowhere, *rows, **asked)
-    for weights in ([np.nan] * _ROWS, [-1.0] * _ROWS, [257.0] * _ROWS):
-        with pytest.raises(RangeError, match="0 to 256"):
-            _private().fit(nowhere, x, y, sample_weight=weights)
-    decayed = trainable(_model())
-    rate = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
-    decayed.compile(keras.optimizers.SGD(rate), "binary_crossentropy", metrics=["accuracy"])
-    with pytest.raises(UsageError, match="constant rate"):
-        decayed.fit(nowhere, x, y, callbacks=c.LearningRateScheduler(lambda e, r: r))
-    for word, asked in (
-        ("tells accuracy", {"metrics": ["AUC"]}),
-        ("one output", {"loss_weights": [1.0]}),
-        ('Did you mean "metrics"', {"metric": ["accuracy"]}),
-    ):
-        with pytest.raises(UsageError, match=word):
-            decayed.compile("sgd", "binary_crossentropy", **asked)
-    source = Source(("a",), None, {"a": "0" * 32})
-    layers = [keras.Input((2,)), keras.layers.Rescaling(0.5), keras.layers.Dense(1)]
-    scaled = Recipe.build(keras.Sequential(layers), "sgd", "mse")
-    with pytest.raises(UsageError, match="behind it"):
-        Order(scaled, 1, 200, 1, "0" * 32, source=source)
-    wide = keras.Sequential([keras.Input((2,)), keras.layers.Dense(100)])
-    with pytest.raises(UsageError, match="at most 16777216 numbers"):
-        Order(Recipe.build(wide, "sgd", "mse"), 60_000, 200, 1, "0" * 32, snapshots=True)
-    assert _private().recipe().batch == 32
-
-
-def test_a_rule_ends_a_training_where_keras_does(rng: np.random.Generator) -> None:
-    import keras
-
-    for _ in range(200):
-        losses = [float(v) for v in np.round(rng.normal(1, 0.3, 12), 2)]
-        options: dict[str, Any] = {
-            "patience": int(rng.integers(0, 4)),
-            "min_delta": float(rng.choice([0.0, 0.1, 0.5])),
-            "baseline": [None, 0.9][int(rng.integers(2))],
-            "start_from_epoch": int(rng.integers(0, 3)),
-        }
-        mode = ["min", "max", "auto"][int(rng.integers(3))]
-        theirs = keras.callbacks.EarlyStopping("loss", mode=mode, **options)
-        model = _Stub()
-        theirs.set_model(model)
-        theirs.on_train_begin()
-        rule = Stopping.of(Stopping(**options, higher=mode == "max").header())
-        for epoch, loss in enumerate(losses):
-            theirs.on_epoch_end(epoch, {"loss": loss})
-            assert rule.ends(epoch, loss) == model.stop_training, (options, mode, losses)
-            if model.stop_training:
-                break
-    for bad in ({"patience": -1}, {"min_delta": float("nan")}, {"higher": 1}, {"baseline": "x"}):
-        with pytest.raises(UsageError):
-            Stopping(**bad)
-    with pytest.raises(UsageError):
-        Stopping.of({"patience": 1})
-
-
-class _Stub:
-    """All of a model that EarlyStopping asks for."""
-
-    stop_training = False
-
-
-def test_progress_is_shown_where_its_user_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-    import types
-
-    from rich.console import Console
-
-    told: list[Any] = []
-    handle = types.SimpleNamespace(update=lambda data, raw: told.append(data["text/plain"]))
-    display = types.ModuleType("IPython.display")
-    display.display = lambda *a, **k: handle  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
-    monkeypatch.setitem(sys.modules, "IPython.display", display)
-    monkeypatch.setattr(Console, "is_jupyter", True, raising=False)
-    monkeypatch.setattr(Console, "__init__", lambda self, **k: None)
-    with progress.shown("auto") as heard:
-        assert heard is not None
-        heard(0.5, "epoch 1 of 2")
-    assert told == [" 50%  epoch 1 of 2"]
-    with progress.shown(0) as heard:
-        assert heard is None
-
-
-def test_what_does_not_fit_is_refused_without_a_value(cluster: LocalCluster) -> None:
-    x, y = _data()
-    with pytest.raises(UsageError, match="Compile the model first"):
-        trainable(_model()).fit(cluster, x, y)
-    private = _private()
-    wrong = y.copy()
-    wrong[7] = 3
-    nan = x.copy()
-    nan[9, 2] = np.nan
-    large = x.copy()
-    large[3, 1] = 31337.0
-    for error, word, given in (
-        (UsageError, "200 rows of features and 199 labels", (x, y[:-1], {})),
-        (RangeError, "row 7", (x, wrong, {})),
-        (RangeError, "row 9", (nan, y, {})),
-        (RangeError, "row 3", (large, y, {})),
-        (UsageError, "fewer rows than one batch", (x, y, {"batch_size": 256})),
-        (UsageError, "epochs", (x, y, {"epochs": -1})),
-        (UsageError, "1 to 63", (x, y, {"checkpoint": "../x"})),
-        (UsageError, "columns_of goes with labels_of", (None, None, {"columns_of": ["a"]})),
-        (UsageError, "fit takes x and y", (x, y, {"rows_of": ["a"]})),
-        (UsageError, "fit takes x and y", (x, None, {})),
-        (UsageError, "no data set 'a'", (None, None, {"rows_of": ["a"]})),
-        (UsageError, "no profile|profile", (x, y, {"profile": "moon"})),
-    ):
-        features, labels, options = given
-        with pytest.raises(error, match=word) as refused:
-            private.fit(cluster, features, labels, **options)
-        assert "31337" not in str(refused.value)
-    recipe = private.recipe(_BATCH)
-    header = {"recipe": recipe.header(), "epochs": 1, "rows": 64, "seed": 1, "run": "0" * 32}
-    bad: tuple[dict[str, Any], ...] = (
-        {"run": "x"},
-        {"rows": 1},
-        {"more": 1},
-        {"recipe": {}},
-        {"guard": -1},
-        {"profile": 5},
-        {"chunk": 31},
-        {"rows": 10**8, "chunk": 32},
-        {"deploy": {"name": "a"}, "epochs": 0},
-        {"saving": {"name": "a"}},
-        {"source": {"features": []}},
-        {"deploy": {"name": "a"}},
-        {},
-    )
-    for changed in bad:
-        with pytest.raises(TfeBenchError):
-            cluster.run("train", {**header, **changed}, {})

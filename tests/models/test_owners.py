@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import Hosts
-from tests.models.test_fit import _BATCH, _close, _data, _private, _twin
+from tests.models.tiny import BATCH, assert_close, data, plain_twin, private_model
 from tfe_bench.cluster.launch import Cluster
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import ClusterError, PolicyError, TfeBenchError, UsageError
@@ -60,38 +60,38 @@ def _rows(x: Any, y: Any, *columns: str) -> Rows:
 def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
     three: Hosts, clients: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    x, y = _data()
+    x, y = data()
     alice, bob, bank = (clients[name].client for name in _CLIENTS)
     owners.provide(alice, "rows-a", _rows(x[:80], y[:80], *"abcde"), ["bank"])
     owners.provide(bob, "rows-b", _rows(x[80:], y[80:], *"abcde"), ["bank"])
     assert set(owners.listed(bank)) == {"rows-a", "rows-b"}
     assert set(owners.listed(alice)) == {"rows-a"}
     assert owners.listed(bank)["rows-a"].clients is None
-    private = _private()
-    history = private.fit(clients["bank"], rows_of=["rows-a", "rows-b"], batch_size=_BATCH)
-    twin = _twin(private, x, y, 6)
-    _close(history.model, twin)
+    private = private_model()
+    history = private.fit(clients["bank"], rows_of=["rows-a", "rows-b"], batch_size=BATCH)
+    twin = plain_twin(private, x, y, 6)
+    assert_close(history.model, twin)
     # some are kept for evaluation
-    private = _private()
+    private = private_model()
     history = private.fit(
-        clients["bank"], rows_of=["rows-a", "rows-b"], batch_size=_BATCH, holdout=40
+        clients["bank"], rows_of=["rows-a", "rows-b"], batch_size=BATCH, holdout=40
     )
     assert history.steps == 5
     assert 0.5 < history.history["val_accuracy"][0] <= 1.0
 
     # bob may not use alice's rows, nor replace or withdraw them
     with pytest.raises(UsageError, match="no data set 'rows-a' that this client may use"):
-        private.fit(clients["bob"], rows_of=["rows-a"], batch_size=_BATCH)
+        private.fit(clients["bob"], rows_of=["rows-a"], batch_size=BATCH)
     source, _ = sources.source_of(bank, ["rows-a"])
     header = {
-        "recipe": private.recipe(_BATCH).header(),
+        "recipe": private.recipe(BATCH).header(),
         "epochs": 1,
         "rows": 80,
         "seed": 1,
         "run": "0" * 32,
         "source": source.header(),
     }
-    inputs = private._state_inputs(private.recipe(_BATCH))
+    inputs = private._state_inputs(private.recipe(BATCH))
     with pytest.raises(UsageError, match="no data set 'rows-a' that this client may use"):
         bob.run("train", header, inputs)
     with pytest.raises(PolicyError, match="another client's"):
@@ -118,15 +118,15 @@ def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
 def test_columns_of_two_owners_and_the_labels_of_one_are_trained_on(
     clients: dict[str, Any],
 ) -> None:
-    x, y = _data()
+    x, y = data()
     alice, bob = (clients[name].client for name in ("alice", "bob"))
     owners.provide(alice, "left", _rows(x[:, :2], None, "a", "b"), ["bank"])
     owners.provide(bob, "right", _rows(x[:, 2:], None, "c", "d", "e"), ["bank"])
     owners.provide(bob, "answers", _rows(None, y), ["bank"])
-    private = _private()
-    asked: dict[str, Any] = {"columns_of": ["left", "right"], "batch_size": _BATCH}
+    private = private_model()
+    asked: dict[str, Any] = {"columns_of": ["left", "right"], "batch_size": BATCH}
     history = private.fit(clients["bank"], labels_of="answers", **asked)
-    _close(history.model, _twin(private, x, y, 6))
+    assert_close(history.model, plain_twin(private, x, y, 6))
     # what does not fit names both owners
     owners.provide(bob, "right", _rows(x[:-1, 2:], None, *"cde"), ["bank"], replace=True)
     with pytest.raises(
@@ -134,15 +134,15 @@ def test_columns_of_two_owners_and_the_labels_of_one_are_trained_on(
     ):
         private.fit(clients["bank"], labels_of="answers", **asked)
     with pytest.raises(UsageError, match="'left' of 'alice' has no labels"):
-        private.fit(clients["bank"], labels_of="left", columns_of=["left"], batch_size=_BATCH)
+        private.fit(clients["bank"], labels_of="left", columns_of=["left"], batch_size=BATCH)
     with pytest.raises(UsageError, match=r"takes features \[5\]"):
-        private.fit(clients["bank"], labels_of="answers", columns_of=["left"], batch_size=_BATCH)
+        private.fit(clients["bank"], labels_of="answers", columns_of=["left"], batch_size=BATCH)
     with pytest.raises(UsageError, match="has no labels"):
-        private.fit(clients["bank"], rows_of=["left"], batch_size=_BATCH)
+        private.fit(clients["bank"], rows_of=["left"], batch_size=BATCH)
     owners.provide(alice, "odd", _rows(x[:, :4], y, *"abcd"), ["bank"])
     owners.provide(bob, "even", _rows(x, y, *"abcde"), ["bank"])
     with pytest.raises(UsageError, match=r"same features.*'odd' of 'alice' and .*'even' of 'bob'"):
-        private.fit(clients["bank"], rows_of=["odd", "even"], batch_size=_BATCH)
+        private.fit(clients["bank"], rows_of=["odd", "even"], batch_size=BATCH)
     for client, names in ((alice, ("left", "odd")), (bob, ("right", "answers", "even"))):
         for name in names:
             owners.withdraw(client, name)
@@ -189,12 +189,12 @@ def test_what_is_no_data_set_is_refused(clients: dict[str, Any]) -> None:
 def test_a_killed_worker_costs_no_more_than_the_steps_since_the_checkpoint(
     three: Hosts, clients: dict[str, Any], victim: int
 ) -> None:
-    x, y = _data()
-    private = _private()
+    x, y = data()
+    private = private_model()
     begun = private.keras.get_weights()
     asked: dict[str, Any] = {
         "epochs": 60,
-        "batch_size": _BATCH,
+        "batch_size": BATCH,
         "checkpoint": "bank-model",
         "checkpoint_every": 10,
     }
@@ -233,7 +233,7 @@ def test_a_killed_worker_costs_no_more_than_the_steps_since_the_checkpoint(
             time.sleep(0.5)
     assert history.first_step >= 60 and history.first_step % 10 == 0
     assert history.steps == 360
-    _close(history.model, _twin(private, x, y, 360))
+    assert_close(history.model, plain_twin(private, x, y, 360))
     # another client does not go on with it
     with pytest.raises(PolicyError, match="another client's"):  # (a name is there once)
         private.fit(clients["alice"], x, y, **asked)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.models.test_fit import _BATCH, _FEATURES, _private
+from tests.models.tiny import BATCH, FEATURES, private_model
 from tfe_bench.cluster import jobs, wire
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.jobs import InputSpec
@@ -105,13 +105,13 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
     """A good job of every installed program."""
     timing = {"repeat": 2, "warm_up": 1, "trace": True, "profile": "lan"}
     about = {"rows": 3, "x": [2], "y": [1], "target": "binary", "classes": 2, "columns": ["a", "b"]}
-    private = _private()
-    model = convert(private.keras, np.zeros((2, _FEATURES)))
+    private = private_model()
+    model = convert(private.keras, np.zeros((2, FEATURES)))
     weights = [InputSpec(k, v.shape, v.fractional_bits) for k, v in model.shared_weights().items()]
-    given = model.shared_inputs(np.zeros((2, _FEATURES)))
+    given = model.shared_inputs(np.zeros((2, FEATURES)))
     images = [InputSpec(k, v.shape, v.fractional_bits) for k, v in given.items()]
     order = Order(
-        *(private.recipe(_BATCH), 2, 64, 1, "0" * 32),
+        *(private.recipe(BATCH), 2, 64, 1, "0" * 32),
         profile="lan",
         test=8,
         saving=Saving("saved"),

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.pads import assert_one_message_each
+from tests.protocols.shares import assert_declared
 from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import adaptive
 from tfe_bench.protocols.ring import relational, truncation
+from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -77,22 +80,17 @@ def test_each_party_deals_for_a_third(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("dealer", range(3))
 def test_it_costs_what_it_declares(dealer: int) -> None:
-    sizes = (1, 63, 65, 1000)
+    def run(p: Party, n: int) -> Any:
+        m = share(np.full(n, 77), p.index, b"m", 28, dealer)
+        v = share(np.full(n, 12345), p.index, b"v", 40, dealer)
+        return measured(p, p.function(lambda m, v: adaptive.direction(p, m, v)), m, v)
 
-    def program(p: Party) -> Any:
-        found = []
-        for n in sizes:
-            m = share(np.full(n, 77), p.index, b"m", 28, dealer)
-            v = share(np.full(n, 12345), p.index, b"v", 40, dealer)
-            f = p.function(lambda m, v: adaptive.direction(p, m, v))
-            found.append(measured(p, f, m, v))
-        return found
-
-    sim = simulate(program, dealer=dealer)
-    for i, n in enumerate(sizes):
+    def declared(n: int) -> Cost:
         cost = cost_of(adaptive.direction, Private((n,), 28), Private((n,), 40))
-        assert_costs([out[i] for out in sim.outputs], cost, dealer)
         assert (cost.rounds, cost.cold) == (9, 10)
+        return cost
+
+    assert_declared(dealer, (1, 63, 65, 1000), run, declared)
 
 
 @pytest.mark.parametrize("dealer", range(3))
@@ -148,10 +146,7 @@ def test_each_mask_hides_one_message_only(rng: np.random.Generator) -> None:
         return f(m, v), f(m, v)
 
     sim = simulate(program, *rng.integers(1, 2**30, (2, 65)), record=True)
-    sent = sim.pads[sim.pads["sent"] == 1]
-    names = set(zip(sent["key"], sent["hi"], sent["lo"], strict=True))
-    words = set(zip(sent["key"], sent["hi"], sent["lo"], sent["digest"], strict=True))
-    assert len(names) == len(words) == len(sent)
+    assert_one_message_each(sim)
 
 
 def test_bad_input_gets_typed_errors() -> None:

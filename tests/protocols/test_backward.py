@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.pads import assert_one_message_each
+from tests.protocols.shares import assert_declared
 from tfe_bench.cluster.simulate import (
     Simulation,
-    assert_costs,
     measured,
     reconstruct,
     share,
@@ -18,6 +19,7 @@ from tfe_bench.cluster.simulate import (
 )
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import backward, compare, convert, masked
+from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -79,21 +81,16 @@ def test_a_bit_times_a_value_loses_bits_without_failing(
 
 @pytest.mark.parametrize("dealer", range(3))
 def test_it_costs_what_it_declares(dealer: int) -> None:
-    sizes = (1, 63, 65, 1000)
+    def run(p: Party, n: int) -> Any:
+        x = share(np.full(n, 12345), p.index, b"x", 44, dealer)
+        bits = p.function(lambda x: random_bits(p, x))(x)
+        f = p.function(lambda b, x: backward.inject_truncated(p, b, x, 20, negated=True))
+        return measured(p, f, bits, x)
 
-    def program(p: Party) -> Any:
-        found = []
-        for n in sizes:
-            x = share(np.full(n, 12345), p.index, b"x", 44, dealer)
-            bits = p.function(lambda x: random_bits(p, x))(x)
-            f = p.function(lambda b, x: backward.inject_truncated(p, b, x, 20, negated=True))
-            found.append(measured(p, f, bits, x))
-        return found
+    def declared(n: int) -> Cost:
+        return cost_of(backward.inject_truncated, PrivateBits((n,)), Private((n,), 44), 20)
 
-    sim = simulate(program, dealer=dealer)
-    for i, n in enumerate(sizes):
-        cost = cost_of(backward.inject_truncated, PrivateBits((n,)), Private((n,), 44), 20)
-        assert_costs([out[i] for out in sim.outputs], cost, dealer)
+    assert_declared(dealer, (1, 63, 65, 1000), run, declared)
 
 
 def test_shares_of_several_open_as_one(rng: np.random.Generator) -> None:
@@ -124,10 +121,7 @@ def test_each_mask_hides_one_message_only(rng: np.random.Generator) -> None:
         return f(bits, x), f(bits, x)
 
     sim: Simulation = simulate(program, rng.integers(-9, 9, 64), record=True)
-    sent = sim.pads[sim.pads["sent"] == 1]
-    names = set(zip(sent["key"], sent["hi"], sent["lo"], strict=True))
-    words = set(zip(sent["key"], sent["hi"], sent["lo"], sent["digest"], strict=True))
-    assert len(names) == len(words) == len(sent)
+    assert_one_message_each(sim)
 
 
 def test_bad_input_gets_typed_errors() -> None:

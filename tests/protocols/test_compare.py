@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.shares import parts_held
 from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring.compare import less_than, msb, msb_cost, recipe
@@ -84,15 +85,7 @@ def wide_share(values: list[int], party: int, dealer: int, bits: int, seed: int)
         data = b"".join(v.to_bytes(16, "little") for v in numbers)
         return tf.constant(np.frombuffer(data, np.int64).reshape(-1, 2))
 
-    role = (party - dealer) % 3
-    return Shared(
-        None if role == 0 else limbs(m),
-        None if role == 2 else limbs(l1),
-        None if role == 1 else limbs(l2),
-        dealer,
-        limbs=2,
-        bits=bits,
-    )
+    return parts_held(party, dealer, (limbs(m), limbs(l1), limbs(l2)), limbs=2, bits=bits)
 
 
 def test_msb_of_wide_values_is_exact_from_65_to_128_bits(

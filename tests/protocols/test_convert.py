@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.shares import EDGES, packed, unpacked
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import convert, masked
@@ -21,24 +22,7 @@ from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Share
 
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)
-EDGES = np.array(
-    sorted(
-        {0, INT64.min, INT64.max}
-        | {s * 2**k + d for s in (1, -1) for k in range(63) for d in (-1, 0, 1)}
-    ),
-    np.int64,
-)
 SIZES = (1, 63, 64, 65, 1000)
-
-
-def packed(bits: Array) -> Array:
-    whole = np.zeros(-(-len(bits) // 64) * 64, np.uint8)
-    whole[: len(bits)] = bits
-    return np.packbits(whole, bitorder="little").view(np.int64)
-
-
-def unpacked(words: Array, n: int) -> Array:
-    return np.unpackbits(words.view(np.uint8), bitorder="little")[:n]
 
 
 def bit_share(bits: Array, party: int, dealer: int, seed: int, top: bool = False) -> EvaluatorBits:

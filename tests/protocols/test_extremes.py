@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.shares import at
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import extremes
@@ -37,11 +37,6 @@ NUMPY: dict[str, Callable[..., Any]] = {
     "argmax": np.argmax,
     "argmin": np.argmin,
 }
-
-
-def at(*places: int) -> Callable[[Any], Any]:
-    """What a party returned at nested places."""
-    return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
 
 def columns(width: int, rng: np.random.Generator) -> Array:

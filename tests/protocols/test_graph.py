@@ -19,6 +19,7 @@ from tfe_bench.protocols.session import io, ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
+pytestmark = pytest.mark.usefixtures("rewritten")
 N = 64
 PARTS = ("m", "l1", "l2")
 SEND, RECV = "TfeBench>Send", "TfeBench>Recv"
@@ -28,7 +29,8 @@ import tensorflow as tf
 tf.config.threading.set_inter_op_parallelism_threads(1)
 tf.config.threading.set_intra_op_parallelism_threads(1)
 from tfe_bench.cluster.simulate import simulate
-from tfe_bench.protocols import arithmetic, compare, convert, sort
+from tfe_bench.protocols.order import sort
+from tfe_bench.protocols.ring import arithmetic, compare, convert
 
 def program(party, x):
     def function(x):

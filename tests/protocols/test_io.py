@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.shares import EDGES, packed, unpacked
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert
@@ -19,34 +20,21 @@ from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.cost import words as words_of
 from tfe_bench.protocols.session.counting import Private, cost_of
-from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
 
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)
-EDGES = np.array(
-    sorted(
-        {0, INT64.min, INT64.max}
-        | {s * 2**k + d for s in (1, -1) for k in range(63) for d in (-1, 0, 1)}
-    ),
-    np.int64,
-)
 SIZES = (1, 63, 64, 65, 1000)
 ROLES = ("dealer", "e1", "e2")
 LACKS = ("m", "l2", "l1")  # of a value, by role
-
-
-def unpacked(words: Array, n: int) -> Array:
-    return np.unpackbits(words.view(np.uint8), bitorder="little")[:n]
 
 
 def bit_share(bits: Array, party: int, dealer: int, seed: int) -> EvaluatorBits:
     """One party's share of bits."""
     import tensorflow as tf
 
-    whole = np.zeros(-(-len(bits) // 64) * 64, np.uint8)
-    whole[: len(bits)] = bits
-    words = np.packbits(whole, bitorder="little").view(np.int64)
+    words = packed(bits)
     s1 = np.random.default_rng(seed).integers(INT64.min, INT64.max, words.shape, endpoint=True)
     n = tf.constant(len(bits), tf.int64)
     if party == dealer:
@@ -156,21 +144,6 @@ def _parts_of(party: int, dealer: int, parts: dict[str, Array], **about: Any) ->
     lacks = LACKS[(party - dealer) % 3]
     m, l1, l2 = (None if k == lacks else tf.constant(parts[k]) for k in ("m", "l1", "l2"))
     return Shared(m, l1, l2, dealer, **about)
-
-
-@pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
-    """What is received in the graphs that a test traces, by party."""
-    found: list[list[Any]] = [[], [], []]
-    recv = Site.recv
-
-    def listening(site: Site, *arguments: Any, **options: Any) -> Any:
-        data = recv(site, *arguments, **options)
-        found[site.party.index].append(data)
-        return data
-
-    monkeypatch.setattr(Site, "recv", listening)
-    return found
 
 
 @pytest.mark.parametrize(

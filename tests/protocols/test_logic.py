@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, simulate
+from tests.protocols.shares import at, bits_of, packed
+from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.ring import convert, logic
 from tfe_bench.protocols.session.counting import PrivateBits, cost_of
@@ -19,17 +19,6 @@ from tfe_bench.protocols.session.sharing import MaskedBits
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)
 SIZES = (0, 1, 63, 64, 65, 1000, 10_000)  # the last takes several blocks of 64 words
-
-
-def at(*places: int) -> Callable[[Any], Any]:
-    """What a party returned at nested places."""
-    return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
-
-
-def packed(bits: Array) -> Array:
-    whole = np.zeros(-(-len(bits) // 64) * 64, np.uint8)
-    whole[: len(bits)] = bits
-    return np.packbits(whole, bitorder="little").view(np.int64)
 
 
 def masked(bits: Array, party: Party, seed: int) -> MaskedBits:
@@ -43,16 +32,6 @@ def masked(bits: Array, party: Party, seed: int) -> MaskedBits:
     if party.index == party.dealer:
         return MaskedBits(None, tf.constant(beta), n, party.dealer)
     return MaskedBits(tf.constant(words ^ beta), None, n, party.dealer)
-
-
-def value(sim: Simulation, pick: Callable[[Any], MaskedBits]) -> Array:
-    """The bits that the three parties hold parts of."""
-    parts = [pick(out) for out in sim.outputs]
-    (beta,) = [p.beta for p in parts if p.beta is not None]
-    first, second = [p.opened for p in parts if p.opened is not None]
-    assert np.array_equal(first, second)
-    bits = np.unpackbits((beta ^ first).view(np.uint8), bitorder="little")
-    return np.asarray(bits[: int(parts[0].n)])
 
 
 def held(columns: Any, p: Party, seed: int) -> list[MaskedBits]:
@@ -78,7 +57,7 @@ def test_not_and_xor_are_those_of_numpy(dealer: int, seed: int, rng: np.random.G
     assert sim.sent == (0, 0, 0)
     for i, (a, b) in enumerate(columns):
         for j, expected in enumerate((1 - a, a ^ b, a ^ a, 1 - (a ^ b))):
-            assert np.array_equal(value(sim, at(i, j)), expected)
+            assert np.array_equal(bits_of(sim, at(i, j)), expected)
 
 
 @pytest.mark.parametrize("dealer", range(3))
@@ -106,7 +85,7 @@ def test_bits_are_rearranged_by_any_public_map(
     sim = simulate(program, dealer=dealer)
     assert sim.sent == (0, 0, 0)
     for i, (_, expected) in enumerate(maps):
-        assert np.array_equal(value(sim, at(i)), expected.reshape(-1))
+        assert np.array_equal(bits_of(sim, at(i)), expected.reshape(-1))
 
 
 @pytest.mark.parametrize("dealer", range(3))
@@ -135,7 +114,7 @@ def test_all_of_is_the_and_of_1_to_9_bits_and_costs_what_it_says_whatever_they_a
 
     sim = simulate(program, dealer=dealer)
     for i, columns in enumerate(cases):
-        assert np.array_equal(value(sim, at(i, 1)), columns.min(axis=0))
+        assert np.array_equal(bits_of(sim, at(i, 1)), columns.min(axis=0))
         cost = cost_of(logic.all_of, (PrivateBits((columns.shape[1],)),) * len(columns))
         assert_costs([out[i][0] for out in sim.outputs], cost, dealer)
 
@@ -154,7 +133,7 @@ def test_an_and_may_be_of_one_bit_many_times_and_of_its_negation(
 
     sim = simulate(program)
     for i, expected in enumerate((bits, 0 * bits, 0 * bits, 1 - bits)):
-        assert np.array_equal(value(sim, at(i)), expected)
+        assert np.array_equal(bits_of(sim, at(i)), expected)
 
 
 REFUSED: dict[str, tuple[str, Callable[[Party, MaskedBits, MaskedBits, MaskedBits], Any]]] = {

@@ -1,302 +1,31 @@
-"""Every mask is used once, and every message that should leave does."""
+"""Every message that should leave does, once, and no step or turn comes again."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import Simulation, simulate
+from tests.protocols.pads import fields_of
+from tests.protocols.turns import in_time, turns
 from tfe_bench.errors import ProtocolError
-from tfe_bench.protocols.nn import relu
-from tfe_bench.protocols.order import extremes, shuffle, sort
 from tfe_bench.protocols.ring import (
     arithmetic,
     compare,
-    convert,
-    logic,
-    relational,
-    rss,
-    truncation,
 )
 from tfe_bench.protocols.session import io, ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-PATIENCE = 10.0  # seconds; what is tested takes less than one
-PARTS = ("m", "l1", "l2")
-N = 70
-Array = np.ndarray[Any, Any]
-KEY_OF_ROLE = {1: 1, 2: 0, 3: 2}  # as seen from the dealer: K1 = (D, E1), K2 = (D, E2), K3
-
-
-def in_time(program: Callable[..., Any], *inputs: Any, **options: Any) -> Simulation:
-    """simulate, or TimeoutError when it does not end."""
-    return simulate(program, *inputs, timeout=PATIENCE, **options)
-
-
-def turns(
-    party: Party, count: int, number: Callable[[Any], Any] = lambda i: i, parallel: int = 10
-) -> Callable[[Shared], Shared]:
-    """x^(count + 1) by a tf.while_loop that carries the shares; `number` names its turns."""
-    import tensorflow as tf
-
-    def function(x: Shared) -> Shared:
-        names = [k for k in PARTS if getattr(x, k) is not None]
-
-        def body(i: tf.Tensor, *held: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            with party.iteration(number(i)):
-                y = arithmetic.mul(party, replace(x, **dict(zip(names, held, strict=True))), x)
-            return (i + 1, *(getattr(y, k) for k in names))
-
-        start = (tf.constant(0, tf.int64), *(getattr(x, k) for k in names))
-        _, *held = tf.while_loop(lambda i, *_: i < count, body, start, parallel_iterations=parallel)
-        return replace(x, **dict(zip(names, held, strict=True)))
-
-    return function
+pytestmark = pytest.mark.usefixtures("rewritten")
 
 
 def test_a_numbered_loop_sends_its_messages_in_every_turn() -> None:
     sim = in_time(lambda p, x: p.function(turns(p, 3))(x), np.array([-3, 4, 5]), record=True)
     assert list(sim.value()) == [81, 256, 625]
     assert sim.sent == (576, 576, 576)
-
-
-# ---- the log of pads
-
-
-def everything(party: Party, x: Shared, y: Shared) -> Any:
-    """Every protocol once."""
-    import tensorflow as tf
-
-    bits = convert.open_bits(party, compare.msb(party, x))
-    row = [c.map(lambda a: tf.reshape(a, [2, -1])) for c in (x, y)]
-    pair = x.map(lambda a: tf.reshape(a[:10], [5, 2]))
-    small = truncation.truncate_reduce(party, y, 8, 31)
-    left, right = (c.map(lambda a: tf.reshape(a[:64], [8, 8])) for c in (x, y))
-    return [
-        arithmetic.mul(party, x, y),
-        arithmetic.matmul(party, left, right),
-        rss.mul(party, x, y),
-        truncation.truncate(party, x, 16),
-        truncation.truncate(party, x, 16, "probable"),
-        truncation.truncate_reduce(party, x, 8, 40),
-        convert.b2a(party, bits),
-        convert.inject(party, bits, y),
-        convert.inject(party, bits, small, negated=True, extend_ring=True),
-        convert.inject(party, bits, convert.extend(party, y, 1)),
-        logic.all_of(party, [bits, logic.invert(bits), bits]),
-        relational.maximum(party, x, y),
-        relational.equal(party, x, y, 31, 2),
-        relu.relu(party, relu.truncated_product(party, left, right, 16, bias=left)),
-        extremes.reduce_max(party, pair, 0, method="all-pairs"),
-        extremes.argmax(party, pair, 0, method="all-pairs"),
-        extremes.argmin(party, pair, 0, method="tree"),
-        convert.extend(party, x, 3),
-        shuffle.shuffle(party, row),
-        io.reveal_bits(party, compare.msb(party, y, 31)),
-        *(io.input_by(party, p, y.any if party.index == p else None, (N,)) for p in range(3)),
-    ]
-
-
-def many_calls(party: Party, x: Shared, y: Shared) -> Any:
-    """Several calls of several functions, with equal and with other inputs, loops and sorts."""
-
-    def cubes(x: Shared) -> Shared:
-        for _ in range(3):
-            x = arithmetic.mul(party, x, x)
-        return x
-
-    every, cube, loop = (
-        party.function(f) for f in (lambda a, b: everything(party, a, b), cubes, turns(party, 3))
-    )
-    for a, b in ((x, y), (x, y), (y, x), (x, y)):
-        every(a, b)
-        cube(a)
-        loop(a)
-    for _ in range(2):
-        sort.sort(party, x, (y,), algorithm="quick")
-        sort.sort(party, x, algorithm="all-pairs", full_range=False)
-        few = x.map(lambda a: a[:8])
-        sort.sort(party, few, algorithm="network", descending=True)
-    return None
-
-
-def few_calls(party: Party, x: Shared, y: Shared) -> Any:
-    """Every protocol with equal and with other inputs."""
-    every = party.function(lambda a, b: everything(party, a, b))
-    for a, b in ((x, y), (x, y), (y, x)):
-        every(a, b)
-    return None
-
-
-def log_of(
-    rng: np.random.Generator, dealer: int, program: Callable[..., Any], **options: Any
-) -> Array:
-    info = np.iinfo(np.int64)
-    x, y = rng.integers(info.min // 4, info.max // 4, (2, N), np.int64)
-    keys = [rng.bytes(16) for _ in range(3)]
-    return simulate(program, x, y, dealer=dealer, keys=keys, record=True, **options).pads
-
-
-@pytest.fixture(scope="module")
-def logs() -> dict[int, Array]:
-    """The log of many calls, by dealer."""
-    given = os.environ.get("TFE_BENCH_TEST_SEED")
-    seed = int(given) if given else int.from_bytes(os.urandom(4), "little")
-    print(f"seed={seed}")
-    rng = np.random.default_rng(seed)
-    return {dealer: log_of(rng, dealer, many_calls) for dealer in range(3)}
-
-
-def fields_of(pads: Array) -> dict[str, Array]:
-    """The numbers in a counter."""
-    hi, lo = pads["hi"].astype(object), pads["lo"].astype(object)
-    return {
-        "site": hi >> 40,
-        "step": hi & (2**40 - 1),
-        "iteration": lo >> 44,
-        "dealer": lo >> 42 & 3,
-        "role": lo >> 40 & 3,
-        "tensor": lo >> 32 & 255,
-        "block": lo & (2**32 - 1),
-    }
-
-
-def words_under_one_pad(pads: Array) -> int:
-    """Counters under which more than one word, or more than one party's, was sent."""
-    sent = pads[pads["sent"] == 1]
-    words: dict[Any, set[Any]] = {}
-    for key, hi, lo, digest, party in sent[["key", "hi", "lo", "digest", "party"]].tolist():
-        words.setdefault((key, hi, lo), set()).add((digest, party))
-    return sum(len(w) > 1 for w in words.values())
-
-
-def repeated_words(pads: Array) -> list[Any]:
-    """Sites at which two steps or turns sent the same words, or made the same pad."""
-    seen: dict[Any, Any] = {}
-    found = []
-    for i, record in enumerate(pads):
-        site = int(record["hi"]) >> 40
-        word = (int(record["digest"]), int(record["party"]))
-        counter = (int(record["hi"]), int(record["lo"]), int(record["key"]), int(record["sent"]))
-        # one pad may become a share at several places; other counters must give other words
-        if seen.setdefault((site, word), (i, counter))[1] != counter:
-            found.append((site, counter))
-    return found
-
-
-@pytest.mark.parametrize("dealer", range(3))
-def test_one_counter_carries_one_word_of_one_party(logs: dict[int, Array], dealer: int) -> None:
-    pads = logs[dealer]
-    assert (pads["sent"] == 1).sum() > 500
-    assert words_under_one_pad(pads) == 0
-
-
-@pytest.mark.parametrize("dealer", range(3))
-def test_equal_inputs_give_other_words_at_every_site_step_and_turn(
-    logs: dict[int, Array], dealer: int
-) -> None:
-    pads = logs[dealer]
-    assert repeated_words(pads) == []
-    steps: dict[int, set[int]] = {}
-    for site, step in zip(fields_of(pads)["site"], fields_of(pads)["step"], strict=True):
-        steps.setdefault(site, set()).add(step)
-    assert min(len(s) for s in steps.values()) >= 2  # every site was used in several calls
-
-
-@pytest.mark.parametrize("dealer", range(3))
-def test_counters_are_the_documented_fields_and_never_overlap(
-    logs: dict[int, Array], dealer: int
-) -> None:
-    pads = logs[dealer]
-    f = fields_of(pads)
-    assert set(f["dealer"]) == {dealer} and set(f["role"]) == {1, 2, 3}
-    assert set(f["block"]) == {0}
-    assert min(f["site"]) == 1 and min(f["step"]) >= 1
-    assert set(f["iteration"]) == {0, 1, 2, 3}  # 0: outside of numbered turns
-    for key, role, party in zip(pads["key"], f["role"], pads["party"], strict=True):
-        assert key == (dealer + KEY_OF_ROLE[role]) % 3
-        assert key in (party, (party + 1) % 3)  # who made the pad holds its key
-    reach: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for key, hi, lo, size in pads[["key", "hi", "lo", "bytes"]].tolist():
-        reach.setdefault((key, hi), []).append((lo, lo + -(-size // 16)))
-    for ranges in reach.values():
-        ordered = sorted({(start, max(e for s, e in ranges if s == start)) for start, _ in ranges})
-        assert all(a[1] <= b[0] for a, b in pairwise(ordered))
-
-
-def test_numbered_turns_and_python_loops_use_counters_of_their_own(
-    rng: np.random.Generator,
-) -> None:
-    def unrolled(party: Party) -> Callable[[Shared], Shared]:
-        def function(x: Shared) -> Shared:
-            y = x
-            for _ in range(4):
-                y = arithmetic.mul(party, y, x)
-            return y
-
-        return function
-
-    def program(party: Party, x: Shared) -> Any:
-        return party.function(turns(party, 4))(x), party.function(unrolled(party))(x)
-
-    sim = in_time(program, np.arange(N), record=True)
-    sent = sim.pads[sim.pads["sent"] == 1]
-    counters = {tuple(r) for r in sent[["key", "hi", "lo"]].tolist()}
-    assert len(counters) == len(sent) == 2 * 4 * 3  # loops, turns, one send per role
-
-
-@pytest.mark.parametrize("dealer", range(3))
-def test_the_log_has_the_shares_of_a_comparison(dealer: int, rng: np.random.Generator) -> None:
-    """They are made and used inside of its kernels; each of its pads is logged by both holders."""
-
-    def compared(party: Party, x: Shared, y: Shared) -> Any:
-        return party.function(lambda x: compare.msb(party, x, 31, 2))(x)
-
-    pads = log_of(rng, dealer, compared)
-    holders: dict[Any, set[int]] = {}
-    for key, hi, lo, party in pads[["key", "hi", "lo", "party"]].tolist():
-        holders.setdefault((key, hi, lo), set()).add(party)
-    assert len(holders) == 5  # what is dealt, and two for each opening
-    for (key, _, _), parties in holders.items():
-        assert parties == {key, (key + 2) % 3}
-
-
-def test_the_log_shows_a_counter_that_ignores_the_step(rng: np.random.Generator) -> None:
-    pads = log_of(rng, 0, few_calls, fault="reuse_counter")
-    assert words_under_one_pad(pads) > 0
-
-
-def test_the_log_shows_words_without_masks(rng: np.random.Generator) -> None:
-    pads = log_of(rng, 0, few_calls, fault="drop_mask")
-    assert repeated_words(pads)
-
-
-def test_the_log_shows_a_share_that_leaves_under_a_dealt_mask(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of an injection: the evaluator E1 holds what D deals to E2 under the same pad."""
-
-    def injected(party: Party, x: Shared, y: Shared) -> Any:
-        def function(x: Shared, y: Shared) -> Any:
-            return convert.inject(party, convert.open_bits(party, compare.msb(party, x)), y)
-
-        return party.function(function)(x, y)
-
-    assert words_under_one_pad(log_of(rng, 0, injected)) == 0
-    inject_shares = convert._inject_shares
-
-    def collides(*arguments: Any, **options: Any) -> Any:
-        return inject_shares(*arguments, **{**options, "leave": 1})
-
-    monkeypatch.setattr(convert, "_inject_shares", collides)
-    assert words_under_one_pad(log_of(rng, 0, injected)) > 0
 
 
 # ---- what is refused

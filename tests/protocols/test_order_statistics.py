@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.shares import EDGES, at
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import order_statistics as order
@@ -21,19 +21,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)
-ALL = np.array(
-    sorted(
-        {0, INT64.min, INT64.max}
-        | {s * 2**k + d for s in (1, -1) for k in range(63) for d in (-1, 0, 1)}
-    ),
-    np.int64,
-)
 QS = (0, 0.0, 0.1, 0.25, 1 / 3, 0.5, 0.7, 1 - 2**-30, 0.999, 1, 1.0)
-
-
-def at(*places: int) -> Callable[[Any], Any]:
-    """What a party returned at nested places."""
-    return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
 
 def largest(x: Array, k: int) -> tuple[Array, Array]:
@@ -47,7 +35,7 @@ def test_the_k_largest_and_their_places_are_exact_and_of_equal_ones_the_first_co
 ) -> None:
     many = rng.integers(INT64.min, INT64.max, (100, 100), endpoint=True)
     many[:50] = rng.integers(-3, 4, (50, 100))
-    edges = rng.permuted(np.stack([ALL, ALL[::-1]]), axis=1)
+    edges = rng.permuted(np.stack([EDGES, EDGES[::-1]]), axis=1)
     cube = rng.integers(-3, 4, (2, 3, 4, 5))
     cases: list[tuple[Array, int]] = [
         (many, 7),
@@ -112,7 +100,7 @@ def test_quantiles_are_within_their_bound_of_the_exact_ones(
     # neighbours less than 2^46 apart
     x = rng.integers(-(2**44), 2**44, (400, 30))
     x[:50] = rng.integers(-2, 3, (50, 30))
-    x[50:60] = rng.choice(ALL[abs(ALL.astype(float)) < 2**45], (10, 30))
+    x[50:60] = rng.choice(EDGES[abs(EDGES.astype(float)) < 2**45], (10, 30))
     x[60, :] = np.where(np.arange(30) < 15, -(2**45), 2**45 - 1)
     some = [x[:20, :n] for n in (1, 2, 3, 10)] + [x[:6, :8].reshape(3, 2, 8), x[0]]
 
@@ -142,7 +130,7 @@ def test_quantiles_are_within_their_bound_of_the_exact_ones(
 def test_the_ends_and_places_on_a_value_are_exact_on_the_whole_ring(
     rng: np.random.Generator,
 ) -> None:
-    x = rng.permuted(np.tile(ALL[:381], (2, 1)), axis=1)
+    x = rng.permuted(np.tile(EDGES[:381], (2, 1)), axis=1)
     assert x.shape[1] % 4 == 1
     qs = (0.0, 0.25, 0.5, 0.75, 1.0)
 

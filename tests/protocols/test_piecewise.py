@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.pads import assert_one_message_each
 from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import piecewise
@@ -106,10 +107,7 @@ def test_each_mask_hides_one_message_only(rng: np.random.Generator) -> None:
         return f(x), f(x)
 
     sim = simulate(program, rng.integers(-9, 9, 64) << 15, fractional_bits=16, record=True)
-    sent = sim.pads[sim.pads["sent"] == 1]
-    names = set(zip(sent["key"], sent["hi"], sent["lo"], strict=True))
-    words = set(zip(sent["key"], sent["hi"], sent["lo"], sent["digest"], strict=True))
-    assert len(names) == len(words) == len(sent)
+    assert_one_message_each(sim)
 
 
 def test_bad_input_gets_typed_errors() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.protocols.pads import assert_one_message_each
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import approximation
@@ -19,7 +20,7 @@ from tfe_bench.protocols.functions.polynomial import polyval
 from tfe_bench.protocols.functions.product import product
 from tfe_bench.protocols.ring import truncation
 from tfe_bench.protocols.session.counting import Private, cost_of
-from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
@@ -210,17 +211,8 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
 
 @pytest.mark.parametrize("dealer", range(3))
 def test_received_words_are_uniform_and_fresh_for_frozen_shares(
-    dealer: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    dealer: int, rng: np.random.Generator, heard: list[list[Any]]
 ) -> None:
-    heard: list[list[Any]] = [[], [], []]
-    recv = Site.recv
-
-    def tapped(self: Site, *args: Any, **kwargs: Any) -> Any:
-        data = recv(self, *args, **kwargs)
-        heard[self.party.index].append(data)
-        return data
-
-    monkeypatch.setattr(Site, "recv", tapped)
     n = 4096
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
@@ -262,12 +254,9 @@ def test_each_mask_hides_one_message_only() -> None:
         f = p.function(lambda x: (polyval(p, [1.0, 2.0, 3.0], x, 20), product(p, [(x, 20)] * 3, 9)))
         return f(x), f(x)
 
-    pads = simulate(program, np.arange(100), fractional_bits=4, record=True).pads
-    sent = pads[pads["sent"] == 1]
-    names = set(zip(sent["key"], sent["hi"], sent["lo"], strict=True))
-    words = set(zip(sent["key"], sent["hi"], sent["lo"], sent["digest"], strict=True))
+    sim = simulate(program, np.arange(100), fractional_bits=4, record=True)
+    sent = assert_one_message_each(sim)
     assert len(sent) == 2 * 2 * 3  # calls, protocols; D, E1, E2 send one each
-    assert len(names) == len(words) == len(sent)
 
 
 # ---- approximations

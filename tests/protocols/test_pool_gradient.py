@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.pads import assert_one_message_each
+from tests.protocols.shares import assert_refused_by_name
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
-from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import pool_gradient
 from tfe_bench.protocols.nn.pool_gradient import Choice
 from tfe_bench.protocols.ring import small_ring, truncation
@@ -230,11 +231,8 @@ def test_each_mask_hides_one_message_only(rng: np.random.Generator) -> None:
         f = p.function(both)
         return f(x, g), f(x, g)
 
-    pads = simulate(program, x, g, record=True).pads
-    sent = pads[pads["sent"] == 1]
-    names = set(zip(sent["key"], sent["hi"], sent["lo"], strict=True))
-    words = set(zip(sent["key"], sent["hi"], sent["lo"], sent["digest"], strict=True))
-    assert len(names) == len(words) == len(sent)
+    sim = simulate(program, x, g, record=True)
+    sent = assert_one_message_each(sim)
     assert len(set(sent["digest"])) == len(sent)
 
 
@@ -310,18 +308,4 @@ REFUSED: dict[str, Callable[[Party, Shared], Any]] = {
 
 
 def test_what_does_not_fit_is_refused_by_name_with_what_was_received() -> None:
-    texts: dict[str, str] = {}
-
-    def program(p: Party, x: Shared) -> None:
-        def all_of(x: Shared) -> Shared:
-            for what, refused in REFUSED.items():
-                with pytest.raises(UsageError) as caught:
-                    refused(p, x)
-                texts[what] = str(caught.value)
-            return x
-
-        p.function(all_of)(x)
-
-    simulate(program, np.zeros((1, 4, 4, 2), np.int64))
-    for what, text in texts.items():
-        assert text.startswith(what.split()[0]) and "Received: " in text, (what, text)
+    assert_refused_by_name(REFUSED, np.zeros((1, 4, 4, 2), np.int64))

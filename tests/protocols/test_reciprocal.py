@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.protocols.pads import assert_one_message_each
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import reciprocal as r
 from tfe_bench.protocols.session.counting import Private, cost_of
-from tfe_bench.protocols.session.party import Party, Site
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
@@ -247,17 +248,8 @@ def test_bad_arguments_are_refused() -> None:
 
 
 def test_received_words_are_uniform_and_do_not_depend_on_the_value(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    rng: np.random.Generator, heard: list[list[Any]]
 ) -> None:
-    heard: list[list[Any]] = [[], [], []]
-    recv = Site.recv
-
-    def tapped(self: Site, *args: Any, **kwargs: Any) -> Any:
-        data = recv(self, *args, **kwargs)
-        heard[self.party.index].append(data)
-        return data
-
-    monkeypatch.setattr(Site, "recv", tapped)
     n, dealer = 4096, int(rng.integers(3))
 
     def program(p: Party, *xs: Shared) -> Any:
@@ -297,9 +289,6 @@ def test_each_mask_hides_one_message_only() -> None:
         f = p.function(lambda x: r.divide(p, x, x, 31, signed=True))
         return f(x), f(x)
 
-    pads = simulate(program, np.arange(100), fractional_bits=16, record=True).pads
-    sent = pads[pads["sent"] == 1]
-    names = set(zip(sent["key"], sent["hi"], sent["lo"], strict=True))
-    words = set(zip(sent["key"], sent["hi"], sent["lo"], sent["digest"], strict=True))
+    sim = simulate(program, np.arange(100), fractional_bits=16, record=True)
+    sent = assert_one_message_each(sim)
     assert len(sent) > 100
-    assert len(names) == len(words) == len(sent)

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.shares import at, bits_of
 from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share, simulate
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.ring import convert, logic, relational
 from tfe_bench.protocols.ring.truncation import truncate_reduce
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
-from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 # All differences of these fit 64 bits; those of every k do at one power more.
@@ -34,21 +35,6 @@ COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
     "equal": np.equal,
     "not_equal": np.not_equal,
 }
-
-
-def at(*places: int) -> Callable[[Any], Any]:
-    """What a party returned at nested places."""
-    return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
-
-
-def bits_of(sim: Simulation, pick: Callable[[Any], MaskedBits]) -> Array:
-    """The bits that the three parties hold parts of."""
-    parts = [pick(out) for out in sim.outputs]
-    (beta,) = [p.beta for p in parts if p.beta is not None]
-    first, second = [p.opened for p in parts if p.opened is not None]
-    assert np.array_equal(first, second)
-    bits = np.unpackbits((beta ^ first).view(np.uint8), bitorder="little")
-    return np.asarray(bits[: int(parts[0].n)])
 
 
 def everything(p: Party, **options: Any) -> Callable[[Shared, Shared], Any]:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share, simulate
+from tests.protocols.shares import assert_costs_of_all
+from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.ring import products
 from tfe_bench.protocols.ring.truncation import truncate_reduce
-from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -246,19 +246,7 @@ def test_relu_and_products_cost_what_they_say_whatever_the_values(
 ) -> None:
     inputs = [x for n in SIZES for x in (np.zeros(n, np.int64), rng.integers(-(2**12), 2**12, n))]
 
-    def program(p: Party) -> list[Any]:
-        graphs = [
-            p.function(lambda x, operation=operation: operation(p, x), dynamic=True)
-            for operation in COSTS
-        ]
-        shares = [share(x, p.index, b"value", dealer=dealer) for x in inputs]
-        return [measured(p, graph, x) for graph in graphs for x in shares]
-
-    calls = zip(*simulate(program, dealer=dealer).outputs, strict=True)
-    given = [Private((len(x),), 0) for x in inputs]
-    expected = [cost_of(operation, x) for operation in COSTS for x in given]
-    for cost, call in zip(expected, calls, strict=True):
-        assert_costs(call, cost, dealer)
+    assert_costs_of_all(COSTS, inputs, dealer)
 
 
 # ---- what is refused

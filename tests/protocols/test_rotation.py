@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.protocols.shares import at
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
@@ -19,11 +18,6 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 EDGES = np.array([0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63)], np.int64)
-
-
-def at(*places: int) -> Callable[[Any], Any]:
-    """What a party returned at nested places."""
-    return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
 
 @pytest.mark.parametrize("dealer", range(3))

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tests.protocols.shares import assert_costs_of_all
+from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import convert, refresh
 from tfe_bench.protocols.ring.truncation import (
@@ -17,7 +18,6 @@ from tfe_bench.protocols.ring.truncation import (
     truncate_reduce,
 )
 from tfe_bench.protocols.session import io
-from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -43,13 +43,28 @@ def floor_and_fraction(x: Array, f: int) -> tuple[Array, Array]:
 
 
 @pytest.mark.parametrize("dealer", range(3))
-def test_safe_truncation_errs_less_than_one_ulp_below_2_62_and_without_bias(
-    dealer: int, seed: int, rng: np.random.Generator
+@pytest.mark.parametrize(
+    ("how", "below", "dropped", "most", "bias"),
+    [
+        ("safe", 2**62, (1, 16, 31, 48), 1.0, 0.0),
+        # three floors of f bits, recentred by half a unit
+        ("probable", 2**20, (1, 8, 16), 1.5, 1.0),
+    ],
+    ids=["safe_below_2_62", "probable_below_2_20"],
+)
+def test_truncation_errs_less_than_it_says_and_without_other_bias(
+    dealer: int,
+    how: str,
+    below: int,
+    dropped: tuple[int, ...],
+    most: float,
+    bias: float,
+    seed: int,
+    rng: np.random.Generator,
 ) -> None:
-    x = values_below(2**62, rng)
-    dropped = (1, 16, 31, 48)
+    x = values_below(below, rng)
     sim = simulate(
-        lambda p, x: p.function(lambda x: [truncate(p, x, f) for f in dropped])(x),
+        lambda p, x: p.function(lambda x: [truncate(p, x, f, how) for f in dropped])(x),
         x,
         dealer=dealer,
         seed=seed.to_bytes(4, "little"),
@@ -58,32 +73,10 @@ def test_safe_truncation_errs_less_than_one_ulp_below_2_62_and_without_bias(
     for i, f in enumerate(dropped):
         floor, fraction = floor_and_fraction(x, f)
         error = sim.value(itemgetter(i)) - floor - fraction
-        assert np.all(np.abs(error) < 1), f
+        assert np.all(np.abs(error) < most), f
         # a coin of variance at most 1/4: six standard deviations of the mean
-        assert abs(np.mean(error[-MANY:])) < 6 * 0.5 / MANY**0.5, f
+        assert abs(np.mean(error[-MANY:]) + bias * 2.0 ** -(f + 1)) < 6 * 0.5 / MANY**0.5, f
         assert all(out[i].fractional_bits == 50 - f for out in sim.outputs)
-
-
-@pytest.mark.parametrize("dealer", range(3))
-def test_probable_truncation_of_small_values_errs_less_than_one_and_a_half_ulp(
-    dealer: int, seed: int, rng: np.random.Generator
-) -> None:
-    x = values_below(2**20, rng)
-    dropped = (1, 8, 16)
-    sim = simulate(
-        lambda p, x: p.function(lambda x: [truncate(p, x, f, "probable") for f in dropped])(x),
-        x,
-        dealer=dealer,
-        seed=seed.to_bytes(4, "little"),
-        fractional_bits=16,
-    )
-    for i, f in enumerate(dropped):
-        floor, fraction = floor_and_fraction(x, f)
-        error = sim.value(itemgetter(i)) - floor - fraction
-        assert np.all(np.abs(error) < 1.5), f
-        bias = -(2.0 ** -(f + 1))  # three floors of f bits, recentred by half a unit
-        assert abs(np.mean(error[-MANY:]) - bias) < 6 * 0.5 / MANY**0.5, f
-        assert all(out[i].fractional_bits == 16 - f for out in sim.outputs)
 
 
 @pytest.mark.parametrize("dealer", range(3))
@@ -221,15 +214,4 @@ def test_truncation_costs_what_it_says_whatever_the_values(
 ) -> None:
     inputs = [x for n in SIZES for x in (np.zeros(n, np.int64), rng.integers(-(2**20), 2**20, n))]
 
-    def program(p: Party) -> list[Any]:
-        graphs = [
-            p.function(lambda x, operation=operation: operation(p, x), dynamic=True)
-            for operation in COSTS
-        ]
-        shares = [share(x, p.index, b"value", dealer=dealer) for x in inputs]
-        return [measured(p, graph, x) for graph in graphs for x in shares]
-
-    calls = zip(*simulate(program).outputs, strict=True)
-    expected = [cost_of(f, Private((len(x),))) for f in COSTS for x in inputs]
-    for cost, call in zip(expected, calls, strict=True):
-        assert_costs(call, cost, dealer)
+    assert_costs_of_all(COSTS, inputs, dealer)

@@ -1,19 +1,14 @@
 """Every operation that takes `bits` is right at every width that it takes, up to the edges of it.
 
-`WIDTHS` has a row for each of them; those that only pass their width on are `BEHIND` one.  The
-operations are found by their signatures, so that a new one without a row fails here.  By default
-the widths are those where something changes; all of them are `pytest -m slow
+`WIDTHS` has a row for each of them, or for the one that hands its width on (test_width_rows.py).
+By default the widths are those where something changes; all of them are `pytest -m slow
 tests/protocols/test_widths.py`.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import math
-import pkgutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -21,36 +16,64 @@ import numpy as np
 import pytest
 
 import tfe_bench as tfe
-from tfe_bench import models, protocols
+from tests.protocols.operands import (
+    DROP,
+    KNOT,
+    LIMITS,
+    ONE,
+    ROWS,
+    Array,
+    F,
+    activation_edges,
+    below,
+    channels,
+    clipped,
+    divided,
+    four,
+    gelu_edges,
+    halves,
+    images,
+    inverse,
+    labelled,
+    largest,
+    line,
+    logits,
+    loss,
+    magnitude,
+    multiplied,
+    normal,
+    normalised,
+    pairs,
+    pooled,
+    positive,
+    quotients,
+    relative,
+    rows,
+    sigmoid,
+    slope,
+    softmax,
+    ulp,
+    values,
+)
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import piecewise
 from tfe_bench.protocols.nn import (
-    activations,
-    batch_norm,
     cross_entropy,
     gelu,
     linear,
-    pool_gradient,
 )
 from tfe_bench.protocols.nn import relu as rectifier
-from tfe_bench.protocols.ring import products, shapes
+from tfe_bench.protocols.ring import products
 from tfe_bench.protocols.session.counting import Private, Tally, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-Array = np.ndarray[Any, Any]
-F = 16
-ONE = 1 << F
-ENCODED = 1 << 62  # ring units of everything that can be encoded
-LIMITS = (-3, 5)  # of clip_by_value and of capped_relu, in ring units
-KNOT = piecewise.EDGE << F
-DROP = 7
-ROWS = 24  # of logits
 # where the largest constant of each stops to fit, and one opening to suffice
 OF_GELU = (2, 19, 20, 47, 62)
 OF_SIGMOID, OF_SOFTMAX = (2, 20, 21, 49, 62), (2, 19, 20, 48, 62)
 POLYNOMIAL = [0.5, -1.25]
+CLOSE = relative(2.0**-20, 1.2)
 
 
 @dataclass(frozen=True)
@@ -79,197 +102,6 @@ class Row:
     refused: tuple[int, ...] = (1, 65)
 
 
-# ---- operands
-
-
-def below(top: int, rng: np.random.Generator, constants: Iterable[int] = ()) -> Array:
-    """Ring elements with |x| < top: the edges, 0, powers of two, what is near constants, others."""
-    top = min(top, ENCODED)
-    near = {0, top // 2, top - 1, top - 2, *(1 << k for k in range(62)), *map(abs, constants)}
-    near |= {e + d for e in near for d in (-1, 1)}
-    edges = sorted(s * e for e in near for s in (-1, 1) if 0 <= e < top)
-    return np.concatenate([np.array(edges, np.int64), rng.integers(1 - top, top, 16)])
-
-
-def values(bits: int, rng: np.random.Generator) -> list[Array]:
-    """Ring elements with |x| < 2^(bits-1)."""
-    return [below(1 << (bits - 1), rng)]
-
-
-def halves(bits: int, rng: np.random.Generator) -> list[Array]:
-    """Ring elements with |x| < 2^(bits-2)."""
-    return [below(1 << (bits - 2), rng)]
-
-
-def pairs(bits: int, rng: np.random.Generator) -> list[Array]:
-    """x and y, encoded, with |x - y| < 2^(bits-1)."""
-    top = min(1 << (bits - 1), 2 * ENCODED - 2)
-    apart = [s * d for d in (0, 1, 2, top // 2, top - 2, top - 1) if d < top for s in (-1, 1)]
-    apart += [int(d) for d in rng.integers(1 - top, top, 16)]
-    y = [-(d // 2) for d in apart]
-    return [np.array([a + b for a, b in zip(apart, y, strict=True)]), np.array(y)]
-
-
-def clipped(bits: int, rng: np.random.Generator) -> list[Array]:
-    """Ring elements whose distance from both limits is below 2^(bits-1)."""
-    low, high = LIMITS
-    top = 1 << (bits - 1)
-    x = below(top, rng, [low, high, top + low, top - high])
-    return [x[np.maximum(np.abs(x - low), np.abs(x - high)) < min(top, ENCODED)]]
-
-
-def rows(width: int) -> Callable[[int, np.random.Generator], list[Array]]:
-    """[n, width], encoded, whose differences along a row are below 2^(bits-1)."""
-
-    def made(bits: int, rng: np.random.Generator) -> list[Array]:
-        top = min(1 << (bits - 1), 2 * ENCODED - 2)
-        picks = [p % top for p in (0, 1, top // 2, top - 2, top - 1)]
-        every = [[picks[i] for i in rng.integers(0, 5, width)] for _ in range(40)]
-        every += [[picks[i] for i in (0, *[4] * (width - 1))], [picks[4]] * width]
-        every += [[int(v) for v in rng.integers(0, top, width)] for _ in range(8)]
-        return [np.array([[v - top // 2 for v in row] for row in every])]
-
-    return made
-
-
-def logits(
-    classes: int, f: int, less: int = 0
-) -> Callable[[int, np.random.Generator], list[Array]]:
-    """[ROWS, classes] with |x| < 2^(bits-1) - less 2^f: the edges, and where a class stops to
-    count."""
-
-    def made(bits: int, rng: np.random.Generator) -> list[Array]:
-        top = (1 << (bits - 1)) - (less << f)
-        x = rng.choice(below(top, rng, [activations._cutoff(f)]), (ROWS, classes))
-        x[0], x[1], x[2], x[3] = top - 1, 1 - top, 1 - top, 0
-        x[2, -1] = top - 1
-        few = min(top, 3 << f)
-        x[4:10] = rng.integers(1 - few, few, (6, classes))
-        return [x]
-
-    return made
-
-
-def labelled(bits: int, rng: np.random.Generator) -> list[Array]:
-    """Logits of 5 classes, and a one-hot row of labels for each of them."""
-    (x,) = logits(5, F, cross_entropy.CUTOFF)(bits, rng)
-    return [x, np.eye(5, dtype=np.int64)[rng.integers(0, 5, ROWS)] << F]
-
-
-def quotients(bits: int, rng: np.random.Generator) -> list[Array]:
-    """x and y with |x|, |x / y| < 2^30 ring units and |y| < 2^bits."""
-    y = below(1 << bits, rng)
-    most = np.minimum(2.0**30 - 1, np.abs(y) * 2.0**-F * (2.0**30 - 2)).astype(np.int64)
-    return [most * rng.choice([-1, 1], y.size), y]
-
-
-def multiplied(bits: int, rng: np.random.Generator) -> list[Array]:
-    """x and 1 with |x| <= 2^(bits-1+DROP) - 2^DROP."""
-    x = below((((1 << (bits - 1)) - 1) << DROP) + 1, rng)
-    return [x, np.ones_like(x)]
-
-
-def four(bits: int, rng: np.random.Generator) -> list[Array]:
-    """[n, 4] with |x| < 2^(bits-2)."""
-    return [rng.choice(below(1 << (bits - 2), rng), (40, 4))]
-
-
-def channels(bits: int, rng: np.random.Generator) -> list[Array]:
-    """[8, 4] with |x| < 2^(bits-1), whose columns vary no more than the variance may."""
-    top = (1 << (bits - 1)) - 1
-    spread = min(top // 2, 8 * ONE)
-    x = rng.integers(-spread, spread + 1, (8, 4))
-    return [x + np.array([spread - top, top - spread, 0, 0])]
-
-
-def activation_edges(f: int) -> list[int]:
-    """Where sigmoid and tanh, a sigmoid with a fractional bit less, compare."""
-    return [
-        e for g in (f, f - 1) for e in (activations._cutoff(g), activations._cutoff(g) + (1 << g))
-    ]
-
-
-def gelu_edges(f: int) -> list[int]:
-    """Where GELU compares."""
-    step = gelu.bump(f).step
-    return [step, 2 * step]
-
-
-# ---- what is right, and how it is called
-
-
-def sigmoid(v: Array) -> Array:
-    t = np.exp(-np.abs(v))
-    return np.asarray(np.where(v >= 0, 1, t) / (1 + t))
-
-
-def normal(v: Array) -> Array:
-    """The normal distribution, by its complement."""
-    return np.asarray(np.vectorize(math.erfc, [float])(-v / math.sqrt(2)) / 2)
-
-
-def slope(v: Array) -> Array:
-    """Of GELU."""
-    return np.asarray(normal(v) + v * np.exp(-v * v / 2) / math.sqrt(2 * math.pi))
-
-
-def softmax(v: Array) -> Array:
-    e = np.exp(v - v.max(-1, keepdims=True))
-    return np.asarray(e / e.sum(-1, keepdims=True))
-
-
-def loss(bits: int, x: Array, y: Array) -> Array:
-    v = x / ONE
-    log = np.log(np.exp(v - v.max(-1, keepdims=True)).sum(-1)) + v.max(-1)
-    return np.asarray((log - (v * y / ONE).sum(-1)).sum() * 2.0**cross_entropy.INNER)
-
-
-def ulp(count: float) -> Callable[[Array], Any]:
-    return lambda right: count
-
-
-def relative(part: float, count: float) -> Callable[[Array], Any]:
-    return lambda right: np.abs(right) * part + count
-
-
-def inverse(x: Array) -> Array:
-    return np.where(x == 0, 0, ONE / np.where(x == 0, 1, x / ONE))
-
-
-def positive(function: Callable[[Array], Array], otherwise: float = 0.0) -> Callable[..., Array]:
-    def right(bits: int, x: Array) -> Array:
-        return np.where(x > 0, function(np.where(x > 0, x, ONE) / ONE) * ONE, otherwise)
-
-    return right
-
-
-def divided(bits: int, x: Array, y: Array) -> Array:
-    return np.where(y == 0, 0, x / np.where(y == 0, 1, y) * ONE)
-
-
-def largest(bits: int, x: Array) -> Array:
-    return np.asarray(x.max(-1))
-
-
-def images(x: Shared) -> Shared:
-    """Windows of 4 as images of one channel."""
-    return shapes.reshape(x, [-1, 2, 2, 1])
-
-
-def line(x: Shared) -> Shared:
-    return shapes.reshape(x, [-1])
-
-
-def pooled(p: Party, bits: int, x: Shared, relu: bool) -> Shared:
-    found = pool_gradient.max_pool2d_with_choice(p, images(x), 2, 2, relu=relu, bits=bits)
-    return line(found[0])
-
-
-def normalised(p: Party, bits: int, x: Shared) -> Shared:
-    gamma = replace(x.map(lambda a: a[0] * 0), fractional_bits=batch_norm.FACTOR)
-    return batch_norm.normalise(p, x, gamma, bits=bits).centred
-
-
 # ---- the rows
 
 
@@ -286,6 +118,33 @@ def activation(
         OF_SIGMOID if f == F else (f + 4,),
         f,
         (1, 63),
+    )
+
+
+def magnitudes(
+    run: Callable[..., Any],
+    right: Callable[..., Array],
+    off: Callable[[Array], Any] = CLOSE,
+    inputs: Callable[[int, np.random.Generator], list[Array]] = magnitude,
+) -> Row:
+    """Of |x| < 2^bits."""
+    return Row(2, 62, inputs, run, right, off, some=(2,), refused=(1, 63))
+
+
+def of_gradient(classes: int, f: int = F) -> Row:
+    """Softmax of logits that more fractional bits leave less room."""
+    made = logits(classes, F, cross_entropy.CUTOFF)
+    most = 45 if f == F else 39
+    return Row(
+        23,
+        most,
+        lambda b, rng: [x << (f - F) for x in made(b, rng)],
+        lambda p, b, x: cross_entropy.softmax_for_gradient(p, x, bits=b),
+        lambda b, x: softmax(x * 2.0**-f) * 2.0**cross_entropy.RESULT_BITS,
+        ulp(2.0 ** (cross_entropy.RESULT_BITS - 14)),
+        (23,) if f == F else (),
+        f,
+        (22, most + 1),
     )
 
 
@@ -389,65 +248,23 @@ WIDTHS: dict[str, Row] = {
         )
         for classes, f in ((3, F), (12, F), (3, 8), (3, 20))
     },
-    "elementary.log": Row(
-        2,
-        62,
-        lambda b, rng: [below(1 << b, rng)],
+    "elementary.log": magnitudes(
         lambda p, b, x: tfe.log(x, b),
         positive(np.log, np.log(2.0**-F) * ONE),
         ulp(1.1 + 2.0**-18 * ONE),
-        some=(2,),
-        refused=(1, 63),
     ),
-    "elementary.reciprocal": Row(
-        2,
-        62,
-        lambda b, rng: [below(1 << b, rng)],
-        lambda p, b, x: tfe.reciprocal(x, bits=b),
-        lambda b, x: inverse(x),
-        relative(2.0**-20, 1.2),
-        some=(2,),
-        refused=(1, 63),
+    "elementary.reciprocal": magnitudes(
+        lambda p, b, x: tfe.reciprocal(x, bits=b), lambda b, x: inverse(x)
     ),
-    "elementary.reciprocal, positive": Row(
-        2,
-        62,
-        lambda b, rng: [below(1 << b, rng)],
-        lambda p, b, x: tfe.reciprocal(x, False, b),
-        lambda b, x: np.maximum(inverse(x), 0),
-        relative(2.0**-20, 1.2),
-        some=(2,),
-        refused=(1, 63),
+    "elementary.reciprocal, positive": magnitudes(
+        lambda p, b, x: tfe.reciprocal(x, False, b), lambda b, x: np.maximum(inverse(x), 0)
     ),
-    "elementary.sqrt": Row(
-        2,
-        62,
-        lambda b, rng: [below(1 << b, rng)],
-        lambda p, b, x: tfe.sqrt(x, b),
-        positive(np.sqrt),
-        relative(2.0**-20, 1.2),
-        some=(2,),
-        refused=(1, 63),
+    "elementary.sqrt": magnitudes(lambda p, b, x: tfe.sqrt(x, b), positive(np.sqrt)),
+    "elementary.rsqrt": magnitudes(
+        lambda p, b, x: tfe.rsqrt(x, b), positive(lambda v: 1 / np.sqrt(v))
     ),
-    "elementary.rsqrt": Row(
-        2,
-        62,
-        lambda b, rng: [below(1 << b, rng)],
-        lambda p, b, x: tfe.rsqrt(x, b),
-        positive(lambda v: 1 / np.sqrt(v)),
-        relative(2.0**-20, 1.2),
-        some=(2,),
-        refused=(1, 63),
-    ),
-    "operators.divide": Row(
-        2,
-        62,
-        quotients,
-        lambda p, b, x, y: tfe.divide(x, y, bits=b),
-        divided,
-        relative(2.0**-20, 1.25),
-        some=(2,),
-        refused=(1, 63),
+    "operators.divide": magnitudes(
+        lambda p, b, x, y: tfe.divide(x, y, bits=b), divided, relative(2.0**-20, 1.25), quotients
     ),
     "elementary.polyval": Row(
         2,
@@ -459,37 +276,9 @@ WIDTHS: dict[str, Row] = {
         refused=(1, 62),
     ),
     # what has no public name of its own
-    "cross_entropy.softmax_for_gradient": Row(
-        23,
-        45,
-        logits(5, F, cross_entropy.CUTOFF),
-        lambda p, b, x: cross_entropy.softmax_for_gradient(p, x, bits=b),
-        lambda b, x: softmax(x / ONE) * 2.0**cross_entropy.RESULT_BITS,
-        ulp(2.0 ** (cross_entropy.RESULT_BITS - 14)),
-        some=(23,),
-        refused=(22, 46),
-    ),
-    "cross_entropy.softmax_for_gradient, 20 classes": Row(
-        23,
-        45,
-        logits(20, F, cross_entropy.CUTOFF),
-        lambda p, b, x: cross_entropy.softmax_for_gradient(p, x, bits=b),
-        lambda b, x: softmax(x / ONE) * 2.0**cross_entropy.RESULT_BITS,
-        ulp(2.0 ** (cross_entropy.RESULT_BITS - 14)),
-        some=(23,),
-        refused=(22, 46),
-    ),
-    "cross_entropy.softmax_for_gradient, 40 fractional bits": Row(
-        23,
-        39,
-        lambda b, rng: [x << 24 for x in logits(5, F, cross_entropy.CUTOFF)(b, rng)],
-        lambda p, b, x: cross_entropy.softmax_for_gradient(p, x, bits=b),
-        lambda b, x: softmax(x * 2.0**-40) * 2.0**cross_entropy.RESULT_BITS,
-        ulp(2.0 ** (cross_entropy.RESULT_BITS - 14)),
-        (),
-        40,
-        (22, 40),
-    ),
+    "cross_entropy.softmax_for_gradient": of_gradient(5),
+    "cross_entropy.softmax_for_gradient, 20 classes": of_gradient(20),
+    "cross_entropy.softmax_for_gradient, 40 fractional bits": of_gradient(5, 40),
     "cross_entropy.softmax_and_loss": Row(
         23,
         38,
@@ -573,67 +362,6 @@ WIDTHS: dict[str, Row] = {
         refused=(3, 65),
     ),
 }
-
-# Operations that hand their width on to one with a row, or are handed it by one.
-BEHIND = {
-    "range_check.in_range": "predicates.in_range",
-    "activations.sigmoid": "neural.sigmoid",
-    "activations.tanh": "neural.tanh",
-    "activations.softmax": "neural.softmax",
-    "gelu.gelu": "neural.gelu",
-    "compare.msb": "predicates.less",
-    "compare.less_than": "predicates.less",
-    "extremes.reduce_max": "ranking.reduce_max",
-    "extremes.reduce_min": "ranking.reduce_min",
-    "extremes.argmax": "ranking.argmax",
-    "extremes.argmin": "ranking.argmin",
-    "extremes.one_hot": "ranking.argmax",
-    "logarithm.log": "elementary.log",
-    "piecewise.evaluate": "piecewise.logistic",
-    "polynomial.polyval": "elementary.polyval",
-    "pool.max_pool2d": "neural.max_pool2d",
-    "reciprocal.divide": "operators.divide",
-    "reciprocal.reciprocal": "elementary.reciprocal",
-    "relational.equal": "predicates.equal",
-    "relational.greater": "predicates.greater",
-    "relational.greater_equal": "predicates.greater_equal",
-    "relational.less": "predicates.less",
-    "relational.less_equal": "predicates.less_equal",
-    "relational.maximum": "ranking.maximum",
-    "relational.minimum": "ranking.minimum",
-    "relational.negative": "predicates.less",
-    "relational.not_equal": "predicates.not_equal",
-    "relational.zero": "predicates.equal",
-    "relu.derivative": "neural.relu_derivative",
-    "relu.relu": "neural.relu",
-    "relu.relu_with_derivative": "neural.relu",
-    "roots.rsqrt": "elementary.rsqrt",
-    "roots.sqrt": "elementary.sqrt",
-}
-
-
-def taking_bits() -> set[str]:
-    """ "module.function" of every public operation on private values that takes a width."""
-    found = set()
-    for package in (protocols, models):
-        for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            module = importlib.import_module(each.name)
-            for name, function in inspect.getmembers(module, inspect.isfunction):
-                if function.__module__ != module.__name__ or name.startswith("_"):
-                    continue
-                parameters = inspect.signature(function).parameters
-                width = parameters.get("bits")
-                kinds = {str(p.annotation) for p in parameters.values()}
-                operation = name in tfe.__all__ or kinds & {"Party", "Shared"}
-                if operation and width is not None and str(width.annotation).startswith("int"):
-                    found.add(f"{each.name.rpartition('.')[2]}.{name}")
-    return found
-
-
-def test_every_operation_that_takes_bits_has_a_row() -> None:
-    named = {name.partition(",")[0] for name in WIDTHS}
-    assert taking_bits() == named | set(BEHIND) and not named & set(BEHIND)
-    assert set(BEHIND.values()) <= named
 
 
 def signed(x: Array, ring_bits: int) -> Array:

@@ -86,6 +86,13 @@ def cases() -> dict[str, Any]:
     }
 
 
+# Those of which another case has the layer too.
+VARIANTS = (
+    *("dense without bias", "conv2d", "dilated", "batch norm alone", "batch norm, max pool"),
+    *("max pool", "max pool alone", "relu, max pool", "average pool", "add"),
+)
+
+
 def twin_of(case: Case, model: Any) -> Any:
     """The Keras model after the steps."""
     twin = plain.Twin(model, case.recipe)
@@ -115,8 +122,11 @@ def learned(model: Any, rng: np.random.Generator) -> Case:
     return Case(Recipe.build(model, keras.optimizers.SGD(RATE), "mse", BATCH, seed=3), x, y, 2)
 
 
+@pytest.mark.parametrize(
+    "variants", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["each", "variants"]
+)
 def test_every_layer_learns_as_keras_does_and_costs_what_is_declared(
-    rng: np.random.Generator,
+    variants: bool, rng: np.random.Generator
 ) -> None:
     """Weights agree within 2^-9 of the largest move.
 
@@ -124,7 +134,8 @@ def test_every_layer_learns_as_keras_does_and_costs_what_is_declared(
     which no tolerance covers: about one run of a case in fifty, so that it is given three.
     """
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
-    dealer, models = int(rng.integers(3)), cases()
+    dealer = int(rng.integers(3))
+    models = {name: model for name, model in cases().items() if (name in VARIANTS) == variants}
     for _ in range(3):
         some = {name: learned(model, rng) for name, model in models.items()}
         results = dict(zip(some, train(list(some.values()), dealer), strict=True))

@@ -38,7 +38,14 @@ def net() -> Any:
     )
 
 
-@pytest.mark.parametrize(("optimizer", "weighted"), [("sgd", True), ("amsgrad", False)])
+@pytest.mark.parametrize(
+    ("optimizer", "weighted"),
+    [
+        ("amsgrad", True),  # the most of both
+        pytest.param("sgd", True, marks=pytest.mark.slow),
+        pytest.param("amsgrad", False, marks=pytest.mark.slow),
+    ],
+)
 def test_each_mask_of_a_step_hides_one_message_of_one_call(
     optimizer: str, weighted: bool, rng: np.random.Generator
 ) -> None:

@@ -1,0 +1,209 @@
+"""Certificates and key files: what is made, what is refused and who may read it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+from tests.cluster.certificates import odd_certificate, party
+from tfe_bench.cluster import tls
+from tfe_bench.cluster.files import write_private
+from tfe_bench.errors import ConfigError, SecurityError, TfeBenchError, UsageError
+
+
+def test_make_certificate_is_p256_not_an_authority_and_new_each_time() -> None:
+    key, pem = tls.make_certificate("client-analyst.tfe-bench")
+    certificate = x509.load_pem_x509_certificate(pem)
+    public = certificate.public_key()
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    assert isinstance(public.curve, ec.SECP256R1)
+    constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints)
+    assert constraints.critical and not constraints.value.ca
+    assert tls.server_name(pem) == "client-analyst.tfe-bench"
+    assert tls.target_options(pem)[0] == (
+        "grpc.ssl_target_name_override",
+        "client-analyst.tfe-bench",
+    )
+    other_key, other = tls.make_certificate("client-analyst.tfe-bench")
+    assert key != other_key
+    assert tls.fingerprint(pem) != tls.fingerprint(other)
+    assert tls.key_fingerprint(pem) != tls.key_fingerprint(other)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 65, "../up", "-a", "a..b", "é", "a\n"])
+def test_make_certificate_refuses_what_is_no_name(name: str) -> None:
+    with pytest.raises(UsageError, match="Received"):
+        tls.make_certificate(name)
+
+
+@pytest.mark.parametrize("days", [-1, 0, 3651])
+def test_make_certificate_refuses_days_out_of_range(days: int) -> None:
+    with pytest.raises(UsageError, match=f"Received: {days}"):
+        tls.make_certificate("a", days)
+
+
+def test_the_fingerprint_is_that_of_openssl_and_ignores_the_text_around() -> None:
+    _, pem = party(0)
+    expected = x509.load_pem_x509_certificate(pem).fingerprint(hashes.SHA256()).hex()
+    assert tls.fingerprint(pem) == expected
+    assert tls.fingerprint(b"a comment\n" + pem.replace(b"\n", b"\r\n") + b"\n\n") == expected
+
+
+def _unfit() -> dict[str, tuple[bytes, type[TfeBenchError], str]]:
+    key, pem = party(0)
+    ed = ed25519.Ed25519PrivateKey.generate()
+    p521 = ec.generate_private_key(ec.SECP521R1())
+    return {
+        "empty": (b"", ConfigError, "not a certificate"),
+        "nonsense": (b"hello", ConfigError, "not a certificate"),
+        "cut": (pem[:200], ConfigError, "not a certificate"),
+        "key": (key, SecurityError, "private key"),
+        "key beside": (pem + key, SecurityError, "private key"),
+        "two": (pem + party(1)[1], ConfigError, "Received: 2"),
+        "ed25519": (odd_certificate(key=ed)[1], ConfigError, "P-256"),
+        "p521": (odd_certificate(key=p521)[1], ConfigError, "P-256"),
+        "authority": (odd_certificate(ca=True)[1], SecurityError, "CA:TRUE"),
+        "unsaid": (odd_certificate(ca=None)[1], SecurityError, "CA:FALSE"),
+        "nameless": (odd_certificate(dns=False)[1], ConfigError, "DNS name"),
+    }
+
+
+@pytest.mark.parametrize("case", list(_unfit()))
+def test_an_unfit_certificate_is_refused_with_the_reason(case: str) -> None:
+    text, error, reason = _unfit()[case]
+    with pytest.raises(error, match=reason):
+        tls.canonical_certificate(text)
+
+
+def test_a_private_file_is_never_readable_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mode is looked at after every system call that touches the file."""
+    modes: list[int] = []
+
+    def watched(name: str) -> None:
+        original = getattr(os, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            modes.extend(stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir())
+            return result
+
+        monkeypatch.setattr(os, name, call)
+
+    before = os.umask(0)
+    try:
+        for name in ("open", "fchmod", "fsync", "link", "replace"):
+            watched(name)
+        write_private(tmp_path / "key", b"secret")
+        write_private(tmp_path / "key", b"other", overwrite=True)
+    finally:
+        os.umask(before)
+        monkeypatch.undo()
+    assert len(modes) >= 8 and set(modes) == {0o600}
+    assert (tmp_path / "key").read_bytes() == b"other"
+    assert os.listdir(tmp_path) == ["key"]
+
+
+def test_write_private_sets_the_mode_under_a_strict_umask(tmp_path: Path) -> None:
+    before = os.umask(0o777)
+    try:
+        write_private(tmp_path / "key", b"secret")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+
+
+def test_write_private_replaces_nothing_unless_asked(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(b"old")
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="exists already"):
+        write_private(path, b"new")
+    assert path.read_bytes() == b"old"
+    write_private(path, b"new", overwrite=True)
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(tmp_path) == ["key"]
+
+
+def test_write_private_does_not_follow_a_planted_link(tmp_path: Path) -> None:
+    target, path = tmp_path / "elsewhere", tmp_path / "key"
+    path.symlink_to(target)
+    with pytest.raises(ConfigError, match="exists already"):
+        write_private(path, b"secret")
+    write_private(path, b"secret", overwrite=True)
+    assert not target.exists() and not path.is_symlink()
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        write_private(tmp_path / "missing" / "key", b"secret")
+
+
+def test_a_key_comes_back_as_written(tmp_path: Path) -> None:
+    key, _ = party(0)
+    write_private(tmp_path / "key", key)
+    assert tls.load_private_key(tmp_path / "key") == key
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o602, 0o644, 0o610, 0o601])
+def test_a_key_that_others_can_touch_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "key"
+    write_private(path, party(0)[0])
+    path.chmod(mode)
+    with pytest.raises(SecurityError, match=f"chmod 600 {path}") as caught:
+        tls.load_private_key(path)
+    assert f"{mode:04o}" in str(caught.value)
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(SecurityError, match="chmod 600"):
+        tls.load_private_key(tmp_path / "link")
+
+
+def test_an_unfit_key_is_refused_without_quoting_it(tmp_path: Path) -> None:
+    locked = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"password"),
+    )
+    ed, _ = odd_certificate(key=ed25519.Ed25519PrivateKey.generate())
+    for number, text in enumerate([b"", b"secret words", locked, ed, party(0)[1]]):
+        path = tmp_path / str(number)
+        write_private(path, text)
+        with pytest.raises(ConfigError, match="P-256") as caught:
+            tls.load_private_key(path)
+        assert "secret words" not in str(caught.value)
+
+
+def test_what_is_no_plain_key_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        tls.load_private_key(tmp_path / "missing")
+    with pytest.raises(ConfigError):
+        tls.load_private_key(tmp_path)
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(ConfigError, match="not a plain file"):
+        tls.load_private_key(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="does not exist"):
+        tls.load_certificate(tmp_path / "pipe")
+
+
+def test_nothing_here_imports_tensorflow_or_numpy() -> None:
+    script = (
+        "import sys; import tfe_bench.cluster.config, tfe_bench.cluster.policy, "
+        "tfe_bench.cluster.tls, tfe_bench.cli.certs; "
+        "print(sorted({'tensorflow', 'numpy'} & set(sys.modules)))"
+    )
+    root = Path(tls.__file__).resolve().parents[1]
+    out = subprocess.run(
+        [sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert out.stdout == "[]\n"

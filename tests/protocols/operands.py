@@ -1,0 +1,230 @@
+"""Operands at the edges of a width, and what operations make of them in plaintext."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.protocols.functions import piecewise
+from tfe_bench.protocols.nn import (
+    activations,
+    batch_norm,
+    cross_entropy,
+    gelu,
+    pool_gradient,
+)
+from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+Array = np.ndarray[Any, Any]
+F = 16
+ONE = 1 << F
+ENCODED = 1 << 62  # ring units of everything that can be encoded
+LIMITS = (-3, 5)  # of clip_by_value and of capped_relu, in ring units
+KNOT = piecewise.EDGE << F
+DROP = 7
+ROWS = 24  # of logits
+
+
+# ---- operands
+
+
+def below(top: int, rng: np.random.Generator, constants: Iterable[int] = ()) -> Array:
+    """Ring elements with |x| < top: the edges, 0, powers of two, what is near constants, others."""
+    top = min(top, ENCODED)
+    near = {0, top // 2, top - 1, top - 2, *(1 << k for k in range(62)), *map(abs, constants)}
+    near |= {e + d for e in near for d in (-1, 1)}
+    edges = sorted(s * e for e in near for s in (-1, 1) if 0 <= e < top)
+    return np.concatenate([np.array(edges, np.int64), rng.integers(1 - top, top, 16)])
+
+
+def values(bits: int, rng: np.random.Generator) -> list[Array]:
+    """Ring elements with |x| < 2^(bits-1)."""
+    return [below(1 << (bits - 1), rng)]
+
+
+def magnitude(bits: int, rng: np.random.Generator) -> list[Array]:
+    """Ring elements with |x| < 2^bits."""
+    return [below(1 << bits, rng)]
+
+
+def halves(bits: int, rng: np.random.Generator) -> list[Array]:
+    """Ring elements with |x| < 2^(bits-2)."""
+    return [below(1 << (bits - 2), rng)]
+
+
+def pairs(bits: int, rng: np.random.Generator) -> list[Array]:
+    """x and y, encoded, with |x - y| < 2^(bits-1)."""
+    top = min(1 << (bits - 1), 2 * ENCODED - 2)
+    apart = [s * d for d in (0, 1, 2, top // 2, top - 2, top - 1) if d < top for s in (-1, 1)]
+    apart += [int(d) for d in rng.integers(1 - top, top, 16)]
+    y = [-(d // 2) for d in apart]
+    return [np.array([a + b for a, b in zip(apart, y, strict=True)]), np.array(y)]
+
+
+def clipped(bits: int, rng: np.random.Generator) -> list[Array]:
+    """Ring elements whose distance from both limits is below 2^(bits-1)."""
+    low, high = LIMITS
+    top = 1 << (bits - 1)
+    x = below(top, rng, [low, high, top + low, top - high])
+    return [x[np.maximum(np.abs(x - low), np.abs(x - high)) < min(top, ENCODED)]]
+
+
+def rows(width: int) -> Callable[[int, np.random.Generator], list[Array]]:
+    """[n, width], encoded, whose differences along a row are below 2^(bits-1)."""
+
+    def made(bits: int, rng: np.random.Generator) -> list[Array]:
+        top = min(1 << (bits - 1), 2 * ENCODED - 2)
+        picks = [p % top for p in (0, 1, top // 2, top - 2, top - 1)]
+        every = [[picks[i] for i in rng.integers(0, 5, width)] for _ in range(40)]
+        every += [[picks[i] for i in (0, *[4] * (width - 1))], [picks[4]] * width]
+        every += [[int(v) for v in rng.integers(0, top, width)] for _ in range(8)]
+        return [np.array([[v - top // 2 for v in row] for row in every])]
+
+    return made
+
+
+def logits(
+    classes: int, f: int, less: int = 0
+) -> Callable[[int, np.random.Generator], list[Array]]:
+    """[ROWS, classes] with |x| < 2^(bits-1) - less 2^f: the edges, and where a class stops to
+    count."""
+
+    def made(bits: int, rng: np.random.Generator) -> list[Array]:
+        top = (1 << (bits - 1)) - (less << f)
+        x = rng.choice(below(top, rng, [activations._cutoff(f)]), (ROWS, classes))
+        x[0], x[1], x[2], x[3] = top - 1, 1 - top, 1 - top, 0
+        x[2, -1] = top - 1
+        few = min(top, 3 << f)
+        x[4:10] = rng.integers(1 - few, few, (6, classes))
+        return [x]
+
+    return made
+
+
+def labelled(bits: int, rng: np.random.Generator) -> list[Array]:
+    """Logits of 5 classes, and a one-hot row of labels for each of them."""
+    (x,) = logits(5, F, cross_entropy.CUTOFF)(bits, rng)
+    return [x, np.eye(5, dtype=np.int64)[rng.integers(0, 5, ROWS)] << F]
+
+
+def quotients(bits: int, rng: np.random.Generator) -> list[Array]:
+    """x and y with |x|, |x / y| < 2^30 ring units and |y| < 2^bits."""
+    y = below(1 << bits, rng)
+    most = np.minimum(2.0**30 - 1, np.abs(y) * 2.0**-F * (2.0**30 - 2)).astype(np.int64)
+    return [most * rng.choice([-1, 1], y.size), y]
+
+
+def multiplied(bits: int, rng: np.random.Generator) -> list[Array]:
+    """x and 1 with |x| <= 2^(bits-1+DROP) - 2^DROP."""
+    x = below((((1 << (bits - 1)) - 1) << DROP) + 1, rng)
+    return [x, np.ones_like(x)]
+
+
+def four(bits: int, rng: np.random.Generator) -> list[Array]:
+    """[n, 4] with |x| < 2^(bits-2)."""
+    return [rng.choice(below(1 << (bits - 2), rng), (40, 4))]
+
+
+def channels(bits: int, rng: np.random.Generator) -> list[Array]:
+    """[8, 4] with |x| < 2^(bits-1), whose columns vary no more than the variance may."""
+    top = (1 << (bits - 1)) - 1
+    spread = min(top // 2, 8 * ONE)
+    x = rng.integers(-spread, spread + 1, (8, 4))
+    return [x + np.array([spread - top, top - spread, 0, 0])]
+
+
+def activation_edges(f: int) -> list[int]:
+    """Where sigmoid and tanh, a sigmoid with a fractional bit less, compare."""
+    return [
+        e for g in (f, f - 1) for e in (activations._cutoff(g), activations._cutoff(g) + (1 << g))
+    ]
+
+
+def gelu_edges(f: int) -> list[int]:
+    """Where GELU compares."""
+    step = gelu.bump(f).step
+    return [step, 2 * step]
+
+
+# ---- what is right, and how it is called
+
+
+def sigmoid(v: Array) -> Array:
+    t = np.exp(-np.abs(v))
+    return np.asarray(np.where(v >= 0, 1, t) / (1 + t))
+
+
+def normal(v: Array) -> Array:
+    """The normal distribution, by its complement."""
+    return np.asarray(np.vectorize(math.erfc, [float])(-v / math.sqrt(2)) / 2)
+
+
+def slope(v: Array) -> Array:
+    """Of GELU."""
+    return np.asarray(normal(v) + v * np.exp(-v * v / 2) / math.sqrt(2 * math.pi))
+
+
+def softmax(v: Array) -> Array:
+    e = np.exp(v - v.max(-1, keepdims=True))
+    return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+def loss(bits: int, x: Array, y: Array) -> Array:
+    v = x / ONE
+    log = np.log(np.exp(v - v.max(-1, keepdims=True)).sum(-1)) + v.max(-1)
+    return np.asarray((log - (v * y / ONE).sum(-1)).sum() * 2.0**cross_entropy.INNER)
+
+
+def ulp(count: float) -> Callable[[Array], Any]:
+    return lambda right: count
+
+
+def relative(part: float, count: float) -> Callable[[Array], Any]:
+    return lambda right: np.abs(right) * part + count
+
+
+def inverse(x: Array) -> Array:
+    return np.where(x == 0, 0, ONE / np.where(x == 0, 1, x / ONE))
+
+
+def positive(function: Callable[[Array], Array], otherwise: float = 0.0) -> Callable[..., Array]:
+    def right(bits: int, x: Array) -> Array:
+        return np.where(x > 0, function(np.where(x > 0, x, ONE) / ONE) * ONE, otherwise)
+
+    return right
+
+
+def divided(bits: int, x: Array, y: Array) -> Array:
+    return np.where(y == 0, 0, x / np.where(y == 0, 1, y) * ONE)
+
+
+def largest(bits: int, x: Array) -> Array:
+    return np.asarray(x.max(-1))
+
+
+# ---- what is called with them
+
+
+def images(x: Shared) -> Shared:
+    """Windows of 4 as images of one channel."""
+    return shapes.reshape(x, [-1, 2, 2, 1])
+
+
+def line(x: Shared) -> Shared:
+    return shapes.reshape(x, [-1])
+
+
+def pooled(p: Party, bits: int, x: Shared, relu: bool) -> Shared:
+    found = pool_gradient.max_pool2d_with_choice(p, images(x), 2, 2, relu=relu, bits=bits)
+    return line(found[0])
+
+
+def normalised(p: Party, bits: int, x: Shared) -> Shared:
+    gamma = replace(x.map(lambda a: a[0] * 0), fractional_bits=batch_norm.FACTOR)
+    return batch_norm.normalise(p, x, gamma, bits=bits).centred

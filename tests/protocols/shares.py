@@ -1,0 +1,119 @@
+"""What tests give to three parties, and read from what these return."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share, simulate
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Private, cost_of
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+
+Array = np.ndarray[Any, Any]
+INT64 = np.iinfo(np.int64)
+# 0, +-2^k, what is next to them, and both ends.
+EDGES = np.array(
+    sorted(
+        {0, INT64.min, INT64.max}
+        | {s * 2**k + d for s in (1, -1) for k in range(63) for d in (-1, 0, 1)}
+    ),
+    np.int64,
+)
+
+
+def at(*places: int) -> Callable[[Any], Any]:
+    """What a party returned at nested places."""
+    return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
+
+
+def packed(bits: Array) -> Array:
+    """Bits in words of 64."""
+    whole = np.zeros(-(-len(bits) // 64) * 64, np.uint8)
+    whole[: len(bits)] = bits
+    return np.packbits(whole, bitorder="little").view(np.int64)
+
+
+def unpacked(words: Array, n: int) -> Array:
+    return np.unpackbits(words.view(np.uint8), bitorder="little")[:n]
+
+
+def bits_of(sim: Simulation, pick: Callable[[Any], MaskedBits]) -> Array:
+    """The bits that the three parties hold parts of."""
+    parts = [pick(out) for out in sim.outputs]
+    (beta,) = [p.beta for p in parts if p.beta is not None]
+    first, second = [p.opened for p in parts if p.opened is not None]
+    assert np.array_equal(first, second)
+    return unpacked(beta ^ first, int(parts[0].n))
+
+
+def parts_held(party: int, dealer: int, parts: Sequence[Any], *about: Any, **more: Any) -> Shared:
+    """What a party holds of m, l1 and l2."""
+    role = (party - dealer) % 3
+    m, l1, l2 = (None if role == lacks else x for lacks, x in zip((0, 2, 1), parts, strict=True))
+    return Shared(m, l1, l2, dealer, *about, **more)
+
+
+# ---- costs
+
+
+def assert_declared(
+    dealer: int,
+    sizes: Sequence[int],
+    run: Callable[[Party, int], Any],
+    declared: Callable[[int], Cost],
+) -> None:
+    """What a party measured in `run`, for each size, is what is declared for it."""
+    sim = simulate(lambda p: [run(p, n) for n in sizes], dealer=dealer)
+    for i, n in enumerate(sizes):
+        assert_costs([out[i] for out in sim.outputs], declared(n), dealer)
+
+
+def assert_costs_of_all(
+    operations: Sequence[Callable[[Party, Shared], Any]], inputs: Sequence[Array], dealer: int
+) -> None:
+    """Of operations on vectors of several lengths, by one graph each."""
+
+    def program(p: Party) -> list[Any]:
+        graphs = [
+            p.function(lambda x, operation=operation: operation(p, x), dynamic=True)
+            for operation in operations
+        ]
+        shares = [share(x, p.index, b"value", dealer=dealer) for x in inputs]
+        return [measured(p, graph, x) for graph in graphs for x in shares]
+
+    calls = zip(*simulate(program, dealer=dealer).outputs, strict=True)
+    expected = [cost_of(f, Private((len(x),), 0)) for f in operations for x in inputs]
+    for cost, call in zip(expected, calls, strict=True):
+        assert_costs(call, cost, dealer)
+
+
+# ---- refusals
+
+
+def assert_refused_by_name(
+    refused: Mapping[str, Callable[[Party, Shared], Any]], values: Array
+) -> None:
+    """Each is a UsageError that begins with the first word of its key and says what it received."""
+    texts: dict[str, str] = {}
+
+    def program(p: Party, x: Shared) -> None:
+        def all_of(x: Shared) -> Shared:
+            for what, call in refused.items():
+                with pytest.raises(UsageError) as caught:
+                    call(p, x)
+                texts[what] = str(caught.value)
+            return x
+
+        p.function(all_of)(x)
+
+    simulate(program, values)
+    assert texts.keys() == refused.keys()
+    for what, text in texts.items():
+        assert text.startswith(what.split()[0]) and "Received: " in text, (what, text)

@@ -1,0 +1,365 @@
+"""The check of joint_views.py catches what is wrong, and knows what hides.
+
+A new protocol needs a fault in FAULTS: a way to be wrong and still compute the right result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.protocols.joint_views import Row, check, explain
+from tests.protocols.test_joint_views import ROWS
+from tfe_bench.cluster import seeds
+from tfe_bench.protocols.ring import arithmetic, convert, truncation
+from tfe_bench.protocols.session import io, ops
+from tfe_bench.protocols.session.party import K1, K2, K3, Party, Site
+from tfe_bench.protocols.session.sharing import Shared
+
+Patch = pytest.MonkeyPatch
+Fault = Callable[[Patch], None]
+
+
+def merged(site: str, tensors: dict[int, int]) -> Fault:
+    """Masks of one site that take others' numbers at both holders: the results stay right."""
+
+    def seed(patch: Patch) -> None:
+        named = Site._named
+
+        def wrong(self: Site, key: int, tensor: int) -> dict[str, Any]:
+            here = self.party.site_names[self.number] == site
+            return named(self, key, tensors.get(tensor, tensor) if here else tensor)
+
+        patch.setattr(Site, "_named", wrong)
+
+    return seed
+
+
+def bare(site: str, role: str) -> Fault:
+    """What a role says without its mask."""
+
+    def seed(patch: Patch) -> None:
+        apply_mask = Site.apply_mask
+
+        def wrong(self: Site, x: Any, *arguments: Any, **options: Any) -> Any:
+            here = self.party.site_names[self.number] == site and getattr(self, role)
+            return x if here else apply_mask(self, x, *arguments, **options)
+
+        patch.setattr(Site, "apply_mask", wrong)
+
+    return seed
+
+
+def changed(site: str, at: int, role: str, change: Callable[[Site, Any], Any]) -> Fault:
+    """A message of a role, changed before it leaves."""
+
+    def seed(patch: Patch) -> None:
+        send = Site.send
+
+        def wrong(self: Site, data: Any, to: int, slot: int = 0, run_ahead: bool = False) -> None:
+            here = self.party.site_names[self.number] == site and getattr(self, role)
+            send(self, change(self, data) if here and slot == at else data, to, slot, run_ahead)
+
+        patch.setattr(Site, "send", wrong)
+
+    return seed
+
+
+def without_the_third_permutation(patch: Patch) -> None:
+    import tensorflow as tf
+
+    permutation = Site.permutation
+
+    def wrong(self: Site, key: int, tensor: int, shape: Any) -> Any:
+        p = permutation(self, key, tensor, shape)
+        return p if tensor != 2 else tf.zeros_like(p) + tf.range(tf.shape(p)[1])
+
+    patch.setattr(Site, "permutation", wrong)
+
+
+def zeroed(site: str) -> Fault:
+    """Masks that are made and added are zeros."""
+
+    def seed(patch: Patch) -> None:
+        import tensorflow as tf
+
+        mask = Site.mask
+
+        def wrong(self: Site, *named: Any) -> Any:
+            made = mask(self, *named)
+            return tf.zeros_like(made) if self.party.site_names[self.number] == site else made
+
+        patch.setattr(Site, "mask", wrong)
+
+    return seed
+
+
+def under_the_mask_of_the_level_before(s: Site, data: Any) -> Any:
+    import tensorflow as tf
+
+    shape = tf.shape(data, out_type=tf.int64)
+    first, second = (s.mask(K1, tensor, shape) for tensor in (1, 3))
+    return tf.bitwise.bitwise_xor(data, tf.bitwise.bitwise_xor(first, second))
+
+
+def wrap_under_the_mask_of_the_shifted_word(s: Site, data: Any) -> Any:
+    """Of T3 with 16 bits dropped: D's second field under its first mask."""
+    import tensorflow as tf
+
+    n = tf.size(data) // 10
+    words, wraps = data[: 8 * n], data[8 * n :]
+    masks = (s.mask(K1, tensor, tf.reshape(tf.cast(n, tf.int64), [1])) for tensor in (0, 1))
+    first, second = (tf.cast(tf.bitwise.bitwise_and(m, 2**16 - 1), tf.uint16) for m in masks)
+    field = tf.bitcast(tf.reshape(wraps, [-1, 2]), tf.uint16) + second - first
+    return tf.concat([words, tf.reshape(tf.bitcast(field, tf.uint8), [-1])], 0)
+
+
+def leaves_under_a_dealt_mask(patch: Patch) -> None:
+    """An injection's evaluator E1 says what E2 was dealt under the same pad."""
+    inject_shares = convert._inject_shares
+
+    def wrong(*arguments: Any, **options: Any) -> Any:
+        return inject_shares(*arguments, **{**options, "leave": 1})
+
+    patch.setattr(convert, "_inject_shares", wrong)
+
+
+def one_site_for_all(site: str) -> Fault:
+    """Kept shares that are made new under the same masks each time."""
+
+    def seed(patch: Patch) -> None:
+        named = Site._named
+
+        def wrong(self: Site, key: int, tensor: int) -> dict[str, Any]:
+            first = min(n for n, name in self.party.site_names.items() if name == site)
+            return {**named(self, key, tensor), "site": first}
+
+        patch.setattr(Site, "_named", wrong)
+
+    return seed
+
+
+def keys_of_the_party_s_own_dealer(patch: Patch) -> None:
+    """Another dealer's evaluators pad with the key that both of them hold."""
+
+    def wrong(self: Site) -> int:
+        if self.dealer != self.party.dealer:
+            return K3
+        return K1 if self.is_e1 else K2
+
+    patch.setattr(Site, "own_key", property(wrong))
+
+
+T3_16 = Row(lambda p, x, y: truncation.truncate(p, x, 16), ("truncate_safe",))
+FAULTS: dict[str, tuple[Row, Fault]] = {
+    "open_bits without E1's mask": (ROWS["msb"], bare("open_bits", "is_e1")),
+    "reveal_bits sends D the shares as they are": (ROWS["reveal_bits"], zeroed("reveal_bits")),
+    "shuffle without p2": (ROWS["shuffle"], without_the_third_permutation),
+    "columns of a shuffle share a mask": (ROWS["shuffle"], merged("shuffle", {6: 3})),
+    "levels of a comparison share a mask": (
+        ROWS["msb"],
+        changed("msb", 2, "is_e1", under_the_mask_of_the_level_before),
+    ),
+    "an injection leaves under a dealt mask": (ROWS["inject"], leaves_under_a_dealt_mask),
+    "b2a opens under the dealt mask": (ROWS["b2a"], merged("b2a", {1: 0})),
+    "mul opens under the dealt mask": (ROWS["mul"], merged("mul", {1: 0})),
+    "rss_mul without a sharing of zero": (ROWS["rss_mul"], zeroed("rss_mul")),
+    "the wrap of a truncation shares a mask": (
+        T3_16,
+        changed("truncate_safe", 0, "is_dealer", wrap_under_the_mask_of_the_shifted_word),
+    ),
+    "the wrap of a wide truncation shares a mask": (
+        ROWS["wide_truncate_safe"],
+        merged("wide_truncate_safe", {1: 0}),
+    ),
+    "a selected exponential opens under a residue's mask": (
+        ROWS["select_exp"],
+        merged("select_exp", {1: 0}),
+    ),
+    "E2 opens an exponential's share as it is": (
+        ROWS["exp_one_round"],
+        bare("exp_one_round", "is_e2"),
+    ),
+    "products of bits of an exponent share a mask": (
+        ROWS["exp_pade"],
+        merged("pade_factors", {7: 6}),
+    ),
+    "a pool's gradient opens under a dealt mask": (ROWS["route"], merged("route", {5: 0})),
+    "a stage of a normalisation opens twice under one mask": (
+        ROWS["log"],
+        merged("normalize", {3: 4}),
+    ),
+    "a direction opens twice under one mask": (ROWS["adaptive"], merged("adaptive_select", {4: 3})),
+    "a rotated dealer with the wrong keys": (ROWS["renamed"], keys_of_the_party_s_own_dealer),
+    "E2 refreshes without its mask": (ROWS["refresh"], bare("refresh", "is_e2")),
+    "kept shares refreshed under one mask": (ROWS["refresh"], one_site_for_all("refresh")),
+    "the dealer of product_sum says the masks' product": (
+        ROWS["sums"],
+        bare("product_sum", "is_dealer"),
+    ),
+    "a flag of ranges without its mask": (ROWS["watched"], bare("watch_flag", "is_e1")),
+    "truncated_sum opens under the dealt mask": (ROWS["sums"], merged("truncated_sum", {1: 0})),
+    "an extended ring's wraps share a mask": (
+        ROWS["extend_small"],
+        merged("extend_small", {1: 0}),
+    ),
+    "a polynomial opens under the dealt masks": (ROWS["polyval"], merged("polyval", {1: 0})),
+    "the parts of a GELU open under a dealt mask": (ROWS["gelu"], merged("gelu_parts", {9: 0})),
+    "a GELU opens under a dealt mask": (ROWS["gelu"], merged("gelu", {4: 0})),
+    "E1 says its share of a GELU as it is": (ROWS["gelu"], bare("gelu", "is_e1")),
+    "an input without its mask": (ROWS["input"], bare("input", "is_e1")),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_seeded_fault_is_caught(name: str, monkeypatch: Patch) -> None:
+    row, seed = FAULTS[name]
+    seed(monkeypatch)
+    assert any(check(row).unexplained)
+
+
+# ---- the check itself
+
+
+def test_an_order_is_found_if_there_is_one() -> None:
+    assert explain({"a": {1}, "b": {1, 2}, "c": {1, 2, 3}}) == {1: "a", 2: "b", 3: "c"}
+    assert explain({"a": {1, 2}, "b": {1, 2}}) == {}  # their difference is in the clear
+    assert explain({"a": {1}, "b": {2, 3}}) == {1: "a"}
+    assert explain({"a": {1}}, {"a": set()}) == {}
+
+
+def toy(kind: str) -> Row:
+    """E1 sends E2 two messages of three words in one way or another."""
+
+    def protocol(party: Party, x: Shared, y: Shared) -> Any:
+        import tensorflow as tf
+
+        s = party.site("toy", dealer=x.dealer)
+        six = tf.constant([6], tf.int64)
+        if s.is_e2:
+            if kind == "a key that its receiver holds":
+                s.mask(K3, 0, six)
+            return [s.recv(tf.constant([3], tf.int64), s.e1, slot) for slot in (0, 1)]
+        pad = None if kind == "a key that its receiver holds" else s.mask(K1, 0, six)
+        if s.is_dealer:
+            return pad
+        if pad is None:
+            pad = s.mask(K3, 0, six)
+        first, second = pad[:3], pad[3:]
+        up = tf.constant(32, tf.int64)
+        a, b = {
+            "a pad for each word": (first, second),
+            "one pad after the other": (first * x.m + second, first),
+            "one pad for two messages": (first, first),
+            "no pad": (first, 0 * first),
+            "one word for all": (first[:1], second),
+            "a half of a pad": (first, tf.bitwise.bitwise_and(second, 2**32 - 1)),
+            "the other half of a pad": (first, tf.bitwise.left_shift(second, up)),
+            "a pad and then itself": (first, first - x.l1 - x.m),
+            "a key that its receiver holds": (first, second),
+        }[kind]
+        s.send(x.l1 + a, s.e2, 0)
+        s.send(x.l1 * x.m + b, s.e2, 1)
+        return None
+
+    return Row(protocol, ("toy",))
+
+
+@pytest.mark.parametrize(
+    ("kind", "bare"),
+    [
+        ("a pad for each word", 0),
+        ("one pad after the other", 0),
+        ("one pad for two messages", 6),
+        ("no pad", 3),
+        ("one word for all", 3),
+        ("a half of a pad", 3),
+        ("the other half of a pad", 3),
+        ("a pad and then itself", 6),
+        ("a key that its receiver holds", 6),
+    ],
+)
+def test_the_check_knows_what_hides(kind: str, bare: int) -> None:
+    found = check(toy(kind))
+    assert found.regions == (0, 0, 6)
+    assert [len(u) for u in found.unexplained] == [0, 0, bare]
+
+
+def test_a_result_whose_mask_moves_it_is_not_hidden_by_that_mask() -> None:
+    """A truncation's carry: rounding depends on the masks that hide what led to it."""
+    carry = Row(
+        lambda p, x, y: io.reveal(p, truncation.truncate(p, arithmetic.mul(p, x, y), 16)),
+        ("reveal",),
+        n=8,
+        publishes=True,
+    )
+    assert any(check(carry).unexplained)
+
+
+@pytest.mark.parametrize("call", ["session_replay", "session_alter"])
+def test_masks_are_replayed_and_altered_in_simulations_only(call: str) -> None:
+    native = ops.native()
+    handle = native.session_new(0, bytes(48), 0)
+    try:
+        arguments = (1,) if call == "session_replay" else (0, 0, None, 0)
+        assert "in simulated sessions only" in native.error_of(call, handle, *arguments)
+    finally:
+        native.session_drop(handle)
+
+
+# ---- a client's sharing: seeds to their holders, m to both evaluators
+
+
+def hidden_from_an_evaluator(holds: int, limbs: int) -> bool:
+    """Whether each word of two inputs' m has a word of its own in the seeds that E1 or E2 lacks.
+
+    Args:
+        holds: 0 for E1, which gets the first seed of each input, 1 for E2.
+    """
+    expand = seeds.expand
+    values = np.random.default_rng(11).integers(-(2**63), 2**63, (2, 2 * limbs))
+
+    def shared(seed: bytes = b"", word: int = 0) -> list[tuple[bytes, bytes, Any]]:
+        def moved(of: bytes, count: int) -> Any:
+            words = expand(of, count).copy()
+            words[word] ^= -(of == seed)
+            return words
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("os.urandom", np.random.default_rng(12).bytes)
+            patch.setattr(seeds, "expand", moved)
+            return [seeds.share(value, limbs) for value in values]
+
+    base = shared()
+    unknown = {s[1 - holds] for s in base} - {s[holds] for s in base}
+    before = np.array([m for *_, m in base])
+    moves = {
+        (seed, word): {
+            tuple(at) for at in np.argwhere(before != [m for *_, m in shared(seed, word)])
+        }
+        for seed in unknown
+        for word in range(2 * limbs)
+    }
+    return len(explain(moves)) == before.size
+
+
+@pytest.mark.parametrize("limbs", [1, 2])
+@pytest.mark.parametrize("holds", [0, 1])
+def test_a_client_s_inputs_are_hidden_from_each_evaluator(holds: int, limbs: int) -> None:
+    assert hidden_from_an_evaluator(holds, limbs)
+
+
+@pytest.mark.parametrize(
+    "fresh",
+    [
+        lambda: (b"one for all the ", b"inputs, the same"),
+        lambda: (np.random.default_rng(0).bytes(16),) * 2,
+    ],
+    ids=["two inputs, the same seeds", "one seed for both holders"],
+)
+def test_a_seeded_fault_of_a_client_s_sharing_is_caught(fresh: Any, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(seeds, "fresh", fresh)
+    assert not hidden_from_an_evaluator(0, 1)

@@ -1,0 +1,181 @@
+"""A receiver that takes off every pad it can make uncovers nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from tests.protocols.viewed import ALPHA, PROTOCOLS, SECRETS, TELLING, Words
+from tests.protocols.views import Message, Run, Tap, failing, frozen_checks, uniform_p, watch
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+
+def pads_of(key: bytes, hi: int, lo: int, words: int) -> Words:
+    """The mask of a counter, by another AES than the product's."""
+    blocks = np.empty((-(-words // 2), 2), "<u8")
+    blocks[:, 0] = lo + np.arange(len(blocks), dtype=np.uint64)
+    blocks[:, 1] = hi
+    encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    made = encryptor.update(blocks.tobytes()) + encryptor.finalize()
+    return np.frombuffer(made, "<u8")[:words]
+
+
+def holds(party: int) -> tuple[int, int]:
+    """Indices of a party's keys."""
+    return party, (party + 1) % 3
+
+
+def strippable(message: Message, pads: dict[Any, Words]) -> list[Any]:
+    """Which one or two pads leave words that do not vary: the message was in the clear to them.
+
+    The shares are frozen, so that a word without its masks repeats.
+    """
+    words = message.words()
+    xor = message.planes
+    width = 64 if message.data.dtype != np.uint8 else 8 * message.lanes().shape[1]
+    ring = np.uint64(2**width - 1)
+
+    def without(left: Words, pad: Words) -> Iterator[Words]:
+        if xor:
+            yield left ^ pad
+        else:
+            yield (left - pad) & ring
+            yield (left + pad) & ring
+
+    found: list[Any] = []
+    once = [(pad, rest) for pad, p in pads.items() for rest in without(words, p[: len(words)])]
+    for pad, rest in once:
+        top = (rest >> np.uint64(width - 4)).astype(np.uint8)
+        if (rest[1:] == rest[:-1]).any() or uniform_p(top, 16) < ALPHA / 1000:
+            found.append(pad)
+    few = slice(0, 512)
+    for a, rest in once:
+        for b in (pad for pad in pads if pad > a):
+            if any((r[1:] == r[:-1]).any() for r in without(rest[few], pads[b][few])):
+                found.append((a, b))
+    return found
+
+
+def stripped(run: Run, keys: Sequence[bytes], dealer: int) -> dict[str, list[Any]]:
+    """By "protocol to party", the strippable messages of a frozen call and the pads that did it."""
+    found: dict[str, list[Any]] = {}
+    his = np.unique(run.sim.pads["hi"])
+    for party, view in enumerate(run.frozen[-1]):
+        for message in view.received:
+            if message.data.dtype == np.uint8 and message.lanes().shape[1] < TELLING:
+                continue
+            # the last call has the highest step
+            hi = int(max(h for h in his if int(h) >> 40 == message.site))
+            pads = {
+                (key, role, tensor): pads_of(
+                    keys[key], hi, dealer << 42 | role << 40 | tensor << 32, len(message.words())
+                )
+                for key in holds(party)
+                for role in (1, 2, 3)
+                for tensor in range(8)
+            }
+            found.setdefault(f"{message.name} to {party}", []).extend(strippable(message, pads))
+    return found
+
+
+QUICKLY_STRIPPED = ("mul", "truncate_safe", "from_bits")
+STRIPPED = (
+    "input_by_0",
+    "input_by_1",
+    "input_by_2",
+    "mul",
+    "matmul",
+    "rss_mul",
+    "truncate_safe",
+    "truncate_exact",
+    "from_bits",
+    "shuffle",
+    "extended",
+    "inject_truncated",
+    "select_exp",
+    "lifted_product",
+    "all_of",
+    "truncated_product",
+    "product_sum",
+    "watched",
+    "small_relu",
+    "all_pairs",
+    "tree",
+)
+
+
+# (test_joint_views.py asks for every site whether its receivers lack the pads' keys.)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICKLY_STRIPPED)) for n in STRIPPED],
+)
+def test_no_pads_that_a_receiver_can_make_uncover_a_message(
+    name: str, tap: Tap, rng: np.random.Generator
+) -> None:
+    keys = [rng.bytes(16) for _ in range(3)]
+    dealer = int(rng.integers(3))
+    run = watch(tap, PROTOCOLS[name], rng, SECRETS[-1:], keys=keys, dealer=dealer, record=True)
+    found = stripped(run, keys, dealer)
+    assert found and not any(found.values()), found
+
+
+@pytest.mark.parametrize(
+    ("name", "receiver"),
+    [
+        pytest.param(n, to, marks=[pytest.mark.slow] * (n not in QUICKLY_STRIPPED))
+        for n, to in (
+            ("input_by_2", "input to 1"),
+            ("mul", "mul to 1"),
+            ("matmul", "matmul to 1"),
+            ("shuffle", "shuffle to 1"),
+            ("from_bits", "b2a to 1"),
+            ("from_bits", "inject to 2"),
+            ("extended", "inject to 2"),
+            ("inject_truncated", "inject_truncated to 2"),
+            ("lifted_product", "lifted_product to 2"),
+            ("all_of", "all_of to 2"),
+            ("truncated_product", "truncated_product to 2"),
+            ("all_pairs", "pick to 2"),
+            ("all_pairs", "index to 2"),
+        )
+    ],
+)
+def test_stripping_shows_two_parties_with_one_key(
+    name: str, receiver: str, tap: Tap, rng: np.random.Generator
+) -> None:
+    """k0 = k1: E1 and E2 can make each other's masks, though their counters carry another role."""
+    keys = [rng.bytes(16)] * 2 + [rng.bytes(16)]
+    run = watch(tap, PROTOCOLS[name], rng, SECRETS[-1:], keys=keys, record=True)
+    assert stripped(run, keys, 0)[receiver]
+    assert failing(run, frozen_checks) == set()  # the marginals do not show it
+
+
+def test_masks_are_aes_of_the_documented_counter_block(rng: np.random.Generator) -> None:
+    import tensorflow as tf
+
+    keys = [rng.bytes(16) for _ in range(3)]
+
+    def program(party: Party, x: Shared) -> Any:
+        def function(x: Shared) -> Any:
+            site = party.site("masks")
+            roles = [
+                role for role in (1, 2, 3) if (party.index, role) not in ((0, 3), (1, 2), (2, 1))
+            ]
+            return {str(role): site.mask(role, 7, tf.constant([33])) for role in roles}
+
+        return party.function(function)(x)
+
+    sim = simulate(program, np.zeros(1, np.int64), keys=keys, record=True)
+    hi = int(sim.pads["hi"][0])
+    assert hi >> 40 == 1
+    for party in range(3):
+        for role, got in sim.outputs[party].items():
+            key = {"1": 1, "2": 0, "3": 2}[role]  # dealer 0
+            want = pads_of(keys[key], hi, int(role) << 40 | 7 << 32, 33)
+            assert np.array_equal(np.asarray(got).view(np.uint64), want)

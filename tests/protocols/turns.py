@@ -1,0 +1,41 @@
+"""Loops with numbered turns, and simulations that end in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tfe_bench.cluster.simulate import Simulation, simulate
+from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+PATIENCE = 10.0  # seconds; what is tested takes less than one
+PARTS = ("m", "l1", "l2")
+
+
+def in_time(program: Callable[..., Any], *inputs: Any, **options: Any) -> Simulation:
+    """simulate, or TimeoutError when it does not end."""
+    return simulate(program, *inputs, timeout=PATIENCE, **options)
+
+
+def turns(
+    party: Party, count: int, number: Callable[[Any], Any] = lambda i: i, parallel: int = 10
+) -> Callable[[Shared], Shared]:
+    """x^(count + 1) by a tf.while_loop that carries the shares; `number` names its turns."""
+    import tensorflow as tf
+
+    def function(x: Shared) -> Shared:
+        names = [k for k in PARTS if getattr(x, k) is not None]
+
+        def body(i: tf.Tensor, *held: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            with party.iteration(number(i)):
+                y = arithmetic.mul(party, replace(x, **dict(zip(names, held, strict=True))), x)
+            return (i + 1, *(getattr(y, k) for k in names))
+
+        start = (tf.constant(0, tf.int64), *(getattr(x, k) for k in names))
+        _, *held = tf.while_loop(lambda i, *_: i < count, body, start, parallel_iterations=parallel)
+        return replace(x, **dict(zip(names, held, strict=True)))
+
+    return function

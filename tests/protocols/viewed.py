@@ -1,0 +1,212 @@
+"""Protocols whose messages are looked at, and how these are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.protocols.functions import exp_select
+from tfe_bench.protocols.nn import adaptive, linear, relu
+from tfe_bench.protocols.order import extremes, shuffle
+from tfe_bench.protocols.ring import (
+    arithmetic,
+    backward,
+    compare,
+    convert,
+    logic,
+    products,
+    range_check,
+    relational,
+    rotation,
+    rss,
+    truncation,
+)
+from tfe_bench.protocols.session import io
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+ALPHA = 1e-6
+SIDE = 128
+WORDS = SIDE * SIDE  # elements per message
+SOME = 2048  # of them, for correlations of every plane with every other
+PAIRS = ((0, 1), (1, 2**63), (3, 2**64 - 1))
+SECRETS = tuple(dict.fromkeys(s for pair in PAIRS for s in pair))
+LOOSE = 24  # bits that truncate_reduce leaves: whole bytes
+WIDTH = 4  # values per row where rows are compared
+Words = np.ndarray[Any, Any]
+
+
+def matrix(x: Shared) -> Shared:
+    """[SIDE, SIDE] of the elements of a vector."""
+    import tensorflow as tf
+
+    return x.map(lambda a: tf.reshape(a, [SIDE, -1]))
+
+
+def matmul(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    left, right = matrix(x).map(lambda a: a[:, :2]), matrix(y).map(lambda a: a[:2])
+    return arithmetic.matmul(party, left, right)
+
+
+def from_bits(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    bits = convert.open_bits(party, compare.msb(party, x))
+    return convert.b2a(party, bits), convert.inject(party, bits, y)
+
+
+def secretly_shuffled(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    import tensorflow as tf
+
+    rows = [c.map(lambda a: tf.reshape(a, [-1, 4])) for c in (x, y)]
+    return shuffle.shuffle(party, rows)
+
+
+def extended(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """A small ring's value times a bit, in the whole ring: three packed wraps besides."""
+    bits = convert.open_bits(party, compare.msb(party, x))
+    small = truncation.truncate_reduce(party, y, 16, LOOSE)
+    return convert.inject(party, bits, small, extend_ring=True), convert.inject(
+        party, bits, small, negated=True, extend_ring=True
+    )
+
+
+def reduced(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """A value times a bit, less what leaves LOOSE bits: the same message as above."""
+    bits = convert.open_bits(party, compare.msb(party, x))
+    return backward.inject_truncated(party, bits, y, 64 - LOOSE)
+
+
+def selected(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """Exponentials times bits, inside and outside of the range."""
+    bits = convert.open_bits(party, compare.msb(party, x))
+    return exp_select.select_exp(party, bits, replace(y, fractional_bits=16))
+
+
+def lifted(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """A product with a factor of LOOSE bits: three packed fields besides."""
+    small = truncation.truncate_reduce(party, y, 16, LOOSE)
+    return adaptive.lifted_product(party, x, small)
+
+
+def stepped(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """A direction of an adaptive optimizer; what it computes of such values is arbitrary."""
+    return adaptive.direction(party, x, replace(y, fractional_bits=40))
+
+
+def conjunction(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    signs = [convert.open_bits(party, compare.msb(party, c, 31, 2)) for c in (x, y)]
+    return convert.open_bits(party, logic.all_of(party, [*signs, logic.invert(signs[0])]))
+
+
+def truncated(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """A product with its bias, truncated to a small ring of 24 bits from messages of 40."""
+    bias = arithmetic.add(x, y)
+    return relu.truncated_product(party, x, y, 16, LOOSE, products.elementwise, bias)
+
+
+def sums(party: Party, x: Shared, y: Shared, ring_bits: int) -> tuple[Shared, Shared]:
+    """Two products and an addend, opened as one: in the ring, and truncated to a small one."""
+    terms = [
+        products.Product(x, y, products.elementwise),
+        products.Product(y, y, products.elementwise),
+    ]
+    addend = arithmetic.add(x, y)
+    z = products.opened(party, "product_sum", terms)
+    return arithmetic.add(z, addend), products.truncated(
+        party, "truncated_sum", terms, addend, 16, ring_bits
+    )[0]
+
+
+def watched(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """A ReLU of a sum and, for each element, whether it left its range."""
+    watch = range_check.Watch(party, WORDS, x.dealer)
+    product = products.Product(x, y, products.elementwise)
+    small, u = products.truncated(party, "truncated_sum", [product], None, 16, LOOSE, True)
+    return linear.watched_relu(party, watch, small, u, 16), watch.flag()
+
+
+def renamed(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """Shares as another dealer sees them: its lambda is what was masked, and the reverse."""
+    return [relu.relu(party, rotation.named(party, x, (x.dealer + turn) % 3)) for turn in (1, 2)]
+
+
+def rows_of(x: Shared) -> Shared:
+    import tensorflow as tf
+
+    return x.map(lambda a: tf.reshape(a, [WIDTH, -1]))
+
+
+def picked(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    """The largest of each row by comparisons of all pairs, and its place."""
+    return extremes._extreme(
+        party, "argmax", rows_of(x), 0, False, 31, "all-pairs", "local", None, index=True
+    )
+
+
+def halved(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    return extremes.argmin(party, rows_of(x).map(lambda a: a[:2]), 0, bits=31, method="tree")
+
+
+def both_ways(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+    return relational.equal(party, x, y, 31, 2)
+
+
+def owned(owner: int) -> Callable[..., Any]:
+    def protocol(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
+        return io.input_by(party, owner, plain if party.index == owner else None, (WORDS,))
+
+    return protocol
+
+
+PROTOCOLS: dict[str, Callable[..., Any]] = {
+    "input_by_0": owned(0),
+    "input_by_1": owned(1),
+    "input_by_2": owned(2),
+    "mul": lambda p, x, y, _: arithmetic.mul(p, x, y),
+    "matmul": matmul,
+    "rss_mul": lambda p, x, y, _: rss.mul(p, x, y),
+    "truncate_safe": lambda p, x, y, _: truncation.truncate(p, x, 16),
+    "truncate_probable": lambda p, x, y, _: truncation.truncate(p, x, 16, "probable"),
+    "truncate_exact": lambda p, x, y, _: truncation.truncate(p, x, 16, "exact"),
+    "truncate_reduce": lambda p, x, y, _: truncation.truncate_reduce(p, x, 16, LOOSE),
+    "from_bits": from_bits,
+    "extend": lambda p, x, y, _: convert.extend(p, x, 4),
+    "msb_31": lambda p, x, y, _: compare.msb(p, x, 31, 2),
+    "shuffle": secretly_shuffled,
+    "extended": extended,
+    "inject_truncated": reduced,
+    "select_exp": selected,
+    "lifted_product": lifted,
+    "direction": stepped,
+    "all_of": conjunction,
+    "truncated_product": truncated,
+    "product_sum": lambda p, x, y, _: sums(p, x, y, LOOSE),
+    "watched": watched,
+    "relu": lambda p, x, y, _: relu.relu(p, x),
+    "renamed": renamed,
+    "small_relu": lambda p, x, y, _: relu.relu(p, truncation.truncate_reduce(p, x, 16, LOOSE)),
+    "all_pairs": picked,
+    "tree": halved,
+    "equal": both_ways,
+}
+# Sites whose messages are bit planes, by superblocks of 8 words; all others are ring elements.
+PLANES = ("msb", "open_bits", "extend", "reveal_bits", "all_of")
+# Comparisons at a time, where they are not one per element.
+COMPARED = {picked: WIDTH * (WIDTH - 1) // 2 * WORDS // WIDTH, halved: WORDS // WIDTH}
+COMPARED[both_ways] = 2 * WORDS
+# Sites where D deals two words and, to values of LOOSE bits, three packed wraps per element.
+INJECTED = ("inject", "inject_truncated", "pick")
+WRAP = (64 - LOOSE) // 8
+# Widths of the arrays, one value per element each, in packed messages that are no whole bytes.
+LAYOUTS = {
+    ("adaptive_select", 0): ([26] * 3 + [24] * 3, [26] * 5 + [24] * 5 + [26] * 5),
+    ("adaptive_select", 1): ([24], [11]),
+    ("adaptive_select", 2): ([26],),
+    ("adaptive_root", 1): ([14],),
+}
+# Factors' rings of lifted products, in a protocol that is their test.
+LIFTED = (LOOSE, 26, 14)
+# Bytes per element below which words repeat by chance: too short to be told from uncovered ones.
+TELLING = 5
