@@ -16,16 +16,8 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import (
-    arithmetic,
-    checks,
-    compare,
-    convert,
-    logic,
-    masked,
-    shapes,
-    small_ring,
-)
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked, shapes, small_ring
+from tfe_bench.protocols.ring.checks import check_ring, check_word
 from tfe_bench.protocols.ring.conv import Pair, pooled_places
 from tfe_bench.protocols.session import local, ops
 from tfe_bench.protocols.session.cost import packed
@@ -167,7 +159,7 @@ def max_pool2d_with_choice(
         UsageError: shapes, windows or rings that do not fit.
     """
     name = "max_pool2d_with_choice"
-    checks.check_word(name, x)
+    check_word(name, x)
     extremes.choose("tree", 1, 1, profile)  # refuses an unknown one
     if not isinstance(bits, int) or not 4 <= bits <= 64:
         raise UsageError(f"{name} compares 4 to 64 bits. Received: {bits!r}.")
@@ -282,7 +274,7 @@ def route(party: Party, choice: Choice, g: Shared, drop: int) -> Shared:
         UsageError: g does not fit the choice, or is not over Z_2^64.
     """
     geo = choice.geometry
-    checks.check_ring("route", g)
+    check_ring("route", g)
     if not isinstance(drop, int) or not 1 <= drop <= 48:
         raise UsageError(f"route drops 1 to 48 bits. Received: {drop!r}.")
     if g.dealer != choice.bits.dealer or not g.shape.is_compatible_with(geo.pooled):
