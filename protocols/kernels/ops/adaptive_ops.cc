@@ -39,52 +39,12 @@ class SelectOp : public FieldsOp {
     Require(fits, "the segments do not fit each other");
     fields_ = {{std::max(width_, factor_width_), cuts_}, {width_, cuts_}};
     if (multiply_) fields_.push_back({factor_width_, cuts_});
+    if (!c->HasAttr("drop")) return;  // the dealer's
+    ReadAttrs(c, "drop", &drop_);
+    Require(drop_ >= 0 && drop_ < width_, "drop is too large");
   }
 
- protected:
-  // x shifted by the public number of bits of a segment.  (Without a branch, so that loops over
-  // elements run in vectors.)
-  struct Piece {
-    uint64_t keep;
-    int left, right;
-    uint64_t operator()(uint64_t a) const { return (a & keep) << left >> right; }
-  };
-  Piece PieceOf(int segment) const {
-    const int shift = shifts_[segment];
-    return {shift >= 0 ? ~uint64_t{0} : LowBits(ring_), std::max(shift, 0), std::max(-shift, 0)};
-  }
-  // All ones or zeros for each of some bits.
-  static void SpreadEach(const uint64_t* row, int64_t first, int64_t count, uint64_t* out) {
-    for (int64_t i = 0; i < count;) {
-      const uint64_t word = row[(first + i) / 64] >> ((first + i) % 64);
-      const int64_t some = std::min(count - i, 64 - (first + i) % 64);
-      for (int64_t k = 0; k < some; ++k) out[i + k] = 0 - (word >> k & 1);
-      i += some;
-    }
-  }
-  // The bits, the two parts of x, and those of u or, where there is none, of x again.
-  std::vector<const uint64_t*> Operands(OpKernelContext* context, int64_t n) const {
-    auto operands = InputWords(context, 1, 1, cuts_ * PackedWords(n));
-    const auto x = InputWords(context, 2, 2, n), u = InputWords(context, 4, 2, multiply_ ? n : 0);
-    for (const auto& pair : {x, multiply_ ? u : x}) {
-      operands.insert(operands.end(), pair.begin(), pair.end());
-    }
-    return operands;
-  }
-
-  const int ring_, width_, factor_width_;
-  int cuts_;
-  std::vector<Field> fields_;  // beta_j, beta_j lam, beta_j lam_u
-  std::vector<int> shifts_;
-  std::vector<int64_t> factors_;
-  bool multiply_;
-};
-
-class SelectDealOp : public SelectOp {
- public:
-  using SelectOp::SelectOp;
-  void Work(OpKernelContext* context) override {
-    const Call call = AsDealer(context);
+  void Deal(OpKernelContext* context, const Call& call) const {
     const int64_t n = context->input(2).NumElements(), words = PackedWords(n);
     const auto in = Operands(context, n);
     const Fields message = Write(context, call, fields_, n);
@@ -106,21 +66,13 @@ class SelectDealOp : public SelectOp {
     });
     message.Record();
   }
-};
-
-class SelectShareOp : public SelectOp {
- public:
-  explicit SelectShareOp(OpKernelConstruction* c) : SelectOp(c) {
-    ReadAttrs(c, "drop", &drop_);
-    Require(drop_ >= 0 && drop_ < width_, "drop is too large");
-  }
-  void Work(OpKernelContext* context) override {
-    const Call call = AsEvaluator(context);
+  void Share(OpKernelContext* context, const Call& call) const {
     const Tensor& m = context->input(2);
     const int64_t n = m.NumElements(), words = PackedWords(n);
     const auto in = Operands(context, n);
     const Fields dealt = Read(call, fields_, n, context->input(6));
-    uint64_t *y = Words(Allocate(context, 0, m.shape())), *u = Words(Allocate(context, 1, m.shape()));
+    uint64_t* y = Words(Allocate(context, 0, m.shape()));
+    uint64_t* u = Words(Allocate(context, 1, m.shape()));
     const uint64_t *bits = in[0], *masked = in[1], *own = in[2], *v = in[3], *w = in[4];
     const uint64_t known = call.second(), low = LowBits(width_);
     const uint64_t up = known & ((uint64_t{1} << drop_) - 1);
@@ -167,8 +119,43 @@ class SelectShareOp : public SelectOp {
     dealt.Record();
   }
 
- private:
-  int drop_;
+ protected:
+  // x shifted by the public number of bits of a segment.  (Without a branch, so that loops over
+  // elements run in vectors.)
+  struct Piece {
+    uint64_t keep;
+    int left, right;
+    uint64_t operator()(uint64_t a) const { return (a & keep) << left >> right; }
+  };
+  Piece PieceOf(int segment) const {
+    const int shift = shifts_[segment];
+    return {shift >= 0 ? ~uint64_t{0} : LowBits(ring_), std::max(shift, 0), std::max(-shift, 0)};
+  }
+  // All ones or zeros for each of some bits.
+  static void SpreadEach(const uint64_t* row, int64_t first, int64_t count, uint64_t* out) {
+    for (int64_t i = 0; i < count;) {
+      const uint64_t word = row[(first + i) / 64] >> ((first + i) % 64);
+      const int64_t some = std::min(count - i, 64 - (first + i) % 64);
+      for (int64_t k = 0; k < some; ++k) out[i + k] = 0 - (word >> k & 1);
+      i += some;
+    }
+  }
+  // The bits, the two parts of x, and those of u or, where there is none, of x again.
+  std::vector<const uint64_t*> Operands(OpKernelContext* context, int64_t n) const {
+    auto operands = InputWords(context, 1, 1, cuts_ * PackedWords(n));
+    const auto x = InputWords(context, 2, 2, n), u = InputWords(context, 4, 2, multiply_ ? n : 0);
+    for (const auto& pair : {x, multiply_ ? u : x}) {
+      operands.insert(operands.end(), pair.begin(), pair.end());
+    }
+    return operands;
+  }
+
+  const int ring_, width_, factor_width_;
+  int cuts_, drop_;
+  std::vector<Field> fields_;  // beta_j, beta_j lam, beta_j lam_u
+  std::vector<int> shifts_;
+  std::vector<int64_t> factors_;
+  bool multiply_;
 };
 
 // ---- a product with a factor of a small ring
@@ -178,21 +165,10 @@ class LiftedProductOp : public FieldsOp {
   explicit LiftedProductOp(OpKernelConstruction* c) : FieldsOp(c), ring_(WidthAttr(c, "ring")) {
     Require(ring_ >= 3 && ring_ < 64, "ring must be 3..63");
     fields_ = {{64}, {64 - ring_}, {64 - ring_}, {64 - ring_}};
+    if (c->HasAttr("open")) ReadAttrs(c, "open", &open_);  // at the evaluators
   }
 
- protected:
-  static constexpr int kFields = 4;  // lam_x lam, om, t, lam_x t
-
-  const int ring_;
-  const uint64_t low_ = LowBits(ring_);
-  std::vector<Field> fields_;
-};
-
-class LiftedProductDealOp : public LiftedProductOp {
- public:
-  using LiftedProductOp::LiftedProductOp;
-  void Work(OpKernelContext* context) override {
-    const Call call = AsDealer(context);
+  void Deal(OpKernelContext* context, const Call& call) const {
     const int64_t n = context->input(1).NumElements();
     const auto in = InputWords(context, 1, 4, n);
     const Fields message = Write(context, call, fields_, n);
@@ -213,14 +189,7 @@ class LiftedProductDealOp : public LiftedProductOp {
     });
     message.Record();
   }
-};
-
-class LiftedProductShareOp : public LiftedProductOp {
- public:
-  explicit LiftedProductShareOp(OpKernelConstruction* c)
-      : LiftedProductOp(c), open_(Attr<int>(c, "open")) {}
-  void Work(OpKernelContext* context) override {
-    const Call call = AsEvaluator(context);
+  void Share(OpKernelContext* context, const Call& call) const {
     const TensorShape& shape = context->input(1).shape();
     const int64_t n = shape.num_elements();
     const auto in = InputWords(context, 1, 4, n);
@@ -248,8 +217,13 @@ class LiftedProductShareOp : public LiftedProductOp {
     RecordMasked(call, leaving, *out);
   }
 
- private:
-  const int open_;
+ protected:
+  static constexpr int kFields = 4;  // lam_x lam, om, t, lam_x t
+
+  const int ring_;
+  const uint64_t low_ = LowBits(ring_);
+  int open_;
+  std::vector<Field> fields_;
 };
 
 #define SELECT_ATTRS              \
@@ -260,7 +234,7 @@ class LiftedProductShareOp : public LiftedProductOp {
       .Attr("factor_width: int")  \
       .Attr("multiply: bool")
 
-TFE_BENCH_CALL_OP("SelectDeal", SelectDealOp)
+TFE_BENCH_CALL_OP("SelectDeal", Dealer<SelectOp>)
     .Input("beta: int64")
     .Input("l1: int64")
     .Input("l2: int64")
@@ -270,7 +244,7 @@ TFE_BENCH_CALL_OP("SelectDeal", SelectDealOp)
     .SELECT_ATTRS.SetShapeFn(Outputs<kVector>);
 
 // drop: bits dropped from the chosen piece, floor at E1 and ceiling at E2.
-TFE_BENCH_CALL_OP("SelectShare", SelectShareOp)
+TFE_BENCH_CALL_OP("SelectShare", Evaluator<SelectOp>)
     .Input("opened: int64")
     .Input("m: int64")
     .Input("part: int64")
@@ -282,7 +256,7 @@ TFE_BENCH_CALL_OP("SelectShare", SelectShareOp)
     .Attr("drop: int")
     .SELECT_ATTRS.SetShapeFn(Outputs<2, 2>);
 
-TFE_BENCH_CALL_OP("LiftedProductDeal", LiftedProductDealOp)
+TFE_BENCH_CALL_OP("LiftedProductDeal", Dealer<LiftedProductOp>)
     .Input("x1: int64")
     .Input("x2: int64")
     .Input("y1: int64")
@@ -292,7 +266,7 @@ TFE_BENCH_CALL_OP("LiftedProductDeal", LiftedProductDealOp)
     .TENSOR_ATTRS.SetShapeFn(Outputs<kVector>);
 
 // open: the tensor number of the mask under which the share leaves.
-TFE_BENCH_CALL_OP("LiftedProductShare", LiftedProductShareOp)
+TFE_BENCH_CALL_OP("LiftedProductShare", Evaluator<LiftedProductOp>)
     .Input("x: int64")
     .Input("xpart: int64")
     .Input("y: int64")

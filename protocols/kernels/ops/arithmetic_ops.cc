@@ -161,7 +161,8 @@ class UnpackWordsOp : public WidthOp {
   void Work(OpKernelContext* context) override {
     const Tensor& packed = context->input(0);
     const int64_t n = SizeFrom(context->input(1));
-    Require(PackedBytes(n, width_) == packed.NumElements(), "UnpackWords: n does not fit the bytes");
+    Require(PackedBytes(n, width_) == packed.NumElements(),
+            "UnpackWords: n does not fit the bytes");
     uint64_t* x = Words(Allocate(context, 0, {n}));
     Groups(context, n, [&](int64_t begin, int64_t end) {
       UnpackRange(Bytes(packed), n, width_, x, begin, end);

@@ -19,6 +19,55 @@ class AndOp : public FieldsOp {
  public:
   using FieldsOp::FieldsOp;
 
+  void Deal(OpKernelContext* context, const Call& call) const {
+    const Rows beta(context->input(1));
+    const uint64_t* b = beta.bits;
+    const int64_t words = beta.words, subsets = beta.subsets;
+    const Fields message =
+        Write(call, beta.fields, words, Allocate(context, 0, {subsets, words}));
+    Blocks(context, beta, [&](uint64_t* product, int64_t first, int64_t count) {
+      for (int j = 0; j < beta.r; ++j) {
+        for (int64_t t = 0; t < (int64_t{1} << j); ++t) {
+          for (int64_t i = 0; i < count; ++i) {
+            product[((int64_t{1} << j) + t) * kBlock + i] =
+                product[t * kBlock + i] & b[j * words + first + i];
+          }
+        }
+      }
+      for (int64_t t = 1; t <= subsets; ++t) {
+        message.Put(0, t - 1, first, count, product + t * kBlock);
+      }
+    });
+    message.Record();
+  }
+  void Share(OpKernelContext* context, const Call& call) const {
+    const Rows opened(context->input(1));
+    const uint64_t* o = opened.bits;
+    const int64_t words = opened.words, subsets = opened.subsets;
+    const Fields dealt = Read(call, opened.fields, words, context->input(2));
+    uint64_t* share = Words(Allocate(context, 0, {words}));
+    // coefficient[T] = AND of the opened bits outside of T
+    Blocks(context, opened, [&](uint64_t* coefficient, int64_t first, int64_t count) {
+      alignas(64) uint64_t row[kBlock];
+      for (int j = 0; j < opened.r; ++j) {
+        for (int64_t t = 0; t < (int64_t{1} << j); ++t) {
+          for (int64_t i = 0; i < count; ++i) {
+            coefficient[((int64_t{1} << j) + t) * kBlock + i] = coefficient[t * kBlock + i];
+            coefficient[t * kBlock + i] &= o[j * words + first + i];
+          }
+        }
+      }
+      for (int64_t i = 0; i < count; ++i) share[first + i] = call.role == kE1 ? coefficient[i] : 0;
+      for (int64_t t = 1; t <= subsets; ++t) {
+        dealt.Get(0, t - 1, first, count, row);
+        for (int64_t i = 0; i < count; ++i) {
+          share[first + i] ^= coefficient[t * kBlock + i] & row[i];
+        }
+      }
+    });
+    dealt.Record();
+  }
+
  protected:
   // One bit for each subset but the empty one, of rows of so many words.
   struct Rows {
@@ -47,66 +96,6 @@ class AndOp : public FieldsOp {
         fn(space.get(), first, count);
       }
     });
-  }
-};
-
-class AndDealOp : public AndOp {
- public:
-  using AndOp::AndOp;
-  void Work(OpKernelContext* context) override {
-    const Call call = AsDealer(context);
-    const Rows beta(context->input(1));
-    const uint64_t* b = beta.bits;
-    const int64_t words = beta.words, subsets = beta.subsets;
-    const Fields message =
-        Write(call, beta.fields, words, Allocate(context, 0, {subsets, words}));
-    Blocks(context, beta, [&](uint64_t* product, int64_t first, int64_t count) {
-      for (int j = 0; j < beta.r; ++j) {
-        for (int64_t t = 0; t < (int64_t{1} << j); ++t) {
-          for (int64_t i = 0; i < count; ++i) {
-            product[((int64_t{1} << j) + t) * kBlock + i] =
-                product[t * kBlock + i] & b[j * words + first + i];
-          }
-        }
-      }
-      for (int64_t t = 1; t <= subsets; ++t) {
-        message.Put(0, t - 1, first, count, product + t * kBlock);
-      }
-    });
-    message.Record();
-  }
-};
-
-class AndShareOp : public AndOp {
- public:
-  using AndOp::AndOp;
-  void Work(OpKernelContext* context) override {
-    const Call call = AsEvaluator(context);
-    const Rows opened(context->input(1));
-    const uint64_t* o = opened.bits;
-    const int64_t words = opened.words, subsets = opened.subsets;
-    const Fields dealt = Read(call, opened.fields, words, context->input(2));
-    uint64_t* share = Words(Allocate(context, 0, {words}));
-    // coefficient[T] = AND of the opened bits outside of T
-    Blocks(context, opened, [&](uint64_t* coefficient, int64_t first, int64_t count) {
-      alignas(64) uint64_t row[kBlock];
-      for (int j = 0; j < opened.r; ++j) {
-        for (int64_t t = 0; t < (int64_t{1} << j); ++t) {
-          for (int64_t i = 0; i < count; ++i) {
-            coefficient[((int64_t{1} << j) + t) * kBlock + i] = coefficient[t * kBlock + i];
-            coefficient[t * kBlock + i] &= o[j * words + first + i];
-          }
-        }
-      }
-      for (int64_t i = 0; i < count; ++i) share[first + i] = call.role == kE1 ? coefficient[i] : 0;
-      for (int64_t t = 1; t <= subsets; ++t) {
-        dealt.Get(0, t - 1, first, count, row);
-        for (int64_t i = 0; i < count; ++i) {
-          share[first + i] ^= coefficient[t * kBlock + i] & row[i];
-        }
-      }
-    });
-    dealt.Record();
   }
 };
 
@@ -162,13 +151,13 @@ void PackedShape(InferenceContext* c) {
 }
 
 // beta [r, words] -> the message [2^r - 1, words] for E2.
-TFE_BENCH_CALL_OP("AndDeal", AndDealOp)
+TFE_BENCH_CALL_OP("AndDeal", Dealer<AndOp>)
     .Input("beta: int64")
     .Output("message: int64")
     .TENSOR_ATTRS.SetShapeFn(Infer<AndShape>);
 
 // opened [r, words] and the message (empty at E1) -> this evaluator's share [words].
-TFE_BENCH_CALL_OP("AndShare", AndShareOp)
+TFE_BENCH_CALL_OP("AndShare", Evaluator<AndOp>)
     .Input("opened: int64")
     .Input("dealt: int64")
     .Output("share: int64")

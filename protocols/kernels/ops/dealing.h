@@ -83,16 +83,16 @@ class RecordsOp : public SiteOp {
 
   // The dealer: fn(pads, begin, end) for runs of elements; `pads` are those of element begin and up.
   template <typename Fn>
-  void Deal(OpKernelContext* context, const Call& call, int64_t n, int64_t words,
-            int64_t cycles_each, const Tensor& message, Fn fn) const {
+  void DealRecords(OpKernelContext* context, const Call& call, int64_t n, int64_t words,
+                   int64_t cycles_each, const Tensor& message, Fn fn) const {
     const PrfStream stream = Stream(call, n * words);
     WithPads(context, call, stream, n, words, cycles_each, fn);
     RecordMasked(call, stream, message);
   }
   // An evaluator: the same with its records, E1's from the mask, E2's from the message.
   template <typename Fn>
-  void Share(OpKernelContext* context, const Call& call, int64_t n, int64_t words,
-             int64_t cycles_each, const Tensor& dealt, Fn fn) const {
+  void ShareRecords(OpKernelContext* context, const Call& call, int64_t n, int64_t words,
+                    int64_t cycles_each, const Tensor& dealt, Fn fn) const {
     if (call.role == kE2) {
       Require(dealt.NumElements() == n * words, "TfeBench: a dealt message has the wrong size");
       const uint64_t* records = Words(dealt);

@@ -30,6 +30,36 @@ class ExpOp : public RecordsOp {
     pad_words_ = prime_ ? p_.limbs : kShareWords;
   }
 
+  void Deal(OpKernelContext* context, const Call& call) const {
+    const int64_t n = Elements(context->input(1));
+    const auto l = InputWords(context, 1, 2, n * p_.limbs);
+    Tensor* out = Allocate(context, 0, {n * pad_words_});
+    uint64_t* message = Words(out);
+    DealRecords(context, call, n, pad_words_, 200, *out,
+                [&](const uint64_t* pad, int64_t begin, int64_t end) {
+                  (prime_ ? PrimeDealRange : ExpDealRange)(
+                      p_, l[0] + begin * p_.limbs, l[1] + begin * p_.limbs, pad,
+                      message + begin * pad_words_, 0, end - begin);
+                });
+  }
+  void Share(OpKernelContext* context, const Call& call) const {
+    const Tensor& m = context->input(1);
+    const int64_t n = Elements(m);
+    const bool second = call.role == kE2;
+    uint64_t* y = Words(Allocate(context, 0, m.shape()));
+    uint64_t* low = Words(Allocate(context, 1, {prime_ ? n : 0}));
+    ShareRecords(context, call, n, pad_words_, 200, context->input(2),
+                 [&](const uint64_t* share, int64_t begin, int64_t end) {
+                   const uint64_t* own = Words(m) + begin * p_.limbs;
+                   uint64_t* to = y + begin * p_.limbs;
+                   if (prime_) {
+                     PrimeShareRange(p_, own, share, second, to, low + begin, 0, end - begin);
+                   } else {
+                     ExpShareRange(p_, own, share, second, to, 0, end - begin);
+                   }
+                 });
+  }
+
  protected:
   int64_t Elements(const Tensor& t) const {
     Require(t.NumElements() % p_.limbs == 0, "an element of the exponential has whole limbs");
@@ -41,51 +71,35 @@ class ExpOp : public RecordsOp {
   int pad_words_;
 };
 
-class ExpDealOp : public ExpOp {
- public:
-  using ExpOp::ExpOp;
-  void Work(OpKernelContext* context) override {
-    const Call call = AsDealer(context);
-    const int64_t n = Elements(context->input(1));
-    const auto l = InputWords(context, 1, 2, n * p_.limbs);
-    Tensor* out = Allocate(context, 0, {n * pad_words_});
-    uint64_t* message = Words(out);
-    Deal(context, call, n, pad_words_, 200, *out,
-         [&](const uint64_t* pad, int64_t begin, int64_t end) {
-           (prime_ ? PrimeDealRange : ExpDealRange)(
-               p_, l[0] + begin * p_.limbs, l[1] + begin * p_.limbs, pad,
-               message + begin * pad_words_, 0, end - begin);
-         });
-  }
-};
-
-class ExpShareOp : public ExpOp {
- public:
-  using ExpOp::ExpOp;
-  void Work(OpKernelContext* context) override {
-    const Call call = AsEvaluator(context);
-    const Tensor& m = context->input(1);
-    const int64_t n = Elements(m);
-    const bool second = call.role == kE2;
-    uint64_t* y = Words(Allocate(context, 0, m.shape()));
-    uint64_t* low = Words(Allocate(context, 1, {prime_ ? n : 0}));
-    Share(context, call, n, pad_words_, 200, context->input(2),
-          [&](const uint64_t* share, int64_t begin, int64_t end) {
-            const uint64_t* own = Words(m) + begin * p_.limbs;
-            uint64_t* to = y + begin * p_.limbs;
-            if (prime_) {
-              PrimeShareRange(p_, own, share, second, to, low + begin, 0, end - begin);
-            } else {
-              ExpShareRange(p_, own, share, second, to, 0, end - begin);
-            }
-          });
-  }
-};
-
 class ExpSelectOp : public ExpOp {
  public:
   explicit ExpSelectOp(OpKernelConstruction* c) : ExpOp(c) {
     Require(!prime_ && p_.limbs == 1, "an exponential is chosen in one round, of 64 bits");
+  }
+
+  void Deal(OpKernelContext* context, const Call& call) const {
+    const Tensor& beta = context->input(1);
+    const int64_t n = Elements(beta, context->input(2));
+    const auto l = InputWords(context, 2, 2, n);
+    Tensor* out = Allocate(context, 0, {n * kSelectWords});
+    uint64_t* message = Words(out);
+    DealRecords(context, call, n, kSelectWords, 400, *out,
+                [&](const uint64_t* pad, int64_t begin, int64_t end) {
+                  ExpSelectDealRange(p_, Words(beta), l[0] + begin, l[1] + begin, pad,
+                                     message + begin * kSelectWords, begin, end);
+                });
+  }
+  void Share(OpKernelContext* context, const Call& call) const {
+    const Tensor &opened = context->input(1), &m = context->input(2);
+    const int64_t n = Elements(opened, m);
+    uint64_t* y = Words(Allocate(context, 0, m.shape()));
+    ShareRecords(context, call, n, kSelectWords, 400, context->input(3),
+                 [&](const uint64_t* given, int64_t begin, int64_t end) {
+                   uint64_t share[kShareWords * kRun];
+                   ExpSelectRange(Words(opened), given, share, begin, end);
+                   ExpShareRange(p_, Words(m) + begin, share, call.role == kE2, y + begin, 0,
+                                 end - begin);
+                 });
   }
 
  protected:
@@ -94,42 +108,6 @@ class ExpSelectOp : public ExpOp {
     Require(bits.NumElements() == PackedWords(t.NumElements()),
             "an exponential is chosen by one bit per element");
     return t.NumElements();
-  }
-};
-
-class ExpSelectDealOp : public ExpSelectOp {
- public:
-  using ExpSelectOp::ExpSelectOp;
-  void Work(OpKernelContext* context) override {
-    const Call call = AsDealer(context);
-    const Tensor& beta = context->input(1);
-    const int64_t n = Elements(beta, context->input(2));
-    const auto l = InputWords(context, 2, 2, n);
-    Tensor* out = Allocate(context, 0, {n * kSelectWords});
-    uint64_t* message = Words(out);
-    Deal(context, call, n, kSelectWords, 400, *out,
-         [&](const uint64_t* pad, int64_t begin, int64_t end) {
-           ExpSelectDealRange(p_, Words(beta), l[0] + begin, l[1] + begin, pad,
-                              message + begin * kSelectWords, begin, end);
-         });
-  }
-};
-
-class ExpSelectShareOp : public ExpSelectOp {
- public:
-  using ExpSelectOp::ExpSelectOp;
-  void Work(OpKernelContext* context) override {
-    const Call call = AsEvaluator(context);
-    const Tensor &opened = context->input(1), &m = context->input(2);
-    const int64_t n = Elements(opened, m);
-    uint64_t* y = Words(Allocate(context, 0, m.shape()));
-    Share(context, call, n, kSelectWords, 400, context->input(3),
-          [&](const uint64_t* given, int64_t begin, int64_t end) {
-            uint64_t share[kShareWords * kRun];
-            ExpSelectRange(Words(opened), given, share, begin, end);
-            ExpShareRange(p_, Words(m) + begin, share, call.role == kE2, y + begin, 0,
-                          end - begin);
-          });
   }
 };
 
@@ -144,7 +122,7 @@ class ExpSelectShareOp : public ExpSelectOp {
       .Attr("point: int")
 
 // The dealer's factor 2^offset exp(-(l1 + l2)), less the pad: what it sends to E2.
-TFE_BENCH_CALL_OP("ExpDeal", ExpDealOp)
+TFE_BENCH_CALL_OP("ExpDeal", Dealer<ExpOp>)
     .Input("l1: int64")
     .Input("l2: int64")
     .Output("message: int64")
@@ -152,7 +130,7 @@ TFE_BENCH_CALL_OP("ExpDeal", ExpDealOp)
 
 // An evaluator's additive share of the exponential.  E1 makes its share of the dealer's factor from
 // the PRF (`dealt` is empty), E2 has received it.  `low` is empty in the one-round form.
-TFE_BENCH_CALL_OP("ExpShare", ExpShareOp)
+TFE_BENCH_CALL_OP("ExpShare", Evaluator<ExpOp>)
     .Input("m: int64")
     .Input("dealt: int64")
     .Output("y: int64")
@@ -160,7 +138,7 @@ TFE_BENCH_CALL_OP("ExpShare", ExpShareOp)
     .EXP_ATTRS.SetShapeFn(Outputs<1, kVector>);
 
 // The dealer's two factors of each element, less their pads: what it sends to E2.
-TFE_BENCH_CALL_OP("ExpSelectDeal", ExpSelectDealOp)
+TFE_BENCH_CALL_OP("ExpSelectDeal", Dealer<ExpSelectOp>)
     .Input("beta: int64")
     .Input("l1: int64")
     .Input("l2: int64")
@@ -168,7 +146,7 @@ TFE_BENCH_CALL_OP("ExpSelectDeal", ExpSelectDealOp)
     .EXP_ATTRS.SetShapeFn(Outputs<kVector>);
 
 // An evaluator's additive share, as above.
-TFE_BENCH_CALL_OP("ExpSelectShare", ExpSelectShareOp)
+TFE_BENCH_CALL_OP("ExpSelectShare", Evaluator<ExpSelectOp>)
     .Input("opened: int64")
     .Input("m: int64")
     .Input("dealt: int64")

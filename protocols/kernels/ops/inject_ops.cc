@@ -35,32 +35,13 @@ class InjectOp : public FieldsOp {
     Require(drop_ == 0 || (drop_ > 0 && bits_ == 64 - drop_),
             "what is dropped must leave `bits` bits");
     if (bits_ < 64) fields_.resize(kParts, {64 - bits_});
+    if (!c->HasAttr("open")) return;  // the dealer's
+    ReadAttrs(c, "open", &open_, "negate", &negate_, "whole", &whole_);
+    Require(!whole_ || (bits_ < 64 && drop_ == 0),
+            "only a small ring's value is read as signed");
   }
 
- protected:
-  // The number of elements, each with a bit.  (Bits made for another shape may take as many words.)
-  static int64_t Elements(const Tensor& packed, const Tensor& size, const Tensor& value) {
-    const int64_t bits = SizeFrom(size), n = value.NumElements();
-    if (bits != n) {
-      Require(absl::InvalidArgumentError("TfeBench: inject wants one bit per element. Received: " +
-                                         std::to_string(bits) + " bits and " + std::to_string(n) +
-                                         " elements."));
-    }
-    Require(packed.NumElements() == PackedWords(n), "Inject: the sizes do not fit");
-    return n;
-  }
-
-  const int bits_;
-  int drop_;
-  const uint64_t ring_ = LowBits(bits_);
-  std::vector<Field> fields_ = {{64}, {64}};
-};
-
-class InjectDealOp : public InjectOp {
- public:
-  using InjectOp::InjectOp;
-  void Work(OpKernelContext* context) override {
-    const Call call = AsDealer(context);
+  void Deal(OpKernelContext* context, const Call& call) const {
     const Tensor &beta = context->input(1), &l1 = context->input(2);
     const int64_t n = Elements(beta, context->input(4), l1);
     const auto l = InputWords(context, 2, 2, n);
@@ -86,17 +67,7 @@ class InjectDealOp : public InjectOp {
     });
     message.Record();
   }
-};
-
-class InjectShareOp : public InjectOp {
- public:
-  explicit InjectShareOp(OpKernelConstruction* c) : InjectOp(c) {
-    ReadAttrs(c, "open", &open_, "negate", &negate_, "whole", &whole_);
-    Require(!whole_ || (bits_ < 64 && drop_ == 0),
-            "only a small ring's value is read as signed");
-  }
-  void Work(OpKernelContext* context) override {
-    const Call call = AsEvaluator(context);
+  void Share(OpKernelContext* context, const Call& call) const {
     const Tensor &opened = context->input(1), &m = context->input(2);
     const int64_t n = Elements(opened, context->input(5), m);
     const auto in = InputWords(context, 2, 2, n);
@@ -145,7 +116,23 @@ class InjectShareOp : public InjectOp {
     if (open_ >= 0) RecordMasked(call, leaving, *out);
   }
 
- private:
+ protected:
+  // The number of elements, each with a bit.  (Bits made for another shape may take as many words.)
+  static int64_t Elements(const Tensor& packed, const Tensor& size, const Tensor& value) {
+    const int64_t bits = SizeFrom(size), n = value.NumElements();
+    if (bits != n) {
+      Require(absl::InvalidArgumentError("TfeBench: inject wants one bit per element. Received: " +
+                                         std::to_string(bits) + " bits and " + std::to_string(n) +
+                                         " elements."));
+    }
+    Require(packed.NumElements() == PackedWords(n), "Inject: the sizes do not fit");
+    return n;
+  }
+
+  const int bits_;
+  int drop_;
+  const uint64_t ring_ = LowBits(bits_);
+  std::vector<Field> fields_ = {{64}, {64}};
   int open_;
   bool negate_, whole_;
 };
@@ -157,7 +144,7 @@ void InjectShapes(InferenceContext* c) {
 
 #define INJECT_ATTRS TENSOR_ATTRS.Attr("bits: int").Attr("drop: int = 0")
 
-TFE_BENCH_CALL_OP("InjectDeal", InjectDealOp)
+TFE_BENCH_CALL_OP("InjectDeal", Dealer<InjectOp>)
     .Input("beta: int64")
     .Input("l1: int64")
     .Input("l2: int64")
@@ -167,7 +154,7 @@ TFE_BENCH_CALL_OP("InjectDeal", InjectDealOp)
 
 // open: the tensor number of the mask under which the share leaves, -1 to keep it as it is.
 // whole: with b = [x < 0], also the share of x itself, read as signed, over Z_2^64 (else nothing).
-TFE_BENCH_CALL_OP("InjectShare", InjectShareOp)
+TFE_BENCH_CALL_OP("InjectShare", Evaluator<InjectOp>)
     .Input("opened: int64")
     .Input("m: int64")
     .Input("part: int64")

@@ -144,7 +144,8 @@ class LutDealOp : public LutOp {
     RecordMasked(job.call, job.streams[kDealtStream], *message);
     for (int level = 0; level < recipe_.levels; ++level) {
       for (const bool first : {true, false}) {
-        RecordShare(job.call, job.streams[LevelMask(level, first)], recipe_.OpenPlanes(level) * job.words);
+        RecordShare(job.call, job.streams[LevelMask(level, first)],
+                    recipe_.OpenPlanes(level) * job.words);
       }
     }
   }

@@ -11,7 +11,8 @@ namespace {
 
 class PolynomialOp : public RecordsOp {
  public:
-  PolynomialOp(OpKernelConstruction* c, bool with_coefficients) : RecordsOp(c) {
+  explicit PolynomialOp(OpKernelConstruction* c) : RecordsOp(c) {
+    const bool with_coefficients = c->HasAttr("coefficients");  // at the evaluators
     ReadAttrs(c, "bits", &polynomial_.bits, "degrees", &polynomial_.degrees, "widths",
               &polynomial_.widths, "modulus_bits", &polynomial_.modulus_bits);
     if (with_coefficients) {
@@ -21,6 +22,27 @@ class PolynomialOp : public RecordsOp {
     }
     const std::string wrong = polynomial_.Prepare(with_coefficients);
     Require(wrong.empty(), wrong.c_str());
+  }
+
+  void Deal(OpKernelContext* context, const Call& call) const {
+    const auto lam = Factors(context, 1);
+    const int64_t n = context->input(1).NumElements(), words = polynomial_.record_words();
+    Tensor* out = Allocate(context, 0, {n, words});
+    uint64_t* message = Words(out);
+    DealRecords(context, call, n, words, CyclesEach(), *out,
+                [&](uint64_t* mask, int64_t begin, int64_t end) {
+                  polynomial_.Deal(lam.data(), begin, end, mask);
+                  std::copy(mask, mask + (end - begin) * words, message + begin * words);
+                });
+  }
+  void Share(OpKernelContext* context, const Call& call) const {
+    const auto m = Factors(context, 2);
+    const TensorShape& shape = context->input(2).shape();
+    uint64_t* y = Words(Allocate(context, 0, shape));
+    ShareRecords(context, call, shape.num_elements(), polynomial_.record_words(), CyclesEach(),
+                 context->input(1), [&](const uint64_t* records, int64_t begin, int64_t end) {
+                   polynomial_.Share(call.role == kE1, m.data(), begin, end, records, y);
+                 });
   }
 
  protected:
@@ -43,38 +65,6 @@ class PolynomialOp : public RecordsOp {
   MaskedPolynomial polynomial_;
 };
 
-class PolynomialDealOp : public PolynomialOp {
- public:
-  explicit PolynomialDealOp(OpKernelConstruction* c) : PolynomialOp(c, false) {}
-  void Work(OpKernelContext* context) override {
-    const Call call = AsDealer(context);
-    const auto lam = Factors(context, 1);
-    const int64_t n = context->input(1).NumElements(), words = polynomial_.record_words();
-    Tensor* out = Allocate(context, 0, {n, words});
-    uint64_t* message = Words(out);
-    Deal(context, call, n, words, CyclesEach(), *out,
-         [&](uint64_t* mask, int64_t begin, int64_t end) {
-           polynomial_.Deal(lam.data(), begin, end, mask);
-           std::copy(mask, mask + (end - begin) * words, message + begin * words);
-         });
-  }
-};
-
-class PolynomialShareOp : public PolynomialOp {
- public:
-  explicit PolynomialShareOp(OpKernelConstruction* c) : PolynomialOp(c, true) {}
-  void Work(OpKernelContext* context) override {
-    const Call call = AsEvaluator(context);
-    const auto m = Factors(context, 2);
-    const TensorShape& shape = context->input(2).shape();
-    uint64_t* y = Words(Allocate(context, 0, shape));
-    Share(context, call, shape.num_elements(), polynomial_.record_words(), CyclesEach(),
-          context->input(1), [&](const uint64_t* records, int64_t begin, int64_t end) {
-            polynomial_.Share(call.role == kE1, m.data(), begin, end, records, y);
-          });
-  }
-};
-
 #define POLYNOMIAL_ATTRS               \
   MASK_ATTRS.Attr("factors: int >= 1") \
       .Attr("bits: list(int)")         \
@@ -87,13 +77,13 @@ void RecordsShape(InferenceContext* c) {
 }
 
 // D: the masked powers of the factors' masks, a record of words for each element.
-TFE_BENCH_CALL_OP("PolynomialDeal", PolynomialDealOp)
+TFE_BENCH_CALL_OP("PolynomialDeal", Dealer<PolynomialOp>)
     .Input("lam: factors * int64")
     .Output("message: int64")
     .POLYNOMIAL_ATTRS.SetShapeFn(Infer<RecordsShape>);
 
 // E1 (dealt is empty) and E2: unopened shares of the polynomial / 2^drop.
-TFE_BENCH_CALL_OP("PolynomialShare", PolynomialShareOp)
+TFE_BENCH_CALL_OP("PolynomialShare", Evaluator<PolynomialOp>)
     .Input("dealt: int64")
     .Input("m: factors * int64")
     .Output("share: int64")

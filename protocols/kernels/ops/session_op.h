@@ -60,6 +60,22 @@ class SiteOp : public Kernel {
   const MaskAttrs attrs_;
 };
 
+// The ops of a protocol's two sides: of a class with Deal(context, call) and Share(context, call).
+template <class Op>
+class Dealer : public Op {
+ public:
+  using Op::Op;
+  void Work(OpKernelContext* context) override { this->Deal(context, this->AsDealer(context)); }
+};
+template <class Op>
+class Evaluator : public Op {
+ public:
+  using Op::Op;
+  void Work(OpKernelContext* context) override {
+    this->Share(context, this->AsEvaluator(context));
+  }
+};
+
 // A mask's words [first, first + count); `first` must be even, and out has room for an even count.
 inline void Fill(const Call& call, const PrfStream& stream, int64_t first, int64_t count,
                  uint64_t* out) {

@@ -15,23 +15,7 @@ class SmallSelectOp : public FieldsOp {
   explicit SmallSelectOp(OpKernelConstruction* c)
       : FieldsOp(c), bits_(WidthAttr(c, "bits")), fields_(2, {bits_}) {}
 
- protected:
-  // Packed bits and four values of n elements each.
-  static std::vector<const uint64_t*> Operands(OpKernelContext* context, int64_t n) {
-    auto operands = InputWords(context, 1, 1, PackedWords(n));
-    for (const uint64_t* words : InputWords(context, 2, 4, n)) operands.push_back(words);
-    return operands;
-  }
-
-  const int bits_;
-  const std::vector<Field> fields_;  // beta, beta lam
-};
-
-class SmallSelectDealOp : public SmallSelectOp {
- public:
-  using SmallSelectOp::SmallSelectOp;
-  void Work(OpKernelContext* context) override {
-    const Call call = AsDealer(context);
+  void Deal(OpKernelContext* context, const Call& call) const {
     const int64_t n = context->input(2).NumElements();
     const auto in = Operands(context, n);
     const Fields message = Write(context, call, fields_, n);
@@ -45,13 +29,7 @@ class SmallSelectDealOp : public SmallSelectOp {
     });
     message.Record();
   }
-};
-
-class SmallSelectShareOp : public SmallSelectOp {
- public:
-  using SmallSelectOp::SmallSelectOp;
-  void Work(OpKernelContext* context) override {
-    const Call call = AsEvaluator(context);
+  void Share(OpKernelContext* context, const Call& call) const {
     const int64_t n = context->input(2).NumElements();
     const auto in = Operands(context, n);
     const Fields dealt = Read(call, fields_, n, context->input(6));
@@ -77,6 +55,17 @@ class SmallSelectShareOp : public SmallSelectOp {
     dealt.Record();
     RecordMasked(call, leaving, *out);
   }
+
+ protected:
+  // Packed bits and four values of n elements each.
+  static std::vector<const uint64_t*> Operands(OpKernelContext* context, int64_t n) {
+    auto operands = InputWords(context, 1, 1, PackedWords(n));
+    for (const uint64_t* words : InputWords(context, 2, 4, n)) operands.push_back(words);
+    return operands;
+  }
+
+  const int bits_;
+  const std::vector<Field> fields_;  // beta, beta lam
 };
 
 class AddPackedOp : public Kernel {
@@ -106,7 +95,7 @@ class AddPackedOp : public Kernel {
 
 #define SMALL_ATTRS TENSOR_ATTRS.Attr("bits: int")
 
-TFE_BENCH_CALL_OP("SmallSelectDeal", SmallSelectDealOp)
+TFE_BENCH_CALL_OP("SmallSelectDeal", Dealer<SmallSelectOp>)
     .Input("beta: int64")
     .Input("even_l1: int64")
     .Input("even_l2: int64")
@@ -116,7 +105,7 @@ TFE_BENCH_CALL_OP("SmallSelectDeal", SmallSelectDealOp)
     .SMALL_ATTRS.SetShapeFn(Outputs<kVector>);
 
 // This evaluator's share under the mask `tensor` + 2, k bits per element.
-TFE_BENCH_CALL_OP("SmallSelectShare", SmallSelectShareOp)
+TFE_BENCH_CALL_OP("SmallSelectShare", Evaluator<SmallSelectOp>)
     .Input("opened: int64")
     .Input("even_m: int64")
     .Input("even_part: int64")

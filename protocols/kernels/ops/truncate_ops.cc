@@ -1,5 +1,5 @@
-// Truncation that never fails (T3, protocols/ring/truncation.py), each party's part in one pass; and
-// the truncated value of a window for each of its cells, times a private bit of the cell
+// Truncation that never fails (T3, protocols/ring/truncation.py), each party's part in one pass;
+// and the truncated value of a window for each of its cells, times a private bit of the cell
 // (protocols/nn/pool_gradient.py).
 //
 // With r = l1 + l2 mod 2^64 and c = m + 2^62 the value is, for |x| < 2^62,
@@ -36,31 +36,7 @@ class TruncateOp : public FieldsOp {
   explicit TruncateOp(OpKernelConstruction* c)
       : FieldsOp(c), drop_(c), fields_({{64}, {drop_.bits}}) {}
 
- protected:
-  enum Part { kShifted, kTop, kBeta, kBetaShifted, kBetaTop };
-
-  // The dealer's r >> f and msb(r) of elements [first, first + count), and what of the first is sent.
-  template <typename Fn>
-  void DealParts(const Fields& message, int64_t first, int64_t count, Fn r_of, uint64_t* shifted,
-                 uint64_t* top, uint64_t* sent) const {
-    for (int64_t i = 0; i < count; ++i) {
-      const uint64_t r = r_of(first + i);
-      sent[i] = shifted[i] = r >> drop_.bits;
-      top[i] = r >> 63;
-    }
-    message.Put(kShifted, 0, first, count, sent);
-    message.PutEach(kTop, 0, first, count, [&](int64_t i) { return top[i]; });
-  }
-
-  const Drop drop_;
-  std::vector<Field> fields_;
-};
-
-class TruncateDealOp : public TruncateOp {
- public:
-  using TruncateOp::TruncateOp;
-  void Work(OpKernelContext* context) override {
-    const Call call = AsDealer(context);
+  void Deal(OpKernelContext* context, const Call& call) const {
     const TensorShape& shape = context->input(1).shape();
     const int64_t n = shape.num_elements();
     const auto l = InputWords(context, 1, 2, n);
@@ -82,13 +58,7 @@ class TruncateDealOp : public TruncateOp {
     RecordShare(call, own1, n);
     RecordShare(call, own2, n);
   }
-};
-
-class TruncateShareOp : public TruncateOp {
- public:
-  using TruncateOp::TruncateOp;
-  void Work(OpKernelContext* context) override {
-    const Call call = AsEvaluator(context);
+  void Share(OpKernelContext* context, const Call& call) const {
     const Tensor& m = context->input(1);
     const int64_t n = m.NumElements();
     const Fields dealt = Read(call, fields_, n, context->input(2));
@@ -110,6 +80,25 @@ class TruncateShareOp : public TruncateOp {
     dealt.Record();
     RecordMasked(call, leaving, *own);
   }
+
+ protected:
+  enum Part { kShifted, kTop, kBeta, kBetaShifted, kBetaTop };
+
+  // The dealer's r >> f and msb(r) of elements [first, first + count), and what is sent of the first.
+  template <typename Fn>
+  void DealParts(const Fields& message, int64_t first, int64_t count, Fn r_of, uint64_t* shifted,
+                 uint64_t* top, uint64_t* sent) const {
+    for (int64_t i = 0; i < count; ++i) {
+      const uint64_t r = r_of(first + i);
+      sent[i] = shifted[i] = r >> drop_.bits;
+      top[i] = r >> 63;
+    }
+    message.Put(kShifted, 0, first, count, sent);
+    message.PutEach(kTop, 0, first, count, [&](int64_t i) { return top[i]; });
+  }
+
+  const Drop drop_;
+  std::vector<Field> fields_;
 };
 
 class TruncateOpenOp : public Kernel {
@@ -149,23 +138,7 @@ class RouteOp : public TruncateOp {
     for (const int bits : {64, 64, drop_.bits}) fields_.push_back({bits, cells_});
   }
 
- protected:
-  // The number of windows.
-  int64_t Elements(const Tensor& bits, const Tensor& g) const {
-    const int64_t n = g.NumElements();
-    Require(bits.NumElements() == cells_ * width_ / 64 && n <= width_ && width_ - n < 64,
-            "TfeBench: the sizes do not fit each other");
-    return n;
-  }
-
-  int64_t cells_, width_;
-};
-
-class RouteDealOp : public RouteOp {
- public:
-  using RouteOp::RouteOp;
-  void Work(OpKernelContext* context) override {
-    const Call call = AsDealer(context);
+  void Deal(OpKernelContext* context, const Call& call) const {
     const int64_t n = Elements(context->input(1), context->input(2));
     const auto l = InputWords(context, 2, 2, n);
     const Fields message = Write(context, call, fields_, width_);
@@ -186,13 +159,7 @@ class RouteDealOp : public RouteOp {
     });
     message.Record();
   }
-};
-
-class RouteShareOp : public RouteOp {
- public:
-  using RouteOp::RouteOp;
-  void Work(OpKernelContext* context) override {
-    const Call call = AsEvaluator(context);
+  void Share(OpKernelContext* context, const Call& call) const {
     const Tensor &opened = context->input(1), &m = context->input(2);
     const int64_t n = Elements(opened, m);
     const Fields dealt = Read(call, fields_, width_, context->input(3));
@@ -221,6 +188,17 @@ class RouteShareOp : public RouteOp {
     });
     dealt.Record();
   }
+
+ protected:
+  // The number of windows.
+  int64_t Elements(const Tensor& bits, const Tensor& g) const {
+    const int64_t n = g.NumElements();
+    Require(bits.NumElements() == cells_ * width_ / 64 && n <= width_ && width_ - n < 64,
+            "TfeBench: the sizes do not fit each other");
+    return n;
+  }
+
+  int64_t cells_, width_;
 };
 
 TensorShape RouteShape(InferenceContext* c) {
@@ -230,7 +208,7 @@ TensorShape RouteShape(InferenceContext* c) {
 #define DROP_ATTRS SITE_ATTRS.Attr("drop: int")
 #define ROUTE_ATTRS DROP_ATTRS.Attr("cells: int").Attr("width: int")
 
-TFE_BENCH_CALL_OP("TruncateDeal", TruncateDealOp)
+TFE_BENCH_CALL_OP("TruncateDeal", Dealer<TruncateOp>)
     .Input("l1: int64")
     .Input("l2: int64")
     .Output("message: uint8")
@@ -239,7 +217,7 @@ TFE_BENCH_CALL_OP("TruncateDeal", TruncateDealOp)
     .DROP_ATTRS.SetShapeFn(Outputs<kVector, 1, 1>);
 
 // dealt: D's message at E2, empty at E1.  own: what is sent; part: this evaluator's new l1 or l2.
-TFE_BENCH_CALL_OP("TruncateShare", TruncateShareOp)
+TFE_BENCH_CALL_OP("TruncateShare", Evaluator<TruncateOp>)
     .Input("m: int64")
     .Input("dealt: uint8")
     .Output("own: uint8")
@@ -255,7 +233,7 @@ TFE_BENCH_OP("TruncateOpen", TruncateOpenOp)
     .SetShapeFn(Outputs<0>);
 
 // l1, l2 of a gradient, one for each window; beta [cells, width] packed, width a multiple of 64.
-TFE_BENCH_CALL_OP("RouteDeal", RouteDealOp)
+TFE_BENCH_CALL_OP("RouteDeal", Dealer<RouteOp>)
     .Input("beta: int64")
     .Input("l1: int64")
     .Input("l2: int64")
@@ -263,7 +241,7 @@ TFE_BENCH_CALL_OP("RouteDeal", RouteDealOp)
     .ROUTE_ATTRS.SetShapeFn(Outputs<kVector>);
 
 // The evaluators' shares [cells, width] of what each cell gets.
-TFE_BENCH_CALL_OP("RouteShare", RouteShareOp)
+TFE_BENCH_CALL_OP("RouteShare", Evaluator<RouteOp>)
     .Input("opened: int64")
     .Input("m: int64")
     .Input("dealt: uint8")
