@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.cluster.lies import Change, in_header, lie
 from tfe_bench.cluster import wire
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
@@ -27,27 +27,7 @@ from tfe_bench.errors import (
 )
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
-Change = Callable[[bytes], list[bytes]]
 KEYS = np.arange(40, dtype=np.int64)[::-1].copy()
-
-
-def _lie(monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster, lies: dict[int, Change]) -> None:
-    """Has the client's messages to some parties replaced."""
-    stub, channels = wire.stub, cluster.client._channels
-
-    def lying(channel: Any, method: str) -> Any:
-        call = stub(channel, method)
-        change = next((c for p, c in lies.items() if channels[p] is channel), None)
-        if change is None or method != wire.JOB:
-            return call
-
-        def changed(requests: Iterator[bytes]) -> Iterator[bytes]:
-            for blob in requests:
-                yield from change(blob)
-
-        return lambda requests, **options: call(changed(requests), **options)
-
-    monkeypatch.setattr(wire, "stub", lying)
 
 
 def _refused(
@@ -59,7 +39,7 @@ def _refused(
 ) -> None:
     """The lie is refused with no result, and the cluster stays usable."""
     with monkeypatch.context() as patch:
-        _lie(patch, cluster, lies)
+        lie(patch, cluster, lies)
         with pytest.raises(kind, match=told):
             cluster.run("sort", {}, {"keys": PrivateInput(KEYS)})
     outputs = cluster.run("sort", {}, {"keys": PrivateInput(KEYS)}).outputs
@@ -70,19 +50,8 @@ def _in_data(change: Callable[[bytes], bytes]) -> Change:
     return lambda blob: [b"D" + change(blob[1:])] if blob.startswith(b"D") else [blob]
 
 
-def _in_header(change: Callable[[dict[str, Any]], object]) -> Change:
-    def apply(blob: bytes) -> list[bytes]:
-        if not blob.startswith(b"E"):
-            return [blob]
-        header = json.loads(blob[1:])
-        change(header)
-        return [b"E" + json.dumps(header).encode()]
-
-    return apply
-
-
 def _seed(name: str, value: str) -> Change:
-    return _in_header(lambda header: header["inputs"][0]["seeds"].update({name: value}))
+    return in_header(lambda header: header["inputs"][0]["seeds"].update({name: value}))
 
 
 @pytest.mark.parametrize("party", [1, 2])
@@ -114,7 +83,7 @@ def submission(shared_cluster: LocalCluster) -> list[bytes]:
         return [blob]
 
     with pytest.MonkeyPatch.context() as patch:
-        _lie(patch, shared_cluster, {1: record})
+        lie(patch, shared_cluster, {1: record})
         shared_cluster.run("sort", {}, {"keys": PrivateInput(KEYS)})
     return sent
 
@@ -141,13 +110,13 @@ def test_an_honest_submission_is_taken(
         _seed("l2", "00" * 16),
         _seed("l1", "00" * 8),
         _seed("l1", "zz"),
-        _in_header(lambda header: header["inputs"][0].update(seeds={})),
-        _in_header(lambda header: header["inputs"][0].update(seeds=None)),
-        _in_header(lambda header: header["inputs"][0].update(shape=[-1, -40])),
-        _in_header(lambda header: header["inputs"][0].update(shape="many")),
-        _in_header(lambda header: header.update(inputs=7)),
-        _in_header(lambda header: header.pop("job")),
-        _in_header(lambda header: header.update(event="progress")),
+        in_header(lambda header: header["inputs"][0].update(seeds={})),
+        in_header(lambda header: header["inputs"][0].update(seeds=None)),
+        in_header(lambda header: header["inputs"][0].update(shape=[-1, -40])),
+        in_header(lambda header: header["inputs"][0].update(shape="many")),
+        in_header(lambda header: header.update(inputs=7)),
+        in_header(lambda header: header.pop("job")),
+        in_header(lambda header: header.update(event="progress")),
         lambda blob: [b"E{"] if blob.startswith(b"E") else [blob],
         lambda blob: [b""] if blob.startswith(b"E") else [blob],
     ],
@@ -183,21 +152,21 @@ def test_an_input_of_another_length_is_refused(
 def test_other_parameters_at_one_worker_are_refused(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
 ) -> None:
-    lies = {2: _in_header(lambda header: header["parameters"].update(repeat=2))}
+    lies = {2: in_header(lambda header: header["parameters"].update(repeat=2))}
     _refused(monkeypatch, shared_cluster, lies, VersionMismatch, "differ in program")
 
 
 def test_another_shape_at_one_worker_is_refused(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
 ) -> None:
-    lies = {0: _in_header(lambda header: header["inputs"][0].update(shape=[39]))}
+    lies = {0: in_header(lambda header: header["inputs"][0].update(shape=[39]))}
     _refused(monkeypatch, shared_cluster, lies, VersionMismatch, "differ in program")
 
 
 def test_a_shape_beyond_the_limit_is_refused_before_its_data_is_read(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
 ) -> None:
-    huge = _in_header(lambda header: header["inputs"][0].update(shape=[1 << 30]))
+    huge = in_header(lambda header: header["inputs"][0].update(shape=[1 << 30]))
     _refused(monkeypatch, shared_cluster, dict.fromkeys(range(3), huge), PolicyError, "limit")
 
 

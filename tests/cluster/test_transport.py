@@ -162,23 +162,25 @@ def test_a_message_of_another_size_than_due_is_refused(session: _Session) -> Non
     assert "8 bytes where 4 were due" in error
 
 
-def test_a_message_of_another_size_than_waited_for_is_refused(session: _Session) -> None:
+def _waiting(session: _Session) -> tuple[list[str], threading.Thread]:
+    """A thread that waits for 4 bytes in step 1, and where it puts the error."""
     session.begin(1)
     got: list[str] = []
     waiting = threading.Thread(target=lambda: got.append(session.receive(4)[0]))
     waiting.start()
     time.sleep(0.2)
+    return got, waiting
+
+
+def test_a_message_of_another_size_than_waited_for_is_refused(session: _Session) -> None:
+    got, waiting = _waiting(session)
     assert "8 bytes where 4 were due" in session.push(_frame(b"12345678", site=0))
     waiting.join(10)
     assert "8 bytes where 4 were due" in got[0]
 
 
 def test_after_an_abort_nothing_is_received_sent_or_begun(session: _Session) -> None:
-    session.begin(1)
-    waited: list[str] = []
-    waiting = threading.Thread(target=lambda: waited.append(session.receive(4)[0]))
-    waiting.start()
-    time.sleep(0.2)
+    waited, waiting = _waiting(session)
     session.native.abort(session.handle, b"party 2 is gone")
     waiting.join(10)
     assert waited == ["party 2 is gone"]

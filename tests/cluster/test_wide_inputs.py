@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster import wire
+from tests.cluster.lies import in_header, lie
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
@@ -94,6 +93,11 @@ def test_a_program_that_does_not_say_so_gets_no_wide_inputs(doubling: LocalClust
     assert result.outputs["keys"].tolist() == [1, 2, 3] and result.limbs["keys"] == 1
 
 
+def in_first(change: Change) -> Callable[[bytes], list[bytes]]:
+    """Of the first input, in the header."""
+    return in_header(lambda header: change(header["inputs"][0]))
+
+
 def _refused(
     cluster: LocalCluster,
     lies: dict[int, Change],
@@ -101,27 +105,9 @@ def _refused(
     told: str,
 ) -> None:
     """The client tells some parties something else; the cluster stays usable."""
-    stub, channels = wire.stub, cluster.client._channels
-
-    def lying(channel: Any, method: str) -> Any:
-        call = stub(channel, method)
-        change = next((c for p, c in lies.items() if channels[p] is channel), None)
-        if change is None or method != wire.JOB:
-            return call
-
-        def changed(requests: Iterator[bytes]) -> Iterator[bytes]:
-            for blob in requests:
-                if blob.startswith(b"E"):
-                    header = json.loads(blob[1:])
-                    change(header["inputs"][0])
-                    blob = b"E" + json.dumps(header).encode()
-                yield blob
-
-        return lambda requests, **options: call(changed(requests), **options)
-
     x = PrivateInput(words.from_integers(EDGES), 0, 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wire, "stub", lying)
+        lie(patch, cluster, {p: in_first(change) for p, change in lies.items()})
         with pytest.raises(kind, match=told):
             cluster.run("double", {}, {"x": x})
     assert cluster.run("double", {}, {"x": x}).limbs == {"x": 2}

@@ -208,11 +208,13 @@ REFUSED: dict[str, Callable[[Shared], Any]] = {
 }
 
 
+def of_value(call: Callable[[Shared], Any]) -> Callable[[Party, Shared], Any]:
+    return lambda party, x: call(x)
+
+
 def test_what_does_not_fit_is_refused_by_name_with_what_was_received() -> None:
-    assert_refused_by_name(
-        {what: lambda p, x, f=f: f(x) for what, f in REFUSED.items()},
-        np.arange(24).reshape(2, 3, 4),
-    )
+    refused = {what: of_value(call) for what, call in REFUSED.items()}
+    assert_refused_by_name(refused, np.arange(24).reshape(2, 3, 4))
 
 
 def test_what_is_joined_has_one_dealer_scale_and_ring() -> None:

@@ -1,0 +1,44 @@
+"""A client that tells some parties something else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tfe_bench.cluster import wire
+from tfe_bench.cluster.launch import LocalCluster
+
+Change = Callable[[bytes], list[bytes]]
+
+
+def lie(monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster, lies: dict[int, Change]) -> None:
+    """Has the client's messages to some parties replaced."""
+    stub, channels = wire.stub, cluster.client._channels
+
+    def lying(channel: Any, method: str) -> Any:
+        call = stub(channel, method)
+        change = next((c for p, c in lies.items() if channels[p] is channel), None)
+        if change is None or method != wire.JOB:
+            return call
+
+        def changed(requests: Iterator[bytes]) -> Iterator[bytes]:
+            for blob in requests:
+                yield from change(blob)
+
+        return lambda requests, **options: call(changed(requests), **options)
+
+    monkeypatch.setattr(wire, "stub", lying)
+
+
+def in_header(change: Callable[[dict[str, Any]], object]) -> Change:
+    def apply(blob: bytes) -> list[bytes]:
+        if not blob.startswith(b"E"):
+            return [blob]
+        header = json.loads(blob[1:])
+        change(header)
+        return [b"E" + json.dumps(header).encode()]
+
+    return apply
