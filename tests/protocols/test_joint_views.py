@@ -121,7 +121,7 @@ def adapted(party: Party, x: Shared, y: Shared) -> Any:
     c, u = adaptive._selected(party, x, None, bits(coarse), coarse, first, 0)
     drop = adaptive._NORMAL - adaptive._UNITS
     c, u = adaptive._selected(party, c, u, bits(fine), fine, second, drop)
-    plan, _ = adaptive._root()
+    plan = adaptive._root().plan
     return u, polynomial.evaluate(party, "adaptive_root", plan, [c], adaptive._ROOT_BITS)
 
 
@@ -253,9 +253,7 @@ ROWS: dict[str, Row] = {
     "kept": Row(kept, ("mul",), whole=True),
     "relu": Row(lambda p, x, y: relu.relu(p, x), ("inject",), n=1, slow=True),
     "argmax": Row(
-        lambda p, x, y: extremes._extreme(
-            p, "argmax", shaped(x, 2, 1), 0, False, 4, "all-pairs", "local", 1, index=True
-        ),
+        lambda p, x, y: extremes._found(p, shaped(x, 2, 1), "all-pairs", 4, 1, index=True),
         ("pick", "index"),
         n=2,
     ),

@@ -13,12 +13,13 @@ import pytest
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import pool
+from tfe_bench.protocols.ring.conv import Pair
 from tfe_bench.protocols.session.counting import Private, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
-Case = tuple[pool.Pair, pool.Pair, str]
+Case = tuple[Pair, Pair, str]
 EDGES = np.array(
     sorted(
         {0, 2**29 - 1, -(2**29)}

@@ -140,9 +140,7 @@ def rows_of(x: Shared) -> Shared:
 
 def picked(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """The largest of each row by comparisons of all pairs, and its place."""
-    return extremes._extreme(
-        party, "argmax", rows_of(x), 0, False, 31, "all-pairs", "local", None, index=True
-    )
+    return extremes._found(party, rows_of(x), "all-pairs", 31, None, index=True)
 
 
 def halved(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
