@@ -84,7 +84,7 @@ def _notes(lines: Sequence[Line], left_out: Sequence[str]) -> list[str]:
         notes.append(f"No room for: {', '.join(left_out)}. A wider terminal or --json shows them.")
     notes.append(
         "time: median. sent: by all parties; B/elem: per element of the result (of the input for "
-        "sums, means and sorts). rounds: cold/run-ahead. ulp: largest error in 2^-f, f the "
+        "sums, means and sorts). rounds: with dealing/online. ulp: largest error in 2^-f, f the "
         "result's fractional bits; of results above 1 in 2^-f parts."
     )
     wrong = [clean(line.record.workload) for line in lines if not line.record.correct]

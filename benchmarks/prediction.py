@@ -14,7 +14,7 @@ from tfe_bench.cluster.profiles import Profile
 _ALWAYS = ("lan", "wan")
 
 
-def modelled_seconds(
+def modeled_seconds(
     link: Profile, compute_seconds: float, rounds: int, bytes_by_party: Sequence[int]
 ) -> float:
     """What a run would take at a network: compute + rounds * delay + bytes * 8 / rate.
@@ -28,10 +28,14 @@ def modelled_seconds(
 
 
 def total_rounds(measured: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """(cold, run-ahead) rounds of a run: each graph call lasts as long as at its slowest party."""
+    """(with dealing, online) rounds of a run: each graph call lasts as long as at its slowest
+    party.
+    """
     steps = list(zip(*(m["rounds"] for m in measured), strict=True))
-    cold, ahead = (sum(max(party[i] for party in step) for step in steps) for i in range(2))
-    return cold, ahead
+    with_dealing, online = (
+        sum(max(party[i] for party in step) for step in steps) for i in range(2)
+    )
+    return with_dealing, online
 
 
 def turn_seconds(measured: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -42,10 +46,10 @@ def turn_seconds(measured: Sequence[Mapping[str, Any]]) -> list[float]:
 def critical_rounds(steps: Sequence[Sequence[Sequence[int]]]) -> int:
     """Rounds of a run of several graph calls.
 
-    The first counts from a cold start; while it runs, the dealer makes the material of the others.
+    The first counts with dealing; while it runs, the dealer makes the material of the others.
 
     Args:
-        steps: of each graph call, of each party: (cold, run-ahead) rounds.
+        steps: of each graph call, of each party: (with dealing, online) rounds.
     """
     total = 0
     for number, step in enumerate(steps):
@@ -79,7 +83,7 @@ def forecast(measured: Sequence[Mapping[str, Any]], profile: str, median: float)
     for name in dict.fromkeys((*_ALWAYS, profile)):
         link = profiles.get(name)
         if link.shaped:
-            seconds[name] = modelled_seconds(link, busy, rounds, sent)
+            seconds[name] = modeled_seconds(link, busy, rounds, sent)
     ratio = median / seconds[profile] if seconds.get(profile) else None
     return {
         "rounds": rounds,

@@ -100,7 +100,7 @@ class Record:
         share_seconds: sharing the inputs and sending them to the workers, in seconds.
         bytes_sent: payload bytes that each party sent in one run.
         frame_bytes: the same with message headers.
-        rounds: messages on the critical path, everything counted from a cold start.
+        rounds: messages on the critical path, everything counted with dealing.
         rounds_ahead: the same with the dealer's material already there.
         peak_memory: growth above an idle worker, in bytes.
         idle_memory: an idle worker, in bytes.

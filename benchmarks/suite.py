@@ -17,7 +17,7 @@ from tfe_bench.errors import UsageError, check_known, did_you_mean
 
 # Of the published table; those that five epochs of are run, which take minutes each.
 TRAINED: Final = ("logistic", "network-a", "network-b", "network-c", "network-d")
-LEARNT: Final = ("logistic", "network-a", "network-d")
+LEARNED: Final = ("logistic", "network-a", "network-d")
 OPTIMIZERS: Final = ("sgd", "amsgrad", "adam")
 _QUICK_OPS: Final = 0.02
 
@@ -123,7 +123,7 @@ def paper(quick: bool = False) -> list[Row]:
     pairs = [(m, o) for m in models for o in optimizers]
     found.append(_resnet50())
     found += [_batches(m, o, *((4, 1024) if quick else (22, 4096))) for m, o in pairs]
-    whole = models[:1] if quick else LEARNT
+    whole = models[:1] if quick else LEARNED
     return [*found, *(_learning(m, o, 1 if quick else 5) for m, o in pairs if m in whole)]
 
 
@@ -188,7 +188,7 @@ def find(task: Task, cluster: str, measured: Iterable[Record]) -> Record | None:
 
 
 def batches(pending: Sequence[Task]) -> list[list[Task]]:
-    """Tasks that one command runs together: neighbours of one command with `only`."""
+    """Tasks that one command runs together: neighbors of one command with `only`."""
 
     def joined(done: list[list[Task]], task: Task) -> list[list[Task]]:
         last = done[-1][-1] if done else None

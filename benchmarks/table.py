@@ -44,7 +44,7 @@ def human_seconds(seconds: float) -> str:
 
 
 def is_styled(console: Console) -> bool:
-    """Whether the console may get colours and escape codes."""
+    """Whether the console may get colors and escape codes."""
     return console.is_terminal and not console.no_color and not console.options.ascii_only
 
 
@@ -112,7 +112,7 @@ def render(record: Record, console: Console) -> None:
 
 
 def render_learning(record: Record, console: Console) -> None:
-    """Prints what a training has learnt by its epochs, beside plaintext and published figures."""
+    """Prints what a training has learned by its epochs, beside plaintext and published figures."""
     width = min(console.width, _WIDEST)
     put(console, Text(), width)
     found = record.agreement or {}
@@ -188,7 +188,7 @@ def _figures(record: Record) -> list[tuple[str, str]]:
         ("build graph", _seconds(record.build_seconds)),
         ("start workers", _seconds(record.start_seconds)),
         ("share inputs", _seconds(record.share_seconds)),
-        ("rounds", f"{_count(record.rounds)} cold / {_count(record.rounds_ahead)} run-ahead"),
+        ("rounds", f"{_count(record.rounds)} with dealing / {_count(record.rounds_ahead)} online"),
         *_prediction(record),
     ]
 
@@ -232,7 +232,7 @@ def _circumstances(record: Record) -> list[tuple[str, str]]:
 
 
 def _links(links: Mapping[str, Any]) -> str:
-    """The realised figures; a record from elsewhere may hold others."""
+    """The realized figures; a record from elsewhere may hold others."""
     try:
         delays = [float(v) for v in links["one_way_ms"].values()]
         rates = [float(v) for v in links["egress_mbit"]]

@@ -33,14 +33,14 @@ class Runner(Client):
         name: for records.
         emulation: how the profile is imposed; None where nothing is.
         fallback: why another emulation was not taken; None where none was asked for.
-        realised: what a benchmark found the links to hold.
+        realized: what a benchmark found the links to hold.
         start_seconds: from the start of the processes until all three answered.
     """
 
     name: str
     emulation: str | None = None
     fallback: str | None = None
-    realised: Any = None
+    realized: Any = None
     start_seconds = 0.0
 
     def _connect(self, config: ClusterConfig, key: bytes, certificate: bytes) -> None:

@@ -27,7 +27,7 @@ class Profile:
         bits_per_second: what a host sends at most, to all others together; 0: not shaped.
         plan: which network protocols plan for, "local", "lan" or "wan".
         strict: whether a result may bear the name only where the links hold the figures; else
-            it is labelled as limited by the host where they do not.
+            it is labeled as limited by the host where they do not.
         text: for people.
     """
 

@@ -47,7 +47,7 @@ class Simulation:
         sent: payload bits sent, by party.
         to: payload bits sent, by party and by receiver.
         rounds: longest chain of messages, summed over graph calls, the dealer's material present.
-        cold: the same with everything counted.
+        with_dealing: the same with everything counted.
         pads: the debug log of masks (if recorded), all parties together.
     """
 
@@ -55,7 +55,7 @@ class Simulation:
     sent: tuple[int, int, int]
     to: tuple[tuple[int, ...], ...]
     rounds: int
-    cold: int
+    with_dealing: int
     pads: Array
 
     def value(self, pick: Callable[[Any], Shared] = lambda out: out) -> Array:
@@ -215,7 +215,7 @@ def simulate(
         sent=tuple(8 * sum(c) for c in counters),  # type: ignore[arg-type]
         to=tuple(tuple(8 * b for b in c) for c in counters),
         rounds=total_rounds(rounds, "ahead"),
-        cold=total_rounds(rounds, "cold"),
+        with_dealing=total_rounds(rounds, "with_dealing"),
         pads=np.concatenate(pads) if pads else np.zeros(0, _RECORD),
     )
 
@@ -247,8 +247,8 @@ def assert_costs(calls: Sequence[tuple[int, list[Any]]], cost: Cost, dealer: int
         AssertionError: the channel counted something else.
     """
     sent, rounds = zip(*calls, strict=True)
-    found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "cold"))
-    declared = (cost.by_party(dealer), cost.rounds, cost.cold)
+    found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "with_dealing"))
+    declared = (cost.by_party(dealer), cost.rounds, cost.with_dealing)
     assert found == declared, f"measured {found}, declared {declared}"
 
 

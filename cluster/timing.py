@@ -136,7 +136,7 @@ def _counted(party: Party, seconds: float, before: processor.Usage | None) -> di
 
     breakdown = _breakdown(seconds, timeline.observed(party), before)
     timeline.observe(party, timeline.OFF)
-    rounds = [[s.cold, s.ahead] for s in party.rounds()]
+    rounds = [[s.with_dealing, s.ahead] for s in party.rounds()]
     # A dealer is done long before what it sent has left: messages leave in their order, and who
     # has heard twice from a peer knows that this one has its first answer.
     begin_together(party)

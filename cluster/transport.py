@@ -93,7 +93,7 @@ class _Signal:
         self._give_up()
 
     async def wait(self, seconds: float | None) -> bool:
-        """True once signalled (also before the call), False after so many seconds.
+        """True once signaled (also before the call), False after so many seconds.
 
         Args:
             seconds: None waits until the next heartbeat is due, and more does not wait longer.

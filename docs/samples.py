@@ -73,7 +73,7 @@ _UNLIKE = (
     (re.compile(r"[\d.,]+ [KMG]?bit/s\b"), "RATE"),
     (re.compile(r"^machine .*$", re.MULTILINE), "machine"),
     (re.compile(r"[-\u2500-\u257f]{2,}"), "--"),  # lines of a table
-    (re.compile(r"[\d,]+ cold / [\d,]+ run-ahead|^messages .*$", re.MULTILINE), "COUNT"),
+    (re.compile(r"[\d,]+ with dealing / [\d,]+ online|^messages .*$", re.MULTILINE), "COUNT"),
 )
 _NUMBER = re.compile(r"-?\d+\.\d*(?:[eE][+-]?\d+)?")
 

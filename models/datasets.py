@@ -26,7 +26,7 @@ _TEST_PART = 5
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows:
-    """Samples and what is to be learnt of them; their owner alone sees them.
+    """Samples and what is to be learned of them; their owner alone sees them.
 
     Attributes:
         x: float32 [n, ...], prepared: pictures from 0 to 1, columns of a table scaled.
@@ -111,7 +111,7 @@ def table(
     target: str = "binary",
     classes: int | None = None,
     features: bool = True,
-    standardise: bool = True,
+    standardize: bool = True,
     columns: Sequence[str] | None = None,
     drop: Sequence[str] = (),
     like: Table | None = None,
@@ -124,7 +124,7 @@ def table(
             "number".
         classes: how many, for "classes".
         features: False for the labels alone.
-        standardise: brings every feature, and a number to be learnt, near mean 0 and deviation 1,
+        standardize: brings every feature, and a number to be learned, near mean 0 and deviation 1,
             by the rows of this file and a scale that tells little about them (`scales`).
         columns: the features, in their order; None: every column but the label.
         drop: columns that are no features.
@@ -159,7 +159,7 @@ def table(
         x = numbers(file.name, names, lines, [names.index(n) for n in kept])
         if like is not None:
             scale = like.scale
-        elif standardise:
+        elif standardize:
             scale = scales.of_columns(x, tuple(kept))
         with np.errstate(over="ignore"):  # (beyond float32 is beyond what is shared, too)
             x = (x if scale is None else scale.apply(x)).astype(np.float32)
@@ -170,7 +170,7 @@ def table(
         if target == "number":
             if like is not None:
                 unit = like.unit
-            elif standardise:
+            elif standardize:
                 unit = scales.of_columns(y[:, None], (label,))
             y = y if unit is None else unit.apply(y[:, None])[:, 0]
     about = Table(tuple(kept), target, label, known, scale, unit)
@@ -257,7 +257,7 @@ def _class_names(
         if len(values) > (classes or MOST_CLASSES) or len(values) < 2:
             raise DataError(
                 f"{file.name!r}: the label {name!r} has {len(values)} values. A label has 2 to "
-                f"{classes or MOST_CLASSES} classes; numbers to be learnt are for --target number."
+                f"{classes or MOST_CLASSES} classes; numbers to be learned are for --target number."
             ) from None
         return values
     top = int(min(labels.max(), 1e9)) + 1 if classes is None else classes

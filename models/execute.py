@@ -188,7 +188,7 @@ def check_executable(plan: Plan) -> None:
     for x in plan.graph.layers:
         if not registry.find(x.op).predicts:
             raise UsageError(
-                f"Layer {x.name!r} ({x.op}) is not run as it is. Optimise the graph first."
+                f"Layer {x.name!r} ({x.op}) is not run as it is. Optimize the graph first."
             )
     own, s = _counted_weights(plan), Prediction(plan, Setting())
     for x in plan.graph.layers:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tfe_bench.cluster.jobs import Context
 from tfe_bench.models import kept, sources
-from tfe_bench.models.order import Order
+from tfe_bench.models.training_job import TrainingJob
 from tfe_bench.protocols.session.sharing import Shared
 
 
@@ -25,41 +25,41 @@ class Feed:
             use, or that does not fit.
     """
 
-    def __init__(self, context: Context, order: Order) -> None:
-        self._context, self._order = context, order
+    def __init__(self, context: Context, job: TrainingJob) -> None:
+        self._context, self._job = context, job
         self._x: Shared | None = None
         self._y: Shared | None = None
         self._chunks: list[tuple[Shared, Shared]] = []
         self.test: tuple[Shared, Shared] | None = None
-        if order.source is not None:
-            self._load(order.source)
-        elif order.rows and not order.chunk:
+        if job.source is not None:
+            self._load(job.source)
+        elif job.rows and not job.chunk:
             self._x, self._y = context.inputs.pop("x"), context.inputs.pop("y")
-        if order.test:
+        if job.test:
             self.test = (context.inputs.pop("test_x"), context.inputs.pop("test_y"))
 
     def _load(self, source: sources.Source) -> None:
-        context, order = self._context, self._order
+        context, job = self._context, self._job
         context.progress(0.0, "loading the owners' rows")
         store = kept.store_of(context)
         # Again: it may have been replaced since the job was submitted.
-        order.check_joined(sources.permitted(source, store, context.client))
+        job.check_joined(sources.permitted(source, store, context.client))
         x, y = sources.loaded(source, context.party, store, context.client)
-        order.check_scales(x.fractional_bits, y.fractional_bits)
-        learnt, held_out = order.split()
-        if order.holdout:
+        job.check_scales(x.fractional_bits, y.fractional_bits)
+        learned, held_out = job.split()
+        if job.holdout:
             self.test = (take(x, held_out), take(y, held_out))
-            x, y = take(x, learnt), take(y, learnt)
+            x, y = take(x, learned), take(y, learned)
         self._x, self._y = x, y
 
     def batch(self, number: int) -> tuple[Shared, Shared, Any]:
         """Rows, and which of them make the batch of a step; what is on its way is waited for."""
-        order = self._order
-        rows = order.batch_rows(number)
+        job = self._job
+        rows = job.batch_rows(number)
         if self._x is None:
-            ranges = order.chunks
-            first = number < order.steps_per_epoch
-            last = int(rows[0]) // order.chunk if first else len(ranges) - 1
+            ranges = job.chunks
+            first = number < job.steps_per_epoch
+            last = int(rows[0]) // job.chunk if first else len(ranges) - 1
             while len(self._chunks) <= last:  # what has not arrived is waited for
                 name = len(self._chunks)
                 inputs = self._context.inputs

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.cluster.requests import JobResult
-from tfe_bench.models.order import Order
 from tfe_bench.models.training.losses import SQUARED
+from tfe_bench.models.training_job import TrainingJob
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
@@ -43,30 +43,30 @@ class History:
     table: Table | None = None
 
 
-def history_of(order: Order, result: JobResult) -> History:
+def history_of(job: TrainingJob, result: JobResult) -> History:
     """What a job has told of its training; the model is not there yet."""
     measured = result.measured[0]
-    recipe, done = order.recipe, int(measured["steps"])
-    per = order.steps_per_epoch or 1
+    recipe, done = job.recipe, int(measured["steps"])
+    per = job.steps_per_epoch or 1
     scored = [int(step) for step in measured["scored"]]
     ends = [*range(per, done + 1, per), *([done] if done % per else [])]
     found: dict[str, list[float]] = {}
     if "scores" in result.outputs:
         ends = scored
         values = FixedPoint(result.fractional_bits["scores"]).decode(result.outputs["scores"])
-        tested = order.test or order.holdout
+        tested = job.test or job.holdout
         name = score_name(recipe)
         samples = tested * int(np.prod(recipe.output_shape)) if name == "val_mse" else tested
         found[name] = [float(v) / samples for v in np.asarray(values).reshape(-1)]
     if measured["losses"]:
         found["loss"] = [float(v) for v in measured["losses"]]
-    if order.total:
+    if job.total:
         rates = recipe.optimizer.schedule
         found["learning_rate"] = [float(rates.rate(max(0, step - 1))) for step in ends]
     times = [max(turn) for turn in zip(*(m["seconds"] for m in result.measured), strict=True)]
     return History(
         found,
-        [order.first + max(0, (step - 1) // per) for step in ends],
+        [job.first + max(0, (step - 1) // per) for step in ends],
         None,
         float(np.median(times)) if times else None,
         int(measured["first_step"]),

@@ -11,8 +11,8 @@ import numpy as np
 
 from tfe_bench.errors import DataError, UsageError, unknown
 
-# caffe: BGR, centred (ResNet50, VGG19). tf: -1 to 1 (ResNet50V2, MobileNetV2). torch: 0 to 1, then
-# standardised (DenseNet121). unit: 0 to 1 (MNIST). none: 0 to 255, for a model that rescales.
+# caffe: BGR, centered (ResNet50, VGG19). tf: -1 to 1 (ResNet50V2, MobileNetV2). torch: 0 to 1, then
+# standardized (DenseNet121). unit: 0 to 1 (MNIST). none: 0 to 255, for a model that rescales.
 WAYS = ("caffe", "tf", "torch", "unit", "none")
 _BGR_MEANS = (103.939, 116.779, 123.68)
 _RGB_MEANS, _RGB_DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -25,7 +25,7 @@ def load(path: str | os.PathLike[str], shape: Sequence[int], way: str) -> Any:
     """A picture as a batch of one, float32 [1, height, width, channels].
 
     It is scaled to the wanted size as a whole (bilinear, with smoothing when it shrinks). A grey
-    one becomes RGB where three channels are wanted, a coloured one grey where one is; an alpha
+    one becomes RGB where three channels are wanted, a colored one grey where one is; an alpha
     channel is dropped. Of an animation the first picture is taken.
 
     Args:

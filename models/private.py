@@ -13,14 +13,14 @@ from tfe_bench.models import (
     agreement,
     from_keras,
     limits,
-    optimise,
-    plain,
+    optimize,
+    plaintext,
     ranges,
     weights,
 )
 from tfe_bench.models.graph import Array, Graph
 from tfe_bench.models.programs import predict as program
-from tfe_bench.models.summary import Summary, summarise
+from tfe_bench.models.summary import Summary, summarize
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class PrivateModel:
 
     Attributes:
         plan: the architecture and its fixed point: public.
-        graph: the optimised layers, whose weights are the model owner's secret.
+        graph: the optimized layers, whose weights are the model owner's secret.
         bounds: the largest magnitude that each input may have.
         calibrated: whether ranges are known; else each layer takes |v| < 2^14 (at 16 bits).
     """
@@ -66,7 +66,7 @@ class PrivateModel:
         """
         if type(batch) is not int or batch < 1:
             raise UsageError(f"batch is a positive integer. Received: {batch!r}.")
-        return summarise(self.plan, profile, batch)
+        return summarize(self.plan, profile, batch)
 
     def plain(self, images: Any) -> Any:
         """The outputs on public images, in float64: what private ones are compared with.
@@ -74,7 +74,7 @@ class PrivateModel:
         Raises:
             UsageError: images that the model does not take.
         """
-        return _single(plain.evaluate(self.graph, images))
+        return _single(plaintext.evaluate(self.graph, images))
 
     def agreement(self, images: Any, private: Any) -> agreement.Agreement:
         """How far private outputs for some images are from the public ones."""
@@ -102,7 +102,7 @@ class PrivateModel:
             RangeError: values that are NaN or larger than the model's ranges allow.
         """
         found = {}
-        arrays = plain.scaled(self.graph, images)
+        arrays = plaintext.scaled(self.graph, images)
         for own, name in zip(self.graph.inputs, program.input_names(self.plan), strict=True):
             array = arrays[own]
             # (not >, which NaN would pass)
@@ -179,7 +179,7 @@ class PrivateModel:
             FixedPoint(result.fractional_bits[name]).decode(result.outputs[name])
             for name in program.output_names(self.plan)
         ]
-        return _single(plain.finished(self.graph, found))
+        return _single(plaintext.finished(self.graph, found))
 
     def __repr__(self) -> str:
         inputs = {name: list(shape) for name, shape in self.graph.inputs.items()}
@@ -196,20 +196,20 @@ def _single(found: list[Array]) -> Any:
 def plan_of(
     graph: Graph, samples: Any, given: Any, fractional_bits: int, margin: float, merge: bool = True
 ) -> PrivateModel:
-    """`convert` for a Graph; `merge` as `optimise.optimise` has it."""
+    """`convert` for a Graph; `merge` as `optimize.optimize` has it."""
     if samples is not None and given is not None:
         raise UsageError("convert takes samples or ranges, not both.")
     if type(fractional_bits) is not int or not 8 <= fractional_bits <= 20:
         raise UsageError(f"A model has 8 to 20 fractional bits. Received: {fractional_bits!r}.")
     if not (isinstance(margin, (int, float)) and 1 <= margin <= 1024):
         raise UsageError(f"margin is a number from 1 to 1024. Received: {margin!r}.")
-    optimised = optimise.optimise(graph, merge)
+    optimized = optimize.optimize(graph, merge)
     if samples is not None:
-        bounds = ranges.calibrate(optimised, samples, margin)
+        bounds = ranges.calibrate(optimized, samples, margin)
     else:
         default = ranges.default_bound(fractional_bits)
-        bounds = ranges.declared(optimised, {} if given is None else given, default)
-    made = ranges.plan(optimised, bounds, fractional_bits)
+        bounds = ranges.declared(optimized, {} if given is None else given, default)
+    made = ranges.plan(optimized, bounds, fractional_bits)
     return PrivateModel(made, bounds, samples is not None or given is not None)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean
-from tfe_bench.models import plain
+from tfe_bench.models import plaintext
 from tfe_bench.models.graph import Array, Graph, Layer, replaced
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.kinds.layer import Node, Numbers
@@ -36,7 +36,7 @@ class Plan:
     weights below 1/4 in magnitude.
 
     Attributes:
-        graph: optimised.
+        graph: optimized.
         fraction: fractional bits of the inputs.
         numbers: by layer.
     """
@@ -102,7 +102,7 @@ def calibrate(graph: Graph, samples: Any, margin: float = MARGIN) -> dict[str, f
         RangeError: the model gives NaN or infinity on them; the first such layer is named.
     """
     found: dict[str, float] = {}
-    inputs = plain.scaled(graph, samples)
+    inputs = plaintext.scaled(graph, samples)
     given = replaced(graph, graph.layers, scaling={})
     count = len(next(iter(inputs.values())))
     for factor, spread in ((1.0, margin), (margin, HEADROOM), (-margin, HEADROOM)):
@@ -118,7 +118,7 @@ def calibrate(graph: Graph, samples: Any, margin: float = MARGIN) -> dict[str, f
 
         for begin in range(0, count, 16):
             some = {name: factor * a[begin : begin + 16] for name, a in inputs.items()}
-            plain.evaluate(given, some, watch)
+            plaintext.evaluate(given, some, watch)
     # nothing of an input is computed, so that it needs no more
     return found | {name: margin * float(np.abs(a).max()) for name, a in inputs.items()}
 
@@ -135,7 +135,7 @@ def declared(graph: Graph, ranges: Any, default: float) -> dict[str, float]:
         if name not in known:
             raise UsageError(
                 f"The model has no layer {name!r}.{did_you_mean(str(name), known)} After "
-                f"optimisation it has: {', '.join(known)}."
+                f"optimization it has: {', '.join(known)}."
             )
         fits = isinstance(bound, (int, float)) and not isinstance(bound, bool)
         if not fits or not (math.isfinite(bound) and bound > 0):
@@ -154,7 +154,7 @@ def plan(graph: Graph, bounds: Mapping[str, float], fraction: int = 16) -> Plan:
     """The fixed point of every layer.
 
     Args:
-        graph: optimised.
+        graph: optimized.
         bounds: on |v|, by layer and by "layer:sum", as `calibrate` and `declared` give them.
         fraction: fractional bits, where they fit.
 
@@ -175,7 +175,7 @@ def plan(graph: Graph, bounds: Mapping[str, float], fraction: int = 16) -> Plan:
     if planner.unfit:
         raise RangeError(
             f"Values do not fit {fraction} fractional bits even if rescaled: "
-            f"{'; '.join(planner.unfit)}. Add batch normalisation there, or declare a smaller "
+            f"{'; '.join(planner.unfit)}. Add batch normalization there, or declare a smaller "
             "range."
         )
     return Plan(graph, fraction, planner.numbers)

@@ -14,17 +14,17 @@ from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.csv_file import MOST_ROWS
 from tfe_bench.models.datasets import Array, Rows
 from tfe_bench.models.training.losses import SQUARED
-from tfe_bench.models.training.order import permutation
 from tfe_bench.models.training.recipe import MOST_WEIGHT, Recipe
+from tfe_bench.models.training.shuffling import permutation
 
 if TYPE_CHECKING:
-    from tfe_bench.models.order import Order
+    from tfe_bench.models.training_job import TrainingJob
 
-# In place of an epoch, for a client's own shuffling (order.batch_rows).
+# In place of an epoch, for a client's own shuffling (job.batch_rows).
 SHUFFLED = -2
 # Of labels; features have the cluster's fractional bits.
 LABEL_BITS = 20
-# A feature's magnitude: pictures have 1, standardised columns a few.
+# A feature's magnitude: pictures have 1, standardized columns a few.
 LARGEST = 2.0**12
 # Of a chunk's features: 32 MB.
 _CHUNK_ELEMENTS = 1 << 22
@@ -98,7 +98,7 @@ def encoded_labels(rows: Rows) -> Any:
     assert labels is not None
     if rows.target == "number":
         if not np.abs(labels).max() <= LARGEST:
-            raise RangeError(f"A number to be learnt is at most {LARGEST:g}. Scale them.")
+            raise RangeError(f"A number to be learned is at most {LARGEST:g}. Scale them.")
         return labels.astype(np.float64)[:, None]
     if labels.min() < 0 or labels.max() >= rows.classes:
         raise RangeError(f"Labels are classes 0 to {rows.classes - 1}. Received: others.")
@@ -115,27 +115,27 @@ def chunk_of(recipe: Recipe, rows: int) -> int:
 
 
 def shared_examples(
-    order: Order, train: Examples | None, test: Examples | None, scatter: bool = False
+    job: TrainingJob, train: Examples | None, test: Examples | None, scatter: bool = False
 ) -> dict[str, PrivateInput | LateInput]:
     """A client's rows as inputs of its training: at once, or in the chunks that the order says.
 
     Args:
         scatter: chunks take rows in another order than they are given, by the seed: sorted ones
-            would be learnt one after the other.
+            would be learned one after the other.
 
     Raises:
         UsageError, RangeError: as `shared_rows`.
     """
-    recipe = order.recipe
+    recipe = job.recipe
     found: dict[str, PrivateInput | LateInput] = {}
-    if train is not None and not order.chunk:
+    if train is not None and not job.chunk:
         found |= shared_rows(recipe, train)
     if test is not None:
         found |= shared_rows(recipe, test, "test_")
-    if train is not None and order.chunk:
+    if train is not None and job.chunk:
         check_rows(recipe, train.x, train.y)
-        given = shuffled(order.seed, train) if scatter else train
-        found |= late_rows(recipe, given, order.chunk)
+        given = shuffled(job.seed, train) if scatter else train
+        found |= late_rows(recipe, given, job.chunk)
     return found
 
 
@@ -209,7 +209,7 @@ def check_counts(x: Any, y: Any) -> None:
 def _targets(recipe: Recipe, y: Any, what: str) -> Array:
     found: Array = recipe.targets(y, what)
     if not np.abs(found).max() <= LARGEST:
-        raise RangeError(f"A number to be learnt is at most {LARGEST:g}. Scale them.")
+        raise RangeError(f"A number to be learned is at most {LARGEST:g}. Scale them.")
     return found
 
 

@@ -105,7 +105,7 @@ def _seconds(cost: Cost, macs: int, profile: profiles.Profile) -> float:
     return computing + max(dealt / rate, rounds + exchanged / rate)
 
 
-def summarise(plan: Plan, profile: str = "local", batch: int = 1) -> Summary:
+def summarize(plan: Plan, profile: str = "local", batch: int = 1) -> Summary:
     """The summary of a plan under a network profile.
 
     Raises:

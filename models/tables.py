@@ -1,4 +1,4 @@
-"""What a table is to the model that learnt from it: names and scales of columns, and of classes.
+"""What a table is to the model that learned from it: names and scales of columns, and of classes.
 
 It goes with the model: into its .keras file, and into the public facts of a deployed one.
 """
@@ -37,7 +37,7 @@ class Table:
     Attributes:
         columns: names of the features, in the model's order.
         target: "binary", "classes" or "number".
-        label: the name of what is learnt, None where nothing says.
+        label: the name of what is learned, None where nothing says.
         classes: names of the classes, none of a number.
         scale: by which the model was given the columns; None as they are.
         unit: by which the model was given a number to learn; None as it is.
@@ -202,7 +202,7 @@ def _scale(value: object, count: int) -> Scale | None:
 
 def save(model: Any, table: Table | None, path: str | Path) -> None:
     """Writes a Keras model, 0600, with its table beside Keras' own parts."""
-    before = os.umask(0o077)  # what it learnt from is private
+    before = os.umask(0o077)  # what it learned from is private
     try:
         model.save(path)
         if table is not None:

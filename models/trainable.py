@@ -16,7 +16,6 @@ from tfe_bench.cluster.stored import check_name
 from tfe_bench.errors import RangeError, UsageError, did_you_mean
 from tfe_bench.models import sources
 from tfe_bench.models.history import History, history_of, print_epochs, score_name
-from tfe_bench.models.order import Order, Saving, snapshot_name, state_name
 from tfe_bench.models.progress import Progress, check_verbose, shown
 from tfe_bench.models.rows import (
     Examples,
@@ -28,6 +27,7 @@ from tfe_bench.models.rows import (
     weighted,
 )
 from tfe_bench.models.training.losses import SQUARED, of_keras
+from tfe_bench.models.training_job import Saving, TrainingJob, snapshot_name, state_name
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ class Trainable:
             raise UsageError("Callbacks that take weights go with weights that leave: no deploy.")
         if type(epochs) is int and type(initial_epoch) is int:
             recipe = asked.scheduled(recipe, initial_epoch, epochs, rows // recipe.batch)
-        order = Order(
+        job = TrainingJob(
             recipe,
             epochs,
             rows,
@@ -296,9 +296,9 @@ class Trainable:
             stopping=asked.stopping,
             snapshots=asked.snapshots,
         )
-        inputs = self.inputs(order, train, test, scatter=shuffle)
+        inputs = self.inputs(job, train, test, scatter=shuffle)
         with shown(0 if progress is not None else verbose) as bar:
-            history = self.run(cluster, order, inputs, progress or bar, asked)
+            history = self.run(cluster, job, inputs, progress or bar, asked)
         history.table = None if joined is None else joined.table
         self._deployed = deploy
         if verbose == 2 or (verbose == 1 and bar is None and progress is None):
@@ -306,7 +306,7 @@ class Trainable:
         return history
 
     def predict(self, x: Any, batch_size: int | None = None, verbose: Any = 0) -> Any:
-        """What the model as it is here says of x, in the open: nothing is sent.
+        """What the model as it is here says of x, in the clear: nothing is sent.
 
         For private predictions there are `tfe_bench.convert` and `cluster.predict`.
 
@@ -318,10 +318,10 @@ class Trainable:
                 f"The trained weights stayed at the workers. Ask them: "
                 f"cluster.predict({self._deployed!r}, x)."
             )
-        from tfe_bench.models import from_keras, plain
+        from tfe_bench.models import from_keras, plaintext
 
         model = self._model()
-        images = plain.check_images(from_keras.from_keras(model), x)
+        images = plaintext.check_images(from_keras.from_keras(model), x)
         given = list(images.values())
         several = given if len(given) > 1 else given[0]
         return model.predict(several, batch_size=batch_size, verbose=verbose)
@@ -342,13 +342,13 @@ class Trainable:
         """
         recipe = self.recipe()
         check_counts(x, y)
-        order = Order(recipe, 0, 0, 0, profile=profile or cluster.profile.name, test=len(x))
-        found = self.run(cluster, order, self.inputs(order, None, Examples(x, y)), progress)
+        job = TrainingJob(recipe, 0, 0, 0, profile=profile or cluster.profile.name, test=len(x))
+        found = self.run(cluster, job, self.inputs(job, None, Examples(x, y)), progress)
         [value] = next(iter(found.history.values()))
         return value
 
     def inputs(
-        self, order: Order, train: Examples | None, test: Examples | None, scatter: bool = False
+        self, job: TrainingJob, train: Examples | None, test: Examples | None, scatter: bool = False
     ) -> dict[str, PrivateInput | LateInput]:
         """The inputs of a job: the weights that it begins with, and this client's rows.
 
@@ -359,34 +359,34 @@ class Trainable:
         Raises:
             UsageError, RangeError: rows or weights that do not fit.
         """
-        state = self._state_inputs(order.recipe)
-        return {**state, **shared_examples(order, train, test, scatter)}
+        state = self._state_inputs(job.recipe)
+        return {**state, **shared_examples(job, train, test, scatter)}
 
     def run(
         self,
         cluster: Client,
-        order: Order,
+        job: TrainingJob,
         inputs: Mapping[str, PrivateInput | LateInput],
         progress: Progress | None = None,
         callbacks: Callbacks | None = None,
     ) -> History:
         """Runs a job that `fit` or a command has put together."""
-        order.check_inputs([spec_of(name, value) for name, value in inputs.items()])
+        job.check_inputs([spec_of(name, value) for name, value in inputs.items()])
         bits, ring = cluster.config.fractional_bits, cluster.config.ring
-        if bits != order.recipe.numbers.activation or ring != 64:
+        if bits != job.recipe.numbers.activation or ring != 64:
             raise UsageError(
-                f"Training has {order.recipe.numbers.activation} fractional bits over Z_2^64 and "
+                f"Training has {job.recipe.numbers.activation} fractional bits over Z_2^64 and "
                 f"the cluster {bits} over Z_2^{ring}. Use another cluster."
             )
-        result = cluster.run("train", order.header(), inputs, progress)
-        history = history_of(order, result)
-        if order.total and order.deploy is None:
+        result = cluster.run("train", job.header(), inputs, progress)
+        history = history_of(job, result)
+        if job.total and job.deploy is None:
             history.model = self._model()
             self._start = history.model.get_weights()
         if callbacks is not None and callbacks.later:
-            self._call(callbacks, order, result, history)
+            self._call(callbacks, job, result, history)
         elif history.model is not None:
-            self._take(order.recipe, result)
+            self._take(job.recipe, result)
         return history
 
     # ---- inside
@@ -420,31 +420,31 @@ class Trainable:
         return deploying.parameters(self.keras, check_name(name), clients, table=table)
 
     def _call(
-        self, callbacks: Callbacks, order: Order, result: JobResult, history: History
+        self, callbacks: Callbacks, job: TrainingJob, result: JobResult, history: History
     ) -> None:
         """Calls the callbacks; they may say that training was over earlier."""
         model, last = self._model(), len(history.epoch) - 1
 
         def put(place: int) -> None:
-            if history.model is not None and (place == last or order.snapshots):
-                self._take(order.recipe, result, None if place == last else place)
+            if history.model is not None and (place == last or job.snapshots):
+                self._take(job.recipe, result, None if place == last else place)
 
         logs = [
             {name: values[place] for name, values in history.history.items()}
             for place in range(last + 1)
         ]
-        params = {"epochs": order.epochs, "steps": order.steps_per_epoch, "verbose": 0}
+        params = {"epochs": job.epochs, "steps": job.steps_per_epoch, "verbose": 0}
         try:
-            passed = callbacks.called(model, order.recipe, history.epoch, logs, put, params)
+            passed = callbacks.called(model, job.recipe, history.epoch, logs, put, params)
         except BaseException:
             put(last)  # what the workers have done is not lost with it
             raise
         if passed <= last:  # one of them ended it there
-            if not order.snapshots:  # none that takes weights: those that there are
+            if not job.snapshots:  # none that takes weights: those that there are
                 put(last)
             history.epoch = history.epoch[:passed]
             history.history = {k: v[:passed] for k, v in history.history.items()}
-            history.steps = min(history.steps, passed * order.steps_per_epoch)
+            history.steps = min(history.steps, passed * job.steps_per_epoch)
 
     def _take(self, recipe: Recipe, result: JobResult, epoch: int | None = None) -> None:
         """Puts trained weights into the Keras model: the last, or those after an epoch."""

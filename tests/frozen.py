@@ -1,4 +1,4 @@
-"""Behaviour, frozen: what every simulation of the tests sends and gives, for fixed keys.
+"""Behavior, frozen: what every simulation of the tests sends and gives, for fixed keys.
 
     TFE_BENCH_TEST_SEED=1 python -m pytest -p tests.frozen --freeze before.json tests/protocols
     ... change what should change nothing ...
@@ -64,7 +64,7 @@ def _frozen(simulate: Any) -> Any:
         result = simulate(*args, **options)
         _found[name] = {
             "to": [list(row) for row in result.to],
-            "rounds": [result.rounds, result.cold],
+            "rounds": [result.rounds, result.with_dealing],
             "outputs": [_digest(out) for out in result.outputs],
         }
         return result

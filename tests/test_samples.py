@@ -101,7 +101,7 @@ class _Ordered(Exception):
 class _Runner:
     """A cluster that runs nothing and says what it was asked to."""
 
-    profile = emulation = realised = None
+    profile = emulation = realized = None
     start_seconds = 0.0
     name = "fake"
 
@@ -159,26 +159,24 @@ def _fence(mark: str, text: str) -> str:
     ("printed", "same"),
     [
         (
-            "run time  7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nrounds  9 cold / 7 run-ahead\nx 1.05 3",
+            "in 7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nrounds  9 with dealing / 7 online\nx 1.05 3",
             True,
         ),
         (
-            "run time  7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nrounds  9 cold / 7 run-ahead\nx 1.25 3",
+            "in 7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nrounds  9 with dealing / 7 online\nx 1.25 3",
             False,
         ),
         (
-            "run time  7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nrounds  9 cold / 7 run-ahead\nx 1.05 4",
+            "in 7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nrounds  9 with dealing / 7 online\nx 1.05 4",
             False,
         ),
-        ("run time  7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nx 1.05 3", False),
-        ("run time  7.25 s\nsent  2.1 kB\nrounds  9 cold / 7 run-ahead\nx 1.05 3", False),
+        ("in 7.25 s  (7 ms .. 8 s)\nsent  2.1 kB\nx 1.05 3", False),
+        ("in 7.25 s\nsent  2.1 kB\nrounds  9 with dealing / 7 online\nx 1.05 3", False),
         ("", False),
     ],
 )
 def test_outputs_agree_but_for_what_two_runs_cannot_share(printed: str, same: bool) -> None:
-    shown = (
-        "run time   1.5 ms  (1 ms .. 2 ms)\nsent  12 MB\nrounds  19 cold / 15 run-ahead\nx 1.00 3"
-    )
+    shown = "in 1.5 ms  (1 ms .. 2 ms)\nsent  12 MB\nrounds  19 with dealing / 15 online\nx 1.00 3"
     assert samples.alike(shown, printed) is same
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tfe_bench.benchmarks.exp_study.forms import CLAMPS, METHODS, SOFTMAX, Form
 from tfe_bench.benchmarks.exp_study.levels import LEVELS
-from tfe_bench.benchmarks.prediction import modelled_seconds
+from tfe_bench.benchmarks.prediction import modeled_seconds
 from tfe_bench.cluster.profiles import Profile
 from tfe_bench.errors import UsageError, check_range
 
@@ -24,7 +24,7 @@ class Advice:
     Attributes:
         failure: declared probability of a wrong element.
         error: declared relative error, over the range; the last place comes on top.
-        seconds: of the network alone for n elements, by level (modelled).
+        seconds: of the network alone for n elements, by level (modeled).
     """
 
     form: Form
@@ -81,8 +81,8 @@ def advise(low: float, high: float, n: int, level: Profile = LEVELS[2]) -> list[
                 form.failure_probability(),
                 error,
                 sum(sent),
-                cost.cold,
-                {v.name: modelled_seconds(v, 0.0, cost.cold, sent) for v in LEVELS},
+                cost.with_dealing,
+                {v.name: modeled_seconds(v, 0.0, cost.with_dealing, sent) for v in LEVELS},
             )
         )
     found.sort(key=lambda a: (a.seconds[level.name], a.bytes_total, a.failure))

@@ -9,7 +9,7 @@ from typing import Any
 from tfe_bench.benchmarks.exp_study import published
 from tfe_bench.benchmarks.exp_study.forms import Form
 from tfe_bench.benchmarks.exp_study.grid import NAMES
-from tfe_bench.benchmarks.exp_study.levels import CLOSED_FORM, LEVELS, MEASURED, MODELLED
+from tfe_bench.benchmarks.exp_study.levels import CLOSED_FORM, LEVELS, MEASURED, MODELED
 from tfe_bench.benchmarks.exp_study.measurement import Measurement
 from tfe_bench.benchmarks.exp_study.published import Published
 from tfe_bench.benchmarks.exp_study.study import LOCAL, QUANTITIES, Study, Timed
@@ -42,7 +42,7 @@ _DEALER_AHEAD = "like for like: the dealer's material is there on either side"
 def exp_rows(study: Study) -> list[Row]:
     """exp.csv: each measurement locally and at four levels, and closed forms beyond.
 
-    A level's time is measured there, or modelled where it was not; bytes, rounds and memory are
+    A level's time is measured there, or modeled where it was not; bytes, rounds and memory are
     those of the local measurement in either case.
     """
     rows = []
@@ -75,7 +75,7 @@ def _form_columns(form: Form) -> Row:
 _LEFT_BLANK = dict.fromkeys(
     (
         *("rounds", "rounds_ahead", "peak_rss_kb_P0", "peak_rss_kb_P1", "peak_rss_kb_P2"),
-        *("elapsed_s", "elapsed_source", "repeat", "modelled_s", "predicted_over_measured"),
+        *("elapsed_s", "elapsed_source", "repeat", "modeled_s", "predicted_over_measured"),
         "links",
     ),
     "",
@@ -104,7 +104,7 @@ def _exp_row(form: Form, m: Measurement, level: str, time: Timed, links: str) ->
         "elapsed_s": time.seconds,
         "elapsed_source": time.source,
         "repeat": time.repeat,
-        "modelled_s": "" if math.isnan(time.modelled) else time.modelled,
+        "modeled_s": "" if math.isnan(time.modeled) else time.modeled,
         "predicted_over_measured": "" if math.isnan(time.ratio) else time.ratio,
         "links": links,
     }
@@ -114,7 +114,7 @@ def _exp_row(form: Form, m: Measurement, level: str, time: Timed, links: str) ->
 def _closed_form_row(form: Form, n: int) -> Row:
     cost = form.cost(n)
     sent = [bits // 8 for bits in cost.by_party(0)]
-    declared = {"rounds": cost.cold, "rounds_ahead": cost.rounds, "repeat": 0}
+    declared = {"rounds": cost.with_dealing, "rounds_ahead": cost.rounds, "repeat": 0}
     return _row(form, n, "", sent, CLOSED_FORM, declared)
 
 
@@ -123,22 +123,22 @@ def level_rows(study: Study) -> list[Row]:
     rows = []
     for level in LEVELS:
         at = study.levels.get(level.name)
-        held = at.realised if at else None
+        held = at.realized if at else None
         ratios = level_ratios(study, level.name)
         rows.append(
             {
                 "net_level": level.name,
                 "one_way_ms": 1e3 * level.delay,
                 "egress_mbit": level.bits_per_second / 1e6,
-                "source": MEASURED if ratios else MODELLED,
+                "source": MEASURED if ratios else MODELED,
                 "links": at.emulation if at else "",
                 "host_limited": at.host_limited if at else "",
                 **{
-                    f"realised_one_way_ms_{a}_{b}": 1e3 * held.delays[i] if held else ""
+                    f"realized_one_way_ms_{a}_{b}": 1e3 * held.delays[i] if held else ""
                     for i, (a, b) in enumerate(PAIRS_OF_WORKERS)
                 },
                 **{
-                    f"realised_egress_mbit_P{p}": held.rates[p] / 1e6 if held else ""
+                    f"realized_egress_mbit_P{p}": held.rates[p] / 1e6 if held else ""
                     for p in range(3)
                 },
                 "times_measured": len(ratios),
@@ -203,8 +203,8 @@ def fit_rows(study: Study) -> list[Row]:
                     "r2": fit.r2,
                     "points": fit.points,
                     "source": source,
-                    "modelled_a": model.a if model else "",
-                    "modelled_b": model.b if model else "",
+                    "modeled_a": model.a if model else "",
+                    "modeled_b": model.b if model else "",
                     "predicted_over_measured_a": model.a / fit.a if model and measured else "",
                 }
             )
@@ -229,7 +229,7 @@ def _pair(study: Study, form: Form, theirs: Published) -> list[Row]:
         ("bytes per element, busiest party", max(per_party), each, _WITH_DEALER),
         ("bytes per element, all parties", sum(per_party), 2 * each, _TWO_PARTIES),
         ("bytes per element, evaluator", max(per_party[1:]), each, _NO_DEALER),
-        ("rounds", largest.rounds, rounds, "ours from a cold start"),
+        ("rounds", largest.rounds, rounds, "ours with dealing"),
         ("rounds, dealer ahead", largest.rounds_ahead, rounds, _DEALER_AHEAD),
         ("range score (mean of six)", accuracy.mean6, theirs.mean6, ""),
         *((n, a, b, "") for n, a, b in zip(NAMES, accuracy.shares, theirs.shares, strict=True)),

@@ -36,8 +36,8 @@ def line(n: npt.ArrayLike, y: npt.ArrayLike) -> Fit:
     xs, ys = np.asarray(n, np.float64), np.asarray(y, np.float64)
     if xs.shape != ys.shape or np.unique(xs).size < 2:
         raise UsageError(f"A line wants two sizes or more. Received: {xs.size} n, {ys.size} y.")
-    centred = xs - xs.mean()
-    a = float(centred @ (ys - ys.mean()) / (centred @ centred))
+    centered = xs - xs.mean()
+    a = float(centered @ (ys - ys.mean()) / (centered @ centered))
     b = float(ys.mean() - a * xs.mean())
     total = float(((ys - ys.mean()) ** 2).sum())
     rest = float(((ys - a * xs - b) ** 2).sum())

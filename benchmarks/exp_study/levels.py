@@ -1,6 +1,6 @@
 """The four network levels, and the time that a job would take at one by the model.
 
-A time at a level is MEASURED on links that hold its figures (study.py), or MODELLED from what
+A time at a level is MEASURED on links that hold its figures (study.py), or MODELED from what
 was measured locally where nothing was measured; every file, table and picture says which.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tfe_bench.cluster.profiles import PROFILES
 
-MODELLED = "modelled"
+MODELED = "modeled"
 MEASURED = "measured"
 CLOSED_FORM = "closed form"
 

@@ -11,8 +11,8 @@ import numpy as np
 from tfe_bench.benchmarks.exp_study import grid
 from tfe_bench.benchmarks.exp_study.forms import Form
 from tfe_bench.benchmarks.fields import PerParty
-from tfe_bench.benchmarks.prediction import modelled_seconds, total_rounds, turn_seconds
-from tfe_bench.benchmarks.realised import Realised
+from tfe_bench.benchmarks.prediction import modeled_seconds, total_rounds, turn_seconds
+from tfe_bench.benchmarks.realized import Realized
 from tfe_bench.cluster.profiles import Profile
 from tfe_bench.cluster.requests import JobResult, PrivateInput
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
@@ -27,7 +27,7 @@ class Runner(Protocol):
         ...
 
     @property
-    def realised(self) -> Realised | None:
+    def realized(self) -> Realized | None:
         """What the links were found to hold; None where nothing is shaped."""
         ...
 
@@ -42,7 +42,7 @@ class Measurement:
 
     Attributes:
         sent: payload bytes that each party sent in one run.
-        rounds: messages on the critical path from a cold start; rounds_ahead with the dealer's
+        rounds: messages on the critical path with dealing; rounds_ahead with the dealer's
             material already there.
         peak_rss: resident bytes of each worker at the highest point.
         growth: the part of that above the idle worker.
@@ -63,15 +63,15 @@ class Measurement:
         """Of the seconds."""
         return statistics.median(self.seconds)
 
-    def modelled(self, level: Profile) -> float:
-        """Seconds at a network level, modelled; of a local measurement."""
-        return modelled_seconds(level, self.median, self.rounds, self.sent)
+    def modeled(self, level: Profile) -> float:
+        """Seconds at a network level, modeled; of a local measurement."""
+        return modeled_seconds(level, self.median, self.rounds, self.sent)
 
     @property
     def as_declared(self) -> bool:
         """Whether bytes and rounds are what the closed form says."""
         cost = self.form.cost(self.n)
-        declared = (cost.by_party(0), cost.rounds, cost.cold)
+        declared = (cost.by_party(0), cost.rounds, cost.with_dealing)
         return (tuple(8 * b for b in self.sent), self.rounds_ahead, self.rounds) == declared
 
 
@@ -98,14 +98,14 @@ def measure(cluster: Runner, form: Form, n: int, repeat: int) -> Measurement:
     x = np.linspace(*usual_range(form), n)
     result = cluster.run("exp", {**form.parameters, "repeat": repeat}, inputs(form, x))
     measured = result.measured
-    cold, ahead = total_rounds(measured)
+    with_dealing, online = total_rounds(measured)
     a, b, c = measured
     return Measurement(
         form=form,
         n=n,
         sent=(sum(a["payload"]), sum(b["payload"]), sum(c["payload"])),
-        rounds=cold,
-        rounds_ahead=ahead,
+        rounds=with_dealing,
+        rounds_ahead=online,
         peak_rss=(_peak(a), _peak(b), _peak(c)),
         growth=(a["peak_memory"], b["peak_memory"], c["peak_memory"]),
         seconds=tuple(turn_seconds(measured)),

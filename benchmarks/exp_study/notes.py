@@ -24,7 +24,7 @@ def notes(study: Study) -> list[str]:
         f"Beyond the measured sizes (to n = {max(study.plan.closed_form):,}) bytes and rounds are "
         "that closed form, marked as such.",
         "Shares of points and MAPE are over ranges that reach beyond what some forms declare (the "
-        "softmax ones above all): see their declared range. Towards its lower end e^x is below the "
+        "softmax ones above all): see their declared range. Toward its lower end e^x is below the "
         "last place, 2^-16 or 2^-40, and comes out as 0 or one unit: a large relative error.",
         "Memory is the peak resident size of each worker, TensorFlow included; the published one "
         "is of their process.",
@@ -47,7 +47,7 @@ def _notes_on_times(study: Study) -> list[str]:
             if at.host_limited:
                 text += (
                     " Host-limited: this machine does not hold the level's figures, see the "
-                    "realised ones."
+                    "realized ones."
                 )
             found.append(text)
         elif at.refused:
@@ -61,14 +61,14 @@ def _notes_on_times(study: Study) -> list[str]:
     else:
         where = f"Times of {where}"
     found.append(
-        f"{where} are MODELLED: local measured time + rounds x latency + bytes of the busiest "
-        "party x 8 / rate, rounds from a cold start. It leaves out the evaluators' own bytes where "
+        f"{where} are MODELED: local measured time + rounds x latency + bytes of the busiest "
+        "party x 8 / rate, rounds with dealing. It leaves out the evaluators' own bytes where "
         "they wait for the dealer's first (one-round, prime), and that sending overlaps with "
         "computing. Published times were measured on shaped links: they took "
         + ", ".join(
             f"{low:.1f} to {high:.1f} times ({level})"
             for level in ("net1", "net2", "net3")
-            for low, high in [published.slower_than_modelled(level)]
+            for low, high in [published.slower_than_modeled(level)]
         )
         + " what the formula gives for their network alone."
     )

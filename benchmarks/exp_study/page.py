@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tfe_bench.benchmarks import provenance
 from tfe_bench.benchmarks.exp_study import advisor, published, tables
-from tfe_bench.benchmarks.exp_study.levels import MEASURED, MODELLED
+from tfe_bench.benchmarks.exp_study.levels import MEASURED, MODELED
 from tfe_bench.benchmarks.exp_study.notes import notes
 from tfe_bench.benchmarks.exp_study.study import Study
 from tfe_bench.benchmarks.report.drawing import Picture
@@ -54,7 +54,7 @@ def make(study: Study, pictures: Mapping[str, Picture]) -> Page:
             pictures["exp_time"],
             "time at four network levels",
             "Time in the ring of 128 bits: filled points measured at the level, hollow ones "
-            "MODELLED from local runs; published measured.",
+            "MODELED from local runs; published measured.",
         ),
         Figure(
             pictures["exp_memory"],
@@ -93,7 +93,7 @@ def make(study: Study, pictures: Mapping[str, Picture]) -> Page:
 
 def _net2_source(study: Study) -> str:
     sources = {study.source(form, "seconds_net2") for form in study.main}
-    return MEASURED if sources == {MEASURED} else MODELLED.upper()
+    return MEASURED if sources == {MEASURED} else MODELED.upper()
 
 
 def _levels(study: Study) -> list[Part]:

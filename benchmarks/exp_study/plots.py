@@ -11,7 +11,7 @@ import numpy as np
 
 from tfe_bench.benchmarks.exp_study import compare, grid, published
 from tfe_bench.benchmarks.exp_study.forms import Form
-from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELLED
+from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELED
 from tfe_bench.benchmarks.exp_study.study import Study, Timed
 from tfe_bench.benchmarks.report import drawing
 from tfe_bench.benchmarks.report.drawing import NARROW, Picture, Theme, canvas, panels
@@ -147,7 +147,7 @@ def _error(study: Study, theme: Theme, narrow: bool) -> Drawing:
 
 
 def _envelope(x: Any, error: Any, width: int = 100) -> tuple[Any, Any]:
-    """The largest error of each few neighbouring points: a curve instead of a cloud."""
+    """The largest error of each few neighboring points: a curve instead of a cloud."""
     whole = len(x) // width * width
     middle = x[:whole].reshape(-1, width).mean(axis=1)
     return middle, np.maximum(error[:whole].reshape(-1, width).max(axis=1), 1e-30)
@@ -173,7 +173,7 @@ def _range(study: Study, theme: Theme, narrow: bool) -> Drawing:
 
 
 def _runs(x: Any, good: Any) -> list[tuple[float, float]]:
-    """Stretches of neighbouring points that are good; single points get the grid's width."""
+    """Stretches of neighboring points that are good; single points get the grid's width."""
     half = float(x[1] - x[0]) / 2
     edges = np.flatnonzero(np.diff(np.concatenate([[0], good.astype(np.int8), [0]])))
     return [
@@ -191,7 +191,7 @@ def _time(study: Study, theme: Theme, narrow: bool) -> Drawing:
             _theirs(axes, method, published.times(method, level.name))
         _logarithmic(axes, "xy")
         at = study.levels.get(level.name)
-        how = at.emulation if at and at.measurements else "ours MODELLED"
+        how = at.emulation if at and at.measurements else "ours MODELED"
         axes.set_title(f"{level.name}: {level.text}\n({how})", fontsize=10)
     return _by_elements(figure, every, "seconds", narrow)
 
@@ -200,16 +200,16 @@ def _our_times(axes: Any, form: Form, times: list[Timed], theme: Theme) -> None:
     """Measured times filled and joined; the model's at all sizes, hollow where it stands alone."""
     look = _look(form.name)
     measured = [(t.n, t.seconds) for t in times if t.source == MEASURED]
-    alone = [(t.n, t.modelled) for t in times if t.source == MODELLED]
+    alone = [(t.n, t.modeled) for t in times if t.source == MODELED]
     points: dict[str, Any] = {"marker": "o", "markersize": 4.5}
     if measured:
         label = f"{form.name} (measured)"
         axes.plot(*zip(*measured, strict=True), label=label, linewidth=1.6, **points, **look)
     if alone:
-        model = [t.n for t in times], [t.modelled for t in times]
+        model = [t.n for t in times], [t.modeled for t in times]
         axes.plot(*model, linewidth=0.8, alpha=0.6, **look)
         points |= {"ls": "", "color": look["color"], "markerfacecolor": theme.paper}
-        axes.plot(*zip(*alone, strict=True), label=f"{form.name} (modelled)", **points)
+        axes.plot(*zip(*alone, strict=True), label=f"{form.name} (modeled)", **points)
 
 
 def _memory(study: Study, theme: Theme, narrow: bool) -> Drawing:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from tfe_bench.benchmarks.exp_study import grid
 from tfe_bench.benchmarks.exp_study.fits import Fit, line
 from tfe_bench.benchmarks.exp_study.forms import Form, main_forms, variants
-from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELLED
+from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELED
 from tfe_bench.benchmarks.exp_study.measurement import Measurement, Runner, accuracy, measure
-from tfe_bench.benchmarks.realised import HOST_LIMITED, Realised
+from tfe_bench.benchmarks.realized import HOST_LIMITED, Realized
 from tfe_bench.cluster.profiles import Profile
 from tfe_bench.errors import PolicyError, ProfileError
 
@@ -49,14 +49,14 @@ class AtLevel:
 
     Attributes:
         emulation: how the links were made.
-        realised: what they were found to hold, before anything was measured.
+        realized: what they were found to hold, before anything was measured.
         measurements: by form, ascending n.
         refused: why nothing was measured, or ''.
     """
 
     level: Profile
     emulation: str = ""
-    realised: Realised | None = None
+    realized: Realized | None = None
     measurements: dict[Form, list[Measurement]] = field(default_factory=dict)
     refused: str = ""
 
@@ -79,7 +79,7 @@ class Plan:
         fresh: whether each main form gets workers of its own, so that no form's memory is
             counted as another's idle memory.
         float32: whether x is rounded to float32 first.
-        levels: what is measured at each network level; one that is not there is modelled alone.
+        levels: what is measured at each network level; one that is not there is modeled alone.
     """
 
     sizes: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
@@ -109,20 +109,20 @@ class Timed:
 
     Attributes:
         seconds: measured where `source` says so, else the model's.
-        modelled: by the model, from the local measurement.
-        repeat: timed runs, of a modelled time the local ones.
+        modeled: by the model, from the local measurement.
+        repeat: timed runs, of a modeled time the local ones.
     """
 
     n: int
     seconds: float
     source: str
-    modelled: float
+    modeled: float
     repeat: int
 
     @property
     def ratio(self) -> float:
         """Predicted over measured; NaN where nothing was measured."""
-        return self.modelled / self.seconds if self.source == MEASURED else math.nan
+        return self.modeled / self.seconds if self.source == MEASURED else math.nan
 
 
 @dataclass
@@ -161,28 +161,28 @@ class Study:
         return a, b, c
 
     def times(self, form: Form, level: Profile) -> list[Timed]:
-        """At a network level, for each n that was measured locally: measured there, or modelled."""
+        """At a network level, for each n that was measured locally: measured there, or modeled."""
         at = self.levels.get(level.name)
         there = {m.n: m for m in at.measurements.get(form, ())} if at else {}
         found = []
         for m in self.measurements[form]:
-            modelled, own = m.modelled(level), there.get(m.n)
+            modeled, own = m.modeled(level), there.get(m.n)
             if own is None:
-                found.append(Timed(m.n, modelled, MODELLED, modelled, len(m.seconds)))
+                found.append(Timed(m.n, modeled, MODELED, modeled, len(m.seconds)))
             else:
-                found.append(Timed(m.n, own.median, MEASURED, modelled, len(own.seconds)))
+                found.append(Timed(m.n, own.median, MEASURED, modeled, len(own.seconds)))
         return found
 
     def fitted_times(self, form: Form, level: Profile) -> list[Timed]:
-        """What the line of a level goes through: measured times if there are two, else modelled."""
+        """What the line of a level goes through: measured times if there are two, else modeled."""
         rows = self.times(form, level)
         measured = [t for t in rows if t.source == MEASURED]
         if len(measured) > 1:
             return measured
-        return [replace(t, seconds=t.modelled, source=MODELLED) for t in rows]
+        return [replace(t, seconds=t.modeled, source=MODELED) for t in rows]
 
     def source(self, form: Form, quantity: str) -> str:
-        """Whether what a line goes through was measured, or modelled."""
+        """Whether what a line goes through was measured, or modeled."""
         level = _LEVEL_OF.get(quantity)
         return MEASURED if level is None else self.fitted_times(form, level)[0].source
 
@@ -206,7 +206,7 @@ class Study:
         if level is None:
             return None
         times = self.fitted_times(form, level)
-        return line([t.n for t in times], [t.modelled for t in times])
+        return line([t.n for t in times], [t.modeled for t in times])
 
 
 _MEASURED: dict[str, Callable[[Measurement], float]] = {
@@ -224,7 +224,7 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
     """Measures every form: without shaped links, then at each network level of the plan.
 
     Links that do not hold a level's figures, or that the workers' operators do not let be shaped,
-    are no failure of the study: the level stays modelled, and the reason is kept.
+    are no failure of the study: the level stays modeled, and the reason is kept.
 
     Args:
         open_cluster: gives the workers of a profile; LOCAL one time or (`plan.fresh`) once for each
@@ -271,11 +271,11 @@ def run(open_cluster: Opener, plan: Plan, tell: Tell = lambda fraction, text: No
             except (ProfileError, PolicyError) as error:
                 found.refused = str(error)
                 return found
-            found.emulation, found.realised = cluster.emulation or "", cluster.realised
+            found.emulation, found.realized = cluster.emulation or "", cluster.realized
             for form in main:
                 known = {m.n: m for m in study.measurements[form]}
                 for n in (n for n in own.sizes if n in known):
-                    seconds = known[n].modelled(level) * (plan.repeat + 1)
+                    seconds = known[n].modeled(level) * (plan.repeat + 1)
                     if reason := _over(seconds, own.job_seconds):
                         study.cut.append(
                             f"{form.label} at {level.name}: n = {n:,} left out, {reason}"

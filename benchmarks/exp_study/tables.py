@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tfe_bench.benchmarks.exp_study import compare, published
 from tfe_bench.benchmarks.exp_study.fits import Fit
-from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELLED
+from tfe_bench.benchmarks.exp_study.levels import LEVELS, MEASURED, MODELED
 from tfe_bench.benchmarks.exp_study.study import LOCAL, Study
 from tfe_bench.benchmarks.report.parts import Table
 from tfe_bench.cluster.profiles import Profile
@@ -15,7 +15,7 @@ from tfe_bench.cluster.profiles import Profile
 def summary(study: Study) -> Table:
     """One line a form, then the published ones: bytes, rounds, accuracy."""
     head = (
-        *("form / ring", "B/element P0/P1/P2", "rounds cold/ahead", "declared range"),
+        *("form / ring", "B/element P0/P1/P2", "rounds with dealing/online", "declared range"),
         *("score", "MAPE", "failure"),
     )
     rows: list[tuple[str, ...]] = []
@@ -42,11 +42,11 @@ def links(study: Study) -> Table:
     for level in LEVELS:
         at, ratios = study.levels.get(level.name), compare.level_ratios(study, level.name)
         delay, egress, how = "-", "-", "-"
-        if at is not None and at.realised is not None:
-            delay = _between([1e3 * d for d in at.realised.delays], "ms")
-            egress = _between([r / 1e6 for r in at.realised.rates], "Mbit/s")
+        if at is not None and at.realized is not None:
+            delay = _between([1e3 * d for d in at.realized.delays], "ms")
+            egress = _between([r / 1e6 for r in at.realized.rates], "Mbit/s")
             how = at.emulation
-        times = f"{len(ratios)} measured" if ratios else MODELLED
+        times = f"{len(ratios)} measured" if ratios else MODELED
         held = f"{min(ratios):.2f} .. {max(ratios):.2f}" if ratios else "-"
         rows.append((f"{level.name}: {level.text}", delay, egress, how, times, held))
     return Table(head, rows)
@@ -85,7 +85,7 @@ def model_check(study: Study) -> Table:
 def times(study: Study) -> Table:
     """Time and memory per element of the main forms and the published ones.
 
-    Times are measured; "~" marks modelled ones, "*" published ones.
+    Times are measured; "~" marks modeled ones, "*" published ones.
     """
     head = (
         *("form / ring", "kB/element", "fixed MB", "local us"),
@@ -94,7 +94,7 @@ def times(study: Study) -> Table:
     quantities = [f"seconds_{name}" for name in (LOCAL, *(v.name for v in LEVELS))]
     rows: list[tuple[str, ...]] = []
     for form in study.main:
-        marks = ("~" if study.source(form, q) == MODELLED else "" for q in quantities)
+        marks = ("~" if study.source(form, q) == MODELED else "" for q in quantities)
         slopes = (f"{study.fit(form, q).a * 1e6:.3g}" for q in quantities)
         times = (mark + slope for mark, slope in zip(marks, slopes, strict=True))
         rows.append((form.label, *_memory(study.memory(form)), *times))
@@ -112,8 +112,8 @@ def key(study: Study) -> str:
     """What the marks of `times` mean."""
     marks = "* published, measured on shaped links"
     quantities = [f"seconds_{level.name}" for level in LEVELS]
-    if any(study.source(f, q) == MODELLED for f in study.main for q in quantities):
-        marks = "~ MODELLED from local runs, not measured; " + marks
+    if any(study.source(f, q) == MODELED for f in study.main for q in quantities):
+        marks = "~ MODELED from local runs, not measured; " + marks
     return marks
 
 
@@ -122,7 +122,7 @@ _COMPARED = {
     "bytes per element, busiest party": "busiest party",
     "bytes per element, all parties": "all parties",
     "rounds, dealer ahead": "rounds, dealer ahead",
-    "rounds": "rounds, cold",
+    "rounds": "rounds, with dealing",
     "range score (mean of six)": "score",
     "mape on [-20, 20]": "MAPE",
     "memory slope, kB per element": "memory slope",
@@ -135,7 +135,7 @@ def comparison(study: Study) -> Table:
     pairs: dict[tuple[str, str], dict[str, str]] = {}
     for row in compare.compare_rows(study):
         pair = (f"{row['ours_form']} / {row['ring_bits']}", row["published_method"])
-        mark = "~" if row["ours_source"] == MODELLED else ""
+        mark = "~" if row["ours_source"] == MODELED else ""
         pairs.setdefault(pair, {})[row["metric"]] = f"{mark}{row['times_better']:.2g}x"
     rows = [
         (*pair, *(found.get(metric, "-") for metric in _COMPARED)) for pair, found in pairs.items()

@@ -46,7 +46,7 @@ def refuse_beyond(name: str, rings: Arrays, bits: int, what: str) -> None:
 
 
 def pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
-    """Reals of all magnitudes; of the pairs a quarter are equal and a quarter neighbours."""
+    """Reals of all magnitudes; of the pairs a quarter are equal and a quarter neighbors."""
     x = catalogue.log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
     y = catalogue.log_uniform(rng, 2.0**-16, 2.0**45.9, size, signed=True)
     kind = rng.integers(0, 4, size)
@@ -55,7 +55,7 @@ def pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
 
 
 def integer_pairs(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
-    """Integers of the whole 64-bit range; of the pairs a quarter are equal, some neighbours."""
+    """Integers of the whole 64-bit range; of the pairs a quarter are equal, some neighbors."""
     info = np.iinfo(np.int64)
     x, y = (rng.integers(info.min, info.max, size, np.int64, endpoint=True) for _ in range(2))
     ends = rng.choice(np.array([info.min, -1, 0, 1, info.max]), size)

@@ -118,7 +118,7 @@ def _positive(size: Shape, rng: np.random.Generator) -> dict[str, Array]:
     return {"x": catalogue.log_uniform(rng, _LOW, _HIGH, size)}
 
 
-_of_positive = partial(_function, inputs=_positive, variant="normalisation, polynomial")
+_of_positive = partial(_function, inputs=_positive, variant="normalization, polynomial")
 _of_positive(
     "log",
     "ln(x) for 0 < x < 2^46",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
 NARROW: Final = 3.9  # inches: 374 CSS pixels
-# Okabe and Ito's colours: told apart by everybody.
+# Okabe and Ito's colors: told apart by everybody.
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PINK, SKY, GREY = "#CC79A7", "#56B4E9", "#999999"
 _DPI: Final = 132
@@ -28,7 +28,7 @@ _NARROW_LABEL: Final = 44  # characters of a legend's line there
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of lines and words on a page."""
+    """Colors of lines and words on a page."""
 
     ink: str
     faint: str

@@ -1,4 +1,4 @@
-"""What trainings have learnt: a table and curves, private against plaintext and published."""
+"""What trainings have learned: a table and curves, private against plaintext and published."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Curve:
 
     @property
     def dataset(self) -> str:
-        """What was learnt."""
+        """What was learned."""
         return self._said("dataset", 40)
 
     def _said(self, parameter: str, longest: int) -> str:

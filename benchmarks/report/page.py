@@ -252,8 +252,8 @@ def _bytes(newest: Sequence[Record], pictures: Pictures) -> list[Part]:
         "all, MB": lambda _, sent: cells.megabytes(sum(sent)),
         "bytes per element": per_element,
         "headers": headers,
-        "rounds, cold": lambda r, _: cells.whole(r.rounds),
-        "rounds, run-ahead": lambda r, _: cells.whole(r.rounds_ahead),
+        "rounds, with dealing": lambda r, _: cells.whole(r.rounds),
+        "rounds, online": lambda r, _: cells.whole(r.rounds_ahead),
     }
     caption = (
         "Payload that each party sent in one run, counted at the channel; elements are those of "

@@ -234,7 +234,7 @@ def _network(records: list[Record], theme: Theme, narrow: bool) -> Drawing | Non
     return figure
 
 
-# ---- what trainings have learnt
+# ---- what trainings have learned
 
 
 def _learning(records: list[Record], theme: Theme, narrow: bool) -> Drawing | None:

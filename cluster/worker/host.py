@@ -60,7 +60,7 @@ class Host:
 
     @property
     def role(self) -> int:
-        """Of this party towards clients' inputs: 0 deals, 1 and 2 evaluate."""
+        """Of this party toward clients' inputs: 0 deals, 1 and 2 evaluate."""
         return (self.party - DEALER) % 3
 
     @property

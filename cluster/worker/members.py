@@ -15,11 +15,11 @@ from tfe_bench.protocols.session.party import Party
 
 def taken(host: Host, party: Party, program: Program, job: Job) -> list[tuple[Job, Inputs | None]]:
     """The inputs of a job and of those that go with it; None of one that is refused now."""
-    if not job.riders:
+    if not job.companions:
         return [(job, tensors(party, job))]
     found: list[tuple[Job, Inputs | None]] = []
     refused: list[TfeBenchError | None] = []
-    for each in (job, *job.riders):
+    for each in (job, *job.companions):
         inputs = Inputs()
         error: TfeBenchError | None = None
         try:
@@ -40,7 +40,7 @@ def taken(host: Host, party: Party, program: Program, job: Job) -> list[tuple[Jo
     return found
 
 
-def board(host: Host, job: Job, party: Party, program: Program) -> list[Job]:
+def gather(host: Host, job: Job, party: Party, program: Program) -> list[Job]:
     """The waiting jobs that all three workers take along with this one."""
     if batching.samples(program, job) == 0:
         return []
@@ -52,22 +52,22 @@ def board(host: Host, job: Job, party: Party, program: Program) -> list[Job]:
     offered = batching.offered(party, waiting)
     if not offered:
         return []
-    boarded = [_boarded(host, program, job, *row) for row in offered]
-    fits = batching.agreed(party, [each is not None for each in boarded])
-    riders = []
-    for each, fine in zip(boarded, fits, strict=True):
+    taken_along = [_taken_along(host, program, job, *row) for row in offered]
+    fits = batching.agreed(party, [each is not None for each in taken_along])
+    companions = []
+    for each, fine in zip(taken_along, fits, strict=True):
         if each is None:
             continue
         if fine:
-            riders.append(each)
+            companions.append(each)
             log.info("job %s (of %s) goes with job %s", each.short, each.client, job.short)
         else:
             each.stay()
             host.queue.put_back(each.place)
-    return riders
+    return companions
 
 
-def _boarded(host: Host, program: Program, lead: Job, name: str, digest: str) -> Job | None:
+def _taken_along(host: Host, program: Program, lead: Job, name: str, digest: str) -> Job | None:
     """A job of a name, taken from the queue; None if it cannot go along."""
     job = host.jobs.get(name)
     if job is None or job.digest != digest or job is lead or job.began is not None:
@@ -77,7 +77,7 @@ def _boarded(host: Host, program: Program, lead: Job, name: str, digest: str) ->
     if batching.samples(program, job) == 0:
         return None
     try:
-        job.board()
+        job.join_batch()
     except TfeBenchError:
         return None
     job.place.running = True

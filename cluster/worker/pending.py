@@ -45,7 +45,7 @@ class Job:
         summoned: party 0 has opened a stream for it here.
         began: when its turn came.
         ended: when its last events were put.
-        riders: jobs of others that go with it: its client's leaving ends them not.
+        companions: jobs of others that go with it: its client's leaving ends them not.
         rides: it goes with another, whose session it uses.
     """
 
@@ -86,7 +86,7 @@ class Job:
         self.submitted = time.monotonic()
         self.began: float | None = None
         self.ended: float | None = None
-        self.riders: list[Job] = []
+        self.companions: list[Job] = []
         self.rides = False
         self._closers: list[Callable[[], object]] = []
         # The client is part of it: the three workers judge by their policies one and the same.
@@ -123,7 +123,7 @@ class Job:
                 raise self.failed
             self.began = time.monotonic()
 
-    def board(self) -> None:
+    def join_batch(self) -> None:
         """Marks it as going with another job.
 
         Raises:
@@ -133,7 +133,9 @@ class Job:
         self.rides = True
 
     def stay(self) -> None:
-        """Takes `board` back: it waits for its own turn, or ends if it has failed meanwhile."""
+        """Takes `join_batch` back: it waits for its own turn, or ends if it has failed
+        meanwhile.
+        """
         with self.met:
             self.rides = False
             self.began = None
@@ -153,7 +155,7 @@ class Job:
         self.arrivals.end(error)
         for closer in closers:
             closer()
-        if self.link is not None and not self.riders:
+        if self.link is not None and not self.companions:
             self.link.fail(error)
         return first
 

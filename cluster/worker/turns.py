@@ -88,9 +88,9 @@ class Turns:
                 link.finish()
                 # Its streams' last words may still be on their way.
                 self._host.loop.call_soon_threadsafe(self._host.loop.call_later, 5.0, link.drop)
-            for rider in job.riders:
-                rider.finish(rider.failed)
-                self._host.queue.finish(rider.place)
+            for companion in job.companions:
+                companion.finish(companion.failed)
+                self._host.queue.finish(companion.place)
             job.finish(failure or job.failed)
 
     def _compute(self, job: Job, link: SessionLink) -> None:
@@ -102,16 +102,16 @@ class Turns:
                 party.exchange(bytes(job.warm_up_bytes))
         idle = self._memory.start()
         program = jobs.load(job.header["program"])
-        job.riders = members.board(self._host, job, party, program)
+        job.companions = members.gather(self._host, job, party, program)
         brought = members.taken(self._host, party, program, job)
-        aboard = [each for each, inputs in brought if inputs is not None]
+        batch = [each for each, inputs in brought if inputs is not None]
         own = [inputs for _, inputs in brought if inputs is not None]
         del brought
-        if not aboard:
+        if not batch:
             raise job.failed or ClusterError("No job of the batch is left.")
         counts: list[int] = []
         inputs: MutableMapping[str, Shared] = own[0]
-        if job.riders:
+        if job.companions:
             inputs, counts = batching.merged(own)
         own.clear()
 
@@ -123,7 +123,7 @@ class Turns:
             now = time.monotonic()
             if self._host.party == 0 and now - shown > 0.1:
                 shown = now
-                for each in aboard:
+                for each in batch:
                     each.events.put(wire.event("progress", fraction=fraction, text=text))
 
         context = Context(
@@ -131,7 +131,7 @@ class Turns:
             job.header["parameters"],
             inputs,
             progress,
-            client=aboard[0].client,
+            client=batch[0].client,
             store=self._host.store,
         )
         with party.active():
@@ -147,7 +147,7 @@ class Turns:
         if counts:
             measured["batched"] = {"requests": len(counts), "samples": sum(counts)}
         parts = batching.parted(outputs, counts) if counts else [outputs]
-        for each, part in zip(aboard, parts, strict=True):
+        for each, part in zip(batch, parts, strict=True):
             if each.failed is not None:  # its client has left
                 continue
             try:
@@ -164,5 +164,5 @@ class Turns:
 
 def _fail(job: Job, error: TfeBenchError) -> None:
     """Ends a job, and those that go with it."""
-    for each in (job, *job.riders):
+    for each in (job, *job.companions):
         each.fail(error)

@@ -93,7 +93,7 @@ class Kind:
         """What a summary calls the layer's kind."""
         return self.op
 
-    # ---- in the open
+    # ---- in the clear
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         """The layer's value in float64, with a batch.

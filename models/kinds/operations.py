@@ -18,7 +18,7 @@ from tfe_bench.models.kinds.layer import Shape
 from tfe_bench.protocols.nn import pool_gradient, relu
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, backward, compare, convert, shapes, truncation
-from tfe_bench.protocols.ring.products import Product, opened, truncated
+from tfe_bench.protocols.ring.products import Product, exchanged, truncated
 from tfe_bench.protocols.ring.range_check import Watch
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
@@ -53,8 +53,8 @@ class Setting:
             object.__setattr__(self, "round_bits", int(extremes.ROUND_BITS[self.profile]))
 
     @property
-    def direction(self) -> str:
-        """The profile for directions."""
+    def update_profile(self) -> str:
+        """The profile for updates."""
         return "wan" if self.thirds else "lan"
 
     @property
@@ -62,7 +62,7 @@ class Setting:
         """The profile for maxima, which would otherwise cut a third in three again on a wan."""
         return "lan" if self.turn and self.profile == "wan" else self.profile
 
-    def openings(self, n: int, bits: int) -> int:
+    def exchanges(self, n: int, bits: int) -> int:
         """Of n comparisons: more take fewer bits and more rounds."""
         round_bits = self.round_bits or 0
 
@@ -153,7 +153,7 @@ class Operations:
 
     def product(self, products: Sequence[Product], addend: Shared | None = None) -> Shared:
         """The sum of products and an addend over Z_2^64.  1 round."""
-        z = opened(self.party, "product_sum", products)
+        z = exchanged(self.party, "product_sum", products)
         return z if addend is None else arithmetic.add(z, addend)
 
     def truncated_product(
@@ -173,7 +173,7 @@ class Operations:
     def relu_with_derivative(self, x: Shared) -> tuple[Shared, MaskedBits]:
         """max(x, 0) over Z_2^64 of an x there or of a small ring, and [x < 0]."""
         bits = compared(x.ring_bits)
-        count = self.setting.openings(x.shape.num_elements(), bits)
+        count = self.setting.exchanges(x.shape.num_elements(), bits)
         return relu.relu_with_derivative(self.party, x, bits, count)
 
     def inject_truncated(
@@ -198,9 +198,9 @@ class Operations:
             relu=relu,
             bits=bits,
             profile=self.setting.profile,
-            openings=self.setting.openings(n, bits),
+            exchanges=self.setting.exchanges(n, bits),
         )
 
-    def route(self, choice: pool_gradient.Choice, g: Shared, fraction: int) -> Shared:
+    def unpool(self, choice: pool_gradient.Choice, g: Shared, fraction: int) -> Shared:
         """Each window's g at its largest cell, with fewer fractional bits."""
-        return pool_gradient.route(self.party, choice, g, g.fractional_bits - fraction)
+        return pool_gradient.unpool(self.party, choice, g, g.fractional_bits - fraction)

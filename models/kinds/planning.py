@@ -9,7 +9,7 @@ from tfe_bench.models.kinds.layer import Layer, Numbers
 
 # Comparisons take no more bits than this; larger values get fewer fractional bits.
 MOST_BITS = 36
-# Values that come without a product may take so many: what one opening compares, less 4.
+# Values that come without a product may take so many: what one exchange compares, less 4.
 MOST_COMPARED = 44
 # Fewer fractional bits than these are worth nothing.
 FEWEST_BITS = 6

@@ -1,4 +1,4 @@
-"""Windows that slide over images: their options, where they lie, and their cells in the open."""
+"""Windows that slide over images: their options, where they lie, and their cells in the clear."""
 
 from __future__ import annotations
 

@@ -79,8 +79,8 @@ class BatchNorm(Kind):
             gamma = ops.add_public(ops.times(means, 0), 1 << f)
         found = None
         if p.learning:
-            found = ops.call(protocol.normalise, x, gamma, epsilon=layer.options["epsilon"])
-            centred, factor = found.centred, found.factor
+            found = ops.call(protocol.normalize, x, gamma, epsilon=layer.options["epsilon"])
+            centered, factor = found.centered, found.factor
             momentum = layer.options["momentum"]
             new = ops.call(protocol.running, found, means, variances, momentum)
             for what, value in zip(("mean", "variance"), new, strict=True):
@@ -89,14 +89,14 @@ class BatchNorm(Kind):
             factor = ops.truncate(ops.mul(gamma, self._root(p, layer, variances)), f)
             # (the values have fewer bits than the running mean)
             mean = ops.truncate(means, f - x.fractional_bits)
-            centred = ops.sub(x, mean)
+            centered = ops.sub(x, mean)
         addend = None if beta is None else ops.shifted(beta, f + x.fractional_bits)
         if node.bent:
-            products = [Product(centred, factor, elementwise)]
+            products = [Product(centered, factor, elementwise)]
             small = ops.truncated_product(products, addend, f, p.precision.ring)
             y, chosen = bend(p, node, small)
         else:
-            y = ops.mul(centred, factor)
+            y = ops.mul(centered, factor)
             y, chosen = ops.truncate(y if addend is None else ops.add(y, addend), f), None
         p.kept[node.output] = (found, chosen)
         return y

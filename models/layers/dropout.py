@@ -14,7 +14,7 @@ from tfe_bench.models.kinds.kind import Kind
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import FACTOR_BITS, Gradients, Pass, factored
 from tfe_bench.models.kinds.reading import Call, Reader, Unfit
-from tfe_bench.models.training.order import kept
+from tfe_bench.models.training.shuffling import kept
 from tfe_bench.protocols.session.sharing import Shared
 
 

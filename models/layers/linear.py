@@ -113,7 +113,7 @@ def unbend(p: Pass, node: Node, g: Shared, chosen: Any) -> Shared:
     """The gradient before them, at the gradients' scale."""
     f = p.precision.gradient
     if node.pool is not None:
-        return p.ops.route(chosen, p.ops.shifted(g, max(g.fractional_bits, f + 1)), f)
+        return p.ops.unpool(chosen, p.ops.shifted(g, max(g.fractional_bits, f + 1)), f)
     if node.activation is not None:
         return p.ops.inject_truncated(chosen, g, max(0, g.fractional_bits - f), negated=True)
     return p.settled(g)

@@ -55,7 +55,7 @@ class MaxPool2D(Windowed, Largest):
         """Each window's gradient at the cell that won."""
         f = p.precision.gradient
         g = p.ops.shifted(g, max(g.fractional_bits, f + 1))
-        return [p.ops.route(p.kept[node.output], g, f)]
+        return [p.ops.unpool(p.kept[node.output], g, f)]
 
     def untrained(self, x: Layer, given: list[Shape]) -> str:
         o = x.options

@@ -28,7 +28,7 @@ class Multiply(Broadcast):
         return np.asarray(result)
 
     def numbers(self, planner: Planner, x: Layer) -> Numbers:
-        # (of two, see optimise.products_of_two)
+        # (of two, see optimize.products_of_two)
         product = sum(planner.of(i) for i in x.inputs)
         total = sum(max(planner.magnitude(i), 0) for i in x.inputs)
         if product + total > PRODUCT_BITS:

@@ -24,7 +24,7 @@ def check_most(value: Any) -> None:
 
 
 def relu(x: Array, most: float | None) -> Array:
-    """In the open."""
+    """In the clear."""
     return np.asarray(np.maximum(x, 0) if most is None else np.clip(x, 0, most))
 
 
@@ -46,9 +46,9 @@ def rectified(p: Pass, node: Node, x: Shared) -> Shared:
     bits, most = node.numbers.bits if ring == 64 else ring, largest(node.layer, x.fractional_bits)
     n = math.prod(ops.shape(x))
     if most is None:
-        count = ops.setting.openings(n, bits)
+        count = ops.setting.exchanges(n, bits)
         return ops.call(protocol.relu, x, bits, count)
-    count = ops.setting.openings(2 * n, bits)
+    count = ops.setting.exchanges(2 * n, bits)
     return ops.call(linear.capped_relu, x, most, bits, count)
 
 

@@ -177,10 +177,10 @@ class Sum(Kind):
         offset = p.weight_or_none(x, "bias")
         if offset is not None:
             addend = offset if addend is None else ops.add(addend, offset)
-        y = self._opened(p, node, products, addend)
+        y = self._exchanged(p, node, products, addend)
         return reshaped(ops, y, p.batched(node.shape, values[0])) if flat else y
 
-    def _opened(
+    def _exchanged(
         self, p: Pass, node: Node, products: list[Product], addend: Shared | None
     ) -> Shared:
         ops, x, numbers = p.ops, node.layer, node.numbers
@@ -192,7 +192,7 @@ class Sum(Kind):
             )
             most = largest(x, small.fractional_bits)
             n = math.prod(ops.shape(small))
-            count = ops.setting.openings(n if most is None else 2 * n, numbers.bits)
+            count = ops.setting.exchanges(n if most is None else 2 * n, numbers.bits)
             return ops.call(linear.watched_relu, ops.watch, small, whole, drop, most, count)
         if ops.watch is not None and drop:
             # twice as large where no comparison reads the sign

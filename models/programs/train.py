@@ -24,8 +24,8 @@ from tfe_bench.models import deploying, kept, sources
 from tfe_bench.models.checkpoint import Checkpoints
 from tfe_bench.models.feed import Feed, take
 from tfe_bench.models.kinds import registry
-from tfe_bench.models.order import Order, snapshot_name, state_name
 from tfe_bench.models.training import evaluate, state, step
+from tfe_bench.models.training_job import TrainingJob, snapshot_name, state_name
 from tfe_bench.protocols.ring import arithmetic, shapes, truncation
 from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.sharing import Shared
@@ -43,10 +43,10 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     Raises:
         UsageError, DataError: naming what does not fit.
     """
-    order = Order.of(parameters)
-    order.check_inputs(inputs)
-    if order.deploy is not None:
-        deploying.check(order.recipe, order.deploy)
+    job = TrainingJob.of(parameters)
+    job.check_inputs(inputs)
+    if job.deploy is not None:
+        deploying.check(job.recipe, job.deploy)
 
 
 def permit(
@@ -57,12 +57,12 @@ def permit(
     Raises:
         UsageError, PolicyError: as Store.facts and Store.permit_writing; data that does not fit.
     """
-    order = Order.of(parameters)
-    if order.source is not None:
-        order.check_joined(sources.permitted(order.source, store, client))
-    if order.deploy is not None:
-        store.permit_writing(order.deploy["name"], client, order.deploy["replace"])
-    if order.saving is not None:
+    job = TrainingJob.of(parameters)
+    if job.source is not None:
+        job.check_joined(sources.permitted(job.source, store, client))
+    if job.deploy is not None:
+        store.permit_writing(job.deploy["name"], client, job.deploy["replace"])
+    if job.saving is not None:
         store.of(CHECKPOINTS[0]).names()  # PolicyError where the operator keeps nothing
 
 
@@ -75,8 +75,8 @@ def size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
     """Words of all rows, or of what is made of a batch of them, of test rows or of weights."""
-    order = Order.of(parameters)
-    recipe = order.recipe
+    job = TrainingJob.of(parameters)
+    recipe = job.recipe
     graph = recipe.graph
     largest = max(math.prod(shape) for shape in graph.shapes.values())
     curved = [x.name for x in graph.layers if registry.find(x.op).heavy]
@@ -84,18 +84,18 @@ def size(
     weights = max((w.size for w in graph.arrays().values()), default=0)
     features = max(math.prod(recipe.input_shape), math.prod(recipe.output_shape))
     return max(
-        GROWTH * max(recipe.batch * largest, _tested(order) * largest),
-        FUNCTION_GROWTH * max(recipe.batch, _tested(order)) * smooth,
+        GROWTH * max(recipe.batch * largest, _tested(job) * largest),
+        FUNCTION_GROWTH * max(recipe.batch, _tested(job)) * smooth,
         (FUNCTION_GROWTH if recipe.optimizer.adaptive else GROWTH) * weights,
-        (order.rows + order.holdout) * features,
+        (job.rows + job.holdout) * features,
     )
 
 
-def _tested(order: Order) -> int:
+def _tested(job: TrainingJob) -> int:
     """Rows that are evaluated at once."""
-    largest = max((math.prod(shape) for shape in order.recipe.graph.shapes.values()), default=1)
+    largest = max((math.prod(shape) for shape in job.recipe.graph.shapes.values()), default=1)
     most = max(1, min(_MOST_TESTED, _MOST_ELEMENTS // largest))
-    return min(most, order.test + order.holdout)
+    return min(most, job.test + job.holdout)
 
 
 def run(context: Context) -> dict[str, Shared]:
@@ -108,9 +108,9 @@ class _Training:
 
     def __init__(self, context: Context) -> None:
         self._context, self._party = context, context.party
-        self._order = Order.of(context.parameters)
-        self._recipe = self._order.recipe
-        self._setting = step.tuned(self._recipe, profiles.get(self._order.profile).plan)
+        self._job = TrainingJob.of(context.parameters)
+        self._recipe = self._job.recipe
+        self._setting = step.tuned(self._recipe, profiles.get(self._job.profile).plan)
         self._checkpoints: Checkpoints | None = None
         self._scores: dict[int, Shared] = {}
         self._losses: list[float] = []
@@ -125,31 +125,31 @@ class _Training:
 
     def run(self) -> dict[str, Shared]:
         """The whole job."""
-        context, order, party = self._context, self._order, self._party
+        context, job, party = self._context, self._job, self._party
         self._keys = [spec.key for spec in state.specs(self._recipe)]
         begun = 0
         self._state = {key: context.inputs.pop(state_name(i)) for i, key in enumerate(self._keys)}
-        if order.saving is not None:
+        if job.saving is not None:
             begun = self._resume()
-        self._feed = Feed(context, order)
+        self._feed = Feed(context, job)
         # (rows that are there may be a chunk of them, or all)
         self._function = party.function(self._graph, dynamic=(1, 2))
         done = begun
-        while done < order.total and not self._ended:
+        while done < job.total and not self._ended:
             self._step(done)
             done += 1
-            if done % order.steps_per_epoch == 0 or done == order.total:
+            if done % job.steps_per_epoch == 0 or done == job.total:
                 self._end_epoch(done)
             saves = self._checkpoints is not None and (
-                done % (order.saving.every if order.saving else 1) == 0 or done == order.total
+                done % (job.saving.every if job.saving else 1) == 0 or done == job.total
             )
-            last = done == order.total or self._ended
-            looks = order.guard and (done % order.guard == 0 or saves or last)
+            last = done == job.total or self._ended
+            looks = job.guard and (done % job.guard == 0 or saves or last)
             if looks:
                 self._look(done)
             if saves:
                 self._save(done)
-        if not order.total and order.test:
+        if not job.total and job.test:
             self._evaluate(0)
         self._measure(begun, done)
         return self._outputs()
@@ -157,11 +157,11 @@ class _Training:
     # ---- what it starts from
 
     def _resume(self) -> int:
-        order, saving = self._order, self._order.saving
+        job, saving = self._job, self._job.saving
         assert saving is not None
         store = kept.store_of(self._context)
         found = Checkpoints(
-            self._party, store, saving.name, self._context.client, order.run, order.what()
+            self._party, store, saving.name, self._context.client, job.run, job.what()
         )
         self._checkpoints = found
         if saving.restart:
@@ -186,11 +186,11 @@ class _Training:
         self, held: dict[str, Shared], x: Shared, y: Shared, rows: Any, public: dict[str, Any]
     ) -> tuple[dict[str, Shared], Shared | None]:
         batch = take(x, rows), take(y, rows)
-        reveals = self._order.reveal_loss
+        reveals = self._job.reveal_loss
         return step.step(self._party, self._recipe, self._setting, held, *batch, public, reveals)
 
     def _step(self, number: int) -> None:
-        order, party = self._order, self._party
+        job, party = self._job, self._party
         wait = time.perf_counter()
         x, y, rows = self._feed.batch(number)
         self._other["input_seconds"] += time.perf_counter() - wait
@@ -201,7 +201,7 @@ class _Training:
 
         cpu, started = time.process_time(), time.perf_counter()
         # The first is traced; what one sends is counted at the next.
-        if self._metered or (not self._times and number + 1 < order.total):
+        if self._metered or (not self._times and number + 1 < job.total):
             self._state, loss = once()
             took = time.perf_counter() - started
         else:
@@ -215,27 +215,27 @@ class _Training:
         self._tell(number + 1)
 
     def _tell(self, done: int) -> None:
-        order = self._order
-        per = order.steps_per_epoch
+        job = self._job
+        per = job.steps_per_epoch
         epoch, within = divmod(done - 1, per)
         recent = sorted(self._times[-25:])
         seconds = recent[len(recent) // 2]
-        text = f"epoch {order.first + epoch + 1} of {order.epochs}, step {within + 1} of {per}, "
+        text = f"epoch {job.first + epoch + 1} of {job.epochs}, step {within + 1} of {per}, "
         text += f"{1000 * seconds:.3g} ms per batch"
         if self._losses:
             text += f", loss {self._losses[-1]:.4f}"
-        self._context.progress(done / order.total, text)
+        self._context.progress(done / job.total, text)
 
     def _end_epoch(self, done: int) -> None:
         if self._loss is not None:
             self._losses.append(self._revealed_loss(self._loss))
             self._loss, self._since = None, 0
-            rule, epoch = self._order.stopping, (done - 1) // self._order.steps_per_epoch
+            rule, epoch = self._job.stopping, (done - 1) // self._job.steps_per_epoch
             if rule is not None:
-                self._ended = rule.ends(self._order.first + epoch, self._losses[-1])
+                self._ended = rule.ends(self._job.first + epoch, self._losses[-1])
         if self._feed.test is not None:
             self._evaluate(done)
-        if self._order.snapshots:
+        if self._job.snapshots:
             self._snapshots.append({key: self._state[key] for key in self._recipe.order})
 
     def _revealed_loss(self, total: Shared) -> float:
@@ -260,7 +260,7 @@ class _Training:
         started = time.perf_counter()
         x, y = self._feed.test
         count = int(x.shape[0])
-        size = _tested(self._order)
+        size = _tested(self._job)
         party, recipe, setting = self._party, self._recipe, self._setting
         scored = party.cached_function(
             "score", lambda: lambda held, a, b: evaluate.score(party, recipe, setting, held, a, b)
@@ -292,7 +292,7 @@ class _Training:
         if not int(np.asarray(looked(weights))):
             return
         last = self._checkpoints.last if self._checkpoints is not None else None
-        saving = self._order.saving
+        saving = self._job.saving
         back = (
             f"The last good checkpoint is {saving.name!r}, step {last}: go on from it with a lower "
             "learning rate."
@@ -307,13 +307,13 @@ class _Training:
     # ---- what leaves
 
     def _outputs(self) -> dict[str, Shared]:
-        order = self._order
+        job = self._job
         leaving: dict[str, Shared] = {}
-        if order.deploy is not None:
-            deploying.deploy(self._context, order.recipe, order.deploy, self._state)
-        elif order.total:
+        if job.deploy is not None:
+            deploying.deploy(self._context, job.recipe, job.deploy, self._state)
+        elif job.total:
             numbered = {key: i for i, key in enumerate(self._keys)}
-            leaving = {state_name(numbered[k]): self._state[k] for k in order.recipe.order}
+            leaving = {state_name(numbered[k]): self._state[k] for k in job.recipe.order}
             # (those after the last epoch are what leaves anyway)
             for epoch, held in enumerate(self._snapshots[:-1]):
                 leaving |= {snapshot_name(epoch, numbered[k]): v for k, v in held.items()}
@@ -323,7 +323,7 @@ class _Training:
         return kept.refreshed(self._party, leaving) if leaving else {}
 
     def _measure(self, begun: int, done: int) -> None:
-        party, context, order = self._party, self._context, self._order
+        party, context, job = self._party, self._context, self._job
         measured = self._metered
         # The first step is traced as well.
         timed = self._times[1:] if len(self._times) > 1 else self._times
@@ -340,8 +340,8 @@ class _Training:
             losses=self._losses,
             **self._other,
         )
-        if order.trace and measured:
-            number = min(done, order.total) - 1
+        if job.trace and measured:
+            number = min(done, job.total) - 1
 
             def once() -> Any:
                 public = step.public_values(self._recipe, number)

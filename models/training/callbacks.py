@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.training.plain import keras_optimizer
+from tfe_bench.models.training.plaintext import keras_optimizer
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import Schedule, real
 from tfe_bench.models.training.stopping import Stopping

@@ -66,10 +66,10 @@ def _right(party: Party, recipe: Recipe, setting: Setting, z: Shared, y: Shared)
         d = arithmetic.sub(product, shifted(best, product.fractional_bits))
         count = None if d.shape.num_elements() is None else int(d.shape.num_elements())
         below = compare.msb(party, d, bits + 1 + y.fractional_bits, None)
-        right = convert.b2a(party, logic.invert(convert.open_bits(party, below)), [count])
+        right = convert.b2a(party, logic.invert(convert.mask_bits(party, below)), [count])
         return right.map(tf.reduce_sum)
     flat = [v.map(lambda a: tf.reshape(a, [-1])) for v in (z, y)]
-    negative = convert.open_bits(party, compare.msb(party, flat[0], bits, None))
+    negative = convert.mask_bits(party, compare.msb(party, flat[0], bits, None))
     positive = logic.invert(negative)
     one = y.fractional_bits
     # 1 - b - y + 2 b y
@@ -88,7 +88,7 @@ def weights_left(party: Party, weights: Sequence[Shared], bound: float = LARGEST
 
     bit = [number of (w - bound < 0) and (-w - bound < 0) is below 2n], public, an int64 scalar.
 
-    Rounds: 3 + 1 + 1 + 3 + 1 for comparison, opening, conversion, comparison, publication.
+    Rounds: 3 + 1 + 1 + 3 + 1 for comparison, exchange, conversion, comparison, publication.
     """
     import tensorflow as tf
 
@@ -99,7 +99,7 @@ def weights_left(party: Party, weights: Sequence[Shared], bound: float = LARGEST
 
     sides = shapes.concat([below(w, sign) for w in weights for sign in (1, -1)], 0)
     count = int(sides.shape[0])
-    inside = convert.b2a(party, convert.open_bits(party, compare.msb(party, sides)))
+    inside = convert.b2a(party, convert.mask_bits(party, compare.msb(party, sides)))
     missing = inside.map(lambda a: tf.reshape(tf.reduce_sum(a), [1]))
     missing = replace(missing, m=None if missing.m is None else missing.m - count)
     bit = io.reveal_bits(party, compare.msb(party, missing))

@@ -78,7 +78,7 @@ class Optimizer:
         return self.name != "sgd"
 
     def rate(self, step: int, beta_2: Decimal) -> Decimal:
-        """What a step's direction is multiplied by, the corrections of Adam's means included.
+        """What a step's update is multiplied by, the corrections of Adam's means included.
 
         Args:
             step: counted from 0.
@@ -94,7 +94,7 @@ class Optimizer:
         """A bound on `rate`, for all steps."""
         with localcontext(DIGITS):
             top = self.schedule.largest
-            # the correction falls or rises from its first value towards 1
+            # the correction falls or rises from its first value toward 1
             return top * max(self._corrected(1, beta_2), Decimal(1)) if self.adaptive else top
 
     def _corrected(self, count: int, beta_2: Decimal) -> Decimal:

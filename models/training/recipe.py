@@ -15,7 +15,7 @@ import numpy as np
 
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import graph as graphs
-from tfe_bench.models import plain
+from tfe_bench.models import plaintext
 from tfe_bench.models.graph import Array, Graph, Layer
 from tfe_bench.models.kinds.layer import Node
 from tfe_bench.models.kinds.passes import Precision
@@ -152,7 +152,7 @@ class Recipe:
         Raises:
             UsageError: another shape than the model's.
         """
-        (array,) = plain.scaled(self.graph, x).values()
+        (array,) = plaintext.scaled(self.graph, x).values()
         return array
 
     def targets(self, y: Any, what: str = "labels") -> Array:

@@ -146,7 +146,7 @@ def tuned(recipe: Recipe, profile: str = "local") -> Setting:
 
 
 def step_cost(recipe: Recipe, setting: Setting, loss: bool = False) -> Cost:
-    """Cost of `step`; `cold` is a lower bound where directions are dealt by thirds."""
+    """Cost of `step`; `with_dealing` is a lower bound where updates are dealt by thirds."""
     held = {s.key: Private(s.shape, s.fractional_bits).made() for s in state.specs(recipe)}
     x = Private((recipe.batch, *recipe.input_shape), recipe.numbers.activation)
     y = Private((recipe.batch, *recipe.label_shape), recipe.numbers.gradient)

@@ -33,7 +33,7 @@ RATE, AHEAD = "rate", "ahead"
 MEAN_BITS = 22
 SQUARE_RANGE = 5
 SQUARE_DECAY_BITS, MEAN_DECAY_BITS = 12, 16
-# The rate is exact to 2^-16 of the largest, and directions may reach 2^7.
+# The rate is exact to 2^-16 of the largest, and updates may reach 2^7.
 DIRECTION_RATE_BITS = 16
 
 
@@ -50,7 +50,7 @@ def _share(recipe: Recipe) -> Fraction:
     """What a summed gradient is multiplied by besides the learning rate.
 
     Of samples' weights the common factor is left to the rate, so that gradients stay in their
-    range; a direction is the same at any scale.
+    range; an update is the same at any scale.
     """
     return recipe.loss.factor(recipe.output_shape) / recipe.batch
 
@@ -100,7 +100,7 @@ def _beta_2(recipe: Recipe) -> Decimal:
         return 1 - Decimal(part) / (1 << s)
 
 
-def _direction_exponent(recipe: Recipe) -> int:
+def _update_exponent(recipe: Recipe) -> int:
     with localcontext(DIGITS):
         top = recipe.optimizer.largest(_beta_2(recipe))
     if top <= 0:
@@ -115,7 +115,7 @@ def public_rates(recipe: Recipe, step: int) -> dict[str, int]:
     if optimizer.adaptive:
         with localcontext(DIGITS):
             rate = Fraction(optimizer.rate(step, _beta_2(recipe)))
-        return {RATE: _rounded(rate * Fraction(2) ** _direction_exponent(recipe))}
+        return {RATE: _rounded(rate * Fraction(2) ** _update_exponent(recipe))}
     with localcontext(DIGITS):
         rate = Fraction(optimizer.rate(step, Decimal(0)))
     scaled = rate * _stepped(recipe) * Fraction(2) ** _sgd_exponent(recipe)
@@ -184,13 +184,13 @@ def _adaptive(p: Pass, recipe: Recipe, gradients: Mapping[str, Shared]) -> dict[
     if optimizer.name == "amsgrad":
         old = _flat(ops, [held[f"{key}:v_hat"] for key in keys])
         bits = state.SQUARE_BITS + SQUARE_RANGE  # of |old - v|, in ring units
-        openings = ops.setting.openings(math.prod(ops.shape(old)), bits)
-        root = slots[":v_hat"] = ops.call(relational.maximum, old, v, bits, openings)
+        exchanges = ops.setting.exchanges(math.prod(ops.shape(old)), bits)
+        root = slots[":v_hat"] = ops.call(relational.maximum, old, v, bits, exchanges)
     epsilon = _rounded(Fraction(optimizer.epsilon) ** 2 * 2**state.SQUARE_BITS)
     if epsilon:
         root = ops.add_public(root, epsilon)
-    turn = ops.call(adaptive.direction, m, root, profile=ops.setting.direction)
-    e = _direction_exponent(recipe)
+    turn = ops.call(adaptive.update, m, root, profile=ops.setting.update_profile)
+    e = _update_exponent(recipe)
     drop = e + turn.fractional_bits - w.fractional_bits
     w = ops.sub(w, ops.truncate(ops.times(turn, p.public[RATE], e), drop))
     found = {}
@@ -229,7 +229,7 @@ def update(p: Pass, recipe: Recipe, gradients: Mapping[str, Shared]) -> dict[str
         p: the pass through the step, with the state as its weights.
         gradients: of the weights by key, summed over the batch, at any scale.
 
-    Rounds: 1 for SGD; for Adam 4 and those of the direction, for AMSGrad those of a maximum more.
+    Rounds: 1 for SGD; for Adam 4 and those of the update, for AMSGrad those of a maximum more.
     """
     found, given = dict(p.weights), {}
     for key in state.learned(recipe):

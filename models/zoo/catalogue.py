@@ -22,7 +22,7 @@ class Entry:
     Attributes:
         name: on the command line.
         title: in tables.
-        parameters: numbers in it, those of batch normalisation included.
+        parameters: numbers in it, those of batch normalization included.
         input_shape: without the batch.
         preprocessing: which way images are prepared for it; see tfe_bench.models.images.
         classes: how many logits it gives.

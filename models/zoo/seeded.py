@@ -2,9 +2,9 @@
 
 What a private prediction costs does not depend on the weights; its error does, through the
 ranges of the activations. Untrained networks blow these up or let them vanish, and give every
-image nearly the same logits. So batch normalisation takes its statistics from a few images, a
+image nearly the same logits. So batch normalization takes its statistics from a few images, a
 network without it is scaled layer by layer to activations of about 1 (Mishkin and Matas, "All you
-need is a good init", ICLR 2016), and the last layer is centred on these images.
+need is a good init", ICLR 2016), and the last layer is centered on these images.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LOGIT_SPREAD = 3.0  # about that of a trained ResNet50's logits
 
 
 def images(shape: tuple[int, ...], seed: int = 1, count: int = _IMAGES) -> Any:
-    """Made-up photographs: smooth patches of colour with some noise, 0 to 255, float32.
+    """Made-up photographs: smooth patches of color with some noise, 0 to 255, float32.
 
     Noise alone would look the same to a network after a few layers, whatever the seed.
     """
@@ -47,19 +47,19 @@ def fill(model: Any, inputs: Any, seed: int = 1) -> None:
     import keras
 
     rng = np.random.default_rng([seed, 21])
-    normalised = False
+    normalized = False
     for layer in model.layers:
         if isinstance(layer, keras.layers.BatchNormalization):
-            normalised = True
+            normalized = True
             continue
         weights = layer.get_weights()
         if weights:
             layer.set_weights([_he(w.shape, layer, rng) for w in weights])
-    if normalised:
+    if normalized:
         _calibrate(model, inputs)
     else:
         _scale(model, inputs)
-    _centre(model, inputs)
+    _center(model, inputs)
 
 
 def _he(shape: tuple[int, ...], layer: Any, rng: np.random.Generator) -> Any:
@@ -74,9 +74,9 @@ def _he(shape: tuple[int, ...], layer: Any, rng: np.random.Generator) -> Any:
 
 
 def _calibrate(model: Any, inputs: Any) -> None:
-    """Sets every batch normalisation's moving statistics to those of its inputs.
+    """Sets every batch normalization's moving statistics to those of its inputs.
 
-    Without momentum one pass in training mode does that layer by layer: each normalises by the
+    Without momentum one pass in training mode does that layer by layer: each normalizes by the
     batch's own statistics, keeps these, and hands on what it will hand on in a prediction.
     """
     import keras
@@ -109,8 +109,8 @@ def _scale(model: Any, inputs: Any) -> None:
         before = size
 
 
-def _centre(model: Any, inputs: Any) -> None:
-    """Centres the last layer on `inputs`, so that different images get different classes."""
+def _center(model: Any, inputs: Any) -> None:
+    """Centers the last layer on `inputs`, so that different images get different classes."""
     last = model.layers[-1]
     logits = np.asarray(model(inputs, training=False), np.float64)
     kernel, bias = last.get_weights()

@@ -36,7 +36,7 @@ def exp(x: Shared, method: str = "one-round", clamp: str = "both") -> Shared:
             ends, which are 0 and the largest; "low": of its lower end only; "none": garbage.
 
     Error: relative 2^-29 and 1 ulp at 16 fractional bits.
-    Rounds: 4 (cold 5); 1 without clamp.  Bits sent: those of exponential.exp.
+    Rounds: 4 (5 with dealing); 1 without clamp.  Bits sent: those of exponential.exp.
     """
     x = given.private("exp", x)
     return exponential.exp(given.in_graph("exp"), x, method, clamp)
@@ -85,7 +85,7 @@ def polyval(coeffs: Public, x: Shared, bits: int = compare.LAYER_BITS) -> Shared
     Args:
         bits: |x| < 2^(bits-1) ring units, else garbage; fewer admit higher degrees (6 for 31).
 
-    Error: below 1.2 ulp.  Rounds: 1 (cold 2).  Bits sent: those of polynomial.polyval.
+    Error: below 1.2 ulp.  Rounds: 1 (2 with dealing).  Bits sent: those of polynomial.polyval.
     """
     x = given.private("polyval", x)
     bits = given.bits_of("polyval", bits, 63)

@@ -31,7 +31,7 @@ Padding: TypeAlias = "str | Sequence[Sequence[int]]"
 def relu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """max(x, 0), exact for |x| < 2^(bits-1) ring units; see relu.relu.
 
-    Rounds: 4 (cold 5).  Bits sent: those of relu.relu.
+    Rounds: 4 (5 with dealing).  Bits sent: those of relu.relu.
     """
     x = checks.check_word("relu", x)
     return rectifier.relu(given.in_graph("relu"), x, given.bits_of("relu", bits))
@@ -40,7 +40,7 @@ def relu(x: Shared, bits: int = LAYER_BITS) -> Shared:
 def relu_derivative(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """[x >= 0] as the integers 0 and 1; |x| < 2^(bits-1) ring units.  At 0 it is 1.
 
-    Rounds: 4 (cold 5).
+    Rounds: 4 (5 with dealing).
     """
     x = checks.check_word("relu_derivative", x)
     bits = given.bits_of("relu_derivative", bits)
@@ -56,7 +56,7 @@ def leaky_relu(x: Shared, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
             with 24 significant bits and the product is truncated.
 
     Error: below 1 ulp, and that of alpha (see multiply); none for x >= 0.
-    Rounds: 5 (cold 6).  Bits sent: those of `relu` and a truncation.
+    Rounds: 5 (6 with dealing).  Bits sent: those of `relu` and a truncation.
     """
     x = given.private("leaky_relu", x)
     known = given.static("leaky_relu", alpha)
@@ -187,7 +187,7 @@ def conv2d(
         bias: broadcast to the result and of its scale; private or public, or None.
 
     The result has the larger of the two scales; error below 1 ulp (T3), and that of a public
-    kernel (see multiply).  Rounds: 2 (cold 3); 1 (2) with a public kernel.
+    kernel (see multiply).  Rounds: 2 (3 with dealing); 1 (2) with a public kernel.
     """
     return _convolution("conv2d", x, filters, strides, padding, dilations, bias, False)
 

@@ -80,7 +80,7 @@ def multiply(x: Operand, y: Operand) -> Shared:
     The result has the larger of the two scales; error below 1 ulp (T3), none for integers.  A
     public real is held with 24 significant bits of the largest one, and 16 fractional bits at
     least; the exact product must be below 2^62 ring units before it is truncated.
-    Rounds: 2 (cold 3); a public real 1 (2), whole public numbers none.
+    Rounds: 2 (3 with dealing); a public real 1 (2), whole public numbers none.
     """
     first, second = _factors("multiply", x, y)
     if isinstance(second, Shared):
@@ -121,7 +121,7 @@ def divide(x: Operand, y: Operand, signed: bool = True, bits: int = 62) -> Share
 
     Off by 2^-20 of the quotient and 1.25 ulp at most, while |x| and |x / y| are below 2^30 ring
     units (2^14 at 16 fractional bits); beyond that garbage.  A public y: as `multiply`.
-    Rounds: 9 (5 for bits <= 12), cold one more.  Bits sent: those of reciprocal.divide.
+    Rounds: 9 (5 for bits <= 12), one more with dealing.  Bits sent: those of reciprocal.divide.
     """
     from tfe_bench.protocols.functions import reciprocal
 
@@ -183,7 +183,7 @@ def pow(x: Shared, exponent: int) -> Shared:
 
 
 def square(x: Shared) -> Shared:
-    """x * x, at x's scale; error below 1 ulp.  Rounds: 2 (cold 3), 1 (2) for integers."""
+    """x * x, at x's scale; error below 1 ulp.  Rounds: 2 (3 with dealing), 1 (2) for integers."""
     from tfe_bench.protocols.ring import reductions
 
     x = given.private("square", x)

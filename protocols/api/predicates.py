@@ -117,7 +117,7 @@ def _public_bits(operation: str, value: Public, like: MaskedBits) -> MaskedBits:
             f"Received: {given.kind_of(values)} of shape {shape}. Compare to get bits."
         )
     n = shape.num_elements()
-    if isinstance(like.opened, local.Abstract):
+    if isinstance(like.masked, local.Abstract):
         ones = local.joined([1, n])
     else:
         import tensorflow as tf
@@ -125,7 +125,7 @@ def _public_bits(operation: str, value: Public, like: MaskedBits) -> MaskedBits:
         ones = tf.reshape(tf.cast(values, tf.int64), [1, n])
     packed = logic.packed(ones)[0]
     return MaskedBits(
-        None if like.opened is None else packed,
+        None if like.masked is None else packed,
         None if like.beta is None else local.zeros_like(packed),
         n,
         like.dealer,
@@ -174,14 +174,14 @@ def _both(operation: str, a: Bits, b: Bits) -> tuple[MaskedBits, MaskedBits]:
 
 def _and(operation: str, a: MaskedBits, b: MaskedBits) -> MaskedBits:
     party = given.in_graph(operation)
-    opened = convert.open_bits(party, logic.all_of(party, [a, b]))
-    return replace(opened, shape=a.shape)
+    masked_bits = convert.mask_bits(party, logic.all_of(party, [a, b]))
+    return replace(masked_bits, shape=a.shape)
 
 
 def logical_and(a: Bits, b: Bits) -> MaskedBits:
     """a AND b, broadcast; one side may be public.
 
-    Rounds: 1 (cold 2).  Bits sent: D 3, E1, E2 1 per bit.
+    Rounds: 1 (2 with dealing).  Bits sent: D 3, E1, E2 1 per bit.
     """
     return _and("logical_and", *_both("logical_and", a, b))
 
@@ -216,7 +216,8 @@ def cast(x: Shared | MaskedBits, fractional_bits: int = 0, method: str = "safe")
         method: "exact" rounds to the nearest instead, as what goes to `reveal` should be: see
             truncation.truncate.
 
-    Rounds: of bits 1 (cold 2); to a lower scale 1 (2) or with "exact" 3 (4), to a higher one none.
+    Rounds: of bits 1 (2 with dealing); to a lower scale 1 (2) or with "exact" 3 (4), to a higher
+        one none.
     Bits sent: of bits 64 per bit by each party; else those of truncation.truncate.
     """
     if isinstance(fractional_bits, bool) or not isinstance(fractional_bits, (int, np.integer)):
@@ -260,7 +261,7 @@ def where(condition: Bits, x: Operand, y: Operand) -> Shared:
         condition: private bits, or public truth values (then nothing is sent).
         x, y: one of them may be public.
 
-    Rounds: 1 (cold 2).  Bits sent: D 128, E1, E2 64 per element.
+    Rounds: 1 (2 with dealing).  Bits sent: D 128, E1, E2 64 per element.
     """
 
     x, y = given.pair("where", x, y)

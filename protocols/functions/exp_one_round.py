@@ -102,27 +102,28 @@ class OneRound(ExponentForm):
 
         D:  A = 2^offset 2^(-lam log2 e) mod N, A = A1 + A2 with A1 = PRF(K1); A2 to E2
         E*: B = 2^(m log2 e) mod N, the same at both, bit for bit;  h_i = A_i B mod N
-        E1: y1 = floor(h1 / 2^T);   E2: y2 = -floor((N - h2) / 2^T);   open_mask(y1 + y2)
+        E1: y1 = floor(h1 / 2^T);   E2: y2 = -floor((N - h2) / 2^T);   exchange(y1 + y2)
 
         h1 + h2 = h + N unless h1 <= h, which has the probability h / N: 2^-40 at the greatest x.
         A1 has 256 bits, so that A2 is uniform but for one of N values; that one, 2^256, is sent as
         0 and spoils the result with probability 2^-256.
 
-        Rounds: 1 (cold 2).  Bits sent: D 256, E1, E2 64 per element each (128 over Z_2^128).
+        Rounds: 1 (2 with dealing).  Bits sent: D 256, E1, E2 64 per element each (128 over
+            Z_2^128).
         Source: exponent sharing of Kelkar et al. (USENIX Security 2022) and SPU's exp_prime; the
         modulus with an order of 2^9 and the missing wrap bit are this project's.
         """
         scale = self.fractional_bits
         if isinstance(party, Counting):
             dealt = MODULUS_BITS * x.shape.num_elements()
-            return party.opened(x.shape, dealt, x, scale=scale, width=self.ring_bits)
+            return party.exchanged(x.shape, dealt, x, scale=scale, width=self.ring_bits)
         s = party.site("exp_one_round", self, dealer=x.dealer)
         y = None
         if s.is_dealer:
             deal_factor(s, self, x, "one-round", 0)
         else:
             y, _ = share_of_product(s, self, x, "one-round", 4 * (sizes.size(x.any) // x.limbs))
-        return masked.opened(s, y, local.shape(x.any), 1, 1, scale=scale, width=self.ring_bits)
+        return masked.exchanged(s, y, local.shape(x.any), 1, 1, scale=scale, width=self.ring_bits)
 
 
 def attributes(s: Site, form: Any, name: str, limbs: int, point: int = 0) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 BITS = 5  # of |integer part|: |x log2(e)| < 32
-OPENINGS = 2
+EXCHANGES = 2
 COEFFICIENTS = (  # of 2^z on [0, 1), lowest first, in units of 10^-15
     1_000_000_077_443_020,
     693_147_180_426_163,
@@ -84,7 +84,7 @@ class Pade:
         f, limbs = self.fractional_bits, x.limbs
         scaled = ring.truncate(party, ring.mul_constant(x, exp_one_round.log2e(f), f), f, self.kind)
         bits = [
-            convert.open_bits(party, compare.msb(party, scaled, f + 1 + j, OPENINGS))
+            convert.mask_bits(party, compare.msb(party, scaled, f + 1 + j, EXCHANGES))
             for j in range(BITS + 1)
         ]
         z, *factors = self._factors(party, scaled, bits)
@@ -102,21 +102,26 @@ class Pade:
         f, limbs = self.fractional_bits, x.limbs
         if isinstance(party, Counting):
             w = self.ring_bits * x.shape.num_elements()
-            m = party.sent(Cost(8 * w, 4 * w, 4 * w, rounds=1, cold=2), x.any.shape, x, *bits)
+            m = party.sent(
+                Cost(8 * w, 4 * w, 4 * w, rounds=1, with_dealing=2), x.any.shape, x, *bits
+            )
             return [Shared(m, None, None, x.dealer, f if i == 0 else 0, limbs) for i in range(4)]
         import tensorflow as tf
 
         s = party.site("pade_factors", f, dealer=x.dealer)
         shape = local.shape(x.any)
-        opened = [convert.unpacked(b, shape, limbs) for b in bits]  # at the dealer: beta
-        # (the evaluators' products of opened bits are not looked at)
-        both = [tf.bitwise.bitwise_and(opened[j], opened[k]) for j, k in PRODUCTS]
+        masked_bits = [convert.unpacked(b, shape, limbs) for b in bits]  # at the dealer: beta
+        # (the evaluators' products of masked bits are not looked at)
+        both = [tf.bitwise.bitwise_and(masked_bits[j], masked_bits[k]) for j, k in PRODUCTS]
         masks = [
-            masked.deal(s, b, shape, i, i, self.ring_bits) for i, b in enumerate([*opened, *both])
+            masked.deal(s, b, shape, i, i, self.ring_bits)
+            for i, b in enumerate([*masked_bits, *both])
         ]
         shares: list[Any] = [None] * 4
         if not s.is_dealer:
-            b = [ring.flipped(s, o, mask, limbs) for o, mask in zip(opened, masks, strict=False)]
+            b = [
+                ring.flipped(s, o, mask, limbs) for o, mask in zip(masked_bits, masks, strict=False)
+            ]
             z = ring.minus(x.m, x.l2, limbs) if s.is_e2 else -x.l1
             if limbs == 2 and s.is_e1:
                 z = arithmetic.neg(x).l1
@@ -125,11 +130,13 @@ class Pade:
                 z = ring.plus(z, _scaled(b[j], weight, limbs), limbs)
             shares = [z]
             for i, (j, k) in enumerate(PRODUCTS):
-                product = self._product(s, opened[j], opened[k], masks[j], masks[k], masks[6 + i])
+                product = self._product(
+                    s, masked_bits[j], masked_bits[k], masks[j], masks[k], masks[6 + i]
+                )
                 shares.append(_powers(s, [(b[j], j), (b[k], k)], product, limbs))
             shares.append(_powers(s, [(b[4], 4)], None, limbs))
         return [
-            masked.opened(s, y, shape, 8 + i, 8 + i, scale=0 if i else f, width=self.ring_bits)
+            masked.exchanged(s, y, shape, 8 + i, 8 + i, scale=0 if i else f, width=self.ring_bits)
             for i, y in enumerate(shares)
         ]
 

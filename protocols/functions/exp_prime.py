@@ -60,19 +60,19 @@ class Prime(ExponentForm):
         D:  A = 2^(offset - lam log2 e) 2^mantissa mod p, A = u1 + u2; u1 = PRF(K1) mod p, u2 to E2
         E*: B = 2^(m log2 e) 2^mantissa mod p;  w_i = u_i B mod p;  c_i = [w_i < p/2]
         E1, E2 exchange c1 ^ a and c2 ^ b, a = PRF(K1), b = PRF(K2); D deals a b in the ring, and
-        y = floor(w1 / 2^t) + ceil(w2 / 2^t) - (1 - c1 c2) 2^(q - t) is opened as ring shares.
+        y = floor(w1 / 2^t) + ceil(w2 / 2^t) - (1 - c1 c2) 2^(q - t) is exchanged as ring shares.
 
         The words are read as signed; their sum wraps with probability |x log2 e + offset| 2^T/2^l.
         u1 is q bits of the PRF, and 2^q - 1 counts as 0: a bias of 2^-q.
         Error: 1 ulp and a relative 2^-mantissa + |x| 2^-(extra + 1).
-        Rounds: 2 (cold 3).  Bits sent: D 128, E1, E2 65 per element each (256 and 129 over
+        Rounds: 2 (3 with dealing).  Bits sent: D 128, E1, E2 65 per element each (256 and 129 over
         Z_2^128), the single bits in whole bytes.
         """
         limbs = x.limbs
         if isinstance(party, Counting):
             w = self.ring_bits * x.shape.num_elements()
             sent = w + packed(x.shape.num_elements(), 1)
-            m = party.sent(Cost(2 * w, sent, sent, rounds=2, cold=3), x.any.shape, x)
+            m = party.sent(Cost(2 * w, sent, sent, rounds=2, with_dealing=3), x.any.shape, x)
             return Shared(m, None, None, x.dealer, self.fractional_bits, limbs)
         import tensorflow as tf
 
@@ -112,7 +112,7 @@ class Prime(ExponentForm):
             if s.is_e2:
                 y = ring.minus(y, ring.constant(top, limbs), limbs)
         scale = self.fractional_bits
-        return masked.opened(s, y, shape, 3, 3, scale=scale, width=self.ring_bits)
+        return masked.exchanged(s, y, shape, 3, 3, scale=scale, width=self.ring_bits)
 
 
 def _ring(small: object, shape: object, limbs: int) -> object:

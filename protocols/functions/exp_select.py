@@ -28,7 +28,7 @@ def select_exp(party: Party, bits: MaskedBits, x: Shared) -> Shared:
 
     Off by a factor of 1 +- 2^-29 and 1 ulp; 0 exactly where b = 0.  Wrong with a probability of
     2^-40 per element at most, as the one-round exponential.
-    Rounds: 1 (cold 2).  Bits sent: D 512, E1, E2 64 per element each.
+    Rounds: 1 (2 with dealing).  Bits sent: D 512, E1, E2 64 per element each.
     Raises:
         UsageError: bits and x of different dealers or numbers, another ring, 31 or more fractional
             bits.
@@ -38,7 +38,7 @@ def select_exp(party: Party, bits: MaskedBits, x: Shared) -> Shared:
     form = exp_one_round.plan(64, x.fractional_bits, softmax=True)
     if isinstance(party, Counting):
         dealt = 64 * WORDS * x.shape.num_elements()
-        return party.opened(x.shape, dealt, bits, x, scale=x.fractional_bits)
+        return party.exchanged(x.shape, dealt, bits, x, scale=x.fractional_bits)
     s = party.site("select_exp", form, dealer=x.dealer)
     attributes = exp_one_round.attributes(s, form, "one-round", x.limbs)
     y = None
@@ -50,6 +50,6 @@ def select_exp(party: Party, bits: MaskedBits, x: Shared) -> Shared:
     else:
         dealt = s.dealt(WORDS * sizes.size(x.m))
         y = ops.module().tfe_bench_exp_select_share(
-            opened=bits.opened, m=x.m, dealt=dealt, **attributes
+            masked_bits=bits.masked, m=x.m, dealt=dealt, **attributes
         )
-    return masked.opened(s, y, local.shape(x.any), 1, 1, scale=x.fractional_bits)
+    return masked.exchanged(s, y, local.shape(x.any), 1, 1, scale=x.fractional_bits)

@@ -31,8 +31,8 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 METHODS = ("one-round", "taylor", "prime", "pade")
 CLAMPS = ("none", "low", "both")
-# A clamp's comparison in 2 openings: it runs beside the exponential, which may take one round.
-OPENINGS = 2
+# A clamp's comparison in 2 exchanges: it runs beside the exponential, which may take one round.
+EXCHANGES = 2
 
 
 class Form(Protocol):
@@ -95,11 +95,11 @@ def _limits(own: Form, f: int) -> tuple[int, int, int, int]:
 
 
 def _clamped(party: Party, x: Shared, y: Shared, own: Form, both: bool) -> Shared:
-    """keep y + below e^low + above e^high, in one opening; a constant 0 costs nothing."""
+    """keep y + below e^low + above e^high, in one exchange; a constant 0 costs nothing."""
     low, high, at_low, at_high = _limits(own, x.fractional_bits)
 
     def negative(value: Shared) -> MaskedBits:
-        return convert.open_bits(party, compare.msb(party, value, value.ring_bits, OPENINGS))
+        return convert.mask_bits(party, compare.msb(party, value, value.ring_bits, EXCHANGES))
 
     below = negative(ring.add_constant(x, -low))
     outside, constants = below, [(below, at_low)] if at_low else []
@@ -112,7 +112,7 @@ def _clamped(party: Party, x: Shared, y: Shared, own: Form, both: bool) -> Share
     if isinstance(party, Counting):
         n = x.shape.num_elements()
         dealt = convert.inject_dealt(n, x.limbs) + len(constants) * width * n
-        return party.opened(y.shape, dealt, keep, y, scale=scale, width=width)
+        return party.exchanged(y.shape, dealt, keep, y, scale=scale, width=width)
     s = party.site("exp_clamp", low, high, both, dealer=x.dealer)
     shape = local.shape(y.any)
     z = convert.inject_shares(s, keep, y, tensor=0, slot=0)
@@ -121,7 +121,7 @@ def _clamped(party: Party, x: Shared, y: Shared, own: Form, both: bool) -> Share
         if not s.is_dealer:
             added = ring.times(share, ring.constant(value, y.limbs), y.limbs)
             z = ring.plus(z, added, y.limbs)
-    return masked.opened(s, z, shape, 4, 4, scale=scale, width=width)
+    return masked.exchanged(s, z, shape, 4, 4, scale=scale, width=width)
 
 
 def form(

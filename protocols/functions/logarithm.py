@@ -61,7 +61,7 @@ def log(party: Party, x: Shared, bits: int = 62, precision: int | None = None) -
         precision: 6 to 20 (more where it fits 256 bits); f + 2, and 20 at most, unless given.
 
     Off by 2^-precision (absolute) and 1.1 ulp at most.
-    Rounds: 8 (4 for bits <= 12), cold one more.
+    Rounds: 8 (4 for bits <= 12), one more with dealing.
     """
     p = _log(x.fractional_bits, bits, precision)
     c, exponent = normalize.normalize(party, x, p.scheme, p.center, p.exponent)

@@ -1,19 +1,19 @@
-"""Normalisation: a private x > 0 becomes c in about [1/2, 1) and the power of two it lacks.
+"""Normalization: a private x > 0 becomes c in about [1/2, 1) and the power of two it lacks.
 
 x is compared with powers of two ("cuts"), all at once; the comparisons' bits are nested, so that a
 function that is linear on each segment between two cuts telescopes,
 
     h(x) = h_last(x) + sum_j [x < cut_j] (h_j(x) - h_{j+1}(x)),
 
-into one sum of bit injections, opened together.  In two stages (groups of eight octaves, then one
-octave) 62 octaves take 8 + 7 comparisons.
+into one sum of bit injections, exchanged together.  In two stages (groups of eight binades, then
+one binade) 62 binades take 8 + 7 comparisons.
 
 A comparison need not be exact at its cut, because the polynomial that follows is fitted to a
 slightly wider interval: all but the RESOLUTION bits below the cut's first are dropped from m and
 from lam without a message (the difference of the floors is the floor of the difference, or one
 more), and what is left is compared in a small ring.
 
-Nothing is revealed: every message is a dealt share or a masked opening.
+Nothing is revealed: every message is a dealt share or a masked exchange.
 """
 
 from __future__ import annotations
@@ -61,26 +61,27 @@ def _words_of(bits: EvaluatorBits) -> Any:
 
 
 def nested_bits(party: Party, x: Shared, stage: Stage) -> MaskedBits:
-    """[x < cut] for every cut, each padded to whole words, opened under masks.
+    """[x < cut] for every cut, each padded to whole words, exchanged under masks.
 
-    Rounds: stage.openings + 1 (cold one more).  Bits sent: those of compare.msb and of open_bits.
+    Rounds: stage.exchanges + 1 (one more with dealing).  Bits sent: those of compare.msb and of
+        mask_bits.
     """
     found = [
-        compare.msb(party, _for_comparison(x, cut), cut.bits, stage.openings, absorb=False)
+        compare.msb(party, _for_comparison(x, cut), cut.bits, stage.exchanges, absorb=False)
         for cut in stage.cuts
     ]
     together = local.concat([_words_of(b) for b in found], axis=0)
     n = sizes.size(together) * 64
     if found[0].share is None:
-        return convert.open_bits(party, EvaluatorBits(None, together, n, x.dealer))
-    return convert.open_bits(party, EvaluatorBits(together, None, n, x.dealer))
+        return convert.mask_bits(party, EvaluatorBits(None, together, n, x.dealer))
+    return convert.mask_bits(party, EvaluatorBits(together, None, n, x.dealer))
 
 
 # ---- sums of injections
 
 
 class Chosen:
-    """Telescoped sums over the bits of one stage, as unopened shares at the evaluators.
+    """Telescoped sums over the bits of one stage, as shares at the evaluators.
 
     Args:
         width: of the dealt bits: at least that of every sum taken.
@@ -98,7 +99,7 @@ class Chosen:
         flat = logic.unpacked(bits)
         n = sizes.elements(shape)
         every = tf.reshape(tf.reshape(flat, [cuts, -1])[:, :n], self.stacked)
-        self._known = every  # beta at D, the opened bit at the evaluators
+        self._known = every  # beta at D, the masked bit at the evaluators
         self._beta = masked.deal(s, every, self.stacked, tensor, slot, width)
 
     @property
@@ -173,7 +174,8 @@ def normalize(
 
     x <= 0 gives c as for x = 1, and the factor of the segment of its own.
 
-    Rounds: plan.rounds (cold one more).  Bits sent: those of `nested_bits` and `_selected_cost`.
+    Rounds: plan.rounds (one more with dealing).  Bits sent: those of `nested_bits` and
+        `_selected_cost`.
     """
     check_ring("This function", x)
     shape = local.shape(x.any)
@@ -211,9 +213,9 @@ def normalize(
             u = chosen.values(scaled, factor.width, 2, 2)
         if final or not factor.additive:
             u = masked.truncated(s, u, kept)
-            running = masked.opened(s, u, shape, 3, 3, width=factor.width - kept)
+            running = masked.exchanged(s, u, shape, 3, 3, width=factor.width - kept)
         y = masked.truncated(s, y, narrowed)
-        x = masked.opened(s, y, shape, 4, 4, width=stage.width - narrowed)
+        x = masked.exchanged(s, y, shape, 4, 4, width=stage.width - narrowed)
         before = bits
     assert running is not None
     return arithmetic.moved(x, -center), running
@@ -234,4 +236,4 @@ def _selected_cost(n: int, plan: Scheme, i: int, factor: Table) -> Cost:
     sent = packed(n, stage.width - (plan.top - plan.units if final else 0))
     if final or not factor.additive:
         sent += packed(n, factor.width - (factor.drop if final else 0))
-    return Cost(dealt, sent, sent, rounds=1, cold=2)
+    return Cost(dealt, sent, sent, rounds=1, with_dealing=2)

@@ -1,4 +1,4 @@
-"""How a private value is normalised: the cuts, the segments and their constants, all public."""
+"""How a private value is normalized: the cuts, the segments and their constants, all public."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ RING = 64
 MAX_MAGNITUDE = 62
 # A value within 2^-RESOLUTION below a cut may count as above it.
 RESOLUTION = 5
-GROUP = 8  # octaves
-# Up to so many octaves one stage is cheaper than two.
+GROUP = 8  # binades
+# Up to so many binades one stage is cheaper than two.
 ONE_STAGE = 12
 PRECISIONS = range(6, 23)
 
@@ -46,24 +46,24 @@ class Stage:
     """One set of cuts (ascending), and a segment below, between and above them.
 
     Attributes:
-        openings: of the comparisons.
-        width: the result is opened mod 2^width.
+        exchanges: of the comparisons.
+        width: the result is exchanged mod 2^width.
     """
 
     cuts: tuple[Cut, ...]
     segments: tuple[Segment, ...]
-    openings: int
+    exchanges: int
     width: int
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How x is normalised.
+    """How x is normalized.
 
     Attributes:
-        stages: one or two; the last one's segments are single octaves.
+        stages: one or two; the last one's segments are single binades.
         top: c = 1 is 2^top in the last stage's result.
-        units: c is opened with so many fractional bits.
+        units: c is exchanged with so many fractional bits.
         low, high: bounds on c.
         most: of the shifts that take an x to c, the largest one that occurs.
     """
@@ -77,12 +77,12 @@ class Scheme:
 
     @property
     def rounds(self) -> int:
-        """Until c is open."""
-        return sum(stage.openings + 2 for stage in self.stages)
+        """Until c is exchanged."""
+        return sum(stage.exchanges + 2 for stage in self.stages)
 
 
-def _octaves(top: int, count: int, to: int, clamp: bool) -> Stage:
-    """Single octaves up to 2^top, which becomes 2^to; x < 1 apart if clamp."""
+def _binades(top: int, count: int, to: int, clamp: bool) -> Stage:
+    """Single binades up to 2^top, which becomes 2^to; x < 1 apart if clamp."""
     cuts = [_cut(top - count + i, top, clamp) for i in range(1, count)]
     segments = [Segment(1, to - (top - count + i)) for i in range(1, count + 1)]
     if clamp:
@@ -118,7 +118,7 @@ def scheme(bits: int, precision: int, signed: bool = False, lowest: int = 0) -> 
     count = bits - lowest
     if count <= ONE_STAGE and not signed:
         top = max(bits, units)
-        stage = _octaves(bits, count, top, lowest == 0)
+        stage = _binades(bits, count, top, lowest == 0)
         return Scheme((stage,), top, units, low, 1 + fuzz, top - lowest - 1)
     top = precision + GROUP + 6
     groups = -(-count // GROUP)
@@ -134,8 +134,8 @@ def scheme(bits: int, precision: int, signed: bool = False, lowest: int = 0) -> 
         cuts = [*mirrored, *cuts]
         segments = [*(replace(s, sign=-s.sign) for s in segments[:0:-1]), *segments]
     coarse = Stage(tuple(cuts), tuple(segments), 2, top + 2)
-    fine = _octaves(top, GROUP, top, False)
-    # The lowest group may have fewer octaves.  Where its x is rounded it may count as lower still.
+    fine = _binades(top, GROUP, top, False)
+    # The lowest group may have fewer binades.  Where its x is rounded it may count as lower still.
     most = top - lowest - 1 + (tops[0] > top)
     return Scheme((coarse, fine), top, units, low, 1 + fuzz, most)
 
@@ -147,8 +147,8 @@ class Table:
     Attributes:
         stages: for each stage a constant for each segment.
         additive: sum them, instead of multiplying.
-        drop: bits dropped when the result is opened.
-        bits: the result is below 2^bits in magnitude, and opened mod 2^(bits + 2).
+        drop: bits dropped when the result is exchanged.
+        bits: the result is below 2^bits in magnitude, and exchanged mod 2^(bits + 2).
     """
 
     stages: tuple[tuple[int, ...], ...]

@@ -4,11 +4,11 @@ All public knots are compared at once, so that with b_i = [x < knot_i] and piece
 
     y = c_last + sum_i b_i ((a_i - a_(i+1)) x + c_i - c_(i+1))
 
-is one sum of injections, opened once.  x loses the bits that do not matter without a message, which
-leaves it in a ring 2^k below 2^64, and the injection carries it back (convert.inject_shares with
-extend_ring): so x may come as a product has left it, or from a small ring.  Slopes are integers in
-units of 2^-(RESULT_BITS - X_BITS): nothing has to be truncated.  The pieces need not meet: with
-constants of their own, a slope's rounding counts by half of its piece's length only.
+is one sum of injections, exchanged once.  x loses the bits that do not matter without a message,
+which leaves it in a ring 2^k below 2^64, and the injection carries it back (convert.inject_shares
+with extend_ring): so x may come as a product has left it, or from a small ring.  Slopes are
+integers in units of 2^-(RESULT_BITS - X_BITS): nothing has to be truncated.  The pieces need not
+meet: with constants of their own, a slope's rounding counts by half of its piece's length only.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _rings(ring: int, f: int, bits: int | None) -> tuple[int, int]:
     return width, ring - (f - X_BITS)
 
 
-def _openings(width: int) -> int:
+def _exchanges(width: int) -> int:
     return 1 if width <= compare.MOST_AT_ONCE else 2
 
 
@@ -164,8 +164,8 @@ def evaluate(
         bits: of a comparison at 16 fractional bits, as elsewhere; None: the whole ring.
 
     Off by pieces.error, by the slope times 1.5 * 2^-X_BITS for the rounding of x, whose mean is 0,
-    and by what a neighbouring piece is off 2^-8 beyond its end.
-    Rounds: 3 (cold 4), and one more where more than 49 bits are compared (bits over 56).
+    and by what a neighboring piece is off 2^-8 beyond its end.
+    Rounds: 3 (4 with dealing), and one more where more than 49 bits are compared (bits over 56).
     Raises:
         UsageError: another scale, or too small a ring.
     """
@@ -182,7 +182,7 @@ def evaluate(
     compared = every(normalize.shifted(flat, COMPARED_BITS - f))
     knots = np.array([k << (COMPARED_BITS - KNOT_BITS) for k in pieces.knots], np.int64)
     compared = arithmetic.moved(compared, -knots[:, None])
-    below = convert.open_bits(party, compare.msb(party, compared, width, _openings(width)))
+    below = convert.mask_bits(party, compare.msb(party, compared, width, _exchanges(width)))
     # x without its lowest bits, half a unit taken off for the mean, and at least 0
     lift = 1 << (ring - 2)
     flat = arithmetic.moved(flat, -(1 << (f - X_BITS - 1)))
@@ -191,7 +191,7 @@ def evaluate(
     moves = [a - b for a, b in itertools.pairwise(pieces.constants)]
     if isinstance(party, Counting):
         dealt = convert.inject_dealt(count * n, ring_bits=ring) + 64 * count * n
-        return party.opened(shape, dealt, below, kept, scale=RESULT_BITS)
+        return party.exchanged(shape, dealt, below, kept, scale=RESULT_BITS)
     import tensorflow as tf
 
     s = party.site(name, pieces, f, width, ring, dealer=x.dealer)
@@ -203,7 +203,7 @@ def evaluate(
         by_one = [word(c - a * lift) for a, c in zip(steps, moves, strict=True)]
         terms = products * by_slope + ones * tf.constant(by_one, tf.int64)[:, None]
         share = tf.reduce_sum(terms, axis=0)
-    y = masked.opened(s, share, tf.constant([n], tf.int64), 6, 2, scale=RESULT_BITS)
+    y = masked.exchanged(s, share, tf.constant([n], tf.int64), 6, 2, scale=RESULT_BITS)
     y = arithmetic.moved(y, pieces.constants[-1])
     return y.map(lambda a: tf.reshape(a, shape))
 
@@ -235,7 +235,7 @@ def logistic(party: Party, z: Shared, *, bits: int | None = compare.LAYER_BITS) 
         bits: of a comparison at 16 fractional bits; None: the whole ring.
 
     Off by less than 2^-10.5.
-    Rounds: 3 (cold 4).
+    Rounds: 3 (4 with dealing).
     Raises:
         UsageError: another scale, or too small a ring.
     """

@@ -8,12 +8,12 @@ and the bit b public to E1 and E2, and N_0, N_1 known to D.  Hence
 
 and D deals additive shares mod 2^L of both N_0^j and N_1^j, of which the evaluators take the b-th.
 They so hold z1 + z2 = p(x) mod 2^L exactly, and floor(z1 / 2^t), ceil(z2 / 2^t) are shares of a
-stochastic rounding of p(x) / 2^t mod 2^(L-t) (truncation T4): one opening.  Where Q_j(M) is small
+stochastic rounding of p(x) / 2^t mod 2^(L-t) (truncation T4): one exchange.  Where Q_j(M) is small
 D rounds the low bits of N^j away and deals a narrower field.  The same works for several values:
 then D deals the products of their powers.
 
 The masked value's top bit decides which of two integers the mask is, as in the ring extension of
-a ReLU's input; dealt powers of a mask generalise ABY2.0's multi-input products (Patra et al.,
+a ReLU's input; dealt powers of a mask generalize ABY2.0's multi-input products (Patra et al.,
 USENIX Security 2021).  The combination is this project's.
 
 Whoever learns a *result* learns a comparison of its dropped bits (docs/threat_model.md).
@@ -187,7 +187,8 @@ def fitted(
 
 
 def shares(s: Site, p: Plan, factors: Sequence[Shared], tensor: int, slot: int) -> Any:
-    """The evaluators' additive shares of p(factors) / 2^drop, unopened; None at the dealer.
+    """The evaluators' additive shares of p(factors) / 2^drop, not exchanged yet; None at the
+    dealer.
 
     Right mod 2^out_bits; the rounding is stochastic, the error below 1 + 2^-SLACK ulp.
 
@@ -230,18 +231,18 @@ def evaluate(
 ) -> Shared:
     """p(factors) / 2^drop in Z_2^out_bits, stochastically rounded.
 
-    Rounds: 1 (cold 2).  Bits sent: D 64 * p.words, E1, E2 p.out_bits per element each.
+    Rounds: 1 (2 with dealing).  Bits sent: D 64 * p.words, E1, E2 p.out_bits per element each.
     """
     check_factors(name, p, factors)
     first = factors[0]
     if isinstance(party, Counting):
         dealt = 64 * p.words * sizes.size(first.any)
         width = p.out_bits
-        return party.opened(first.shape, dealt, *factors, scale=fractional_bits, width=width)
+        return party.exchanged(first.shape, dealt, *factors, scale=fractional_bits, width=width)
     s = party.site(name, p, fractional_bits, dealer=first.dealer)
     y = shares(s, p, factors, tensor=0, slot=0)
     shape = local.shape(first.any)
-    return masked.opened(s, y, shape, 1, 1, scale=fractional_bits, width=p.out_bits)
+    return masked.exchanged(s, y, shape, 1, 1, scale=fractional_bits, width=p.out_bits)
 
 
 def real_plan(coefficients: Sequence[float], bits: int, x_bits: int, f: int) -> Plan:
@@ -271,7 +272,7 @@ def polyval(
         fractional_bits: of the result in Z_2^64 (as x unless given).
 
     Returns p(x), off by less than 1.2 ulp of the result, where |p(x)| < 2^(63 - fractional_bits).
-    Rounds: 1 (cold 2).  Bits sent: per element D two fields for each power, of 256
+    Rounds: 1 (2 with dealing).  Bits sent: per element D two fields for each power, of 256
     bits at most and fewer for the high powers; E1, E2 64 each.
     Raises:
         UsageError: fewer than two coefficients, one that is not finite, or a polynomial whose exact

@@ -19,7 +19,7 @@ from tfe_bench.protocols.functions import (
     normalize,
     normalize_plan,
     polynomial,
-    product,
+    small_product,
 )
 from tfe_bench.protocols.functions.polynomial import Plan
 from tfe_bench.protocols.session.party import Party
@@ -166,9 +166,9 @@ def _fixed(sign: int, exponent: Fraction, fractional: int) -> int:
 
 
 def power(party: Party, x: Shared, p: Power, fractional_bits: int) -> Shared:
-    """g(c) U. Rounds: p.scheme.rounds + 2 (cold one more)."""
+    """g(c) U. Rounds: p.scheme.rounds + 2 (one more with dealing)."""
     u_bits = p.factor.table.bits + 1
     c, u = normalize.normalize(party, x, p.scheme, p.mantissa.center, p.factor.table)
     g = polynomial.evaluate(party, "mantissa", p.mantissa.plan, [c], p.mantissa.fractional)
-    y = product.product(party, [(g, p.mantissa.bits), (u, u_bits)], p.drop)
+    y = small_product.product(party, [(g, p.mantissa.bits), (u, u_bits)], p.drop)
     return replace(y, fractional_bits=fractional_bits)

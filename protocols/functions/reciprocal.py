@@ -20,7 +20,7 @@ from tfe_bench.protocols.functions import (
     normalize_plan,
     polynomial,
     power,
-    product,
+    small_product,
 )
 from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
@@ -67,7 +67,7 @@ def reciprocal(
         signed: x of either sign, for about twice the comparisons.
 
     Off by 2^-precision of the result and 1.2 ulp at most.
-    Rounds: 9 (5 for bits <= 12), cold one more.
+    Rounds: 9 (5 for bits <= 12), one more with dealing.
     """
     p = _power(x.fractional_bits, bits, precision, signed, 0)
     return power.power(party, x, p, x.fractional_bits)
@@ -129,7 +129,7 @@ def reciprocal_in(
         precision: 6 to 22; unless given 20, or less where that is a quarter of an ulp.
 
     Off by 2^-precision of the result and 1.2 ulp at most.
-    Rounds: 1 for high <= 2.2 low; 5 for up to 12 octaves; else 9 (cold one more each).
+    Rounds: 1 for high <= 2.2 low; 5 for up to 12 binades; else 9 (one more with dealing each).
     """
     f = x.fractional_bits
     _check_range(f, low, high)
@@ -227,7 +227,7 @@ def divide(
             garbage.
 
     Off by 2^-precision of the quotient and 1.25 ulp at most (1.7 ulp if f + numerator_bits > 51).
-    Rounds: 9 (5 for bits <= 12), cold one more.
+    Rounds: 9 (5 for bits <= 12), one more with dealing.
     Raises:
         UsageError: f + numerator_bits > 54: the powers of two do not fit a word.
     """
@@ -238,9 +238,11 @@ def divide(
     c, u = normalize.normalize(party, y, made.scheme, made.mantissa.center, made.factor.table)
     g = polynomial.evaluate(party, "mantissa", made.mantissa.plan, [c], made.mantissa.fractional)
     first, second = p.factors
-    scaled = product.product(party, [(x, first), (u, second)], p.scaled_drop, p.scaled_bits + 1)
+    scaled = small_product.product(
+        party, [(x, first), (u, second)], p.scaled_drop, p.scaled_bits + 1
+    )
     pair = list(zip((g, scaled), p.quotient, strict=True))
-    return replace(product.product(party, pair, p.quotient_drop), fractional_bits=f)
+    return replace(small_product.product(party, pair, p.quotient_drop), fractional_bits=f)
 
 
 def _shared(x: Shared | npt.ArrayLike, y: Shared) -> Shared:

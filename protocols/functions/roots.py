@@ -46,7 +46,7 @@ def rsqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) -
         precision: 6 to 22; less of it takes fewer dealt bits.
 
     Off by 2^-precision of the result and 1.2 ulp at most.
-    Rounds: 9 (5 for bits <= 12), cold one more.
+    Rounds: 9 (5 for bits <= 12), one more with dealing.
     """
     return power.power(party, x, _rsqrt(x.fractional_bits, bits, precision), x.fractional_bits)
 

@@ -22,8 +22,8 @@ from tfe_bench.protocols.functions import (
     normalize,
     polynomial,
     power,
-    product,
     reciprocal,
+    small_product,
 )
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
@@ -72,7 +72,7 @@ def _tail(f: int) -> polynomial.Fitted:
 
 
 def sigmoid(
-    party: Party, x: Shared, bits: int = compare.LAYER_BITS, openings: int | None = None
+    party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> Shared:
     """1 / (1 + e^-x), off by less than 2 ulp, for every |x| < 2^(bits-1) ring units.
 
@@ -80,16 +80,16 @@ def sigmoid(
     (with 0 and with where it becomes 0 or 1) choose.
 
     Args:
-        openings: of the comparisons; None takes 1 for few elements, 2 for many.
+        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
 
-    Rounds: openings + 5 (cold + 6).
+    Rounds: exchanges + 5 (+ 6 with dealing).
     """
     f = _check("sigmoid", x)
-    return _logistic(party, x, f, f, bits, openings)
+    return _logistic(party, x, f, f, bits, exchanges)
 
 
 def tanh(
-    party: Party, x: Shared, bits: int = compare.LAYER_BITS, openings: int | None = None
+    party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> Shared:
     """tanh(x) = 2 sigmoid(2x) - 1, off by less than 2 ulp, for |x| < 2^(bits-1) ring units.
 
@@ -98,13 +98,13 @@ def tanh(
     f = _check("tanh", x)
     # twice the value is the same ring element with one fractional bit less
     doubled = replace(x, fractional_bits=f - 1)
-    y = _logistic(party, doubled, f - 1, f + 1, bits, openings)
+    y = _logistic(party, doubled, f - 1, f + 1, bits, exchanges)
     halves = replace(y, fractional_bits=f)  # 2 sigmoid
     return arithmetic.add_public(halves, np.int64(-(1 << f)))
 
 
 def _logistic(
-    party: Party, x: Shared, f: int, f_out: int, bits: int, openings: int | None
+    party: Party, x: Shared, f: int, f_out: int, bits: int, exchanges: int | None
 ) -> Shared:
     n, shape = x.shape.num_elements(), x.shape.as_list()
     flat = x.map(lambda a: local.reshape(a, [-1]))
@@ -116,8 +116,8 @@ def _logistic(
         m=None if flat.m is None else flat.m[None] + shifts,
     )
     width = compare.moved(bits, edge)
-    count = compare.few_openings(n, width, openings)
-    nested = convert.open_bits(party, compare.msb(party, three, width, count))
+    count = compare.few_openings(n, width, exchanges)
+    nested = convert.mask_bits(party, compare.msb(party, three, width, count))
     low, negative, below = (
         logic.rearrange(nested, (3, n), operator.itemgetter(i), n) for i in range(3)
     )
@@ -132,34 +132,37 @@ def _logistic(
 
 
 def _magnitude(party: Party, left: MaskedBits, right: MaskedBits, x: Shared, f: int) -> Shared:
-    """right x - left x.  Rounds: 1 (cold 2).  Bits sent: D 256, E1, E2 64 per element each."""
+    """right x - left x.  Rounds: 1 (2 with dealing).  Bits sent: D 256, E1, E2 64 per element
+    each.
+    """
     n = x.shape.num_elements()
     if isinstance(party, Counting):
-        return party.opened([n], 256 * n, left, right, x, scale=f)
+        return party.exchanged([n], 256 * n, left, right, x, scale=f)
     s = party.site("magnitude", f, dealer=x.dealer)
     a, b = convert.inject_shares(s, right, x, 0, 0), convert.inject_shares(s, left, x, 2, 1)
     share = None if s.is_dealer else a - b
-    return masked.opened(s, share, local.shape(x.any), 4, 2, scale=f)
+    return masked.exchanged(s, share, local.shape(x.any), 4, 2, scale=f)
 
 
 def _joined(
     party: Party, left: MaskedBits, right: MaskedBits, negative: MaskedBits, h: Shared, f: int
 ) -> Shared:
-    """(1 - negative) + left h - right h over Z_2^64, for h of a small ring, opened as one.
+    """(1 - negative) + left h - right h over Z_2^64, for h of a small ring, exchanged as one.
 
-    Rounds: 1 (cold 2).  Bits sent: D those of two injections and 64, E1, E2 64 per element each.
+    Rounds: 1 (2 with dealing).  Bits sent: D those of two injections and 64, E1, E2 64 per element
+        each.
     """
     n, f_out = h.shape.num_elements(), h.fractional_bits
     if isinstance(party, Counting):
         dealt = 2 * convert.inject_dealt(n, ring_bits=h.ring_bits) + 64 * n
-        return party.opened([n], dealt, left, right, negative, h, scale=f_out)
+        return party.exchanged([n], dealt, left, right, negative, h, scale=f_out)
     s = party.site("sigmoid", f, dealer=h.dealer)
     shape = local.shape(h.any)
     a = convert.inject_shares(s, left, h, 0, 0, extend_ring=True)
     b = convert.inject_shares(s, right, h, 5, 1, extend_ring=True)
     c = convert.b2a_shares(s, logic.invert(negative), shape, 10, 2)
     share = None if s.is_dealer else a - b + c * (1 << f_out)
-    return masked.opened(s, share, shape, 11, 3, scale=f_out)
+    return masked.exchanged(s, share, shape, 11, 3, scale=f_out)
 
 
 def _widened(x: Shared) -> Shared:
@@ -188,7 +191,7 @@ def softmax(
     axis: int = -1,
     *,
     bits: int = compare.LAYER_BITS,
-    openings: int | None = None,
+    exchanges: int | None = None,
     profile: str = "local",
 ) -> Shared:
     """e^x_i / sum_j e^x_j along an axis, off by less than 2 ulp.
@@ -196,7 +199,7 @@ def softmax(
     Stable for all logits |x| < 2^(bits-1) ring units: the largest is subtracted first, and what is
     then so low that its share of the sum is below an ulp counts as 0.
 
-    Rounds: 12 for up to 10 classes compared all at once with openings 1.
+    Rounds: 12 for up to 10 classes compared all at once with exchanges 1.
     Raises:
         UsageError: a wrong axis, no or more than 65536 classes.
     """
@@ -214,7 +217,7 @@ def softmax(
     back = [order.index(i) for i in range(len(shape))]
     moved = [shape[i] for i in order]
     columns = x.map(lambda a: local.reshape(local.transpose(a, order), [classes, -1]))
-    y = _softmax(party, columns, f, classes, math.prod(moved[1:]), bits, openings, profile)
+    y = _softmax(party, columns, f, classes, math.prod(moved[1:]), bits, exchanges, profile)
     return y.map(lambda a: local.transpose(local.reshape(a, moved), back))
 
 
@@ -225,21 +228,21 @@ def _softmax(
     classes: int,
     rows: int,
     bits: int,
-    openings: int | None,
+    exchanges: int | None,
     profile: str,
 ) -> Shared:
     if classes == 1 or rows == 0:
         return arithmetic.add_public(x.map(lambda a: 0 * a), np.int64(1 << f))
     width = compare.moved(bits + 1, _cutoff(f))
-    count = compare.few_openings(rows * classes, width, openings)
+    count = compare.few_openings(rows * classes, width, exchanges)
     if extremes.choose("auto", rows, classes, profile, bits + 1) == "all-pairs":
         hot = extremes.one_hot(party, x, bits + 1, count)
         largest = extremes.pick(party, hot, x)
     else:
-        largest = extremes.reduce_max(party, x, 0, bits=bits + 1, method="tree", openings=count)
+        largest = extremes.reduce_max(party, x, 0, bits=bits + 1, method="tree", exchanges=count)
     d = arithmetic.sub(x, largest.map(lambda a: a[None]))
     raised = arithmetic.add_public(d, np.int64(_cutoff(f)))
-    low = convert.open_bits(party, compare.msb(party, raised, width, count))
+    low = convert.mask_bits(party, compare.msb(party, raised, width, count))
     e = exponential.exp(party, _widened(d), softmax=True)
     e = convert.inject(party, low, e, negated=True)
     total = e.map(lambda a: local.reduce_sum(a, axis=0))
@@ -251,7 +254,7 @@ def _softmax(
         return a.map(lambda v: local.tile(v[None], [classes, 1]))
 
     factors = [(spread(g), p.mantissa.bits), (spread(u), p.factor.table.bits + 1)]
-    y = product.product(party, [*factors, (e, INNER_BITS + 3)], _drop(p, f))
+    y = small_product.product(party, [*factors, (e, INNER_BITS + 3)], _drop(p, f))
     return replace(y, fractional_bits=f)
 
 

@@ -32,7 +32,7 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 RING = 64
 VARIANCE_BITS = 40  # fractional, of v
 TOP = 46  # v < 2^(TOP - VARIANCE_BITS)
-GROUP = 12  # octaves that the first stage leaves together
+GROUP = 12  # binades that the first stage leaves together
 _NORMAL = 22  # X is taken to [2^(_NORMAL - GROUP), 2^_NORMAL) by the first stage
 # A value within 2^-_RESOLUTION below a cut may count as above it.
 _RESOLUTION = 4
@@ -110,16 +110,19 @@ def _selected(
     factors: Sequence[int],
     drop: int,
 ) -> tuple[Shared, Shared]:
-    """(the piece of x's segment / 2^drop, its factor times u), opened in small rings.
+    """(the piece of x's segment / 2^drop, its factor times u), exchanged in small rings.
 
-    Rounds: 1 (cold 2).  Bits sent: D `_field_widths` per cut and element, E1, E2 the two rings'.
+    Rounds: 1 (2 with dealing).  Bits sent: D `_field_widths` per cut and element, E1, E2 the two
+        rings'.
     """
     width = stage.width - drop
     if isinstance(party, Counting):
         n = x.shape.num_elements()
         dealt = sum(len(stage.cuts) * packed(n, w) for w in _field_widths(stage, u is not None))
-        opened = packed(n, width) + packed(n, _FACTOR_WIDTH)
-        m = party.sent(Cost(dealt, opened, opened, rounds=1, cold=2), x.shape, x, u, bits)
+        exchanged = packed(n, width) + packed(n, _FACTOR_WIDTH)
+        m = party.sent(
+            Cost(dealt, exchanged, exchanged, rounds=1, with_dealing=2), x.shape, x, u, bits
+        )
         return (
             Shared(m, None, None, x.dealer, 0, 1, width),
             Shared(m, None, None, x.dealer, 0, 1, _FACTOR_WIDTH),
@@ -152,7 +155,7 @@ def _selected(
         n, widths = sizes.size(x.m), _field_widths(stage, u is not None)
         length = sum(len(stage.cuts) * ((n * w + 7) // 8) for w in widths)
         y, f = ops.module().tfe_bench_select_share(
-            opened=bits.opened,
+            masked_bits=bits.masked,
             m=x.m,
             part=x.l1 if s.is_e1 else x.l2,
             um=none if u is None else u.m,
@@ -163,8 +166,8 @@ def _selected(
         )
     shape = local.shape(x.any)
     return (
-        masked.opened(s, y, shape, 3, 1, width=width),
-        masked.opened(s, f, shape, 4, 2, width=_FACTOR_WIDTH),
+        masked.exchanged(s, y, shape, 3, 1, width=width),
+        masked.exchanged(s, f, shape, 4, 2, width=_FACTOR_WIDTH),
     )
 
 
@@ -186,7 +189,7 @@ def lifted_product(party: Party, x: Shared, y: Shared) -> Shared:
     As an integer y = P - lam + (1 - b) t 2^k with P and the bit b public to the evaluators and
     lam = l1 + l2 - 2^k om and its top bit t known to D, who deals lam_x lam and, mod 2^(64-k), om,
     t and lam_x t.
-    Rounds: 1 (cold 2).  Bits sent: D 64 + 3 (64 - k), E1, E2 64 per element each.
+    Rounds: 1 (2 with dealing).  Bits sent: D 64 + 3 (64 - k), E1, E2 64 per element each.
     Raises:
         UsageError: other rings, shapes or dealers.
     """
@@ -194,7 +197,7 @@ def lifted_product(party: Party, x: Shared, y: Shared) -> Shared:
     k, scale = y.ring_bits, x.fractional_bits + y.fractional_bits
     if isinstance(party, Counting):
         n = x.shape.num_elements()
-        return party.opened(x.shape, 64 * n + 3 * packed(n, RING - k), x, y, scale=scale)
+        return party.exchanged(x.shape, 64 * n + 3 * packed(n, RING - k), x, y, scale=scale)
     import tensorflow as tf
 
     s = party.site("lifted_product", k, x.fractional_bits, y.fractional_bits, dealer=x.dealer)
@@ -215,10 +218,10 @@ def lifted_product(party: Party, x: Shared, y: Shared) -> Shared:
             y=y.m,
             ypart=y.l1 if s.is_e1 else y.l2,
             dealt=s.dealt(length, 0, tf.uint8),
-            open=last,
+            mask=last,
             **attributes,
         )
-    return masked.opened(s, own, local.shape(x.any), last, 1, scale=scale, left=True)
+    return masked.exchanged(s, own, local.shape(x.any), last, 1, scale=scale, left=True)
 
 
 def _check_product(x: Shared, y: Shared) -> None:
@@ -238,7 +241,7 @@ def _check_product(x: Shared, y: Shared) -> None:
 # ---- the whole
 
 
-def direction(party: Party, m: Shared, v: Shared, *, profile: str = "local") -> Shared:
+def update(party: Party, m: Shared, v: Shared, *, profile: str = "local") -> Shared:
     """m / sqrt(v) elementwise, with RESULT_BITS = 13 fractional bits more than m, over Z_2^64.
 
     Nothing is truncated: the step's own truncation takes those bits too.
@@ -252,31 +255,31 @@ def direction(party: Party, m: Shared, v: Shared, *, profile: str = "local") -> 
             line is what is waited for.
 
     Off by 2^-6 of the result at most, 2^-7 in the root of the mean of squares, 2^-9 in the mean.
-    Rounds: 9 (cold 10).
+    Rounds: 9 (10 with dealing).
     Raises:
         UsageError: m and v of other rings, scales, shapes or dealers; an unknown profile.
     """
     for given in (m, v):
-        checks.check_ring("direction", given)
+        checks.check_ring("update", given)
     shape = m.shape.as_list()
     if m.dealer != v.dealer or shape != v.shape.as_list() or None in shape:
         raise UsageError(
-            f"direction wants m and v of one known shape and one dealer. Received: {m!r} and {v!r}."
+            f"update wants m and v of one known shape and one dealer. Received: {m!r} and {v!r}."
         )
     if v.fractional_bits != VARIANCE_BITS or not 0 <= m.fractional_bits <= 32:
         raise UsageError(
-            f"direction wants v with {VARIANCE_BITS} fractional bits, and m with 32 at most. "
+            f"update wants v with {VARIANCE_BITS} fractional bits, and m with 32 at most. "
             f"Received: {m!r} and {v!r}."
         )
     flat = [a.map(lambda t: local.reshape(t, [-1])) for a in (m, v)]
     if _rotated(int(flat[0].shape[0]), profile):
-        y = rotation.by_thirds(party, lambda m, v: [_direction(party, m, v)], flat)[0]
+        y = rotation.by_thirds(party, lambda m, v: [_update(party, m, v)], flat)[0]
     else:
-        y = _direction(party, *flat)
+        y = _update(party, *flat)
     return y.map(lambda a: local.reshape(a, shape))
 
 
-def _direction(party: Party, m: Shared, v: Shared) -> Shared:
+def _update(party: Party, m: Shared, v: Shared) -> Shared:
     scheme = _scheme()
     (coarse, fine), (first, second) = scheme.stages, scheme.factors
     x = replace(v, fractional_bits=0)
@@ -293,5 +296,5 @@ def _rotated(n: int, profile: str) -> bool:
     extremes.choose("tree", 1, 1, profile)  # refuses an unknown one
     if profile != "wan" or n < 3:
         return False
-    cost = cost_of(_direction, Private((n,)), Private((n,), VARIANCE_BITS))
+    cost = cost_of(_update, Private((n,)), Private((n,), VARIANCE_BITS))
     return rotation.worthwhile(cost, extremes.ROUND_BITS[profile])

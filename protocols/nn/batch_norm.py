@@ -1,4 +1,4 @@
-"""Batch normalisation in training mode, forward and backward, with running statistics.
+"""Batch normalization in training mode, forward and backward, with running statistics.
 
 y = gamma (x - mean) rstd + beta, rstd = 1 / sqrt(var + epsilon), mean and variance over all axes
 but the last.  With A = gamma rstd, T = sum dy (x - mean) and count M:
@@ -7,7 +7,7 @@ but the last.  With A = gamma rstd, T = sum dy (x - mean) and count M:
     dgamma = rstd T,   dbeta = sum dy.
 
 All factors per channel are few, so they are made by one-round products that take wide values
-(protocols/functions/product.py); only squares, T and the two sums over images work on every
+(protocols/functions/small_product.py); only squares, T and the two sums over images work on every
 element.
 Source: Ioffe and Szegedy, ICML 2015; Keras' formulas (biased variance).
 """
@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.functions import product, roots
+from tfe_bench.protocols.functions import roots, small_product
 from tfe_bench.protocols.ring import arithmetic, checks, shapes, truncation
-from tfe_bench.protocols.ring.products import Product, opened
+from tfe_bench.protocols.ring.products import Product, exchanged
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -99,25 +99,25 @@ def numbers(count: int, fraction: int = 16, epsilon: float = 1e-3, bits: int = 3
     fits = isinstance(count, int) and 2 <= count <= 1 << 24 and 13 <= fraction <= 24
     if not fits or not 1e-5 <= epsilon <= 1 or not fraction < bits <= 40:
         raise UsageError(
-            "Batch normalisation wants 2 to 2^24 elements per channel, epsilon from 1e-5 to 1, 13 "
+            "Batch normalization wants 2 to 2^24 elements per channel, epsilon from 1e-5 to 1, 13 "
             f"to 24 fractional bits and values of up to 40 bits. Received: count={count!r}, "
             f"epsilon={epsilon!r}, {fraction} of {bits} bits."
         )
     most = 62 - LEAST_RECIPROCAL - (count.bit_length() - 1)
     if bits > most:
         raise UsageError(
-            f"Batch normalisation of {count} elements per channel takes values of {most} bits at "
+            f"Batch normalization of {count} elements per channel takes values of {most} bits at "
             f"most. Received: bits={bits}."
         )
     return Numbers(count, fraction, count.bit_length() - 1, round(epsilon * 2**40), 62 - bits)
 
 
 @dataclass(frozen=True, eq=False)
-class Normalised:
+class Normalized:
     """What the forward pass leaves for the result, the backward pass and the statistics.
 
     Attributes:
-        centred: x - mean, at x's scale.
+        centered: x - mean, at x's scale.
         factor: A = gamma rstd per channel, FACTOR bits.
         rstd: per channel, FACTOR bits.
         slope: A rstd^2 per channel, numbers.slope bits.
@@ -126,7 +126,7 @@ class Normalised:
     """
 
     numbers: Numbers
-    centred: Shared
+    centered: Shared
     factor: Shared
     rstd: Shared
     slope: Shared
@@ -149,7 +149,7 @@ def _sums(x: Shared) -> Shared:
 
 def _correlation(party: Party, name: str, x: Shared, y: Shared) -> Shared:
     """sum x y per channel; 1 round."""
-    return opened(party, name, [Product(x, y, _per_channel)], len(x.shape))
+    return exchanged(party, name, [Product(x, y, _per_channel)], len(x.shape))
 
 
 def _stacked(a: Shared, b: Shared) -> Shared:
@@ -170,10 +170,10 @@ def _checked(name: str, x: Any) -> int:
     return math.prod(sizes[:-1])
 
 
-def normalise(
+def normalize(
     party: Party, x: Shared, gamma: Shared, *, epsilon: float = 1e-3, bits: int = 31
-) -> Normalised:
-    """Statistics of a batch and the factors that normalise it.
+) -> Normalized:
+    """Statistics of a batch and the factors that normalize it.
 
     Args:
         x: [..., channels] over Z_2^64 with 13 to 24 fractional bits f.
@@ -187,13 +187,13 @@ def normalise(
     Raises:
         UsageError: shapes, scales or rings that do not fit.
     """
-    count = _checked("normalise", x)
+    count = _checked("normalize", x)
     n = numbers(count, x.fractional_bits, epsilon, bits)
     _like_channels("gamma", gamma, x)
     sums = _times(_sums(x), n.reciprocal(n.mean_bits), n.mean_bits)
     mean = truncation.truncate(party, sums, n.mean_bits)
-    centred = arithmetic.sub(x, mean)
-    squares = _correlation(party, "squares", centred, centred)
+    centered = arithmetic.sub(x, mean)
+    squares = _correlation(party, "squares", centered, centered)
     # what the squares have beyond the variance's
     held = truncation.truncate(party, squares, n.shift + 2 * n.fraction - FACTOR)
     # its ring elements are those of var M / 2^shift with FACTOR fractional bits
@@ -203,50 +203,50 @@ def normalise(
     root = _times(roots.rsqrt(party, raised, VARIANCE_BITS, PRECISION), n.root, _ROOT)
     rstd = truncation.truncate(party, root, _ROOT)
     wide = FACTOR + _ROOT + n.most + 2
-    factor = product.product(
+    factor = small_product.product(
         party, [(gamma, FACTOR + GAMMA_BITS + 1), (root, wide)], FACTOR + _ROOT
     )
     most = FACTOR + n.most + 2
-    slope = product.product(
+    slope = small_product.product(
         party,
         [(factor, most + GAMMA_BITS), (rstd, most), (rstd, most)],
         3 * FACTOR - n.slope,
     )
-    return Normalised(n, centred, factor, rstd, slope, mean, variance)
+    return Normalized(n, centered, factor, rstd, slope, mean, variance)
 
 
 def _like_channels(what: str, value: Any, x: Shared) -> None:
     fits = isinstance(value, Shared) and value.shape.is_compatible_with([x.shape[-1]])
     if not fits or value.fractional_bits != FACTOR or value.dealer != x.dealer:
         raise UsageError(
-            f"Batch normalisation wants {what} of {x.shape[-1]} channels with {FACTOR} fractional "
+            f"Batch normalization wants {what} of {x.shape[-1]} channels with {FACTOR} fractional "
             f"bits and dealer {x.dealer}. Received: {value!r}."
         )
 
 
-def apply(party: Party, normalised: Normalised, beta: Shared) -> Shared:
+def apply(party: Party, normalized: Normalized, beta: Shared) -> Shared:
     """y = A (x - mean) + beta at x's scale.
 
-    The sum before its truncation is that of Product(centred, factor, elementwise)
-    with `addend(normalised, beta)`: with products.truncated it goes into a ReLU in one round.
+    The sum before its truncation is that of Product(centered, factor, elementwise)
+    with `addend(normalized, beta)`: with products.truncated it goes into a ReLU in one round.
 
     Error: below 1 ulp besides that of A.  Rounds: 2.
     """
-    y = arithmetic.mul(party, normalised.centred, normalised.factor)
-    y = arithmetic.add(y, addend(normalised, beta))
+    y = arithmetic.mul(party, normalized.centered, normalized.factor)
+    y = arithmetic.add(y, addend(normalized, beta))
     return truncation.truncate(party, y, FACTOR)
 
 
-def addend(normalised: Normalised, beta: Shared) -> Shared:
+def addend(normalized: Normalized, beta: Shared) -> Shared:
     """beta at the scale of A (x - mean).  Local."""
-    _like_channels("beta", beta, normalised.centred)
-    f = normalised.centred.fractional_bits
+    _like_channels("beta", beta, normalized.centered)
+    f = normalized.centered.fractional_bits
     return replace(beta.map(lambda a: local.left_shift(a, f)), fractional_bits=FACTOR + f)
 
 
 @dataclass(frozen=True, eq=False)
 class Gradients:
-    """Of a batch normalisation.
+    """Of a batch normalization.
 
     Attributes:
         x: at FACTOR bits more than dy's, to be truncated with what comes before it.
@@ -259,7 +259,7 @@ class Gradients:
     beta: Shared
 
 
-def backward(party: Party, normalised: Normalised, dy: Shared) -> Gradients:
+def backward(party: Party, normalized: Normalized, dy: Shared) -> Gradients:
     """The gradients of x, gamma and beta.
 
     Args:
@@ -267,11 +267,11 @@ def backward(party: Party, normalised: Normalised, dy: Shared) -> Gradients:
 
     Domain: |T|, |sum dy| < 2^59 ring units; |dx| < 2^(62 - h - 24).
     Error: of dx, 2^-11 of B (x - mean) and K, and a few ulp of A times dy.
-    Rounds: 3 (cold 4).
+    Rounds: 3 (4 with dealing).
     Raises:
         UsageError: dy does not fit x.
     """
-    n, x = normalised.numbers, normalised.centred
+    n, x = normalized.numbers, normalized.centered
     checks.check_ring("backward", dy)
     checks.check_scale("backward", dy, 1, 24)
     if not dy.shape.is_compatible_with(x.shape) or dy.dealer != x.dealer:
@@ -281,17 +281,17 @@ def backward(party: Party, normalised: Normalised, dy: Shared) -> Gradients:
     s = _scales(n, dy.fractional_bits)
     by_count = n.reciprocal(s.count)
     most = FACTOR + n.most + 2
-    offset = product.product(
+    offset = small_product.product(
         party,
-        [(beta, _SUM), (_times(normalised.factor, by_count, s.count), s.factor_bits)],
+        [(beta, _SUM), (_times(normalized.factor, by_count, s.count), s.factor_bits)],
         s.count,
     )
-    slope = product.product(
+    slope = small_product.product(
         party,
-        [(correlation, _SUM), (_times(normalised.slope, by_count, s.count), _SUM)],
+        [(correlation, _SUM), (_times(normalized.slope, by_count, s.count), _SUM)],
         s.drop,
     )
-    gamma = product.product(party, [(correlation, _SUM), (normalised.rstd, most)], FACTOR)
+    gamma = small_product.product(party, [(correlation, _SUM), (normalized.rstd, most)], FACTOR)
 
     def two(a: list[Any], b: list[Any]) -> Any:
         total = None
@@ -300,8 +300,8 @@ def backward(party: Party, normalised: Normalised, dy: Shared) -> Gradients:
             total = part if total is None else total + part
         return total
 
-    terms, factors = _stacked(dy, x), _stacked(normalised.factor, arithmetic.neg(slope))
-    both = opened(party, "batch_norm_gradient", [Product(terms, factors, two)])
+    terms, factors = _stacked(dy, x), _stacked(normalized.factor, arithmetic.neg(slope))
+    both = exchanged(party, "batch_norm_gradient", [Product(terms, factors, two)])
     both = replace(both, fractional_bits=dy.fractional_bits + FACTOR)
     return Gradients(arithmetic.sub(both, offset), gamma, beta)
 
@@ -320,7 +320,7 @@ def _scales(n: Numbers, h: int) -> _Scales:
 
 
 def running(
-    party: Party, normalised: Normalised, mean: Shared, variance: Shared, momentum: float = 0.99
+    party: Party, normalized: Normalized, mean: Shared, variance: Shared, momentum: float = 0.99
 ) -> tuple[Shared, Shared]:
     """The running mean and variance: momentum times the old ones and the rest of the batch's.
 
@@ -334,18 +334,18 @@ def running(
         UsageError: other shapes or scales, or a momentum outside 0 .. 1.
     """
 
-    n = normalised.numbers
+    n = normalized.numbers
     if not 0 <= momentum <= 1:
         raise UsageError(f"running wants a momentum from 0 to 1. Received: {momentum!r}.")
-    _like_channels("a running mean", mean, normalised.centred)
-    _like_channels("a running variance", variance, normalised.centred)
+    _like_channels("a running mean", mean, normalized.centered)
+    _like_channels("a running variance", variance, normalized.centered)
     kept = round(momentum * 2**RUNNING_BITS)
     rest = (1 << RUNNING_BITS) - kept
     finer = FACTOR - n.fraction
     of_variance = int(rest / n.lift + Fraction(1, 2))
     parts = [
-        (mean, normalised.mean, rest << finer),
-        (variance, normalised.variance, of_variance),
+        (mean, normalized.mean, rest << finer),
+        (variance, normalized.variance, of_variance),
     ]
     new = [
         arithmetic.add(

@@ -42,7 +42,7 @@ from tfe_bench.protocols.ring import (
     shapes,
     truncation,
 )
-from tfe_bench.protocols.ring.products import Product, opened
+from tfe_bench.protocols.ring.products import Product, exchanged
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
@@ -93,18 +93,18 @@ def _groups(operands: int) -> list[int]:
 
 
 def _all(party: Party, ones: Any, count: int, n: int, dealer: int) -> MaskedBits:
-    """AND over the first axis of 0s and 1s [count, n] (opened, or beta at D), opened again."""
+    """AND over the first axis of 0s and 1s [count, n] (masked, or beta at D), exchanged again."""
     packed_rows = logic.packed(ones)
     groups = _groups(count)
     if len(groups) == 1:
-        return convert.open_bits(party, logic.all_of_rows(party, packed_rows, count, n, dealer))
+        return convert.mask_bits(party, logic.all_of_rows(party, packed_rows, count, n, dealer))
     parts, start = [], 0
     for group in groups:
         rows = packed_rows[start : start + group]
         found = logic.all_of_rows(party, rows, group, n, dealer)
-        parts.append(convert.open_bits(party, found))
+        parts.append(convert.mask_bits(party, found))
         start += group
-    return convert.open_bits(party, logic.all_of(party, parts))
+    return convert.mask_bits(party, logic.all_of(party, parts))
 
 
 def _chosen(party: Party, x: Shared, bits: int) -> tuple[MaskedBits, MaskedBits]:
@@ -125,10 +125,10 @@ def _chosen(party: Party, x: Shared, bits: int) -> tuple[MaskedBits, MaskedBits]
     )
     shift = np.array([0] * len(duels.pairs) + [CUTOFF << COARSE] * len(ordered), np.int64)
     d = arithmetic.moved(arithmetic.sub(left, right), shift[:, None])
-    found = convert.open_bits(party, compare.msb(party, d, _width(bits), openings=1))
+    found = convert.mask_bits(party, compare.msb(party, d, _width(bits), exchanges=1))
     ones = local.reshape(logic.unpacked(found), [len(every), rows])
     both = local.stack([local.gather(ones, duels.asked), local.gather(ones, kept)], axis=1)
-    if found.opened is not None:
+    if found.masked is not None:
         flips = np.array(duels.flips, np.int64)
         both = local.xor(both, np.stack([flips, np.ones_like(flips)], axis=1)[..., None])
     n = 2 * classes * rows
@@ -149,8 +149,8 @@ def _width(bits: int) -> int:
 def _below_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
     """x - sum_j hot_j x_j for x [classes, rows], with INNER fractional bits.
 
-    Rounds: 1 (cold 2).  Bits sent: those of extremes.pick; where bits are dropped D those of two
-        truncated injections, E1, E2 64 per element each.
+    Rounds: 1 (2 with dealing).  Bits sent: those of extremes.pick; where bits are dropped D those
+        of two truncated injections, E1, E2 64 per element each.
     """
     classes, rows = (int(n) for n in x.shape.as_list())
     drop = x.fractional_bits - INNER
@@ -161,11 +161,11 @@ def _below_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
     n = classes * rows
     if isinstance(party, Counting):
         dealt = convert.inject_dealt(2 * n, ring_bits=64 - drop)
-        return party.opened(x.shape, dealt, hot, x, scale=INNER)
+        return party.exchanged(x.shape, dealt, hot, x, scale=INNER)
     import tensorflow as tf
 
     # The values themselves lose their bits in the same way: times bits that are all 1.
-    constant = tf.zeros([n], tf.int64) if hot.opened is None else tf.ones([n], tf.int64)
+    constant = tf.zeros([n], tf.int64) if hot.masked is None else tf.ones([n], tf.int64)
     joined = logic.packed(tf.concat([logic.unpacked(hot), constant], 0)[None])[0]
     both = logic.held_as(hot, joined, 2 * n)
     s = party.site("below_largest", drop, dealer=x.dealer)
@@ -173,7 +173,7 @@ def _below_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
     y = convert.inject_shares(s, both, twice, 0, 0, drop=drop)
     share = None if s.is_dealer else y[1] - tf.reduce_sum(y[0], axis=0)
     shape = tf.constant([classes, rows], tf.int64)
-    return masked.opened(s, share, shape, backward.MASKS, 1, scale=INNER)
+    return masked.exchanged(s, share, shape, backward.MASKS, 1, scale=INNER)
 
 
 # ---- division by the sum
@@ -200,7 +200,7 @@ def _series() -> polynomial.Plan:
 
 
 def _normalized(party: Party, e: Shared, total: Shared) -> Shared:
-    """e_i / S.  Rounds: 3 (cold 4)."""
+    """e_i / S.  Rounds: 3 (4 with dealing)."""
     classes = int(e.shape[0])
     coarse = normalize.shifted(total, _SUM - INNER)
     y0 = _inverse(classes).evaluate(party, "softmax_inverse", coarse)
@@ -241,7 +241,7 @@ def softmax_for_gradient(
 
     Off by less than 2^-14 for up to MOST_PAIRED classes; a class more than 32 below another is 0.
     For more classes it is activations.softmax after a truncation: more rounds.
-    Rounds: 8 for up to 10 classes, 9 for up to 16 (cold one more).
+    Rounds: 8 for up to 10 classes, 9 for up to 16 (one more with dealing).
     Raises:
         UsageError: another ring, scale or shape, fewer than 2 classes.
     """
@@ -292,7 +292,7 @@ def softmax_and_loss(
 
     Returns p as above, and the loss, a scalar with INNER fractional bits over Z_2^64, off by less
     than 2^-17 per row, however far below the largest the label's class is.
-    Rounds: 13 for up to 10 classes (cold one more).
+    Rounds: 13 for up to 10 classes (one more with dealing).
     Raises:
         UsageError: labels of another shape, ring or dealer, or more classes.
     """
@@ -314,7 +314,7 @@ def softmax_and_loss(
     def along(a: list[Any], b: list[Any]) -> Any:
         return local.reduce_sum(functools.reduce(lambda u, v: u + v, map(_times, a, b)), axis=0)
 
-    of_label = opened(party, "label", [Product(y, d, along)])
+    of_label = exchanged(party, "label", [Product(y, d, along)])
     if labels.fractional_bits:
         of_label = truncation.truncate(party, of_label, labels.fractional_bits)
     log = logarithm.log(party, total, _sum_bits(classes))

@@ -87,18 +87,19 @@ def bump(f: int) -> Bump:
 
 
 def gelu(
-    party: Party, x: Shared, bits: int = compare.LAYER_BITS, openings: int | None = None
+    party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> Shared:
     """x Phi(x), off by less than 3 ulp, for every |x| < 2^(bits-1) ring units.
 
     gelu(x) = max(x, 0) - h(|x|) with h(a) = a Phi(-a), which is below half an ulp from 2 S on.
     Five comparisons (with -2S, -S, 0, S, 2S) give min(|x|, S) and max(|x| - S, 0) where |x| < 2S
-    and 0 elsewhere; a polynomial of each, both opened together with max(x, 0), make h.
+    and 0 elsewhere; a polynomial of each, both exchanged together with max(x, 0), make h.
 
     Args:
-        openings: of the comparisons; None takes 1 for few elements, 2 for many.
+        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
 
-    Rounds: openings + 3 (cold + 4).  Bits sent: those of five comparisons and of both steps.
+    Rounds: exchanges + 3 (+ 4 with dealing).  Bits sent: those of five comparisons and of both
+        steps.
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
@@ -113,8 +114,8 @@ def gelu(
         flat.map(lambda a: local.tile(a[None], [5, 1])),
         m=None if flat.m is None else flat.m[None] - knots,
     )
-    below = convert.open_bits(
-        party, compare.msb(party, five, width, compare.few_openings(n, width, openings))
+    below = convert.mask_bits(
+        party, compare.msb(party, five, width, compare.few_openings(n, width, exchanges))
     )
     under = [logic.rearrange(below, (5, n), operator.itemgetter(i), n) for i in range(5)]
     first, second = _parts(party, own, under, flat)
@@ -125,13 +126,13 @@ def gelu(
 def _parts(party: Party, own: Bump, under: list[MaskedBits], x: Shared) -> tuple[Shared, Shared]:
     """min(|x|, S) and max(|x| - S, 0) where |x| < 2S, else 0; both moved by their centers.
 
-    Rounds: 1 (cold 2).  Bits sent: D 576, E1, E2 128 per element each.
+    Rounds: 1 (2 with dealing).  Bits sent: D 576, E1, E2 128 per element each.
     """
     # [-2S, -S), [-S, 0), [0, S), [S, 2S)
     far_left, left, right, far_right = (logic.xor(a, b) for a, b in itertools.pairwise(under))
     if isinstance(party, Counting):
         n = x.shape.num_elements()
-        both = party.opened([2, n], 576 * n, *under, x, scale=x.fractional_bits)
+        both = party.exchanged([2, n], 576 * n, *under, x, scale=x.fractional_bits)
         return both.map(operator.itemgetter(0)), both.map(operator.itemgetter(1))
     import tensorflow as tf
 
@@ -147,7 +148,7 @@ def _parts(party: Party, own: Bump, under: list[MaskedBits], x: Shared) -> tuple
         a, b, c, d = dealt
         edge = far * own.step
         share = tf.stack([a - b + edge, c - d - edge])
-    both = masked.opened(s, share, tf.concat([[2], shape], 0), 9, 5, scale=x.fractional_bits)
+    both = masked.exchanged(s, share, tf.concat([[2], shape], 0), 9, 5, scale=x.fractional_bits)
     both = arithmetic.moved(both, np.array([[-part.center] for part in own.parts], np.int64))
     first, second = (both.map(operator.itemgetter(i)) for i in range(2))
     return first, second
@@ -158,12 +159,13 @@ def _joined(
 ) -> Shared:
     """max(x, 0) - h.
 
-    Rounds: 1 (cold 2).  Bits sent: D 128 and those of the plans, E1, E2 64 per element each.
+    Rounds: 1 (2 with dealing).  Bits sent: D 128 and those of the plans, E1, E2 64 per element
+        each.
     """
     if isinstance(party, Counting):
         n, words = x.shape.num_elements(), sum(part.plan.words for part in own.parts)
         dealt, scale = (128 + 64 * words) * n, x.fractional_bits
-        return party.opened([n], dealt, negative, x, first, second, scale=scale)
+        return party.exchanged([n], dealt, negative, x, first, second, scale=scale)
     s = party.site("gelu", own.parts, x.fractional_bits, dealer=x.dealer)
     positive = convert.inject_shares(s, negative, x, 0, 0, negated=True)
     p, q = (
@@ -171,7 +173,7 @@ def _joined(
         for i, (fitted, part) in enumerate(zip(own.parts, (first, second), strict=True))
     )
     share = None if s.is_dealer else positive - p - q
-    return masked.opened(s, share, local.shape(x.any), 4, 3, scale=x.fractional_bits)
+    return masked.exchanged(s, share, local.shape(x.any), 4, 3, scale=x.fractional_bits)
 
 
 # ---- the slope, for gradients
@@ -191,7 +193,7 @@ def slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
     Args:
         bits: |x| < 2^(bits-1) ring units, of 16 fractional bits.
 
-    Rounds: 3 (cold 4).  Bits sent: those of piecewise.evaluate.
+    Rounds: 3 (4 with dealing).  Bits sent: those of piecewise.evaluate.
     Raises:
         UsageError: as piecewise.evaluate.
     """

@@ -19,7 +19,7 @@ from tfe_bench.protocols.session.sharing import Shared
 RING = 64
 
 
-def capped_relu(party: Party, x: Shared, most: int, bits: int, openings: int | None) -> Shared:
+def capped_relu(party: Party, x: Shared, most: int, bits: int, exchanges: int | None) -> Shared:
     """min(max(x, 0), most) = relu(x) - relu(x - most), both compared at once.
 
     Args:
@@ -36,7 +36,7 @@ def capped_relu(party: Party, x: Shared, most: int, bits: int, openings: int | N
             f"A ReLU capped at {most} ring units wants {most.bit_length() + 2} bits or more. "
             f"Received: {width}."
         )
-    both = relu.relu(party, _and_lowered(x, most), bits, openings)
+    both = relu.relu(party, _and_lowered(x, most), bits, exchanges)
     return both.map(lambda a: a[0] - a[1])
 
 
@@ -56,7 +56,7 @@ def watched_relu(
     u: Any,
     drop: int,
     most: int | None = None,
-    openings: int | None = 2,
+    exchanges: int | None = 2,
 ) -> Shared:
     """max(x, 0), or with `most` `capped_relu`; `watch` is told where x is not the whole sum.
 
@@ -67,7 +67,7 @@ def watched_relu(
     """
     bits = x.ring_bits
     values = x if most is None else _and_lowered(x, most)
-    y, signed = relu.relu_watched(party, values, openings)
+    y, signed = relu.relu_watched(party, values, exchanges)
     if most is None:
         watch.zero(None if u is None else u - signed, RING - drop, bits)
         return y

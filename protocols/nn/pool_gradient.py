@@ -2,7 +2,7 @@
 
 Forward, the cells of a window meet in a tree of comparisons, and `relu` adds the comparison of the
 winner with 0, all in a small ring Z_2^k; only the result goes to Z_2^64.  The bits that the
-comparisons opened under masks are ANDed to one bit per cell, beside the last forward round.
+comparisons exchanged under masks are ANDed to one bit per cell, beside the last forward round.
 Backward, one injection hands each window's gradient to its cell and truncates it at the same time.
 """
 
@@ -37,7 +37,7 @@ class Geometry:
         rows, columns: for each cell along that axis its place in each window; a place outside of
             the image repeats one inside of it, so that it changes no maximum.
         order: the cells, counted row by row, such that the two halves of every level of the tree
-            lie side by side and neighbours meet first.
+            lie side by side and neighbors meet first.
     """
 
     image: tuple[int, int, int, int]
@@ -80,7 +80,7 @@ class Geometry:
 
 
 def _order(width: int) -> list[int]:
-    """Of nodes 0 .. width - 1: the even ones that have a neighbour, those neighbours, the rest."""
+    """Of nodes 0 .. width - 1: the even ones that have a neighbor, those neighbors, the rest."""
     if width == 1:
         return [0]
     parents = _order((width + 1) // 2)
@@ -137,7 +137,7 @@ def max_pool2d_with_choice(
     relu: bool = False,
     bits: int = compare.LAYER_BITS,
     profile: str = "local",
-    openings: int | None = None,
+    exchanges: int | None = None,
 ) -> tuple[Shared, Choice]:
     """(the largest of each window over Z_2^64, which cell it is); with relu max(largest, 0).
 
@@ -150,11 +150,11 @@ def max_pool2d_with_choice(
         ksize, strides, padding: as tf.nn.max_pool2d.
         profile: of the network.  A tree is taken for all of them: where a line is waited for, it
             is the dealer's, and all pairs take two and a half times its bits.
-        openings: of each comparison, 1 to 3; None as compare.recipe takes it.
+        exchanges: of each comparison, 1 to 3; None as compare.recipe takes it.
 
     Domain: |x| < 2^(k-2) ring units, so that differences fit; beyond it the result is garbage.
-    Rounds: ceil(log2 cells) (openings + 2), with relu openings + 2 more, and 1 more for k < 64 (the
-        choice's bits are opened beside the last).
+    Rounds: ceil(log2 cells) (exchanges + 2), with relu exchanges + 2 more, and 1 more for k < 64
+        (the choice's bits are exchanged beside the last).
     Raises:
         UsageError: shapes, windows or rings that do not fit.
     """
@@ -174,7 +174,9 @@ def max_pool2d_with_choice(
             nodes.map(lambda a, b=b, e=e: a[b:e])
             for b, e in ((0, half), (half, 2 * half), (2 * half, len(under)))
         )
-        below = convert.open_bits(party, compare.msb(party, arithmetic.sub(even, odd), k, openings))
+        below = convert.mask_bits(
+            party, compare.msb(party, arithmetic.sub(even, odd), k, exchanges)
+        )
         nodes = small_ring.select(party, below, odd, even)
         if len(under) % 2:
             nodes = shapes.concat([nodes, rest], 0)
@@ -187,7 +189,7 @@ def max_pool2d_with_choice(
     best = nodes.map(lambda a: a[0])
     if relu:
         below_one = arithmetic.moved(best, -1)
-        none = convert.open_bits(party, compare.msb(party, below_one, k, openings))
+        none = convert.mask_bits(party, compare.msb(party, below_one, k, exchanges))
         best = small_ring.rectified(party, none, best)
         for each in path:
             each.append((none, False))
@@ -208,22 +210,22 @@ def _cells(a: local.Tensor, g: Geometry) -> local.Tensor:
 def _part(bits: MaskedBits, i: int, width: int) -> MaskedBits:
     """Row i of bits [rows, width], width in whole words."""
     words = slice(i * width // 64, (i + 1) * width // 64)
-    opened, beta = (None if a is None else a[words] for a in (bits.opened, bits.beta))
-    return MaskedBits(opened, beta, width, bits.dealer)
+    masked_bits, beta = (None if a is None else a[words] for a in (bits.masked, bits.beta))
+    return MaskedBits(masked_bits, beta, width, bits.dealer)
 
 
 def _all_of(
     party: Party, path: list[list[tuple[MaskedBits, bool]]], g: Geometry, x: Shared
 ) -> MaskedBits:
     """For each cell the AND of the bits of its path, each negated where its side is False."""
-    held: list[Any] = [None] * len(path)  # packed words by cell, opened or beta
+    held: list[Any] = [None] * len(path)  # packed words by cell, masked or beta
     lengths = sorted({len(p) for p in path})
     dealer, is_dealer = x.dealer, x.m is None
 
     def words(bit: MaskedBits, side: bool) -> Any:
         if is_dealer:
             return bit.beta
-        return bit.opened if side else local.invert(bit.opened)
+        return bit.masked if side else local.invert(bit.masked)
 
     shares, cells_of = [], []
     for length in lengths:
@@ -242,22 +244,22 @@ def _all_of(
     if cells_of:
         count = len(cells_of) * g.width
         joined = None if is_dealer else local.concat(shares, 0)
-        won = convert.open_bits(party, EvaluatorBits(joined, None, count, dealer))
+        won = convert.mask_bits(party, EvaluatorBits(joined, None, count, dealer))
         for at, i in enumerate(cells_of):
             part = _part(won, at, g.width)
-            held[i] = part.beta if is_dealer else part.opened
+            held[i] = part.beta if is_dealer else part.masked
     words_of = local.concat(held, 0)
     n = len(path) * g.width
     return MaskedBits(None if is_dealer else words_of, words_of if is_dealer else None, n, dealer)
 
 
-def route(party: Party, choice: Choice, g: Shared, drop: int) -> Shared:
+def unpool(party: Party, choice: Choice, g: Shared, drop: int) -> Shared:
     """The gradient of the pooled images: each window's g / 2^drop at its chosen cell, else 0.
 
     v = g / 2^drop = P + 2^(64-drop) W msb(r) - (r >> drop) as in truncation "safe", P and W known
     to the evaluators, r to D; so e v for a cell's bit e = o ^ beta needs shares of r >> drop and
     msb(r), once for each window, and of beta, beta (r >> drop), beta msb(r) for each cell.
-    Contributions to one place of an image are added before they are opened.
+    Contributions to one place of an image are added before they are exchanged.
 
     Args:
         choice: of `max_pool2d_with_choice`.
@@ -266,41 +268,41 @@ def route(party: Party, choice: Choice, g: Shared, drop: int) -> Shared:
 
     Returns dx [batch, height, width, channels].  Off by less than 1 ulp for each window that the
     place was chosen in; a place that none chose is exactly 0.
-    Rounds: 1 (cold 2).  Bits sent: D 64 + drop for each window and 128 + drop for each of its
-        cells, E1, E2 64 for each place of an image.
+    Rounds: 1 (2 with dealing).  Bits sent: D 64 + drop for each window and 128 + drop for each of
+        its cells, E1, E2 64 for each place of an image.
     Security: D's fields are padded by masks of K1, each number its own; the evaluators' sums by
         masks that the other cannot make.
     Raises:
         UsageError: g does not fit the choice, or is not over Z_2^64.
     """
     geo = choice.geometry
-    check_ring("route", g)
+    check_ring("unpool", g)
     if not isinstance(drop, int) or not 1 <= drop <= 48:
-        raise UsageError(f"route drops 1 to 48 bits. Received: {drop!r}.")
+        raise UsageError(f"unpool drops 1 to 48 bits. Received: {drop!r}.")
     if g.dealer != choice.bits.dealer or not g.shape.is_compatible_with(geo.pooled):
         raise UsageError(
-            f"route wants a gradient {list(geo.pooled)} with dealer {choice.bits.dealer}. "
+            f"unpool wants a gradient {list(geo.pooled)} with dealer {choice.bits.dealer}. "
             f"Received: {g!r}."
         )
     scale = g.fractional_bits - drop
     if isinstance(party, Counting):
-        return party.opened(geo.image, _dealt(geo, drop), choice.bits, g, scale=scale)
+        return party.exchanged(geo.image, _dealt(geo, drop), choice.bits, g, scale=scale)
     import tensorflow as tf
 
-    s = party.site("route", drop, geo, dealer=g.dealer)
+    s = party.site("unpool", drop, geo, dealer=g.dealer)
     kernels, share = ops.module(), None
     named = {"call": s.ctx, "site": s.number, "dealer": s.dealer, "drop": drop}
     named |= {"cells": len(geo.order), "width": geo.width}
     if s.is_dealer:
-        message = kernels.tfe_bench_route_deal(beta=choice.bits.beta, l1=g.l1, l2=g.l2, **named)
+        message = kernels.tfe_bench_unpool_deal(beta=choice.bits.beta, l1=g.l1, l2=g.l2, **named)
         s.send(message, s.e2, 0, run_ahead=True)
     else:
         dealt = s.dealt(_dealt(geo, drop) // 8, 0, tf.uint8)
-        of_cells = kernels.tfe_bench_route_share(
-            opened=choice.bits.opened, m=g.m, dealt=dealt, **named
+        of_cells = kernels.tfe_bench_unpool_share(
+            masked_bits=choice.bits.masked, m=g.m, dealt=dealt, **named
         )
         share = kernels.tfe_bench_place_cells(x=of_cells, **geo.attributes)
-    return masked.opened(s, share, tf.constant(geo.image, tf.int64), 5, 1, scale=scale)
+    return masked.exchanged(s, share, tf.constant(geo.image, tf.int64), 5, 1, scale=scale)
 
 
 def _dealt(g: Geometry, drop: int) -> int:

@@ -1,6 +1,6 @@
-"""ReLU and its derivative: a comparison with 0, its bit opened under a mask, one bit injection.
+"""ReLU and its derivative: a comparison with 0, its bit exchanged under a mask, one bit injection.
 
-On a product that has not been truncated yet, `truncated_product` opens it directly in
+On a product that has not been truncated yet, `truncated_product` exchanges it directly in
 a small ring (T4) and `relu` carries the result back to Z_2^64: convolution,
 truncation and ReLU then take 5 rounds in all.
 """
@@ -22,7 +22,7 @@ def relu(
     party: Party,
     x: Shared,
     bits: int = compare.LAYER_BITS,
-    openings: int | None = 2,
+    exchanges: int | None = 2,
 ) -> Shared:
     """max(x, 0), exact for |x| < 2^(bits-1) ring units.
 
@@ -31,50 +31,50 @@ def relu(
             then k takes the place of bits, and the result is of Z_2^64.
         bits: width of the comparison.  Outside of it the sign may be taken wrongly: the result is
             then x or 0 all the same, and nothing leaks.
-        openings: of the comparison, 1 to 3; more rounds take fewer bits.
+        exchanges: of the comparison, 1 to 3; more rounds take fewer bits.
 
-    Rounds: openings + 2 (cold + 3).  Bits sent: those of msb, open_bits and inject.
+    Rounds: exchanges + 2 (+ 3 with dealing).  Bits sent: those of msb, mask_bits and inject.
     """
-    return relu_with_derivative(party, x, bits, openings)[0]
+    return relu_with_derivative(party, x, bits, exchanges)[0]
 
 
 def relu_with_derivative(
     party: Party,
     x: Shared,
     bits: int = compare.LAYER_BITS,
-    openings: int | None = 2,
+    exchanges: int | None = 2,
 ) -> tuple[Shared, MaskedBits]:
-    """(max(x, 0), [x < 0]): the bits, opened under a mask, serve the backward pass again.
+    """(max(x, 0), [x < 0]): the bits, exchanged under a mask, serve the backward pass again.
 
     Rounds and bits: as `relu`.
     """
     small = _is_small("relu", x)
-    negative = convert.open_bits(
-        party, compare.msb(party, x, x.ring_bits if small else bits, openings)
+    negative = convert.mask_bits(
+        party, compare.msb(party, x, x.ring_bits if small else bits, exchanges)
     )
     return convert.inject(party, negative, x, negated=True, extend_ring=small), negative
 
 
-def relu_watched(party: Party, x: Shared, openings: int | None = 2) -> tuple[Shared, Any]:
+def relu_watched(party: Party, x: Shared, exchanges: int | None = 2) -> tuple[Shared, Any]:
     """`relu` of a small ring's value, and the evaluators' additive shares of x read as signed.
 
     Rounds and bits: as `relu`.
     """
     checks.check_word("relu", x)
-    negative = convert.open_bits(party, compare.msb(party, x, x.ring_bits, openings))
+    negative = convert.mask_bits(party, compare.msb(party, x, x.ring_bits, exchanges))
     return convert.inject_watched(party, negative, x)
 
 
 def derivative(
-    party: Party, x: Shared, bits: int = compare.LAYER_BITS, openings: int | None = 2
+    party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = 2
 ) -> Shared:
     """[x >= 0] as ring elements 0 and 1; |x| < 2^(bits-1).  At 0 it is 1 (TensorFlow says 0).
 
-    Rounds: openings + 2 (cold + 3).  Bits sent: those of msb, open_bits and b2a.
+    Rounds: exchanges + 2 (+ 3 with dealing).  Bits sent: those of msb, mask_bits and b2a.
     """
     small = _is_small("relu derivative", x)
-    negative = convert.open_bits(
-        party, compare.msb(party, x, x.ring_bits if small else bits, openings)
+    negative = convert.mask_bits(
+        party, compare.msb(party, x, x.ring_bits if small else bits, exchanges)
     )
     return convert.b2a(party, logic.invert(negative), local.shape(x.any))
 
@@ -99,7 +99,7 @@ def truncated_product(
         two: sum of products of paired operands ; None is matmul.
         bias: private, at the scale of the product, broadcast to it.
 
-    Rounds: 1 (cold 2).  Bits sent: D drop + bits, E1, E2 bits per element of the result.
+    Rounds: 1 (2 with dealing).  Bits sent: D drop + bits, E1, E2 bits per element of the result.
     Raises:
         UsageError: rings, dealers or shapes that do not fit; bits + drop over 64.
     """

@@ -60,7 +60,7 @@ class AlongAxis(Protocol):
         bits: width of the comparisons: exact while differences fit it.
         method: "tree", "all-pairs" or "auto".
         profile: of the network.
-        openings: of each comparison, 1 to 3; None as compare.recipe takes it.
+        exchanges: of each comparison, 1 to 3; None as compare.recipe takes it.
 
     Rounds: those of a comparison and 2, on each of the log2 levels of a tree, or and 3 once.
     Raises:
@@ -79,7 +79,7 @@ class AlongAxis(Protocol):
         bits: int = ...,
         method: str = ...,
         profile: str = ...,
-        openings: int | None = None,
+        exchanges: int | None = None,
     ) -> Shared: ...
 
 
@@ -93,7 +93,7 @@ def _along_axis(name: str, smallest: bool, index: bool) -> AlongAxis:
         bits: int = compare.EXACT_BITS,
         method: str = "auto",
         profile: str = "local",
-        openings: int | None = None,
+        exchanges: int | None = None,
     ) -> Shared:
         shape = check_ring(name, x, known=True).shape.as_list()
         if smallest:
@@ -111,7 +111,7 @@ def _along_axis(name: str, smallest: bool, index: bool) -> AlongAxis:
         # One row per value, so that halves are contiguous.
         columns = x.map(lambda a: local.reshape(local.transpose(a, order), [width, rows]))
         chosen = choose(method, rows, width, profile, bits)
-        found = _of_columns(party, columns, chosen, bits, openings, index, profile)
+        found = _of_columns(party, columns, chosen, bits, exchanges, index, profile)
         y = found[1] if index else found[0]
         y = y.map(lambda a: local.reshape(a, rest))
         return arithmetic.neg(y) if smallest and not index else y
@@ -146,7 +146,7 @@ def _of_columns(
     columns: Shared,
     method: str,
     bits: int,
-    openings: int | None,
+    exchanges: int | None,
     index: bool,
     profile: str,
 ) -> list[Shared]:
@@ -156,29 +156,32 @@ def _of_columns(
         value = columns.map(lambda a: a[0])
         return [value, replace(value.map(local.zeros_like), fractional_bits=0)]
     if profile == "wan" and rows >= 3:
-        cost = cost_of(_found, Private((width, rows)), method, bits, openings, index)
+        cost = cost_of(_found, Private((width, rows)), method, bits, exchanges, index)
         if rotation.worthwhile(cost, ROUND_BITS[profile]):
             return rotation.by_thirds(
-                party, lambda part: _found(party, part, method, bits, openings, index), [columns], 1
+                party,
+                lambda part: _found(party, part, method, bits, exchanges, index),
+                [columns],
+                1,
             )
-    return _found(party, columns, method, bits, openings, index)
+    return _found(party, columns, method, bits, exchanges, index)
 
 
 def _found(
-    party: Party, columns: Shared, method: str, bits: int, openings: int | None, index: bool
+    party: Party, columns: Shared, method: str, bits: int, exchanges: int | None, index: bool
 ) -> list[Shared]:
     """The largest along the first axis of [width, rows], and with index where it is."""
     width, rows = (int(n) for n in columns.shape)
     if method == "tree":
-        found = _tree(party, columns, width, rows, bits, openings, index)
+        found = _tree(party, columns, width, rows, bits, exchanges, index)
     else:
-        hot = one_hot(party, columns, bits, openings)
+        hot = one_hot(party, columns, bits, exchanges)
         found = _picked(party, columns, hot, width, rows, index)
     return [each for each in found if each is not None]
 
 
 def _tree(
-    party: Party, x: Shared, width: int, rows: int, bits: int, openings: int | None, index: bool
+    party: Party, x: Shared, width: int, rows: int, bits: int, exchanges: int | None, index: bool
 ) -> tuple[Shared, Shared | None]:
     at = None
     if index:
@@ -186,10 +189,10 @@ def _tree(
         at = shapes.broadcast_to(arithmetic.public(x, positions), [width, rows])
     while width > 1:
         half = width // 2
-        # neighbours, so that of equal values the one with the lower index wins
+        # neighbors, so that of equal values the one with the lower index wins
         even, odd = (x.map(lambda a, o=o, h=half: a[o : 2 * h : 2]) for o in (0, 1))
         d = arithmetic.sub(odd, even)
-        below = convert.open_bits(party, compare.msb(party, arithmetic.neg(d), bits, openings))
+        below = convert.mask_bits(party, compare.msb(party, arithmetic.neg(d), bits, exchanges))
         won = arithmetic.add(even, convert.inject(party, below, d))
         x = _with_last(x, won, width)
         if at is not None:
@@ -201,7 +204,7 @@ def _tree(
 
 
 def _with_last(x: Shared, won: Shared, width: int) -> Shared:
-    """The winners, and the value that had no neighbour."""
+    """The winners, and the value that had no neighbor."""
     if width % 2 == 0:
         return won
     return shapes.concat([won, x.map(lambda a: a[-1:])], 0)
@@ -240,12 +243,12 @@ def duels(values: int) -> Duels:
 
 
 def one_hot(
-    party: Party, x: Shared, bits: int = compare.EXACT_BITS, openings: int | None = None
+    party: Party, x: Shared, bits: int = compare.EXACT_BITS, exchanges: int | None = None
 ) -> MaskedBits:
     """[value j of row i is its row's first largest] for x [width, rows], order [width, rows].
 
-    Compares all pairs, ANDs what each value says of the others, opens the result under a mask.
-    Rounds: openings + 2 (cold + 3).
+    Compares all pairs, ANDs what each value says of the others, exchanges the result under a mask.
+    Rounds: exchanges + 2 (+ 3 with dealing).
     """
     width, rows = (int(n) for n in x.shape.as_list())
     table = duels(width)
@@ -253,48 +256,49 @@ def one_hot(
     d = arithmetic.sub(
         x.map(lambda a: local.gather(a, left)), x.map(lambda a: local.gather(a, right))
     )
-    below = convert.open_bits(party, compare.msb(party, d, bits, openings))
+    below = convert.mask_bits(party, compare.msb(party, d, bits, exchanges))
     ones = local.reshape(logic.unpacked(below), [len(table.pairs), rows])
     ones = local.gather(ones, table.asked)
-    if below.opened is not None:
+    if below.masked is not None:
         ones = local.xor(ones, np.array(table.flips, np.int64)[..., None])
     n = width * rows
     packed = logic.packed(local.reshape(ones, [width - 1, n]))
     won = logic.all_of_rows(party, packed, width - 1, n, x.dealer)
-    return convert.open_bits(party, won)
+    return convert.mask_bits(party, won)
 
 
 def _picked(
     party: Party, x: Shared, hot: MaskedBits, width: int, rows: int, index: bool
 ) -> tuple[Shared, Shared | None]:
-    """sum_j hot_j x_j, and sum_j hot_j j: each opens as one."""
+    """sum_j hot_j x_j, and sum_j hot_j j: each is exchanged as one."""
     value = pick(party, hot, x)
     if not index:
         return value, None
     if isinstance(party, Counting):
-        return value, party.opened([rows], 64 * width * rows, hot)
+        return value, party.exchanged([rows], 64 * width * rows, hot)
     import tensorflow as tf
 
     s = party.site("index", width, dealer=x.dealer)
     y = convert.b2a_shares(s, hot, tf.constant([width, rows], tf.int64), 0, 0)
     if not s.is_dealer:
         y = tf.reduce_sum(y * tf.range(width, dtype=tf.int64)[:, None], axis=0)
-    return value, masked.opened(s, y, tf.constant([rows], tf.int64), 1, 1)
+    return value, masked.exchanged(s, y, tf.constant([rows], tf.int64), 1, 1)
 
 
 def pick(party: Party, hot: MaskedBits, x: Shared) -> Shared:
     """sum_j hot_j x_j over the first axis of x [width, ...].
 
-    Rounds: 1 (cold 2).  Bits sent: D 128 per element of x, E1, E2 64 per element of the result.
+    Rounds: 1 (2 with dealing).  Bits sent: D 128 per element of x, E1, E2 64 per element of the
+        result.
     """
     check_word("pick", x)
     convert.check_inject("pick", hot, x)
     if isinstance(party, Counting):
         dealt, scale = 128 * x.shape.num_elements(), x.fractional_bits
-        return replace(party.opened(x.shape[1:], dealt, hot, x, scale=scale), bits=x.bits)
+        return replace(party.exchanged(x.shape[1:], dealt, hot, x, scale=scale), bits=x.bits)
     s = party.site("pick", dealer=x.dealer)
     y = convert.inject_shares(s, hot, x, 0, 0)
     if not s.is_dealer:
         y = local.reduce_sum(y, axis=0)
-    opened = masked.opened(s, y, local.shape(x.any)[1:], 7, 2, scale=x.fractional_bits)
-    return replace(opened, bits=x.bits)
+    masked_bits = masked.exchanged(s, y, local.shape(x.any)[1:], 7, 2, scale=x.fractional_bits)
+    return replace(masked_bits, bits=x.bits)

@@ -19,7 +19,7 @@ from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-# Weights of an interpolation between two neighbours.
+# Weights of an interpolation between two neighbors.
 WEIGHT_BITS = 16
 
 
@@ -58,9 +58,9 @@ def quantile(
     """The q-quantile of each row [..., n], linearly interpolated as numpy.quantile does.
 
     Args:
-        q: public, 0 to 1; rounded so that the place between two neighbours is a multiple of 2^-16.
+        q: public, 0 to 1; rounded so that the place between two neighbors is a multiple of 2^-16.
 
-    Error: below 1 ulp, and 2^-17 of the distance between the two neighbours of the place, which
+    Error: below 1 ulp, and 2^-17 of the distance between the two neighbors of the place, which
     must be less than 2^(62 - b) ring units for the b <= 16 bits of that place (b = 1: a median).
     Rounds and bits: those of `sort`, and of one truncation where the place is between two values.
     Raises:

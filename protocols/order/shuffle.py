@@ -51,8 +51,8 @@ def shuffle(party: Party, columns: Sequence[Shared]) -> list[Shared]:
         raise UsageError("shuffle wants columns of one dealer.")
     if isinstance(party, Counting):
         w = sum(64 * c.any.shape.num_elements() for c in columns)
-        party.sent(Cost(w, w, 2 * w, rounds=2, cold=2), (), *columns)
-        nothing = Cost(0, 0, 0, rounds=2, cold=2)
+        party.sent(Cost(w, w, 2 * w, rounds=2, with_dealing=2), (), *columns)
+        nothing = Cost(0, 0, 0, rounds=2, with_dealing=2)
         return [replace(c, m=party.sent(nothing, c.any.shape, *columns)) for c in columns]
     import tensorflow as tf
 
@@ -79,6 +79,6 @@ def shuffle(party: Party, columns: Sequence[Shared]) -> list[Shared]:
             gamma = s.recv(shape, s.e2, 3 * c + 1)
             y = _permute(s.apply_mask(_permute(gamma, p1), K1, a1, plus, sent=False), p2)
         scale, width = x.fractional_bits, 64 * x.limbs
-        moved = masked.opened(s, y, shape, fresh, 3 * c + 2, scale=scale, width=width)
+        moved = masked.exchanged(s, y, shape, fresh, 3 * c + 2, scale=scale, width=width)
         result.append(replace(moved, bits=x.bits))
     return result

@@ -38,7 +38,7 @@ ALGORITHMS = ("auto", "quick", "all-pairs", "network")
 # that ends sooner, as an even number of levels is not to be had.
 ROUND_COST = {"local": 20_000.0, "lan": 20_000.0, "wan": 100_000.0}
 _ALL_PAIRS_AT = 10
-# A third opening saves 17 bytes of a comparison: as much as a round of 20 ms at 44 MB/s.
+# A third exchange saves 17 bytes of a comparison: as much as a round of 20 ms at 44 MB/s.
 _THREE_OPENINGS_AT = 50_000
 # Comparisons per graph call and per pipelined slice of one: bound memory, keep both links busy.
 _CALL_PAIRS = 1 << 20
@@ -385,7 +385,7 @@ def _compare_exchange(party: Party, a: Any, b: Any, parts: Sequence[Shared]) -> 
     keys = parts[0]
     low, high = (keys.map(lambda t, i=i: local.gather(t, i)) for i in (a, b))
     less = compare.less_than(party, low, high, keys.ring_bits)
-    keep = convert.open_bits(party, less)
+    keep = convert.mask_bits(party, less)
     result = []
     for x in parts:
         add, sub = (operator.add, operator.sub) if x.limbs == 1 else (wide.add, wide.sub)

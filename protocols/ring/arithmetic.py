@@ -162,11 +162,11 @@ def _swapped(a: Any, transpose: bool) -> Any:
 def mul(party: Party, x: Shared, y: Shared) -> Shared:
     """x * y elementwise, with broadcasting; the scales add up (truncate afterwards).
 
-    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element each.
+    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per element each.
     """
     check_factors("mul", x, y)
     broadcast("mul", x.shape, y.shape)
-    return products.opened(party, "mul", [Product(x, y, products.elementwise)])
+    return products.exchanged(party, "mul", [Product(x, y, products.elementwise)])
 
 
 def matmul(
@@ -178,10 +178,10 @@ def matmul(
         x, y: [..., m, k] and [..., k, n], of rank 2 at least.
         transpose_a, transpose_b: take an operand with its last two dimensions swapped.
 
-    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element of the result each.
+    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per element of the result each.
     """
     check_factors("matmul", x, y)
     check_multipliable("matmul", x.shape, y.shape, transpose_a, transpose_b)
     x = x.map(lambda a: _swapped(a, transpose_a))
     y = y.map(lambda b: _swapped(b, transpose_b))
-    return products.opened(party, "matmul", [Product(x, y, matrix_product)])
+    return products.exchanged(party, "matmul", [Product(x, y, matrix_product)])

@@ -51,7 +51,7 @@ def inject_truncated(
         negated: (1 - b) * x / 2^drop instead, as a ReLU's gradient wants it of [z < 0].
 
     Off by less than 1.5 ulp, 2^-(drop+1) ulp in the mean; 0 exactly where the bit is 0.
-    Rounds: 1 (cold 2).  Bits sent: D 128 + 3 drop, E1, E2 64 per element each.
+    Rounds: 1 (2 with dealing).  Bits sent: D 128 + 3 drop, E1, E2 64 per element each.
     Raises:
         UsageError: bits and x of different dealers or numbers, another ring, a wrong drop.
     """
@@ -59,7 +59,7 @@ def inject_truncated(
     scale = x.fractional_bits - drop
     if isinstance(party, Counting):
         dealt = convert.inject_dealt(x.shape.num_elements(), ring_bits=RING - drop)
-        return party.opened(x.shape, dealt, bits, x, scale=scale)
+        return party.exchanged(x.shape, dealt, bits, x, scale=scale)
     s = party.site("inject_truncated", drop, negated, dealer=x.dealer)
     own = convert.inject_shares(s, bits, x, 0, 0, negated=negated, leave=MASKS, drop=drop)
-    return masked.opened(s, own, local.shape(x.any), MASKS, 1, scale=scale, left=True)
+    return masked.exchanged(s, own, local.shape(x.any), MASKS, 1, scale=scale, left=True)

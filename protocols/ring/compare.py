@@ -27,7 +27,7 @@ EXACT_BITS = 64
 LAYER_BITS = 31
 # A chunk's table has 2^width entries.
 MAX_CHUNK_BITS = 6
-# What one opening compares: eight chunks and the sign.
+# What one exchange compares: eight chunks and the sign.
 MOST_AT_ONCE = 8 * MAX_CHUNK_BITS + 1
 
 
@@ -59,7 +59,7 @@ class Recipe:
     groups: tuple[tuple[int, ...], ...]
 
     @property
-    def openings(self) -> int:
+    def exchanges(self) -> int:
         """Exchanges between the evaluators."""
         return len(self.groups)
 
@@ -68,9 +68,9 @@ class Recipe:
         return len(self.widths) if level == 0 else len(self.groups[level - 1])
 
     @property
-    def opened(self) -> int:
+    def exchanged(self) -> int:
         """Bits that each evaluator sends per comparison."""
-        return sum(2 * self.nodes(level) - 1 for level in range(self.openings))
+        return sum(2 * self.nodes(level) - 1 for level in range(self.exchanges))
 
     @property
     def dealt(self) -> int:
@@ -83,7 +83,7 @@ class Recipe:
     @property
     def total(self) -> int:
         """Bits that all three send per comparison."""
-        return self.dealt + 2 * self.opened
+        return self.dealt + 2 * self.exchanged
 
 
 def _monomials(radix: int, last: bool) -> int:
@@ -98,40 +98,40 @@ def _split(total: int, parts: int) -> tuple[int, ...]:
     return (small,) * (parts - more) + (small + 1,) * more
 
 
-def few_openings(n: int, bits: int, openings: int | None = None) -> int:
+def few_openings(n: int, bits: int, exchanges: int | None = None) -> int:
     """Of n comparisons, unless given: one where they are few and it suffices, else two."""
-    if openings is not None:
-        return openings
+    if exchanges is not None:
+        return exchanges
     return 1 if n <= 4096 and bits <= MOST_AT_ONCE else 2
 
 
 @functools.cache
-def recipe(bits: int, openings: int | None = None) -> Recipe:
-    """The cheapest recipe for k = bits, with a given number of openings.
+def recipe(bits: int, exchanges: int | None = None) -> Recipe:
+    """The cheapest recipe for k = bits, with a given number of exchanges.
 
     Unless it is given: 2, or 3 where the third saves an eighth of the bits.
 
     Raises:
-        UsageError: bits outside 2..128, or openings outside 1..3.
+        UsageError: bits outside 2..128, or exchanges outside 1..3.
     """
     if not 2 <= bits <= 128:
         raise UsageError(f"A comparison is of 2 to 128 bits. Received: {bits}.")
-    if openings is None:
+    if exchanges is None:
         two, three = recipe(bits, 2), recipe(bits, 3)
         return three if 8 * three.total <= 7 * two.total else two
-    if openings not in (1, 2, 3):
-        raise UsageError(f"A comparison takes 1, 2 or 3 openings. Received: {openings}.")
+    if exchanges not in (1, 2, 3):
+        raise UsageError(f"A comparison takes 1, 2 or 3 exchanges. Received: {exchanges}.")
     best: Recipe | None = None
     low = bits - 1
     for widest in range(1, MAX_CHUNK_BITS + 1):
         widths = _split(low, -(-low // widest))[::-1]
-        for groups in _groupings(len(widths), openings):
+        for groups in _groupings(len(widths), exchanges):
             candidate = Recipe(bits, widths, groups)
             if best is None or candidate.total < best.total:
                 best = candidate
     if best is None:
         raise UsageError(
-            f"{openings} opening(s) do not suffice to compare {bits} bits. Ask for more."
+            f"{exchanges} exchange(s) do not suffice to compare {bits} bits. Ask for more."
         )
     return best
 
@@ -176,8 +176,8 @@ def msb_of_planes(
         s.send(message, s.e2, slot=0, run_ahead=True)
         return EvaluatorBits(None, None if absorb else top, n, dealer)
     dealt = s.dealt((sizes.known(n) + 63) // 64 * (r.dealt + (1 if absorb else 0)))
-    found = kernels.tfe_bench_lut_open(m_planes=planes, dealt=dealt, **attributes)
-    for level in range(r.openings):
+    found = kernels.tfe_bench_lut_exchange(m_planes=planes, dealt=dealt, **attributes)
+    for level in range(r.exchanges):
         other = s.swap(found, slot=1 + level)
         found = kernels.tfe_bench_lut_node(
             m_planes=planes, own=found, other=other, dealt=dealt, level=level, **attributes
@@ -200,20 +200,20 @@ def msb(
     party: Party,
     x: Shared,
     bits: int = EXACT_BITS,
-    openings: int | None = None,
+    exchanges: int | None = None,
     absorb: bool = True,
 ) -> EvaluatorBits:
     """[x < 0] for x read as a signed value mod 2^bits, elements in row-major order.
 
     Args:
         bits: k; 64 is exact for any 64-bit value, a smaller k is right for |x| < 2^(k-1).
-        openings: 1 to 3 exchanges; None takes 2, or 3 where that saves an eighth of the bits.
+        exchanges: 1 to 3 exchanges; None takes 2, or 3 where that saves an eighth of the bits.
 
-    Rounds: openings (cold one more).  Bits sent per 64 elements: `msb_cost`.
+    Rounds: exchanges (one more with dealing).  Bits sent per 64 elements: `msb_cost`.
     """
     if bits > x.ring_bits:
         raise UsageError(f"msb of {bits} bits wants a ring that large. Received: {x!r}.")
-    return _msb_of_words(party, masked_part(party, x), x.dealer, recipe(bits, openings), absorb)
+    return _msb_of_words(party, masked_part(party, x), x.dealer, recipe(bits, exchanges), absorb)
 
 
 def _msb_of_words(party: Party, part: Any, dealer: int, r: Recipe, absorb: bool) -> EvaluatorBits:
@@ -229,7 +229,7 @@ def _msb_of_words(party: Party, part: Any, dealer: int, r: Recipe, absorb: bool)
     return msb_of_planes(party, planes, n, r, dealer, absorb)
 
 
-def borrow(party: Party, x: Shared, low: int, openings: int | None = None) -> EvaluatorBits:
+def borrow(party: Party, x: Shared, low: int, exchanges: int | None = None) -> EvaluatorBits:
     """[m mod 2^low < lam mod 2^low]: whether the low bits of x = m - lam borrow from the others.
 
     The msb of their difference with low + 1 bits, of which the highest is 0 on both sides.
@@ -237,32 +237,36 @@ def borrow(party: Party, x: Shared, low: int, openings: int | None = None) -> Ev
     Args:
         low: 1 to 62, of a value of Z_2^64.
 
-    Rounds: openings (cold one more).  Bits sent: as `msb` of low + 1 bits.
+    Rounds: exchanges (one more with dealing).  Bits sent: as `msb` of low + 1 bits.
     """
     part = local.low_bits(masked_part(party, x), low)
-    return _msb_of_words(party, part, x.dealer, recipe(low + 1, openings), absorb=False)
+    return _msb_of_words(party, part, x.dealer, recipe(low + 1, exchanges), absorb=False)
 
 
 def less_than(
-    party: Party, x: Shared, y: Shared, bits: int = EXACT_BITS, openings: int | None = None
+    party: Party, x: Shared, y: Shared, bits: int = EXACT_BITS, exchanges: int | None = None
 ) -> EvaluatorBits:
     """[x < y], right while the signed difference x - y fits `bits` bits.
 
     Rounds and bits: as `msb`.
     """
-    return msb(party, arithmetic.sub(x, y), bits, openings)
+    return msb(party, arithmetic.sub(x, y), bits, exchanges)
 
 
 def msb_cost(
-    n: int, bits: int = EXACT_BITS, openings: int | None = None, absorb: bool = True
+    n: int, bits: int = EXACT_BITS, exchanges: int | None = None, absorb: bool = True
 ) -> Cost:
     """Cost of `msb` and `less_than` for n elements; planes travel in whole words."""
-    return _cost(recipe(bits, openings), n, absorb)
+    return _cost(recipe(bits, exchanges), n, absorb)
 
 
 def _cost(r: Recipe, n: int, absorb: bool) -> Cost:
     w = 64 * words(n)
     dealt = r.dealt + (1 if absorb else 0)
     return Cost(
-        dealer=dealt * w, e1=r.opened * w, e2=r.opened * w, rounds=r.openings, cold=r.openings + 1
+        dealer=dealt * w,
+        e1=r.exchanged * w,
+        e2=r.exchanged * w,
+        rounds=r.exchanges,
+        with_dealing=r.exchanges + 1,
     )

@@ -224,7 +224,7 @@ def conv2d(
             has channels * multiplier channels.
 
     Domain: exact over Z_2^64; the sums must fit 63 bits at the scale of the product.
-    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per output element each.
+    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per output element each.
     Raises:
         UsageError: the operands or the windows do not fit each other.
     """
@@ -233,7 +233,7 @@ def conv2d(
     windows = Windows.of(name, strides, padding, dilations)
     check_shapes(name, x.shape, w.shape, windows)
     product = Product(x, w, lambda a, b: convolve(a, b, windows, depthwise))
-    return products.opened(party, name, [product], windows)
+    return products.exchanged(party, name, [product], windows)
 
 
 def conv2d_public(

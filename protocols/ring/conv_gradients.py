@@ -2,8 +2,8 @@
 
 With y = conv(x, w) and d the gradient of y, dx is the transposed convolution of d with w, and dw
 is patches(x)^T . d.  Both are bilinear, so they are products like the convolution itself: the
-dealer deals the map of the masks, each evaluator maps two pairs in one pass, the sum opens as one.
-Scales add up and nothing is truncated here.
+dealer deals the map of the masks, each evaluator maps two pairs in one pass, the sum is exchanged
+as one. Scales add up and nothing is truncated here.
 """
 
 from __future__ import annotations

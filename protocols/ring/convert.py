@@ -1,7 +1,7 @@
 """Between bits and ring elements: B2A, bit injection, selection.
 
-With b = opened ^ beta, opened public to the evaluators and beta known to D,
-b = opened + (1 - 2 opened) beta is linear in beta, so dealt shares of beta and
+With b = masked ^ beta, masked, known to the evaluators and beta known to D,
+b = masked + (1 - 2 masked) beta is linear in beta, so dealt shares of beta and
 of beta * lam are all that is needed.
 """
 
@@ -19,27 +19,27 @@ from tfe_bench.protocols.session.party import K1, K2, Party, Site
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
 
-def open_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
-    """XOR shares at the evaluators become b = opened ^ beta, beta known to the dealer.
+def mask_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
+    """XOR shares at the evaluators become b = masked ^ beta, beta known to the dealer.
 
     Rounds: 1.  Bits sent: E1, E2 1 per bit each, in whole words.
     """
     if isinstance(party, Counting):
-        opened = party.sent_bits(_opening(bits.n), bits.n, bits)
-        return MaskedBits(opened, None, bits.n, bits.dealer)
-    s = party.site("open_bits", dealer=bits.dealer)
-    opened = beta = None
+        masked_bits = party.sent_bits(_exchange(bits.n), bits.n, bits)
+        return MaskedBits(masked_bits, None, bits.n, bits.dealer)
+    s = party.site("mask_bits", dealer=bits.dealer)
+    masked_bits = beta = None
     if s.is_dealer:
         beta = local.xor(*_tau(s, bits))
         if bits.top is not None:
             beta = local.xor(beta, bits.top)
     else:
-        opened = _exchanged(s, bits)
-    return MaskedBits(opened, beta, bits.n, bits.dealer)
+        masked_bits = _exchanged(s, bits)
+    return MaskedBits(masked_bits, beta, bits.n, bits.dealer)
 
 
-def _opening(n: int) -> Cost:
-    return Cost(dealer=0, e1=64 * words(n), e2=64 * words(n), rounds=1, cold=1)
+def _exchange(n: int) -> Cost:
+    return Cost(dealer=0, e1=64 * words(n), e2=64 * words(n), rounds=1, with_dealing=1)
 
 
 def _tau(s: Site, bits: EvaluatorBits) -> tuple[Any, Any]:
@@ -58,7 +58,7 @@ def _exchanged(s: Site, bits: EvaluatorBits) -> Any:
 
 
 def unpacked(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
-    """opened or beta as ring elements 0 and 1 in a shape (with the axis of 2 if wide)."""
+    """masked or beta as ring elements 0 and 1 in a shape (with the axis of 2 if wide)."""
     ones = logic.unpacked(bits)
     if limbs == 2:
         ones = local.stack([ones, local.zeros_like(ones)], axis=-1)
@@ -66,7 +66,8 @@ def unpacked(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
 
 
 def b2a_shares(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int) -> Any:
-    """The evaluators' additive shares of bits as ring elements, unopened; None at the dealer.
+    """The evaluators' additive shares of bits as ring elements, not exchanged yet; None at the
+    dealer.
 
     Args:
         shape: public, of n elements.
@@ -88,15 +89,15 @@ def b2a(party: Party, bits: MaskedBits, shape: Any = None) -> Shared:
     Args:
         shape: public, of n elements; None gives [n].
 
-    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per bit each.
+    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per bit each.
     """
     if isinstance(party, Counting):
-        return party.opened([bits.n] if shape is None else shape, 64 * bits.n, bits)
+        return party.exchanged([bits.n] if shape is None else shape, 64 * bits.n, bits)
     import tensorflow as tf
 
     s = party.site("b2a", dealer=bits.dealer)
     shape = sizes.vector(bits.n) if shape is None else tf.cast(shape, tf.int64)
-    return masked.opened(s, b2a_shares(s, bits, shape, tensor=0, slot=0), shape, 1, 1)
+    return masked.exchanged(s, b2a_shares(s, bits, shape, tensor=0, slot=0), shape, 1, 1)
 
 
 def inject_shares(
@@ -111,10 +112,11 @@ def inject_shares(
     leave: int | None = None,
     drop: int = 0,
 ) -> Any:
-    """The evaluators' additive shares of b * x, unopened, so that sums of them open as one.
+    """The evaluators' additive shares of b * x, not exchanged yet, so that sums of them are
+    exchanged as one.
 
     y1 = -o L1 + (1-2o)(m B1 - BL1);  y2 = o m - o L2 + (1-2o)(m B2 - BL2),
-    o the opened bit, B and BL dealt shares of beta and beta * lam, L of lam; None at the dealer.
+    o the masked bit, B and BL dealt shares of beta and beta * lam, L of lam; None at the dealer.
     With extend_ring x is of Z_2^k, k < 64, and not negative where b = 1, and the result of Z_2^64:
     as an integer x = m - lam + 2^k (1 - msb m) msb(lam) there, the wraps dealt mod 2^(64-k).
 
@@ -164,12 +166,12 @@ def _inject_shares(
     n = sizes.size(x.m)
     wraps = 0 if k == 64 else 3 * ((n * (64 - k) + 7) // 8)
     share, signed = ops.module().tfe_bench_inject_share(
-        opened=bits.opened,
+        masked_bits=bits.masked,
         m=x.m,
         part=x.l1 if s.is_e1 else x.l2,
         dealt=s.dealt(16 * n + wraps, slot, tf.uint8),
         n=bits.n,
-        open=-1 if leave is None else leave,
+        mask=-1 if leave is None else leave,
         negate=negated,
         whole=whole,
         **attributes,
@@ -182,7 +184,7 @@ def check_inject(name: str, bits: MaskedBits, x: Shared, extend_ring: bool = Fal
     for wanted, given in ((MaskedBits, bits), (Shared, x)):
         if not isinstance(given, wanted):
             raise UsageError(
-                f"{name} wants private bits, opened under a mask, and a private tensor. "
+                f"{name} wants private bits, exchanged under a mask, and a private tensor. "
                 f"Received: {type(given).__name__} for {wanted.__name__}."
             )
     if bits.dealer != x.dealer:
@@ -203,17 +205,17 @@ def _wide_inject_shares(s: Site, bits: MaskedBits, x: Shared, tensor: int, slot:
 
     shape = tf.shape(x.any, out_type=tf.int64)
     known = unpacked(bits, shape, 2)
-    opened = known[..., :1]
-    product = wide.add(x.l1, x.l2) * opened if s.is_dealer else None
+    masked_bits = known[..., :1]
+    product = wide.add(x.l1, x.l2) * masked_bits if s.is_dealer else None
     b = masked.deal(s, known, shape, tensor, slot, masked.WIDE)
     bl = masked.deal(s, product, shape, tensor + 1, slot + 1, masked.WIDE)
     if s.is_dealer:
         return None
     part = x.l1 if s.is_e1 else x.l2
     flipped = wide.sub(ops.module().tfe_bench_wide_mul(a=x.m, b=b), bl)  # share of beta * x
-    signed = tf.where(tf.equal(opened, 1), wide.negate(flipped), flipped)
+    signed = tf.where(tf.equal(masked_bits, 1), wide.negate(flipped), flipped)
     public = wide.sub(x.m, part) if s.is_e2 else wide.negate(part)
-    return wide.add(public * opened, signed)
+    return wide.add(public * masked_bits, signed)
 
 
 def inject(
@@ -230,7 +232,7 @@ def inject(
         negated: (1 - b) * x instead.
         extend_ring: x of Z_2^k, not negative where the bit is 1, becomes a value of Z_2^64.
 
-    Rounds: 1 (cold 2).  Bits sent: D `inject_dealt`, E1, E2 64 * limbs per element each.
+    Rounds: 1 (2 with dealing).  Bits sent: D `inject_dealt`, E1, E2 64 * limbs per element each.
     """
     return _inject(party, bits, x, negated, extend_ring)[0]
 
@@ -261,7 +263,7 @@ def _inject(
     if isinstance(party, Counting):
         dealt = inject_dealt(x.shape.num_elements(), x.limbs, x.ring_bits if extend_ring else 64)
         signed = party.dealt(x.any.shape, bits, x) if whole else None
-        y = party.opened(x.shape, dealt, bits, x, scale=x.fractional_bits, width=64 * x.limbs)
+        y = party.exchanged(x.shape, dealt, bits, x, scale=x.fractional_bits, width=64 * x.limbs)
         return replace(y, bits=ring), signed
     s = party.site("inject", x.ring_bits, negated, extend_ring, dealer=x.dealer)
     last = 7  # after the dealt masks
@@ -272,7 +274,7 @@ def _inject(
         own, signed = _inject_shares(
             s, bits, x, 0, 0, negated, extend_ring, leave=last, whole=whole
         )
-    y = masked.opened(
+    y = masked.exchanged(
         s,
         own,
         local.shape(x.any),
@@ -299,29 +301,30 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
     return arithmetic.add(y, inject(party, bits, arithmetic.sub(x, y)))
 
 
-def extend(party: Party, x: Shared, shift: int, openings: int | None = None) -> Shared:
+def extend(party: Party, x: Shared, shift: int, exchanges: int | None = None) -> Shared:
     """An unsigned 64-bit value times 2^shift in the ring Z_2^(65+shift), exactly.
 
     x = m - l1 - l2 mod 2^64 becomes m - l1 - l2 + 2^64 t over the integers mod 2^65, where t is the
     most significant bit of the 65-bit difference: one comparison.  Modulo 2 its XOR shares are
     additive shares, so that re-masking takes one bit.
 
-    Rounds: openings + 1 (cold + 2).  Bits sent: those of `msb` with 65 bits and of `open_bits`.
+    Rounds: exchanges + 1 (+ 2 with dealing).  Bits sent: those of `msb` with 65 bits and of
+        `mask_bits`.
     """
     from tfe_bench.protocols.ring import compare
 
     if x.limbs != 1 or not 0 <= shift < 63:
         raise UsageError(f"extend wants a 64-bit value and a shift below 63. Received: {x!r}.")
     zero_extended = replace(x.map(lambda a: wide.shift_left(a, 0)), limbs=2, bits=65)
-    t = compare.msb(party, zero_extended, bits=65, openings=openings)
+    t = compare.msb(party, zero_extended, bits=65, exchanges=exchanges)
     if isinstance(party, Counting):
-        lifted = party.sent(_opening(t.n), [*x.shape, 2], t, x)
+        lifted = party.sent(_exchange(t.n), [*x.shape, 2], t, x)
         return Shared(lifted, None, None, x.dealer, x.fractional_bits, 2, 65 + shift)
     import tensorflow as tf
 
     s = party.site("extend", shift, dealer=x.dealer)
     shape = local.shape(x.any)
-    opened = None if s.is_dealer else _exchanged(s, t)
+    masked_bits = None if s.is_dealer else _exchanged(s, t)
 
     def lift(part: Any, packed: Any) -> Any:
         if part is None:
@@ -331,5 +334,5 @@ def extend(party: Party, x: Shared, shift: int, openings: int | None = None) -> 
         high = shifted[..., 1] + local.left_shift(top, shift)
         return tf.stack([shifted[..., 0], high], axis=-1)
 
-    m, l1, l2 = map(lift, (x.m, x.l1, x.l2), (opened, *_tau(s, t)))
+    m, l1, l2 = map(lift, (x.m, x.l1, x.l2), (masked_bits, *_tau(s, t)))
     return Shared(m, l1, l2, x.dealer, x.fractional_bits, 2, 65 + shift)

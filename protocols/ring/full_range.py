@@ -19,34 +19,34 @@ from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Share
 BITS = 65
 
 
-def less(party: Party, x: Shared, y: Shared, openings: int | None = None) -> MaskedBits:
+def less(party: Party, x: Shared, y: Shared, exchanges: int | None = None) -> MaskedBits:
     """[x < y] for signed 64-bit integers, all of them.
 
     With u = x + 2^63 the parts m - l1 - l2 of u, read modulo 2^65, are X = u + 2^64 t_x where
     t_x = msb(X).  u_x - u_y = X - Y + 2^64 (t_x ^ t_y) fits 65 bits, so that
-    [x < y] = msb(X - Y) ^ t_x ^ t_y: three comparisons at once, and one opening.
+    [x < y] = msb(X - Y) ^ t_x ^ t_y: three comparisons at once, and one exchange.
 
     Args:
-        openings: of the comparisons, 1 to 3; None takes the fewest bits.
+        exchanges: of the comparisons, 1 to 3; None takes the fewest bits.
 
-    Rounds: openings + 1 (cold + 2).  Bits sent: those of three comparisons of 65 bits.
+    Rounds: exchanges + 1 (+ 2 with dealing).  Bits sent: those of three comparisons of 65 bits.
     Raises:
         UsageError: a public operand, or rings, dealers, scales or shapes that differ.
     """
     _check("less", x, y)
     wide_x, wide_y = (_extended(_unsigned(v)) for v in (x, y))
     signs = [
-        compare.msb(party, v, BITS, openings)
+        compare.msb(party, v, BITS, exchanges)
         for v in (arithmetic.sub(wide_x, wide_y), wide_x, wide_y)
     ]
-    return convert.open_bits(party, _joined(signs))
+    return convert.mask_bits(party, _joined(signs))
 
 
-def equal(party: Party, x: Shared, y: Shared, openings: int | None = None) -> MaskedBits:
+def equal(party: Party, x: Shared, y: Shared, exchanges: int | None = None) -> MaskedBits:
     """[x == y] for 64-bit integers, all of them.
 
     x - y = m - lam modulo 2^64 is not 0 where m < lam or lam < m as unsigned words, and it is
-    never both: two comparisons at once, and one opening.
+    never both: two comparisons at once, and one exchange.
 
     Rounds, arguments, errors: as `less`.  Bits sent: those of two comparisons.
     """
@@ -56,8 +56,8 @@ def equal(party: Party, x: Shared, y: Shared, openings: int | None = None) -> Ma
         d = replace(d, l1=d.l1 + d.l2, l2=d.l2 - d.l2)
     above = _extended(d)
     below = above.map(wide.negate)
-    signs = [compare.msb(party, v, BITS, openings) for v in (above, below)]
-    return logic.invert(convert.open_bits(party, _joined(signs)))
+    signs = [compare.msb(party, v, BITS, exchanges) for v in (above, below)]
+    return logic.invert(convert.mask_bits(party, _joined(signs)))
 
 
 def _unsigned(x: Shared) -> Shared:

@@ -1,4 +1,4 @@
-"""Logic on private bits that are opened under a mask: b = opened ^ beta.
+"""Logic on private bits that are exchanged under a mask: b = masked ^ beta.
 
 NOT and XOR are free; the AND of up to 9 bits takes one round (multi-input AND of
 ABY2.0, Patra et al., USENIX Security 2021).
@@ -26,9 +26,9 @@ MOST = 9
 def invert(bits: MaskedBits) -> MaskedBits:
     """NOT of every bit.  Local."""
     _one_dealer("invert", (bits,))
-    if bits.opened is None:
+    if bits.masked is None:
         return bits
-    return replace(bits, opened=local.invert(bits.opened))
+    return replace(bits, masked=local.invert(bits.masked))
 
 
 def xor(a: MaskedBits, b: MaskedBits) -> MaskedBits:
@@ -40,14 +40,14 @@ def xor(a: MaskedBits, b: MaskedBits) -> MaskedBits:
     _one_dealer("xor", (a, b))
     return replace(
         a,
-        opened=None if a.opened is None else local.xor(a.opened, b.opened),
+        masked=None if a.masked is None else local.xor(a.masked, b.masked),
         beta=None if a.beta is None else local.xor(a.beta, b.beta),
     )
 
 
 def unpacked(bits: MaskedBits) -> Any:
-    """opened or beta, whichever is held here, as int64 0 and 1 [n].  Local."""
-    held: Any = bits.beta if bits.opened is None else bits.opened
+    """masked or beta, whichever is held here, as int64 0 and 1 [n].  Local."""
+    held: Any = bits.beta if bits.masked is None else bits.masked
     if not local.known(held):
         return held.like([bits.n])
     return ops.module().tfe_bench_unpack_bits(words=held, n=bits.n)
@@ -64,7 +64,7 @@ def held_as(bits: MaskedBits, part: Any, n: int) -> MaskedBits:
     """n other bits of the same dealer, of whose packed words this party holds `part`."""
     return replace(
         bits,
-        opened=None if bits.opened is None else part,
+        masked=None if bits.masked is None else part,
         beta=None if bits.beta is None else part,
         n=n,
     )
@@ -95,7 +95,7 @@ def all_of(party: Party, bits: Sequence[MaskedBits]) -> EvaluatorBits:
         raise UsageError(f"all_of takes 1 to {MOST} operands. Received: {len(bits)}.")
     _one_dealer("all_of", bits)
     first = bits[0]
-    rows = local.stack([b.beta if b.opened is None else b.opened for b in bits])
+    rows = local.stack([b.beta if b.masked is None else b.masked for b in bits])
     return all_of_rows(party, rows, len(bits), first.n, first.dealer)
 
 
@@ -103,11 +103,11 @@ def all_of_rows(party: Party, rows: Any, count: int, n: Any, dealer: int) -> Eva
     """`all_of` of operands that are stacked already.
 
     Args:
-        rows: packed words [count, words], of beta at the dealer, opened at the evaluators.
+        rows: packed words [count, words], of beta at the dealer, masked at the evaluators.
         n: number of bits of each.
     """
     if isinstance(party, Counting):
-        cost = Cost(((1 << count) - 1) * 64 * words(n), 0, 0, rounds=0, cold=1)
+        cost = Cost(((1 << count) - 1) * 64 * words(n), 0, 0, rounds=0, with_dealing=1)
         share = party.sent_bits(cost, n, rows, dealer=dealer)
         return EvaluatorBits(share, None, n, dealer)
     import tensorflow as tf
@@ -121,7 +121,7 @@ def all_of_rows(party: Party, rows: Any, count: int, n: Any, dealer: int) -> Eva
     if s.is_e2:
         width = tf.shape(rows, out_type=tf.int64)[1] if rows.shape[1] is None else rows.shape[1]
         dealt = s.recv(tf.stack([(1 << count) - 1, width]), s.d)
-    share = ops.module().tfe_bench_and_share(opened=rows, dealt=dealt, **s.attributes())
+    share = ops.module().tfe_bench_and_share(masked_bits=rows, dealt=dealt, **s.attributes())
     return EvaluatorBits(share, None, n, s.dealer)
 
 

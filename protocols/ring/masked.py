@@ -75,7 +75,7 @@ def _joined(s: Site, own: Any, shape: Any, slot: int, width: int) -> Any:
     )
 
 
-def opened(
+def exchanged(
     s: Site,
     share: Any,
     shape: Any,

@@ -1,4 +1,4 @@
-"""Sums of bilinear products of private values, opened once: matrices, convolutions, residuals.
+"""Sums of bilinear products of private values, exchanged once: matrices, convolutions, residuals.
 
 With x = m_x - l1_x - l2_x and w alike, D deals G1 + G2 = sum_i lam_x . lam_w, and the evaluators
 have additive shares of z = sum_i x_i . w_i after a local product each:
@@ -132,14 +132,14 @@ def _counted(products: Sequence[Product]) -> tuple[local.Abstract, list[Shared]]
     return whole, [v for p in products for v in (p.x, p.w)]
 
 
-def opened(party: Party, name: str, products: Sequence[Product], *about: Any) -> Shared:
+def exchanged(party: Party, name: str, products: Sequence[Product], *about: Any) -> Shared:
     """sum_i x_i . w_i over Z_2^64 under a fresh mask, at the scale of the products.
 
     Args:
         name: of the protocol's site, also in errors.
         about: what else the three parties must agree on.
 
-    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element of the result each.
+    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per element of the result each.
     Raises:
         UsageError: no products, or operands of several scales, rings or dealers.
     """
@@ -147,11 +147,11 @@ def opened(party: Party, name: str, products: Sequence[Product], *about: Any) ->
     dealer, scale = products[0].x.dealer, products[0].scale
     if isinstance(party, Counting):
         whole, given = _counted(products)
-        return party.opened(whole.shape, 64 * whole.shape.num_elements(), *given, scale=scale)
+        return party.exchanged(whole.shape, 64 * whole.shape.num_elements(), *given, scale=scale)
     # (Static shapes are not part of what is agreed: a role may know less of them than another.)
     s = party.site(name, scale, len(products), *about, dealer=dealer)
     z, shape = _shares(s, products, RING, lambda _: None)
-    return masked.opened(s, z, shape, 1, 1, scale=scale)
+    return masked.exchanged(s, z, shape, 1, 1, scale=scale)
 
 
 def truncated(
@@ -174,9 +174,9 @@ def truncated(
         whole: D deals all 64 bits of the masks' products, so that the shares, which are left,
             are right modulo 2^(64-drop): what Z_2^bits loses of a sum that is too large is in them.
 
-    Rounds: 1 (cold 2).  Bits sent: D drop + bits (64 if whole), E1, E2 bits per element.
+    Rounds: 1 (2 with dealing).  Bits sent: D drop + bits (64 if whole), E1, E2 bits per element.
     Raises:
-        UsageError: as `opened`; bits and drop that do not fit a word, or an addend that does not
+        UsageError: as `masked`; bits and drop that do not fit a word, or an addend that does not
             broadcast.
     """
     _check(name, products, addend)
@@ -207,10 +207,10 @@ def truncated(
         check(z)
         u = party.dealt(z.shape, *given, addend)
         dealt = packed(z.shape.num_elements(), RING if whole else drop + bits)
-        return party.opened(z.shape, dealt, *given, addend, scale=scale, width=bits), u
+        return party.exchanged(z.shape, dealt, *given, addend, scale=scale, width=bits), u
     s = party.site(name, len(products), drop, bits, whole, addend is not None, dealer=dealer)
     share, shape = _shares(s, products, RING if whole else drop + bits, check)
     if addend is not None and not s.is_dealer:
         share = share + (addend.m - addend.l1) if s.is_e1 else share - addend.l2
     u = masked.truncated(s, share, drop)
-    return masked.opened(s, u, shape, 1, 1, scale=scale, width=bits), u
+    return masked.exchanged(s, u, shape, 1, 1, scale=scale, width=bits), u

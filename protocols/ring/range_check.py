@@ -10,8 +10,9 @@ v with coefficients from the key that only the evaluators have,
 
     h = s + sum_i r_i v_i mod p,   p = 2^61 - 1,   s, r_i = F_K3,
 
-and the flag is h1 - h2, opened under a mask and put together by the client alone: 0 if all values
-were read rightly, and else (but for 2^-61) another number, which is random and tells nothing more.
+and the flag is h1 - h2, exchanged under a mask and put together by the client alone: 0 if all
+values were read rightly, and else (but for 2^-61) another number, which is random and tells nothing
+more.
 Source: universal hashing (Carter, Wegman, JCSS 1979); the use is
 this project's.
 """
@@ -36,7 +37,7 @@ RING = 64
 _MOST_COMPARED = 60
 
 
-def in_range(party: Party, x: Shared, bits: int, openings: int | None = None) -> MaskedBits:
+def in_range(party: Party, x: Shared, bits: int, exchanges: int | None = None) -> MaskedBits:
     """[-2^(bits-1) <= x < 2^(bits-1)] in ring units, exact for every x of Z_2^64.
 
     x' = x + 2^(bits-1), read as signed, is neither negative nor 2^bits or more.
@@ -44,7 +45,8 @@ def in_range(party: Party, x: Shared, bits: int, openings: int | None = None) ->
     Args:
         bits: 2 to 63: what a comparison of so many bits, or a truncation (63), takes.
 
-    Rounds: openings + 2 (cold + 3).  Bits sent: two comparisons, an AND and three openings of bits.
+    Rounds: exchanges + 2 (+ 3 with dealing).  Bits sent: two comparisons, an AND and three
+        exchanges of bits.
     Raises:
         UsageError: another ring, or bits outside 2..63.
     """
@@ -55,12 +57,12 @@ def in_range(party: Party, x: Shared, bits: int, openings: int | None = None) ->
     n = flat.shape[1]
     half = 1 << (bits - 1)
     flat = arithmetic.moved(flat, np.array([[half], [-half]], np.int64))
-    both = convert.open_bits(party, compare.msb(party, flat, compare.EXACT_BITS, openings))
+    both = convert.mask_bits(party, compare.msb(party, flat, compare.EXACT_BITS, exchanges))
     negative, below = (
         logic.rearrange(both, (2, n), lambda a, i=i: a[i], n)  # type: ignore[misc]
         for i in range(2)
     )
-    inside = convert.open_bits(party, logic.all_of(party, [logic.invert(negative), below]))
+    inside = convert.mask_bits(party, logic.all_of(party, [logic.invert(negative), below]))
     return replace(inside, shape=tuple(x.shape.as_list()))
 
 
@@ -120,7 +122,7 @@ class Watch:
         Rounds: 1.  Bits sent: E1, E2 64 per row each.
         """
         if isinstance(self._party, Counting):
-            return self._party.opened([self._rows], None, self._digest, dealer=self._dealer)
+            return self._party.exchanged([self._rows], None, self._digest, dealer=self._dealer)
         s = self._party.site("watch_flag", dealer=self._dealer)
         share = -self._digest if s.is_e2 else self._digest
-        return masked.opened(s, share, [self._rows], 0)
+        return masked.exchanged(s, share, [self._rows], 0)

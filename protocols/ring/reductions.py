@@ -147,7 +147,7 @@ def _reciprocal(count: int, bits: int) -> int:
 
 
 def square_shares(s: Site, x: Shared, tensor: int, slot: int) -> Any:
-    """The evaluators' additive shares of x * x, unopened; None at the dealer.
+    """The evaluators' additive shares of x * x, not exchanged yet; None at the dealer.
 
     (m - lam)^2 = m^2 - 2 m (l1 + l2) + lam^2 and D deals lam^2 = G1 + G2:
     z1 = G1 - 2 m l1 at E1, z2 = G2 + m (m - 2 l2) at E2.
@@ -166,17 +166,17 @@ def square_shares(s: Site, x: Shared, tensor: int, slot: int) -> Any:
 def square(party: Party, x: Shared) -> Shared:
     """x * x elementwise, with less local work than mul(x, x); the scale doubles.
 
-    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element each.
+    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per element each.
     Raises:
         UsageError: x is public, or not over Z_2^64.
     """
     checks.check_ring("square", x)
     scale = 2 * x.fractional_bits
     if isinstance(party, Counting):
-        return party.opened(x.shape, 64 * x.shape.num_elements(), x, scale=scale)
+        return party.exchanged(x.shape, 64 * x.shape.num_elements(), x, scale=scale)
     s = party.site("square", x.fractional_bits, dealer=x.dealer)
     z = square_shares(s, x, tensor=0, slot=0)
-    return masked.opened(s, z, local.shape(x.any), 1, 1, scale=scale)
+    return masked.exchanged(s, z, local.shape(x.any), 1, 1, scale=scale)
 
 
 def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
@@ -186,7 +186,7 @@ def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
         axes: k for the last k axes of x with the first k of y, or a pair of lists of axes.
 
     The result has the axes of x that are left and then those of y.  0 axes give the outer product.
-    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 64 per element of the result each.
+    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per element of the result each.
     Raises:
         UsageError: axes that do not fit; sizes, except of one axis per operand, that are unknown.
     """

@@ -2,10 +2,10 @@
 
 Sharings are linear, so a result that only additions and reorderings lead to has masks that are sums
 of its inputs' masks. Who may see the result (m, l1 and l2 of it) need not see these: a model's
-weights keep theirs from job to job. A fresh sharing of zero is added, here by opening the value
+weights keep theirs from job to job. A fresh sharing of zero is added, here by exchanging the value
 under a new mask.
 
-Source: the re-randomisation of Araki et al., CCS 2016, section 3, in the masked view.
+Source: the re-randomization of Araki et al., CCS 2016, section 3, in the masked view.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 def refresh(party: Party, x: Shared) -> Shared:
-    """x under a fresh mask: m' = (m - l1) + (-l2) + l1' + l2', E1's and E2's shares opened anew.
+    """x under a fresh mask: m' = (m - l1) + (-l2) + l1' + l2', E1's and E2's shares exchanged anew.
 
     m' is uniform to both evaluators given what they held, as l2' is new to E1 and l1' to E2; D's
     l1' and l2' come from its keys.
@@ -32,11 +32,11 @@ def refresh(party: Party, x: Shared) -> Shared:
         raise UsageError(f"refresh wants a value over Z_2^64 or Z_2^128. Received: {x!r}.")
     scale, width = x.fractional_bits, x.ring_bits
     if isinstance(party, Counting):
-        return party.opened(x.shape, None, x, scale=scale, width=width)
+        return party.exchanged(x.shape, None, x, scale=scale, width=width)
     s = party.site("refresh", x.limbs, dealer=x.dealer)
     share = None
     if s.is_e1:
         share = x.m - x.l1 if x.limbs == 1 else wide.sub(x.m, x.l1)
     elif s.is_e2:
         share = -x.l2 if x.limbs == 1 else wide.negate(x.l2)
-    return masked.opened(s, share, local.shape(x.any), 0, scale=scale, width=width)
+    return masked.exchanged(s, share, local.shape(x.any), 0, scale=scale, width=width)

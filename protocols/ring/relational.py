@@ -1,7 +1,7 @@
 """Comparisons of private tensors, and selection by their result.
 
 [x < y] is the sign of x - y: exact for 64-bit values whose difference fits 64 bits,
-which holds for all encoded reals (|v| 2^f < 2^62).  Results are bits opened under a
+which holds for all encoded reals (|v| 2^f < 2^62).  Results are bits exchanged under a
 mask (`MaskedBits`), in the row-major order of the broadcast shape.
 """
 
@@ -25,7 +25,7 @@ class OfTwo(Protocol[Found]):
 
     Args:
         bits: right while the difference, in ring units, fits that many bits; signed.
-        openings: of the comparison, 1 to 3; None takes the fewest bits.
+        exchanges: of the comparison, 1 to 3; None takes the fewest bits.
 
     Raises:
         UsageError: a public operand, or rings, dealers, scales or shapes that do not fit.
@@ -34,20 +34,20 @@ class OfTwo(Protocol[Found]):
     __name__: str
 
     def __call__(
-        self, party: Party, x: Shared, y: Shared, bits: int = ..., openings: int | None = None
+        self, party: Party, x: Shared, y: Shared, bits: int = ..., exchanges: int | None = None
     ) -> Found: ...
 
 
 def negative(
-    party: Party, x: Shared, bits: int = compare.EXACT_BITS, openings: int | None = None
+    party: Party, x: Shared, bits: int = compare.EXACT_BITS, exchanges: int | None = None
 ) -> MaskedBits:
     """[x < 0]; as `less`."""
     checks.check_private("negative", x)
-    return convert.open_bits(party, compare.msb(party, x, bits, openings))
+    return convert.mask_bits(party, compare.msb(party, x, bits, exchanges))
 
 
 def zero(
-    party: Party, d: Shared, bits: int = compare.EXACT_BITS, openings: int | None = None
+    party: Party, d: Shared, bits: int = compare.EXACT_BITS, exchanges: int | None = None
 ) -> MaskedBits:
     """[d == 0] for |d| < 2^(bits-1): not where d or -d is negative.
 
@@ -59,43 +59,43 @@ def zero(
             f"equal wants values of 64 bits or less, of a known shape. Received: {d!r}."
         )
     both = d.map(lambda a: local.concat([local.reshape(a, [n]), local.reshape(-a, [n])], axis=0))
-    signs = negative(party, both, bits, openings)
+    signs = negative(party, both, bits, exchanges)
     first, second = (logic.rearrange(signs, (2, n), operator.itemgetter(i), n) for i in range(2))
     return logic.invert(logic.xor(first, second))
 
 
 def _of_two(name: str, of_difference: Callable[..., Found], swapped: bool = False) -> OfTwo[Found]:
-    """of_difference(party, x, d, bits, openings) with d = x - y, or y - x if swapped."""
+    """of_difference(party, x, d, bits, exchanges) with d = x - y, or y - x if swapped."""
 
     def operation(
         party: Party,
         x: Shared,
         y: Shared,
         bits: int = compare.EXACT_BITS,
-        openings: int | None = None,
+        exchanges: int | None = None,
     ) -> Found:
         checks.check_pair(name, x, y)
         checks.broadcast(name, x.shape, y.shape)
         d = arithmetic.sub(y, x) if swapped else arithmetic.sub(x, y)
-        return of_difference(party, x, d, bits, openings)
+        return of_difference(party, x, d, bits, exchanges)
 
     operation.__name__ = operation.__qualname__ = name
     return operation
 
 
-def _negative(party: Party, x: Shared, d: Shared, bits: int, openings: int | None) -> MaskedBits:
-    return negative(party, d, bits, openings)
+def _negative(party: Party, x: Shared, d: Shared, bits: int, exchanges: int | None) -> MaskedBits:
+    return negative(party, d, bits, exchanges)
 
 
-def _zero(party: Party, x: Shared, d: Shared, bits: int, openings: int | None) -> MaskedBits:
-    return zero(party, d, bits, openings)
+def _zero(party: Party, x: Shared, d: Shared, bits: int, exchanges: int | None) -> MaskedBits:
+    return zero(party, d, bits, exchanges)
 
 
 def _not(of_difference: Callable[..., MaskedBits]) -> Callable[..., MaskedBits]:
     return lambda *given: logic.invert(of_difference(*given))
 
 
-# Rounds: openings + 1 (cold + 2).  Bits sent: those of compare.msb and convert.open_bits.
+# Rounds: exchanges + 1 (+ 2 with dealing).  Bits sent: those of compare.msb and convert.mask_bits.
 less = _of_two("less", _negative)
 greater = _of_two("greater", _negative, swapped=True)
 less_equal = _of_two("less_equal", _not(_negative), swapped=True)
@@ -106,18 +106,18 @@ equal = _of_two("equal", _zero)
 not_equal = _of_two("not_equal", _not(_zero))
 
 
-def _larger(party: Party, x: Shared, d: Shared, bits: int, openings: int | None) -> Shared:
+def _larger(party: Party, x: Shared, d: Shared, bits: int, exchanges: int | None) -> Shared:
     """x + [x < y] (y - x)"""
-    below = negative(party, arithmetic.neg(d), bits, openings)
+    below = negative(party, arithmetic.neg(d), bits, exchanges)
     return arithmetic.add(x, convert.inject(party, below, d))
 
 
-def _smaller(party: Party, x: Shared, d: Shared, bits: int, openings: int | None) -> Shared:
+def _smaller(party: Party, x: Shared, d: Shared, bits: int, exchanges: int | None) -> Shared:
     """x + [y < x] (y - x)"""
-    return arithmetic.add(x, convert.inject(party, negative(party, d, bits, openings), d))
+    return arithmetic.add(x, convert.inject(party, negative(party, d, bits, exchanges), d))
 
 
-# Rounds: openings + 2 (cold + 3).  Bits sent: those of `less` and of convert.inject.
+# Rounds: exchanges + 2 (+ 3 with dealing).  Bits sent: those of `less` and of convert.inject.
 maximum = _of_two("maximum", _larger, swapped=True)
 minimum = _of_two("minimum", _smaller, swapped=True)
 
@@ -125,7 +125,7 @@ minimum = _of_two("minimum", _smaller, swapped=True)
 def where(party: Party, condition: MaskedBits, x: Shared, y: Shared) -> Shared:
     """x where the bit is 1, else y; x and y broadcast to the shape that the bits were made for.
 
-    Rounds: 1 (cold 2).  Bits sent: D 128, E1, E2 64 per element each.
+    Rounds: 1 (2 with dealing).  Bits sent: D 128, E1, E2 64 per element each.
     Raises:
         UsageError: a public argument, or shapes, dealers, rings or scales that do not fit.
     """

@@ -4,7 +4,7 @@ A dealer sends two to three times what an evaluator does, so with one dealer its
 large batch waits for.  Replicated shares look the same from every party: which of them is called
 the dealer is a matter of names, and thirds of a batch can name three.  This evens out what the
 parties send and compute, at the price of a round: a dealer runs ahead where it knows masks, and
-those of a value that was named otherwise are what the others opened a moment ago.
+those of a value that was named otherwise are what the others exchanged a moment ago.
 
 Source: Araki et al., CCS 2016, section 2 (the sharing is symmetric).
 """
@@ -39,8 +39,8 @@ def named(party: Party, x: Shared, dealer: int) -> Shared:
     if dealer == x.dealer:
         return x
     if isinstance(party, Counting):
-        # one of the new dealer's masks is what was opened
-        return replace(x, m=replace(x.m, masks=max(x.m.masks, x.m.cold)), dealer=dealer)
+        # one of the new dealer's masks is what was exchanged
+        return replace(x, m=replace(x.m, masks=max(x.m.masks, x.m.with_dealing)), dealer=dealer)
     negate = wide.negate if x.limbs == 2 else operator.neg
     own, following = replicated(x, party.index, negate)
     y = from_replicated(own, following, party.index, dealer, x.fractional_bits, negate)

@@ -58,7 +58,7 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
     if isinstance(party, Counting):
         product = x.any * y.any
         bits = 64 * product.shape.num_elements()
-        m = party.sent(Cost(bits, bits, bits, rounds=1, cold=1), product.shape, x, y)
+        m = party.sent(Cost(bits, bits, bits, rounds=1, with_dealing=1), product.shape, x, y)
         return Shared(m, None, None, x.dealer, scale)
     import tensorflow as tf
 

@@ -21,9 +21,10 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
     """x where the bit is 1, else y, both of one ring Z_2^k, k <= 64.
 
     y + b (x - y) = y + o d + (1 - 2o) beta d with d = x - y = m - lam, b = o ^ beta:  D deals beta
-    and beta lam mod 2^k, and the evaluators open the sum of their shares mod 2^k.
+    and beta lam mod 2^k, and the evaluators exchange the sum of their shares mod 2^k.
 
-    Rounds: 1 (cold 2).  Bits sent: D 2k, E1, E2 k per element; convert.select is the same at
+    Rounds: 1 (2 with dealing).  Bits sent: D 2k, E1, E2 k per element; convert.select is the same
+        at
     k = 64.  Security: both messages are padded mod 2^k by masks of their own, which E2
     (K1) and the other evaluator (K1 or K2) cannot make.
     Raises:
@@ -37,7 +38,7 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
     k = x.ring_bits
     scale, n = x.fractional_bits, sizes.size(x.any)
     if isinstance(party, Counting):
-        return party.opened(x.shape, 2 * packed(n, k), bits, x, y, scale=scale, width=k)
+        return party.exchanged(x.shape, 2 * packed(n, k), bits, x, y, scale=scale, width=k)
     import tensorflow as tf
 
     s = party.site("select", k, dealer=x.dealer)
@@ -50,7 +51,7 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
         s.send(message, s.e2, 0, run_ahead=True)
     else:
         own = kernels.tfe_bench_small_select_share(
-            opened=bits.opened,
+            masked_bits=bits.masked,
             even_m=y.m,
             even_part=y.l1 if s.is_e1 else y.l2,
             odd_m=x.m,
@@ -59,7 +60,7 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
             **named,
         )
     shape = local.shape(x.any)
-    return masked.opened(s, own, shape, 2, 1, scale=scale, width=k, left=True)
+    return masked.exchanged(s, own, shape, 2, 1, scale=scale, width=k, left=True)
 
 
 def reduced(x: Shared, k: int) -> Shared:
@@ -74,10 +75,10 @@ def extend(party: Party, x: Shared) -> Shared:
 
     As an integer x = m - (l1 + l2) + 2^k (om + (1 - msb m) msb(lam)), all of m, l1, l2 mod 2^k and
     l1 + l2 = lam + 2^k om: D deals om and msb(lam) mod 2^(64-k), of which the evaluators' sums
-    are opened under the upper bits of new masks; the lower bits stay what they are.
+    are exchanged under the upper bits of new masks; the lower bits stay what they are.
 
-    Rounds: 1 (cold 2).  Bits sent: D 2 (64 - k), E1, E2 64 - k per element.
-    Security: two deals and one open_mask, all mod 2^(64-k).
+    Rounds: 1 (2 with dealing).  Bits sent: D 2 (64 - k), E1, E2 64 - k per element.
+    Security: two deals and one exchange, all mod 2^(64-k).
     Raises:
         UsageError: x is not of a small ring.
     """
@@ -87,7 +88,7 @@ def extend(party: Party, x: Shared) -> Shared:
     width, scale = 64 - k, x.fractional_bits
     if isinstance(party, Counting):
         dealt = 2 * packed(x.shape.num_elements(), width)
-        return replace(party.opened(x.shape, dealt, x, scale=scale, width=width), bits=0)
+        return replace(party.exchanged(x.shape, dealt, x, scale=scale, width=width), bits=0)
     s = party.site("extend_small", k, dealer=x.dealer)
     shape = local.shape(x.any)
     low = replace(x.map(lambda a: local.low_bits(a, k)), bits=0)
@@ -100,7 +101,7 @@ def extend(party: Party, x: Shared) -> Shared:
     tops = masked.deal(s, top, shape, 1, 1, width)
     if not s.is_dealer:
         share = wraps + (1 - local.logical_shift(low.m, k - 1)) * tops
-    high = masked.opened(s, share, shape, 2, 2, scale=scale, width=width)
+    high = masked.exchanged(s, share, shape, 2, 2, scale=scale, width=width)
     return arithmetic.add(low, replace(high.map(lambda a: local.left_shift(a, k)), bits=0))
 
 

@@ -1,6 +1,6 @@
 """Truncation: dropping f fractional bits after a product.
 
-On the masked view a product's opening and its truncation share one message, so
+On the masked view a product's exchange and its truncation share one message, so
 each variant here, applied to the result of mul or matmul, costs what the fused
 form costs (docs/protocols.md, truncation).
 
@@ -115,17 +115,17 @@ def _safe(party: Party, x: Shared, f: int) -> Shared:
     n = sizes.size(x.m)
     dealt = s.dealt(8 * n + (n * f + 7) // 8, 0, tf.uint8)
     own, part = kernels.tfe_bench_truncate_share(call=s.ctx, m=x.m, dealt=dealt, **attributes)
-    m = kernels.tfe_bench_truncate_open(m=x.m, own=own, got=s.swap(own, 1), drop=f)
+    m = kernels.tfe_bench_truncate_exchange(m=x.m, own=own, got=s.swap(own, 1), drop=f)
     return replace(x, m=m, l1=part if s.is_e1 else None, l2=part if s.is_e2 else None)
 
 
 def _exact(party: Party, x: Shared, f: int) -> Shared:
     """T5: T3 of x + 2^(f-1), less the borrow that made its coin."""
-    centred = arithmetic.moved(x, 1 << (f - 1))
+    centered = arithmetic.moved(x, 1 << (f - 1))
     # (m >> f) - (lam >> f) is one too many where the low bits of m are below those of lam.
-    borrow = convert.open_bits(party, compare.borrow(party, centred, f, openings=1))
+    borrow = convert.mask_bits(party, compare.borrow(party, centered, f, exchanges=1))
     more = convert.b2a(party, borrow, local.shape(x.any))
-    up = truncate(party, centred, f)
+    up = truncate(party, centered, f)
     return arithmetic.sub(up, replace(more, fractional_bits=up.fractional_bits))
 
 
@@ -141,15 +141,15 @@ def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
         raise UsageError(f"truncate_reduce wants 2 <= k <= {RING - t}. Received: k={k}.")
     scale = x.fractional_bits - t
     if isinstance(party, Counting):
-        return party.opened(x.shape, None, x, scale=scale, width=k)
+        return party.exchanged(x.shape, None, x, scale=scale, width=k)
     s = party.site("truncate_reduce", t, k, dealer=x.dealer)
     share = None if s.is_dealer else x.m - x.l1 if s.is_e1 else -x.l2
     share = masked.truncated(s, share, t)
-    return masked.opened(s, share, local.shape(x.any), 0, scale=scale, width=k)
+    return masked.exchanged(s, share, local.shape(x.any), 0, scale=scale, width=k)
 
 
 def truncate_cost(n: int, f: int, method: str = "safe", limbs: int = 1) -> Cost:
     """Cost of `truncate`, "safe" or "probable", for n elements."""
     if method == "probable":
-        return Cost(dealer=packed(n, f), e1=0, e2=0, rounds=0, cold=1)
-    return Cost(64 * limbs * n + packed(n, f), packed(n, f), packed(n, f), rounds=1, cold=2)
+        return Cost(dealer=packed(n, f), e1=0, e2=0, rounds=0, with_dealing=1)
+    return Cost(64 * limbs * n + packed(n, f), packed(n, f), packed(n, f), rounds=1, with_dealing=2)

@@ -67,7 +67,7 @@ def mul_constant(x: Shared, value: int, fractional_bits: int = 0) -> Shared:
 
 
 def bit_shares(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int, limbs: int) -> Any:
-    """`convert.b2a_shares` in either ring: unopened shares of bits; None at the dealer.
+    """`convert.b2a_shares` in either ring: additive shares of bits; None at the dealer.
 
     Args:
         shape: of the words, with the axis of 2 when limbs is 2.
@@ -79,25 +79,25 @@ def bit_shares(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int, li
     return None if s.is_dealer else flipped(s, known, share, limbs)
 
 
-def flipped(s: Site, opened: Any, share: Any, limbs: int) -> Any:
-    """Shares of opened ^ beta from shares of beta: o + (1 - 2 o) beta."""
-    y = signed(opened, share, limbs)
-    return plus(y, opened, limbs) if s.is_e2 else y
+def flipped(s: Site, masked_bits: Any, share: Any, limbs: int) -> Any:
+    """Shares of masked ^ beta from shares of beta: o + (1 - 2 o) beta."""
+    y = signed(masked_bits, share, limbs)
+    return plus(y, masked_bits, limbs) if s.is_e2 else y
 
 
-def signed(opened: Any, share: Any, limbs: int) -> Any:
+def signed(masked_bits: Any, share: Any, limbs: int) -> Any:
     """(1 - 2 o) * share, o = 0 or 1."""
     import tensorflow as tf
 
     if limbs == 1:
-        return (1 - 2 * opened) * share
-    return tf.where(tf.equal(opened[..., :1], 1), wide.negate(share), share)
+        return (1 - 2 * masked_bits) * share
+    return tf.where(tf.equal(masked_bits[..., :1], 1), wide.negate(share), share)
 
 
 def mul(party: Party, x: Shared, y: Shared) -> Shared:
     """x * y elementwise; over Z_2^128 without broadcasting.  The scales add up.
 
-    Rounds: 1 (cold 2).  Bits sent: D, E1, E2 one ring element per element each.
+    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 one ring element per element each.
     """
     if x.limbs == 1:
         return arithmetic.mul(party, x, y)
@@ -108,7 +108,7 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
     scale = x.fractional_bits + y.fractional_bits
     if isinstance(party, Counting):
         dealt = RING * x.shape.num_elements()
-        return party.opened(x.shape, dealt, x, y, scale=scale, width=RING)
+        return party.exchanged(x.shape, dealt, x, y, scale=scale, width=RING)
     s = party.site("wide_mul", x.fractional_bits, y.fractional_bits, dealer=x.dealer)
     product = z = None
     if s.is_dealer:
@@ -119,7 +119,7 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
     elif s.is_e2:
         own = wide.sub(times(x.m, wide.sub(y.m, y.l2), 2), times(x.l2, y.m, 2))
         z = wide.add(gamma, own)
-    return masked.opened(s, z, local.shape(x.any), 1, 1, scale=scale, width=RING)
+    return masked.exchanged(s, z, local.shape(x.any), 1, 1, scale=scale, width=RING)
 
 
 def _logical(x: Any, f: int) -> Any:

@@ -14,15 +14,15 @@ class Cost:
 
     Attributes:
         dealer, e1, e2: payload bits sent by the role.
-        rounds: with the dealer's run-ahead material already there.
-        cold: when the dealer starts together with the evaluators.
+        rounds: online, with the dealer's material already there.
+        with_dealing: when the dealer starts together with the evaluators.
     """
 
     dealer: int
     e1: int
     e2: int
     rounds: int
-    cold: int
+    with_dealing: int
 
     @property
     def total(self) -> int:

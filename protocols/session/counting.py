@@ -47,7 +47,7 @@ class Private:
 
 @dataclass(frozen=True)
 class PrivateBits:
-    """Private bits that are not there, opened under a mask."""
+    """Private bits that are not there, exchanged under a mask."""
 
     shape: tuple[int, ...]
 
@@ -84,7 +84,7 @@ class Counting(Party):
         self.site_names = {}
         self.largest = 0
         self._by_party = [0, 0, 0]
-        self._calls = [0, 0]  # rounds, and cold, of the graph calls that are over
+        self._calls = [0, 0]  # rounds, and with_dealing, of the graph calls that are over
         self._deepest = [0, 0]  # of this one
         self._in_call = False
 
@@ -96,9 +96,9 @@ class Counting(Party):
     @property
     def total(self) -> Cost:
         """Of all so far, by the roles of party 0's values."""
-        rounds, cold = (a + b for a, b in zip(self._calls, self._deepest, strict=True))
+        rounds, with_dealing = (a + b for a, b in zip(self._calls, self._deepest, strict=True))
         dealer, e1, e2 = self._by_party
-        return Cost(dealer, e1, e2, rounds, cold)
+        return Cost(dealer, e1, e2, rounds, with_dealing)
 
     def site(self, name: str, *about: Any, dealer: int | None = None) -> Any:
         """No protocol has a site here.
@@ -115,7 +115,7 @@ class Counting(Party):
         *given: Any,
         dealer: int | None = None,
     ) -> Tensor:
-        """What a protocol opens (or leaves as shares) when it has sent its messages.
+        """What a protocol exchanges (or leaves as shares) when it has sent its messages.
 
         Args:
             cost: of the protocol.
@@ -129,13 +129,16 @@ class Counting(Party):
         for party, bits in enumerate(cost.by_party(dealer)):
             self._by_party[party] += bits
         # the first message of an evaluator already waits for the dealer, if any does
-        ready = max(waits.cold, waits.masks + cost.cold - cost.rounds)
+        ready = max(waits.with_dealing, waits.masks + cost.with_dealing - cost.rounds)
         found = Abstract(
             Shape(int(n) for n in shape),
             waits.rounds + cost.rounds,
             ready + cost.rounds,
         )
-        self._deepest = [max(self._deepest[0], found.rounds), max(self._deepest[1], found.cold)]
+        self._deepest = [
+            max(self._deepest[0], found.rounds),
+            max(self._deepest[1], found.with_dealing),
+        ]
         self.largest = max(
             self.largest, found.shape.num_elements(), max(cost.dealer, cost.e1, cost.e2) // 64
         )
@@ -145,7 +148,7 @@ class Counting(Party):
         """`sent` of n packed bits."""
         return self.sent(cost, [words(n)], *given, dealer=dealer)
 
-    def opened(
+    def exchanged(
         self,
         shape: Sequence[int],
         dealt: int | None,
@@ -154,7 +157,7 @@ class Counting(Party):
         width: int = 64,
         dealer: int | None = None,
     ) -> Shared:
-        """A value that the evaluators open under a fresh mask (ring/masked.py): one round.
+        """A value that the evaluators exchange under a fresh mask (ring/masked.py): one round.
 
         Args:
             shape: of its elements.
@@ -163,7 +166,7 @@ class Counting(Party):
             scale, width: its fractional bits and those of its ring.
         """
         each = packed(math.prod(shape), width)
-        cost = Cost(dealt or 0, each, each, rounds=1, cold=1 if dealt is None else 2)
+        cost = Cost(dealt or 0, each, each, rounds=1, with_dealing=1 if dealt is None else 2)
         if dealer is None:
             dealer = self._dealer_of(given)
         of_words = [*shape, 2] if width == 128 else shape
@@ -175,7 +178,7 @@ class Counting(Party):
 
     def dealt(self, shape: Sequence[int], *given: Any) -> Tensor:
         """Shares that stay with the evaluators: they wait for the dealer, and send nothing."""
-        return self.sent(Cost(0, 0, 0, rounds=0, cold=1), shape, *given)
+        return self.sent(Cost(0, 0, 0, rounds=0, with_dealing=1), shape, *given)
 
     def function(
         self, function: Callable[..., Any], dynamic: bool | Collection[int] = False
@@ -205,7 +208,7 @@ class Counting(Party):
 
 def _held(value: Any) -> Any:
     """The tensor by which a value is known."""
-    for kind, name in ((Shared, "m"), (MaskedBits, "opened"), (EvaluatorBits, "share")):
+    for kind, name in ((Shared, "m"), (MaskedBits, "masked"), (EvaluatorBits, "share")):
         if isinstance(value, kind):
             return getattr(value, name)
     return value

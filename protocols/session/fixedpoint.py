@@ -59,7 +59,7 @@ class FixedPoint:
 
     @property
     def resolution(self) -> float:
-        """The distance between neighbouring values, 2^-f; rounding errs by half of it at most."""
+        """The distance between neighboring values, 2^-f; rounding errs by half of it at most."""
         return 2.0**-self.fractional_bits
 
     @property
@@ -68,7 +68,7 @@ class FixedPoint:
         return 2.0 ** (self.magnitude_bits - self.fractional_bits)
 
     def encode(self, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Returns round(v * 2^f) as int64; ties go to the even neighbour.
+        """Returns round(v * 2^f) as int64; ties go to the even neighbor.
 
         The shape is the same, with a last axis of 2 words in the ring of 128 bits. Integers are
         scaled exactly. With f = 0 they pass through unchanged over the whole int64 range,

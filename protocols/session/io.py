@@ -44,7 +44,7 @@ def input_by(
     if isinstance(party, Counting):
         role = ROLES[(owner - dealer) % 3]
         bits = {"dealer": 0, "e1": 0, "e2": 0, role: 64 * math.prod(shape)}
-        cost = Cost(**bits, rounds=0 if role == "dealer" else 1, cold=1)
+        cost = Cost(**bits, rounds=0 if role == "dealer" else 1, with_dealing=1)
         return Shared(party.sent(cost, shape, dealer=dealer), None, None, dealer, fractional_bits)
     import tensorflow as tf
 
@@ -98,7 +98,7 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
         each = 64 * x.any.shape.num_elements()
         senders = {"e1": "dealer", "e2": "e1", "dealer": "e2"}
         bits = {sender: each * (learner in learners) for learner, sender in senders.items()}
-        return party.sent(Cost(**bits, rounds=1, cold=1), x.any.shape, x)
+        return party.sent(Cost(**bits, rounds=1, with_dealing=1), x.any.shape, x)
     import tensorflow as tf
 
     s = party.site("reveal", to, x.fractional_bits, dealer=x.dealer)
@@ -165,7 +165,7 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
     """
     if isinstance(party, Counting):
         each = 128 * words(bits.n)
-        return party.sent_bits(Cost(0, each, each, rounds=1, cold=1), bits.n, bits)
+        return party.sent_bits(Cost(0, each, each, rounds=1, with_dealing=1), bits.n, bits)
     import tensorflow as tf
 
     s = party.site("reveal_bits", dealer=bits.dealer)

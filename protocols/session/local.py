@@ -61,13 +61,14 @@ class Abstract:
     """A tensor that is not there: its shape, and when it would be known.
 
     Attributes:
-        rounds, cold: messages on the longest chain that leads to it, as cost.Cost counts them.
-        masks: those that the dealer waited for who knows its masks (cold; 0: it made them).
+        rounds, with_dealing: messages on the longest chain that leads to it, as cost.Cost counts
+        them. masks: those that the dealer waited for who knows its masks (with_dealing; 0: it made
+        them).
     """
 
     shape: Shape
     rounds: int = 0
-    cold: int = 0
+    with_dealing: int = 0
     masks: int = 0
 
     # numpy leaves `array + abstract` to the abstract side
@@ -99,7 +100,10 @@ def joined(shape: Sequence[int], *given: Any) -> Abstract:
     waits = [v for v in given if isinstance(v, Abstract)]
     return Abstract(
         Shape(int(n) for n in shape),
-        *(max((getattr(v, k) for v in waits), default=0) for k in ("rounds", "cold", "masks")),
+        *(
+            max((getattr(v, k) for v in waits), default=0)
+            for k in ("rounds", "with_dealing", "masks")
+        ),
     )
 
 

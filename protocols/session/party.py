@@ -45,7 +45,7 @@ def current() -> Party:
 class StepCost:
     """Rounds of one graph call as measured at this party's channel."""
 
-    cold: int
+    with_dealing: int
     ahead: int
 
 

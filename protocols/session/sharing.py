@@ -193,16 +193,16 @@ class EvaluatorBits(_Private):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class MaskedBits(_Private):
-    """n private bits b = opened ^ beta, opened at both evaluators, beta at the dealer.
+    """n private bits b = masked ^ beta, masked at both evaluators, beta at the dealer.
 
     Attributes:
-        opened: packed words at the evaluators, None at the dealer.
+        masked: packed words at the evaluators, None at the dealer.
         beta: packed words at the dealer, None at the evaluators.
         n: int64 scalar tensor, the number of bits.
         shape: of the tensor of bits in row-major order, where it is known.
     """
 
-    opened: tf.Tensor | None
+    masked: tf.Tensor | None
     beta: tf.Tensor | None
     n: tf.Tensor
     dealer: int = 0

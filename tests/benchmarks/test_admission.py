@@ -21,10 +21,10 @@ from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.models import rows, tables, weights
-from tfe_bench.models.order import Order
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.models.programs import predict, train
 from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.models.training_job import TrainingJob
 
 HUGE = 1 << 40
 SHAPES: list[Any] = [
@@ -112,7 +112,7 @@ def ordinary() -> list[Job]:
     keep = {"name": "a", "clients": ["b"], "replace": False, "deployment": "0" * 32}
     samples = (InputSpec("input0", (2, 6, 6, 1), plan.fraction),)
     recipe = Recipe.build(model, "adam", "categorical_crossentropy", 2)
-    order = Order(recipe, 1, 4, 0, "0" * 32, test=2)
+    job = TrainingJob(recipe, 1, 4, 0, "0" * 32, test=2)
     data = {"rows": 4, "x": [3], "y": [], "target": "numeric", "classes": 1, "columns": list("abc")}
     data["target"] = next(iter(tables.TARGETS))
     provided = (InputSpec("x", (4, 3), 16), InputSpec("y", (4,), rows.LABEL_BITS))
@@ -126,7 +126,7 @@ def ordinary() -> list[Job]:
         Job("undeploy", {"name": "a"}, ()),
         Job("serve", {"name": "a", "deployment": "0" * 32, "batch": 2}, samples),
         Job("predict", {"plan": plan.header(), "batch": 2}, (*weights.specs(plan), *samples)),
-        Job("train", order.header(), tuple(order.wanted())),
+        Job("train", job.header(), tuple(job.wanted())),
         Job("provide", {**keep, "about": data}, provided),
         Job("withdraw", {"name": "a"}, ()),
     ]

@@ -82,8 +82,8 @@ def test_points_are_ten_thousand_equidistant_ones_twice() -> None:
 def test_a_time_at_a_level_adds_latency_by_round_and_the_busiest_partys_bytes() -> None:
     net2 = levels.LEVELS[2]
     assert (net2.bits_per_second, net2.delay) == (100e6, 0.01)
-    assert prediction.modelled_seconds(net2, 0.5, 3, (10, 12_500_000, 20)) == pytest.approx(1.53)
-    assert prediction.modelled_seconds(levels.LEVELS[0], 0.5, 1000, (0, 0, 0)) == 0.5
+    assert prediction.modeled_seconds(net2, 0.5, 3, (10, 12_500_000, 20)) == pytest.approx(1.53)
+    assert prediction.modeled_seconds(levels.LEVELS[0], 0.5, 1000, (0, 0, 0)) == 0.5
     for level, row in zip(levels.LEVELS, published.table("netlevels"), strict=True):
         assert level.name == f"net{row['net_level']}"
         assert level.bits_per_second == float(row["rate_mbit"]) * 1e6

@@ -29,7 +29,7 @@ from tfe_bench.benchmarks.exp_study import (
     tables,
 )
 from tfe_bench.benchmarks.exp_study.forms import METHODS, Form, main_forms, variants
-from tfe_bench.benchmarks.realised import Realised
+from tfe_bench.benchmarks.realized import Realized
 from tfe_bench.benchmarks.report import drawing, markdown
 from tfe_bench.benchmarks.report.drawing import Picture
 from tfe_bench.benchmarks.report.parts import Page
@@ -63,18 +63,18 @@ class Plain:
         self.slow, self.extra_bytes = slow, extra_bytes
         self.jobs: list[tuple[str, Form, int]] = []
         self.emulation: str | None = None
-        self.realised: Realised | None = None
+        self.realized: Realized | None = None
         self.level: Profile | None = None
 
     def at(self, profile: str) -> None:
         """Takes another network."""
         self.level = next((v for v in levels.LEVELS if v.name == profile), None)
-        self.emulation = self.realised = None
+        self.emulation = self.realized = None
         if self.level is not None:
             limited = ", host-limited" if profile in ("net0", "net1") else ""
             self.emulation = f"netns+tun{limited}"
             delay, rate = self.level.delay, self.level.bits_per_second
-            self.realised = Realised((delay,) * 3, (rate, rate / 2, rate), 1.0, 0)
+            self.realized = Realized((delay,) * 3, (rate, rate / 2, rate), 1.0, 0)
 
     def run(self, program: str, parameters: Any, inputs: Any) -> JobResult:
         assert program == "exp"
@@ -93,8 +93,10 @@ class Plain:
         sent = [bits // 8 + self.extra_bytes for bits in cost.by_party(0)]
         seconds = 0.01 + self.slow * x.size
         if self.level is not None:
-            modelled = prediction.modelled_seconds(self.level, seconds, cost.cold, tuple(sent))
-            seconds = self.NETWORK * modelled
+            modeled = prediction.modeled_seconds(
+                self.level, seconds, cost.with_dealing, tuple(sent)
+            )
+            seconds = self.NETWORK * modeled
         return JobResult(
             outputs={"y": point.encode(exact)},
             fractional_bits={"y": given.fractional_bits},
@@ -102,7 +104,7 @@ class Plain:
             measured=[
                 {
                     "payload": [0, sent[p], 0],
-                    "rounds": [[cost.cold, cost.rounds]],
+                    "rounds": [[cost.with_dealing, cost.rounds]],
                     "seconds": [seconds] * parameters["repeat"],
                     "idle_memory": 500 << 20,
                     "peak_memory": 100 * 1024 + 200 * x.size,
@@ -162,9 +164,9 @@ def test_fits_over_the_measurements_are_the_lines_behind_them(found: study.Study
     assert found.fit(form, "seconds_local").a == pytest.approx(1e-6)
     for name, rate, latency, source, times in (
         ("net2", 100e6, 0.01, levels.MEASURED, Plain.NETWORK),
-        ("net3", 10e6, 0.1, levels.MODELLED, 1),
+        ("net3", 10e6, 0.1, levels.MODELED, 1),
     ):
-        slope, fixed = 1e-6 + max(cost.by_party(0)) / rate, 0.01 + latency * cost.cold
+        slope, fixed = 1e-6 + max(cost.by_party(0)) / rate, 0.01 + latency * cost.with_dealing
         fit, model = found.fit(form, f"seconds_{name}"), found.model_fit(form, f"seconds_{name}")
         assert found.source(form, f"seconds_{name}") == source
         assert model is not None and fit.points == model.points == (2 if times > 1 else 3)
@@ -175,7 +177,7 @@ def test_fits_over_the_measurements_are_the_lines_behind_them(found: study.Study
 
 
 @pytest.mark.usefixtures("one_theme")
-def test_the_report_has_every_file_and_labels_what_is_modelled(
+def test_the_report_has_every_file_and_labels_what_is_modeled(
     found: study.Study, tmp_path: Path
 ) -> None:
     folder = tmp_path / "report"
@@ -194,7 +196,7 @@ def test_the_report_has_every_file_and_labels_what_is_modelled(
         *("bytes_source", "rounds", "rounds_ahead"),
         *("peak_rss_kb_P0", "peak_rss_kb_P1", "peak_rss_kb_P2"),
         *("elapsed_s", "elapsed_source", "repeat"),
-        *("modelled_s", "predicted_over_measured", "links"),
+        *("modeled_s", "predicted_over_measured", "links"),
     ]
     mains = {(f.name, str(f.ring_bits)) for f in found.main}
     for row in rows:
@@ -202,16 +204,16 @@ def test_the_report_has_every_file_and_labels_what_is_modelled(
         main = (row["params"], row["ring_bits"]) in mains
         there = main and plan is not None and int(row["n"]) in plan.sizes
         known = {"local": "measured", "": ""}
-        expected = known.get(row["net_level"], "measured" if there else "modelled")
+        expected = known.get(row["net_level"], "measured" if there else "modeled")
         assert row["elapsed_source"] == expected
         assert row["links"].startswith("netns+tun" if there else "") and bool(row["links"]) == there
         if there:
             assert float(row["predicted_over_measured"]) == pytest.approx(1 / Plain.NETWORK)
-            assert float(row["elapsed_s"]) > float(row["modelled_s"])
+            assert float(row["elapsed_s"]) > float(row["modeled_s"])
         else:
             assert row["predicted_over_measured"] == ""
-        if expected == "modelled":
-            assert row["elapsed_s"] == row["modelled_s"]
+        if expected == "modeled":
+            assert row["elapsed_s"] == row["modeled_s"]
         assert row["bytes_source"] == ("measured" if row["net_level"] else "closed form")
         assert int(row["bytes_total"]) == sum(int(row[f"bytes_sent_P{p}"]) for p in range(3))
     assert {int(r["n"]) for r in rows if not r["net_level"]} == {10**6, 10**7}
@@ -225,9 +227,9 @@ def test_the_report_has_every_file_and_labels_what_is_modelled(
     assert len(fit_rows) == 8 * len(study.QUANTITIES)
     for row in fit_rows:
         level = row["quantity"].removeprefix("seconds_")
-        modelled = level in ("net0", "net3")
-        assert row["source"] == ("modelled" if modelled else "measured")
-        assert bool(row["modelled_a"]) == level.startswith("net")
+        modeled = level in ("net0", "net3")
+        assert row["source"] == ("modeled" if modeled else "measured")
+        assert bool(row["modeled_a"]) == level.startswith("net")
         if level in study.QUICK.levels:
             ratio = float(row["predicted_over_measured_a"])
             assert ratio == pytest.approx(1 / Plain.NETWORK, rel=1e-5)
@@ -236,23 +238,23 @@ def test_the_report_has_every_file_and_labels_what_is_modelled(
     rows = _read(folder / "exp_compare.csv")
     assert {r["published_method"] for r in rows} == set(published.METHODS)
     for row in rows:
-        modelled = row["metric"].endswith(("net0", "net3"))
-        assert row["ours_source"] == ("modelled" if modelled else "measured")
-        assert ("MODELLED" in row["note"]) == modelled
+        modeled = row["metric"].endswith(("net0", "net3"))
+        assert row["ours_source"] == ("modeled" if modeled else "measured")
+        assert ("MODELED" in row["note"]) == modeled
     level_rows = {r["net_level"]: r for r in _read(folder / "exp_levels.csv")}
     assert list(level_rows) == ["net0", "net1", "net2", "net3"]
     sources = {name: r["source"] for name, r in level_rows.items()}
-    assert sources == dict(net0="modelled", net1="measured", net2="measured", net3="modelled")
+    assert sources == dict(net0="modeled", net1="measured", net2="measured", net3="modeled")
     assert level_rows["net1"]["host_limited"] == "true"
     assert level_rows["net2"]["host_limited"] == "false"
-    assert float(level_rows["net2"]["realised_egress_mbit_P1"]) == 50
+    assert float(level_rows["net2"]["realized_egress_mbit_P1"]) == 50
     assert level_rows["net3"]["why_not_measured"] == "not asked for"
     rounds = next(r for r in rows if r["metric"] == "rounds")
     assert float(rounds["times_better"]) == pytest.approx(12 / float(rounds["ours"]))
 
     text = (folder / "report.md").read_text()
     for word in (
-        "~ MODELLED",
+        "~ MODELED",
         "host-limited",
         "50 .. 100 Mbit/s",
         published.SOURCE,
@@ -262,7 +264,7 @@ def test_the_report_has_every_file_and_labels_what_is_modelled(
         assert word in text
     assert all(f"({name})" in text for name in pictures)
     page = (folder / "report.html").read_text()
-    assert page.count("<table>") == 5 and page.count("<img ") == 5 and "~ MODELLED" in page
+    assert page.count("<table>") == 5 and page.count("<img ") == 5 and "~ MODELED" in page
 
 
 def test_a_report_that_fails_leaves_nothing_behind(
@@ -304,7 +306,7 @@ def test_sizes_that_would_take_too_long_are_left_out_and_named() -> None:
     assert all([m.n for m in cut.measurements[f]] == [10, 1_000] for f in cut.main)
     assert len(cut.cut) == 8 and "n = 10,000 left out" in cut.cut[0]
     assert any("Sizes left out" in note for note in notes.notes(cut))
-    assert any("Times at net0 to net3 are MODELLED" in note for note in notes.notes(cut))
+    assert any("Times at net0 to net3 are MODELED" in note for note in notes.notes(cut))
     rows = compare.exp_rows(cut)
     assert {r["n"] for r in rows if r["bytes_source"] == "measured"} == {10, 1_000, 10_000}
 
@@ -324,7 +326,7 @@ def test_each_level_is_measured_by_one_cluster_at_the_sizes_that_fit_its_limit()
         assert at.host_limited == (name in ("net0", "net1"))
     assert every.cut == []
     assert not any("~" in str(cell) for row in tables.times(every).rows for cell in row)
-    assert "MODELLED" not in tables.key(every)
+    assert "MODELED" not in tables.key(every)
     assert [row[4] for row in tables.links(every).rows] == ["16 measured"] * 3 + ["24 measured"]
     checked = tables.model_check(every)
     assert [*checked.head[1:]] == [f"net{level} n = 10,000" for level in range(4)] and all(
@@ -335,24 +337,24 @@ def test_each_level_is_measured_by_one_cluster_at_the_sizes_that_fit_its_limit()
     cut = _run(replace(plan, levels=tight))
     form = Form("pade", 128)  # 10 rounds of 0.1 s and 0.36 s of bytes for 1000 elements, 4 runs
     assert form in cut.main and form not in cut.levels["net3"].measurements
-    assert cut.source(form, "seconds_net3") == levels.MODELLED
+    assert cut.source(form, "seconds_net3") == levels.MODELED
     assert cut.source(Form("one-round", 128), "seconds_net3") == levels.MEASURED
     assert any(text.startswith("pade / 128 at net3: n = 100 left out, about") for text in cut.cut)
 
 
-def test_links_that_fail_leave_their_level_modelled_and_the_reason_in_the_report() -> None:
+def test_links_that_fail_leave_their_level_modeled_and_the_reason_in_the_report() -> None:
     refused = {
         "net1": PolicyError("no shaping here"),
         "net2": ProfileError("one-way delay 0-1 15 ms instead of 10 ms"),
     }
     found = _run(study.QUICK, refused=refused)
     for form in found.main:
-        assert found.source(form, "seconds_net1") == levels.MODELLED
-        assert found.source(form, "seconds_net2") == levels.MODELLED
+        assert found.source(form, "seconds_net1") == levels.MODELED
+        assert found.source(form, "seconds_net2") == levels.MODELED
     for name, error in refused.items():
         assert any(f"at {name}" in note and str(error) in note for note in notes.notes(found))
     rows = {r["net_level"]: r for r in compare.level_rows(found)}
-    assert rows["net2"]["source"] == "modelled" and "15 ms" in rows["net2"]["why_not_measured"]
+    assert rows["net2"]["source"] == "modeled" and "15 ms" in rows["net2"]["why_not_measured"]
     with pytest.raises(PeerLost):
         _run(study.QUICK, refused={"net2": PeerLost(1, "gone")})
 

@@ -13,9 +13,9 @@ from tfe_bench.errors import UsageError
 
 def test_delay_counts_once_a_round_and_the_busiest_host_sends_at_its_rate() -> None:
     wan, net3 = profiles.get("wan"), profiles.get("net3")
-    found = prediction.modelled_seconds(wan, 0.5, 10, (44_000_000, 1, 0))
+    found = prediction.modeled_seconds(wan, 0.5, 10, (44_000_000, 1, 0))
     assert found == pytest.approx(0.5 + 10 * 0.02 + 1.0)
-    assert prediction.modelled_seconds(net3, 0.25, 0, (0, 0, 0)) == 0.25
+    assert prediction.modeled_seconds(net3, 0.25, 0, (0, 0, 0)) == 0.25
 
 
 def test_an_unknown_network_is_refused() -> None:
@@ -24,7 +24,7 @@ def test_an_unknown_network_is_refused() -> None:
 
 
 def test_only_the_first_graph_call_waits_for_the_dealers_material() -> None:
-    # steps of three parties each: (cold, run-ahead)
+    # steps of three parties each: (with dealing, online)
     steps = [[(1, 0), (3, 2), (3, 2)], [(0, 0), (5, 4), (5, 3)]]
     assert prediction.critical_rounds(steps) == 3 + 4
     assert prediction.critical_rounds([]) == 0

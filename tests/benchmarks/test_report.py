@@ -331,8 +331,8 @@ def test_curves_are_of_whole_epochs_and_of_the_newest(tmp_path: Path, make_recor
     made = page.make(reading.Reading(tuple(records), (), ()), {"learning": drawn})
     text = html.render(made)
     assert "right answers by epochs" in text and "same weights to begin with" in text
-    (learnt,) = (section for section in made.sections if section.key == "learning")
-    (table,) = (part for part in learnt.parts if isinstance(part, parts.Table))
+    (learned,) = (section for section in made.sections if section.key == "learning")
+    (table,) = (part for part in learned.parts if isinstance(part, parts.Table))
     numbers = {c.shown for row in table.rows for c in row if isinstance(c, parts.Number)}
     assert {"95.00", "96.00", "-1.00", "96.80", "90.00"} <= numbers
 

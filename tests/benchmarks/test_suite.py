@@ -107,7 +107,7 @@ def test_every_row_is_a_command_that_exists(make_record: Maker) -> None:
         assert ("--repeat" in words) == row.repeats and ("--data-dir" in words) == row.pictures
 
 
-def test_trainings_are_run_once_and_learnt_from_on_fast_networks(
+def test_trainings_are_run_once_and_learned_from_on_fast_networks(
     tmp_path: Path, commands: _Commands
 ) -> None:
     assert _suite(tmp_path, only="train,learn", profiles="lan,wan", data_dir=Path("mnist")) == 0

@@ -62,7 +62,7 @@ run time       1.04 s  (1.00 s .. 1.30 s, 5 runs)
 build graph    3.21 s
 start workers  2.34 s
 share inputs   12.3 ms
-rounds         1,143 cold / 96 run-ahead
+rounds         1,143 with dealing / 96 online
 correct        yes, max error 0.000123
 protocol       exact, ring 2^64, 16 fractional bits
 network        lan (host-limited), TLS on
@@ -191,7 +191,7 @@ def test_markup_and_escape_codes_in_a_record_are_only_text() -> None:
         ({"tls": False}, "TLS OFF\n"),
         ({"profile_emulation": None, "profile": "local"}, "local, TLS on\n"),
         ({"repeats": 1, "seconds": Seconds.of([0.05])}, "run time       50.0 ms\n"),
-        ({"rounds": None, "rounds_ahead": None}, "- cold / - run-ahead\n"),
+        ({"rounds": None, "rounds_ahead": None}, "- with dealing / - online\n"),
         ({"bytes_sent": None}, "sent                  -         -         -\n"),
         ({"build_seconds": None}, "build graph    -\n"),
         ({"commit": None}, "commit         -\n"),
@@ -272,20 +272,20 @@ def test_a_training_is_shown_beside_plaintext_and_published_figures(width: int) 
     said = drawn(record, width)
     assert "per batch" in said and "2339 batches" in said and "agreement" not in said
 
-    def learnt(record: Record) -> str:
+    def learned(record: Record) -> str:
         stream = io.StringIO()
         render_learning(record, Console(file=stream, width=width, force_terminal=False))
         text = stream.getvalue()
         assert all(len(line) <= min(width, 88) for line in text.splitlines())
         return text
 
-    said = learnt(record)
+    said = learned(record)
     for word in ("96.41 %", "96.39 %", "+0.02", "10000 test rows", "0.1400", "96.8 %"):
         assert word in said, word
     assert "5.08 s" in said and "4.88x" in said  # of the WAN; 1.04 s is ours
-    without = learnt(a_record(workload="train", agreement={**learning, "plain": None}))
+    without = learned(a_record(workload="train", agreement={**learning, "plain": None}))
     assert "96.41 %" in without and "published" not in without
     error = {**learning, "score": "mse", "loss": None}
-    assert "0.9641" in learnt(a_record(workload="train", agreement=error))
+    assert "0.9641" in learned(a_record(workload="train", agreement=error))
     for odd in ({"private": "x"}, {"score": "accuracy", "private": [1.0]}, None):
-        learnt(a_record(workload="train", agreement=odd))
+        learned(a_record(workload="train", agreement=odd))

@@ -14,11 +14,11 @@ from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import rows as inputs
 from tfe_bench.models.kinds.operations import Setting
-from tfe_bench.models.order import Order, Saving
 from tfe_bench.models.programs import train
 from tfe_bench.models.training import evaluate, state
-from tfe_bench.models.training.plain import Twin
+from tfe_bench.models.training.plaintext import Twin
 from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.models.training_job import Saving, TrainingJob
 
 _BATCH, _ROWS = 16, 70
 
@@ -83,7 +83,7 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
     recipe = _recipe("mean_squared_error")
     x = rng.normal(0, 1, (_ROWS, 3))
     y = (x @ [[0.5], [-1.0], [0.25]]) + 0.1
-    order = Order(recipe, 2, _ROWS, 3, "0" * 32, test=_ROWS, steps=7)
+    job = TrainingJob(recipe, 2, _ROWS, 3, "0" * 32, test=_ROWS, steps=7)
     arrays = state.initial(recipe)
     given = {
         f"state{i}": (arrays[s.key] * 2.0**s.fractional_bits, s.fractional_bits)
@@ -102,10 +102,10 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
             for (name, (_, bits)), share in zip(given.items(), shares, strict=True)
         }
         train.check(
-            order.header(),
+            job.header(),
             [InputSpec(k, tuple(v.shape.as_list()), v.fractional_bits) for k, v in named.items()],
         )
-        context = Context(party, order.header(), named, lambda fraction, text: told.append(text))
+        context = Context(party, job.header(), named, lambda fraction, text: told.append(text))
         found = train.run(context)
         measured[party.index] = context.measurements
         return [found[name] for name in ("state0", "state1", "scores")]
@@ -121,7 +121,7 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
     model.set_weights([arrays[k] for k in recipe.order])
     twin = Twin(model, model_recipe)
     for step in range(7):
-        rows = order.batch_rows(step)
+        rows = job.batch_rows(step)
         twin.step(x[rows], y[rows])
     for ours, theirs in zip(weights, twin.model.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
@@ -189,30 +189,30 @@ def test_orders_survive_json_and_strangers_do_not() -> None:
     import json
 
     recipe = _recipe()
-    order = Order(recipe, 3, 64, 5, "ab" * 16, saving=Saving("a", 5, True), chunk=32, guard=4)
-    again = Order.of(json.loads(json.dumps(order.header())))
-    assert again.header() == order.header() and again.what() == order.what()
+    job = TrainingJob(recipe, 3, 64, 5, "ab" * 16, saving=Saving("a", 5, True), chunk=32, guard=4)
+    again = TrainingJob.of(json.loads(json.dumps(job.header())))
+    assert again.header() == job.header() and again.what() == job.what()
     assert again.total == 12 and [len(c) for c in again.chunks] == [32, 32]
     assert [i.name for i in again.wanted()][-4:] == ["x0", "y0", "x1", "y1"]
     assert again.wanted()[-1].late
     # names of layers and learning rates may be others
-    assert _recipe().header() != order.recipe.header()
-    other = Order(_recipe(), 9, 64, 5, "cd" * 16, chunk=32)
-    assert other.what() == order.what()
-    assert Order(recipe, 3, 64, 6, "ab" * 16, chunk=32).what() != order.what()
-    header = order.header()
+    assert _recipe().header() != job.recipe.header()
+    other = TrainingJob(_recipe(), 9, 64, 5, "cd" * 16, chunk=32)
+    assert other.what() == job.what()
+    assert TrainingJob(recipe, 3, 64, 6, "ab" * 16, chunk=32).what() != job.what()
+    header = job.header()
     for name in ("recipe", "epochs", "rows", "seed", "run"):
         with pytest.raises((UsageError, DataError)):
-            Order.of({k: v for k, v in header.items() if k != name})
+            TrainingJob.of({k: v for k, v in header.items() if k != name})
     for name in header:
         odd: tuple[Any, ...] = ([], {}, "x", -1, 1.5, {"a": 1})
         for value in odd:
             if name == "deploy" and isinstance(value, dict):
                 continue  # the program deploy's own parameters
             with pytest.raises((UsageError, DataError)):
-                Order.of({**header, name: value})
+                TrainingJob.of({**header, name: value})
     with pytest.raises(UsageError, match="no parameter"):
-        Order.of({**header, "more": 1})
+        TrainingJob.of({**header, "more": 1})
 
 
 def test_rows_are_shuffled_alike_and_cut_whole() -> None:

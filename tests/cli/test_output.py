@@ -32,7 +32,7 @@ _ROWS = [
     ("di", "72000.10", "52.500"),
 ]
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*\b(3[0-7]|9[0-7]|4[0-7])[0-9;]*m")
+_COLOR = re.compile(r"\x1b\[[0-9;]*\b(3[0-7]|9[0-7]|4[0-7])[0-9;]*m")
 
 
 def test_json_prints_one_record_and_the_result_goes_to_a_private_file(
@@ -146,13 +146,13 @@ def test_a_narrow_terminal_shows_a_bar_and_then_the_table(tmp_path: Path) -> Non
     assert "━" not in "".join(screen)  # the bar is gone
     assert any(line.startswith("run time") for line in screen)
     assert any(line.startswith("correct") and "yes" in line for line in screen)
-    assert _COLOUR.search(said)
+    assert _COLOR.search(said)
 
 
 def test_no_color_is_obeyed(tmp_path: Path) -> None:
     code, said = _on_terminal(tmp_path, 60, "sort", "--n", "20", "--repeat", "1", NO_COLOR="1")
     assert code == 0, said
-    assert not _COLOUR.search(said)
+    assert not _COLOR.search(said)
     assert any(line.startswith("run time") for line in _screen(said, 60))
 
 
@@ -205,9 +205,9 @@ def test_every_workload_prints_one_record(command: Command, workload: str) -> No
 def test_advice_on_a_range_needs_no_worker(command: Command, tmp_path: Path) -> None:
     done = command("exp", "--advise", "-10", "10", "--n", "1000")
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "" and "one-round" in done.stdout and "modelled" in done.stdout
+    assert done.stderr == "" and "one-round" in done.stdout and "modeled" in done.stdout
     told = json.loads(command("exp", "--advise", "-40", "0", "--json").stdout)
-    assert told["forms"] and told["forms"][0]["modelled_network_seconds"]["net2"] > 0
+    assert told["forms"] and told["forms"][0]["modeled_network_seconds"]["net2"] > 0
     assert "no form covers it" in command("exp", "--advise", "0", "900").stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -218,7 +218,7 @@ def test_a_quick_study_writes_its_report(command: Command, tmp_path: Path) -> No
     done = command("exp", "--study", *options, "--report", "study")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert "MODELLED" in done.stdout and "offline not counted" in done.stdout
+    assert "MODELED" in done.stdout and "offline not counted" in done.stdout
     assert "16 measured" in done.stdout and "channel" in done.stdout
     assert [p.name for p in tmp_path.iterdir()] == ["study"]
     names = {p.name for p in (tmp_path / "study").iterdir()}

@@ -133,7 +133,7 @@ def kept(running: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_a_table_is_learnt_kept_and_gone_on_with(
+def test_a_table_is_learned_kept_and_gone_on_with(
     tmp_path: Path, kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, record = str(_table(tmp_path / "t.csv")), tmp_path / "r.jsonl"
@@ -185,7 +185,7 @@ def _people(path: Path, rows: int, order: str = "") -> list[dict[str, str]]:
 def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     tmp_path: Path, kept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Train, predict in the open, predict privately: by names, in the columns' own units."""
+    """Train, predict in the clear, predict privately: by names, in the columns' own units."""
     import keras
 
     past, new = tmp_path / "past.csv", tmp_path / "new.csv"
@@ -203,7 +203,7 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
         with path.open(newline="") as file:
             return list(csv.DictReader(file))
 
-    def in_the_open(model: Path, *columns: str) -> Any:
+    def in_the_clear(model: Path, *columns: str) -> Any:
         x = np.array([[float(line[c]) for c in columns] for line in lines])
         return keras.models.load_model(model).predict(x, verbose=0)[:, 0]
 
@@ -211,7 +211,7 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     loans, houses, out = tmp_path / "loan.keras", tmp_path / "house.keras", tmp_path / "out.csv"
     table = ("--dataset", past, "--label", "granted")
     ran("train", "logistic", *table, "--drop", "id", "note", "price", *common, "--output", loans)
-    want = 1 / (1 + np.exp(-in_the_open(loans, "age", "income", "year", "ratio")))
+    want = 1 / (1 + np.exp(-in_the_clear(loans, "age", "income", "year", "ratio")))
     said = ran("predict", loans, "--input", new, "--output", out)
     assert "does not take: note" in said
     got = written(out)
@@ -238,11 +238,11 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     assert abs(float(written(out)[0]["output0"]) - 3) < 1e-3
     assert "with 5 columns" in ran("predict", plain, "--input", new, code=2)
 
-    # a number is learnt and told in its own unit; the columns that are named are the features
+    # a number is learned and told in its own unit; the columns that are named are the features
     features = ("--features", "income", "age")
     about = ("--dataset", past, "--label", "price")
     ran("train", "linear", *about, *features, *common, "--output", houses)
-    want = in_the_open(houses, "income", "age")
+    want = in_the_clear(houses, "income", "age")
     assert np.abs(want).max() > 10_000
     ran("predict", houses, "--input", new, "--output", out)
     np.testing.assert_allclose([float(r["price"]) for r in written(out)], want, rtol=1e-3)
@@ -253,14 +253,14 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     ran("provide", "ours", "--csv", past, *table[2:], *drop, "--save-scale", scale)
     ran("provide", "theirs", "--csv", past, *table[2:], "--scale", scale)
     ran("train", "logistic", "--rows", "ours", "theirs", *common, "--output", loans)
-    want = 1 / (1 + np.exp(-in_the_open(loans, "age", "income", "year", "ratio")))
+    want = 1 / (1 + np.exp(-in_the_clear(loans, "age", "income", "year", "ratio")))
     ran("train", "logistic", "--rows", "ours", "theirs", *common, "--deploy", "stayed")
     ran("predict", "stayed", "--input", new, "--output", out)
     got = written(out)
     np.testing.assert_allclose([float(r["probability of yes"]) for r in got], want, atol=1e-2)
     # and trained on
     ran("train", loans, *table, *common, "--output", houses)
-    assert in_the_open(houses, "age", "income", "year", "ratio").shape == (7,)
+    assert in_the_clear(houses, "age", "income", "year", "ratio").shape == (7,)
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ class Processes:
 
 
 class Hosts:
-    """Three workers as three organisations would start them, each on an address of its own.
+    """Three workers as three organizations would start them, each on an address of its own.
 
     Attributes:
         folder: what ``certs all`` wrote.

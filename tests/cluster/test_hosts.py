@@ -39,7 +39,7 @@ def _sort(hosts: Hosts, client: str = "analyst", n: int = 30, **parameters: Any)
 
 
 def _copy(hosts: Hosts, to: Path) -> Path:
-    """Another organisation's copy of the whole folder; returns its cluster.toml."""
+    """Another organization's copy of the whole folder; returns its cluster.toml."""
     shutil.copytree(hosts.folder, to)
     return to / "cluster.toml"
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tfe_bench.benchmarks import realised
+from tfe_bench.benchmarks import realized
 from tfe_bench.benchmarks.prediction import total_rounds
-from tfe_bench.benchmarks.realised import Realised
+from tfe_bench.benchmarks.realized import Realized
 from tfe_bench.cluster import emulator, links, profiles
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.policy import WorkerPolicy
@@ -62,18 +62,18 @@ def test_an_unknown_emulation_is_refused() -> None:
         LocalCluster(profile="wan", emulate="chanel")
 
 
-def _realised(delay: float = 20e-3, rate: float = 352e6, lost: int = 0) -> Realised:
-    return Realised((20e-3, 20e-3, delay), (352e6, rate, 352e6), 100.0, lost)
+def _realized(delay: float = 20e-3, rate: float = 352e6, lost: int = 0) -> Realized:
+    return Realized((20e-3, 20e-3, delay), (352e6, rate, 352e6), 100.0, lost)
 
 
 def test_figures_within_a_tenth_hold_and_others_are_named() -> None:
-    assert _realised(21.9e-3, 318e6).off(WAN) == []
-    [delay] = _realised(delay=22.1e-3).off(WAN)
+    assert _realized(21.9e-3, 318e6).off(WAN) == []
+    [delay] = _realized(delay=22.1e-3).off(WAN)
     assert "1-2" in delay and "22.1 ms instead of 20 ms" in delay
-    [rate] = _realised(rate=390e6).off(WAN)
+    [rate] = _realized(rate=390e6).off(WAN)
     assert "worker 1 390 Mbit/s instead of 352 Mbit/s" in rate
-    assert _realised(lost=8).off(WAN) == ["8 bytes lost"]
-    assert _realised(1.0, 1.0).off(profiles.get("local")) == []
+    assert _realized(lost=8).off(WAN) == ["8 bytes lost"]
+    assert _realized(1.0, 1.0).off(profiles.get("local")) == []
 
 
 def test_a_worker_refuses_shaping_unless_its_operator_allows_it(tmp_path: Path) -> None:
@@ -301,8 +301,8 @@ def test_without_privileges_the_channel_emulates_and_wrong_figures_are_refused(
             ((10_000, 44_000_000), "ms instead"),
         ):
             cluster.client.shaping = wrong
-            with pytest.raises(ProfileError, match="not labelled wan") as refused:
-                realised.verify(cluster)
+            with pytest.raises(ProfileError, match="not labeled wan") as refused:
+                realized.verify(cluster)
             assert told in str(refused.value)
         assert ProfileError.exit_code == 60
 
@@ -327,6 +327,6 @@ def test_a_sort_in_namespaces_takes_its_rounds(made: links.Links) -> None:
         seconds, rounds = _sort(cluster, 300)
         print(f"{rounds} rounds in {seconds:.3f} s")
         assert seconds >= rounds * WAN.delay
-        found = realised.measure(cluster, 2000)
+        found = realized.measure(cluster, 2000)
         print(json.dumps(found.as_json()))
         assert found.lost_bytes == 0 and min(found.delays) >= WAN.delay

@@ -288,7 +288,7 @@ def test_certs_all_refuses_wrong_arguments_before_it_writes(
     ("words", "stem"),
     [(["party", "--party", "1"], "party1"), (["client", "--name", "ann"], "client-ann")],
 )
-def test_one_organisation_makes_its_own_and_is_told_what_to_send(
+def test_one_organization_makes_its_own_and_is_told_what_to_send(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], stem: str
 ) -> None:
     out = tmp_path / "own"

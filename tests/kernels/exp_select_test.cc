@@ -38,13 +38,13 @@ TEST(one_of_the_two_factors_is_that_of_the_exponential) {
 TEST(the_opened_bit_takes_one_of_the_two) {
   std::mt19937_64 random(2);
   constexpr int n = 70;
-  std::vector<uint64_t> opened(2), given(8 * n), share(4 * n);
-  for (auto* v : {&opened, &given}) {
+  std::vector<uint64_t> masked_bits(2), given(8 * n), share(4 * n);
+  for (auto* v : {&masked_bits, &given}) {
     for (auto& word : *v) word = random();
   }
-  ExpSelectRange(opened.data(), given.data(), share.data(), 0, n);
+  ExpSelectRange(masked_bits.data(), given.data(), share.data(), 0, n);
   for (int i = 0; i < n; ++i) {
-    const int o = opened[i / 64] >> (i % 64) & 1;
+    const int o = masked_bits[i / 64] >> (i % 64) & 1;
     for (int k = 0; k < 4; ++k) CHECK_EQ(share[4 * i + k], given[8 * i + 4 * o + k]);
   }
 }

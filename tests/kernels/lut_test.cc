@@ -67,11 +67,11 @@ int Wrong(const LutFunctions& f, const LutRecipe& r, int64_t n, uint64_t seed) {
   std::vector<uint64_t> scratch(LutScratchWords(r));
   std::vector<uint64_t> dealt(words * r.DealtPlanes()), top(words);
   f.deal(r, words, lam_planes.data(), source, dealt.data(), top.data(), scratch.data(), 0, supers);
-  std::vector<uint64_t> a(words * r.OpenPlanes(0)), b(a.size());
+  std::vector<uint64_t> a(words * r.ExchangePlanes(0)), b(a.size());
   f.open(r, words, m_planes.data(), nullptr, source, a.data(), scratch.data(), 0, supers);
   f.open(r, words, m_planes.data(), dealt.data(), source, b.data(), scratch.data(), 0, supers);
   for (int level = 0; level < r.levels; ++level) {
-    const int planes = level == r.levels - 1 ? 1 : r.OpenPlanes(level + 1);
+    const int planes = level == r.levels - 1 ? 1 : r.ExchangePlanes(level + 1);
     std::vector<uint64_t> next_a(words * planes), next_b(words * planes);
     f.node(r, level, words, m_planes.data(), a.data(), b.data(), nullptr, source, next_a.data(),
            scratch.data(), 0, supers);
@@ -116,7 +116,7 @@ TEST(counts_follow_the_closed_forms) {
   const LutRecipe r = Recipe(31, std::vector<int>(10, 3), {{3, 3, 4}, {3}});
   CHECK_EQ(r.TablePlanes(), 70);
   CHECK_EQ(r.MonomialPlanes(0) + r.MonomialPlanes(1), 106 - 70);
-  CHECK_EQ(r.OpenPlanes(0) + r.OpenPlanes(1), 24);
+  CHECK_EQ(r.ExchangePlanes(0) + r.ExchangePlanes(1), 24);
 }
 
 TEST(unfit_recipes_are_refused) {

@@ -134,7 +134,7 @@ TEST(several_elements_at_a_time_give_what_single_ones_give) {
   }
 }
 
-TEST(products_of_two_and_three_factors_are_rounded_to_a_neighbour) {
+TEST(products_of_two_and_three_factors_are_rounded_to_a_neighbor) {
   std::mt19937_64 random(2);
   for (int factors = 2; factors <= 3; ++factors) {
     const int all[] = {30, 21, 12};

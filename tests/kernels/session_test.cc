@@ -51,7 +51,7 @@ TEST(a_large_message_arrives_whole_through_small_blobs) {
   b->Recv(0, {1, 5, 0, 0}, 0, text.size(), [&](const Error& e, Message m) {
     CHECK_EQ(e, "");
     got.assign(reinterpret_cast<char*>(m.data.get()), m.size);
-    CHECK_EQ(m.depth.cold, 1u);
+    CHECK_EQ(m.depth.with_dealing, 1u);
   });
   CHECK_EQ(Carry(a.get(), b.get(), 1000), "");
   CHECK(got == text);
@@ -148,7 +148,7 @@ std::vector<uint8_t> Frame(const Tag& tag, uint64_t total, uint64_t offset,
                            const std::string& piece, uint16_t flags = 0) {
   struct {
     uint64_t step, total, offset;
-    uint32_t site, iteration, length, cold, ahead;
+    uint32_t site, iteration, length, with_dealing, ahead;
     uint16_t slot, flags;
   } h{tag.step, total, offset, tag.site, tag.iteration, static_cast<uint32_t>(piece.size()),
       0,        0,     static_cast<uint16_t>(tag.slot), flags};

@@ -45,7 +45,7 @@ def test_pictures_are_scaled_and_halves_are_told_apart(
             datasets.digits("fashion-mnist")
 
 
-def test_tables_are_read_and_standardised(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_tables_are_read_and_standardized(tmp_path: Path, rng: np.random.Generator) -> None:
     values = rng.normal(5, 3, (50, 3))
     lines = [f"{a},{b},{c},{int(a > 5)},7" for a, b, c in values]
     file = tmp_path / "t.csv"
@@ -57,7 +57,7 @@ def test_tables_are_read_and_standardised(tmp_path: Path, rng: np.random.Generat
     assert ((rows.x.std(0)[:3] > 0.7) & (rows.x.std(0)[:3] < 1.42)).all()
     np.testing.assert_array_equal(rows.x[:, 3], 0)
     np.testing.assert_array_equal(rows.y, values[:, 0] > 5)
-    plain = datasets.table(file, "label", standardise=False)
+    plain = datasets.table(file, "label", standardize=False)
     assert plain.x is not None
     np.testing.assert_allclose(plain.x[:, :3], values, rtol=1e-6)
     number = datasets.table(file, "b", "number")

@@ -10,11 +10,11 @@ import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, simulate
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.models import execute, plain, ranges, weights
+from tfe_bench.models import execute, plaintext, ranges, weights
 from tfe_bench.models.graph import Graph, Layer
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.protocols.ring import arithmetic, rotation
-from tfe_bench.protocols.ring.products import Product, elementwise, opened, truncated
+from tfe_bench.protocols.ring.products import Product, elementwise, exchanged, truncated
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
@@ -115,7 +115,7 @@ def case(
     """A setting with the encoded weights and images."""
     plan = private.plan
     (name,) = plan.graph.inputs
-    x = FixedPoint(plan.fraction).encode(plain.scaled(plan.graph, images)[name])
+    x = FixedPoint(plan.fraction).encode(plaintext.scaled(plan.graph, images)[name])
     return execute.tuned(plan, profile, len(images), watched), weights.encode(plan), x
 
 
@@ -182,7 +182,7 @@ def test_every_layer_agrees_with_keras_and_costs_what_is_declared(
     for name, (s, _, _), want, (got, calls) in zip(
         names, some, expected, run_all(some, dealer), strict=True
     ):
-        (got,) = plain.finished(s.plan.graph, [got])
+        (got,) = plaintext.finished(s.plan.graph, [got])
         assert got.shape == want.shape, name
         assert np.abs(got - want).max() < 32 * ULP, name
         try:
@@ -314,7 +314,7 @@ def test_bad_arguments_are_refused() -> None:
         private.shared_inputs(np.full((1, 2), 1e6))
     with pytest.raises(RangeError, match="outside"):
         private.shared_inputs(np.full((1, 2), np.nan))
-    with pytest.raises(UsageError, match="Optimise"):
+    with pytest.raises(UsageError, match="Optimize"):
         execute.check_executable(replace(private.plan, graph=graph))
 
 
@@ -333,7 +333,7 @@ def test_plans_of_strangers_are_checked() -> None:
 def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    """opened is exact; truncated errs by less than 1 unit for |sum| <= 2^39 - 2^16."""
+    """exchanged is exact; truncated errs by less than 1 unit for |sum| <= 2^39 - 2^16."""
     n, top = 10_000, 1 << 18
     edges = np.array([0, 1, -1, top, -top, top - 1, 1 - top])
     x = np.stack([np.concatenate([edges, rng.integers(-top, top, n - 7)]) for _ in range(2)])
@@ -352,7 +352,7 @@ def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
             return [Product(a, b, elementwise) for a, b in cut]
 
         def exact(x: Shared, w: Shared, c: Shared) -> Any:
-            return arithmetic.add(opened(party, "product_sum", terms(x, w)), c)
+            return arithmetic.add(exchanged(party, "product_sum", terms(x, w)), c)
 
         def short(x: Shared, w: Shared, c: Shared) -> Any:
             return truncated(party, "truncated_sum", terms(x, w), c, drop, bits)[0]

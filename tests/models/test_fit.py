@@ -25,10 +25,10 @@ from tfe_bench.errors import (
     UsageError,
 )
 from tfe_bench.models import rows as inputs
-from tfe_bench.models.order import Order
 from tfe_bench.models.trainable import trainable
-from tfe_bench.models.training.plain import Twin
+from tfe_bench.models.training.plaintext import Twin
 from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.models.training_job import TrainingJob
 
 
 def test_training_ends_where_plaintext_does_and_tells_only_what_was_asked(
@@ -66,7 +66,7 @@ def test_training_ends_where_plaintext_does_and_tells_only_what_was_asked(
     assert abs(cluster.evaluate(private, x, y) - right) <= 0.01
 
 
-def test_regressions_and_classes_are_learnt(cluster: LocalCluster) -> None:
+def test_regressions_and_classes_are_learned(cluster: LocalCluster) -> None:
     import keras
 
     x, y = data()
@@ -125,7 +125,7 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
     private.keras.set_weights(begun)
     history = private.fit(cluster, x, y, **asked)
     assert (history.first_step, history.steps) == (3, 12)
-    plan = Order(recipe, 2, ROWS, 1, "0" * 32, chunk=64)
+    plan = TrainingJob(recipe, 2, ROWS, 1, "0" * 32, chunk=64)
     seen = np.concatenate([plan.batch_rows(step) for step in range(6)])
     assert len(set(seen.tolist())) == 192 and seen[:64].max() < 64
     rows, labels, _ = inputs.shuffled(1, inputs.Examples(x, y))
@@ -209,7 +209,7 @@ def test_a_model_that_is_built_again_is_the_same_training() -> None:
         dense = [keras.layers.Dense(1, name=name) for name in names]
         model = keras.Sequential([keras.Input((3,)), *dense])
         recipe = Recipe.build(model, "sgd", "mse")
-        return Order(recipe, 1, 200, 1, "0" * 32).what()
+        return TrainingJob(recipe, 1, 200, 1, "0" * 32).what()
 
     assert what("dense", "sgd") == what("dense_1", "relu") != what("dense")
 

@@ -19,11 +19,11 @@ from tfe_bench.errors import (
     UsageError,
 )
 from tfe_bench.models import progress
-from tfe_bench.models.order import Order
 from tfe_bench.models.sources import Source
 from tfe_bench.models.trainable import Trainable, trainable
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.stopping import Stopping
+from tfe_bench.models.training_job import TrainingJob
 
 BOARD = importlib.util.find_spec("tensorboard")
 
@@ -277,10 +277,10 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
     layers = [keras.Input((2,)), keras.layers.Rescaling(0.5), keras.layers.Dense(1)]
     scaled = Recipe.build(keras.Sequential(layers), "sgd", "mse")
     with pytest.raises(UsageError, match="behind it"):
-        Order(scaled, 1, 200, 1, "0" * 32, source=source)
+        TrainingJob(scaled, 1, 200, 1, "0" * 32, source=source)
     wide = keras.Sequential([keras.Input((2,)), keras.layers.Dense(100)])
     with pytest.raises(UsageError, match="at most 16777216 numbers"):
-        Order(Recipe.build(wide, "sgd", "mse"), 60_000, 200, 1, "0" * 32, snapshots=True)
+        TrainingJob(Recipe.build(wide, "sgd", "mse"), 60_000, 200, 1, "0" * 32, snapshots=True)
     assert private_model().recipe().batch == 32
 
 

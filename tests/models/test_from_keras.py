@@ -1,4 +1,4 @@
-"""What is read from Keras computes what Keras computes, before and after each optimisation."""
+"""What is read from Keras computes what Keras computes, before and after each optimization."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.models import optimise
+from tfe_bench.models import optimize
 from tfe_bench.models.from_keras import from_keras
 from tfe_bench.models.graph import Graph
-from tfe_bench.models.plain import evaluate
+from tfe_bench.models.plaintext import evaluate
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
@@ -93,12 +93,12 @@ def test_no_pass_changes_what_a_model_computes(model: Any, rng: np.random.Genera
     images = rng.uniform(0, 255, (3, 13, 13, 3))
     graph = from_keras(model)
     expected = evaluate(graph, images)
-    for each in optimise.PASSES:
+    for each in optimize.PASSES:
         before, graph = graph, each(graph)
         assert largest_difference(graph, images, expected) < 1e-12, each.__name__
         assert each(graph).header() == graph.header(), f"{each.__name__} is not done after one turn"
         changed = before.header() != graph.header()
-        assert changed or each in (optimise.drop_identities,), f"{each.__name__} did nothing"
+        assert changed or each in (optimize.drop_identities,), f"{each.__name__} did nothing"
     ops = [x.op for x in graph.layers]
     assert not {"affine", "rescale", "identity", "conv2d", "dense"} & set(ops)
     blocks = [x for x in graph.layers if any(t["op"] == "skip" for t in x.options.get("terms", []))]
@@ -121,7 +121,7 @@ def test_relu_moves_behind_max_pooling_and_averages_into_dense_layers(
             L.Dense(2),
         ]
     )
-    graph = optimise.optimise(from_keras(model))
+    graph = optimize.optimize(from_keras(model))
     ops = [x.op for x in graph.layers]
     assert ops == ["sum", "max_pool2d", "relu", "global_sum_pool2d", "sum", "flatten", "sum"]
     images = rng.normal(size=(3, 8, 8, 2)).astype(np.float32)

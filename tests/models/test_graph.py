@@ -11,7 +11,7 @@ import pytest
 
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models.graph import Graph, Layer
-from tfe_bench.models.plain import check_images
+from tfe_bench.models.plaintext import check_images
 
 DENSE = {"kernel": np.ones((4, 3), np.float32), "bias": np.zeros(3, np.float32)}
 CONV = {"strides": [1, 1], "padding": "VALID", "dilations": [1, 1]}

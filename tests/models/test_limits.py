@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.models import limits, plain, zoo
+from tfe_bench.models import limits, plaintext, zoo
 from tfe_bench.models.private import convert
 from tfe_bench.models.ranges import Plan
 
@@ -46,7 +46,7 @@ def test_no_value_passes_its_limit_while_the_sums_before_it_are_in_range(
     widest = 0.0
     for factor in 2.0 ** np.arange(-3, 20):
         seen.clear()
-        plain.evaluate(private.graph, factor * samples, watch)
+        plaintext.evaluate(private.graph, factor * samples, watch)
         over = [
             name
             for name, largest in seen.items()

@@ -13,7 +13,7 @@ import pytest
 
 from tests.models.test_execute import case, run_all, shaken
 from tfe_bench.errors import RangeError
-from tfe_bench.models import optimise, ranges, zoo
+from tfe_bench.models import optimize, ranges, zoo
 from tfe_bench.models.from_keras import from_keras
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.models.zoo import seeded
@@ -198,7 +198,7 @@ def test_bounds_hold_what_larger_samples_give(rng: np.random.Generator) -> None:
     dense = L.Dense(1, activation="relu", name="d")
     model = keras.Model(x, dense(x))
     dense.set_weights([np.array([[1.0]]), np.array([-1.0])])
-    graph = optimise.optimise(from_keras(model))
+    graph = optimize.optimize(from_keras(model))
     found = ranges.calibrate(graph, np.array([[1.0]]))
     assert found["d:sum"] >= 5.0 and found["x"] == ranges.MARGIN
     assert ranges.calibrate(graph, np.array([[1.0]]), margin=1.0)["d:sum"] >= 2.0

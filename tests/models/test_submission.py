@@ -21,9 +21,9 @@ from tfe_bench.cluster.worker.admission import accept
 from tfe_bench.cluster.worker.host import Host
 from tfe_bench.errors import PolicyError, ProtocolError, TfeBenchError, UsageError
 from tfe_bench.models import deploying
-from tfe_bench.models.order import Order, Saving
 from tfe_bench.models.private import convert
 from tfe_bench.models.rows import LABEL_BITS
+from tfe_bench.models.training_job import Saving, TrainingJob
 
 _DEPLOYMENT = "d" * 32
 _MISSING = object()
@@ -110,7 +110,7 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
     weights = [InputSpec(k, v.shape, v.fractional_bits) for k, v in model.shared_weights().items()]
     given = model.shared_inputs(np.zeros((2, FEATURES)))
     images = [InputSpec(k, v.shape, v.fractional_bits) for k, v in given.items()]
-    order = Order(
+    job = TrainingJob(
         *(private.recipe(BATCH), 2, 64, 1, "0" * 32),
         profile="lan",
         test=8,
@@ -143,7 +143,7 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
             [InputSpec("x", (3, 2), 16), InputSpec("y", (3, 1), LABEL_BITS)],
         ),
         "withdraw": ({"name": "rows"}, []),
-        "train": (order.header(), order.wanted()),
+        "train": (job.header(), job.wanted()),
     }
 
 

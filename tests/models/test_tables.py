@@ -13,8 +13,8 @@ import pytest
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models import deploying, owners, scales, sources, tables, weights
 from tfe_bench.models.from_keras import from_keras
-from tfe_bench.models.optimise import optimise
-from tfe_bench.models.plain import evaluate
+from tfe_bench.models.optimize import optimize
+from tfe_bench.models.plaintext import evaluate
 from tfe_bench.models.private import convert
 from tfe_bench.models.programs import provide
 from tfe_bench.models.ranges import Plan
@@ -81,7 +81,7 @@ def test_columns_of_any_size_are_scaled_and_hopeless_ones_named(rng: np.random.G
 # ---- Normalization
 
 
-def _normalised(rng: np.random.Generator) -> dict[str, tuple[Any, Any]]:
+def _normalized(rng: np.random.Generator) -> dict[str, tuple[Any, Any]]:
     x = _wide(rng)
     numbers = rng.normal(0, 1, (60, 4))
     images = rng.normal(3, 9, (8, 3, 3, 2))
@@ -103,13 +103,13 @@ def _normalised(rng: np.random.Generator) -> dict[str, tuple[Any, Any]]:
 
 
 def test_normalization_computes_what_keras_computes(rng: np.random.Generator) -> None:
-    for name, (x, layers) in _normalised(rng).items():
+    for name, (x, layers) in _normalized(rng).items():
         model = keras.Sequential([L.Input(x.shape[1:]), *layers])
         want = model.predict(x, verbose=0)
         size = float(np.abs(want).max())
         graph = from_keras(model)
         assert np.abs(evaluate(graph, x)[0] - want).max() < 1e-4 * size, name
-        made = optimise(graph)
+        made = optimize(graph)
         assert np.abs(evaluate(made, x)[0] - want).max() < 1e-4 * size, name
         again = type(made).of(made.header(), made.arrays())
         assert np.abs(evaluate(again, x)[0] - want).max() < 1e-4 * size, name

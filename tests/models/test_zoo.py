@@ -60,7 +60,7 @@ def _check_seeded(name: str) -> None:
         assert 1e-3 < largest < 2**11, (layer.name, largest)
 
 
-def test_seeded_batch_normalisation_keeps_ranges_and_tells_images_apart() -> None:
+def test_seeded_batch_normalization_keeps_ranges_and_tells_images_apart() -> None:
     _check_seeded("mobilenetv2")
 
 
@@ -70,7 +70,7 @@ def test_seeded_weights_of_the_larger_models(name: str) -> None:
     _check_seeded(name)
 
 
-def test_a_network_without_normalisation_is_scaled() -> None:
+def test_a_network_without_normalization_is_scaled() -> None:
     import keras
 
     layers = [keras.Input((16, 16, 3))]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.models.trainable import Trainable, trainable
-from tfe_bench.models.training import order
-from tfe_bench.models.training.plain import Twin
+from tfe_bench.models.training import shuffling
+from tfe_bench.models.training.plaintext import Twin
 
 ROWS, FEATURES, BATCH = 200, 5, 32
 
@@ -53,7 +53,7 @@ def plain_twin(private: Trainable, x: Any, y: Any, steps: int, seed: int = 1) ->
     for step in range(steps):
         if step % per == 0:
             losses.append([])
-        rows = order.batches(seed, step // per, len(x), BATCH)[step % per]
+        rows = shuffling.batches(seed, step // per, len(x), BATCH)[step % per]
         losses[-1].append(twin.step(x[rows], targets[rows]))
     twin.losses = [float(np.mean(each)) for each in losses]
     return twin

@@ -107,7 +107,7 @@ def logits(
     return made
 
 
-def labelled(bits: int, rng: np.random.Generator) -> list[Array]:
+def labeled(bits: int, rng: np.random.Generator) -> list[Array]:
     """Logits of 5 classes, and a one-hot row of labels for each of them."""
     (x,) = logits(5, F, cross_entropy.CUTOFF)(bits, rng)
     return [x, np.eye(5, dtype=np.int64)[rng.integers(0, 5, ROWS)] << F]
@@ -225,6 +225,6 @@ def pooled(p: Party, bits: int, x: Shared, relu: bool) -> Shared:
     return line(found[0])
 
 
-def normalised(p: Party, bits: int, x: Shared) -> Shared:
+def normalized(p: Party, bits: int, x: Shared) -> Shared:
     gamma = replace(x.map(lambda a: a[0] * 0), fractional_bits=batch_norm.FACTOR)
-    return batch_norm.normalise(p, x, gamma, bits=bits).centred
+    return batch_norm.normalize(p, x, gamma, bits=bits).centered

@@ -48,7 +48,7 @@ def bits_of(sim: Simulation, pick: Callable[[Any], MaskedBits]) -> Array:
     """The bits that the three parties hold parts of."""
     parts = [pick(out) for out in sim.outputs]
     (beta,) = [p.beta for p in parts if p.beta is not None]
-    first, second = [p.opened for p in parts if p.opened is not None]
+    first, second = [p.masked for p in parts if p.masked is not None]
     assert np.array_equal(first, second)
     return unpacked(beta ^ first, int(parts[0].n))
 

@@ -1,4 +1,4 @@
-"""Directions of adaptive optimizers: right to 2^-6 for all variances, at the declared cost."""
+"""Updates of adaptive optimizers: right to 2^-6 for all variances, at the declared cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MANY = 10_000
 
 
 def variances(rng: np.random.Generator) -> Array:
-    """1 and up to 2^46 in ring units: powers of two with their neighbours, and all sizes."""
+    """1 and up to 2^46 in ring units: powers of two with their neighbors, and all sizes."""
     edges = {2**k + d for k in range(47) for d in (-1, 0, 1)} | {2**46 - 1}
     near = {int(2**k * (1 + e)) for k in range(46) for e in (-0.04, -0.03, -0.01, 0.01)}
     fixed = sorted(v for v in edges | near | set(range(1, 70)) if 0 < v < 2**46)
@@ -44,7 +44,7 @@ def test_directions_are_right_to_6_bits(dealer: int, f: int, rng: np.random.Gene
 
     def program(p: Party, m: Shared, v: Shared) -> Any:
         m, v = replace(m, fractional_bits=f), replace(v, fractional_bits=40)
-        return p.function(lambda m, v: adaptive.direction(p, m, v))(m, v)
+        return p.function(lambda m, v: adaptive.update(p, m, v))(m, v)
 
     sim = simulate(program, m, v, dealer=dealer)
     assert sim.outputs[0].fractional_bits == f + adaptive.RESULT_BITS
@@ -65,7 +65,7 @@ def test_each_party_deals_for_a_third(rng: np.random.Generator) -> None:
 
     def program(p: Party, m: Shared, v: Shared) -> Any:
         m, v = replace(m, fractional_bits=28), replace(v, fractional_bits=40)
-        f = p.function(lambda m, v: adaptive.direction(p, m, v, profile="wan"))
+        f = p.function(lambda m, v: adaptive.update(p, m, v, profile="wan"))
         return f(m, v), measured(p, f, m, v)
 
     sim = simulate(program, m, v, dealer=1)
@@ -73,7 +73,7 @@ def test_each_party_deals_for_a_third(rng: np.random.Generator) -> None:
     assert all(p.dealer == 1 for p in parts)
     got = reconstruct(parts) / 2.0**41
     assert got.shape == v.shape and np.abs(got - 1).max() < 2.0**-6
-    cost = cost_of(adaptive.direction, Private((n,), 28), Private((n,), 40), profile="wan")
+    cost = cost_of(adaptive.update, Private((n,), 28), Private((n,), 40), profile="wan")
     assert_costs([out[1] for out in sim.outputs], cost, 1)
     assert max(cost.dealer, cost.e1, cost.e2) < 900 * n
 
@@ -83,11 +83,11 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
     def run(p: Party, n: int) -> Any:
         m = share(np.full(n, 77), p.index, b"m", 28, dealer)
         v = share(np.full(n, 12345), p.index, b"v", 40, dealer)
-        return measured(p, p.function(lambda m, v: adaptive.direction(p, m, v)), m, v)
+        return measured(p, p.function(lambda m, v: adaptive.update(p, m, v)), m, v)
 
     def declared(n: int) -> Cost:
-        cost = cost_of(adaptive.direction, Private((n,), 28), Private((n,), 40))
-        assert (cost.rounds, cost.cold) == (9, 10)
+        cost = cost_of(adaptive.update, Private((n,), 28), Private((n,), 40))
+        assert (cost.rounds, cost.with_dealing) == (9, 10)
         return cost
 
     assert_declared(dealer, (1, 63, 65, 1000), run, declared)
@@ -128,13 +128,13 @@ def test_amsgrads_maximum_takes_three_rounds(rng: np.random.Generator) -> None:
     x, y = (np.exp2(rng.uniform(0, 45, MANY)).astype(np.int64) for _ in range(2))
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
-        f = p.function(lambda x, y: relational.maximum(p, x, y, bits=47, openings=1))
+        f = p.function(lambda x, y: relational.maximum(p, x, y, bits=47, exchanges=1))
         return f(x, y), measured(p, f, x, y)
 
     sim = simulate(program, x, y, fractional_bits=40)
     assert np.array_equal(reconstruct([out[0] for out in sim.outputs]), np.maximum(x, y))
     given = Private((MANY,), 40)
-    cost = cost_of(relational.maximum, given, given, bits=47, openings=1)
+    cost = cost_of(relational.maximum, given, given, bits=47, exchanges=1)
     assert_costs([out[1] for out in sim.outputs], cost)
     assert cost.rounds == 3
 
@@ -142,7 +142,7 @@ def test_amsgrads_maximum_takes_three_rounds(rng: np.random.Generator) -> None:
 def test_each_mask_hides_one_message_only(rng: np.random.Generator) -> None:
     def program(p: Party, m: Shared, v: Shared) -> Any:
         v = replace(v, fractional_bits=40)
-        f = p.function(lambda m, v: adaptive.direction(p, m, v))
+        f = p.function(lambda m, v: adaptive.update(p, m, v))
         return f(m, v), f(m, v)
 
     sim = simulate(program, *rng.integers(1, 2**30, (2, 65)), record=True)
@@ -161,9 +161,9 @@ def test_bad_input_gets_typed_errors() -> None:
         ]
         for m, variance, message in cases:
             with pytest.raises(UsageError, match=message):
-                adaptive.direction(p, m, variance)
+                adaptive.update(p, m, variance)
         with pytest.raises(UsageError, match="profile"):
-            adaptive.direction(p, x, v, profile="fast")
+            adaptive.update(p, x, v, profile="fast")
         small = replace(x, bits=20)
         cases = [
             (x, x, "smaller ring"),

@@ -30,7 +30,7 @@ MANY = 10_000
 
 
 def values(drop: int, rng: np.random.Generator) -> Array:
-    """Edges of the domain, powers of two and neighbours, and random values of all sizes."""
+    """Edges of the domain, powers of two and neighbors, and random values of all sizes."""
     bound = 2**62 - 2 ** (drop + 1)
     edges = {s * (2**k + d) for s in (1, -1) for k in range(62) for d in (-1, 0, 1)}
     edges |= {0, bound - 1, 1 - bound}
@@ -40,7 +40,7 @@ def values(drop: int, rng: np.random.Generator) -> Array:
 
 
 def random_bits(party: Party, x: Shared) -> MaskedBits:
-    return convert.open_bits(party, compare.msb(party, x, openings=2))
+    return convert.mask_bits(party, compare.msb(party, x, exchanges=2))
 
 
 @pytest.mark.parametrize("dealer", range(3))
@@ -105,7 +105,7 @@ def test_shares_of_several_open_as_one(rng: np.random.Generator) -> None:
             a = convert.inject_shares(s, bits, first, 0, 0, drop=20)
             b = convert.inject_shares(s, bits, second, backward.MASKS, 1, negated=True, drop=20)
             share = None if s.is_dealer else a + b
-            return masked.opened(s, share, np.array([MANY]), 20, 2)
+            return masked.exchanged(s, share, np.array([MANY]), 20, 2)
 
         return p.function(function)(x, sign)
 

@@ -1,4 +1,4 @@
-"""Batch normalisation is TensorFlow's to 1e-3, forward, backward and in its running statistics."""
+"""Batch normalization is TensorFlow's to 1e-3, forward, backward and in its running statistics."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def test_all_of_it_is_tensorflows_and_costs_what_it_says(
         result = []
         for i in range(len(shape)):
             x, gamma, beta, dy, mean, variance = scaled(words[6 * i : 6 * i + 6])
-            normalise = p.function(lambda x, g: batch_norm.normalise(p, x, g))
+            normalize = p.function(lambda x, g: batch_norm.normalize(p, x, g))
             apply = p.function(lambda n, b: batch_norm.apply(p, n, b))
             back = p.function(lambda n, d: batch_norm.backward(p, n, d))
             running = p.function(lambda n, m, v: batch_norm.running(p, n, m, v))
-            n = normalise(x, gamma)
+            n = normalize(x, gamma)
             calls = [
-                measured(p, normalise, x, gamma),
+                measured(p, normalize, x, gamma),
                 measured(p, apply, n, beta),
                 measured(p, back, n, dy),
                 measured(p, running, n, mean, variance),
@@ -105,7 +105,7 @@ def test_all_of_it_is_tensorflows_and_costs_what_it_says(
         assert (abs(got(lambda o: o[2][1]) - late) / late).max() < 1e-4
         channels = x.shape[-1]
         per_channel = Private((channels,), batch_norm.FACTOR)
-        first = count(batch_norm.normalise, Private(x.shape, F), per_channel)
+        first = count(batch_norm.normalize, Private(x.shape, F), per_channel)
         costs = [
             first.cost,
             count(batch_norm.apply, first.results, per_channel).cost,
@@ -117,15 +117,15 @@ def test_all_of_it_is_tensorflows_and_costs_what_it_says(
             assert_costs([out[i][3][j] for out in sim.outputs], cost, dealer)
 
 
-def test_the_sum_before_its_truncation_joins_a_relus_opening(rng: np.random.Generator) -> None:
+def test_the_sum_before_its_truncation_joins_a_relus_exchange(rng: np.random.Generator) -> None:
     x, gamma, beta = given((32, 8), rng)[:3]
 
     def program(p: Party, x: Shared, gamma: Shared, beta: Shared) -> Shared:
         def layer(x: Shared, gamma: Shared, beta: Shared) -> Shared:
             x = replace(x, fractional_bits=F)
             gamma, beta = (replace(v, fractional_bits=24) for v in (gamma, beta))
-            n = batch_norm.normalise(p, x, gamma)
-            product = products.Product(n.centred, n.factor, products.elementwise)
+            n = batch_norm.normalize(p, x, gamma)
+            product = products.Product(n.centered, n.factor, products.elementwise)
             addend = batch_norm.addend(n, beta)
             return truncated(p, "truncated_sum", [product], addend, drop=24, bits=30)[0]
 
@@ -160,27 +160,27 @@ def test_a_mean_whose_reciprocal_has_no_bits_left_is_refused() -> None:
 
 NOT_PRIVATE: Any = np.zeros((8, 4))
 REFUSED: dict[str, Callable[[Party, Shared, Shared], Any]] = {
-    "a public tensor": lambda p, x, g: batch_norm.normalise(p, NOT_PRIVATE, g),
-    "a small ring": lambda p, x, g: batch_norm.normalise(p, replace(x, bits=31), g),
-    "a vector": lambda p, x, g: batch_norm.normalise(p, g, g),
-    "another scale of gamma": lambda p, x, g: batch_norm.normalise(
+    "a public tensor": lambda p, x, g: batch_norm.normalize(p, NOT_PRIVATE, g),
+    "a small ring": lambda p, x, g: batch_norm.normalize(p, replace(x, bits=31), g),
+    "a vector": lambda p, x, g: batch_norm.normalize(p, g, g),
+    "another scale of gamma": lambda p, x, g: batch_norm.normalize(
         p, x, replace(g, fractional_bits=16)
     ),
-    "gammas of other channels": lambda p, x, g: batch_norm.normalise(p, x, g.map(lambda a: a[:2])),
-    "too small an epsilon": lambda p, x, g: batch_norm.normalise(p, x, g, epsilon=1e-6),
-    "one element": lambda p, x, g: batch_norm.normalise(p, x.map(lambda a: a[:1]), g),
-    "8 fractional bits": lambda p, x, g: batch_norm.normalise(p, replace(x, fractional_bits=8), g),
+    "gammas of other channels": lambda p, x, g: batch_norm.normalize(p, x, g.map(lambda a: a[:2])),
+    "too small an epsilon": lambda p, x, g: batch_norm.normalize(p, x, g, epsilon=1e-6),
+    "one element": lambda p, x, g: batch_norm.normalize(p, x.map(lambda a: a[:1]), g),
+    "8 fractional bits": lambda p, x, g: batch_norm.normalize(p, replace(x, fractional_bits=8), g),
     "a gradient of another shape": lambda p, x, g: batch_norm.backward(
-        p, batch_norm.normalise(p, x, g), g
+        p, batch_norm.normalize(p, x, g), g
     ),
     "a gradient with 40 bits": lambda p, x, g: batch_norm.backward(
-        p, batch_norm.normalise(p, x, g), replace(x, fractional_bits=40)
+        p, batch_norm.normalize(p, x, g), replace(x, fractional_bits=40)
     ),
     "a momentum above 1": lambda p, x, g: batch_norm.running(
-        p, batch_norm.normalise(p, x, g), g, g, 1.5
+        p, batch_norm.normalize(p, x, g), g, g, 1.5
     ),
     "statistics of another scale": lambda p, x, g: batch_norm.running(
-        p, batch_norm.normalise(p, x, g), arithmetic.add(x, x).map(lambda a: a[0]), g
+        p, batch_norm.normalize(p, x, g), arithmetic.add(x, x).map(lambda a: a[0]), g
     ),
 }
 

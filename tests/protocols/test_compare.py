@@ -1,4 +1,4 @@
-"""Comparisons are exact at every width and number of openings; recipes are consistent."""
+"""Comparisons are exact at every width and number of exchanges; recipes are consistent."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ INT64 = np.iinfo(np.int64)
 SIZES = (1, 63, 64, 65, 1000)
 
 
-def openings_of(bits: int) -> list[int]:
-    """The numbers of openings with which a comparison of so many bits exists."""
+def exchanges_of(bits: int) -> list[int]:
+    """The numbers of exchanges with which a comparison of so many bits exists."""
     found = []
-    for openings in (1, 2, 3):
+    for exchanges in (1, 2, 3):
         try:
-            found.append(recipe(bits, openings).openings)
+            found.append(recipe(bits, exchanges).exchanges)
         except UsageError:
             continue
     return found
@@ -57,7 +57,7 @@ def test_msb_is_the_sign_bit_of_any_word_modulo_2_k_with_every_number_of_opening
 ) -> None:
     x = np.array(edges(64), np.uint64).view(np.int64)
     x = np.concatenate([x, rng.integers(INT64.min, INT64.max, 100, endpoint=True)])
-    cases = [(k, r) for k in (2, 3, 16, 31, 64) for r in openings_of(k)]
+    cases = [(k, r) for k in (2, 3, 16, 31, 64) for r in exchanges_of(k)]
     assert {(2, 1), (16, 1), (16, 2), (16, 3), (31, 2), (64, 2), (64, 3)} <= set(cases)
 
     def program(p: Party, x: Shared) -> Any:
@@ -93,7 +93,7 @@ def test_msb_of_wide_values_is_exact_from_65_to_128_bits(
 ) -> None:
     widths = (65, 66, 75, 96, 127, 128)
     values = {k: [*edges(k), int.from_bytes(rng.bytes(16), "little") % 2**k] for k in widths}
-    cases = [(k, r) for k in widths for r in openings_of(k)]
+    cases = [(k, r) for k in widths for r in exchanges_of(k)]
     dealers = {k: i % 3 for i, k in enumerate(widths)}
 
     def program(p: Party) -> Any:
@@ -145,53 +145,53 @@ def test_the_sign_of_a_reduced_value_is_that_of_the_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "openings", "total"),
+    ("bits", "exchanges", "total"),
     [(16, 1, 81), (16, 2, 67), (28, 2, 133), (31, 2, 154), (64, 2, 396), (64, 3, 332)],
 )
 def test_recipes_send_as_many_bits_as_the_cost_table_says(
-    bits: int, openings: int, total: int
+    bits: int, exchanges: int, total: int
 ) -> None:
-    r = recipe(bits, openings)
-    assert (r.openings, r.total) == (openings, total)
+    r = recipe(bits, exchanges)
+    assert (r.exchanges, r.total) == (exchanges, total)
 
 
 def test_every_recipe_covers_its_bits_and_ends_in_one_node() -> None:
     for bits in range(2, 129):
-        for r in [recipe(bits), *(recipe(bits, o) for o in openings_of(bits))]:
+        for r in [recipe(bits), *(recipe(bits, o) for o in exchanges_of(bits))]:
             assert r.bits == bits and sum(r.widths) == bits - 1 and min(r.widths) >= 1
             assert len(r.groups[-1]) == 1
             for level, groups in enumerate(r.groups):
                 assert sum(groups) == r.nodes(level) and min(groups) >= 1
-            assert r.total == r.dealt + 2 * r.opened
+            assert r.total == r.dealt + 2 * r.exchanged
 
 
 def test_every_recipe_has_the_openings_asked_for_and_two_or_three_always_exist() -> None:
     for bits in range(2, 129):
-        for openings in (1, 2, 3):
+        for exchanges in (1, 2, 3):
             try:
-                assert recipe(bits, openings).openings == openings
+                assert recipe(bits, exchanges).exchanges == exchanges
             except UsageError as error:
-                assert openings == 1, (bits, openings)
+                assert exchanges == 1, (bits, exchanges)
                 assert str(bits) in str(error)
 
 
-def test_the_default_recipe_takes_a_third_opening_only_where_it_saves_an_eighth() -> None:
+def test_the_default_recipe_takes_a_third_exchange_only_where_it_saves_an_eighth() -> None:
     chosen = {2: 0, 3: 0}
     for bits in range(2, 129):
         best = recipe(bits)
-        offered = {o: recipe(bits, o) for o in openings_of(bits) if o > 1}
+        offered = {o: recipe(bits, o) for o in exchanges_of(bits) if o > 1}
         worth_it = 3 in offered and (
             2 not in offered or 8 * offered[3].total <= 7 * offered[2].total
         )
         assert best == offered[3 if worth_it else 2]
-        chosen[best.openings] += 1
+        chosen[best.exchanges] += 1
     assert min(chosen.values()) > 0
 
 
-@pytest.mark.parametrize(("bits", "openings"), [(1, None), (129, None), (64, 0), (64, 4)])
-def test_recipes_outside_the_table_are_refused(bits: int, openings: int | None) -> None:
+@pytest.mark.parametrize(("bits", "exchanges"), [(1, None), (129, None), (64, 0), (64, 4)])
+def test_recipes_outside_the_table_are_refused(bits: int, exchanges: int | None) -> None:
     with pytest.raises(UsageError, match="Received"):
-        recipe(bits, openings)
+        recipe(bits, exchanges)
 
 
 def test_comparing_more_bits_than_the_ring_has_is_refused() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, conv, convert
-from tfe_bench.protocols.ring.products import Product, opened
+from tfe_bench.protocols.ring.products import Product, exchanged
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -168,7 +168,7 @@ def test_convolutions_follow_sizes_that_the_graph_does_not_know(rng: np.random.G
 
 
 def test_shares_of_a_convolution_add_up_before_they_are_opened(rng: np.random.Generator) -> None:
-    """Two layers into one opening, as a fused layer does."""
+    """Two layers into one exchange, as a fused layer does."""
     x, w, v = words(rng, (1, 6, 5, 8)), words(rng, (3, 3, 8, 8)), words(rng, (3, 3, 8, 1))
     windows = conv.Windows.of("layer", 1, "SAME")
 
@@ -176,7 +176,7 @@ def test_shares_of_a_convolution_add_up_before_they_are_opened(rng: np.random.Ge
         def layer(x: Shared, w: Shared, v: Shared) -> Shared:
             full = Product(x, w, lambda a, b: conv.convolve(a, b, windows))
             depthwise = Product(x, v, lambda a, b: conv.convolve(a, b, windows, True))
-            return opened(p, "layer", [full, depthwise])
+            return exchanged(p, "layer", [full, depthwise])
 
         return p.function(layer)(x, w, v)
 

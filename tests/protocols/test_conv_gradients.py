@@ -129,8 +129,8 @@ def test_gradients_are_exact_modulo_2_64_and_cost_what_a_product_costs(
                 x, w, d = values[3 * i : 3 * i + 3]
                 back = conv_gradients.input_gradient(windows_of(case), case[0], case[5])
                 kernel = conv_gradients.kernel_gradient(windows_of(case), case[1], case[5])
-                out.append(products.opened(p, "product_sum", [products.Product(d, w, back)]))
-                out.append(products.opened(p, "product_sum", [products.Product(x, d, kernel)]))
+                out.append(products.exchanged(p, "product_sum", [products.Product(d, w, back)]))
+                out.append(products.exchanged(p, "product_sum", [products.Product(x, d, kernel)]))
             return out
 
         f = p.function(layers)
@@ -158,8 +158,8 @@ def test_gradients_follow_a_batch_that_the_graph_does_not_know(rng: np.random.Ge
             back = conv_gradients.input_gradient(windows_of(case), x.shape[1:])
             kernel = conv_gradients.kernel_gradient(windows_of(case), case[1])
             return [
-                products.opened(p, "product_sum", [products.Product(d, w, back)]),
-                products.opened(p, "product_sum", [products.Product(x, d, kernel)]),
+                products.exchanged(p, "product_sum", [products.Product(d, w, back)]),
+                products.exchanged(p, "product_sum", [products.Product(x, d, kernel)]),
             ]
 
         f = p.function(layer, dynamic=True)

@@ -50,14 +50,14 @@ def test_opened_bits_are_the_shared_bits_under_the_dealers_mask(
 
     def program(p: Party) -> Any:
         bits = [bit_share(v, p.index, dealer, seed, top) for v in values]
-        return p.function(lambda bits: [convert.open_bits(p, b) for b in bits])(bits)
+        return p.function(lambda bits: [convert.mask_bits(p, b) for b in bits])(bits)
 
     outputs = simulate(program).outputs
     for i, value in enumerate(values):
         d, e1, e2 = (outputs[(dealer + role) % 3][i] for role in range(3))
-        assert np.array_equal(e1.opened, e2.opened)
-        assert d.opened is None and e1.beta is None and e2.beta is None
-        assert np.array_equal(unpacked(d.beta ^ e1.opened, len(value)), value)
+        assert np.array_equal(e1.masked, e2.masked)
+        assert d.masked is None and e1.beta is None and e2.beta is None
+        assert np.array_equal(unpacked(d.beta ^ e1.masked, len(value)), value)
 
 
 @pytest.mark.parametrize("dealer", range(3))
@@ -69,8 +69,8 @@ def test_b2a_gives_each_bit_as_0_or_1_in_the_shape_asked_for(
 
     def program(p: Party) -> Any:
         def all_of(bits: list[EvaluatorBits], more: EvaluatorBits) -> list[Shared]:
-            flat = [convert.b2a(p, convert.open_bits(p, b)) for b in bits]
-            return [*flat, convert.b2a(p, convert.open_bits(p, more), shaped.shape)]
+            flat = [convert.b2a(p, convert.mask_bits(p, b)) for b in bits]
+            return [*flat, convert.b2a(p, convert.mask_bits(p, more), shaped.shape)]
 
         bits = [bit_share(v, p.index, dealer, seed) for v in values]
         return p.function(all_of)(bits, bit_share(shaped.reshape(-1), p.index, dealer, seed))
@@ -92,7 +92,7 @@ def test_inject_and_select_are_exact_for_one_and_two_words(
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def chosen(bits: EvaluatorBits, x: Shared, y: Shared) -> list[Shared]:
-            b = convert.open_bits(p, bits)
+            b = convert.mask_bits(p, bits)
             u, v = convert.extend(p, x, 10), convert.extend(p, y, 10)
             return [
                 *(convert.inject(p, b, x), convert.inject(p, b, u)),
@@ -122,7 +122,7 @@ def test_inject_takes_the_negated_bit_for_one_and_two_words_and_small_rings(
 
     def program(p: Party, x: Shared) -> Any:
         def injected(bits: EvaluatorBits, x: Shared) -> list[Shared]:
-            b = convert.open_bits(p, bits)
+            b = convert.mask_bits(p, bits)
             few = replace(x, bits=40)  # higher bits of the words mean nothing
             found = [x, convert.extend(p, x, 10), few]
             plain = [convert.inject(p, b, v) for v in found]
@@ -141,7 +141,7 @@ def test_inject_takes_the_negated_bit_for_one_and_two_words_and_small_rings(
 
 
 def small_edges(k: int) -> Array:
-    """0, 1, 2^j and its neighbours and the last of [0, 2^(k-1))."""
+    """0, 1, 2^j and its neighbors and the last of [0, 2^(k-1))."""
     found = {2**j + d for j in range(k) for d in (-1, 0, 1)}
     return np.array(sorted(v for v in found | {0} if v < 2 ** (k - 1)), np.int64)
 
@@ -170,7 +170,7 @@ def test_inject_extends_every_small_ring_at_one_dealer_or_another(
             for i, k in enumerate(rings):
                 part = x.map(lambda a, s=slice(*starts[i : i + 2]): a[s])
                 small = replace(part, bits=k)
-                b, c = convert.open_bits(p, shares[i]), convert.open_bits(p, flipped[i])
+                b, c = convert.mask_bits(p, shares[i]), convert.mask_bits(p, flipped[i])
                 found.append(convert.inject(p, b, small, extend_ring=True))
                 found.append(convert.inject(p, c, small, negated=True, extend_ring=True))
             return found
@@ -208,7 +208,7 @@ def test_inject_extends_for_all_masks_at_the_ends_of_the_ring(k: int, seed: int)
         bits = bit_share(np.ones(len(x), np.int64), p.index, 0, seed)
         small = held_masks(x, l1, l2, p.index, k)
         return p.function(
-            lambda b, x: convert.inject(p, convert.open_bits(p, b), x, extend_ring=True)
+            lambda b, x: convert.inject(p, convert.mask_bits(p, b), x, extend_ring=True)
         )(bits, small)
 
     assert np.array_equal(simulate(program).value(), x)
@@ -227,7 +227,7 @@ def test_sums_of_unopened_injections_and_bits_open_as_one(
         def summed(bits: EvaluatorBits, x: Shared) -> Any:
             from tfe_bench.protocols.session import wide
 
-            b = convert.open_bits(p, bits)
+            b = convert.mask_bits(p, bits)
             x = x if limbs == 1 else convert.extend(p, x, 0)
             s = p.site("summed", dealer=x.dealer)
             y = convert.inject_shares(s, b, x, tensor=0, slot=0)
@@ -239,8 +239,8 @@ def test_sums_of_unopened_injections_and_bits_open_as_one(
                     whole = wide.add(whole, y[i])
                 z = tf.reduce_sum(z, axis=0)
             shape = [70] if limbs == 1 else [70, 2]
-            found = masked.opened(s, whole, shape, 20, 8, width=64 * limbs)
-            return replace(found, bits=x.bits), masked.opened(s, z, [70], 21, 9)
+            found = masked.exchanged(s, whole, shape, 20, 8, width=64 * limbs)
+            return replace(found, bits=x.bits), masked.exchanged(s, z, [70], 21, 9)
 
         bits_shape = tf.constant(bits.shape, tf.int64)
         return p.function(summed)(bit_share(bits.reshape(-1), p.index, 1, seed), x)
@@ -256,9 +256,9 @@ def test_sums_of_unopened_injections_and_bits_open_as_one(
 REFUSED: dict[str, Callable[[Party, MaskedBits, Shared], Any]] = {
     "a public factor": lambda p, b, x: convert.inject(p, b, np.arange(3)),  # type: ignore[arg-type]
     "public bits": lambda p, b, x: convert.inject(p, np.ones(3), x),  # type: ignore[arg-type]
-    "unopened bits": lambda p, b, x: convert.inject(p, msb(p, x), x),  # type: ignore[arg-type]
+    "unmasked bits": lambda p, b, x: convert.inject(p, msb(p, x), x),  # type: ignore[arg-type]
     "another number of bits": lambda p, b, x: convert.inject(
-        p, convert.open_bits(p, msb(p, x)), x.map(lambda a: a[:2])
+        p, convert.mask_bits(p, msb(p, x)), x.map(lambda a: a[:2])
     ),
     "two words to be extended": lambda p, b, x: convert.inject(
         p, b, convert.extend(p, x, 1), extend_ring=True
@@ -270,7 +270,7 @@ REFUSED: dict[str, Callable[[Party, MaskedBits, Shared], Any]] = {
 def test_inject_refuses(what: str) -> None:
     def program(p: Party, x: Shared) -> Any:
         bits = bit_share(np.ones(3, np.int64), p.index, 0, 0)
-        return p.function(lambda b, x: REFUSED[what](p, convert.open_bits(p, b), x))(bits, x)
+        return p.function(lambda b, x: REFUSED[what](p, convert.mask_bits(p, b), x))(bits, x)
 
     with pytest.raises(UsageError, match=r"^inject .*Received: "):
         simulate(program, np.arange(3))
@@ -279,7 +279,7 @@ def test_inject_refuses(what: str) -> None:
 def test_inject_refuses_bits_of_another_dealer() -> None:
     def program(p: Party, x: Shared) -> Any:
         bits = bit_share(np.ones(3, np.int64), p.index, 1, 0)
-        return p.function(lambda b, x: convert.inject(p, convert.open_bits(p, b), x))(bits, x)
+        return p.function(lambda b, x: convert.inject(p, convert.mask_bits(p, b), x))(bits, x)
 
     with pytest.raises(UsageError, match="inject wants one dealer"):
         simulate(program, np.arange(3))
@@ -288,7 +288,7 @@ def test_inject_refuses_bits_of_another_dealer() -> None:
 def test_bits_of_a_comparison_inject_also_where_the_dealer_keeps_a_part() -> None:
     def program(p: Party, x: Shared) -> Any:
         def relu(x: Shared, absorb: bool) -> Shared:
-            negative = convert.open_bits(p, msb(p, x, absorb=absorb))
+            negative = convert.mask_bits(p, msb(p, x, absorb=absorb))
             return convert.inject(p, negative, x)
 
         return p.function(lambda x: [relu(x, True), relu(x, False)])(x)
@@ -330,8 +330,8 @@ def test_extend_refuses_values_that_are_wide_already() -> None:
         simulate(lambda p, x: p.function(lambda x: twice(p, x))(x), np.arange(3))
 
 
-def extended(n: int, openings: int | None) -> Cost:
-    return cost_of(convert.extend, Private((n,)), 9, openings)
+def extended(n: int, exchanges: int | None) -> Cost:
+    return cost_of(convert.extend, Private((n,)), 9, exchanges)
 
 
 def injected(n: int, limbs: int = 1, bits: int = 0) -> Cost:
@@ -341,9 +341,9 @@ def injected(n: int, limbs: int = 1, bits: int = 0) -> Cost:
 
 Operation = Callable[[Party, EvaluatorBits, MaskedBits, Shared, Shared], Any]
 COSTS: dict[str, tuple[Operation, Callable[[int], Cost]]] = {
-    "open_bits": (
-        lambda p, bits, b, x, u: convert.open_bits(p, bits),
-        lambda n: Cost(0, 64 * words(n), 64 * words(n), rounds=1, cold=1),
+    "mask_bits": (
+        lambda p, bits, b, x, u: convert.mask_bits(p, bits),
+        lambda n: Cost(0, 64 * words(n), 64 * words(n), rounds=1, with_dealing=1),
     ),
     "b2a": (
         lambda p, bits, b, x, u: convert.b2a(p, b),
@@ -386,7 +386,7 @@ def test_conversions_cost_what_they_say_whatever_the_values(
     values = [v for n in SIZES for v in (np.zeros(n, np.int64), rng.integers(0, 2, n))]
 
     def program(p: Party) -> list[Any]:
-        opened = p.function(lambda bits: convert.open_bits(p, bits), dynamic=True)
+        opened = p.function(lambda bits: convert.mask_bits(p, bits), dynamic=True)
         wide = p.function(lambda x: convert.extend(p, x, 9), dynamic=True)
         graphs = [
             p.function(lambda *x, operation=operation: operation(p, *x), dynamic=True)

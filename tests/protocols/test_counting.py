@@ -48,11 +48,11 @@ def everything() -> dict[str, Any]:
     found: dict[str, Any] = {name: list(cost) for name, cost in operations.counted().items()}
     for name, row in test_widths.WIDTHS.items():
         cost = test_widths.counted(name, test_widths.cases_of(name, {row.least, row.most}, 1)).cost
-        found[name] = [*cost.by_party(0), cost.rounds, cost.cold]
+        found[name] = [*cost.by_party(0), cost.rounds, cost.with_dealing]
     keys = Private((2, 100))
     for algorithm in ("network", "all-pairs"):
         cost = cost_of(sort.sort, keys, (keys,), graphs=True, algorithm=algorithm)
-        found[algorithm] = [*cost.by_party(0), cost.rounds, cost.cold]
+        found[algorithm] = [*cost.by_party(0), cost.rounds, cost.with_dealing]
     return found
 
 
@@ -89,25 +89,31 @@ def test_what_runs_side_by_side_shares_its_rounds() -> None:
         return arithmetic.add(relu.relu(party, x), relu.relu(party, y))
 
     both = cost_of(two, Private((64,)), Private((64,)))
-    assert (both.rounds, both.cold, both.total) == (one.rounds, one.cold, 2 * one.total)
+    assert (both.rounds, both.with_dealing, both.total) == (
+        one.rounds,
+        one.with_dealing,
+        2 * one.total,
+    )
 
     def after(party: Party, x: Shared) -> Shared:
         return relu.relu(party, relu.relu(party, x))
 
     chain = cost_of(after, Private((64,)))
     # the dealer's material of both is sent ahead
-    assert (chain.rounds, chain.cold) == (2 * one.rounds, one.cold + one.rounds)
+    assert (chain.rounds, chain.with_dealing) == (2 * one.rounds, one.with_dealing + one.rounds)
     assert chain.by_party(0) == tuple(2 * bits for bits in one.by_party(0))
 
 
 def test_a_late_dealer_is_waited_for() -> None:
-    """The first AND needs the dealer's material only; the round is that of opening."""
+    """The first AND needs the dealer's material only; the round is that of the exchange."""
 
     def program(party: Counting, x: Shared) -> Shared:
-        dealt = party.sent(Cost(64, 0, 0, rounds=0, cold=1), x.shape, x)
-        return Shared(party.sent(Cost(0, 64, 64, rounds=1, cold=1), dealt.shape, dealt), None, None)
+        dealt = party.sent(Cost(64, 0, 0, rounds=0, with_dealing=1), x.shape, x)
+        return Shared(
+            party.sent(Cost(0, 64, 64, rounds=1, with_dealing=1), dealt.shape, dealt), None, None
+        )
 
-    assert cost_of(program, Private((1,))) == Cost(64, 64, 64, rounds=1, cold=2)
+    assert cost_of(program, Private((1,))) == Cost(64, 64, 64, rounds=1, with_dealing=2)
 
 
 def test_graph_calls_follow_each_other() -> None:
@@ -118,7 +124,9 @@ def test_graph_calls_follow_each_other() -> None:
 
     once = cost_of(arithmetic.mul, Private((4,)), Private((4,)))
     twice = cost_of(program, Private((4,)), graphs=True)
-    assert twice == Cost(*(2 * getattr(once, k) for k in ("dealer", "e1", "e2", "rounds", "cold")))
+    assert twice == Cost(
+        *(2 * getattr(once, k) for k in ("dealer", "e1", "e2", "rounds", "with_dealing"))
+    )
 
 
 def test_the_largest_array_is_known() -> None:
@@ -151,7 +159,7 @@ def test_shapes_follow_tensorflows_rules(made: Any, shape: tuple[int, ...]) -> N
     import tensorflow as tf
 
     abstract = made(local.Abstract(local.Shape((2, 3, 4)), 2, 3))
-    assert abstract.shape == shape and (abstract.rounds, abstract.cold) == (2, 3)
+    assert abstract.shape == shape and (abstract.rounds, abstract.with_dealing) == (2, 3)
     assert tuple(made(tf.zeros([2, 3, 4], tf.int64)).shape) == shape
 
 

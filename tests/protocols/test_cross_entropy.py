@@ -127,11 +127,11 @@ def test_a_bit_times_an_exponential(dealer: int, rng: np.random.Generator) -> No
 
     def program(p: Party, x: Shared, sign: Shared) -> Any:
         def function(x: Shared, sign: Shared) -> Any:
-            bits = convert.open_bits(p, compare.msb(p, sign, 8, 1))
+            bits = convert.mask_bits(p, compare.msb(p, sign, 8, 1))
             return exp_select.select_exp(p, bits, x)
 
         g = p.function(lambda b, x: exp_select.select_exp(p, b, x))
-        bits = p.function(lambda s: convert.open_bits(p, compare.msb(p, s, 8, 1)))(sign)
+        bits = p.function(lambda s: convert.mask_bits(p, compare.msb(p, s, 8, 1)))(sign)
         return p.function(function)(x, sign), measured(p, g, bits, x)
 
     sim = simulate(program, x, sign, fractional_bits=f, dealer=dealer, record=True)

@@ -68,7 +68,7 @@ def inside(xs: Array, low: float, high: float, f: int) -> Array:
 
 
 def inputs(low: float, high: float, f: int, rng: np.random.Generator) -> Array:
-    """Both ends, the steps of the exponent and its neighbours, and many more."""
+    """Both ends, the steps of the exponent and its neighbors, and many more."""
     low = max(low, -100.0)
     steps = np.arange(np.ceil(low / LN2), np.floor(high / LN2)) * LN2
     edges = [low, high, 0, 1, -1, *steps, *(steps + 2.0**-f), *(steps - 2.0**-f)]
@@ -201,7 +201,7 @@ def test_the_default_form_takes_one_round_and_48_or_64_bytes(
     ring_bits: int, bytes_each: int
 ) -> None:
     cost = cost_of(exp, Private((1000,), limbs=ring_bits // 64))
-    assert (cost.rounds, cost.cold, cost.total) == (1, 2, 8000 * bytes_each)
+    assert (cost.rounds, cost.with_dealing, cost.total) == (1, 2, 8000 * bytes_each)
 
 
 def test_costs_hold_for_any_number_of_elements_and_any_shape(seed: int) -> None:

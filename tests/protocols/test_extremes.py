@@ -205,7 +205,7 @@ def test_auto_saves_rounds_where_the_traffic_is_worth_them() -> None:
             assert auto.rounds <= tree.rounds
 
 
-def opened(p: Party, x: Shared) -> Shared:
+def exchanged(p: Party, x: Shared) -> Shared:
     import tensorflow as tf
 
     hot = extremes.one_hot(p, x)
@@ -220,7 +220,7 @@ def test_one_hot_marks_the_first_largest_and_pick_takes_what_is_marked(
     y = rng.integers(-(2**62), 2**62, (6, ROWS))
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
-        marks = p.function(lambda x: opened(p, x))
+        marks = p.function(lambda x: exchanged(p, x))
         picks = p.function(lambda x, y: extremes.pick(p, extremes.one_hot(p, x), y))
         return marks(x), picks(x, y), measured(p, marks, x), measured(p, picks, x, y)
 

@@ -41,21 +41,21 @@ def test_all_pairs_of_edges_and_random_integers_are_told_apart(
     assert np.array_equal(done.value(lambda out: out[1]), x == y)
 
 
-@pytest.mark.parametrize("openings", [None, 2])
+@pytest.mark.parametrize("exchanges", [None, 2])
 @pytest.mark.parametrize("name", ["less", "equal"])
-def test_the_wire_carries_what_is_declared(name: str, openings: int | None) -> None:
+def test_the_wire_carries_what_is_declared(name: str, exchanges: int | None) -> None:
     n = 130
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def bits(x: Shared, y: Shared) -> MaskedBits:
-            found: MaskedBits = getattr(full_range, name)(p, x, y, openings)
+            found: MaskedBits = getattr(full_range, name)(p, x, y, exchanges)
             return found
 
         return measured(p, p.function(bits), x, y)
 
     done = simulate(program, np.arange(n), np.zeros(n, np.int64), dealer=1)
     given = Private((n,))
-    cost = cost_of(getattr(full_range, name), given, given, openings)
+    cost = cost_of(getattr(full_range, name), given, given, exchanges)
     assert_costs(done.outputs, cost, dealer=1)
 
 

@@ -66,15 +66,15 @@ def test_gelu_is_within_three_ulp_everywhere_and_its_slope_near(rng: np.random.G
     assert np.abs(got - below(v) - v * density(v)).max() < 2.0**-9.5
 
 
-@pytest.mark.parametrize(("n", "bits", "openings"), [(5, 31, None), (9, 48, 1), (4100, 31, None)])
+@pytest.mark.parametrize(("n", "bits", "exchanges"), [(5, 31, None), (9, 48, 1), (4100, 31, None)])
 def test_cost_is_what_is_declared(
-    n: int, bits: int, openings: int | None, rng: np.random.Generator
+    n: int, bits: int, exchanges: int | None, rng: np.random.Generator
 ) -> None:
     dealer = int(rng.integers(3))
 
     def program(party: Party, x: Shared) -> Any:
         functions = [
-            party.function(lambda x: gelu.gelu(party, x, bits, openings)),
+            party.function(lambda x: gelu.gelu(party, x, bits, exchanges)),
             party.function(lambda x: gelu.slope(party, x)),
         ]
         return [measured(party, f, x) for f in functions]
@@ -82,7 +82,7 @@ def test_cost_is_what_is_declared(
     x = rng.integers(-(4 << 16), 4 << 16, n)
     sim = simulate(program, x, fractional_bits=16, dealer=dealer)
     costs = (
-        cost_of(gelu.gelu, Private((n,)), bits, openings),
+        cost_of(gelu.gelu, Private((n,)), bits, exchanges),
         cost_of(gelu.slope, Private((n,))),
     )
     for i, cost in enumerate(costs):

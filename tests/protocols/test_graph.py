@@ -35,7 +35,7 @@ from tfe_bench.protocols.ring import arithmetic, compare, convert
 def program(party, x):
     def function(x):
         products = [arithmetic.mul(party, x, x) for _ in range(20)]
-        positive = convert.inject(party, convert.open_bits(party, compare.msb(party, x)), x)
+        positive = convert.inject(party, convert.mask_bits(party, compare.msb(party, x)), x)
         return products[-1], positive
     return party.function(function)(x), sort.sort(party, x, algorithm="quick").keys
 
@@ -55,7 +55,7 @@ def rows(x: Shared) -> Shared:
 
 
 def bits(party: Party, x: Shared) -> Any:
-    return convert.open_bits(party, compare.msb(party, x))
+    return convert.mask_bits(party, compare.msb(party, x))
 
 
 def owned(owner: int) -> Callable[..., Any]:
@@ -242,7 +242,7 @@ def test_both_directions_of_a_round_are_on_the_way_at_once(
     exchanged = {name(op) for op in traced.ops(SEND)} & {name(op) for op in traced.ops(RECV)}
     for send in traced.ops(SEND):
         assert name(send) not in {name(op) for op in before(send) if op.type == RECV}
-    assert (len(exchanged) >= 10) == (party != 0)  # openings are between the evaluators
+    assert (len(exchanged) >= 10) == (party != 0)  # exchanges are between the evaluators
 
 
 def test_the_dealer_never_waits(graphs: list[Traced]) -> None:

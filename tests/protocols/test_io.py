@@ -260,7 +260,7 @@ def test_input_and_reveal_cost_what_they_say_whatever_the_values(
         *(lambda n, o=o: cost_of(io.input_by, o, None, (n,)) for o in range(3)),
         *(lambda n, to=to: cost_of(io.reveal, Private((n,)), to) for to in (None, 0, 1, 2)),
         lambda n: cost_of(io.reveal, Private((n,), limbs=2)),
-        lambda n: Cost(0, 128 * words_of(n), 128 * words_of(n), rounds=1, cold=1),
+        lambda n: Cost(0, 128 * words_of(n), 128 * words_of(n), rounds=1, with_dealing=1),
     ]
 
     def program(p: Party) -> list[Any]:

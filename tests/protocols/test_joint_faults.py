@@ -155,7 +155,7 @@ def keys_of_the_party_s_own_dealer(patch: Patch) -> None:
 
 T3_16 = Row(lambda p, x, y: truncation.truncate(p, x, 16), ("truncate_safe",))
 FAULTS: dict[str, tuple[Row, Fault]] = {
-    "open_bits without E1's mask": (ROWS["msb"], bare("open_bits", "is_e1")),
+    "mask_bits without E1's mask": (ROWS["msb"], bare("mask_bits", "is_e1")),
     "reveal_bits sends D the shares as they are": (ROWS["reveal_bits"], zeroed("reveal_bits")),
     "shuffle without p2": (ROWS["shuffle"], without_the_third_permutation),
     "columns of a shuffle share a mask": (ROWS["shuffle"], merged("shuffle", {6: 3})),
@@ -164,8 +164,8 @@ FAULTS: dict[str, tuple[Row, Fault]] = {
         changed("msb", 2, "is_e1", under_the_mask_of_the_level_before),
     ),
     "an injection leaves under a dealt mask": (ROWS["inject"], leaves_under_a_dealt_mask),
-    "b2a opens under the dealt mask": (ROWS["b2a"], merged("b2a", {1: 0})),
-    "mul opens under the dealt mask": (ROWS["mul"], merged("mul", {1: 0})),
+    "b2a exchanges under the dealt mask": (ROWS["b2a"], merged("b2a", {1: 0})),
+    "mul exchanges under the dealt mask": (ROWS["mul"], merged("mul", {1: 0})),
     "rss_mul without a sharing of zero": (ROWS["rss_mul"], zeroed("rss_mul")),
     "the wrap of a truncation shares a mask": (
         T3_16,
@@ -175,11 +175,11 @@ FAULTS: dict[str, tuple[Row, Fault]] = {
         ROWS["wide_truncate_safe"],
         merged("wide_truncate_safe", {1: 0}),
     ),
-    "a selected exponential opens under a residue's mask": (
+    "a selected exponential exchanges under a residue's mask": (
         ROWS["select_exp"],
         merged("select_exp", {1: 0}),
     ),
-    "E2 opens an exponential's share as it is": (
+    "E2 sends an exponential's share as it is": (
         ROWS["exp_one_round"],
         bare("exp_one_round", "is_e2"),
     ),
@@ -187,12 +187,15 @@ FAULTS: dict[str, tuple[Row, Fault]] = {
         ROWS["exp_pade"],
         merged("pade_factors", {7: 6}),
     ),
-    "a pool's gradient opens under a dealt mask": (ROWS["route"], merged("route", {5: 0})),
-    "a stage of a normalisation opens twice under one mask": (
+    "a pool's gradient exchanges under a dealt mask": (ROWS["unpool"], merged("unpool", {5: 0})),
+    "a stage of a normalization exchanges twice under one mask": (
         ROWS["log"],
         merged("normalize", {3: 4}),
     ),
-    "a direction opens twice under one mask": (ROWS["adaptive"], merged("adaptive_select", {4: 3})),
+    "an update exchanges twice under one mask": (
+        ROWS["adaptive"],
+        merged("adaptive_select", {4: 3}),
+    ),
     "a rotated dealer with the wrong keys": (ROWS["renamed"], keys_of_the_party_s_own_dealer),
     "E2 refreshes without its mask": (ROWS["refresh"], bare("refresh", "is_e2")),
     "kept shares refreshed under one mask": (ROWS["refresh"], one_site_for_all("refresh")),
@@ -201,14 +204,14 @@ FAULTS: dict[str, tuple[Row, Fault]] = {
         bare("product_sum", "is_dealer"),
     ),
     "a flag of ranges without its mask": (ROWS["watched"], bare("watch_flag", "is_e1")),
-    "truncated_sum opens under the dealt mask": (ROWS["sums"], merged("truncated_sum", {1: 0})),
+    "truncated_sum exchanges under the dealt mask": (ROWS["sums"], merged("truncated_sum", {1: 0})),
     "an extended ring's wraps share a mask": (
         ROWS["extend_small"],
         merged("extend_small", {1: 0}),
     ),
-    "a polynomial opens under the dealt masks": (ROWS["polyval"], merged("polyval", {1: 0})),
+    "a polynomial exchanges under the dealt masks": (ROWS["polyval"], merged("polyval", {1: 0})),
     "the parts of a GELU open under a dealt mask": (ROWS["gelu"], merged("gelu_parts", {9: 0})),
-    "a GELU opens under a dealt mask": (ROWS["gelu"], merged("gelu", {4: 0})),
+    "a GELU exchanges under a dealt mask": (ROWS["gelu"], merged("gelu", {4: 0})),
     "E1 says its share of a GELU as it is": (ROWS["gelu"], bare("gelu", "is_e1")),
     "an input without its mask": (ROWS["input"], bare("input", "is_e1")),
 }

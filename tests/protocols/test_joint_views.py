@@ -67,7 +67,7 @@ def shaped(x: Shared, *shape: int) -> Shared:
 
 
 def signs(party: Party, x: Shared) -> MaskedBits:
-    return convert.open_bits(party, compare.msb(party, x, K, 1))
+    return convert.mask_bits(party, compare.msb(party, x, K, 1))
 
 
 def small(party: Party, x: Shared) -> Shared:
@@ -109,7 +109,7 @@ def convolved(party: Party, x: Shared, y: Shared) -> Any:
 
 
 def adapted(party: Party, x: Shared, y: Shared) -> Any:
-    """Both stages of a direction and its root, by bits that cost little."""
+    """Both stages of an update and its root, by bits that cost little."""
     import tensorflow as tf
 
     scheme = adaptive._scheme()
@@ -125,7 +125,7 @@ def adapted(party: Party, x: Shared, y: Shared) -> Any:
     return u, polynomial.evaluate(party, "adaptive_root", plan, [c], adaptive._ROOT_BITS)
 
 
-def labelled(party: Party, x: Shared, y: Shared) -> Any:
+def labeled(party: Party, x: Shared, y: Shared) -> Any:
     """A product as the loss has it."""
     import tensorflow as tf
 
@@ -133,29 +133,29 @@ def labelled(party: Party, x: Shared, y: Shared) -> Any:
         return sum(tf.reduce_sum(p * q, axis=0) for p, q in zip(a, b, strict=True))
 
     x, y = shaped(x, 2, 1), shaped(y, 2, 1)
-    return products.opened(party, "label", [products.Product(x, y, along)])
+    return products.exchanged(party, "label", [products.Product(x, y, along)])
 
 
-def normalised(party: Party, x: Shared, y: Shared) -> Any:
-    """The correlations and the gradient of a batch normalisation of two rows."""
+def normalized(party: Party, x: Shared, y: Shared) -> Any:
+    """The correlations and the gradient of a batch normalization of two rows."""
     import tensorflow as tf
 
     column, gradient = shaped(x, -1, 1), shaped(y, -1, 1)
     of_channel = replace(y.map(lambda a: tf.identity(a[:1])), fractional_bits=batch_norm.FACTOR)
-    held = batch_norm.Normalised(batch_norm.numbers(2), column, *[of_channel] * 5)
+    held = batch_norm.Normalized(batch_norm.numbers(2), column, *[of_channel] * 5)
     squares = batch_norm._correlation(party, "squares", column, column)
     return squares, batch_norm.backward(party, held, gradient).x
 
 
-def routed(party: Party, x: Shared, y: Shared) -> Any:
+def unpooled(party: Party, x: Shared, y: Shared) -> Any:
     """The gradient of two windows of two cells."""
     import tensorflow as tf
 
-    g = pool_gradient.geometry("route", [1, 2, 2, 1], (1, 2), (1, 2))
+    g = pool_gradient.geometry("unpool", [1, 2, 2, 1], (1, 2), (1, 2))
     count = tf.constant(len(g.order) * g.width, tf.int64)
     bits = signs(party, x.map(lambda a: tf.tile(a, [len(g.order) * g.width // 2])))
     choice = pool_gradient.Choice(replace(bits, n=count), g, False)
-    return pool_gradient.route(party, choice, shaped(y, 1, 2, 1, 1), 13)
+    return pool_gradient.unpool(party, choice, shaped(y, 1, 2, 1, 1), 13)
 
 
 def kept(party: Party, x: Shared, y: Shared) -> Any:
@@ -205,10 +205,10 @@ ROWS: dict[str, Row] = {
         limbs=2,
     ),
     "msb": Row(
-        lambda p, x, y: convert.open_bits(p, compare.msb(p, x, 16, 3)), ("msb", "open_bits")
+        lambda p, x, y: convert.mask_bits(p, compare.msb(p, x, 16, 3)), ("msb", "mask_bits")
     ),
     "msb_top": Row(
-        lambda p, x, y: convert.open_bits(p, compare.msb(p, x, 9, 2, absorb=False)), ("msb",)
+        lambda p, x, y: convert.mask_bits(p, compare.msb(p, x, 9, 2, absorb=False)), ("msb",)
     ),
     "reveal_bits": Row(
         lambda p, x, y: io.reveal_bits(p, compare.msb(p, x, 9, 2)),
@@ -229,7 +229,7 @@ ROWS: dict[str, Row] = {
         lambda p, x, y: backward.inject_truncated(p, signs(p, x), y, 13), ("inject_truncated",)
     ),
     "all_of": Row(
-        lambda p, x, y: convert.open_bits(
+        lambda p, x, y: convert.mask_bits(
             p, logic.all_of(p, [signs(p, x), signs(p, y), logic.invert(signs(p, x))])
         ),
         ("all_of",),
@@ -318,7 +318,7 @@ ROWS: dict[str, Row] = {
         fractional_bits=20,
         slow=True,
     ),
-    "label": Row(labelled, ("label",), n=2),
+    "label": Row(labeled, ("label",), n=2),
     "log": Row(
         lambda p, x, y: logarithm.log(p, x, bits=3), ("log", "normalize"), n=1, fractional_bits=2
     ),
@@ -329,7 +329,7 @@ ROWS: dict[str, Row] = {
         fractional_bits=6,
         slow=True,
     ),
-    "reciprocal_of_a_few_octaves": Row(
+    "reciprocal_of_a_few_binades": Row(
         lambda p, x, y: reciprocal.reciprocal_in(p, x, 1.0, 4.0),
         ("mantissa", "product", "normalize"),
         n=1,
@@ -352,19 +352,19 @@ ROWS: dict[str, Row] = {
         lambda p, x, y: adaptive.lifted_product(p, x, small(p, y)), ("lifted_product",)
     ),
     "adaptive": Row(adapted, ("adaptive_select", "adaptive_root"), n=1),
-    "direction": Row(
-        lambda p, x, y: adaptive.direction(p, x, replace(y, fractional_bits=40)),
+    "update": Row(
+        lambda p, x, y: adaptive.update(p, x, replace(y, fractional_bits=40)),
         ("adaptive_select", "adaptive_root", "lifted_product"),
         n=1,
         slow=True,
     ),
     "batch_norm": Row(
-        normalised,
+        normalized,
         ("squares", "correlation", "batch_norm_gradient"),
         n=2,
         fractional_bits=16,
     ),
-    "route": Row(routed, ("route",), n=2),
+    "unpool": Row(unpooled, ("unpool",), n=2),
 }
 EDGES = (0, 1, 63, 64, 65)
 # Rows whose protocols take any number of elements.

@@ -43,7 +43,11 @@ def test_log_is_right_over_the_whole_range(
     close = min(20, f + 2) if precision is None else precision
     assert np.abs(sim.value() / 2.0**f - want).max() <= 2.0**-close + 1.1 * 2.0**-f
     cost = cost_of(log, Private((len(x),), f), bits, precision)
-    assert (sim.sent, sim.rounds, sim.cold) == (cost.by_party(0), cost.rounds, cost.cold)
+    assert (sim.sent, sim.rounds, sim.with_dealing) == (
+        cost.by_party(0),
+        cost.rounds,
+        cost.with_dealing,
+    )
     assert cost.rounds == (4 if bits <= 12 else 8)
     assert sim.outputs[0].fractional_bits == f
 

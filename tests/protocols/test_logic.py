@@ -1,4 +1,4 @@
-"""Logic on opened bits is that of numpy, the AND of up to 9 costs what it says."""
+"""Logic on masked bits is that of numpy, the AND of up to 9 costs what it says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES = (0, 1, 63, 64, 65, 1000, 10_000)  # the last takes several blocks of 64 
 
 
 def masked(bits: Array, party: Party, seed: int) -> MaskedBits:
-    """One party's part of bits opened under a mask."""
+    """One party's part of bits exchanged under a mask."""
     import tensorflow as tf
 
     words = packed(bits)
@@ -102,7 +102,7 @@ def test_all_of_is_the_and_of_1_to_9_bits_and_costs_what_it_says_whatever_they_a
 
     def program(p: Party) -> Any:
         ands = p.function(lambda *bits: logic.all_of(p, bits), dynamic=True)
-        opened = p.function(lambda bits: convert.open_bits(p, bits), dynamic=True)
+        opened = p.function(lambda bits: convert.mask_bits(p, bits), dynamic=True)
         result = []
         for columns in cases:
             bits = held(columns, p, seed)
@@ -127,7 +127,7 @@ def test_an_and_may_be_of_one_bit_many_times_and_of_its_negation(
     def program(p: Party) -> Any:
         def ands(b: MaskedBits) -> list[MaskedBits]:
             several = [b, b, b], [b, logic.invert(b)], [logic.xor(b, b), b], [logic.invert(b)]
-            return [convert.open_bits(p, logic.all_of(p, s)) for s in several]
+            return [convert.mask_bits(p, logic.all_of(p, s)) for s in several]
 
         return p.function(ands)(masked(bits, p, seed))
 

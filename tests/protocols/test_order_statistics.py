@@ -73,7 +73,7 @@ def test_every_algorithm_gives_the_same(rng: np.random.Generator) -> None:
 
 
 def exact_quantile(x: Array, q: float) -> tuple[list[Fraction], list[int]]:
-    """Quantiles of rows without rounding, and the distances of the two neighbours."""
+    """Quantiles of rows without rounding, and the distances of the two neighbors."""
     rows = np.sort(x.reshape(-1, x.shape[-1]), axis=1)
     place = Fraction(q) * (rows.shape[1] - 1)
     below = min(int(place), rows.shape[1] - 1)
@@ -97,7 +97,7 @@ def check_quantile(got: Array, x: Array, q: float) -> None:
 def test_quantiles_are_within_their_bound_of_the_exact_ones(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    # neighbours less than 2^46 apart
+    # neighbors less than 2^46 apart
     x = rng.integers(-(2**44), 2**44, (400, 30))
     x[:50] = rng.integers(-2, 3, (50, 30))
     x[50:60] = rng.choice(EDGES[abs(EDGES.astype(float)) < 2**45], (10, 30))
@@ -143,7 +143,7 @@ def test_the_ends_and_places_on_a_value_are_exact_on_the_whole_ring(
         assert np.array_equal(sim.value(at(i)), want)
 
 
-def test_a_place_of_few_bits_leaves_room_for_distant_neighbours() -> None:
+def test_a_place_of_few_bits_leaves_room_for_distant_neighbors() -> None:
     half = np.array([[-(2**60), 2**60], [2**62 - 2**61, 2**62 - 1], [0, 2**61]])
     eighth = half >> 3
 

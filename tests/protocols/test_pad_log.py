@@ -42,7 +42,7 @@ def everything(party: Party, x: Shared, y: Shared) -> Any:
     """Every protocol once."""
     import tensorflow as tf
 
-    bits = convert.open_bits(party, compare.msb(party, x))
+    bits = convert.mask_bits(party, compare.msb(party, x))
     row = [c.map(lambda a: tf.reshape(a, [2, -1])) for c in (x, y)]
     pair = x.map(lambda a: tf.reshape(a[:10], [5, 2]))
     small = truncation.truncate_reduce(party, y, 8, 31)
@@ -217,7 +217,7 @@ def test_the_log_has_the_shares_of_a_comparison(dealer: int, rng: np.random.Gene
     holders: dict[Any, set[int]] = {}
     for key, hi, lo, party in pads[["key", "hi", "lo", "party"]].tolist():
         holders.setdefault((key, hi, lo), set()).add(party)
-    assert len(holders) == 5  # what is dealt, and two for each opening
+    assert len(holders) == 5  # what is dealt, and two for each exchange
     for (key, _, _), parties in holders.items():
         assert parties == {key, (key + 2) % 3}
 
@@ -239,7 +239,7 @@ def test_the_log_shows_a_share_that_leaves_under_a_dealt_mask(
 
     def injected(party: Party, x: Shared, y: Shared) -> Any:
         def function(x: Shared, y: Shared) -> Any:
-            return convert.inject(party, convert.open_bits(party, compare.msb(party, x)), y)
+            return convert.inject(party, convert.mask_bits(party, compare.msb(party, x)), y)
 
         return party.function(function)(x, y)
 

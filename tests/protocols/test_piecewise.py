@@ -27,7 +27,7 @@ def sigmoid(v: Array) -> Array:
 
 
 def values(limit: float, rng: np.random.Generator) -> Array:
-    """Knots and their neighbours, the ends of the domain, and values of all sizes."""
+    """Knots and their neighbors, the ends of the domain, and values of all sizes."""
     knots = np.array(piecewise.logistic_pieces().knots) / 64
     near = np.concatenate([knots + d * 2.0**-11 for d in (-2, -1, 0, 1, 2)])
     ends = [limit, -limit, 0, 2.0**-16, -(2.0**-16), 8.01, -8.01]
@@ -77,7 +77,7 @@ def test_other_functions_have_pieces_too(rng: np.random.Generator) -> None:
     got = sim.value() / 2.0**20
     want = np.minimum(v * v / 16, 1).reshape(-1, 4)
     assert got.shape == want.shape
-    # the rounding of x times the slope, and a neighbour's piece a little beyond its end
+    # the rounding of x times the slope, and a neighbor's piece a little beyond its end
     assert np.abs(got - want).max() < pieces.error + 0.5 * 1.5 * 2.0**-11 + 2.0**-10
 
 
@@ -98,7 +98,7 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
     for i, (n, f, ring) in enumerate(cases):
         cost = cost_of(piecewise.logistic, Private((n,), f, ring % 64))
         assert_costs([out[i] for out in sim.outputs], cost, dealer)
-        assert (cost.rounds, cost.cold) == (3, 4)
+        assert (cost.rounds, cost.with_dealing) == (3, 4)
 
 
 def test_each_mask_hides_one_message_only(rng: np.random.Generator) -> None:

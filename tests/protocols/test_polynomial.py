@@ -17,7 +17,7 @@ from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import approximation
 from tfe_bench.protocols.functions.polynomial import polyval
-from tfe_bench.protocols.functions.product import product
+from tfe_bench.protocols.functions.small_product import product
 from tfe_bench.protocols.ring import truncation
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -70,11 +70,11 @@ def test_polyval_errs_by_less_than_an_ulp_and_a_fifth(
         assert np.abs(got - want).max() < 1.2, i
         assert all(o[i].fractional_bits == out for o in sim.outputs)
         declared = cost_of(polyval, tuple(a), Private((n,), f), bits, out)
-        assert (declared.rounds, declared.cold) == (1, 2)
+        assert (declared.rounds, declared.with_dealing) == (1, 2)
         cost += declared.dealer
     assert sim.sent[dealer] == cost
     # independent evaluations share their round
-    assert (sim.rounds, sim.cold) == (1, 2)
+    assert (sim.rounds, sim.with_dealing) == (1, 2)
 
 
 def test_polyval_takes_values_in_small_rings_and_of_any_shape(rng: np.random.Generator) -> None:
@@ -136,7 +136,7 @@ PRODUCTS: list[tuple[tuple[int, ...], int, int]] = [
 
 
 @pytest.mark.parametrize("dealer", range(3))
-def test_products_are_rounded_to_a_neighbour_and_zero_stays_zero(
+def test_products_are_rounded_to_a_neighbor_and_zero_stays_zero(
     dealer: int, rng: np.random.Generator
 ) -> None:
     n = 10000 if dealer == 1 else 300
@@ -169,7 +169,7 @@ def test_products_are_rounded_to_a_neighbour_and_zero_stays_zero(
     ]
     assert sim.sent[dealer] == sum(c.dealer for c in declared)
     assert sim.sent[(dealer + 1) % 3] == sum(c.e1 for c in declared)
-    assert (sim.rounds, sim.cold) == (1, 2)
+    assert (sim.rounds, sim.with_dealing) == (1, 2)
 
 
 def test_product_refuses_other_numbers_of_factors() -> None:

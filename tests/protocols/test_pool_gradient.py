@@ -91,7 +91,7 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
         result = []
         for case, x, g in zip(CASES, given[::2], given[1::2], strict=True):
             forward = p.function(lambda x, case=case: pooled(p, x, case))
-            back = p.function(lambda c, g: pool_gradient.route(p, c, g, DROP))
+            back = p.function(lambda c, g: pool_gradient.unpool(p, c, g, DROP))
             y, choice = forward(x)
             calls = [measured(p, forward, x), measured(p, back, choice, g)]
             result.append((y, back(choice, g), choice.bits, *calls))
@@ -119,15 +119,15 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
         assert all(out[i][1].fractional_bits == 40 - DROP for out in sim.outputs)
         forward = count(lambda p, x, case=case: pooled(p, x, case), Private(case[0], 40))
         assert_costs([out[i][3] for out in sim.outputs], forward.cost, dealer)
-        routed = count(pool_gradient.route, forward.results[1], Private(want.shape, 40), DROP)
-        assert_costs([out[i][4] for out in sim.outputs], routed.cost, dealer)
+        unpooled = count(pool_gradient.unpool, forward.results[1], Private(want.shape, 40), DROP)
+        assert_costs([out[i][4] for out in sim.outputs], unpooled.cost, dealer)
 
 
 def bits_of(outputs: Any, i: int, dealer: int) -> Array:
     """Choice bits, 0 and 1, from what the evaluators and the dealer hold."""
     parts = [out[i][2] for out in outputs]
     beta = np.asarray(parts[dealer].beta)
-    words = [np.asarray(parts[(dealer + j) % 3].opened) ^ beta for j in (1, 2)]
+    words = [np.asarray(parts[(dealer + j) % 3].masked) ^ beta for j in (1, 2)]
     assert np.array_equal(*words)
     return np.unpackbits(words[0].view(np.uint8), bitorder="little")
 
@@ -139,7 +139,7 @@ def test_of_equal_cells_the_first_wins(rng: np.random.Generator) -> None:
     def program(p: Party, x: Shared, g: Shared) -> Any:
         def both(x: Shared, g: Shared) -> Shared:
             choice = pool_gradient.max_pool2d_with_choice(p, x, 2, 2, relu=True)[1]
-            return pool_gradient.route(p, choice, g, DROP)
+            return pool_gradient.unpool(p, choice, g, DROP)
 
         return p.function(both)(x, g)
 
@@ -151,7 +151,7 @@ def test_an_empty_batch_gives_empty_results() -> None:
     def program(p: Party, x: Shared, g: Shared) -> Any:
         def both(x: Shared, g: Shared) -> Any:
             y, choice = pool_gradient.max_pool2d_with_choice(p, x, 2, 2, relu=True)
-            return y, pool_gradient.route(p, choice, g, DROP)
+            return y, pool_gradient.unpool(p, choice, g, DROP)
 
         return p.function(both)(x, g)
 
@@ -172,7 +172,7 @@ def test_a_choice_in_a_small_ring_is_exact_and_sends_its_bits(
 
     def program(p: Party, x: Shared, y: Shared, z: Shared) -> Any:
         def choose(x: Shared, y: Shared, z: Shared) -> Any:
-            bits = convert.open_bits(p, compare.msb(p, z))
+            bits = convert.mask_bits(p, compare.msb(p, z))
             return bits, small_ring.reduced(x, k), small_ring.reduced(y, k)
 
         bits, x, y = p.function(choose)(x, y, z)
@@ -226,7 +226,7 @@ def test_each_mask_hides_one_message_only(rng: np.random.Generator) -> None:
 
     def program(p: Party, x: Shared, g: Shared) -> Any:
         def both(x: Shared, g: Shared) -> Shared:
-            return pool_gradient.route(p, pooled(p, x, case)[1], g, DROP)
+            return pool_gradient.unpool(p, pooled(p, x, case)[1], g, DROP)
 
         f = p.function(both)
         return f(x, g), f(x, g)
@@ -255,7 +255,7 @@ def test_frozen_shares_under_fresh_masks_give_other_words_on_every_message(
 
     def program(p: Party, x: Shared, g: Shared) -> Any:
         def both(x: Shared, g: Shared) -> Any:
-            pool_gradient.route(p, pooled(p, x, case)[1], g, DROP)
+            pool_gradient.unpool(p, pooled(p, x, case)[1], g, DROP)
             return [data for (party, *_), data in sorted(received.items()) if party == p.index]
 
         f = p.function(both)
@@ -291,13 +291,13 @@ REFUSED: dict[str, Callable[[Party, Shared], Any]] = {
     "max_pool2d_with_choice of bits": lambda p, x: pool_gradient.max_pool2d_with_choice(
         p, x, 2, 2, bits=65
     ),
-    "route of another shape": lambda p, x: pool_gradient.route(
+    "unpool of another shape": lambda p, x: pool_gradient.unpool(
         p, pool_gradient.max_pool2d_with_choice(p, x, 2, 2)[1], x, DROP
     ),
-    "route of a small ring": lambda p, x: pool_gradient.route(
+    "unpool of a small ring": lambda p, x: pool_gradient.unpool(
         p, pool_gradient.max_pool2d_with_choice(p, x, 2, 2)[1], replace(x, bits=31), DROP
     ),
-    "route drops": lambda p, x: pool_gradient.route(
+    "unpool drops": lambda p, x: pool_gradient.unpool(
         p, pool_gradient.max_pool2d_with_choice(p, x, 1, 1)[1], x, 49
     ),
     "lift of 64 bits": lambda p, x: small_ring.lift(p, x),

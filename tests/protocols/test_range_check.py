@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 def edges(*magnitudes: int) -> list[int]:
-    """0, the ends of Z_2^64, and magnitudes with their neighbours, of both signs."""
+    """0, the ends of Z_2^64, and magnitudes with their neighbors, of both signs."""
     found = {0, 1, -1, 2**63 - 1, -(2**63), 3 * 2**61, -3 * 2**61, 2**62, -(2**62)}
     for m in magnitudes:
         found |= {s * (m + d) for s in (1, -1) for d in (-1, 0, 1)}
@@ -38,7 +38,7 @@ def part(*path: int) -> Callable[[Any], Any]:
 
 def truth(bits: Any) -> Array:
     """Private bits from the three parties' parts."""
-    (opened,) = {b.opened.tobytes() for b in bits if b.opened is not None}
+    (opened,) = {b.masked.tobytes() for b in bits if b.masked is not None}
     (beta,) = [b.beta for b in bits if b.beta is not None]
     packed = np.frombuffer(opened, np.int64) ^ beta
     n = int(bits[0].n)
@@ -227,7 +227,7 @@ def test_signed_shares_of_an_injection_are_those_of_the_value(rng: np.random.Gen
             for k in rings:
                 small = arithmetic.add(x, x.map(lambda a: 0 * a))
                 small = Shared(small.m, small.l1, small.l2, x.dealer, bits=k)
-                bits = convert.open_bits(p, compare.msb(p, small, k, None))
+                bits = convert.mask_bits(p, compare.msb(p, small, k, None))
                 found.append(convert.inject_watched(p, bits, small))
             return found
 

@@ -80,7 +80,11 @@ def test_reciprocal_is_right_over_the_whole_range(
     assert not got[want == 0].any()
     assert sim.outputs[0].fractional_bits == f and sim.outputs[0].ring_bits == 64
     cost = cost_of(r.reciprocal, Private((len(x),), f), bits, precision, signed)
-    assert (sim.sent, sim.rounds, sim.cold) == (cost.by_party(0), cost.rounds, cost.cold)
+    assert (sim.sent, sim.rounds, sim.with_dealing) == (
+        cost.by_party(0),
+        cost.rounds,
+        cost.with_dealing,
+    )
     assert cost.rounds == (5 if bits <= 12 else 9)
 
 
@@ -127,7 +131,7 @@ def test_quotients_err_relative_to_themselves(rng: np.random.Generator) -> None:
     within(sim.value(itemgetter(2)), public * 2.0**32 / y_public, 20, 1.25)
     roles = [sum(getattr(c, k) for c in cost) for k in ("dealer", "e1", "e2")]
     assert sim.sent == tuple(roles[(p - dealer) % 3] for p in range(3))
-    assert (sim.rounds, sim.cold) == (9, 10) == (cost[0].rounds, cost[0].cold)
+    assert (sim.rounds, sim.with_dealing) == (9, 10) == (cost[0].rounds, cost[0].with_dealing)
 
 
 @pytest.mark.parametrize(("f", "bits"), [(8, 62), (20, 31), (24, 62), (16, 20), (10, 12)])
@@ -181,7 +185,10 @@ def test_known_ranges_take_fewer_rounds(rng: np.random.Generator) -> None:
         for x, (a, b, _) in zip(xs, RANGES, strict=True)
     ]
     assert sim.sent == tuple(sum(c.by_party(0)[p] for c in costs) for p in range(3))
-    assert (sim.rounds, sim.cold) == (sum(c.rounds for c in costs), sum(c.cold for c in costs))
+    assert (sim.rounds, sim.with_dealing) == (
+        sum(c.rounds for c in costs),
+        sum(c.with_dealing for c in costs),
+    )
 
 
 FUNCTIONS: dict[str, Callable[[Party, Shared], Shared]] = {

@@ -89,9 +89,9 @@ def test_narrow_comparisons_are_right_for_every_difference_that_fits(
         def function(a: Shared, b: Shared, x: Shared, y: Shared, u: Shared, v: Shared) -> Any:
             return [
                 everything(p, bits=6)(a, b),
-                *(everything(p, bits=31, openings=o)(x, y) for o in (1, 2, 3)),
-                everything(p, openings=2)(u, v),
-                everything(p, openings=3)(u, v),
+                *(everything(p, bits=31, exchanges=o)(x, y) for o in (1, 2, 3)),
+                everything(p, exchanges=2)(u, v),
+                everything(p, exchanges=3)(u, v),
             ]
 
         return p.function(function)(*given)
@@ -277,9 +277,9 @@ OTHERS: dict[str, tuple[str, Use]] = {
     "the sign of a public value": ("negative", lambda p, x: relational.negative(p, 5)),  # type: ignore[arg-type]
     "more bits than the ring has": ("msb", lambda p, x: relational.less(p, x, x, 65)),
     "no bits": ("A comparison", lambda p, x: relational.less(p, x, x, 1)),
-    "four openings": ("A comparison", lambda p, x: relational.less(p, x, x, 31, 4)),
-    "too few openings": (
-        r"1 opening\(s\)",
+    "four exchanges": ("A comparison", lambda p, x: relational.less(p, x, x, 31, 4)),
+    "too few exchanges": (
+        r"1 exchange\(s\)",
         lambda p, x: relational.maximum(p, x, x, 64, 1),
     ),
 }

@@ -31,7 +31,7 @@ def at(*places: int) -> Callable[[Any], Any]:
 
 
 def below(bound: int, rng: np.random.Generator, many: int = MANY) -> Array:
-    """0, +-1, 2^k and its neighbours, the ends of (-bound, bound), and random values."""
+    """0, +-1, 2^k and its neighbors, the ends of (-bound, bound), and random values."""
     top = (bound - 1).bit_length()
     found = {s * 2**k + d for s in (1, -1) for k in range(top + 1) for d in (-1, 0, 1)}
     edges = sorted(v for v in found | {0, bound - 1, 1 - bound} if abs(v) < bound)
@@ -50,7 +50,7 @@ def bits_of(sim: Simulation, pick: Callable[[Any], Any]) -> Array:
     parts = [pick(out) for out in sim.outputs]
     (beta,) = [p.beta for p in parts if p.beta is not None]
     bits = np.unpackbits(
-        (beta ^ next(p.opened for p in parts if p.opened is not None)).view(np.uint8),
+        (beta ^ next(p.masked for p in parts if p.masked is not None)).view(np.uint8),
         bitorder="little",
     )
     return np.asarray(bits[: int(parts[0].n)])
@@ -66,9 +66,9 @@ def test_relu_is_exact_in_its_range_and_so_is_its_derivative(
         def function(layer: Shared, whole: Shared, few: Shared) -> Any:
             return [
                 relu.relu(p, layer),
-                relu.relu(p, layer, openings=1),
-                relu.relu(p, layer, openings=3),
-                relu.relu(p, layer, openings=None),
+                relu.relu(p, layer, exchanges=1),
+                relu.relu(p, layer, exchanges=3),
+                relu.relu(p, layer, exchanges=None),
                 relu.relu(p, whole, 64, None),
                 relu.relu(p, few, 5),
                 *relu.relu_with_derivative(p, layer),
@@ -123,7 +123,7 @@ def test_relu_carries_every_value_of_a_small_ring_back(
         def function(*given: Shared) -> Any:
             small = [truncate_reduce(p, x, 1, k) for x, k in zip(given, rings, strict=True)]
             return [
-                (u, relu.relu(p, u, 64, None), relu.derivative(p, u, openings=None)) for u in small
+                (u, relu.relu(p, u, 64, None), relu.derivative(p, u, exchanges=None)) for u in small
             ]
 
         return p.function(function)(*given)
@@ -231,7 +231,7 @@ COSTS: list[Callable[[Party, Shared], Any]] = [
     lambda p, x: relu.relu(p, x, 20, 1),
     relu.derivative,
     lambda p, x: relu.relu(p, replace(x, bits=31)),
-    lambda p, x: relu.relu(p, replace(x, bits=63), openings=3),
+    lambda p, x: relu.relu(p, replace(x, bits=63), exchanges=3),
     lambda p, x: relu.truncated_product(p, x, x, 16, two=products.elementwise),
     lambda p, x: relu.relu(
         p,
@@ -274,7 +274,7 @@ REFUSED: dict[str, tuple[str, Callable[[Party, Shared], Any]]] = {
     "relu of two words": ("relu", lambda p, x: relu.relu(p, two_words(x))),
     "relu of too many bits": ("msb", lambda p, x: relu.relu(p, x, 65)),
     "relu of one bit": ("A comparison", lambda p, x: relu.relu(p, x, 1)),
-    "relu with no opening": ("A comparison", lambda p, x: relu.relu(p, x, openings=0)),
+    "relu with no exchange": ("A comparison", lambda p, x: relu.relu(p, x, exchanges=0)),
     "derivative of a public tensor": ("relu derivative", lambda p, x: relu.derivative(p, 3)),  # type: ignore[arg-type]
     "derivative of two words": ("relu derivative", lambda p, x: relu.derivative(p, two_words(x))),
     "no bit to drop": (PRODUCT, product(drop=0)),

@@ -44,7 +44,7 @@ def orders_p(codes: Words) -> float:
 def test_a_shuffle_takes_all_orders_of_a_row_alike(rng: np.random.Generator) -> None:
     codes = orders(rng)
     assert orders_p(codes) > ALPHA
-    # rows have orders of their own: neighbours are independent
+    # rows have orders of their own: neighbors are independent
     of = np.unique(codes, return_inverse=True)[1]
     table = np.bincount(of[0::2] * 24 + of[1::2], minlength=576).reshape(24, 24)
     assert independent_p(table) > ALPHA

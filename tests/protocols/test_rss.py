@@ -114,5 +114,5 @@ def test_rss_mul_costs_what_it_says_whatever_the_values(
         sent, rounds = zip(*call, strict=True)
         given = Private((len(value),))
         cost = cost_of(rss.mul, given, given)
-        found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "cold"))
-        assert found == (cost.by_party(dealer), cost.rounds, cost.cold)
+        found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "with_dealing"))
+        assert found == (cost.by_party(dealer), cost.rounds, cost.with_dealing)

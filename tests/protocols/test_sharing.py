@@ -19,7 +19,7 @@ from tfe_bench.protocols.order.sort import Sorted
 from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
-# Recognisable in decimal and in hexadecimal.
+# Recognizable in decimal and in hexadecimal.
 CANARY = 1234567890123456
 SIGNS = (str(CANARY), f"{CANARY:x}", str(CANARY)[:10])
 

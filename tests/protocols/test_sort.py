@@ -200,8 +200,8 @@ def test_network_costs_what_it_says_whatever_the_keys(
     cost = cost_of(sort, given, (given,) * payload, graphs=True, algorithm="network")
     for call in zip(*simulate(program, *secrets, dealer=dealer).outputs, strict=True):
         sent, rounds = zip(*call, strict=True)
-        found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "cold"))
-        assert found == (cost.by_party(dealer), cost.rounds, cost.cold)
+        found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "with_dealing"))
+        assert found == (cost.by_party(dealer), cost.rounds, cost.with_dealing)
 
 
 @pytest.mark.parametrize("full_range", [True, False], ids=["full_range", "promised_range"])
@@ -223,8 +223,8 @@ def test_all_pairs_costs_its_parts_whatever_the_keys(
     secrets = (np.zeros(n, np.int64), rng.integers(-(2**61), 2**61, n))
     for call in zip(*simulate(program, *secrets, dealer=1).outputs, strict=True):
         sent, steps = zip(*call, strict=True)
-        found = (sent, total_rounds(steps, "ahead"), total_rounds(steps, "cold"))
-        assert found == (cost.by_party(1), cost.rounds, cost.cold)
+        found = (sent, total_rounds(steps, "ahead"), total_rounds(steps, "with_dealing"))
+        assert found == (cost.by_party(1), cost.rounds, cost.with_dealing)
 
 
 def test_a_quicksort_is_not_known_before() -> None:

@@ -28,7 +28,7 @@ MANY = 10_000
 
 
 def edges(bound: int) -> list[int]:
-    """0, +-1, 2^k and its neighbours and the ends of (-bound, bound)."""
+    """0, +-1, 2^k and its neighbors and the ends of (-bound, bound)."""
     top = (bound - 1).bit_length()
     found = {s * (2**k + d) for s in (1, -1) for k in range(top) for d in (-1, 0, 1)}
     return sorted(v for v in found | {bound - 1, 1 - bound} if abs(v) < bound)
@@ -47,7 +47,7 @@ def floor_and_fraction(x: Array, f: int) -> tuple[Array, Array]:
     ("how", "below", "dropped", "most", "bias"),
     [
         ("safe", 2**62, (1, 16, 31, 48), 1.0, 0.0),
-        # three floors of f bits, recentred by half a unit
+        # three floors of f bits, recentered by half a unit
         ("probable", 2**20, (1, 8, 16), 1.5, 1.0),
     ],
     ids=["safe_below_2_62", "probable_below_2_20"],

@@ -43,7 +43,7 @@ def test_statistics_of_fresh_shares_show_a_seeded_mask_fault(
     fault: str, tap: Tap, rng: np.random.Generator
 ) -> None:
     run = watch(tap, PROTOCOLS["truncate_safe"], rng, fault=fault)
-    assert failing(run) & {"uniform", "neighbours", "own share", "secret"}
+    assert failing(run) & {"uniform", "neighbors", "own share", "secret"}
 
 
 # ---- the publication of bits, where the receivers may learn exactly the result

@@ -119,11 +119,11 @@ def test_products_cost_what_they_say_and_bits_become_shares(seed: int) -> None:
         product = p.function(lambda x: ring.mul(p, x, x))
 
         def negative(x: Shared) -> Shared:
-            bits = convert.open_bits(p, compare.msb(p, x, 128))
+            bits = convert.mask_bits(p, compare.msb(p, x, 128))
             s = p.site("test_bits", dealer=0)
             shape = tf.shape(x.any, out_type=tf.int64)
             y = ring.bit_shares(s, bits, shape, 0, 0, 2)
-            return masked.opened(s, y, shape, 1, 1, width=128)
+            return masked.exchanged(s, y, shape, 1, 1, width=128)
 
         return measured(p, product, x), p.function(negative)(x)
 

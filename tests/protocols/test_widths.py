@@ -34,7 +34,7 @@ from tests.protocols.operands import (
     halves,
     images,
     inverse,
-    labelled,
+    labeled,
     largest,
     line,
     logits,
@@ -42,7 +42,7 @@ from tests.protocols.operands import (
     magnitude,
     multiplied,
     normal,
-    normalised,
+    normalized,
     pairs,
     pooled,
     positive,
@@ -69,7 +69,7 @@ from tfe_bench.protocols.session.counting import Private, Tally, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-# where the largest constant of each stops to fit, and one opening to suffice
+# where the largest constant of each stops to fit, and one exchange to suffice
 OF_GELU = (2, 19, 20, 47, 62)
 OF_SIGMOID, OF_SOFTMAX = (2, 20, 21, 49, 62), (2, 19, 20, 48, 62)
 POLYNOMIAL = [0.5, -1.25]
@@ -282,7 +282,7 @@ WIDTHS: dict[str, Row] = {
     "cross_entropy.softmax_and_loss": Row(
         23,
         38,
-        labelled,
+        labeled,
         lambda p, b, x, y: cross_entropy.softmax_and_loss(p, x, y, bits=b)[1],
         loss,
         ulp(ROWS * 2.0 ** (cross_entropy.INNER - 17)),
@@ -299,11 +299,11 @@ WIDTHS: dict[str, Row] = {
         (23, 56, 57, 64),
         refused=(1, 22),
     ),
-    "batch_norm.normalise": Row(
+    "batch_norm.normalize": Row(
         F + 1,
         40,
         channels,
-        lambda p, b, x: normalised(p, b, x),
+        lambda p, b, x: normalized(p, b, x),
         lambda b, x: x - x.mean(0),
         ulp(2),
         some=(40,),
@@ -411,7 +411,11 @@ def check(name: str, widths: Iterable[int], seed: int) -> None:
     flat = [x for _, xs in cases for x in xs]
     sim = simulate(program, *flat, fractional_bits=row.fraction, dealer=seed % 3)
     cost = counted(name, cases).cost
-    assert (sim.sent, sim.rounds, sim.cold) == (cost.by_party(seed % 3), cost.rounds, cost.cold)
+    assert (sim.sent, sim.rounds, sim.with_dealing) == (
+        cost.by_party(seed % 3),
+        cost.rounds,
+        cost.with_dealing,
+    )
     for i, (b, xs) in enumerate(cases):
         got = signed(sim.value(itemgetter(i)), sim.outputs[0][i].ring_bits)
         right = np.asarray(row.right(b, *xs))

@@ -52,7 +52,7 @@ def matmul(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
 
 
 def from_bits(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
-    bits = convert.open_bits(party, compare.msb(party, x))
+    bits = convert.mask_bits(party, compare.msb(party, x))
     return convert.b2a(party, bits), convert.inject(party, bits, y)
 
 
@@ -65,7 +65,7 @@ def secretly_shuffled(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
 
 def extended(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """A small ring's value times a bit, in the whole ring: three packed wraps besides."""
-    bits = convert.open_bits(party, compare.msb(party, x))
+    bits = convert.mask_bits(party, compare.msb(party, x))
     small = truncation.truncate_reduce(party, y, 16, LOOSE)
     return convert.inject(party, bits, small, extend_ring=True), convert.inject(
         party, bits, small, negated=True, extend_ring=True
@@ -74,13 +74,13 @@ def extended(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
 
 def reduced(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """A value times a bit, less what leaves LOOSE bits: the same message as above."""
-    bits = convert.open_bits(party, compare.msb(party, x))
+    bits = convert.mask_bits(party, compare.msb(party, x))
     return backward.inject_truncated(party, bits, y, 64 - LOOSE)
 
 
 def selected(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Exponentials times bits, inside and outside of the range."""
-    bits = convert.open_bits(party, compare.msb(party, x))
+    bits = convert.mask_bits(party, compare.msb(party, x))
     return exp_select.select_exp(party, bits, replace(y, fractional_bits=16))
 
 
@@ -92,12 +92,12 @@ def lifted(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
 
 def stepped(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """A direction of an adaptive optimizer; what it computes of such values is arbitrary."""
-    return adaptive.direction(party, x, replace(y, fractional_bits=40))
+    return adaptive.update(party, x, replace(y, fractional_bits=40))
 
 
 def conjunction(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
-    signs = [convert.open_bits(party, compare.msb(party, c, 31, 2)) for c in (x, y)]
-    return convert.open_bits(party, logic.all_of(party, [*signs, logic.invert(signs[0])]))
+    signs = [convert.mask_bits(party, compare.msb(party, c, 31, 2)) for c in (x, y)]
+    return convert.mask_bits(party, logic.all_of(party, [*signs, logic.invert(signs[0])]))
 
 
 def truncated(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
@@ -107,13 +107,13 @@ def truncated(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
 
 
 def sums(party: Party, x: Shared, y: Shared, ring_bits: int) -> tuple[Shared, Shared]:
-    """Two products and an addend, opened as one: in the ring, and truncated to a small one."""
+    """Two products and an addend, exchanged as one: in the ring, and truncated to a small one."""
     terms = [
         products.Product(x, y, products.elementwise),
         products.Product(y, y, products.elementwise),
     ]
     addend = arithmetic.add(x, y)
-    z = products.opened(party, "product_sum", terms)
+    z = products.exchanged(party, "product_sum", terms)
     return arithmetic.add(z, addend), products.truncated(
         party, "truncated_sum", terms, addend, 16, ring_bits
     )[0]
@@ -177,7 +177,7 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
     "inject_truncated": reduced,
     "select_exp": selected,
     "lifted_product": lifted,
-    "direction": stepped,
+    "update": stepped,
     "all_of": conjunction,
     "truncated_product": truncated,
     "product_sum": lambda p, x, y, _: sums(p, x, y, LOOSE),
@@ -190,7 +190,7 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
     "equal": both_ways,
 }
 # Sites whose messages are bit planes, by superblocks of 8 words; all others are ring elements.
-PLANES = ("msb", "open_bits", "extend", "reveal_bits", "all_of")
+PLANES = ("msb", "mask_bits", "extend", "reveal_bits", "all_of")
 # Comparisons at a time, where they are not one per element.
 COMPARED = {picked: WIDTH * (WIDTH - 1) // 2 * WORDS // WIDTH, halved: WORDS // WIDTH}
 COMPARED[both_ways] = 2 * WORDS

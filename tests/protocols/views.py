@@ -250,11 +250,11 @@ def signs(bits: Words) -> Words:
 
 
 def word_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, float]]:
-    """Uniformity, joint distribution with own shares, and neighbours of ring elements."""
+    """Uniformity, joint distribution with own shares, and neighbors of ring elements."""
     lanes = message.lanes()
     for lane in sorted({0, lanes.shape[1] // 2, lanes.shape[1] - 1}):
         yield "uniform", uniform_p(lanes[:, lane])
-        yield "neighbours", uniform_p(lanes[0::2, lane] - lanes[1::2, lane])
+        yield "neighbors", uniform_p(lanes[0::2, lane] - lanes[1::2, lane])
     low, high = lanes[:, 0] & 15, lanes[:, -1] >> 4
     for share in own:
         held = share[: len(lanes)]
@@ -264,11 +264,11 @@ def word_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, float
 
 
 def plane_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, float]]:
-    """Balance of every plane, and its correlation with neighbours, planes and own share bits."""
+    """Balance of every plane, and its correlation with neighbors, planes and own share bits."""
     bits = signs(message.bits())
     scale = np.sqrt(message.elements)
     yield "uniform", normal_p(bits.sum(axis=1) / scale)
-    yield "neighbours", normal_p((bits[:, 1:] * bits[:, :-1]).sum(axis=1) / scale)
+    yield "neighbors", normal_p((bits[:, 1:] * bits[:, :-1]).sum(axis=1) / scale)
     some = bits[:, :SOME]  # what a pad used twice would leave is no weak correlation
     between = some @ some.T / np.sqrt(SOME)
     yield "planes", normal_p(between[np.triu_indices(len(bits), 1)])

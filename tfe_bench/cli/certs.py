@@ -80,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make a key and certificate, or all files of a trial cluster.
 
-    Each organisation makes its own key and sends only the certificate to the others. Existing
+    Each organization makes its own key and sends only the certificate to the others. Existing
     files are never overwritten.
 
     Raises:
@@ -175,7 +175,7 @@ def _make_all(folder: Path, hosts: str, clients: list[str], days: int) -> None:
     _say(
         "WARNING: FOR TRIALS ONLY. Whoever ran this command has seen all three private keys, and "
         "so could open every secret of this cluster.",
-        'For real data each organisation runs "python -m tfe_bench certs party" on its own '
+        'For real data each organization runs "python -m tfe_bench certs party" on its own '
         "machine and sends only the certificate.",
     )
 

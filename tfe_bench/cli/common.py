@@ -279,14 +279,14 @@ def check_output(file: Path, suffixes: Sequence[str], what: str) -> None:
 
 def open_cluster(arguments: argparse.Namespace, bar: Bar) -> Any:
     """The cluster of --cluster, or three local workers."""
-    from tfe_bench.benchmarks import realised
+    from tfe_bench.benchmarks import realized
 
     check_run_options(arguments)
     cluster = start_cluster(arguments, bar)
     try:
         if cluster.profile.shaped:
             bar.say("measuring the links")
-        cluster.realised, cluster.emulation = realised.verify(cluster)
+        cluster.realized, cluster.emulation = realized.verify(cluster)
         bar.say("starting the job")
     except BaseException:
         cluster.close()
@@ -408,7 +408,7 @@ def make_record(
 
     measured = result.measured
     times = prediction.turn_seconds(measured)
-    cold, ahead = prediction.total_rounds(measured)
+    with_dealing, online = prediction.total_rounds(measured)
     build = max(m["build_seconds"] for m in measured)
     if outcome.parameters.get("warm_up") == 0:  # the only run built the graphs, which is told apart
         times = [max(0.0, times[0] - build)]
@@ -423,8 +423,8 @@ def make_record(
         share_seconds=result.share_seconds,
         bytes_sent=tuple(sum(m["payload"]) for m in measured),
         frame_bytes=tuple(sum(m["frames"]) for m in measured),
-        rounds=cold,
-        rounds_ahead=ahead,
+        rounds=with_dealing,
+        rounds_ahead=online,
         peak_memory=tuple(m["peak_memory"] for m in measured),
         idle_memory=tuple(m["idle_memory"] for m in measured),
         correct=outcome.correct,
@@ -434,7 +434,7 @@ def make_record(
         protocol=str(measured[0]["variant"]),
         profile=arguments.profile,
         profile_emulation=cluster.emulation,
-        links=cluster.realised.as_json() if cluster.realised else None,
+        links=cluster.realized.as_json() if cluster.realized else None,
         tls=cluster.client.config.tls,
         cluster=cluster.name,
         cpu_seconds=tuple(statistics.median(m["cpu_seconds"]) for m in measured),

@@ -54,7 +54,7 @@ def _options(p: argparse.ArgumentParser) -> None:
         p,
         "--levels NAMES",
         "in a study, the network levels to measure: all (default), none, or some of net0, "
-        "net1, net2 and net3, as in net1,net2; the others are modelled",
+        "net1, net2 and net3, as in net1,net2; the others are modeled",
     )
     common.option(p, "--float32", "in a study, round x to float32 first, as the published one did")
     common.add_run_options(p)
@@ -168,7 +168,7 @@ def _advise(arguments: argparse.Namespace) -> int:
                 "rounds": a.rounds,
                 "relative_error": a.error,
                 "failure_probability": a.failure,
-                "modelled_network_seconds": a.seconds,
+                "modeled_network_seconds": a.seconds,
             }
             for a in found
         ]
@@ -176,7 +176,7 @@ def _advise(arguments: argparse.Namespace) -> int:
         return 0
     print(advisor.sentence(low, high, n))
     if found:
-        print(f"\nAll forms that cover it, for n = {n:,} (network alone, modelled):\n")
+        print(f"\nAll forms that cover it, for n = {n:,} (network alone, modeled):\n")
         head = ("form / ring", "B/element", "rounds", "error", "failure", *(v.name for v in LEVELS))
         rows = [
             (

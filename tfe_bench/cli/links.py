@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from tfe_bench.benchmarks import realised
+    from tfe_bench.benchmarks import realized
     from tfe_bench.errors import ProfileError
 
     common.check_network_options(arguments)
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_range("--pings", arguments.pings, 1, 1000)
     with common.progress_bar(arguments) as bar, common.start_cluster(arguments, bar) as cluster:
         kilobytes = max(1, round(1000 * arguments.megabytes / _TURNS))
-        found = realised.measure(cluster, kilobytes, arguments.pings, _TURNS, progress=bar.update)
+        found = realized.measure(cluster, kilobytes, arguments.pings, _TURNS, progress=bar.update)
         profile, emulation = cluster.profile, cluster.emulation
     off = found.off(profile)
     holds = not off
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
             if off:
                 verdict = f"Off by more than 10 %: {'; '.join(off)}."
                 if not profile.strict:
-                    verdict += f" Results are labelled ({realised.HOST_LIMITED})."
+                    verdict += f" Results are labeled ({realized.HOST_LIMITED})."
             console.print(verdict, highlight=False)
     if found.lost_bytes or (off and profile.strict):
         return ProfileError.exit_code

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def _options(p: argparse.ArgumentParser) -> None:
     p.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, - and _")
     common.option(p, "--csv FILE", "a table with a line of names")
-    common.option(p, "--label COLUMN", "what is to be learnt; without it features")
+    common.option(p, "--label COLUMN", "what is to be learned; without it features")
     common.option(
         p, "--target T", "what the label is: binary (default), classes (integers from 0) or number"
     )
@@ -142,7 +142,7 @@ def _rows(arguments: argparse.Namespace) -> Rows:
         arguments.target or (like.target if like is not None else "binary"),
         arguments.classes,
         features=not arguments.labels_only,
-        standardise=not arguments.raw,
+        standardize=not arguments.raw,
         columns=arguments.features,
         drop=arguments.drop,
         like=like,

@@ -127,10 +127,10 @@ def run(arguments: argparse.Namespace) -> int:
     # Where thousands are compared, two logits of some may be equal but for rounding.
     least = 1.0 if batch < _AT_ONCE else _SAME
     correct = found.top1 >= least and found.relative_error <= _TOLERANCE
-    labelled = {}
+    labeled = {}
     if digits is not None:
         labels = digits.test_labels[:batch]
-        labelled = {
+        labeled = {
             "accuracy": training.accuracy(outputs, labels),
             "plain_accuracy": training.accuracy(plain, labels),
         }
@@ -151,7 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
             "largest_error": found.largest_error,
             "relative_error": found.relative_error,
             "samples": found.samples,
-            **labelled,
+            **labeled,
         },
         error=judged.as_json(judged.RANGE, found.relative_error),
     )

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.requests import JobResult, LateInput, PrivateInput
     from tfe_bench.models.datasets import Rows
     from tfe_bench.models.history import History
-    from tfe_bench.models.order import Order
     from tfe_bench.models.rows import Examples
     from tfe_bench.models.sources import Joined, Source
     from tfe_bench.models.tables import Table
     from tfe_bench.models.trainable import Trainable
+    from tfe_bench.models.training_job import TrainingJob
 
 # As published: SGD 0.01 with momentum 0.9, Adam and AMSGrad 0.001.
 _RATES = {"sgd": 0.01, "amsgrad": 0.001, "adam": 0.001}
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         bar.say("reading the data")
         given = _Given.read(arguments.model)
         train, test = _rows(arguments, given)
-        if train is not None:  # in chunks, sorted rows would be learnt one after the other
+        if train is not None:  # in chunks, sorted rows would be learned one after the other
             train = _shuffled(train, arguments.seed)
         bar.say("building the model")
         needed = any(v is not None for v in (arguments.checkpoint, arguments.deploy))
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         with contextlib.ExitStack() as stack:
             if train is not None:
                 task = _task(arguments, given, train, test, None)
-                order, inputs = _order(arguments, task, None)
+                job, inputs = _order(arguments, task, None)
                 cluster = stack.enter_context(common.open_cluster(arguments, bar))
             else:
                 from tfe_bench.models import sources
@@ -89,14 +89,14 @@ def run(arguments: argparse.Namespace) -> int:
                 names = arguments.rows or arguments.columns
                 found = sources.source_of(cluster, names, arguments.labels)
                 task = _task(arguments, given, None, None, found[1])
-                order, inputs = _order(arguments, task, found)
-            history = task.private.run(cluster, order, inputs, bar.update)
+                job, inputs = _order(arguments, task, found)
+            history = task.private.run(cluster, job, inputs, bar.update)
         if not history.result.measured[0]["seconds"]:
             return _was_complete(arguments, task, history)
         plain = None
         if task.train is not None and not arguments.no_plain:
-            plain = _plain(task, order, history, lambda f: bar.update(f, "training in plaintext"))
-    return _tell(arguments, _Trained(task, order, history, plain), cluster)
+            plain = _plain(task, job, history, lambda f: bar.update(f, "training in plaintext"))
+    return _tell(arguments, _Trained(task, job, history, plain), cluster)
 
 
 def _was_complete(arguments: argparse.Namespace, task: _Task, history: History) -> int:
@@ -123,7 +123,7 @@ class _Given:
 
     Attributes:
         model: the Keras model that is trained; None for one of ours.
-        table: of the rows that it learnt from before.
+        table: of the rows that it learned from before.
         raw: whether it scales its columns itself.
     """
 
@@ -162,7 +162,7 @@ def _rows(arguments: argparse.Namespace, given: _Given) -> tuple[Rows | None, Ro
         target = "binary" if arguments.model == "logistic" else "classes"
         pair = datasets.digits(arguments.dataset, arguments.data_dir, target)
         return _limited(arguments.limit, *pair)
-    target = arguments.target or train_options.LEARNT.get(arguments.model, "classes")
+    target = arguments.target or train_options.LEARNED.get(arguments.model, "classes")
     if given.table is not None:
         if arguments.features or arguments.drop or arguments.target is not None:
             raise UsageError(
@@ -174,7 +174,7 @@ def _rows(arguments: argparse.Namespace, given: _Given) -> tuple[Rows | None, Ro
         arguments.dataset,
         arguments.label,
         target,
-        standardise=not given.raw,
+        standardize=not given.raw,
         columns=arguments.features,
         drop=arguments.drop,
         like=given.table,
@@ -184,7 +184,7 @@ def _rows(arguments: argparse.Namespace, given: _Given) -> tuple[Rows | None, Ro
 
 def _shuffled(rows: Rows, seed: int) -> Rows:
     from tfe_bench.models.rows import SHUFFLED
-    from tfe_bench.models.training.order import permutation
+    from tfe_bench.models.training.shuffling import permutation
 
     return rows.take(permutation(seed, SHUFFLED, len(rows)))
 
@@ -208,7 +208,7 @@ def _task(
             table is None or dataclasses.replace(table, logits=given.table.logits) != given.table
         ):
             raise UsageError(
-                f"{arguments.model!r} learnt from other columns, classes or scales than the "
+                f"{arguments.model!r} learned from other columns, classes or scales than the "
                 "owners' data have."
             )
     else:
@@ -247,7 +247,7 @@ def _model(
     if arguments.model in NETWORKS:
         return zoo.build(arguments.model, seed=arguments.seed).keras, loss
     if given is None:
-        wanted = train_options.LEARNT[arguments.model]
+        wanted = train_options.LEARNED[arguments.model]
         if target != wanted:
             raise UsageError(
                 f"{arguments.model} learns {'numbers' if wanted == 'number' else 'two classes'}. "
@@ -279,12 +279,12 @@ def _optimizer(arguments: argparse.Namespace) -> Any:
 
 def _order(
     arguments: argparse.Namespace, task: _Task, found: tuple[Source, Joined] | None
-) -> tuple[Order, dict[str, PrivateInput | LateInput]]:
+) -> tuple[TrainingJob, dict[str, PrivateInput | LateInput]]:
     """The job and its inputs."""
     from tfe_bench.cluster import profiles
     from tfe_bench.models import deploying
-    from tfe_bench.models.order import Order, Saving
     from tfe_bench.models.rows import chunk_of
+    from tfe_bench.models.training_job import Saving, TrainingJob
 
     recipe = task.private.recipe(arguments.batch)
     source, count = None, 0 if task.train is None else len(task.train)
@@ -299,7 +299,7 @@ def _order(
         deploy = deploying.parameters(
             task.private.keras, arguments.deploy, arguments.allow, table=task.table
         )
-    order = Order(
+    job = TrainingJob(
         recipe,
         arguments.epochs,
         count,
@@ -316,7 +316,7 @@ def _order(
         trace=arguments.trace is not None,
         chunk=0 if task.train is None else chunk_of(recipe, count),
     )
-    return order, task.private.inputs(order, _examples(task.train), _examples(task.test))
+    return job, task.private.inputs(job, _examples(task.train), _examples(task.test))
 
 
 def _examples(rows: Rows | None) -> Examples | None:
@@ -333,28 +333,28 @@ def _labels(rows: Rows) -> Any:
 # ---- beside plaintext
 
 
-def _plain(task: _Task, order: Order, history: History, heard: Any) -> list[float]:
-    """The score of the same training in the open, after each of the private one's scores."""
+def _plain(task: _Task, job: TrainingJob, history: History, heard: Any) -> list[float]:
+    """The score of the same training in the clear, after each of the private one's scores."""
     import numpy as np
 
-    from tfe_bench.models.training.plain import Twin
+    from tfe_bench.models.training.plaintext import Twin
 
     assert task.train is not None and task.test is not None
     features, tested = task.train.x, task.test.x
     assert features is not None and tested is not None
     start = task.private.initial_model()
-    twin = Twin(start, order.recipe)
-    targets = order.recipe.targets(_labels(task.train))
-    right = order.recipe.targets(_labels(task.test))
+    twin = Twin(start, job.recipe)
+    targets = job.recipe.targets(_labels(task.train))
+    right = job.recipe.targets(_labels(task.test))
     scored = {int(step) for step in history.result.measured[0]["scored"]}
     found = []
-    for step in range(order.total):
-        rows = order.batch_rows(step)
+    for step in range(job.total):
+        rows = job.batch_rows(step)
         twin.step(features[rows], targets[rows])
         if step % 20 == 0:
-            heard(step / order.total)
+            heard(step / job.total)
         if step + 1 in scored:
-            if order.recipe.loss.name == "mean_squared_error":
+            if job.recipe.loss.name == "mean_squared_error":
                 outputs = np.asarray(twin.model.predict(tested, verbose=0))
                 found.append(float(((outputs - right) ** 2).mean()))
             else:
@@ -370,7 +370,7 @@ class _Trained:
     """What was trained in which order, what came of it, and its scores in plaintext."""
 
     task: _Task
-    order: Order
+    job: TrainingJob
     history: History
     plain: list[float] | None
 
@@ -381,7 +381,7 @@ def _tell(arguments: argparse.Namespace, done: _Trained, cluster: Any) -> int:
     from tfe_bench.benchmarks import table
 
     result = done.history.result
-    if done.order.chunk:  # the rest of the sharing held nothing up
+    if done.job.chunk:  # the rest of the sharing held nothing up
         result.share_seconds = max(m["input_seconds"] for m in result.measured)
     record = _record(arguments, done, cluster)
     common.write_trace(arguments, "train", result)
@@ -394,7 +394,7 @@ def _tell(arguments: argparse.Namespace, done: _Trained, cluster: Any) -> int:
 
 
 def _record(arguments: argparse.Namespace, done: _Trained, cluster: Any) -> Record:
-    order, history, plain = done.order, done.history, done.plain
+    job, history, plain = done.job, done.history, done.plain
     measured = history.result.measured[0]
     scores = next((v for k, v in history.history.items() if k.startswith("val_")), [])
     squared = "val_mse" in history.history
@@ -405,10 +405,10 @@ def _record(arguments: argparse.Namespace, done: _Trained, cluster: Any) -> Reco
         correct = last <= bound if squared else last >= bound
     learning: dict[str, Any] = {
         "score": "mse" if squared else "accuracy",
-        "epochs": [step / order.steps_per_epoch for step in measured["scored"]],
+        "epochs": [step / job.steps_per_epoch for step in measured["scored"]],
         "private": scores,
         "plain": plain,
-        "samples": order.test or order.holdout,
+        "samples": job.test or job.holdout,
         "loss": history.history.get("loss"),
         "batches": len(measured["seconds"]),
     }
@@ -416,7 +416,7 @@ def _record(arguments: argparse.Namespace, done: _Trained, cluster: Any) -> Reco
     parameters = {
         "model": Path(arguments.model).name,
         **{name: getattr(arguments, name) for name in own},
-        "rows": order.rows,
+        "rows": job.rows,
         "dataset": done.task.dataset,
         "seed": arguments.seed,
     }
@@ -424,7 +424,7 @@ def _record(arguments: argparse.Namespace, done: _Trained, cluster: Any) -> Reco
         parameters["learning_rate"] = arguments.learning_rate
     if history.first_step:
         parameters["from_step"] = history.first_step
-    bits = order.recipe.numbers.activation
+    bits = job.recipe.numbers.activation
     outcome = common.Outcome(parameters, correct, None, bits, agreement=learning)
     return common.make_record("train", arguments, cluster, _thinned(history.result), outcome)
 

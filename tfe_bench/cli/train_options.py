@@ -14,7 +14,7 @@ MODELS = ("logistic", "linear", *NETWORKS)
 PICTURES = ("mnist", "fashion-mnist")
 TARGETS = ("binary", "classes", "number")
 # What a model of ours learns.
-LEARNT = {"logistic": "binary", "linear": "number"}
+LEARNED = {"logistic": "binary", "linear": "number"}
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -41,13 +41,13 @@ def add(p: argparse.ArgumentParser) -> None:
     )
     common.option(data, "--data-dir FOLDER", "the four IDX files of the pictures")
     common.option(data, "--limit N", "no more than the first N rows, and N to test", type=int)
-    common.option(data, "--label COLUMN", "of a table: what is to be learnt")
+    common.option(data, "--label COLUMN", "of a table: what is to be learned")
     common.option(
         data,
         "--target T",
         "what the label is: binary (logistic), number (linear) or classes (other models)",
     )
-    common.option(data, "--features COLUMN", "of a table: what is learnt from", nargs="+")
+    common.option(data, "--features COLUMN", "of a table: what is learned from", nargs="+")
     common.option(data, "--drop COLUMN", "of a table: what is left out", nargs="+", default=[])
     common.option(data, "--rows NAME", "owners' data sets, one below other", nargs="+")
     common.option(data, "--columns NAME", "owners' data sets, side by side", nargs="+")
@@ -117,7 +117,7 @@ def check(arguments: argparse.Namespace) -> None:
             "Owners' data sets are --rows NAME NAME, or --columns NAME NAME with --labels NAME."
         )
     if table and arguments.label is None and not any(owners):
-        raise UsageError(f"--label COLUMN says what is to be learnt of {arguments.dataset!r}.")
+        raise UsageError(f"--label COLUMN says what is to be learned of {arguments.dataset!r}.")
     if arguments.model == "linear" and not table and not any(owners):
         raise UsageError("linear learns a column of numbers: --dataset FILE.csv --label COLUMN.")
     if arguments.model in NETWORKS and table:
@@ -152,9 +152,9 @@ def check(arguments: argparse.Namespace) -> None:
             f"A target is {', '.join(TARGETS)}. Received: {arguments.target!r}."
             f"{did_you_mean(arguments.target, TARGETS)}"
         )
-    fixed = LEARNT.get(arguments.model)
+    fixed = LEARNED.get(arguments.model)
     if arguments.target is not None and fixed not in (None, arguments.target):
-        other = next((m for m, t in LEARNT.items() if t == arguments.target), "a .keras file")
+        other = next((m for m, t in LEARNED.items() if t == arguments.target), "a .keras file")
         raise UsageError(
             f"{arguments.model} learns --target {fixed}. Received: {arguments.target!r}, which is "
             f"for {other}."

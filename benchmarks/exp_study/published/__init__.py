@@ -15,7 +15,7 @@ from functools import cache
 from tfe_bench.benchmarks.exp_study.fits import Fit, line
 from tfe_bench.benchmarks.exp_study.grid import NAMES
 from tfe_bench.benchmarks.exp_study.levels import LEVELS
-from tfe_bench.benchmarks.prediction import modelled_seconds
+from tfe_bench.benchmarks.prediction import modeled_seconds
 
 SOURCE = "SecretFlow's exp benchmark (SEMI2K: 2 parties + dealer, FM128, 40 fractional bits)"
 CAVEAT = (
@@ -102,14 +102,14 @@ def _fit(given: list[tuple[int, float]]) -> Fit:
     return line(n, y)
 
 
-def slower_than_modelled(level: str) -> tuple[float, float]:
+def slower_than_modeled(level: str) -> tuple[float, float]:
     """(least, most): published seconds over what the model gives the network alone."""
     link = next(v for v in LEVELS if v.name == level)
     found = []
     for method, column in columns().items():
         for n, seconds in times(method, level):
             sent = (round(column.bytes_per_element * n),)
-            found.append(seconds / modelled_seconds(link, 0.0, column.rounds, sent))
+            found.append(seconds / modeled_seconds(link, 0.0, column.rounds, sent))
     return min(found), max(found)
 
 

@@ -10,7 +10,7 @@ namespace tfe_bench {
 // What precedes each piece of a payload on the wire.  Both ends are x86-64: little endian.
 struct FrameHeader {
   uint64_t step, total, offset;
-  uint32_t site, iteration, length, depth_cold, depth_ahead;
+  uint32_t site, iteration, length, depth_with_dealing, depth_ahead;
   uint16_t slot, flags;
 };
 static_assert(sizeof(FrameHeader) == 48, "the frame header is part of the wire format");

@@ -13,7 +13,7 @@ int MonomialsOf(int radix, bool last) {
   return last ? 3 * (1 << (radix - 1)) - 2 * radix - 1 : (1 << (radix + 1)) - 2 * radix - 2;
 }
 
-int LutRecipe::OpenPlanes(int level) const { return 2 * Nodes(*this, level) - 1; }
+int LutRecipe::ExchangePlanes(int level) const { return 2 * Nodes(*this, level) - 1; }
 
 int LutRecipe::TablePlanes() const {
   int planes = 0;
@@ -61,9 +61,9 @@ const char* LutRecipe::Check() const {
 int64_t LutScratchWords(const LutRecipe& r) {
   int most = r.DealtPlanes();
   for (int level = 0; level < r.levels; ++level) {
-    if (r.OpenPlanes(level) > most) most = r.OpenPlanes(level);
+    if (r.ExchangePlanes(level) > most) most = r.ExchangePlanes(level);
   }
-  // dealt pads or dealt planes, two mask streams, masks or opened values, one spare
+  // dealt pads or dealt planes, two mask streams, masks or masked_bits values, one spare
   return (static_cast<int64_t>(r.DealtPlanes()) + 4 * most + 8) * kSuperWords + 8;
 }
 

@@ -28,8 +28,8 @@ struct LutRecipe {
   int group[kMaxLevels][kMaxChunks] = {};  // sizes, most significant first
   bool absorb = true;                 // deal lam's top bit too: E1 and E2 then hold all of msb(x)
 
-  // Planes that E1 and E2 each open at a level.
-  int OpenPlanes(int level) const;
+  // Planes that E1 and E2 each exchange at a level.
+  int ExchangePlanes(int level) const;
   int TablePlanes() const;
   int MonomialPlanes(int level) const;
   int DealtPlanes() const;
@@ -59,7 +59,7 @@ struct LutFunctions {
   void (*deal)(const LutRecipe& r, int64_t words, const uint64_t* lam, const MaskSource& mask,
                uint64_t* message, uint64_t* top, uint64_t* scratch, int64_t begin, int64_t end);
   // E1 (dealt == nullptr: from the PRF) or E2: level-0 shares under this evaluator's mask.
-  void (*open)(const LutRecipe& r, int64_t words, const uint64_t* m, const uint64_t* dealt,
+  void (*exchange)(const LutRecipe& r, int64_t words, const uint64_t* m, const uint64_t* dealt,
                const MaskSource& mask, uint64_t* message, uint64_t* scratch, int64_t begin,
                int64_t end);
   // Both messages of `level` -> the message of level + 1, or at the end this evaluator's XOR share

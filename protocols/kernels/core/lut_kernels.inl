@@ -146,7 +146,7 @@ int Monomials(int r, bool last, const Vec* eps, const Vec* eta, Vec* out) {
 }
 
 // One evaluator's XOR shares of L = l_1 ^ e_1 l_2 ^ e_1 e_2 l_3 ^ ... and, unless last, of
-// E = e_1 ... e_r, from the opened e, l, its shares eps, eta of their masks and the dealt products.
+// E = e_1 ... e_r, from the masked e, l, its shares eps, eta of their masks and the dealt products.
 void Node(int r, bool last, bool first_evaluator, const Vec* e, const Vec* l, const Vec* eps,
           const Vec* eta, const Vec* dealt, Vec* out_l, Vec* out_e) {
   Vec coefficient[1 << kMaxRadix];  // of each eps product in e_1 ... e_{q}
@@ -215,7 +215,7 @@ void DealRange(const LutRecipe& r, int64_t words, const uint64_t* lam, const Mas
       for (int v = 0; v < (1 << r.width[c]) - 1; ++v) emit(onehot[v]);
     }
     for (int level = 0; level < r.levels; ++level) {
-      const int planes = r.OpenPlanes(level);
+      const int planes = r.ExchangePlanes(level);
       uint64_t* mask2 = mask1 + static_cast<int64_t>(planes + 1) * kSuperWords;
       FillPlanes(mask, LevelMask(level, true), s, planes, width, mask1);
       FillPlanes(mask, LevelMask(level, false), s, planes, width, mask2);
@@ -253,13 +253,13 @@ inline const uint64_t* DealtShare(const LutRecipe& r, const uint64_t* dealt, int
   return pad + (word & 1);
 }
 
-void OpenRange(const LutRecipe& r, int64_t words, const uint64_t* m, const uint64_t* dealt,
+void ExchangeRange(const LutRecipe& r, int64_t words, const uint64_t* m, const uint64_t* dealt,
                const MaskSource& mask, uint64_t* message, uint64_t* scratch, int64_t begin,
                int64_t end) {
   const bool first_evaluator = dealt == nullptr;
   uint64_t* pad = scratch;
   uint64_t* own = pad + static_cast<int64_t>(r.DealtPlanes() + 1) * kSuperWords;
-  const int planes = r.OpenPlanes(0);
+  const int planes = r.ExchangePlanes(0);
   for (int64_t s = begin; s < end; ++s) {
     const int width = WidthOf(words, s);
     const uint64_t* in = m + s * kSuperWords * r.bits;
@@ -302,8 +302,8 @@ void NodeRange(const LutRecipe& r, int level, int64_t words, const uint64_t* m,
                int64_t end) {
   const bool first_evaluator = dealt == nullptr;
   const bool done = level == r.levels - 1;
-  const int planes = r.OpenPlanes(level);
-  const int next_planes = done ? 1 : r.OpenPlanes(level + 1);
+  const int planes = r.ExchangePlanes(level);
+  const int next_planes = done ? 1 : r.ExchangePlanes(level + 1);
   int skip = r.TablePlanes();
   for (int i = 0; i < level; ++i) skip += r.MonomialPlanes(i);
   // lam's top bit follows the products of the last level
@@ -360,7 +360,7 @@ void NodeRange(const LutRecipe& r, int level, int64_t words, const uint64_t* m,
   }
 }
 
-const LutFunctions kLutFunctions = {PlanesRange, DealRange, OpenRange, NodeRange};
+const LutFunctions kLutFunctions = {PlanesRange, DealRange, ExchangeRange, NodeRange};
 
 }  // namespace
 }  // namespace tfe_bench

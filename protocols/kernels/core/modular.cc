@@ -185,10 +185,10 @@ void ExpSelectDealRange(const ExpParameters& p, const uint64_t* beta, const uint
   }
 }
 
-void ExpSelectRange(const uint64_t* opened, const uint64_t* given, uint64_t* share, int64_t begin,
+void ExpSelectRange(const uint64_t* masked_bits, const uint64_t* given, uint64_t* share, int64_t begin,
                     int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
-    const uint64_t o = 0 - (opened[i / 64] >> (i % 64) & 1);
+    const uint64_t o = 0 - (masked_bits[i / 64] >> (i % 64) & 1);
     const uint64_t* words = given + kSelectWords * (i - begin);
     for (int k = 0; k < 4; ++k) share[4 * (i - begin) + k] = (words[k] & ~o) | (words[k + 4] & o);
   }

@@ -64,7 +64,7 @@ void ExpSelectDealRange(const ExpParameters& p, const uint64_t* beta, const uint
                         const uint64_t* l2, const uint64_t* pad, uint64_t* message, int64_t begin,
                         int64_t end);
 // An evaluator: the share of A[o], four words for each element, without a branch on o.
-void ExpSelectRange(const uint64_t* opened, const uint64_t* given, uint64_t* share, int64_t begin,
+void ExpSelectRange(const uint64_t* masked_bits, const uint64_t* given, uint64_t* share, int64_t begin,
                     int64_t end);
 
 // ---- modulo the Mersenne prime 2^61 - 1 (one limb) or 2^127 - 1 (two).

@@ -55,7 +55,7 @@ void LayOutRow(const ConvShape& s, const uint64_t* image, int64_t row, int64_t f
                int64_t count, int64_t tap, int64_t end_tap, uint64_t* out, int64_t ld) {
   while (tap < end_tap) {
     const int64_t i = tap / s.kernel_w, j = tap % s.kernel_w;
-    // With dilation 1 the elements of a kernel row meet neighbours, which are one run.
+    // With dilation 1 the elements of a kernel row meet neighbors, which are one run.
     const int64_t together =
         s.dilation_w == 1 ? std::min(s.kernel_w - j, end_tap - tap) : int64_t{1};
     const int64_t words = together * s.channels;

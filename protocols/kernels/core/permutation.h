@@ -10,7 +10,7 @@ namespace tfe_bench {
 
 // Writes a uniformly random permutation of 0..n-1, 0 <= n < 2^31, that depends on nothing but
 // (key, hi, lo, n): two parties with the same key draw the same one on any CPU.
-// Fisher-Yates with exact rejection, so no permutation is favoured. Consumes about n/4 counter
+// Fisher-Yates with exact rejection, so no permutation is favored. Consumes about n/4 counter
 // blocks from (hi, lo); the number is random, so the caller leaves room: it reserves n + 64 blocks,
 // which are exceeded with a probability far below 2^-128.
 // Its memory accesses follow the permutation, which whoever calls this is entitled to know.

@@ -81,7 +81,7 @@ void Session::EndStep(int64_t step) {
     timeline_->StepEnded(step);
     Depth deepest;
     for (const Depth& d : recv_depths_[step]) {
-      deepest.cold = std::max(deepest.cold, d.cold);
+      deepest.with_dealing = std::max(deepest.with_dealing, d.with_dealing);
       deepest.ahead = std::max(deepest.ahead, d.ahead);
     }
     step_depths_.push_back(deepest);

@@ -59,10 +59,10 @@ struct Tag {
   }
 };
 
-// Length in messages of the longest chain that ends here: counting everything (cold), and with
+// Length in messages of the longest chain that ends here: counting everything (with dealing), and with
 // the dealer's run-ahead messages already there (ahead).
 struct Depth {
-  uint32_t cold = 0, ahead = 0;
+  uint32_t with_dealing = 0, ahead = 0;
 };
 
 // Received payload; the buffer is 64-byte aligned.
@@ -304,7 +304,7 @@ int64_t RegisterSession(std::shared_ptr<Session> session);
 std::shared_ptr<Session> FindSession(int64_t handle);
 void DropSession(int64_t handle);
 
-// Fills out with the stream's words from block `first`; honours a seeded fault or alteration.
+// Fills out with the stream's words from block `first`; honors a seeded fault or alteration.
 void FillMask(const Session& session, const PrfStream& stream, uint64_t first_block,
               uint64_t blocks, uint8_t* out);
 

@@ -41,7 +41,7 @@ Error Session::Send(int peer, const Tag& tag, bool run_ahead, const std::string&
     if (!open_steps_.count(static_cast<int64_t>(tag.step))) {
       return "step " + std::to_string(tag.step) + " is not running: refusing to send";
     }
-    // The last line of defence against a mask used twice: one message has one tag, and every pad
+    // The last line of defense against a mask used twice: one message has one tag, and every pad
     // in it carries the same site, step and iteration.
     if (!peers_[peer].seen_out.insert(tag).second) {
       const Error why = "a message would be sent twice under one mask (" + Describe(tag) + ")";
@@ -50,7 +50,7 @@ Error Session::Send(int peer, const Tag& tag, bool run_ahead, const std::string&
     const std::vector<Depth>& depths = recv_depths_[static_cast<int64_t>(tag.step)];
     for (size_t i = 0; i < depths.size(); ++i) {
       if (i / 8 < deps.size() && (deps[i / 8] >> (i % 8) & 1)) {
-        depth.cold = std::max(depth.cold, depths[i].cold);
+        depth.with_dealing = std::max(depth.with_dealing, depths[i].with_dealing);
         depth.ahead = std::max(depth.ahead, depths[i].ahead);
       }
     }
@@ -234,7 +234,7 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
     if (flags & kRunAhead) {
       message.credit = std::make_shared<Credit>(weak_from_this(), peer, message.size);
     }
-    message.depth.cold = depth.cold + 1;
+    message.depth.with_dealing = depth.with_dealing + 1;
     message.depth.ahead = depth.ahead + (flags & kRunAhead ? 0 : 1);
     if (came) {
       timeline_->Message({first ? first : came, Timeline::Now(),

@@ -124,7 +124,7 @@ int64_t Session::Pop(int peer, uint8_t* out, int64_t limit) {
                     o.tag.site,
                     o.tag.iteration,
                     static_cast<uint32_t>(piece),
-                    o.depth.cold,
+                    o.depth.with_dealing,
                     o.depth.ahead,
                     static_cast<uint16_t>(o.tag.slot),
                     o.flags};
@@ -164,7 +164,7 @@ Error Session::Push(int peer, const uint8_t* blob, int64_t size) {
     at += sizeof(h);
     if (static_cast<int64_t>(h.length) > size - at) return "a truncated frame arrived";
     Error error = Accept(peer, Tag{h.step, h.site, h.iteration, h.slot}, h.flags,
-                         Depth{h.depth_cold, h.depth_ahead}, h.total, h.offset, blob + at, h.length);
+                         Depth{h.depth_with_dealing, h.depth_ahead}, h.total, h.offset, blob + at, h.length);
     if (!error.empty()) return error;
     at += h.length;
   }

@@ -165,7 +165,7 @@ class LiftedProductOp : public FieldsOp {
   explicit LiftedProductOp(OpKernelConstruction* c) : FieldsOp(c), ring_(WidthAttr(c, "ring")) {
     Require(ring_ >= 3 && ring_ < 64, "ring must be 3..63");
     fields_ = {{64}, {64 - ring_}, {64 - ring_}, {64 - ring_}};
-    if (c->HasAttr("open")) ReadAttrs(c, "open", &open_);  // at the evaluators
+    if (c->HasAttr("open")) ReadAttrs(c, "open", &exchange_mask_);  // at the evaluators
   }
 
   void Deal(OpKernelContext* context, const Call& call) const {
@@ -195,7 +195,7 @@ class LiftedProductOp : public FieldsOp {
     const auto in = InputWords(context, 1, 4, n);
     const Fields dealt = Read(call, fields_, n, context->input(5));
     Tensor* out = Allocate(context, 0, shape);
-    const PrfStream leaving = OwnStream(call, open_, n);
+    const PrfStream leaving = OwnStream(call, exchange_mask_, n);
     const uint64_t *x_m = in[0], *x_l = in[1], *y_m = in[2], *y_l = in[3];
     uint64_t* y = Words(out);
     const uint64_t known = call.second(), quarter = uint64_t{1} << (ring_ - 2);
@@ -222,7 +222,7 @@ class LiftedProductOp : public FieldsOp {
 
   const int ring_;
   const uint64_t low_ = LowBits(ring_);
-  int open_;
+  int exchange_mask_;
   std::vector<Field> fields_;
 };
 
@@ -245,7 +245,7 @@ TFE_BENCH_CALL_OP("SelectDeal", Dealer<SelectOp>)
 
 // drop: bits dropped from the chosen piece, floor at E1 and ceiling at E2.
 TFE_BENCH_CALL_OP("SelectShare", Evaluator<SelectOp>)
-    .Input("opened: int64")
+    .Input("masked_bits: int64")
     .Input("m: int64")
     .Input("part: int64")
     .Input("um: int64")
@@ -265,7 +265,7 @@ TFE_BENCH_CALL_OP("LiftedProductDeal", Dealer<LiftedProductOp>)
     .Attr("ring: int")
     .TENSOR_ATTRS.SetShapeFn(Outputs<kVector>);
 
-// open: the tensor number of the mask under which the share leaves.
+// mask: the tensor number of the mask under which the share leaves.
 TFE_BENCH_CALL_OP("LiftedProductShare", Evaluator<LiftedProductOp>)
     .Input("x: int64")
     .Input("xpart: int64")
@@ -273,7 +273,7 @@ TFE_BENCH_CALL_OP("LiftedProductShare", Evaluator<LiftedProductOp>)
     .Input("ypart: int64")
     .Input("dealt: uint8")
     .Output("share: int64")
-    .Attr("open: int")
+    .Attr("mask: int")
     .Attr("ring: int")
     .TENSOR_ATTRS.SetShapeFn(Outputs<1>);
 

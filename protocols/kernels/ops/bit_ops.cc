@@ -41,15 +41,15 @@ class AndOp : public FieldsOp {
     message.Record();
   }
   void Share(OpKernelContext* context, const Call& call) const {
-    const Rows opened(context->input(1));
-    const uint64_t* o = opened.bits;
-    const int64_t words = opened.words, subsets = opened.subsets;
-    const Fields dealt = Read(call, opened.fields, words, context->input(2));
+    const Rows masked_bits(context->input(1));
+    const uint64_t* o = masked_bits.bits;
+    const int64_t words = masked_bits.words, subsets = masked_bits.subsets;
+    const Fields dealt = Read(call, masked_bits.fields, words, context->input(2));
     uint64_t* share = Words(Allocate(context, 0, {words}));
-    // coefficient[T] = AND of the opened bits outside of T
-    Blocks(context, opened, [&](uint64_t* coefficient, int64_t first, int64_t count) {
+    // coefficient[T] = AND of the masked bits outside of T
+    Blocks(context, masked_bits, [&](uint64_t* coefficient, int64_t first, int64_t count) {
       alignas(64) uint64_t row[kBlock];
-      for (int j = 0; j < opened.r; ++j) {
+      for (int j = 0; j < masked_bits.r; ++j) {
         for (int64_t t = 0; t < (int64_t{1} << j); ++t) {
           for (int64_t i = 0; i < count; ++i) {
             coefficient[((int64_t{1} << j) + t) * kBlock + i] = coefficient[t * kBlock + i];
@@ -156,9 +156,9 @@ TFE_BENCH_CALL_OP("AndDeal", Dealer<AndOp>)
     .Output("message: int64")
     .TENSOR_ATTRS.SetShapeFn(Infer<AndShape>);
 
-// opened [r, words] and the message (empty at E1) -> this evaluator's share [words].
+// masked_bits [r, words] and the message (empty at E1) -> this evaluator's share [words].
 TFE_BENCH_CALL_OP("AndShare", Evaluator<AndOp>)
-    .Input("opened: int64")
+    .Input("masked_bits: int64")
     .Input("dealt: int64")
     .Output("share: int64")
     .TENSOR_ATTRS.SetShapeFn(Outputs<kVector>);

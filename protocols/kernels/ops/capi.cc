@@ -224,7 +224,7 @@ void tfe_counters(int64_t handle, uint64_t out[12]) {
 void tfe_reset_counters(int64_t handle) {
   Do(handle, [](Session& s) { s.ResetCounters(); });
 }
-// Pairs (cold, ahead), one per finished step; returns how many there are.
+// Pairs (with_dealing, ahead), one per finished step; returns how many there are.
 int64_t tfe_depths(int64_t handle, tfe_bench::Depth* out, int64_t capacity) {
   return Ask(handle, 0, [&](Session& s) { return Copy(s.StepDepths(), out, capacity); });
 }

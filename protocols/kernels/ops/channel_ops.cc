@@ -11,8 +11,8 @@ namespace {
 using tensorflow::TensorBuffer;
 
 // Which message, of the invocation and with the peer that the attributes name.
-struct Route {
-  explicit Route(OpKernelConstruction* c) {
+struct Unpool {
+  explicit Unpool(OpKernelConstruction* c) {
     ReadAttrs(c, "site", &site, "slot", &slot, "peer", &peer);
     Require(peer >= 0 && peer < 3, "peer must be 0, 1 or 2");
   }
@@ -44,7 +44,7 @@ class SendOp : public Kernel {
   }
 
  private:
-  const Route route_;
+  const Unpool route_;
   bool run_ahead_;
   std::string deps_;
 };
@@ -116,7 +116,7 @@ class RecvOp : public AsyncKernel {
   }
 
  private:
-  const Route route_;
+  const Unpool route_;
   int index_;
   tensorflow::DataType type_;
 };

@@ -90,13 +90,13 @@ class ExpSelectOp : public ExpOp {
                 });
   }
   void Share(OpKernelContext* context, const Call& call) const {
-    const Tensor &opened = context->input(1), &m = context->input(2);
-    const int64_t n = Elements(opened, m);
+    const Tensor &masked_bits = context->input(1), &m = context->input(2);
+    const int64_t n = Elements(masked_bits, m);
     uint64_t* y = Words(Allocate(context, 0, m.shape()));
     ShareRecords(context, call, n, kSelectWords, 400, context->input(3),
                  [&](const uint64_t* given, int64_t begin, int64_t end) {
                    uint64_t share[kShareWords * kRun];
-                   ExpSelectRange(Words(opened), given, share, begin, end);
+                   ExpSelectRange(Words(masked_bits), given, share, begin, end);
                    ExpShareRange(p_, Words(m) + begin, share, call.role == kE2, y + begin, 0,
                                  end - begin);
                  });
@@ -147,7 +147,7 @@ TFE_BENCH_CALL_OP("ExpSelectDeal", Dealer<ExpSelectOp>)
 
 // An evaluator's additive share, as above.
 TFE_BENCH_CALL_OP("ExpSelectShare", Evaluator<ExpSelectOp>)
-    .Input("opened: int64")
+    .Input("masked_bits: int64")
     .Input("m: int64")
     .Input("dealt: int64")
     .Output("share: int64")

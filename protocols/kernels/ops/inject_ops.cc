@@ -36,7 +36,7 @@ class InjectOp : public FieldsOp {
             "what is dropped must leave `bits` bits");
     if (bits_ < 64) fields_.resize(kParts, {64 - bits_});
     if (!c->HasAttr("open")) return;  // the dealer's
-    ReadAttrs(c, "open", &open_, "negate", &negate_, "whole", &whole_);
+    ReadAttrs(c, "open", &exchange_mask_, "negate", &negate_, "whole", &whole_);
     Require(!whole_ || (bits_ < 64 && drop_ == 0),
             "only a small ring's value is read as signed");
   }
@@ -68,15 +68,15 @@ class InjectOp : public FieldsOp {
     message.Record();
   }
   void Share(OpKernelContext* context, const Call& call) const {
-    const Tensor &opened = context->input(1), &m = context->input(2);
-    const int64_t n = Elements(opened, context->input(5), m);
+    const Tensor &masked_bits = context->input(1), &m = context->input(2);
+    const int64_t n = Elements(masked_bits, context->input(5), m);
     const auto in = InputWords(context, 2, 2, n);
     const Fields dealt = Read(call, fields_, n, context->input(4));
     Tensor* out = Allocate(context, 0, m.shape());
     Tensor* read = Allocate(context, 1, whole_ ? m.shape() : TensorShape({0}));
     PrfStream leaving;
-    if (open_ >= 0) leaving = OwnStream(call, open_, n);
-    const uint64_t *bits = Words(opened), *masked = in[0], *own = in[1], ring = ring_;
+    if (exchange_mask_ >= 0) leaving = OwnStream(call, exchange_mask_, n);
+    const uint64_t *bits = Words(masked_bits), *masked = in[0], *own = in[1], ring = ring_;
     uint64_t *y = Words(out), *x = Words(read);
     const uint64_t flip = negate_ ? ~uint64_t{0} : 0, second = call.second();
     const uint64_t lift = drop_ ? (uint64_t{1} << 62) - (uint64_t{1} << (drop_ - 1)) : 0;
@@ -108,12 +108,12 @@ class InjectOp : public FieldsOp {
           x[first + i] = (taken & second) - (own[first + i] & ring) + ((given[2][i] + c) << bits_);
         }
       }
-      if (open_ < 0) return;
+      if (exchange_mask_ < 0) return;
       Fill(call, leaving, first, count, mask);
       for (int64_t i = 0; i < count; ++i) y[first + i] += mask[i];
     });
     dealt.Record();
-    if (open_ >= 0) RecordMasked(call, leaving, *out);
+    if (exchange_mask_ >= 0) RecordMasked(call, leaving, *out);
   }
 
  protected:
@@ -133,7 +133,7 @@ class InjectOp : public FieldsOp {
   int drop_;
   const uint64_t ring_ = LowBits(bits_);
   std::vector<Field> fields_ = {{64}, {64}};
-  int open_;
+  int exchange_mask_;
   bool negate_, whole_;
 };
 
@@ -152,17 +152,17 @@ TFE_BENCH_CALL_OP("InjectDeal", Dealer<InjectOp>)
     .Output("message: uint8")
     .INJECT_ATTRS.SetShapeFn(Outputs<kVector>);
 
-// open: the tensor number of the mask under which the share leaves, -1 to keep it as it is.
+// mask: the tensor number of the mask under which the share leaves, -1 to keep it as it is.
 // whole: with b = [x < 0], also the share of x itself, read as signed, over Z_2^64 (else nothing).
 TFE_BENCH_CALL_OP("InjectShare", Evaluator<InjectOp>)
-    .Input("opened: int64")
+    .Input("masked_bits: int64")
     .Input("m: int64")
     .Input("part: int64")
     .Input("dealt: uint8")
     .Input("n: int64")
     .Output("share: int64")
     .Output("signed: int64")
-    .Attr("open: int")
+    .Attr("mask: int")
     .Attr("negate: bool")
     .Attr("whole: bool = false")
     .INJECT_ATTRS.SetShapeFn(Infer<InjectShapes>);

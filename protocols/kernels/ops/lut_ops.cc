@@ -145,13 +145,13 @@ class LutDealOp : public LutOp {
     for (int level = 0; level < recipe_.levels; ++level) {
       for (const bool first : {true, false}) {
         RecordShare(job.call, job.streams[LevelMask(level, first)],
-                    recipe_.OpenPlanes(level) * job.words);
+                    recipe_.ExchangePlanes(level) * job.words);
       }
     }
   }
 };
 
-class LutOpenOp : public LutOp {
+class LutExchangeOp : public LutOp {
  public:
   using LutOp::LutOp;
   void Work(OpKernelContext* context) override {
@@ -159,9 +159,9 @@ class LutOpenOp : public LutOp {
     Start(context->input(1), &job);
     const uint64_t* m = Words(context->input(1));
     const uint64_t* dealt = Dealt(job, context->input(2));
-    Tensor* message = Allocate(context, 0, {job.words * recipe_.OpenPlanes(0)});
+    Tensor* message = Allocate(context, 0, {job.words * recipe_.ExchangePlanes(0)});
     Run(context, job, [&](uint64_t* scratch, int64_t begin, int64_t end) {
-      Lut().open(recipe_, job.words, m, dealt, job.mask, Words(message), scratch, begin, end);
+      Lut().exchange(recipe_, job.words, m, dealt, job.mask, Words(message), scratch, begin, end);
     });
     if (job.call.role == kE1) {
       RecordShare(job.call, job.streams[kDealtStream], recipe_.DealtPlanes() * job.words);
@@ -180,11 +180,11 @@ class LutNodeOp : public LutOp {
     Job job(AsEvaluator(context));
     Start(context->input(1), &job);
     const uint64_t* m = Words(context->input(1));
-    const uint64_t* own = Message(job, context->input(2), recipe_.OpenPlanes(level_));
-    const uint64_t* other = Message(job, context->input(3), recipe_.OpenPlanes(level_));
+    const uint64_t* own = Message(job, context->input(2), recipe_.ExchangePlanes(level_));
+    const uint64_t* other = Message(job, context->input(3), recipe_.ExchangePlanes(level_));
     const uint64_t* dealt = Dealt(job, context->input(4));
     const bool done = level_ == recipe_.levels - 1;
-    const int planes = done ? 1 : recipe_.OpenPlanes(level_ + 1);
+    const int planes = done ? 1 : recipe_.ExchangePlanes(level_ + 1);
     Tensor* out = Allocate(context, 0, {job.words * planes});
     Run(context, job, [&](uint64_t* scratch, int64_t begin, int64_t end) {
       Lut().node(recipe_, level_, job.words, m, own, other, dealt, job.mask, Words(out), scratch,
@@ -224,7 +224,7 @@ TFE_BENCH_CALL_OP("LutDeal", LutDealOp)
     .Output("top: int64")
     .LUT_ATTRS.SetShapeFn(Outputs<kVector, kVector>);
 
-TFE_BENCH_CALL_OP("LutOpen", LutOpenOp)
+TFE_BENCH_CALL_OP("LutExchange", LutExchangeOp)
     .Input("m_planes: int64")
     .Input("dealt: int64")
     .Output("message: int64")

@@ -82,7 +82,7 @@ TFE_BENCH_CALL_OP("PolynomialDeal", Dealer<PolynomialOp>)
     .Output("message: int64")
     .POLYNOMIAL_ATTRS.SetShapeFn(Infer<RecordsShape>);
 
-// E1 (dealt is empty) and E2: unopened shares of the polynomial / 2^drop.
+// E1 (dealt is empty) and E2: additive shares of the polynomial / 2^drop.
 TFE_BENCH_CALL_OP("PolynomialShare", Evaluator<PolynomialOp>)
     .Input("dealt: int64")
     .Input("m: factors * int64")

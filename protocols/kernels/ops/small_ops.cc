@@ -35,7 +35,7 @@ class SmallSelectOp : public FieldsOp {
     const Fields dealt = Read(call, fields_, n, context->input(6));
     Tensor* out = Allocate(context, 0, {PackedBytes(n, bits_)});
     const PrfStream leaving = OwnStream(call, attrs_.tensor + 2, n);
-    const uint64_t *opened = in[0], *even_m = in[1], *even_l = in[2], *odd_m = in[3],
+    const uint64_t *masked_bits = in[0], *even_m = in[1], *even_l = in[2], *odd_m = in[3],
                    *odd_l = in[4], second = call.second();
     uint8_t* to = Bytes(out);
     Chunks(context, n, 12, [&](int64_t first, int64_t count) {
@@ -44,7 +44,7 @@ class SmallSelectOp : public FieldsOp {
       Fill(call, leaving, first, count, mask);
       for (int64_t i = 0; i < count; ++i) {
         const int64_t at = first + i;
-        const uint64_t o = Spread(opened, at);
+        const uint64_t o = Spread(masked_bits, at);
         const uint64_t m = odd_m[at] - even_m[at], l = odd_l[at] - even_l[at];
         const uint64_t flipped = m * given[0][i] - given[1][i];  // share of beta (odd - even)
         mask[i] += ((even_m[at] & second) - even_l[at]) + (((m & second) - l) & o) +
@@ -106,7 +106,7 @@ TFE_BENCH_CALL_OP("SmallSelectDeal", Dealer<SmallSelectOp>)
 
 // This evaluator's share under the mask `tensor` + 2, k bits per element.
 TFE_BENCH_CALL_OP("SmallSelectShare", Evaluator<SmallSelectOp>)
-    .Input("opened: int64")
+    .Input("masked_bits: int64")
     .Input("even_m: int64")
     .Input("even_part: int64")
     .Input("odd_m: int64")

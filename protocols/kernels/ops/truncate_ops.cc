@@ -5,7 +5,7 @@
 // With r = l1 + l2 mod 2^64 and c = m + 2^62 the value is, for |x| < 2^62,
 //   x / 2^f = P - (r >> f) + 2^(64-f) msb(r) W,  P = (c >> f) - 2^(62-f), W = 1 - msb(c), rounded.
 // D's message, n elements: (r >> f) - F(K1, 0) [8n bytes], msb(r) - F(K1, 1) packed with f bits
-// each.  For T3 alone the evaluators open W msb(r) mod 2^f under F(K1, 2) and F(K2, 2).
+// each.  For T3 alone the evaluators exchange W msb(r) mod 2^f under F(K1, 2) and F(K2, 2).
 //
 // For the cells' bits b = o ^ beta (o known to E1 and E2, beta to D) D also deals beta,
 // beta (r >> f) and beta msb(r) mod 2^f for each cell, under F(K1, 2), F(K1, 3) and F(K1, 4).
@@ -101,15 +101,15 @@ class TruncateOp : public FieldsOp {
   std::vector<Field> fields_;
 };
 
-class TruncateOpenOp : public Kernel {
+class TruncateExchangeOp : public Kernel {
  public:
-  explicit TruncateOpenOp(OpKernelConstruction* c) : Kernel(c), drop_(c) {}
+  explicit TruncateExchangeOp(OpKernelConstruction* c) : Kernel(c), drop_(c) {}
   void Work(OpKernelContext* context) override {
     const Tensor &m = context->input(0), &own = context->input(1), &got = context->input(2);
     const int64_t n = m.NumElements();
     const int bits = drop_.bits;
     Require(own.NumElements() == PackedBytes(n, bits) && got.NumElements() == own.NumElements(),
-            "TruncateOpen: the sizes do not fit");
+            "TruncateExchange: the sizes do not fit");
     uint64_t* y = Words(Allocate(context, 0, m.shape()));
     const uint64_t* masked = Words(m);
     const uint8_t *mine = Bytes(own), *theirs = Bytes(got);
@@ -129,9 +129,9 @@ class TruncateOpenOp : public Kernel {
 
 // ---- for the cells of windows
 
-class RouteOp : public TruncateOp {
+class UnpoolOp : public TruncateOp {
  public:
-  explicit RouteOp(OpKernelConstruction* c) : TruncateOp(c) {
+  explicit UnpoolOp(OpKernelConstruction* c) : TruncateOp(c) {
     ReadAttrs(c, "cells", &cells_, "width", &width_);
     Require(cells_ >= 1 && SizesFit({cells_, width_}) && width_ % 64 == 0,
             "width must be a multiple of 64");
@@ -160,11 +160,11 @@ class RouteOp : public TruncateOp {
     message.Record();
   }
   void Share(OpKernelContext* context, const Call& call) const {
-    const Tensor &opened = context->input(1), &m = context->input(2);
-    const int64_t n = Elements(opened, m);
+    const Tensor &masked_bits = context->input(1), &m = context->input(2);
+    const int64_t n = Elements(masked_bits, m);
     const Fields dealt = Read(call, fields_, width_, context->input(3));
     uint64_t* y = Words(Allocate(context, 0, {cells_, width_}));
-    const uint64_t *o = Words(opened), *masked = Words(m), second = call.second();
+    const uint64_t *o = Words(masked_bits), *masked = Words(m), second = call.second();
     Chunks(context, width_, 10 * (2 + 3 * cells_), [&](int64_t first, int64_t count) {
       alignas(64) uint64_t known[kChunk], low[kChunk], v[kChunk], given[3][kChunk];
       dealt.Get(kShifted, 0, first, count, given[0]);
@@ -224,16 +224,16 @@ TFE_BENCH_CALL_OP("TruncateShare", Evaluator<TruncateOp>)
     .Output("part: int64")
     .DROP_ATTRS.SetShapeFn(Outputs<kVector, 1>);
 
-TFE_BENCH_OP("TruncateOpen", TruncateOpenOp)
+TFE_BENCH_OP("TruncateExchange", TruncateExchangeOp)
     .Input("m: int64")
     .Input("own: uint8")
     .Input("got: uint8")
-    .Output("opened: int64")
+    .Output("masked_bits: int64")
     .Attr("drop: int")
     .SetShapeFn(Outputs<0>);
 
 // l1, l2 of a gradient, one for each window; beta [cells, width] packed, width a multiple of 64.
-TFE_BENCH_CALL_OP("RouteDeal", Dealer<RouteOp>)
+TFE_BENCH_CALL_OP("UnpoolDeal", Dealer<UnpoolOp>)
     .Input("beta: int64")
     .Input("l1: int64")
     .Input("l2: int64")
@@ -241,8 +241,8 @@ TFE_BENCH_CALL_OP("RouteDeal", Dealer<RouteOp>)
     .ROUTE_ATTRS.SetShapeFn(Outputs<kVector>);
 
 // The evaluators' shares [cells, width] of what each cell gets.
-TFE_BENCH_CALL_OP("RouteShare", Evaluator<RouteOp>)
-    .Input("opened: int64")
+TFE_BENCH_CALL_OP("UnpoolShare", Evaluator<UnpoolOp>)
+    .Input("masked_bits: int64")
     .Input("m: int64")
     .Input("dealt: uint8")
     .Output("share: int64")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.models.training.bench import Case, Result, rows, train
 from tfe_bench.cluster.simulate import assert_costs
-from tfe_bench.models.training import plain, state, step
+from tfe_bench.models.training import plaintext, state, step
 from tfe_bench.models.training.recipe import Recipe
 
 keras: Any = pytest.importorskip("keras")
@@ -95,7 +95,7 @@ VARIANTS = (
 
 def twin_of(case: Case, model: Any) -> Any:
     """The Keras model after the steps."""
-    twin = plain.Twin(model, case.recipe)
+    twin = plaintext.Twin(model, case.recipe)
     targets = case.recipe.targets(case.y)
     for number in range(case.steps):
         cut = rows(case, number)

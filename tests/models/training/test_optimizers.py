@@ -14,7 +14,7 @@ from tfe_bench.cluster.simulate import assert_costs, total_rounds
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.operations import Setting
 from tfe_bench.models.rows import weighted
-from tfe_bench.models.training import optimizers, plain, schedules, state, step, updates
+from tfe_bench.models.training import optimizers, plaintext, schedules, state, step, updates
 from tfe_bench.models.training.recipe import MOST_WEIGHT, Recipe
 from tfe_bench.protocols.ring import rotation
 
@@ -85,7 +85,7 @@ def data(recipe: Recipe, rng: np.random.Generator, batches: int) -> tuple[Array,
 
 def follow(case: Case, model: Any) -> tuple[Any, float]:
     """The plaintext twin after the steps, and the loss of the last."""
-    twin, targets, loss = plain.Twin(model, case.recipe), case.recipe.targets(case.y), 0.0
+    twin, targets, loss = plaintext.Twin(model, case.recipe), case.recipe.targets(case.y), 0.0
     for number in range(case.steps):
         cut = rows(case, number)
         weights = None if case.weights is None else case.weights[cut]
@@ -125,7 +125,9 @@ def compared(
             assert np.sqrt(np.mean((got - want) ** 2)) < typical, (name, key)
         cost = step.step_cost(case.recipe, case.setting, case.loss)
         if setting.thirds:  # (what is known when the dealer starts late is a bound)
-            cost = replace(cost, cold=total_rounds([c for _, c in result.calls], "cold"))
+            cost = replace(
+                cost, with_dealing=total_rounds([c for _, c in result.calls], "with_dealing")
+            )
         try:
             assert_costs(result.calls, cost, dealer)
         except AssertionError as error:

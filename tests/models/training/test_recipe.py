@@ -12,7 +12,7 @@ import pytest
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models.kinds.operations import Setting
 from tfe_bench.models.private import convert
-from tfe_bench.models.training import order, plain, state, step
+from tfe_bench.models.training import plaintext, shuffling, state, step
 from tfe_bench.models.training.recipe import Recipe
 
 keras: Any = pytest.importorskip("keras")
@@ -182,16 +182,16 @@ def test_rescaling_of_the_input_is_left_to_its_owner() -> None:
 
 
 def test_orders_are_permutations_that_all_hosts_draw_alike() -> None:
-    rows = order.batches(5, 0, 1000, 64)
+    rows = shuffling.batches(5, 0, 1000, 64)
     assert rows.shape == (15, 64) and len(set(rows.reshape(-1))) == 15 * 64
-    assert not np.array_equal(rows, order.batches(5, 1, 1000, 64))
-    assert order.batches(5, 0, 63, 64).shape == (0, 64)
+    assert not np.array_equal(rows, shuffling.batches(5, 1, 1000, 64))
+    assert shuffling.batches(5, 0, 63, 64).shape == (0, 64)
     # (fixed: another host or version must not differ)
-    assert order.permutation(1, 0, 8).tolist() == [3, 7, 0, 2, 4, 6, 1, 5]
-    kept = order.kept(1, 2, "dropout", 100_000, 0.3)
+    assert shuffling.permutation(1, 0, 8).tolist() == [3, 7, 0, 2, 4, 6, 1, 5]
+    kept = shuffling.kept(1, 2, "dropout", 100_000, 0.3)
     assert abs(kept.mean() - 0.7) < 0.01
-    assert not np.array_equal(kept, order.kept(1, 3, "dropout", 100_000, 0.3))
-    assert order.kept(1, 2, "a", 100, 0.0).all()
+    assert not np.array_equal(kept, shuffling.kept(1, 3, "dropout", 100_000, 0.3))
+    assert shuffling.kept(1, 2, "a", 100, 0.0).all()
 
 
 def test_the_plaintext_twin_learns_and_leaves_the_model_alone(rng: np.random.Generator) -> None:
@@ -201,13 +201,13 @@ def test_the_plaintext_twin_learns_and_leaves_the_model_alone(rng: np.random.Gen
     before = model.get_weights()
     made = Recipe.build(model, keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy", 20)
     heard: list[int] = []
-    shares, weights = plain.train(
+    shares, weights = plaintext.train(
         model, made, x, y, 12, 1, (x, y), lambda epoch, share: heard.append(epoch)
     )
     assert heard == list(range(12)) and shares[-1] > 0.7
     assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
     assert any((a != b).any() for a, b in zip(before, weights, strict=True))
-    again, _ = plain.train(model, made, x, y, 12, 1, (x, y))
+    again, _ = plaintext.train(model, made, x, y, 12, 1, (x, y))
     assert again == shares
 
 

@@ -1,7 +1,7 @@
 """What a compiler would do before a model is shared: passes from Graph to Graph, all exact.
 
 Every pass is a function of its own and leaves the model's function as it is, up to the rounding of
-floating-point weights.  `optimise` applies all of them, in the order that makes them meet.
+floating-point weights.  `optimize` applies all of them, in the order that makes them meet.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def products_of_two(graph: Graph) -> Graph:
     return replaced(graph, [x for several in layers for x in several])
 
 
-# ---- batch normalisation
+# ---- batch normalization
 
 
 @_wherever
@@ -392,7 +392,7 @@ PASSES: tuple[Pass, ...] = (
 _MERGING = (fold_back, fold_forward, fold_averages, fuse_additions)
 
 
-def optimise(graph: Graph, merge: bool = True) -> Graph:
+def optimize(graph: Graph, merge: bool = True) -> Graph:
     """All passes, in order, of a model that is done with training.
 
     Args:

@@ -1,4 +1,5 @@
-"""The same training in the open, by Keras itself: the plaintext twin that accuracy is held against.
+"""The same training in the clear, by Keras itself: the plaintext twin that accuracy is held
+against.
 
 It takes the same batches in the same order, and Dropout keeps the same values.
 """
@@ -13,7 +14,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Array
 from tfe_bench.models.layers.dropout import mask_name
-from tfe_bench.models.training import losses, order, reader
+from tfe_bench.models.training import losses, reader, shuffling
 from tfe_bench.models.training.optimizers import Optimizer
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import KERAS, Schedule
@@ -94,7 +95,7 @@ def _with_masks(model: Any, batch: int) -> tuple[Any, dict[str, Any]]:
 
 
 class Twin:
-    """A Keras model that learns in the open what a recipe says.
+    """A Keras model that learns in the clear what a recipe says.
 
     Args:
         model: the Keras model of the recipe; it is copied and stays as it is.
@@ -156,11 +157,11 @@ def train(
     test: tuple[Any, Any] | None = None,
     heard: Callable[[int, float], None] | None = None,
 ) -> tuple[list[float], list[Array]]:
-    """Trains in the open.
+    """Trains in the clear.
 
     Args:
         x, y: features and labels as the recipe takes them.
-        seed: of the order of samples (order.batches).
+        seed: of the order of samples (shuffling.batches).
         test: features and labels of which the share of right answers is counted.
         heard: is told of each epoch's number, from 0, and share.
 
@@ -171,7 +172,7 @@ def train(
     targets = recipe.targets(y)
     found = []
     for epoch in range(epochs):
-        for rows in order.batches(seed, epoch, len(x), recipe.batch):
+        for rows in shuffling.batches(seed, epoch, len(x), recipe.batch):
             twin.step(x[rows], targets[rows])
         if test is not None:
             right = recipe.targets(test[1])

@@ -37,8 +37,8 @@ def product(
         drop: bits dropped, also from the scale; drop + out_bits <= 256.
 
     Off by less than 1 ulp, whatever the values; a product that is zero is zero.
-    Rounds: 1 (cold 2).  Bits sent: D 8 (drop + out_bits) per element for two factors, 26 times
-        that sum for three; E1, E2 out_bits each.
+    Rounds: 1 (2 with dealing).  Bits sent: D 8 (drop + out_bits) per element for two factors, 26
+        times that sum for three; E1, E2 out_bits each.
     Raises:
         UsageError: another number of factors, of different dealers, or in too small a ring.
     """

@@ -17,8 +17,8 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models.csv_file import MOST_ROWS
 from tfe_bench.models.datasets import Array
 from tfe_bench.models.sources import Joined, Source
-from tfe_bench.models.training.order import batches, permutation
 from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.models.training.shuffling import batches, permutation
 from tfe_bench.models.training.state import specs
 from tfe_bench.models.training.stopping import Stopping
 
@@ -57,7 +57,7 @@ class Saving:
 
 
 @dataclass(frozen=True, eq=False)
-class Order:
+class TrainingJob:
     """One training job.
 
     Attributes:
@@ -230,8 +230,8 @@ class Order:
         return found
 
     @classmethod
-    def of(cls, header: Mapping[str, Any]) -> Order:
-        """The order of a header, which may come from a stranger.
+    def of(cls, header: Mapping[str, Any]) -> TrainingJob:
+        """The job of a header, which may come from a stranger.
 
         Raises:
             UsageError, DataError: it is none.

@@ -20,7 +20,7 @@ HOST_LIMITED = "host-limited"
 
 
 @dataclass(frozen=True, slots=True)
-class Realised:
+class Realized:
     """What was measured between three workers.
 
     Attributes:
@@ -46,11 +46,11 @@ class Realised:
             "lost_bytes": self.lost_bytes,
         }
 
-    def best_of(self, other: Realised) -> Realised:
+    def best_of(self, other: Realized) -> Realized:
         """The better of each figure: a busy moment of this machine is no property of a link."""
         a, b, c = map(min, zip(self.delays, other.delays, strict=True))
         r, s, t = map(max, zip(self.rates, other.rates, strict=True))
-        return Realised(
+        return Realized(
             (a, b, c),
             (r, s, t),
             self.megabytes + other.megabytes,
@@ -83,7 +83,7 @@ def measure(
     turns: int = 1,
     ping_turns: int = 4,
     progress: Any = None,
-) -> Realised:
+) -> Realized:
     """Measures a cluster's links.
 
     Args:
@@ -105,7 +105,7 @@ def measure(
         trip = max(t for t, pair in zip(trips, PAIRS, strict=True) if p in pair)
         seconds = min(own["send_seconds"])
         rates.append(8 * own["sent_bytes"] / max(seconds - trip, 0.05 * seconds))
-    return Realised(
+    return Realized(
         (trips[0] / 2, trips[1] / 2, trips[2] / 2),
         (rates[0], rates[1], rates[2]),
         turns * measured[0]["sent_bytes"] / 1e6,
@@ -118,8 +118,8 @@ def short_kilobytes(profile: Profile) -> int:
     return min(int(profile.bytes_per_second * _SHORT_SECONDS / 1000), _SHORT_MOST_KILOBYTES)
 
 
-def verify(cluster: Any, tolerance: float = TOLERANCE) -> tuple[Realised | None, str | None]:
-    """A short test before a benchmark: the realised figures and how to call the emulation.
+def verify(cluster: Any, tolerance: float = TOLERANCE) -> tuple[Realized | None, str | None]:
+    """A short test before a benchmark: the realized figures and how to call the emulation.
 
     Returns:
         None, None where nothing is shaped; else the emulation's name, with ", host-limited" where
@@ -131,20 +131,20 @@ def verify(cluster: Any, tolerance: float = TOLERANCE) -> tuple[Realised | None,
     profile: Profile = cluster.profile
     if not profile.shaped:
         return None, None
-    realised = None
+    realized = None
     for _ in range(_ATTEMPTS):
         again = measure(
             cluster, short_kilobytes(profile), _SHORT_PINGS, _SHORT_TURNS, _SHORT_PING_TURNS
         )
-        realised = realised.best_of(again) if realised else again
-        off = realised.off(profile, tolerance)
+        realized = realized.best_of(again) if realized else again
+        off = realized.off(profile, tolerance)
         if not off or not profile.strict:
             break
     else:
         raise ProfileError(
             f"The links do not hold the figures of {profile.name} ({profile.text}). Received: "
-            f"{'; '.join(off)}. A result is not labelled {profile.name} when they are off by more "
+            f"{'; '.join(off)}. A result is not labeled {profile.name} when they are off by more "
             f"than {tolerance:.0%}: end what else runs on this machine, or see "
             f"`python -m tfe_bench links --profile {profile.name}`."
         )
-    return realised, f"{cluster.emulation}, {HOST_LIMITED}" if off else cluster.emulation
+    return realized, f"{cluster.emulation}, {HOST_LIMITED}" if off else cluster.emulation
