@@ -68,8 +68,8 @@ int Wrong(const LutFunctions& f, const LutRecipe& r, int64_t n, uint64_t seed) {
   std::vector<uint64_t> dealt(words * r.DealtPlanes()), top(words);
   f.deal(r, words, lam_planes.data(), source, dealt.data(), top.data(), scratch.data(), 0, supers);
   std::vector<uint64_t> a(words * r.ExchangePlanes(0)), b(a.size());
-  f.open(r, words, m_planes.data(), nullptr, source, a.data(), scratch.data(), 0, supers);
-  f.open(r, words, m_planes.data(), dealt.data(), source, b.data(), scratch.data(), 0, supers);
+  f.exchange(r, words, m_planes.data(), nullptr, source, a.data(), scratch.data(), 0, supers);
+  f.exchange(r, words, m_planes.data(), dealt.data(), source, b.data(), scratch.data(), 0, supers);
   for (int level = 0; level < r.levels; ++level) {
     const int planes = level == r.levels - 1 ? 1 : r.ExchangePlanes(level + 1);
     std::vector<uint64_t> next_a(words * planes), next_b(words * planes);
