@@ -165,7 +165,7 @@ class LiftedProductOp : public FieldsOp {
   explicit LiftedProductOp(OpKernelConstruction* c) : FieldsOp(c), ring_(WidthAttr(c, "ring")) {
     Require(ring_ >= 3 && ring_ < 64, "ring must be 3..63");
     fields_ = {{64}, {64 - ring_}, {64 - ring_}, {64 - ring_}};
-    if (c->HasAttr("open")) ReadAttrs(c, "open", &exchange_mask_);  // at the evaluators
+    if (c->HasAttr("mask")) ReadAttrs(c, "mask", &exchange_mask_);  // at the evaluators
   }
 
   void Deal(OpKernelContext* context, const Call& call) const {
