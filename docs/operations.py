@@ -54,6 +54,7 @@ MEASURED: dict[str, tuple[Callable[[Shared], Any], int]] = {
     "`sigmoid`": (lambda x: tfe.sigmoid(x), 1000),
     "`tanh`": (lambda x: tfe.tanh(x), 1000),
     "`gelu`": (lambda x: tfe.gelu(x), 1000),
+    "`silu`": (lambda x: tfe.silu(x), 1000),
     "`softmax`": (lambda x: tfe.softmax(x), 1000),
     "`exp`": (lambda x: tfe.exp(x), 1000),
     "`log`": (lambda x: tfe.log(x), 1000),

@@ -46,6 +46,7 @@ from tfe_bench.protocols.api.neural import (
     relu as relu,
     relu_derivative as relu_derivative,
     sigmoid as sigmoid,
+    silu as silu,
     softmax as softmax,
     tanh as tanh,
 )

@@ -15,7 +15,7 @@ from tfe_bench.benchmarks.operations.comparisons import refuse_beyond
 from tfe_bench.cluster.jobs import FUNCTION_GROWTH
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exponential, logarithm, polynomial, reciprocal, roots
-from tfe_bench.protocols.nn import activations, gelu
+from tfe_bench.protocols.nn import activations, gelu, silu
 from tfe_bench.protocols.order import extremes
 
 _LAYER = 30  # |x| < 2^30 ring units
@@ -69,6 +69,12 @@ _activation(
     _exact_gelu,
     tolerance=catalogue.ulps(3),
     variant="piecewise polynomial",
+)
+_activation(
+    "silu",
+    call(silu.silu),
+    lambda x, options: x["x"] * _exact_sigmoid(x, options),
+    **_BY_EXP,
 )
 
 

@@ -15,6 +15,7 @@ from tfe_bench.protocols.api import operators
 from tfe_bench.protocols.nn import activations, pool
 from tfe_bench.protocols.nn import gelu as gelus
 from tfe_bench.protocols.nn import relu as rectifier
+from tfe_bench.protocols.nn import silu as silus
 from tfe_bench.protocols.ring import arithmetic, checks, compare, conv, reductions
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Operand, Public
@@ -105,6 +106,17 @@ def gelu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """
     x = _activated("gelu", x, bits)
     return gelus.gelu(given.in_graph("gelu"), x, bits)
+
+
+def silu(x: Shared, bits: int = LAYER_BITS) -> Shared:
+    """x / (1 + e^-x), off by less than 2 ulp, for |x| < 2^(bits-1) ring units.
+
+    Rounds: 6 or 7 (many elements).  Bits sent: those of silu.silu.
+    Raises:
+        UsageError: fewer than 8 or more than 16 fractional bits.
+    """
+    x = _activated("silu", x, bits)
+    return silus.silu(given.in_graph("silu"), x, bits)
 
 
 def softmax(x: Shared, axis: int = -1, bits: int = LAYER_BITS) -> Shared:

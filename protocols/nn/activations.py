@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -44,7 +44,7 @@ def _cutoff(f: int) -> int:
     return math.ceil((f + _MARGIN) * math.log(2)) << f
 
 
-def _edge(f: int) -> int:
+def edge(f: int) -> int:
     """Ring units of where sigmoid is compared: beyond it e^-|x| counts as 0."""
     return _cutoff(f) + (1 << f)
 
@@ -103,31 +103,61 @@ def tanh(
     return arithmetic.add_public(halves, np.int64(-(1 << f)))
 
 
-def _logistic(
-    party: Party, x: Shared, f: int, f_out: int, bits: int, exchanges: int | None
-) -> Shared:
-    n, shape = x.shape.num_elements(), x.shape.as_list()
-    flat = x.map(lambda a: local.reshape(a, [-1]))
-    edge = _edge(f)
+@dataclass(frozen=True)
+class Halves:
+    """What sigmoid is made of: t / (1 + t), t = e^-|x|, and where it is used.
+
+    Attributes:
+        left, right: [-T <= x < 0] and [0 <= x < T], with T where sigmoid is 0 or 1.
+        negative: [x < 0].
+        magnitude: |x| in (-T, T), else 0.
+        tail: t / (1 + t) of the magnitude, in a ring of two bits more than its fractional ones.
+    """
+
+    left: MaskedBits
+    right: MaskedBits
+    negative: MaskedBits
+    magnitude: Shared
+    tail: Shared
+
+
+def halves(party: Party, x: Shared, f_out: int, bits: int, exchanges: int | None = None) -> Halves:
+    """The halves of sigmoid for |x| < 2^(bits-1) ring units.
+
+    Args:
+        x: of one axis.
+        f_out: fractional bits of the tail, up to 21.
+
+    Rounds: exchanges + 4 (+ 5 with dealing).
+    """
+    n, f = x.shape.num_elements(), x.fractional_bits
+    knot = edge(f)
     # [x < -T], [x < 0], [x < T]
-    shifts = np.array([[edge], [0], [-edge]], np.int64)
+    shifts = np.array([[knot], [0], [-knot]], np.int64)
     three = replace(
-        flat.map(lambda a: local.tile(a[None], [3, 1])),
-        m=None if flat.m is None else flat.m[None] + shifts,
+        x.map(lambda a: local.tile(a[None], [3, 1])),
+        m=None if x.m is None else x.m[None] + shifts,
     )
-    width = compare.moved(bits, edge)
+    width = compare.moved(bits, knot)
     count = compare.few_openings(n, width, exchanges)
     nested = convert.mask_bits(party, compare.msb(party, three, width, count))
     low, negative, below = (
         logic.rearrange(nested, (3, n), operator.itemgetter(i), n) for i in range(3)
     )
-    left, right = logic.xor(low, negative), logic.xor(negative, below)  # [-T, 0), [0, T)
-    # |x| inside of (-T, T), 0 outside: the exponential then never leaves its range
-    magnitude = _magnitude(party, left, right, flat, f)
-    exponent = _widened(arithmetic.neg(magnitude))
-    t = exponential.exp(party, exponent, softmax=True)
-    h = _tail(f_out).evaluate(party, "sigmoid_tail", t)
-    result = _joined(party, left, right, negative, h, f)
+    left, right = logic.xor(low, negative), logic.xor(negative, below)
+    # outside of (-T, T) it is 0: the exponential then never leaves its range
+    magnitude = _magnitude(party, left, right, x, f)
+    t = exponential.exp(party, _widened(arithmetic.neg(magnitude)), softmax=True)
+    tail = _tail(f_out).evaluate(party, "sigmoid_tail", t)
+    return Halves(left, right, negative, magnitude, tail)
+
+
+def _logistic(
+    party: Party, x: Shared, f: int, f_out: int, bits: int, exchanges: int | None
+) -> Shared:
+    shape = x.shape.as_list()
+    own = halves(party, x.map(lambda a: local.reshape(a, [-1])), f_out, bits, exchanges)
+    result = _joined(party, own.left, own.right, own.negative, own.tail, f)
     return result.map(lambda v: local.reshape(v, shape))
 
 

@@ -64,6 +64,7 @@ def cases() -> dict[str, Any]:
         "sigmoid": of(L.Dense(4, activation="sigmoid"), shape=flat),
         "tanh": of(L.Activation("tanh"), shape=flat),
         "gelu": of(L.Dense(4, activation="gelu"), shape=flat),
+        "silu": of(L.Dense(4, activation="silu"), shape=flat),
         "softmax": of(L.Dense(5, activation="softmax"), shape=flat),
         "softmax of rows": of(L.Softmax(axis=1), shape=(3, 4)),
         "max pool": of(L.MaxPooling2D(2)),

@@ -213,6 +213,7 @@ FAULTS: dict[str, tuple[Row, Fault]] = {
     "the parts of a GELU open under a dealt mask": (ROWS["gelu"], merged("gelu_parts", {9: 0})),
     "a GELU exchanges under a dealt mask": (ROWS["gelu"], merged("gelu", {4: 0})),
     "E1 says its share of a GELU as it is": (ROWS["gelu"], bare("gelu", "is_e1")),
+    "a SiLU exchanges under a dealt mask": (ROWS["silu"], merged("silu", {3: 0})),
     "an input without its mask": (ROWS["input"], bare("input", "is_e1")),
 }
 

@@ -33,6 +33,7 @@ from tfe_bench.protocols.nn import (
     linear,
     pool_gradient,
     relu,
+    silu,
 )
 from tfe_bench.protocols.order import extremes, shuffle, sort
 from tfe_bench.protocols.ring import (
@@ -296,6 +297,10 @@ ROWS: dict[str, Row] = {
     ),
     "gelu_slope": Row(
         lambda p, x, y: gelu.slope(p, x, bits=25), ("gelu_slope",), n=1, fractional_bits=20
+    ),
+    "silu": Row(lambda p, x, y: silu.silu(p, x, bits=12), ("silu",), n=1, fractional_bits=8),
+    "silu_slope": Row(
+        lambda p, x, y: silu.slope(p, x, bits=25), ("silu_slope",), n=1, fractional_bits=20
     ),
     "softmax": Row(
         lambda p, x, y: activations.softmax(p, shaped(x, 1, 2), -1, bits=16),

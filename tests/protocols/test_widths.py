@@ -62,6 +62,7 @@ from tfe_bench.protocols.nn import (
     cross_entropy,
     gelu,
     linear,
+    silu,
 )
 from tfe_bench.protocols.nn import relu as rectifier
 from tfe_bench.protocols.ring import products
@@ -119,6 +120,11 @@ def activation(
         f,
         (1, 63),
     )
+
+
+def silu_slope(v: Array) -> Array:
+    s = sigmoid(v)
+    return np.asarray(s * (1 + v * (1 - s)))
 
 
 def magnitudes(
@@ -224,6 +230,20 @@ WIDTHS: dict[str, Row] = {
         )
         for f in (8, F)
     },
+    **{
+        f"neural.silu, {f} fractional bits": activation(tfe.silu, lambda v: v * sigmoid(v), f)
+        for f in (8, F)
+    },
+    "silu.slope": Row(
+        22,
+        62,
+        lambda b, rng: [below(1 << (b - 1), rng, [10 * ONE])],
+        lambda p, b, x: silu.slope(p, x, b),
+        lambda b, x: silu_slope(x / ONE) * 2.0**piecewise.RESULT_BITS,
+        ulp(2.0 ** (piecewise.RESULT_BITS - 9.5)),
+        (22, 55, 56, 62),
+        refused=(1, 21),
+    ),
     "gelu.slope": Row(
         21,
         62,

@@ -55,6 +55,7 @@ def cases() -> dict[str, Any]:
         "sigmoid": of(L.Dense(5, activation="sigmoid"), L.Dense(3), shape=flat),
         "tanh": of(L.Dense(5, activation="tanh"), L.Dense(3), shape=flat),
         "gelu": of(L.Dense(5, activation="gelu"), L.Dense(3), shape=flat),
+        "silu": of(L.Dense(5, activation="silu"), L.Dense(3), shape=flat),
         "batch norm": of(conv(), L.BatchNormalization(), L.ReLU(), *ends()),
         "batch norm alone": of(
             conv(),

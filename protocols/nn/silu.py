@@ -1,0 +1,102 @@
+"""SiLU (swish), x sigmoid(x), and its slope.
+
+Source: Elfwing, Uchibe and Doya, Sigmoid-weighted linear units, 2018; how it is computed is this
+project's.
+"""
+
+from __future__ import annotations
+
+import functools
+from decimal import Decimal
+
+from tfe_bench.protocols.functions import piecewise, polynomial, small_product
+from tfe_bench.protocols.nn import activations
+from tfe_bench.protocols.ring import compare, convert, masked
+from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+
+FEWEST_BITS, MOST_BITS = 8, 16
+# The tail is multiplied by up to 14, so it has these fractional bits more than x.
+_MORE = 5
+
+
+def silu(
+    party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
+) -> Shared:
+    """x / (1 + e^-x), off by less than 2 ulp, for every |x| < 2^(bits-1) ring units.
+
+    silu(x) = max(x, 0) - a h(a) with a = |x| and sigmoid's tail h(a) = e^-a / (1 + e^-a).  From
+    where sigmoid counts as 0 or 1 a is 0, and silu exactly 0 or x.
+
+    Args:
+        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
+
+    Rounds: exchanges + 5 (+ 6 with dealing).  Bits sent: those of activations.halves and of the
+        last step.
+    Raises:
+        UsageError: another ring, fewer than 8 or more than 16 fractional bits.
+    """
+    check_scale("silu", check_ring("silu", x, known=True), FEWEST_BITS, MOST_BITS)
+    shape, more = x.shape.as_list(), x.fractional_bits + _MORE
+    flat = x.map(lambda a: local.reshape(a, [-1]))
+    own = activations.halves(party, flat, more, bits, exchanges)
+    y = _joined(party, own.negative, flat, own.magnitude, own.tail)
+    return y.map(lambda a: local.reshape(a, shape))
+
+
+@functools.cache
+def _product(f: int) -> polynomial.Plan:
+    """|x| h: |x| is at most where sigmoid is cut, h at most 1/2 and a rounding."""
+    return small_product.plan([activations.edge(f).bit_length() + 1, f + _MORE + 1], f + _MORE)
+
+
+def _joined(party: Party, negative: MaskedBits, x: Shared, a: Shared, h: Shared) -> Shared:
+    """max(x, 0) - a h.
+
+    Rounds: 1 (2 with dealing).  Bits sent: D 128 and those of the plan, E1, E2 64 per element each.
+    """
+    f = x.fractional_bits
+    plan = _product(f)
+    if isinstance(party, Counting):
+        n = x.shape.num_elements()
+        return party.exchanged([n], (128 + 64 * plan.words) * n, negative, x, a, h, scale=f)
+    s = party.site("silu", plan, f, dealer=x.dealer)
+    positive = convert.inject_shares(s, negative, x, 0, 0, negated=True)
+    product = polynomial.shares(s, plan, [a, h], 2, 1)
+    share = None if s.is_dealer else positive - product
+    return masked.exchanged(s, share, local.shape(x.any), 3, 2, scale=f)
+
+
+# ---- the slope, for gradients
+
+_EDGE = 10
+_TOLERANCE = Decimal(2) ** -11
+
+
+def _slope(x: Decimal) -> Decimal:
+    rising = 1 / (1 + (-x).exp())
+    return rising + x * rising * (1 - rising)
+
+
+@functools.cache
+def _slope_pieces() -> piecewise.Pieces:
+    return piecewise.fit(_slope, -_EDGE, _EDGE, 0, 1, _TOLERANCE)
+
+
+def slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
+    """sigmoid(x) (1 + x (1 - sigmoid(x))), off by less than 2^-9.5.
+
+    It has piecewise.RESULT_BITS fractional bits.
+
+    Args:
+        bits: |x| < 2^(bits-1) ring units, of 16 fractional bits.
+
+    Rounds: 3 (4 with dealing).  Bits sent: those of piecewise.evaluate.
+    Raises:
+        UsageError: as piecewise.evaluate.
+    """
+    # (one bit more: x is compared with knots other than 0)
+    return piecewise.evaluate(party, "silu_slope", x, _slope_pieces(), bits + 1)
