@@ -192,13 +192,16 @@ class SessionLink:
         """
         self.seen(peer)
         incoming = asyncio.ensure_future(self._incoming(peer, read))
+        broken: Exception | None = None
         try:
             try:
                 await self._outgoing(peer, write)
             except Exception as error:
-                self._lost(peer, _stream_reason(error))
-            # The peer's last words may still be on their way.
+                broken = error
+            # The peer's last words may still be on their way: they say why nothing can be written.
             await asyncio.wait({incoming}, timeout=LINGER_SECONDS)
+            if broken is not None:
+                self._lost(peer, _stream_reason(broken))
         except asyncio.CancelledError:
             self._lost(peer, "it hung up")
             raise

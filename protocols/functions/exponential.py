@@ -137,8 +137,8 @@ def form(
     Raises:
         UsageError: an unknown method or clamp, or a ring or scale that the method does not fit.
     """
-    check_choice("method of exp", method, METHODS)
-    check_choice("clamp of exp", clamp, CLAMPS)
+    check_choice("method", method, METHODS, "exp")
+    check_choice("clamp", clamp, CLAMPS, "exp")
     if ring_bits not in (64, 128):
         raise UsageError(f"exp works over Z_2^64 and Z_2^128. Received: 2^{ring_bits}.")
     if method == "taylor":

@@ -76,11 +76,12 @@ def check_scale(operation: str, x: Shared, least: int, most: int) -> None:
         )
 
 
-def check_choice(what: str, value: str, known: Collection[str]) -> None:
+def check_choice(what: str, value: str, known: Collection[str], operation: str = "") -> None:
     """Raises UsageError, with the nearest, unless a word is among those that are known."""
     if value not in known:
+        wrong = f"{operation} does not know this {what}." if operation else f"Unknown {what}."
         raise UsageError(
-            f"Unknown {what}. Received: {value!r}.{did_you_mean(str(value), known)} "
+            f"{wrong} Received: {value!r}.{did_you_mean(str(value), known)} "
             f"Known: {', '.join(known)}."
         )
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tfe_bench.cluster.transport import BYE, NOTICE, SessionLink
-from tfe_bench.errors import PeerLost, PolicyError, ProtocolError
+from tfe_bench.errors import JobCancelled, PeerLost, PolicyError, ProtocolError
 from tfe_bench.protocols.session import ops
 
 STEP_DONE = 2
@@ -328,6 +328,35 @@ def test_a_peers_notice_becomes_a_typed_error_of_ours(
     asyncio.run(_feed(link, NOTICE + notice))
     assert type(link.cause) is kind
     assert getattr(link.cause, "party", None) == party
+
+
+def test_a_notice_on_its_way_says_more_than_a_stream_that_cannot_be_written_to(
+    link: SessionLink,
+) -> None:
+    async def run() -> None:
+        pipe = Pipe()
+
+        async def broken(blob: bytes) -> None:
+            raise asyncio.InvalidStateError("the call is over")
+
+        task = asyncio.ensure_future(link.carry(0, pipe.read, broken))
+        await asyncio.sleep(1.5)  # (a heartbeat has been tried)
+        await pipe.write(NOTICE + b'{"error": "JobCancelled", "message": "its client left"}')
+        await task
+
+    asyncio.run(run())
+    assert type(link.cause) is JobCancelled
+
+
+def test_a_stream_that_cannot_be_written_to_is_a_lost_peer(link: SessionLink) -> None:
+    async def run() -> None:
+        async def broken(blob: bytes) -> None:
+            raise asyncio.InvalidStateError("the call is over")
+
+        await link.carry(0, Pipe().read, broken)
+
+    asyncio.run(run())
+    assert isinstance(link.cause, PeerLost) and "InvalidStateError" in str(link.cause)
 
 
 def test_an_idle_link_sends_heartbeats(link: SessionLink) -> None:

@@ -389,15 +389,15 @@ def assert_simulatable(row: Row, dealer: int, n: int | None = None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "dealer"),
+    ("name", "dealt_by"),  # (of parameters called `dealer` conftest keeps one by itself)
     [
         pytest.param(name, d, marks=[pytest.mark.slow] * (row.slow or d != i % 3))
         for i, (name, row) in enumerate(ROWS.items())
         for d in range(3)
     ],
 )
-def test_all_that_a_party_receives_is_simulatable_together(name: str, dealer: int) -> None:
-    assert_simulatable(ROWS[name], dealer)
+def test_all_that_a_party_receives_is_simulatable_together(name: str, dealt_by: int) -> None:
+    assert_simulatable(ROWS[name], dealt_by)
 
 
 @pytest.mark.parametrize(

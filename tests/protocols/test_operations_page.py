@@ -63,6 +63,12 @@ def test_rounds_and_bytes_of_the_table_are_what_the_wire_carries() -> None:
         assert leading[name] == [str(rounds), f"{size:.0f}"], (name, rounds, size)
 
 
+def test_no_row_with_numbers_escapes_the_counting() -> None:
+    # (what is local costs 0; "by size" and several figures are no single number)
+    numbered = {operations.named(row[0]) for row in rows() if row[-1].isdigit() and row[-1] != "0"}
+    assert numbered <= operations.counted().keys()
+
+
 def test_the_table_is_what_is_counted() -> None:
     assert operations.written(PAGE.read_text()) == PAGE.read_text()
 
