@@ -45,6 +45,7 @@ def render(lines: Sequence[Line], console: Console) -> None:
     width = min(console.width, _WIDEST)
     cells = [_cells(line) for line in lines]
     left_out: list[str] = []
+    rows: list[str] = []
     for name in (*_DISPENSABLE, None):
         kept = [column for column in cells[0] if column not in left_out]
         right = [i for i, column in enumerate(kept) if column not in ("operation", "size")]

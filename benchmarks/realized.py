@@ -131,7 +131,7 @@ def verify(cluster: Any, tolerance: float = TOLERANCE) -> tuple[Realized | None,
     profile: Profile = cluster.profile
     if not profile.shaped:
         return None, None
-    realized = None
+    realized, off = None, list[str]()
     for _ in range(_ATTEMPTS):
         again = measure(
             cluster, short_kilobytes(profile), _SHORT_PINGS, _SHORT_TURNS, _SHORT_PING_TURNS

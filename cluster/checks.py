@@ -219,9 +219,8 @@ class Caller:
 
     def hello(self, party: int) -> dict[str, Any]:
         """A worker's facts; asked twice, so that the second tells the time."""
-        for _ in range(2):
-            answer = self._asks.ask(party, wire.HELLO, CONNECT_SECONDS)
-        return answer
+        self._asks.ask(party, wire.HELLO, CONNECT_SECONDS)
+        return self._asks.ask(party, wire.HELLO, CONNECT_SECONDS)
 
     def close(self) -> None:
         """Closes the connections."""

@@ -131,7 +131,7 @@ def _free_subnet() -> str:
     except (OSError, ValueError, IndexError):
         pass
     base = int.from_bytes(socket.inet_aton("198.18.0.0"), "big")
-    chance = random.SystemRandom()
+    chance, subnet = random.SystemRandom(), base
     for _ in range(1000):
         subnet = base + 8 * chance.randrange(1 << 14)
         if not any(mask and subnet & mask == address & mask for address, mask in taken):

@@ -144,7 +144,7 @@ class WorkerPolicy:
             values: dict[str, Any] = {}
             for each in _limits():
                 default: Any = each.default
-                read = limits.number if type(default) is float else limits.integer
+                read: Any = limits.number if type(default) is float else limits.integer
                 values[each.name] = read(each.name, default)
             policy = cls(
                 party=top.integer("party"),

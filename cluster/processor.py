@@ -29,7 +29,7 @@ class Usage:
 
     def since(self, before: Usage) -> tuple[dict[str, float], float]:
         """Seconds on a processor by group, and seconds queued (all threads added up)."""
-        used = dict.fromkeys((GRAPH, TRANSPORT, OTHER), 0.0)
+        used: dict[str, float] = dict.fromkeys((GRAPH, TRANSPORT, OTHER), 0.0)
         for thread, ns in self.used.items():
             used[self.group[thread]] += (ns - before.used.get(thread, 0)) / 1e9
         queued = sum(ns - before.queued.get(thread, 0) for thread, ns in self.queued.items())

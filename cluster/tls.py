@@ -342,7 +342,9 @@ def server_credentials(
     configuration = grpc.ssl_server_certificate_configuration([(key, cert)], roots)
     # gRPC asks before every handshake whether there is another configuration.  There never is.
     return grpc.dynamic_ssl_server_credentials(
-        configuration, begins, require_client_authentication=True
+        configuration,
+        begins,  # pyright: ignore[reportArgumentType]
+        require_client_authentication=True,
     )
 
 

@@ -153,7 +153,9 @@ def _space(blob: bytes) -> Any:
     try:
         from tensorflow.tsl.profiler.protobuf import xplane_pb2
     except ImportError:
-        from tensorflow.core.profiler.protobuf import xplane_pb2
-    space = xplane_pb2.XSpace()
+        from tensorflow.core.profiler.protobuf import (  # pyright: ignore[reportMissingImports]
+            xplane_pb2,
+        )
+    space: Any = xplane_pb2.XSpace()  # pyright: ignore[reportAttributeAccessIssue]
     space.ParseFromString(blob)
     return space

@@ -133,8 +133,8 @@ class Reader:
 
 def status_of(error: Exception) -> tuple[grpc.StatusCode | None, str]:
     """Code and details of a failed call; None and "" of one that has none."""
-    code = error.code() if hasattr(error, "code") else None
-    return code, str(error.details() or "") if hasattr(error, "details") else ""
+    code, details = (getattr(error, name, lambda: None)() for name in ("code", "details"))
+    return code, str(details or "")
 
 
 def stub(channel: grpc.Channel | grpc.aio.Channel, method: str) -> Any:

@@ -123,7 +123,7 @@ def calibrate(graph: Graph, samples: Any, margin: float = MARGIN) -> dict[str, f
     return found | {name: margin * float(np.abs(a).max()) for name, a in inputs.items()}
 
 
-def declared(graph: Graph, ranges: Any, default: float) -> dict[str, float]:
+def declared(graph: Graph, ranges: float | Mapping[str, Any], default: float) -> dict[str, float]:
     """Bounds that somebody states: one for all values, or by layer with `default` for the rest.
 
     Raises:

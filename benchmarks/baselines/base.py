@@ -84,9 +84,11 @@ class Baseline(Protocol):
 
     def available(self) -> Missing | None:
         """None if it can be run, else why not."""
+        ...
 
     def run(self, request: Request) -> Measured | Missing:
         """Runs the work; never raises for what is the baseline's fault."""
+        ...
 
 
 class InEnvironment:

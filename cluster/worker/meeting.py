@@ -61,11 +61,15 @@ class Meeting:
             **facts,
         )
 
+    def _cancelled_with(self, job: Job, task: asyncio.Future[Any]) -> None:
+        """Has a task of the event loop cancelled when the job fails."""
+        job.on_fail(lambda: self._host.loop.call_soon_threadsafe(task.cancel))
+
     async def gather(self, job: Job) -> None:
         """Party 0: opens a job's streams ahead of its turn, and lets it wait once both stand."""
         dialling = [asyncio.ensure_future(self._dial(job, peer)) for peer in (1, 2)]
         for task in dialling:
-            job.on_fail(functools.partial(self._host.loop.call_soon_threadsafe, task.cancel))
+            self._cancelled_with(job, task)
         try:
             await asyncio.gather(*dialling)
             await self._host.loop.run_in_executor(None, job.complete.wait)
@@ -120,7 +124,7 @@ class Meeting:
     async def _hear_go(self, job: Job, context: Call) -> bool:
         """Waits until party 0 says that it is the job's turn; False if it ends before."""
         reading = asyncio.ensure_future(context.read())
-        job.on_fail(functools.partial(self._host.loop.call_soon_threadsafe, reading.cancel))
+        self._cancelled_with(job, reading)
         went = False
         try:
             went = bool(await reading == GO)
@@ -167,7 +171,7 @@ class Meeting:
         channel = dialled(grpc.aio, target, own)
         agreement = handshake.KeyAgreement()
         mine = self._hello(job, agreement)
-        call: grpc.aio.StreamStreamCall | None = None
+        call: Any = None
         try:
             await self._reach(target, channel)
             call = wire.stub(channel, wire.STREAM)(metadata=(("tfe-party", str(self._host.party)),))

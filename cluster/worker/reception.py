@@ -54,7 +54,9 @@ class Reception:
             host.jobs.add(accepted)
             job = accepted
             # Also where the client leaves while an event is being sent to it.
-            context.add_done_callback(functools.partial(_leave, accepted))
+            context.add_done_callback(
+                functools.partial(_leave, accepted)  # pyright: ignore[reportArgumentType]
+            )
             host.loop.run_in_executor(None, self._receive, job, self._blobs(context, job))
             if host.party == 0:
                 place.move = functools.partial(_tell_place, job)

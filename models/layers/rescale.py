@@ -68,7 +68,7 @@ class Rescale(Kind):
         if scales.nothing(then):
             return found
         channels = [np.broadcast_to(v, call.shapes[0][-1:]).copy() for v in then]
-        weights = dict(zip(("kernel", "bias"), channels, strict=True))
+        weights: dict[str, Any] = dict(zip(("kernel", "bias"), channels, strict=True))
         return r.emit(r.unique(f"{call.name}/rest"), "affine", [found], weights)
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:

@@ -8,7 +8,7 @@ program (`party.current`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -137,9 +137,11 @@ def divide(x: Operand, y: Operand, signed: bool = True, bits: int = 62) -> Share
             f"Rescale both: cast(x, {given.WEIGHT_BITS})."
         )
     whole = given.broadcast("divide", x.shape, y.shape)
-    if whole.is_fully_defined():
-        x, y = (v.map(lambda a: local.broadcast_to(a, whole)) for v in (x, y))
-    return reciprocal.divide(given.in_graph("divide"), x, y, bits, signed)
+
+    def spread(v: Any) -> Any:
+        return v.map(lambda a: local.broadcast_to(a, whole)) if whole.is_fully_defined() else v
+
+    return reciprocal.divide(given.in_graph("divide"), spread(x), spread(y), bits, signed)
 
 
 def _inverse(y: Public) -> Public:

@@ -79,7 +79,7 @@ class Prime(ExponentForm):
         s = party.site("exp_prime", self, dealer=x.dealer)
         shape = tf.shape(x.any, out_type=tf.int64)
         n = sizes.size(x.any) // limbs
-        y = product = None
+        y = below = product = None
 
         def wide(bit: tf.Tensor) -> tf.Tensor:
             """0 and 1 per element as ring elements in x's shape."""

@@ -188,6 +188,7 @@ def _division(
         numerator_bits = min(QUOTIENT_BITS, MOST_DIVISION_BITS - f)
     scheme = normalize_plan.scheme(bits, precision, signed)
     offset = Fraction(f - scheme.top)
+    factor = None
     for spare in (4, 3, 2, 1):
         # U errs by 2^-(numerator_bits + spare) at most, times x and g(c): 1.1 * 2^-spare ulp
         keep = numerator_bits + spare
@@ -198,6 +199,7 @@ def _division(
         except UsageError:
             if spare == 1:
                 raise
+    assert factor is not None
     mantissa = power.mantissa(approximation.reciprocal, scheme, precision)
     made = power.Power(scheme, mantissa, factor)
     return _Division(made, numerator_bits, quotient_bits)

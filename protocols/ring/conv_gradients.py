@@ -17,13 +17,17 @@ from tfe_bench.protocols.ring.products import Two
 from tfe_bench.protocols.session import local, ops
 
 
+def _listed(shape: Any) -> list[Any]:
+    return shape.as_list() if hasattr(shape, "as_list") else list(shape)
+
+
 def _sizes(name: str, what: str, shape: Sequence[Any], axes: slice, ranks: tuple[int, ...]) -> Any:
     """Height and width within a static shape.
 
     Raises:
         UsageError: another rank, or a size that is not known.
     """
-    sizes = shape.as_list() if hasattr(shape, "as_list") else list(shape)
+    sizes = _listed(shape)
     found = sizes[axes] if len(sizes) in ranks else []
     if len(found) != 2 or not all(isinstance(n, int) and n >= 0 for n in found):
         raise UsageError(f"{name} wants {what} with known height and width. Received: {sizes}.")
@@ -60,8 +64,7 @@ def input_gradient(windows: Windows, image_shape: Sequence[Any], depthwise: bool
         UsageError: height and width are not known; from the map, operands that do not fit.
     """
     name = "input_gradient"
-    sizes = image_shape.as_list() if hasattr(image_shape, "as_list") else list(image_shape)
-    size = _sizes(name, "an image", sizes[-3:], slice(0, 2), (3,))
+    size = _sizes(name, "an image", _listed(image_shape)[-3:], slice(0, 2), (3,))
 
     def two(d: list[Any], w: list[Any]) -> Any:
         _ranks(name, d, w)

@@ -74,8 +74,9 @@ def _with_words(x: Shared, shape: Shape) -> Shape:
 
 def _shape(operation: str, shape: int | Shape) -> list[int] | tf.Tensor:
     """A list of integers, or the public tensor it is given as."""
-    if hasattr(shape, "as_list"):
-        shape = shape.as_list()
+    static: Any = getattr(shape, "as_list", None)
+    if static is not None:
+        shape = static()
     if local.is_tensor(shape):
         return shape
     if isinstance(shape, (list, tuple)) and any(local.is_tensor(d) for d in shape):

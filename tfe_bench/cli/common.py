@@ -9,10 +9,10 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfe_bench import atomic
 from tfe_bench.errors import UsageError, check_range
@@ -396,6 +396,14 @@ def keep(arguments: argparse.Namespace, record: Record) -> None:
         print(record.to_json(), flush=True)
 
 
+_T = TypeVar("_T")
+
+
+def _per_party(values: Iterable[_T]) -> tuple[_T, _T, _T]:
+    of_0, of_1, of_2 = values
+    return of_0, of_1, of_2
+
+
 def make_record(
     workload: str,
     arguments: argparse.Namespace,
@@ -421,8 +429,8 @@ def make_record(
         build_seconds=build,
         start_seconds=cluster.start_seconds,
         share_seconds=result.share_seconds,
-        bytes_sent=tuple(sum(m["payload"]) for m in measured),
-        frame_bytes=tuple(sum(m["frames"]) for m in measured),
+        bytes_sent=_per_party(sum(m["payload"]) for m in measured),
+        frame_bytes=_per_party(sum(m["frames"]) for m in measured),
         rounds=with_dealing,
         rounds_ahead=online,
         peak_memory=tuple(m["peak_memory"] for m in measured),
@@ -437,8 +445,8 @@ def make_record(
         links=cluster.realized.as_json() if cluster.realized else None,
         tls=cluster.client.config.tls,
         cluster=cluster.name,
-        cpu_seconds=tuple(statistics.median(m["cpu_seconds"]) for m in measured),
-        messages=tuple(sum(m["messages"]) for m in measured),
+        cpu_seconds=_per_party(statistics.median(m["cpu_seconds"]) for m in measured),
+        messages=_per_party(sum(m["messages"]) for m in measured),
         bytes_by_link=tuple(tuple(m["payload"]) for m in measured),
         breakdown=tuple(_breakdown(m) for m in measured),
         prediction=prediction.forecast(measured, arguments.profile, seconds.median),

@@ -66,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_name(arguments.name, "A data set's name")
         check_clients(arguments.allow)
         rows = _rows(arguments)
+    found: dict[str, Any] = {}
+    seconds = 0.0
     with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
         if arguments.list:
             found = owners.listed(cluster)
@@ -76,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
             bar.say("sharing")
             owners.provide(
                 cluster,
-                arguments.name,
+                str(arguments.name),
                 rows,
                 arguments.allow,
                 arguments.replace,

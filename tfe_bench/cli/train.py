@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
                 from tfe_bench.models import sources
 
                 cluster = stack.enter_context(common.open_cluster(arguments, bar))
-                names = arguments.rows or arguments.columns
+                names: Any = arguments.rows or arguments.columns
                 found = sources.source_of(cluster, names, arguments.labels)
                 task = _task(arguments, given, None, None, found[1])
                 job, inputs = _order(arguments, task, found)

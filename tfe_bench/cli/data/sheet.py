@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -154,7 +154,7 @@ class Sheet:
             )
         return np.array(values, np.float64)
 
-    def _refuse(self, row: int, position: int, wrong: str, received: str) -> None:
+    def _refuse(self, row: int, position: int, wrong: str, received: str) -> NoReturn:
         name = self.names[position]
         label = str(position) if name == str(position) else f"{name!r} (position {position})"
         raise DataError(

@@ -1,0 +1,4 @@
+# For pyright, as mypy has it: TensorFlow says nothing of its types.
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...
