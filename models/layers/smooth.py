@@ -1,4 +1,4 @@
-"""What sigmoid, tanh, GELU and softmax have in common."""
+"""What sigmoid, tanh, GELU, SiLU and softmax have in common."""
 
 from __future__ import annotations
 
@@ -71,6 +71,28 @@ class Sloped(Smooth):
 
     def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         return [p.times_slope(node, g)]
+
+
+class Gated(Sloped):
+    """x times a function of x between 0 and 1: its slope is computed from x, beside the value.
+
+    Attributes:
+        derivative: (party, x, bits of its comparisons) -> slope.
+    """
+
+    derivative: ClassVar[Callable[..., Shared]]
+
+    def check(self, node: Node) -> None:
+        self.check_fractions(node)  # what comes with more bits loses some
+
+    def limit(self, node: Node, given: list[int]) -> int | None:
+        return node.moved(given)[0] + 2
+
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        if p.learning:
+            (x,) = values
+            p.kept[node.output] = p.ops.call(self.derivative, x, node.numbers.bits)
+        return self.forward(p, node, *values)
 
 
 class Bounded(Smooth):
