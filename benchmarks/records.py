@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from tfe_bench.benchmarks import fields
 from tfe_bench.benchmarks.fields import PerParty
@@ -79,7 +79,8 @@ class Seconds:
         return cls(float(statistics.median(every)), min(every), max(every), every)
 
 
-def _now() -> str:
+def now() -> str:
+    """The time, as records have it: ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -160,7 +161,7 @@ class Record:
     versions: Mapping[str, str | None] = field(default_factory=versions)
     machine: Machine = field(default_factory=machine)
     commit: str | None = field(default_factory=commit)
-    time: str = field(default_factory=_now)
+    time: str = field(default_factory=now)
     cpu_seconds: tuple[float, float, float] | None = None
     messages: PerParty | None = None
     bytes_by_link: tuple[PerParty, ...] | None = None
@@ -239,13 +240,14 @@ def _check_versions(_: str, value: object) -> dict[str, str | None]:
     return {name: value[name] for name in VERSIONED}
 
 
-def _check_time(_: str, value: object) -> str:
+def check_time(_: str, value: object) -> str:
+    """A time as `now` writes it."""
     try:
         offset = datetime.fromisoformat(cast(str, value)).utcoffset()
     except (TypeError, ValueError):
         offset = None
     if offset != timedelta(0):
-        raise UsageError(f"time is ISO 8601 in UTC, e.g. {_now()!r}. Received: {value!r}.")
+        raise UsageError(f"time is ISO 8601 in UTC, e.g. {now()!r}. Received: {value!r}.")
     return cast(str, value)
 
 
@@ -257,7 +259,7 @@ def _refuse_constant(name: str) -> float:
 _CHECKS: Final[Mapping[str, Callable[[str, object], Any]]] = {
     "max_error": functools.partial(fields.number, finite=False),
     "versions": _check_versions,
-    "time": _check_time,
+    "time": check_time,
     "str": fields.text,
     "int": fields.count,
     "float": fields.number,
@@ -278,7 +280,13 @@ def _may_lack(each: dataclasses.Field[Any]) -> bool:
     return str(each.type).endswith(" | None")
 
 
-def append(path: str | os.PathLike[str], record: Record) -> None:
+class Line(Protocol):
+    """What is kept as a line of JSON: a record, or a measurement of another technology."""
+
+    def to_json(self) -> str: ...
+
+
+def append(path: str | os.PathLike[str], record: Line) -> None:
     """Adds the record as one line to a JSON-lines file, which is made with mode 0600 if missing.
 
     The line goes out in a single write at the end of the file, under a lock, so that several

@@ -14,6 +14,7 @@ from tfe_bench.benchmarks.report.beside import extents, size_of
 from tfe_bench.benchmarks.report.html import text
 from tfe_bench.benchmarks.report.parts import NOTHING, Number, Raw
 from tfe_bench.benchmarks.table import human_bytes, three_digits
+from tfe_bench.benchmarks.technologies.measurement import Measurement
 
 
 def counted(count: int, noun: str) -> str:
@@ -58,7 +59,7 @@ def network(record: Record) -> Raw:
     return Raw(text(record.profile) + labels)
 
 
-def machine(record: Record) -> str:
+def machine(record: Record | Measurement) -> str:
     """The machine, in one line."""
     of = record.machine
     memory = human_bytes(of.memory_bytes)

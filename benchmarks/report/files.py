@@ -7,6 +7,7 @@ from pathlib import Path
 from tfe_bench import atomic
 from tfe_bench.benchmarks.report import html, page, plots
 from tfe_bench.benchmarks.report.reading import Reading
+from tfe_bench.benchmarks.technologies import pages
 from tfe_bench.errors import UsageError
 
 
@@ -35,10 +36,10 @@ def write(reading: Reading, path: Path) -> list[Path]:
         ConfigError: matplotlib is missing.
     """
     check_output(path)
-    pictures = plots.draw(reading.records)
+    pictures = plots.draw(reading.records) | pages.draw(reading.technologies)
     text = html.render(page.make(reading, pictures))
     written = [path]
-    for name in plots.NAMES:
+    for name in (*plots.NAMES, *pages.NAMES):
         beside = path.with_name(f"{path.stem}-{name}.png")
         if name in pictures:
             _replace(beside, pictures[name].light)

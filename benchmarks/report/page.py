@@ -29,8 +29,9 @@ from tfe_bench.benchmarks.report.html import text
 from tfe_bench.benchmarks.report.network import Share
 from tfe_bench.benchmarks.report.parts import Cell, Figure, Items, Page, Part, Raw, Section, Table
 from tfe_bench.benchmarks.report.plots import MOST_ROWS
-from tfe_bench.benchmarks.report.reading import Reading
+from tfe_bench.benchmarks.report.reading import Entry, Reading
 from tfe_bench.benchmarks.table import human_seconds, three_digits
+from tfe_bench.benchmarks.technologies import pages
 
 _TILES = 6
 Pictures = Mapping[str, Picture]
@@ -47,6 +48,8 @@ def _table(columns: Columns[*Ts], items: Iterable[tuple[*Ts]], caption: str) -> 
 def make(reading: Reading, pictures: Pictures) -> Page:
     """The page of some records."""
     newest = latest(reading.records)
+    others = pages.sections(reading.technologies, pictures)
+    notes = [Section("notes", "How to read this", [Items(_notes(reading))])]
     sections = [
         Section("headline", "Headline figures", _headline(newest)),
         Section("published", "Beside published figures", _published(newest)),
@@ -56,10 +59,11 @@ def make(reading: Reading, pictures: Pictures) -> Page:
         Section("memory", "Memory", _memory(newest, pictures)),
         Section("learning", "Training", _learning(newest, pictures)),
         Section("records", "All records", _records(reading.records)),
-        Section("notes", "How to read this", [Items(_notes(reading))]),
     ]
+    if not reading.records:
+        sections = []
     foot = Raw(f"Made by tfe_bench {text(__version__)} from {_files(reading)}.")
-    return Page("tfe_bench: measurements", _lede(reading.records), sections, foot)
+    return Page("tfe_bench: measurements", _lede(reading), sections + others + notes, foot)
 
 
 def _files(reading: Reading) -> str:
@@ -68,27 +72,36 @@ def _files(reading: Reading) -> str:
     return ", ".join(f"<code>{text(name)}</code>" for name in names[:6]) + more
 
 
-def _lede(records: Sequence[Record]) -> list[Part]:
-    first, last = min(r.time for r in records)[:10], max(r.time for r in records)[:10]
+def _lede(reading: Reading) -> list[Part]:
+    records, others = reading.records, reading.technologies
+    entries: list[Entry] = [*records, *others]
+    times = [entry.time for entry in entries]
+    first, last = min(times)[:10], max(times)[:10]
     when = f"on {first}" if first == last else f"from {first} to {last}"
-    machines = list(dict.fromkeys(map(cells.machine, records)))
+    machines = list(dict.fromkeys(map(cells.machine, entries)))
     where = machines[0] if len(machines) == 1 else f"{len(machines)} machines"
     wrong = [r for r in records if r.correct is False]
+    lost = [m for m in others if m.correct is False]
     unchecked = sum(r.correct is None for r in records)
-    words = (
-        "Secure three-party computation over replicated shares, one semi-honest corruption. "
-        f"{cells.counted(len(records), 'measurement')} {when}, on {where}."
-    )
-    if not wrong:
+    words = "Secure three-party computation over replicated shares, one semi-honest corruption. "
+    if others:
+        words += "Beside it, other ways to compute on what stays private. "
+    words += f"{cells.counted(len(times), 'measurement')} {when}, on {where}."
+    if not wrong and not lost:
         words += " Every result that was checked agrees with the plaintext."
     if unchecked:
         words += f" {cells.counted(unchecked, 'result')} not checked."
-    if not wrong:
+    if not wrong and not lost:
         return [words]
-    names = ", ".join(dict.fromkeys(f"{r.workload} {size_of(r)}" for r in wrong))
+    names = ", ".join(
+        dict.fromkeys(
+            [f"{r.workload} {size_of(r)}" for r in wrong]
+            + [f"{m.technology} {m.job}" for m in lost]
+        )
+    )
     said = (
-        f'<p class="warn"><span class="bad">Wrong results:</span> {len(wrong)} of '
-        f"{len(records)} ({text(names)}). They are listed below and compared with nothing.</p>"
+        f'<p class="warn"><span class="bad">Wrong results:</span> {len(wrong) + len(lost)} of '
+        f"{len(times)} ({text(names)}). They are listed below and compared with nothing.</p>"
     )
     return [words, Raw(said)]
 

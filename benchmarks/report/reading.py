@@ -15,8 +15,11 @@ from typing import Any, Final
 
 from tfe_bench.benchmarks.provenance import VERSIONED, Machine
 from tfe_bench.benchmarks.records import SCHEMA, Record, Seconds, lines_of, text_of
+from tfe_bench.benchmarks.technologies import measurement
+from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import DataError
 
+Entry = Record | Measurement
 _SUFFIXES: Final = (".jsonl", ".json")
 # Sums of what is below stay exact in a double, and no figure is near it.
 _LARGEST: Final = 1 << 60
@@ -30,11 +33,13 @@ class Reading:
         records: in the order of the files, each once.
         notes: what was left out, for people.
         files: that records came from.
+        technologies: what was measured of other technologies, each once.
     """
 
     records: tuple[Record, ...]
     notes: tuple[str, ...]
     files: tuple[Path, ...]
+    technologies: tuple[Measurement, ...] = ()
 
 
 def read(paths: Sequence[Path]) -> Reading:
@@ -47,7 +52,7 @@ def read(paths: Sequence[Path]) -> Reading:
         DataError: a file cannot be read or holds no records (naming file and line), or there are
             none at all.
     """
-    records: list[Record] = []
+    entries: list[Entry] = []
     notes: list[str] = []
     files: list[Path] = []
     for path in paths:
@@ -55,25 +60,30 @@ def read(paths: Sequence[Path]) -> Reading:
             found, said = _read_file(file, listed=file == path)
             notes += said
             files += [file] if found else []
-            records += found
-    if not records:
+            entries += found
+    if not entries:
         raise DataError(
             f"There are no records. Received: {', '.join(repr(str(p)) for p in paths)}. Make some "
             "with --record FILE, or with the command suite."
         )
-    once = list({record.to_json(): record for record in records}.values())
-    if len(once) < len(records):
-        notes.append(f"{len(records) - len(once)} records were there twice and count once.")
-    return Reading(tuple(once), tuple(notes), tuple(files))
+    once = list({entry.to_json(): entry for entry in entries}.values())
+    if len(once) < len(entries):
+        notes.append(f"{len(entries) - len(once)} records were there twice and count once.")
+    others = tuple(entry for entry in once if isinstance(entry, Measurement))
+    return Reading(_records(once), tuple(notes), tuple(files), others)
 
 
-def read_lines(path: Path) -> tuple[list[Record], list[str]]:
-    """Returns the records of a JSON-lines file and notes on what was left out.
+def _records(entries: Sequence[Entry]) -> tuple[Record, ...]:
+    return tuple(entry for entry in entries if isinstance(entry, Record))
+
+
+def read_lines(path: Path) -> tuple[list[Entry], list[str]]:
+    """Returns a JSON-lines file's records of all technologies, and notes on what was left out.
 
     Raises:
         DataError: the file cannot be read, or a line is no record (its number is given).
     """
-    found: list[Record] = []
+    found: list[Entry] = []
     unknown: Counter[str] = Counter()
     for number, line in lines_of(path):
         found.append(_record(_parsed(line, path, number), path, number, unknown))
@@ -93,7 +103,7 @@ def _files(path: Path) -> list[Path]:
         raise DataError(f"Cannot read the folder {str(path)!r}: {error.strerror}.") from error
 
 
-def _read_file(path: Path, listed: bool) -> tuple[list[Record], list[str]]:
+def _read_file(path: Path, listed: bool) -> tuple[list[Entry], list[str]]:
     """`listed`: it was named itself; in a folder, other JSON files may lie beside records."""
     if path.suffix.lower() == ".jsonl":
         return read_lines(path)
@@ -117,10 +127,16 @@ def _parsed(text: str, path: Path, line: int | None) -> Any:
         raise DataError(f"{_where(path, line)} is not JSON. Received: {error}.") from error
 
 
-def _record(flat: Any, path: Path, line: int | None, unknown: Counter[str]) -> Record:
+def _record(flat: Any, path: Path, line: int | None, unknown: Counter[str]) -> Entry:
     if not isinstance(flat, dict):
         kind = type(flat).__name__
         raise DataError(f"{_where(path, line)} is no record. Received: {kind}, not an object.")
+    if flat.get("schema") == measurement.SCHEMA:
+        try:
+            _bounded(flat)
+            return Measurement.from_json(json.dumps(flat))
+        except (DataError, ValueError, RecursionError) as error:
+            raise DataError(f"{_where(path, line)}: {error}") from error
     known = {f.name: str(f.type) for f in fields(Record)}
     flat = _kept(flat, {"schema", *known}, "", unknown)
     for name, part in (("seconds", Seconds), ("machine", Machine)):

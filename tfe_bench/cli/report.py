@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     written = files.write(found, output)
     for note in found.notes:
         print(note)
-    print(f"{len(found.records)} records: {written[0]}")
+    print(f"{len(found.records) + len(found.technologies)} records: {written[0]}")
     print(f"Pictures: {', '.join(p.name for p in written[1:]) or 'none'}")
     return 0
 

@@ -120,9 +120,12 @@ class _Runner:
         self._before = {r.to_json() for r in self._records()}
 
     def _records(self) -> list[Record]:
+        from tfe_bench.benchmarks.records import Record
         from tfe_bench.benchmarks.report import reading
 
-        return reading.read_lines(self._file)[0] if self._file.exists() else []
+        if not self._file.exists():
+            return []
+        return [r for r in reading.read_lines(self._file)[0] if isinstance(r, Record)]
 
     def _found(self) -> dict[Task, Record]:
         from tfe_bench.benchmarks import suite

@@ -1,0 +1,33 @@
+"""What the page of `report` says of other technologies, each by its own module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Final
+
+from tfe_bench.benchmarks.report import drawing
+from tfe_bench.benchmarks.report.drawing import Picture
+from tfe_bench.benchmarks.report.parts import Section
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+
+# Modules with NAMES of pictures, `makers(measured)`, which draws them, and
+# `sections(measured, pictures)`, which is empty where nothing of theirs was measured.
+PAGES: Final[tuple[ModuleType, ...]] = ()
+
+NAMES: Final = tuple(name for page in PAGES for name in page.NAMES)
+
+
+def draw(measured: Sequence[Measurement]) -> dict[str, Picture]:
+    """The pictures of all pages, by name.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    makers = {name: make for page in PAGES for name, make in page.makers(measured).items()}
+    return drawing.pictures(makers)
+
+
+def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -> list[Section]:
+    """The sections of all pages, in order."""
+    return [section for page in PAGES for section in page.sections(measured, pictures)]

@@ -1,0 +1,94 @@
+"""Measurements of other technologies: written, read back, refused, and told by the report."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfe_bench.__main__ import main
+from tfe_bench.benchmarks import records
+from tfe_bench.benchmarks.records import Seconds
+from tfe_bench.benchmarks.report import reading
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.cli import technology
+from tfe_bench.errors import ConfigError, DataError, UsageError
+
+
+def measurement(**changed: Any) -> Measurement:
+    given: dict[str, Any] = {
+        "technology": "functional",
+        "job": "decrypt",
+        "parameters": {"length": 784, "shape": (1, 2)},
+        "seconds": Seconds.of([0.25, 0.5]),
+        "figures": {"ciphertext_bytes": 25120, "leakage": "the result"},
+        "modeled": ("ciphertext_bytes",),
+        "correct": True,
+    }
+    return Measurement(**given | changed)
+
+
+@pytest.mark.parametrize("changed", [{}, {"seconds": None, "correct": None, "modeled": ()}])
+def test_it_is_read_back_as_written(changed: dict[str, Any]) -> None:
+    given = measurement(**changed)
+    assert Measurement.from_json(given.to_json()) == given
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"technology": ""},
+        {"job": 3},
+        {"figures": {"error": float("nan")}},
+        {"figures": {"error": float("inf")}},
+        {"modeled": ("absent",)},
+        {"seconds": 0.5},
+        {"correct": "yes"},
+        {"machine": None},
+        {"time": "yesterday"},
+    ],
+)
+def test_what_cannot_be_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="Received"):
+        measurement(**changed)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda flat: flat | {"schema": 1},
+        lambda flat: flat | {"more": 1},
+        lambda flat: {k: v for k, v in flat.items() if k != "job"},
+        lambda flat: flat | {"modeled": "ciphertext_bytes"},
+        lambda flat: flat | {"seconds": [1.0]},
+        lambda flat: flat | {"machine": {"cpu": "x"}},
+        lambda flat: flat | {"seconds": flat["seconds"] | {"all": 3}},
+    ],
+)
+def test_broken_lines_are_refused(broken: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    flat = broken(json.loads(measurement().to_json()))
+    with pytest.raises(DataError):
+        Measurement.from_json(json.dumps(flat))
+    with pytest.raises(DataError):
+        Measurement.from_json("no JSON")
+
+
+def test_a_folder_holds_them_beside_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "all.jsonl"
+    for each in (measurement(), measurement(), measurement(job="encrypt", correct=False)):
+        records.append(file, each)
+    found = reading.read([tmp_path])
+    assert not found.records
+    assert [m.job for m in found.technologies] == ["decrypt", "encrypt"]
+    assert main(["report", str(tmp_path)]) == 0
+    assert "2 records" in capsys.readouterr().out
+    page = (tmp_path / "report.html").read_text()
+    assert "Wrong results" in page and "functional encrypt" in page
+
+
+def test_a_missing_library_is_told_with_its_extra() -> None:
+    with pytest.raises(ConfigError, match=r"pip install '\.\[technologies\]'"):
+        technology.need("a_library_that_is_not_there", "This")

@@ -1,0 +1,85 @@
+"""What commands of other technologies share: options, libraries they need, what they print."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench import atomic
+from tfe_bench.cli import common
+from tfe_bench.errors import ConfigError, check_range
+
+if TYPE_CHECKING:
+    from tfe_bench.benchmarks.technologies.measurement import Measurement
+
+# A cell of the printed table, by its heading.
+Columns = Mapping[str, Callable[["Measurement"], str]]
+
+
+def add_options(p: argparse.ArgumentParser, repeat: int = 3) -> None:
+    """How often, and where what was measured goes."""
+    common.option(p, "--repeat R", f"timed runs (default {repeat})", type=int, default=repeat)
+    common.option(p, "--json", "print the measurements as JSON lines, nothing else")
+    common.option(p, "--record FILE", "append the measurements to a .jsonl file")
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    """Refuses what could not be done or kept, before anything runs.
+
+    Raises:
+        UsageError, DataError: naming what does not fit.
+    """
+    check_range("--repeat", arguments.repeat, 1, 1000)
+    if arguments.record is not None:
+        atomic.check(arguments.record, "--record", "The record", existing=True)
+
+
+def need(module: str, what: str) -> Any:
+    """Imports a library of the extra `technologies`.
+
+    Raises:
+        ConfigError: it is not installed; says how to get it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{what} needs the library {module}, which cannot be imported ({error}). Install it: "
+            "pip install '.[technologies]' in the checkout, or "
+            "pip install 'tfe-bench[technologies]'."
+        ) from error
+
+
+def tell(
+    arguments: argparse.Namespace,
+    measured: Sequence[Measurement],
+    title: str,
+    columns: Columns,
+    notes: Sequence[str] = (),
+) -> int:
+    """Keeps measurements and prints them, as JSON lines or as a table; the exit code.
+
+    Args:
+        notes: lines below the table.
+    """
+    from tfe_bench.benchmarks import records
+
+    for each in measured:
+        if arguments.record is not None:
+            records.append(arguments.record, each)
+        if arguments.json:
+            print(each.to_json(), flush=True)
+    if not arguments.json:
+        from rich.console import Console
+        from rich.table import Table
+
+        console = Console()
+        table = Table(*columns, title=title, title_justify="left")
+        for each in measured:
+            table.add_row(*(cell(each) for cell in columns.values()))
+        console.print(table)
+        for note in notes:
+            console.print(note, markup=False, highlight=False)
+    return 1 if any(each.correct is False for each in measured) else 0
