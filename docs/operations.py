@@ -6,6 +6,7 @@ with the wire.
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -19,16 +20,16 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 PAGE = Path(__file__).with_suffix(".md")
 F = 16
 
-# What each row of the table with a cost does: an operation on 1000 values at 16 fractional bits,
-# as [100, 10] for rows and matrices; divided by the elements it says.
-MEASURED: dict[str, tuple[Callable[[Shared], Any], int]] = {
+Case = tuple[Callable[[Shared], Any], int]
+
+# What a row of the table with a cost does where that is not `tfe.name(x)`: an operation on 1000
+# values at 16 fractional bits, as [100, 10] for rows and matrices; divided by the elements it says.
+_CASES: dict[str, Case] = {
     "`multiply`": (lambda x: x * x, 1000),
     "`multiply` by a public real": (lambda x: x * 0.3, 1000),
-    "`square`": (lambda x: tfe.square(x), 1000),
     "`matmul`": (lambda x: x @ tfe.transpose(x), 10000),
     "`divide`": (lambda x: x / x, 1000),
     "`pow`": (lambda x: x**3, 1000),
-    "`abs`": (lambda x: tfe.abs(x), 1000),
     "`less`": (lambda x: x < 0, 1000),
     "`equal`": (lambda x: x == 0, 1000),
     "`in_range`": (lambda x: tfe.in_range(x, 31), 1000),
@@ -36,13 +37,9 @@ MEASURED: dict[str, tuple[Callable[[Shared], Any], int]] = {
     "`cast` to the nearest": (lambda x: tfe.cast(x, 8, method="exact"), 1000),
     "`maximum`": (lambda x: tfe.maximum(x, 0), 1000),
     "`clip_by_value`": (lambda x: tfe.clip_by_value(x, -1, 1), 1000),
-    "`sign`": (lambda x: tfe.sign(x), 1000),
     "`reduce_mean`": (lambda x: tfe.reduce_mean(x, 1), 100),
     "`reduce_max`": (lambda x: tfe.reduce_max(x, 1), 1000),
     "`argmax`": (lambda x: tfe.argmax(x, 1), 1000),
-    "`relu`": (lambda x: tfe.relu(x), 1000),
-    "`relu_derivative`": (lambda x: tfe.relu_derivative(x), 1000),
-    "`leaky_relu`": (lambda x: tfe.leaky_relu(x), 1000),
     "`max_pool2d`": (lambda x: tfe.max_pool2d(tfe.reshape(x, [10, 10, 10, 1]), 2), 1000),
     "`avg_pool2d`": (lambda x: tfe.avg_pool2d(tfe.reshape(x, [10, 10, 10, 1]), 2), 250),
     "`conv2d`": (
@@ -51,18 +48,7 @@ MEASURED: dict[str, tuple[Callable[[Shared], Any], int]] = {
         ),
         1000,
     ),
-    "`sigmoid`": (lambda x: tfe.sigmoid(x), 1000),
-    "`tanh`": (lambda x: tfe.tanh(x), 1000),
-    "`gelu`": (lambda x: tfe.gelu(x), 1000),
-    "`silu`": (lambda x: tfe.silu(x), 1000),
-    "`softmax`": (lambda x: tfe.softmax(x), 1000),
-    "`exp`": (lambda x: tfe.exp(x), 1000),
-    "`log`": (lambda x: tfe.log(x), 1000),
-    "`reciprocal`": (lambda x: tfe.reciprocal(x), 1000),
-    "`sqrt`": (lambda x: tfe.sqrt(x), 1000),
-    "`rsqrt`": (lambda x: tfe.rsqrt(x), 1000),
     "`polyval`": (lambda x: tfe.polyval([1.0, 2.0, 3.0], x), 1000),
-    "`reveal`": (lambda x: tfe.reveal(x), 1000),
 }
 
 # The same, of private bits b = [x < 0] that are there already.
@@ -73,11 +59,36 @@ OF_BITS: dict[str, Callable[[Shared, MaskedBits], Any]] = {
 }
 
 
-def counted() -> dict[str, tuple[int, str]]:
+def named(first_cell: str) -> str:
+    """The row's name in `measured` or OF_BITS: without examples and what costs the same."""
+    return re.sub(r"(,| \(here).*", "", first_cell)
+
+
+def rows(page: str) -> list[list[str]]:
+    """The cells of the rows of all operations."""
+    cells = [[c.strip() for c in line.strip("|").split("|")] for line in page.splitlines()]
+    return [row for row in cells if len(row) == 5 and row[0].startswith("`")]
+
+
+def measured(page: str) -> dict[str, Case]:
+    """What each row with a cost does: a function of x alone is called, the others stand above."""
+    found = {}
+    for cells in rows(page):
+        name = named(cells[0])
+        if name in _CASES:
+            found[name] = _CASES[name]
+        elif cells[-1] != "by size" and (function := getattr(tfe, name.strip("`"), None)):
+            wanted = [p for p in inspect.signature(function).parameters.values()]
+            if [p.name for p in wanted if p.default is p.empty] == ["x"]:
+                found[name] = function, 1000
+    return found
+
+
+def counted(page: str) -> dict[str, tuple[int, str]]:
     """(rounds, bytes per element by all three parties together) of each row with a cost."""
     x, b = Private((100, 10), F), PrivateBits((100, 10))
     found = {}
-    for name, (operation, n) in MEASURED.items():
+    for name, (operation, n) in measured(page).items():
         cost = count(lambda party, x, f=operation: f(x), x).cost
         found[name] = cost.rounds, f"{cost.total / 8 / n:.0f}"
     for name, of_bits in OF_BITS.items():
@@ -86,14 +97,9 @@ def counted() -> dict[str, tuple[int, str]]:
     return found
 
 
-def named(first_cell: str) -> str:
-    """The row's name in MEASURED or OF_BITS: without examples and what costs the same."""
-    return re.sub(r"(,| \(here).*", "", first_cell)
-
-
 def written(page: str) -> str:
     """The page with the last two cells of every row that has a cost as counted."""
-    costs = counted()
+    costs = counted(page)
     lines = []
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

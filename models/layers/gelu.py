@@ -21,7 +21,6 @@ class Gelu(Gated):
     functions = ("gelu",)
     protocol = staticmethod(gelu.gelu)
     derivative = staticmethod(gelu.slope)
-    fractions = (gelu.FEWEST_BITS, gelu.MOST_BITS)
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         (v,) = values

@@ -17,7 +17,6 @@ class Silu(Gated):
     functions = ("silu",)
     protocol = staticmethod(silu.silu)
     derivative = staticmethod(silu.slope)
-    fractions = (silu.FEWEST_BITS, silu.MOST_BITS)
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         (v,) = values

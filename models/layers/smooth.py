@@ -11,6 +11,7 @@ from tfe_bench.models.kinds.kind import Kind, check_room
 from tfe_bench.models.kinds.layer import Layer, Node, Numbers, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass, brought
 from tfe_bench.models.kinds.planning import Planner
+from tfe_bench.protocols.nn import gated
 from tfe_bench.protocols.session.sharing import Shared
 
 
@@ -81,6 +82,7 @@ class Gated(Sloped):
     """
 
     derivative: ClassVar[Callable[..., Shared]]
+    fractions = (gated.FEWEST_BITS, gated.MOST_BITS)
 
     def check(self, node: Node) -> None:
         self.check_fractions(node)  # what comes with more bits loses some

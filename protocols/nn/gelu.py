@@ -15,6 +15,7 @@ from decimal import Decimal
 import numpy as np
 
 from tfe_bench.protocols.functions import approximation, piecewise, polynomial
+from tfe_bench.protocols.nn import gated
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
 from tfe_bench.protocols.session import local
@@ -22,7 +23,6 @@ from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-FEWEST_BITS, MOST_BITS = 8, 16
 # 1 / sqrt(2 pi)
 _PEAK = Decimal("0.39894228040143267793994605993438186847585863116493465766592582967065792589930")
 _LEAST = Decimal(10) ** -70
@@ -89,7 +89,7 @@ def bump(f: int) -> Bump:
 def gelu(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> Shared:
-    """x Phi(x), off by less than 3 ulp, for every |x| < 2^(bits-1) ring units.
+    """x Phi(x), the exact GELU, off by less than 3 ulp, for every |x| < 2^(bits-1) ring units.
 
     gelu(x) = max(x, 0) - h(|x|) with h(a) = a Phi(-a), which is below half an ulp from 2 S on.
     Five comparisons (with -2S, -S, 0, S, 2S) give min(|x|, S) and max(|x| - S, 0) where |x| < 2S
@@ -103,7 +103,7 @@ def gelu(
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
-    check_scale("gelu", check_ring("gelu", x, known=True), FEWEST_BITS, MOST_BITS)
+    check_scale("gelu", check_ring("gelu", x, known=True), gated.FEWEST_BITS, gated.MOST_BITS)
     f = x.fractional_bits
     shape, own = x.shape.as_list(), bump(f)
     flat = x.map(lambda a: local.reshape(a, [-1]))
@@ -119,7 +119,8 @@ def gelu(
     )
     under = [logic.rearrange(below, (5, n), operator.itemgetter(i), n) for i in range(5)]
     first, second = _parts(party, own, under, flat)
-    y = _joined(party, own, under[2], flat, first, second)
+    terms = [(part.plan, [a]) for part, a in zip(own.parts, (first, second), strict=True)]
+    y = gated.positive_less(party, "gelu", under[2], flat, terms)
     return y.map(lambda a: local.reshape(a, shape))
 
 
@@ -152,28 +153,6 @@ def _parts(party: Party, own: Bump, under: list[MaskedBits], x: Shared) -> tuple
     both = arithmetic.moved(both, np.array([[-part.center] for part in own.parts], np.int64))
     first, second = (both.map(operator.itemgetter(i)) for i in range(2))
     return first, second
-
-
-def _joined(
-    party: Party, own: Bump, negative: MaskedBits, x: Shared, first: Shared, second: Shared
-) -> Shared:
-    """max(x, 0) - h.
-
-    Rounds: 1 (2 with dealing).  Bits sent: D 128 and those of the plans, E1, E2 64 per element
-        each.
-    """
-    if isinstance(party, Counting):
-        n, words = x.shape.num_elements(), sum(part.plan.words for part in own.parts)
-        dealt, scale = (128 + 64 * words) * n, x.fractional_bits
-        return party.exchanged([n], dealt, negative, x, first, second, scale=scale)
-    s = party.site("gelu", own.parts, x.fractional_bits, dealer=x.dealer)
-    positive = convert.inject_shares(s, negative, x, 0, 0, negated=True)
-    p, q = (
-        polynomial.shares(s, fitted.plan, [part], 2 + i, 1 + i)
-        for i, (fitted, part) in enumerate(zip(own.parts, (first, second), strict=True))
-    )
-    share = None if s.is_dealer else positive - p - q
-    return masked.exchanged(s, share, local.shape(x.any), 4, 3, scale=x.fractional_bits)
 
 
 # ---- the slope, for gradients

@@ -10,15 +10,13 @@ import functools
 from decimal import Decimal
 
 from tfe_bench.protocols.functions import piecewise, polynomial, small_product
-from tfe_bench.protocols.nn import activations
-from tfe_bench.protocols.ring import compare, convert, masked
+from tfe_bench.protocols.nn import activations, gated
+from tfe_bench.protocols.ring import compare
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
 from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
-from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+from tfe_bench.protocols.session.sharing import Shared
 
-FEWEST_BITS, MOST_BITS = 8, 16
 # The tail is multiplied by up to 14, so it has these fractional bits more than x.
 _MORE = 5
 
@@ -39,11 +37,12 @@ def silu(
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
-    check_scale("silu", check_ring("silu", x, known=True), FEWEST_BITS, MOST_BITS)
+    check_scale("silu", check_ring("silu", x, known=True), gated.FEWEST_BITS, gated.MOST_BITS)
     shape, more = x.shape.as_list(), x.fractional_bits + _MORE
     flat = x.map(lambda a: local.reshape(a, [-1]))
     own = activations.halves(party, flat, more, bits, exchanges)
-    y = _joined(party, own.negative, flat, own.magnitude, own.tail)
+    term = _product(x.fractional_bits), [own.magnitude, own.tail]
+    y = gated.positive_less(party, "silu", own.negative, flat, [term])
     return y.map(lambda a: local.reshape(a, shape))
 
 
@@ -51,23 +50,6 @@ def silu(
 def _product(f: int) -> polynomial.Plan:
     """|x| h: |x| is at most where sigmoid is cut, h at most 1/2 and a rounding."""
     return small_product.plan([activations.edge(f).bit_length() + 1, f + _MORE + 1], f + _MORE)
-
-
-def _joined(party: Party, negative: MaskedBits, x: Shared, a: Shared, h: Shared) -> Shared:
-    """max(x, 0) - a h.
-
-    Rounds: 1 (2 with dealing).  Bits sent: D 128 and those of the plan, E1, E2 64 per element each.
-    """
-    f = x.fractional_bits
-    plan = _product(f)
-    if isinstance(party, Counting):
-        n = x.shape.num_elements()
-        return party.exchanged([n], (128 + 64 * plan.words) * n, negative, x, a, h, scale=f)
-    s = party.site("silu", plan, f, dealer=x.dealer)
-    positive = convert.inject_shares(s, negative, x, 0, 0, negated=True)
-    product = polynomial.shares(s, plan, [a, h], 2, 1)
-    share = None if s.is_dealer else positive - product
-    return masked.exchanged(s, share, local.shape(x.any), 3, 2, scale=f)
 
 
 # ---- the slope, for gradients

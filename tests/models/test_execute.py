@@ -12,6 +12,7 @@ from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, simu
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models import execute, plaintext, ranges, weights
 from tfe_bench.models.graph import Graph, Layer
+from tfe_bench.models.kinds import registry
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.protocols.ring import arithmetic, rotation
 from tfe_bench.protocols.ring.products import Product, elementwise, exchanged, truncated
@@ -61,11 +62,11 @@ def cases() -> dict[str, Any]:
         "relu6": of(L.Rescaling(5.0), L.Conv2D(3, 2), L.ReLU(6.0)),
         "relu6 alone": of(L.Rescaling(5.0), L.ReLU(6.0)),
         "leaky relu": of(L.LeakyReLU(0.2)),
-        "sigmoid": of(L.Dense(4, activation="sigmoid"), shape=flat),
-        "tanh": of(L.Activation("tanh"), shape=flat),
-        "gelu": of(L.Dense(4, activation="gelu"), shape=flat),
-        "silu": of(L.Dense(4, activation="silu"), shape=flat),
-        "softmax": of(L.Dense(5, activation="softmax"), shape=flat),
+        **{
+            f"{name} of dense": of(L.Dense(4, activation=name), shape=flat)
+            for name, _ in registry.functions(keras).values()
+        },
+        "activation": of(L.Activation("tanh"), shape=flat),
         "softmax of rows": of(L.Softmax(axis=1), shape=(3, 4)),
         "max pool": of(L.MaxPooling2D(2)),
         "subsampled": of(L.MaxPooling2D(1, 2), L.ReLU()),

@@ -14,7 +14,6 @@ from tfe_bench.protocols.nn import (
     activations,
     batch_norm,
     cross_entropy,
-    gelu,
     pool_gradient,
 )
 from tfe_bench.protocols.ring import shapes
@@ -146,12 +145,6 @@ def activation_edges(f: int) -> list[int]:
     ]
 
 
-def gelu_edges(f: int) -> list[int]:
-    """Where GELU compares."""
-    step = gelu.bump(f).step
-    return [step, 2 * step]
-
-
 # ---- what is right, and how it is called
 
 
@@ -163,11 +156,6 @@ def sigmoid(v: Array) -> Array:
 def normal(v: Array) -> Array:
     """The normal distribution, by its complement."""
     return np.asarray(np.vectorize(math.erfc, [float])(-v / math.sqrt(2)) / 2)
-
-
-def slope(v: Array) -> Array:
-    """Of GELU."""
-    return np.asarray(normal(v) + v * np.exp(-v * v / 2) / math.sqrt(2 * math.pi))
 
 
 def softmax(v: Array) -> Array:

@@ -11,46 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.gated import FUNCTIONS
 from tests.protocols.joint_views import Row, check, explain
+from tests.protocols.seeded import Fault, Patch, bare, merged
 from tests.protocols.test_joint_views import ROWS
 from tfe_bench.cluster import seeds
 from tfe_bench.protocols.ring import arithmetic, convert, truncation
 from tfe_bench.protocols.session import io, ops
 from tfe_bench.protocols.session.party import K1, K2, K3, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
-
-Patch = pytest.MonkeyPatch
-Fault = Callable[[Patch], None]
-
-
-def merged(site: str, tensors: dict[int, int]) -> Fault:
-    """Masks of one site that take others' numbers at both holders: the results stay right."""
-
-    def seed(patch: Patch) -> None:
-        named = Site._named
-
-        def wrong(self: Site, key: int, tensor: int) -> dict[str, Any]:
-            here = self.party.site_names[self.number] == site
-            return named(self, key, tensors.get(tensor, tensor) if here else tensor)
-
-        patch.setattr(Site, "_named", wrong)
-
-    return seed
-
-
-def bare(site: str, role: str) -> Fault:
-    """What a role says without its mask."""
-
-    def seed(patch: Patch) -> None:
-        apply_mask = Site.apply_mask
-
-        def wrong(self: Site, x: Any, *arguments: Any, **options: Any) -> Any:
-            here = self.party.site_names[self.number] == site and getattr(self, role)
-            return x if here else apply_mask(self, x, *arguments, **options)
-
-        patch.setattr(Site, "apply_mask", wrong)
-
-    return seed
 
 
 def changed(site: str, at: int, role: str, change: Callable[[Site, Any], Any]) -> Fault:
@@ -210,11 +179,12 @@ FAULTS: dict[str, tuple[Row, Fault]] = {
         merged("extend_small", {1: 0}),
     ),
     "a polynomial exchanges under the dealt masks": (ROWS["polyval"], merged("polyval", {1: 0})),
-    "the parts of a GELU open under a dealt mask": (ROWS["gelu"], merged("gelu_parts", {9: 0})),
-    "a GELU exchanges under a dealt mask": (ROWS["gelu"], merged("gelu", {4: 0})),
-    "E1 says its share of a GELU as it is": (ROWS["gelu"], bare("gelu", "is_e1")),
-    "a SiLU exchanges under a dealt mask": (ROWS["silu"], merged("silu", {3: 0})),
     "an input without its mask": (ROWS["input"], bare("input", "is_e1")),
+    **{
+        f"{name}: {what}": (ROWS[name], fault)
+        for name, function in FUNCTIONS.items()
+        for what, fault in function.faults.items()
+    },
 }
 
 

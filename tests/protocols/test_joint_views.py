@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tfe_bench
+from tests.protocols.gated import FUNCTIONS
 from tests.protocols.joint_views import Row, check
 from tests.protocols.viewed import sums
 from tfe_bench.protocols.functions import (
@@ -29,11 +30,9 @@ from tfe_bench.protocols.nn import (
     adaptive,
     batch_norm,
     cross_entropy,
-    gelu,
     linear,
     pool_gradient,
     relu,
-    silu,
 )
 from tfe_bench.protocols.order import extremes, shuffle, sort
 from tfe_bench.protocols.ring import (
@@ -292,16 +291,7 @@ ROWS: dict[str, Row] = {
         n=1,
         fractional_bits=8,
     ),
-    "gelu": Row(
-        lambda p, x, y: gelu.gelu(p, x, bits=12), ("gelu_parts", "gelu"), n=1, fractional_bits=8
-    ),
-    "gelu_slope": Row(
-        lambda p, x, y: gelu.slope(p, x, bits=25), ("gelu_slope",), n=1, fractional_bits=20
-    ),
-    "silu": Row(lambda p, x, y: silu.silu(p, x, bits=12), ("silu",), n=1, fractional_bits=8),
-    "silu_slope": Row(
-        lambda p, x, y: silu.slope(p, x, bits=25), ("silu_slope",), n=1, fractional_bits=20
-    ),
+    **{name: row for each in FUNCTIONS.values() for name, row in each.rows().items()},
     "softmax": Row(
         lambda p, x, y: activations.softmax(p, shaped(x, 1, 2), -1, bits=16),
         ("softmax_mantissa", "normalize", "product"),

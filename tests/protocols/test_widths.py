@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import tfe_bench as tfe
+from tests.protocols.gated import FUNCTIONS, Function
 from tests.protocols.operands import (
     DROP,
     KNOT,
@@ -30,7 +31,6 @@ from tests.protocols.operands import (
     clipped,
     divided,
     four,
-    gelu_edges,
     halves,
     images,
     inverse,
@@ -41,7 +41,6 @@ from tests.protocols.operands import (
     loss,
     magnitude,
     multiplied,
-    normal,
     normalized,
     pairs,
     pooled,
@@ -50,7 +49,6 @@ from tests.protocols.operands import (
     relative,
     rows,
     sigmoid,
-    slope,
     softmax,
     ulp,
     values,
@@ -58,12 +56,7 @@ from tests.protocols.operands import (
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import piecewise
-from tfe_bench.protocols.nn import (
-    cross_entropy,
-    gelu,
-    linear,
-    silu,
-)
+from tfe_bench.protocols.nn import cross_entropy, linear
 from tfe_bench.protocols.nn import relu as rectifier
 from tfe_bench.protocols.ring import products
 from tfe_bench.protocols.session.counting import Private, Tally, count
@@ -71,7 +64,6 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 # where the largest constant of each stops to fit, and one exchange to suffice
-OF_GELU = (2, 19, 20, 47, 62)
 OF_SIGMOID, OF_SOFTMAX = (2, 20, 21, 49, 62), (2, 19, 20, 48, 62)
 POLYNOMIAL = [0.5, -1.25]
 CLOSE = relative(2.0**-20, 1.2)
@@ -122,9 +114,34 @@ def activation(
     )
 
 
-def silu_slope(v: Array) -> Array:
-    s = sigmoid(v)
-    return np.asarray(s * (1 + v * (1 - s)))
+def gated(function: Function, f: int) -> Row:
+    of_x = getattr(tfe, function.name)
+    return Row(
+        2,
+        62,
+        lambda b, rng: [below(1 << (b - 1), rng, function.edges(f))],
+        lambda p, b, x: of_x(x, b),
+        lambda b, x: function.value(x, f),
+        ulp(function.ulps),
+        function.widths if f == F else (f + 4,),
+        f,
+        (1, 63),
+    )
+
+
+def gated_slope(function: Function) -> Row:
+    """(one bit more than its outermost knot has)"""
+    least = F + function.slope_edge.bit_length() + 2
+    return Row(
+        least,
+        62,
+        lambda b, rng: [below(1 << (b - 1), rng, [function.slope_edge * ONE])],
+        lambda p, b, x: function.module.slope(p, x, b),
+        lambda b, x: function.slope(x / ONE) * 2.0**piecewise.RESULT_BITS,
+        ulp(2.0 ** (piecewise.RESULT_BITS - 9.5)),
+        (least, 55, 56, 62),
+        refused=(1, least - 1),
+    )
 
 
 def magnitudes(
@@ -217,43 +234,11 @@ WIDTHS: dict[str, Row] = {
         for f in (8, F, 20)
     },
     **{
-        f"neural.gelu, {f} fractional bits": Row(
-            2,
-            62,
-            lambda b, rng, f=f: [below(1 << (b - 1), rng, gelu_edges(f))],  # type: ignore[misc]
-            lambda p, b, x: tfe.gelu(x, b),
-            lambda b, x, f=f: normal(x * 2.0**-f) * x,
-            ulp(3),
-            OF_GELU if f == F else (f + 4,),
-            f,
-            (1, 63),
-        )
+        f"neural.{name}, {f} fractional bits": gated(function, f)
+        for name, function in FUNCTIONS.items()
         for f in (8, F)
     },
-    **{
-        f"neural.silu, {f} fractional bits": activation(tfe.silu, lambda v: v * sigmoid(v), f)
-        for f in (8, F)
-    },
-    "silu.slope": Row(
-        22,
-        62,
-        lambda b, rng: [below(1 << (b - 1), rng, [10 * ONE])],
-        lambda p, b, x: silu.slope(p, x, b),
-        lambda b, x: silu_slope(x / ONE) * 2.0**piecewise.RESULT_BITS,
-        ulp(2.0 ** (piecewise.RESULT_BITS - 9.5)),
-        (22, 55, 56, 62),
-        refused=(1, 21),
-    ),
-    "gelu.slope": Row(
-        21,
-        62,
-        lambda b, rng: [below(1 << (b - 1), rng, [5 * ONE])],
-        lambda p, b, x: gelu.slope(p, x, b),
-        lambda b, x: slope(x / ONE) * 2.0**piecewise.RESULT_BITS,
-        ulp(2.0 ** (piecewise.RESULT_BITS - 9.5)),
-        (21, 55, 56, 62),
-        refused=(1, 20),
-    ),
+    **{f"{name}.slope": gated_slope(function) for name, function in FUNCTIONS.items()},
     **{
         f"neural.softmax, {classes} classes, {f} fractional bits": Row(
             2,

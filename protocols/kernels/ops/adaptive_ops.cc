@@ -39,7 +39,8 @@ class SelectOp : public FieldsOp {
     Require(fits, "the segments do not fit each other");
     fields_ = {{std::max(width_, factor_width_), cuts_}, {width_, cuts_}};
     if (multiply_) fields_.push_back({factor_width_, cuts_});
-    if (!c->HasAttr("drop")) return;  // the dealer's
+  }
+  void ReadEvaluator(OpKernelConstruction* c) {
     ReadAttrs(c, "drop", &drop_);
     Require(drop_ >= 0 && drop_ < width_, "drop is too large");
   }
@@ -165,8 +166,8 @@ class LiftedProductOp : public FieldsOp {
   explicit LiftedProductOp(OpKernelConstruction* c) : FieldsOp(c), ring_(WidthAttr(c, "ring")) {
     Require(ring_ >= 3 && ring_ < 64, "ring must be 3..63");
     fields_ = {{64}, {64 - ring_}, {64 - ring_}, {64 - ring_}};
-    if (c->HasAttr("mask")) ReadAttrs(c, "mask", &exchange_mask_);  // at the evaluators
   }
+  void ReadEvaluator(OpKernelConstruction* c) { ReadAttrs(c, "mask", &exchange_mask_); }
 
   void Deal(OpKernelContext* context, const Call& call) const {
     const int64_t n = context->input(1).NumElements();

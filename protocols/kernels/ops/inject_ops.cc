@@ -35,7 +35,8 @@ class InjectOp : public FieldsOp {
     Require(drop_ == 0 || (drop_ > 0 && bits_ == 64 - drop_),
             "what is dropped must leave `bits` bits");
     if (bits_ < 64) fields_.resize(kParts, {64 - bits_});
-    if (!c->HasAttr("mask")) return;  // the dealer's
+  }
+  void ReadEvaluator(OpKernelConstruction* c) {
     ReadAttrs(c, "mask", &exchange_mask_, "negate", &negate_, "whole", &whole_);
     Require(!whole_ || (bits_ < 64 && drop_ == 0),
             "only a small ring's value is read as signed");

@@ -12,16 +12,15 @@ namespace {
 class PolynomialOp : public RecordsOp {
  public:
   explicit PolynomialOp(OpKernelConstruction* c) : RecordsOp(c) {
-    const bool with_coefficients = c->HasAttr("coefficients");  // at the evaluators
     ReadAttrs(c, "bits", &polynomial_.bits, "degrees", &polynomial_.degrees, "widths",
               &polynomial_.widths, "modulus_bits", &polynomial_.modulus_bits);
-    if (with_coefficients) {
-      const auto words = Attr<std::vector<int64_t>>(c, "coefficients");
-      polynomial_.coefficients.assign(words.begin(), words.end());
-      ReadAttrs(c, "drop", &polynomial_.drop);
-    }
-    const std::string wrong = polynomial_.Prepare(with_coefficients);
-    Require(wrong.empty(), wrong.c_str());
+  }
+  void ReadDealer(OpKernelConstruction*) { Prepare(false); }
+  void ReadEvaluator(OpKernelConstruction* c) {
+    const auto words = Attr<std::vector<int64_t>>(c, "coefficients");
+    polynomial_.coefficients.assign(words.begin(), words.end());
+    ReadAttrs(c, "drop", &polynomial_.drop);
+    Prepare(true);
   }
 
   void Deal(OpKernelContext* context, const Call& call) const {
@@ -46,6 +45,11 @@ class PolynomialOp : public RecordsOp {
   }
 
  protected:
+  void Prepare(bool with_coefficients) {
+    const std::string wrong = polynomial_.Prepare(with_coefficients);
+    Require(wrong.empty(), wrong.c_str());
+  }
+
   // The words of the factors, which are all inputs from `first` on.
   std::vector<const uint64_t*> Factors(OpKernelContext* context, int first) const {
     const int count = context->num_inputs() - first;

@@ -42,6 +42,9 @@ struct MaskAttrs {
 class SiteOp : public Kernel {
  public:
   explicit SiteOp(OpKernelConstruction* c) : Kernel(c), attrs_(c) {}
+  // Attributes that one side alone has; a class that has such hides these.
+  void ReadDealer(OpKernelConstruction*) {}
+  void ReadEvaluator(OpKernelConstruction*) {}
 
  protected:
   // The call, in which this party must be the dealer, or an evaluator.
@@ -64,13 +67,13 @@ class SiteOp : public Kernel {
 template <class Op>
 class Dealer : public Op {
  public:
-  using Op::Op;
+  explicit Dealer(OpKernelConstruction* c) : Op(c) { this->ReadDealer(c); }
   void Work(OpKernelContext* context) override { this->Deal(context, this->AsDealer(context)); }
 };
 template <class Op>
 class Evaluator : public Op {
  public:
-  using Op::Op;
+  explicit Evaluator(OpKernelConstruction* c) : Op(c) { this->ReadEvaluator(c); }
   void Work(OpKernelContext* context) override {
     this->Share(context, this->AsEvaluator(context));
   }

@@ -9,6 +9,8 @@ import pytest
 
 from tests.models.training.bench import Case, Result, rows, train
 from tfe_bench.cluster.simulate import assert_costs
+from tfe_bench.models.kinds import registry
+from tfe_bench.models.layers.smooth import Sloped
 from tfe_bench.models.training import plaintext, state, step
 from tfe_bench.models.training.recipe import Recipe
 
@@ -52,10 +54,11 @@ def cases() -> dict[str, Any]:
         "separable": of(L.SeparableConv2D(3, 3, **same), L.ReLU(), *ends()),
         "relu": of(conv(), L.Reshape((4, 12)), L.ReLU(), *ends()),
         "leaky relu": of(conv(), L.LeakyReLU(0.2), *ends()),
-        "sigmoid": of(L.Dense(5, activation="sigmoid"), L.Dense(3), shape=flat),
-        "tanh": of(L.Dense(5, activation="tanh"), L.Dense(3), shape=flat),
-        "gelu": of(L.Dense(5, activation="gelu"), L.Dense(3), shape=flat),
-        "silu": of(L.Dense(5, activation="silu"), L.Dense(3), shape=flat),
+        **{
+            name: of(L.Dense(5, activation=name), L.Dense(3), shape=flat)
+            for name, kind in registry.functions(keras).values()
+            if isinstance(kind, Sloped)
+        },
         "batch norm": of(conv(), L.BatchNormalization(), L.ReLU(), *ends()),
         "batch norm alone": of(
             conv(),

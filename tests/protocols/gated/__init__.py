@@ -1,0 +1,93 @@
+"""Functions x g(x) with g between 0 and 1: a module each, whose FUNCTION all their tests read.
+
+test_gated.py compares values, slopes and costs; test_widths.py has their rows of widths,
+test_joint_views.py and test_joint_faults.py those of views and of seeded faults.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+
+import numpy as np
+
+from tests.protocols.joint_views import Row
+from tests.protocols.operands import Array, below
+from tests.protocols.seeded import Fault
+
+
+@dataclass(frozen=True)
+class Function:
+    """What the tests have to know of a function.
+
+    Attributes:
+        module: of its protocol, which has its name, and of `slope`.
+        rest: max(v, 0) - f(v) of |v|: as a difference, since doubles do not hold all of 62 bits.
+        slope: in float64.
+        ulps: the error that it states.
+        edges: fractional bits -> the ring elements beside 0 that it compares with.
+        slope_edge: the outermost knot of its slope, as a real.
+        widths: of 16 fractional bits where something changes.
+        sites: of its protocol, for which its row of joint views is the test.
+        exact_beyond: whether it promises max(x, 0) from the last of its edges on, and 0 at 0.
+        faults: ways to be wrong unseen, by what they are.
+    """
+
+    module: ModuleType
+    rest: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+    ulps: int
+    edges: Callable[[int], Sequence[int]]
+    slope_edge: int
+    widths: tuple[int, ...]
+    sites: tuple[str, ...]
+    exact_beyond: bool = False
+    faults: Mapping[str, Fault] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.module.__name__.rpartition(".")[2]
+
+    @property
+    def protocol(self) -> Callable[..., object]:
+        found: Callable[..., object] = getattr(self.module, self.name)
+        return found
+
+    def value(self, x: Array, f: int) -> Array:
+        """Of ring elements, in ring units."""
+        return np.asarray(np.maximum(x, 0) - self.rest(np.abs(x) * 2.0**-f) * 2.0**f)
+
+    def off(self, got: Array, x: Array, f: int) -> Array:
+        """By how much a result is off, in ring units: small numbers, that doubles hold."""
+        return np.asarray((got - np.maximum(x, 0)) + self.rest(np.abs(x) * 2.0**-f) * 2.0**f)
+
+    def operands(self, width: int, f: int, rng: np.random.Generator) -> Array:
+        """Ring elements: the middle, all of the range, and both sides of every comparison."""
+        middle = rng.integers(-6 << f, 6 << f, 600)
+        top = 1 << (width - 1)
+        inside = middle[np.abs(middle) < top]
+        return np.concatenate([below(top, rng, self.edges(f)), inside])
+
+    def rows(self) -> dict[str, Row]:
+        """Of joint views."""
+        module, protocol = self.module, self.protocol
+        return {
+            self.name: Row(
+                lambda p, x, y: protocol(p, x, bits=12), self.sites, n=1, fractional_bits=8
+            ),
+            f"{self.name}_slope": Row(
+                lambda p, x, y: module.slope(p, x, bits=25),
+                (f"{self.name}_slope",),
+                n=1,
+                fractional_bits=20,
+            ),
+        }
+
+
+FUNCTIONS: dict[str, Function] = {
+    found.name: importlib.import_module(f"{__name__}.{found.name}").FUNCTION
+    for found in pkgutil.iter_modules(__path__)
+}

@@ -1,0 +1,96 @@
+"""GELU, SiLU and their like: values over the whole range, slopes, declared costs, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.protocols.gated import FUNCTIONS, Function
+from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions.piecewise import RESULT_BITS
+from tfe_bench.protocols.nn.gated import FEWEST_BITS, MOST_BITS
+from tfe_bench.protocols.session.counting import Private, cost_of
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+# (fractional bits, width): every scale, and the edges of both
+CASES = [(f, 31) for f in range(FEWEST_BITS, MOST_BITS + 1)]
+CASES += [(f, width) for f in (FEWEST_BITS, MOST_BITS) for width in (2, 12, 48, 62)]
+every_function = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=list(FUNCTIONS))
+
+
+@every_function
+def test_it_is_right_at_every_scale_over_the_whole_range(
+    function: Function, rng: np.random.Generator
+) -> None:
+    xs = [function.operands(width, f, rng) for f, width in CASES]
+
+    def program(party: Party, *given: Shared) -> Any:
+        def graph(*given: Shared) -> Any:
+            return [
+                function.protocol(party, replace(x, fractional_bits=f), width)
+                for x, (f, width) in zip(given, CASES, strict=True)
+            ]
+
+        return party.function(graph)(*given)
+
+    sim = simulate(program, *xs, dealer=int(rng.integers(3)))
+    for i, ((f, width), x) in enumerate(zip(CASES, xs, strict=True)):
+        got = sim.value(lambda out, i=i: out[i])  # type: ignore[misc]
+        off = function.off(got, x, f)
+        worst = np.abs(off).argmax()
+        assert abs(off[worst]) < function.ulps, (f, width, x[worst], off[worst])
+        assert sim.outputs[0][i].fractional_bits == f
+        far = (np.abs(x) > max(function.edges(f))) | (x == 0)
+        assert not function.exact_beyond or np.array_equal(got[far], np.maximum(x, 0)[far])
+
+
+@every_function
+def test_a_slope_is_near(function: Function, rng: np.random.Generator) -> None:
+    x = function.operands(31, 16, rng)
+
+    def program(party: Party, x: Shared) -> Any:
+        return party.function(lambda x: function.module.slope(party, x))(x)
+
+    got = simulate(program, x, fractional_bits=16).value() * 2.0**-RESULT_BITS
+    assert np.abs(got - function.slope(x * 2.0**-16)).max() < 2.0**-9.5
+
+
+@pytest.mark.parametrize(
+    ("n", "bits", "exchanges"),
+    [(5, 31, None), (9, 48, 1), (9, 31, 2), (3, 62, 3), (4100, 31, None)],
+)
+@every_function
+def test_cost_is_what_is_declared(
+    function: Function, n: int, bits: int, exchanges: int | None, rng: np.random.Generator
+) -> None:
+    dealer, module = int(rng.integers(3)), function.module
+
+    def program(party: Party, x: Shared) -> Any:
+        functions = [
+            party.function(lambda x: function.protocol(party, x, bits, exchanges)),
+            party.function(lambda x: module.slope(party, x)),
+        ]
+        return [measured(party, f, x) for f in functions]
+
+    x = rng.integers(-(4 << 16), 4 << 16, n)
+    sim = simulate(program, x, fractional_bits=16, dealer=dealer)
+    costs = (
+        cost_of(function.protocol, Private((n,)), bits, exchanges),
+        cost_of(module.slope, Private((n,))),
+    )
+    for i, cost in enumerate(costs):
+        assert_costs([out[i] for out in sim.outputs], cost, dealer)
+
+
+@every_function
+def test_other_scales_and_rings_are_refused_in_words(function: Function) -> None:
+    x = Shared(np.zeros(3, np.int64), None, np.zeros(3, np.int64), 0, MOST_BITS + 1)
+    small = replace(x, fractional_bits=16, bits=30)
+    for bad in (x, replace(x, fractional_bits=FEWEST_BITS - 1), small, 1.0):
+        with pytest.raises(UsageError, match=f"{function.name} w"):
+            function.protocol(None, bad)
