@@ -13,6 +13,8 @@ from tfe_bench.benchmarks import judged
 from tfe_bench.cluster.jobs import GROWTH
 from tfe_bench.errors import UsageError, check_known
 from tfe_bench.protocols.ring import truncation
+from tfe_bench.protocols.session import counting
+from tfe_bench.protocols.session.counting import Private
 
 if TYPE_CHECKING:
     from tfe_bench.protocols.session.party import Party
@@ -70,9 +72,8 @@ class Operation:
             alone.
         input_bits: fractional bits of the inputs.
         integers: it takes integers without a scale too.
-        growth: an upper bound on the words of its largest array, for each element of the largest
-            input.
-        most: the same from a size and options, where that is not all.
+        most: an upper bound on the words of its largest array, from a size and options; None: it is
+            counted.
         shrinks: the axes of the size that `ops --scale` makes smaller, alike.
         least: smallest extents of a size.
         per_input: "bytes per element" counts elements of the first input, not of the result.
@@ -97,7 +98,6 @@ class Operation:
     domain: Callable[[Arrays, Options], None] = _nothing
     input_bits: int = FRACTIONAL_BITS
     integers: bool = False
-    growth: int = GROWTH
     most: Callable[[Shape, Options], int] | None = None
     shrinks: tuple[int, ...] = (0,)
     least: Shape = (1,)
@@ -116,10 +116,24 @@ class Operation:
         return len(self.size) <= 2
 
     def largest(self, size: Shape, options: Options) -> int:
-        """An upper bound on the words of the largest array of a run."""
+        """An upper bound on the words of the largest array of a run.
+
+        As counted; for what is local, GROWTH for each element of the largest input at least.
+        """
         if self.most is not None:
             return self.most(size, options)
-        return self.growth * max(math.prod(shape) for shape in self.shapes(size).values())
+        shapes = self.shapes(size)
+
+        def run(party: Party, *shares: Shared) -> Shared:
+            return self.run(party, dict(zip(shapes, shares, strict=True)), options)
+
+        scales = {self.input_bits, 0} if self.integers else {self.input_bits}
+        counted = (
+            counting.count(run, *(Private(s, scale) for s in shapes.values()), graphs=self.stepwise)
+            for scale in scales
+        )
+        least = GROWTH * max(math.prod(shape) for shape in shapes.values())
+        return max(least, *(tally.largest for tally in counted))
 
     def check_size(self, size: Shape) -> None:
         """Refuses a size with another number of axes or with too small extents.

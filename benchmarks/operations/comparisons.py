@@ -17,6 +17,7 @@ from tfe_bench.errors import RangeError, UsageError, check_known, place
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import extremes, order_statistics, sort
 from tfe_bench.protocols.ring import convert, full_range, logic, relational
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -79,14 +80,12 @@ def _full_range(party: Party, name: str, x: Shared, y: Shared) -> MaskedBits:
 
 def _compared(name: str) -> catalogue.Run:
     def run(party: Party, x: catalogue.Shares, options: Options) -> Shared:
-        import tensorflow as tf
-
         # Differences of encoded reals fit 64 bits, those of integers need not.
         if x["x"].fractional_bits == 0:
             bits = _full_range(party, name, x["x"], x["y"])
         else:
             bits = getattr(relational, name)(party, x["x"], x["y"])
-        return convert.b2a(party, bits, tf.shape(x["x"].any))
+        return convert.b2a(party, bits, local.shape(x["x"].any))
 
     return run
 

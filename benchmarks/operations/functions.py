@@ -12,7 +12,6 @@ import numpy as np
 from tfe_bench.benchmarks.operations import catalogue
 from tfe_bench.benchmarks.operations.catalogue import Array, Arrays, Options, Shape, call
 from tfe_bench.benchmarks.operations.comparisons import refuse_beyond
-from tfe_bench.cluster.jobs import FUNCTION_GROWTH
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exponential, logarithm, polynomial, reciprocal, roots
 from tfe_bench.protocols.nn import activations, gelu, silu
@@ -36,7 +35,7 @@ def _layer_domain(name: str) -> Callable[[Arrays, Options], None]:
     return lambda rings, options: refuse_beyond(name, rings, _LAYER, what)
 
 
-_function = partial(catalogue.register, size=(1 << 16,), growth=FUNCTION_GROWTH)
+_function = partial(catalogue.register, size=(1 << 16,))
 
 
 def _activation(name: str, run: catalogue.Run, reference: catalogue.Reference, **more: Any) -> None:

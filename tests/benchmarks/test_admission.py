@@ -16,7 +16,7 @@ import pytest
 from tests.benchmarks import sizes
 from tfe_bench.benchmarks import operations
 from tfe_bench.cluster import jobs
-from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.cluster.jobs import GROWTH, Context, InputSpec, Program
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
@@ -25,6 +25,7 @@ from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.models.programs import predict, train
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training_job import TrainingJob
+from tfe_bench.protocols.nn import gelu
 
 HUGE = 1 << 40
 SHAPES: list[Any] = [
@@ -242,6 +243,16 @@ def test_a_program_of_ones_own_is_admitted_by_its_inputs() -> None:
     for parameters in several:
         with pytest.raises(UsageError, match="have names"):
             program.admit(parameters, [])
+
+
+def test_the_largest_array_of_an_operation_is_counted() -> None:
+    n, k = 1000, 31
+    # what D sends of a GELU's last step are its two polynomials and an injection
+    terms = sum(part.plan.words for part in gelu.bump(16).parts)
+    assert operations.find("gelu").largest((n,), {}) >= (terms + 2) * n > GROWTH * n
+    assert operations.find("relu").largest((n,), {}) == GROWTH * n
+    rows = operations.find("softmax").largest((n, k), {"profile": "local"})
+    assert rows >= GROWTH * n * k
 
 
 def test_a_limit_of_growth_times_the_largest_input(tmp_path: Any) -> None:
