@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,9 +16,11 @@ from tfe_bench.cluster import links, profiles, tls
 from tfe_bench.cluster.client import Client, opened
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.files import write_private
+from tfe_bench.cluster.local_workers import LocalWorkers
 from tfe_bench.errors import ClusterError, ConfigError, PeerLost, TfeBenchError, UsageError
 
 START_SECONDS = 60.0
+_END_SECONDS = 3.0
 _CLIENT = "local"
 # of a worker in a network namespace of its own
 _LINK_PORT = 7700
@@ -109,7 +111,7 @@ class LocalCluster(Runner):
         if models is not None:
             _make_folder(_path(models))
         self._folder = Path(tempfile.mkdtemp(prefix="tfe_bench-"))
-        self._workers: list[subprocess.Popen[bytes]] = []
+        self._workers: LocalWorkers | None = None
         self._threads = threads
         try:
             self._start()
@@ -137,31 +139,18 @@ class LocalCluster(Runner):
             tls=self._tls,
         )
         config.save(self._folder / "cluster.toml")
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         for p in range(3):
             write_private(self._folder / f"party{p}.key", keys[p])
-            command = [sys.executable, "-m", "tfe_bench", "worker", "--party", str(p)]
-            command += ["--cluster", str(self._folder / "cluster.toml"), "--local"]
-            models = Path(self._models or self._folder / "models").absolute()
-            command += ["--models", str(models / f"party{p}")]
-            if self._threads:
-                command += ["--threads", str(self._threads)]
-            inside = [self._links.namespaces[p]] if self._links else []
-            if inside:
-                command += ["--namespace", str(inside[0])]
-            with (self._folder / f"party{p}.log").open("wb") as out:
-                self._workers.append(
-                    subprocess.Popen(
-                        command,
-                        # The worker ends when this pipe closes, however this process ends.
-                        stdin=subprocess.PIPE,
-                        stdout=out,
-                        stderr=out,
-                        env=environment,
-                        start_new_session=True,
-                        pass_fds=inside,
-                    )
-                )
+        command = [sys.executable, "-m", "tfe_bench", "worker", "--local"]
+        command += ["--cluster", str(self._folder / "cluster.toml")]
+        command += ["--models", str(Path(self._models or self._folder / "models").absolute())]
+        if self._threads:
+            command += ["--threads", str(self._threads)]
+        inside = self._links.namespaces[:3] if self._links else []
+        if inside:
+            command += ["--namespaces", *map(str, inside)]
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self._workers = LocalWorkers(command, self._folder, environment, inside)
         self._connect(config, key, certificate)
         self.wait_ready(START_SECONDS, self._check_alive)
         self.start_seconds = time.perf_counter() - started
@@ -183,24 +172,17 @@ class LocalCluster(Runner):
     @property
     def pids(self) -> list[int]:
         """Process ids of the three workers."""
-        return [w.pid for w in self._workers]
+        return [] if self._workers is None else self._workers.pids
 
     def _check_alive(self) -> None:
-        for p, worker in enumerate(self._workers):
-            if worker.poll() is not None:
-                raise ClusterError(
-                    f"Worker {p} did not start. Received: exit code {worker.returncode}.\n"
-                    f"{self._tail(p)}"
-                )
+        for p, code, tail in self._ended():
+            raise ClusterError(f"Worker {p} did not start. Received: exit code {code}.\n{tail}")
 
-    def _last_words(self, party: int) -> str:
-        """What a worker that died wrote besides its log: of a failed check, say."""
-        lines = self._tail(party).splitlines()
-        return " ".join(line for line in lines if f"[party {party}]" not in line)[:_MOST_WORDS]
-
-    def _tail(self, party: int) -> str:
-        text = (self._folder / f"party{party}.log").read_text(errors="replace")
-        return "\n".join(text.splitlines()[-12:])
+    def _ended(self) -> Iterator[tuple[int, int, str]]:
+        """(party, exit code, last lines) of the workers that have ended."""
+        for p in range(3):
+            if self._workers is not None and (code := self._workers.poll(p)) is not None:
+                yield p, code, self._workers.tail(p)
 
     def explain(self, error: TfeBenchError) -> None:
         """Names a worker that died.
@@ -208,10 +190,11 @@ class LocalCluster(Runner):
         Raises:
             PeerLost: one did.
         """
-        for p, worker in enumerate(self._workers):
-            code = worker.poll()
-            if code is not None and not (isinstance(error, PeerLost) and error.party == p):
-                words = self._last_words(p)
+        for p, code, tail in self._ended():
+            if not (isinstance(error, PeerLost) and error.party == p):
+                # what it wrote besides its log: of a failed check, say
+                lines = [line for line in tail.splitlines() if f"[party {p}]" not in line]
+                words = " ".join(lines)[:_MOST_WORDS]
                 ended = f"its process ended with code {code}"
                 raise PeerLost(p, f"{ended}, saying: {words}" if words else ended) from error
 
@@ -219,17 +202,9 @@ class LocalCluster(Runner):
         """Ends the workers and removes their keys."""
         if hasattr(self, "_channels"):
             super().close()
-        for worker in self._workers:
-            if worker.stdin:
-                worker.stdin.close()
-            worker.terminate()
-        deadline = time.monotonic() + 3
-        for worker in self._workers:
-            try:
-                worker.wait(max(0.05, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                worker.kill()
-                worker.wait()
+        if self._workers is not None:
+            self._workers.close(_END_SECONDS)
+            self._workers = None
         if self._links is not None:
             self._links.close()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 from tfe_bench.cli import worker
-worker._load_tensorflow(2)
+worker._start_tensorflow(2)
 from tensorflow.python.eager import context
 found = context.context().config
 print(found.experimental.disable_thread_spinning, found.intra_op_parallelism_threads)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from tfe_bench import Client, Cluster, LocalCluster
 from tfe_bench.cluster.client import new_job
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.launch import _free_ports
+from tfe_bench.cluster.local_workers import LocalWorkers
 from tfe_bench.cluster.profiles import PROFILES
 from tfe_bench.cluster.requests import LateInput, PrivateInput
 from tfe_bench.errors import ClusterError, ConfigError, PeerLost, TfeBenchError, UsageError
@@ -152,14 +155,11 @@ def test_paths_and_profiles_of_another_type_are_refused(tmp_path: Path) -> None:
 def test_the_last_words_of_a_worker_that_died_are_told(
     tmp_path: Path,
 ) -> None:
-    class Dead:
-        returncode = -6
-
-        def poll(self) -> int:
-            return self.returncode
-
+    said = "print(*[f'{p} pid 1' for p in range(3)], '0 ended -6', sep='\\n')"
+    workers = LocalWorkers([sys.executable, "-c", said], tmp_path, dict(os.environ))
+    workers._parent.wait()
     local: Any = LocalCluster.__new__(LocalCluster)
-    local._folder, local._workers = tmp_path, [Dead()]
+    local._folder, local._workers = tmp_path, workers
     log = "2026-01-01 00:00:00,000 [party 0] job 1 begins\n"
 
     for words, told in (

@@ -33,12 +33,9 @@ def _children(pid: int) -> list[int]:
 
 def _workers(pid: int) -> list[int]:
     """The three workers of a command, by party."""
-    found = {}
-    for child in _children(pid):
-        words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
-        if "worker" in words:
-            found[int(words[words.index("--party") + 1])] = child
-    return [found[p] for p in sorted(found)]
+    grown = [each for child in _children(pid) for each in _children(child)]
+    names = {Path(f"/proc/{each}/comm").read_text().strip(): each for each in grown}
+    return [names[name] for name in sorted(names) if name.startswith("tfe-party-")]
 
 
 def _start(processes: Processes, folder: Path, *more: str, sorting: bool = True) -> _Running:

@@ -13,7 +13,7 @@ import pytest
 
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
-from tfe_bench.errors import PolicyError, UsageError
+from tfe_bench.errors import ClusterError, PeerLost, PolicyError, UsageError
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
@@ -159,6 +159,28 @@ def test_closing_leaves_no_process_and_no_key(
     assert processes.wait_gone(pids, 5) == []
     assert list(tmp_path.iterdir()) == []
     cluster.close()  # once more does no harm
+
+
+def test_workers_die_with_the_process_that_forked_them(processes: Processes) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with LocalCluster() as cluster:
+        assert cluster._workers is not None
+        pids, parent = processes.watch(cluster.pids), cluster._workers._parent
+        assert len(set(pids)) == 3 and parent.pid not in pids
+        names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in pids]
+        assert names == [f"tfe-party-{p}" for p in range(3)]
+        parent.kill()
+        assert processes.wait_gone(pids, 5) == []
+        with pytest.raises(PeerLost, match=r"Lost party \d: its process ended with code -9"):
+            _sort(cluster, _keys(9))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_workers_that_cannot_start_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tensorflow.py").write_text("raise ImportError('it is broken')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ClusterError, match=r"Worker 0 did not start.*code 1.*\n.*ImportError"):
+        LocalCluster()
 
 
 def test_workers_and_keys_do_not_outlive_a_parent_that_is_killed(

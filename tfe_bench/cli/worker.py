@@ -13,14 +13,14 @@ import threading
 from pathlib import Path
 
 from tfe_bench.cli import common
-from tfe_bench.errors import ConfigError
+from tfe_bench.errors import ConfigError, UsageError
 
 # of a local cluster's folder
 LOCAL_PREFIX = "tfe_bench-"
 
 
 def _options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--party", type=int, choices=(0, 1, 2), required=True)
+    p.add_argument("--party", type=int, choices=(0, 1, 2))
     common.option(p, "--cluster FILE", "cluster.toml", required=True)
     common.option(
         p,
@@ -31,17 +31,36 @@ def _options(p: argparse.ArgumentParser) -> None:
     common.option(p, "--threads N", "threads for kernels (default: cores)", type=int)
     common.option(p, "--local", argparse.SUPPRESS)
     common.option(p, "--models FOLDER", argparse.SUPPRESS)
-    common.option(p, "--namespace FD", argparse.SUPPRESS, type=int)
+    common.option(p, "--namespaces FD", argparse.SUPPRESS, type=int, nargs=3)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run one party's worker."""
+    if arguments.local:
+        return _run_local(arguments)
+    if arguments.party is None:
+        raise UsageError("worker wants --party 0, 1 or 2. Received: none.")
+    return _run(arguments, arguments.party)
+
+
+def _run_local(arguments: argparse.Namespace) -> int:
+    """Runs all three, in processes of their own that share what was imported."""
+    from tfe_bench.cluster import local_workers
+
+    _import_tensorflow()
+    import tfe_bench.cluster.worker.server  # noqa: F401
+
+    gc.freeze()
+    return local_workers.fork(arguments.cluster.parent, lambda party: _run(arguments, party))
+
+
+def _run(arguments: argparse.Namespace, party: int) -> int:
+    """One party's worker, until it is stopped."""
     from tfe_bench.cluster.config import ClusterConfig
     from tfe_bench.cluster.policy import WorkerPolicy
 
-    party = arguments.party
-    if arguments.namespace is not None:
-        _enter(arguments.namespace)
+    if arguments.namespaces is not None:
+        _enter(arguments.namespaces[party])
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
@@ -51,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     folder = arguments.cluster.parent
     config = ClusterConfig.load(arguments.cluster)
     if arguments.local:
-        policy = WorkerPolicy.for_local(party, folder / f"party{party}.key", arguments.models)
+        models = arguments.models / f"party{party}"
+        policy = WorkerPolicy.for_local(party, folder / f"party{party}.key", models)
     else:
         policy = WorkerPolicy.load(arguments.config or folder / f"worker{party}.toml")
     if policy.party != party:
@@ -62,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    _load_tensorflow(arguments.threads)
+    _start_tensorflow(arguments.threads)
 
     from tfe_bench.cluster.worker.server import Worker
 
@@ -87,12 +107,20 @@ def _enter(namespace: int) -> None:
     os.close(namespace)
 
 
-def _load_tensorflow(threads: int | None) -> None:
-    """Loads TensorFlow and the ops before the worker says that it is ready."""
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    import tensorflow as tf
+def _import_tensorflow() -> None:
+    """Loads TensorFlow and the ops, and starts no thread of theirs."""
+    common.quiet_tensorflow()
+    import tensorflow  # noqa: F401
 
     from tfe_bench.protocols.session import ops
+
+    ops.native()
+
+
+def _start_tensorflow(threads: int | None) -> None:
+    """Makes TensorFlow ready before the worker says that it is."""
+    _import_tensorflow()
+    import tensorflow as tf
 
     cores = threads or len(os.sched_getaffinity(0))
     # Three workers may share few cores: an idle thread that spins takes time from the next party.
@@ -106,7 +134,6 @@ def _load_tensorflow(threads: int | None) -> None:
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     tf.config.threading.set_intra_op_parallelism_threads(cores)
     tf.config.threading.set_inter_op_parallelism_threads(max(2, cores))
-    ops.native()
     tf.constant(0)
     # What was imported stays: a full collection that looks at all of it stops the graphs for 0.1 s.
     gc.freeze()

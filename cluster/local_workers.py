@@ -1,0 +1,172 @@
+"""Three workers on this machine, forked from one process that has loaded TensorFlow.
+
+Loading it takes a processor seconds, and is done once instead of three times.  That process tells
+on its standard output what becomes of its children, a line each: "PARTY pid PID" when it has forked
+one, and "PARTY ended CODE".  It ends when they have ended; they die with it, and with the pipe that
+is its standard input.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tfe_bench.errors import ClusterError
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+# What the parent itself says, before there are workers.
+_LOG = "workers.log"
+_PARTIES = range(3)
+
+
+# ---- on the side of the client
+
+
+class LocalWorkers:
+    """The three processes, as their cluster sees them.
+
+    Args:
+        command: that forks them, as `fork` does, in an environment.
+        folder: of their logs.
+        kept: descriptors that they get.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        environment: dict[str, str],
+        kept: Sequence[int] = (),
+    ) -> None:
+        self._folder = folder
+        self._pids: dict[int, int] = {}
+        self._ended: dict[int, int] = {}
+        self._told = b""
+        with (folder / _LOG).open("wb") as out:
+            self._parent = subprocess.Popen(
+                command,
+                # The workers end when this pipe closes, however this process ends.
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=out,
+                env=environment,
+                start_new_session=True,
+                pass_fds=kept,
+            )
+        assert self._parent.stdout is not None
+        os.set_blocking(self._parent.stdout.fileno(), False)
+
+    def _listen(self) -> None:
+        """Reads what has been told meanwhile."""
+        out = self._parent.stdout
+        if out is None or out.closed:
+            return
+        self._told += out.read() or b""
+        *lines, self._told = self._told.split(b"\n")
+        for line in lines:
+            party, what, number = line.split()
+            (self._pids if what == b"pid" else self._ended)[int(party)] = int(number)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids by party, of those that have started."""
+        self._listen()
+        return [self._pids[party] for party in sorted(self._pids)]
+
+    def poll(self, party: int) -> int | None:
+        """The exit code of one, negative for a signal; None while it runs or is about to start."""
+        lost = self._parent.poll()  # before listening: what it said last counts
+        self._listen()
+        return self._ended.get(party, lost)
+
+    def tail(self, party: int) -> str:
+        """The last lines of a worker's log; before there are workers, of their parent's."""
+        for name in (f"party{party}.log", _LOG):
+            file = self._folder / name
+            if file.exists() and (text := file.read_text(errors="replace")):
+                return "\n".join(text.splitlines()[-12:])
+        return ""
+
+    def close(self, seconds: float) -> None:
+        """Ends them, by force if they take longer than that."""
+        assert self._parent.stdin is not None and self._parent.stdout is not None
+        self._parent.stdin.close()
+        self._parent.terminate()
+        try:
+            self._parent.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._parent.kill()
+            self._parent.wait()
+        self._parent.stdout.close()
+
+
+# ---- on the side of the workers
+
+
+def fork(folder: Path, run: Callable[[int], int]) -> int:
+    """Runs a worker of each party in a process of its own, until all have ended.
+
+    To be called before any thread has started, and with what takes long imported.
+
+    Args:
+        folder: of their logs.
+        run: party -> exit code.
+    """
+    parties: dict[int, int] = {}
+
+    def hand_on(*_: object) -> None:
+        for pid in parties:
+            os.kill(pid, signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, hand_on)
+    for party in _PARTIES:
+        _tell(party, "pid", _fork_one(folder, party, run, parties))
+    while parties:
+        pid, status = os.wait()
+        if pid in parties:  # (an import may have started a process of its own)
+            _tell(parties.pop(pid), "ended", os.waitstatus_to_exitcode(status))
+    return 0
+
+
+def _fork_one(folder: Path, party: int, run: Callable[[int], int], parties: dict[int, int]) -> int:
+    parent = os.getpid()
+    # (a signal in between finds the new process among those that it is handed on to)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    pid = os.fork()
+    if pid:
+        parties[pid] = party
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        return pid
+    code = 1
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        _set(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it had ended already
+            os._exit(1)
+        _set(_PR_SET_NAME, f"tfe-party-{party}".encode())
+        with (folder / f"party{party}.log").open("wb") as out:
+            for stream in (1, 2, sys.stderr.fileno()):  # (which cli/noise.py moves)
+                os.dup2(out.fileno(), stream)
+        code = run(party)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _set(option: int, value: int | bytes) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0):
+        raise ClusterError(f"prctl({option}) failed. Received: {os.strerror(ctypes.get_errno())}.")
+
+
+def _tell(party: int, what: str, number: int) -> None:
+    print(party, what, number, flush=True)
