@@ -208,10 +208,14 @@ ARGUMENTS: dict[str, tuple[object, ...]] = {
     "Activation": ("relu",),
     "AveragePooling2D": (2,),
     "Conv2D": (2, 2),
+    "Cropping1D": (1,),
+    "Cropping2D": (1,),
     "Dense": (2,),
     "DepthwiseConv2D": (2,),
     "Dropout": (0.5,),
     "Normalization": (-1, 0.5, 2.0),
+    "Permute": ((3, 1, 2),),
+    "RepeatVector": (2,),
     "Rescaling": (0.5,),
     "Reshape": ((-1,),),
     "SeparableConv2D": (2, 2),
@@ -224,12 +228,17 @@ def keras_layers() -> str:
     import importlib
 
     from tfe_bench.models.kinds import registry
+    from tfe_bench.models.layers.unchanged import Unchanged
 
     keras = importlib.import_module("keras")
     lines = ["| layer | predicts (`convert`) | trains (`trainable`) |\n|---|---|---|\n"]
-    for kind in sorted(registry.readers(keras), key=lambda k: k.__name__):
-        name = kind.__name__
+    readers = {cls.__name__: (cls, reader) for cls, reader in registry.readers(keras).items()}
+    unchanged = sorted(n for n, (_, reader) in readers.items() if isinstance(reader, Unchanged))
+    for name in sorted(readers.keys() - unchanged):
+        kind = readers[name][0]
         lines.append(f"| `{name}` | {_fits(keras, kind(*ARGUMENTS.get(name, ())))} |\n")
+    names = ", ".join(f"`{name}`" for name in unchanged)
+    lines.append(f"| {names} | yes: nothing in predictions | no |\n")
     lines.append("\n| activation | predicts | trains |\n|---|---|---|\n")
     for name in sorted(name for name, _ in registry.functions(keras).values()):
         dense = keras.layers.Dense(2, activation=name)
@@ -256,10 +265,14 @@ def _fits(keras: Any, layer: Any) -> str:
     from tfe_bench.models.from_keras import from_keras
     from tfe_bench.models.training import losses, nodes, reader
 
-    x = keras.Input((4, 4, 3))
+    spec = getattr(layer, "input_spec", None)
+    x = keras.Input((4, 4, 4, 3)[5 - (getattr(spec, "ndim", None) or 4) :])
     model = keras.Model(x, layer([x, x] if type(layer).__name__ in MERGES else x))
     from_keras(model)
-    graph = reader.read(model).graph
+    try:
+        graph = reader.read(model).graph
+    except UsageError:
+        return "yes | no"
     try:
         nodes.check_trainable(graph)
     except UsageError:

@@ -7,6 +7,7 @@ counts by its exact class: one that inherits from Dense may compute something el
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,9 @@ class Reader(reading.Reader):
 
     def _call(self, node: Any, given: list[str], prefix: str) -> list[str]:
         layer = node.operation
+        if isinstance(layer, self.keras.layers.Layer) and (more := self._arguments(node)):
+            self._refuse(layer, prefix, f"called with {more}; call it with its inputs alone")
+            return [given[0]] * len(node.outputs)
         if isinstance(layer, self.keras.Model):
             try:
                 return self.read(self.function_of(layer), given, f"{prefix}{layer.name}/")
@@ -156,6 +160,23 @@ class Reader(reading.Reader):
         except reading.Unfit as error:
             self._refuse(layer, prefix, str(error))
             return [given[0]]
+
+    def _arguments(self, node: Any) -> str:
+        """What a layer is called with beside its inputs and may change its value, in words.
+
+        `predict` and `fit` say themselves whether they train, whatever the layer was called with;
+        only who calls the model without a word gets what training=True means.
+        """
+        positional, named = node.arguments.args, dict(node.arguments.kwargs)
+        training = named.pop("training", None)
+        if not positional and named:  # the inputs, by their name
+            named.pop(next(iter(named)))
+        found = [f"{name}=" for name, value in named.items() if value is not None]
+        if training and not self.training:
+            usual = inspect.signature(node.operation.call).parameters.get("training")
+            found += ["training=True"] if usual is None or usual.default is not True else []
+        more = any(value is not None for value in positional[1:])
+        return ", ".join([*found, "more than one argument"] if more else found)
 
     def check(self, layer: Any) -> None:
         """Raises Unfit for a layer that is converted otherwise, but not here."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from tfe_bench.models.kinds.checks import alone, only
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
@@ -14,7 +16,7 @@ class Identity(Kind):
     """x."""
 
     op = "identity"
-    keras = ("Activation",)
+    keras: ClassVar[tuple[str, ...]] = ("Activation",)
     functions = ("linear",)
     nothing = True
 

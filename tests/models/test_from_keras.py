@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models import optimize
 from tfe_bench.models.from_keras import from_keras
 from tfe_bench.models.graph import Graph
+from tfe_bench.models.layers.unchanged import Unchanged
 from tfe_bench.models.plaintext import evaluate
+from tfe_bench.models.training import reader as training_reader
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
@@ -89,6 +93,59 @@ def test_every_layer_computes_what_keras_computes(model: Any, rng: np.random.Gen
     assert largest_difference(from_keras(model), images, expected) < FLOAT32
 
 
+UNCHANGED = [name for name in Unchanged.keras if hasattr(L, name)]
+
+
+def attempted(layer: Any, arguments: tuple[Any, ...]) -> Any:
+    with contextlib.suppress(TypeError, ValueError):
+        return layer(*arguments)
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_what_acts_in_training_alone_is_the_identity(name: str, rng: np.random.Generator) -> None:
+    shape = (6, 3) if name.endswith("1D") else (4, 6, 6, 3) if name.endswith("3D") else (6, 6, 3)
+    layer, several = getattr(L, name), ((), (0.5,), (0.5, 0.5), (1,))
+    made = next(made for arguments in several if (made := attempted(layer, arguments)))
+    model = keras.Sequential([L.Input(shape), made, L.Rescaling(0.5)])
+    images = rng.uniform(-300, 300, (2, *shape)).astype(np.float32)
+    assert np.array_equal(model.predict(images, verbose=0), images * np.float32(0.5))
+    assert largest_difference(from_keras(model), images, [images * 0.5]) < 1e-12
+    with pytest.raises(UsageError, match=rf"{name} .*(train without it|which training does not)"):
+        training_reader.read(model)
+
+
+def called(layer: Any, *more: Any, **named: Any) -> Any:
+    x = keras.Input((4, 3))
+    return keras.Model(x, L.Dense(2)(layer(x, *more, **named)))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: called(L.Dropout(0.5), training=True), "training=True"),
+        (lambda: called(L.BatchNormalization(), training=True), "training=True"),
+        (lambda: called(L.Softmax(), np.ones((4, 3), bool)), "more than one argument"),
+        (lambda: called(L.Softmax(), mask=np.ones((4, 3), bool)), "mask="),
+        (lambda: called(called(L.Dropout(0.5)), training=True), "training=True"),
+    ],
+)
+def test_what_a_layer_is_called_with_beside_its_inputs_is_refused(
+    make: Callable[[], Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"called with {said}; call it with its inputs alone"):
+        from_keras(make())
+
+
+def test_arguments_that_change_nothing_are_taken(rng: np.random.Generator) -> None:
+    x = rng.normal(size=(2, 4, 3)).astype(np.float32)
+    for model in (
+        called(L.Dropout(0.5), training=False),
+        called(L.BatchNormalization(), training=False),
+        keras.Model(y := keras.Input((4, 3)), L.Dense(2)(inputs=L.Add()([y, L.ReLU()(inputs=y)]))),
+    ):
+        assert largest_difference(from_keras(model), x, [model.predict(x, verbose=0)]) < FLOAT32
+
+
 def test_no_pass_changes_what_a_model_computes(model: Any, rng: np.random.Generator) -> None:
     images = rng.uniform(0, 255, (3, 13, 13, 3))
     graph = from_keras(model)
@@ -134,7 +191,9 @@ def test_a_saved_model_is_read_like_the_model(model: Any, tmp_path: Path) -> Non
 
 
 def test_all_unsupported_layers_are_listed() -> None:
-    inner = keras.Sequential([L.Input((4, 4, 1)), L.UpSampling2D(name="up")], name="inner")
+    inner = keras.Sequential(
+        [L.Input((4, 4, 1)), L.UpSampling2D(interpolation="bilinear", name="up")], name="inner"
+    )
 
     class Own(L.Dense):  # type: ignore[misc]
         """May compute anything."""
@@ -171,7 +230,7 @@ def test_all_unsupported_layers_are_listed() -> None:
     with pytest.raises(UsageError, match=r"Add 'add.*an operation; use the layer"):
         from_keras(keras.Model(x, x + L.Dense(3)(x)))
     outer = keras.Sequential([L.Input((4, 4, 1)), inner], name="outer")
-    with pytest.raises(UsageError, match="UpSampling2D 'inner/up'"):
+    with pytest.raises(UsageError, match=r"UpSampling2D 'inner/up' \(interpolation='bilinear'"):
         from_keras(outer)
 
 

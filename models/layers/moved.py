@@ -1,0 +1,147 @@
+"""Values that come to stand elsewhere, or several times: Permute, Cropping, nearest UpSampling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from tfe_bench.models.kinds.checks import alone, need, only, whole
+from tfe_bench.models.kinds.kind import Kind, Watch
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
+from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped, summed
+from tfe_bench.models.kinds.reading import Call, Reader, Unfit, channels_last
+from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.session.sharing import Shared
+
+_MOST_REPEATS = 1 << 16
+
+
+class Permute(Kind):
+    """The axes in another order."""
+
+    op = "permute"
+    keras = ("Permute",)
+
+    def read(self, r: Reader, call: Call) -> str:
+        order = [int(axis) for axis in call.layer.dims]
+        return r.emit(call.name, self.op, call.inputs, None, order=order)
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = alone(given, weights)
+        only(options, "order")
+        order = options["order"]
+        fits = isinstance(order, (list, tuple)) and all(whole(axis) for axis in order)
+        need(fits and sorted(order) == [*range(1, len(x) + 1)], f"{len(x)} axes", order)
+        return tuple(x[axis - 1] for axis in order)
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        return values[0].transpose(0, *x.options["order"])
+
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        order = [0, *node.layer.options["order"]]
+        shape = p.batched(node.shape, values[0])
+        return p.ops.map(lambda v: shapes.transpose(v, order), values[0], shape)
+
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+        back = [int(axis) for axis in np.argsort([0, *node.layer.options["order"]])]
+        shape = p.batched(node.given[0], g)
+        return [p.ops.map(lambda v: shapes.transpose(v, back), g, shape)]
+
+
+class Crop(Kind):
+    """What is left when so many places are cut off before and behind."""
+
+    op = "crop"
+    keras = ("Cropping1D", "Cropping2D")
+
+    def read(self, r: Reader, call: Call) -> str:
+        channels_last(call.layer)
+        given = call.layer.cropping
+        pairs = given if isinstance(given[0], (list, tuple)) else [given]
+        sides = [[int(n) for n in pair] for pair in pairs]
+        return r.emit(call.name, self.op, call.inputs, None, sides=[*sides, [0, 0]])
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = alone(given, weights)
+        only(options, "sides")
+        sides = options["sides"]
+        fits = isinstance(sides, (list, tuple)) and len(sides) == len(x)
+        fits = fits and all(isinstance(s, (list, tuple)) and len(s) == 2 for s in sides)
+        fits = fits and all(whole(n, 0) for side in sides for n in side)
+        need(fits, f"what is cut off at both sides of {len(x)} axes", sides)
+        left = tuple(n - a - b for n, (a, b) in zip(x, sides, strict=True))
+        need(min(left, default=1) > 0, "sides that leave something", sides)
+        return left
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        sides = zip(values[0].shape[1:], x.options["sides"], strict=True)
+        return values[0][(slice(None), *(slice(a, n - b) for n, (a, b) in sides))]
+
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        begin = [0, *(a for a, _ in node.layer.options["sides"])]
+        shape = p.batched(node.shape, values[0])
+        return p.ops.map(lambda v: shapes.slice(v, begin, shape), values[0], shape)
+
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+        """g with zeros around."""
+        pairs = [(0, 0), *((a, b) for a, b in node.layer.options["sides"])]
+        shape = p.batched(node.given[0], g)
+        return [p.ops.map(lambda v: shapes.pad(v, pairs), g, shape)]
+
+
+def _gathered(places: Array, axis: int) -> Callable[[Shared], Shared]:
+    return lambda v: shapes.gather(v, places, axis)
+
+
+class Repeat(Kind):
+    """Each value so many times along each axis, one behind the other."""
+
+    op = "repeat"
+    keras = ("RepeatVector", "UpSampling1D", "UpSampling2D")
+
+    def read(self, r: Reader, call: Call) -> str:
+        layer, given = call.layer, call.inputs
+        if call.kind == "RepeatVector":
+            row = r.emit(
+                r.unique(f"{call.name}/row"), "reshape", given, None, shape=[1, call.shape[1]]
+            )
+            return r.emit(call.name, self.op, [row], None, times=[int(layer.n), 1])
+        channels_last(layer)
+        if getattr(layer, "interpolation", "nearest") != "nearest":
+            raise Unfit(f"interpolation={layer.interpolation!r}; only 'nearest' is supported")
+        size = layer.size if isinstance(layer.size, (list, tuple)) else [layer.size]
+        return r.emit(call.name, self.op, given, None, times=[*(int(n) for n in size), 1])
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = alone(given, weights)
+        only(options, "times")
+        times = options["times"]
+        fits = isinstance(times, (list, tuple)) and len(times) == len(x)
+        fits = fits and all(whole(n) for n in times) and math.prod(times) <= _MOST_REPEATS
+        need(fits, f"how often, for {len(x)} axes, {_MOST_REPEATS} times in all at most", times)
+        return tuple(n * k for n, k in zip(x, times, strict=True))
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        (v,) = values
+        for axis, k in enumerate(x.options["times"], 1):
+            v = np.repeat(v, k, axis)
+        return v
+
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        (x,) = values
+        shape = list(p.ops.shape(x))
+        for axis, k in enumerate(node.layer.options["times"], 1):
+            if k > 1:
+                places = np.repeat(np.arange(shape[axis]), k)
+                shape[axis] *= k
+                x = p.ops.map(_gathered(places, axis), x, tuple(shape))
+        return x
+
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+        """The sum of what came of each."""
+        given, times = node.given[0], node.layer.options["times"]
+        apart = [part for pair in zip(given, times, strict=True) for part in pair]
+        g = reshaped(p.ops, g, p.batched(tuple(apart), g))
+        return [summed(p.ops, g, [*range(2, 2 * len(given) + 1, 2)])]
