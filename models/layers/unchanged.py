@@ -12,7 +12,7 @@ class Same(Identity):
     """x, by the layer of that name."""
 
     op = "same"
-    keras = ("Identity",)
+    keras: ClassVar[tuple[str, ...]] = ("Identity",)
 
     def read(self, r: Reader, call: Call) -> str:
         return call.inputs[0]
