@@ -187,7 +187,7 @@ ROWS: dict[str, Row] = {
     ),
     "sums": Row(lambda p, x, y: sums(p, x, y, SMALL), ("product_sum", "truncated_sum")),
     "watched": Row(watched, ("watch", "watch_zero", "watch_flag", "truncated_sum"), n=2),
-    "in_range": Row(lambda p, x, y: range_check.in_range(p, x, K), ("all_of",), n=1, slow=True),
+    "in_range": Row(lambda p, x, y: range_check.in_range(p, x, K), ("all_of",), n=1),
     "truncate_exact": Row(
         lambda p, x, y: io.reveal(p, truncation.truncate(p, x, 5, "exact")),
         ("truncate_safe", "b2a"),
