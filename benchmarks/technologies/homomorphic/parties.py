@@ -111,7 +111,7 @@ class Setting:
         """
         modulus = self._by_level[level].total_coeff_modulus_bit_count() - 1
         bits = modulus - 1 - _GUARD_BITS - math.log2(scale)
-        if not bound <= 2.0**bits:
+        if not (bound <= 2.0**bits and bits > -1 - _GUARD_BITS):
             raise RangeError(
                 f"{what} may have a magnitude of {bound:.4g}, and at a scale of "
                 f"2^{math.log2(scale):.1f} the modulus of level {level} holds {2.0**bits:.4g}. "
