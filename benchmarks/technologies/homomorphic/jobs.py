@@ -31,6 +31,7 @@ from tfe_bench.benchmarks.technologies.homomorphic.parties import (
     Values,
 )
 from tfe_bench.benchmarks.technologies.homomorphic.polynomials import Approximation
+from tfe_bench.benchmarks.technologies.libraries import need
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import check_range
 
@@ -74,6 +75,11 @@ NOT_SUPPORTED: Final[Mapping[str, str]] = {
         "has not."
     ),
 }
+
+
+def _alone(function: Callable[..., Any], *arguments: Any) -> Any:
+    need("seal", "Homomorphic encryption")
+    return processes.alone(function, *arguments)
 
 
 class Run:
@@ -140,7 +146,7 @@ def dense(batch: int = 1, quick: bool = False) -> Measurement:
 def _linear(job: str, outputs: int, batch: int, quick: bool) -> Measurement:
     check_range("The batch", batch, 1, MOST_BATCH)
     repeat = _QUICK if quick else _REPEAT
-    seconds, figures, correct = processes.alone(_run_linear, outputs, batch, repeat)
+    seconds, figures, correct = _alone(_run_linear, outputs, batch, repeat)
     parameters = {"shape": [outputs, LENGTH], "batch": batch, "seed": _SEED}
     return Measurement(
         technology="homomorphic",
@@ -202,7 +208,7 @@ def polynomial(function: str, quick: bool = False) -> Measurement:
     """
     approximation = Approximation.of(function)
     repeat = _QUICK if quick else _REPEAT
-    seconds, figures, correct = processes.alone(_run_polynomial, function, repeat)
+    seconds, figures, correct = _alone(_run_polynomial, function, repeat)
     parameters = {
         "degree_of_polynomial": polynomials.DEGREE,
         "range": [approximation.low, approximation.high],
@@ -282,7 +288,7 @@ def network(
     trained = trained or plaintext.train(folder)
     pictures = data.test_images[:batch].astype(np.float64) / 255
     repeat = 1 if batch > 1 and quick else _QUICK
-    seconds, figures, correct = processes.alone(
+    seconds, figures, correct = _alone(
         _run_network, parameters, trained, pictures, data.test_labels[:batch], repeat
     )
     return Measurement(
