@@ -106,7 +106,7 @@ def choices(work: Work, measured: Iterable[Measurement]) -> list[Choice]:
         if each.technology == "homomorphic" and "scheme" in parameters:
             key = (str(parameters["scheme"]), int(parameters["degree"]))
             groups.setdefault(key, {})[each.job] = each
-    found = [_choice(work, *key, rows) for key, rows in groups.items() if _NEEDED <= set(rows)]
+    found = [_choice(work, *key, rows) for key, rows in groups.items() if set(rows) >= _NEEDED]
     return sorted(found, key=lambda c: (c.seconds is None, c.seconds or 0, c.scheme, c.degree))
 
 

@@ -225,7 +225,7 @@ class Product:
         for _ in range(self.giant):
             if total is not None:
                 total = server.rotate(total, self.baby * stride)
-            total = server.inner(turned, _take(diagonals, self.baby), bound, total)
+            total = server.inner(turned, take(diagonals, self.baby), bound, total)
         if total is None:
             raise UsageError("A product with zeros alone hides nothing: the result is known.")
         return total
@@ -241,7 +241,12 @@ class Product:
         return x
 
 
-def _take(plaintexts: Iterator[Any], count: int) -> Iterator[Any]:
+def take(plaintexts: Iterator[Any], count: int) -> Iterator[Any]:
+    """The next so many of a layer's plaintexts.
+
+    Raises:
+        UsageError: there are fewer.
+    """
     for _ in range(count):
         try:
             yield next(plaintexts)
@@ -254,8 +259,13 @@ def encoded(
 ) -> Iterator[Any]:
     """Plaintexts as the server takes them; None for what is zero at that scale."""
     for values in plaintexts:
-        plain = setting.encode(values, scale, level)
-        yield None if plain.is_zero() else plain
+        yield encode(setting, values, scale, level)
+
+
+def encode(setting: Setting, values: Values, scale: float, level: int) -> Any:
+    """A plaintext; None where it is zero at that scale, which the library would not multiply by."""
+    plain = setting.encode(values, scale, level)
+    return None if plain.is_zero() else plain
 
 
 class Dense:
