@@ -40,6 +40,7 @@ OUTPUTS: Final = 128
 _SEED: Final = 13
 _REPEAT: Final = 7
 _QUICK: Final = 3
+_FEW: Final = 4  # pictures that a ciphertext of N = 8192 holds
 MOST_BATCH: Final = 4096
 
 # 152 bits at N = 8192: 192 bits of security; the special prime is the largest by far.
@@ -264,16 +265,17 @@ def network(
     *,
     folder: Path | None = None,
     trained: Model | None = None,
-    degree: int = 16384,
+    degree: int | None = None,
 ) -> Measurement:
-    """J3: the MNIST network on a batch of encrypted pictures, in this one process' order.
+    """J3: the MNIST network on a batch of encrypted pictures, in one process.
 
     Args:
         batch: pictures of the test set, from its start.
         quick: fewer repetitions.
         folder: of MNIST's files; None for Keras' download.
         trained: a model, so that several batches share one training; else it is trained first.
-        degree: N, 8192 or 16384.
+        degree: N, 8192 or 16384; by default that of the least latency for a few pictures, and
+            that of eight in a ciphertext for more.
 
     Raises:
         UsageError: a batch or degree that cannot be.
@@ -283,7 +285,7 @@ def network(
     from tfe_bench.models import mnist
 
     check_range("The batch", batch, 1, MOST_BATCH)
-    parameters = encrypted.parameters(degree)
+    parameters = encrypted.parameters(degree or (8192 if batch <= _FEW else 16384))
     data = mnist.load(folder)
     trained = trained or plaintext.train(folder)
     pictures = data.test_images[:batch].astype(np.float64) / 255

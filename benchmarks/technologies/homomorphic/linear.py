@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,8 @@ from tfe_bench.benchmarks.technologies.homomorphic.parties import (
     finite,
 )
 from tfe_bench.errors import UsageError
+
+_MOST_BYTES: Final = 2**31  # of encoded weights
 
 
 def power_of_two(least: int) -> int:
@@ -292,6 +294,12 @@ class Dense:
         self._bound = self.product.bound(matrix)
         if level < 2:
             raise UsageError("A dense layer takes two levels. Received: one.")
+        due = setting.parameters.degree * 8 * level * self.product.shift
+        if due > _MOST_BYTES:
+            raise UsageError(
+                f"The encoded matrix [{m}, {n}] would have {due / 1e9:.1f} GB, and "
+                f"{_MOST_BYTES / 1e9:.1f} GB is the most. Split it, or take fewer primes."
+            )
         # the result has the scale of the input
         self._plaintexts = list(
             encoded(setting, self.product.plaintexts(matrix), setting.prime(level), level)
