@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfe_bench import atomic
+from tfe_bench.benchmarks.technologies.libraries import need as need
 from tfe_bench.cli import common
-from tfe_bench.errors import ConfigError, check_range
+from tfe_bench.errors import check_range
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.technologies.measurement import Measurement
@@ -36,22 +36,6 @@ def check_options(arguments: argparse.Namespace) -> None:
         atomic.check(arguments.record, "--record", "The record", existing=True)
 
 
-def need(module: str, what: str) -> Any:
-    """Imports a library of the extra `technologies`.
-
-    Raises:
-        ConfigError: it is not installed; says how to get it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"{what} needs the library {module}, which cannot be imported ({error}). Install it: "
-            "pip install '.[technologies]' in the checkout, or "
-            "pip install 'tfe-bench[technologies]'."
-        ) from error
-
-
 def tell(
     arguments: argparse.Namespace,
     measured: Sequence[Measurement],
@@ -73,10 +57,11 @@ def tell(
             print(each.to_json(), flush=True)
     if not arguments.json:
         from rich.console import Console
-        from rich.table import Table
+        from rich.table import Column, Table
 
         console = Console()
-        table = Table(*columns, title=title, title_justify="left")
+        heads = (Column(name, overflow="fold") for name in columns)  # words are never cut short
+        table = Table(*heads, title=title, title_justify="left")
         for each in measured:
             table.add_row(*(cell(each) for cell in columns.values()))
         console.print(table)
