@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tfe_bench import atomic
+from tfe_bench.benchmarks.technologies.libraries import need as need
 from tfe_bench.cli import common
-from tfe_bench.errors import ConfigError, check_range
+from tfe_bench.errors import check_range
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.technologies.measurement import Measurement
@@ -34,22 +34,6 @@ def check_options(arguments: argparse.Namespace) -> None:
     check_range("--repeat", arguments.repeat, 1, 1000)
     if arguments.record is not None:
         atomic.check(arguments.record, "--record", "The record", existing=True)
-
-
-def need(module: str, what: str) -> Any:
-    """Imports a library of the extra `technologies`.
-
-    Raises:
-        ConfigError: it is not installed; says how to get it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"{what} needs the library {module}, which cannot be imported ({error}). Install it: "
-            "pip install '.[technologies]' in the checkout, or "
-            "pip install 'tfe-bench[technologies]'."
-        ) from error
 
 
 def tell(
