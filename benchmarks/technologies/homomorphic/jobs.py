@@ -1,0 +1,361 @@
+"""Jobs that other technologies do too, under homomorphic encryption: what each costs.
+
+One client with the secret key, one server, one round: the client sends ciphertexts, the server
+answers with ciphertexts.  Every job runs in a process of its own, whose peak memory it tells; every
+result is decrypted and compared with plaintext.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tfe_bench.benchmarks.records import Seconds
+from tfe_bench.benchmarks.technologies.homomorphic import model as plaintext
+from tfe_bench.benchmarks.technologies.homomorphic import network as encrypted
+from tfe_bench.benchmarks.technologies.homomorphic import polynomials, processes
+from tfe_bench.benchmarks.technologies.homomorphic.linear import Dense
+from tfe_bench.benchmarks.technologies.homomorphic.model import Model
+from tfe_bench.benchmarks.technologies.homomorphic.network import EncryptedNetwork
+from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
+from tfe_bench.benchmarks.technologies.homomorphic.parties import (
+    Client,
+    Encrypted,
+    EvaluationKeys,
+    Server,
+    Setting,
+    Values,
+)
+from tfe_bench.benchmarks.technologies.homomorphic.polynomials import Approximation
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.errors import check_range
+
+LENGTH: Final = 784
+OUTPUTS: Final = 128
+_SEED: Final = 13
+_REPEAT: Final = 7
+_QUICK: Final = 3
+_PROBED: Final = 4  # pictures of a batch whose outputs are compared one by one, at the least
+MOST_BATCH: Final = 4096
+
+# 152 bits at N = 8192: 192 bits of security; the special prime is the largest by far.
+LINEAR: Final = Parameters("CKKS", 8192, (52, 40, 60), 40)
+# The largest error that is still right: approximate arithmetic has one.
+LINEAR_ERROR: Final = 1e-4
+POLYNOMIAL_ERROR: Final = 1e-4  # on top of the approximation's own
+NETWORK_ERROR: Final = 0.05  # of logits, which differ by several units
+
+LEAKAGE: Final = (
+    "Nothing to the server. The client alone decrypts; of the weights it learns what results tell, "
+    "and spare slots hold partial sums of them. A decrypted result must not go back to the server: "
+    "its error tells of the key."
+)
+
+NOT_SUPPORTED: Final[Mapping[str, str]] = {
+    "softmax": (
+        "Softmax divides by a sum: a reciprocal over the sum's whole range takes a polynomial "
+        "deeper than levels without bootstrapping allow, and its maximum a comparison."
+    ),
+    "J5": (
+        "A logistic regression's epoch updates encrypted weights in every batch, each several "
+        "levels deep: after two or three batches no prime is left, and this library has no "
+        "bootstrapping, which would refresh them."
+    ),
+    "J6": (
+        "Sorting and maxima compare, and a comparison is no polynomial of small degree: exact ones "
+        "take bits under encryption (TFHE), approximate ones dozens of levels."
+    ),
+    "J7": (
+        "A training step of the network is as deep as forward and backward pass together, and "
+        "every step continues from encrypted weights: it takes bootstrapping, which this library "
+        "has not."
+    ),
+}
+
+
+class Run:
+    """Timed parts of one job: setup once, then each run's."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, list[float]] = {}
+        self.sent = [0, 0]
+
+    def timed(self, part: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls and keeps how long it took."""
+        started = time.perf_counter()
+        result = function(*arguments)
+        self.parts.setdefault(part, []).append(time.perf_counter() - started)
+        return result
+
+    def send(self, direction: int, ciphertexts: Sequence[Encrypted]) -> None:
+        """Counts the bytes of what is sent: up (0) or down (1)."""
+        self.sent[direction] += sum(int(c.handle.save_size()) for c in ciphertexts)
+
+    def figures(self, runs: int, values: int) -> dict[str, Any]:
+        """Medians and bytes of one run, of which `values` results came out."""
+        totals = self.totals(runs)
+        median = Seconds.of(totals).median
+        return {
+            "setup_seconds": sum(self.parts["setup"]),
+            **{
+                f"{part}_seconds": float(np.median(self.parts[part][-runs:]))
+                for part in ("encrypt", "evaluate", "decrypt")
+            },
+            "bytes_up": self.sent[0] // (runs + 1),
+            "bytes_down": self.sent[1] // (runs + 1),
+            "rounds": 1,
+            "leakage": LEAKAGE,
+            "throughput_per_second": values / median,
+            "peak_memory_bytes": processes.peak_memory(),
+        }
+
+    def totals(self, runs: int) -> list[float]:
+        """Seconds of each run, the warm-up left out."""
+        parts = (self.parts[part][-runs:] for part in ("encrypt", "evaluate", "decrypt"))
+        return [sum(each) for each in zip(*parts, strict=True)]
+
+
+def inner_product(quick: bool = False) -> Measurement:
+    """J1: the inner product of an encrypted vector of 784 values and the server's.
+
+    Raises:
+        ConfigError: the library is not installed.
+    """
+    return _linear("inner product", 1, 1, quick)
+
+
+def dense(batch: int = 1, quick: bool = False) -> Measurement:
+    """J2: a dense layer 784 -> 128 on a batch of encrypted vectors.
+
+    Raises:
+        UsageError: a batch that is not from 1 to 4096.
+        ConfigError: the library is not installed.
+    """
+    return _linear("dense", OUTPUTS, batch, quick)
+
+
+def _linear(job: str, outputs: int, batch: int, quick: bool) -> Measurement:
+    check_range("The batch", batch, 1, MOST_BATCH)
+    repeat = _QUICK if quick else _REPEAT
+    seconds, figures, correct = processes.alone(_run_linear, outputs, batch, repeat)
+    parameters = {"shape": [outputs, LENGTH], "batch": batch, "seed": _SEED}
+    return Measurement(
+        technology="homomorphic",
+        job=job,
+        parameters={**parameters, **LINEAR.as_json()},
+        seconds=Seconds.of(seconds),
+        figures=figures,
+        correct=correct,
+    )
+
+
+def _run_linear(outputs: int, batch: int, repeat: int) -> tuple[list[float], Any, bool]:
+    rng = np.random.default_rng(_SEED)
+    weights = rng.normal(0, 1 / np.sqrt(LENGTH), (outputs, LENGTH))
+    vectors = rng.uniform(0, 1, (batch, LENGTH))
+    run = Run()
+
+    def prepare() -> tuple[Setting, Client, Dense, EvaluationKeys]:
+        setting = Setting(LINEAR)
+        client, layer = Client(setting), Dense(setting, weights, batch)
+        return setting, client, layer, client.evaluation_keys(layer.product.steps)
+
+    setting, client, layer, keys = run.timed("setup", prepare)
+    server = Server(setting, keys)
+    found = np.zeros((0, 0))
+    for _ in range(repeat + 1):
+        sent = run.timed("encrypt", lambda: [client.encrypt(v) for v in layer.pack(vectors)])
+        run.send(0, sent)
+        back = run.timed("evaluate", lambda sent=sent: [layer.run(server, x) for x in sent])
+        run.send(1, back)
+        found = run.timed(
+            "decrypt", lambda back=back: layer.unpack([client.decrypt(y) for y in back], batch)
+        )
+    error = float(np.abs(found - vectors @ weights.T).max())
+    layout = layer.product.layout
+    figures = {
+        **run.figures(repeat, batch),
+        "key_bytes": keys.size,
+        "rotation_keys": len(keys.steps),
+        "plaintext_bytes": layer.plaintext_bytes,
+        "images_per_ciphertext": layout.images,
+        "copies_per_image": layout.copies,
+        "max_abs_error": error,
+    }
+    return run.totals(repeat), figures, error <= LINEAR_ERROR
+
+
+def polynomial(function: str, quick: bool = False) -> Measurement:
+    """J4: sigmoid or exp of 4096 encrypted values, by a polynomial of degree 7 on a range.
+
+    Raises:
+        UsageError: another function.
+        ConfigError: the library is not installed.
+    """
+    approximation = Approximation.of(function)
+    repeat = _QUICK if quick else _REPEAT
+    seconds, figures, correct = processes.alone(_run_polynomial, function, repeat)
+    parameters = {
+        "degree_of_polynomial": polynomials.DEGREE,
+        "range": [approximation.low, approximation.high],
+        "n": polynomials.PARAMETERS.slots,
+        "seed": _SEED,
+    }
+    return Measurement(
+        technology="homomorphic",
+        job=function,
+        parameters={**parameters, **polynomials.PARAMETERS.as_json()},
+        seconds=Seconds.of(seconds),
+        figures=figures,
+        correct=correct,
+    )
+
+
+def _run_polynomial(function: str, repeat: int) -> tuple[list[float], Any, bool]:
+    approximation = Approximation.of(function)
+    exact = polynomials.FUNCTIONS[function][0]
+    count = polynomials.PARAMETERS.slots
+    values = np.random.default_rng(_SEED).uniform(approximation.low, approximation.high, count)
+    values[:2] = approximation.low, approximation.high
+    run = Run()
+
+    def prepare() -> tuple[Setting, Client, EvaluationKeys]:
+        setting = Setting(polynomials.PARAMETERS)
+        client = Client(setting)
+        return setting, client, client.evaluation_keys(relinearization=True)
+
+    setting, client, keys = run.timed("setup", prepare)
+    server = Server(setting, keys)
+    found = values
+    for _ in range(repeat + 1):
+        sent = run.timed("encrypt", lambda: client.encrypt(approximation.normalize(values)))
+        run.send(0, [sent])
+        back = run.timed("evaluate", polynomials.evaluate, server, sent, approximation.coefficients)
+        run.send(1, [back])
+        found = run.timed("decrypt", client.decrypt, back)
+    own = float(np.abs(found - approximation(values)).max())
+    figures = {
+        **run.figures(repeat, count),
+        "key_bytes": keys.size,
+        "approximation_error": approximation.error,
+        "encryption_error": own,
+        "max_abs_error": float(np.abs(found - exact(values)).max()),
+    }
+    return run.totals(repeat), figures, own <= POLYNOMIAL_ERROR
+
+
+def network(
+    batch: int = 1,
+    quick: bool = False,
+    *,
+    folder: Path | None = None,
+    trained: Model | None = None,
+    degree: int = 8192,
+) -> Measurement:
+    """J3: the MNIST network on a batch of encrypted pictures, in this one process' order.
+
+    Args:
+        batch: pictures of the test set, from its start.
+        quick: fewer repetitions.
+        folder: of MNIST's files; None for Keras' download.
+        trained: a model, so that several batches share one training; else it is trained first.
+        degree: N, 8192 or 16384.
+
+    Raises:
+        UsageError: a batch or degree that cannot be.
+        DataError: MNIST is missing.
+        ConfigError: the library is not installed.
+    """
+    from tfe_bench.models import mnist
+
+    check_range("The batch", batch, 1, MOST_BATCH)
+    parameters = encrypted.parameters(degree)
+    data = mnist.load(folder)
+    trained = trained or plaintext.train(folder)
+    pictures = data.test_images[:batch].astype(np.float64) / 255
+    repeat = 1 if batch > 1 and quick else _QUICK
+    seconds, figures, correct = processes.alone(
+        _run_network, parameters, trained, pictures, data.test_labels[:batch], repeat
+    )
+    return Measurement(
+        technology="homomorphic",
+        job="network",
+        parameters={"batch": len(pictures), "seed": plaintext.SEED, **parameters.as_json()},
+        seconds=Seconds.of(seconds),
+        figures=figures,
+        correct=correct,
+    )
+
+
+class NetworkRun:
+    """A client and a server with the network, in one process.
+
+    Args:
+        parameters: as from `network.parameters`.
+        trained: the model.
+        images: pictures in a ciphertext.
+    """
+
+    def __init__(self, parameters: Parameters, trained: Model, images: int) -> None:
+        self.run = Run()
+        self.run.timed("setup", self._prepare, parameters, trained, images)
+
+    def _prepare(self, parameters: Parameters, trained: Model, images: int) -> None:
+        setting = Setting(parameters)
+        self.network = EncryptedNetwork(setting, images)
+        self._bounds = self.network.bounds(trained)
+        self._weights = list(self.network.plaintexts(trained))
+        self.client = Client(setting)
+        self.keys = self.client.evaluation_keys(self.network.steps, relinearization=True)
+        self._server = Server(setting, self.keys)
+
+    def logits(self, pictures: Values) -> Values:
+        """The outputs [n, 10] of pictures [n, 28, 28], group by group."""
+        run, net, images = self.run, self.network, self.network.images
+        groups = [pictures[i : i + images] for i in range(0, len(pictures), images)]
+        parts = {"encrypt": 0.0, "evaluate": 0.0, "decrypt": 0.0}
+        found = []
+        for group in groups:
+            each = Run()
+            sent = each.timed("encrypt", lambda g=group: [*map(self.client.encrypt, net.pack(g))])
+            run.send(0, sent)
+            back = each.timed("evaluate", net.run, self._server, sent, self._weights, self._bounds)
+            run.send(1, [back])
+            slots = each.timed("decrypt", self.client.decrypt, back)
+            found.append(net.unpack(slots, len(group)))
+            for part in parts:
+                parts[part] += each.parts[part][0]
+        for part, seconds in parts.items():
+            run.parts.setdefault(part, []).append(seconds)
+        return np.concatenate(found)
+
+
+def images_for(parameters: Parameters, batch: int) -> int:
+    """Pictures in a ciphertext: as many as fit and as there are."""
+    return min(parameters.slots // 1024, 1 << (batch - 1).bit_length())
+
+
+def _run_network(
+    parameters: Parameters, trained: Model, pictures: Values, labels: Any, repeat: int
+) -> tuple[list[float], Any, bool]:
+    job = NetworkRun(parameters, trained, images_for(parameters, len(pictures)))
+    found = np.zeros((0, 0))
+    for _ in range(repeat + 1):
+        found = job.logits(pictures)
+    expected = trained.logits(pictures)
+    error = float(np.abs(found - expected).max())
+    agree = found.argmax(axis=1) == expected.argmax(axis=1)
+    figures = {
+        **job.run.figures(repeat, len(pictures)),
+        "key_bytes": job.keys.size,
+        "images_per_ciphertext": job.network.images,
+        "max_abs_error": error,
+        "accuracy": float((found.argmax(axis=1) == labels).mean()),
+        "accuracy_plaintext": float((expected.argmax(axis=1) == labels).mean()),
+        "agreement": float(agree.mean()),
+    }
+    return job.run.totals(repeat), figures, error <= NETWORK_ERROR

@@ -1,0 +1,346 @@
+"""The network of MNIST on encrypted pictures, its layers as data.
+
+A client sends what each tap of the kernel sees, several taps in a ciphertext where one picture
+leaves room; so the convolution is 25 products without a rotation.  Every product is by a plaintext
+whose scale is chosen so that the sum has the next layer's: nothing is lost to prime sizes.  What no
+slot can exceed is computed from the weights by intervals, and refused where the last modulus does
+not hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tfe_bench.benchmarks.technologies.homomorphic import model as plaintext
+from tfe_bench.benchmarks.technologies.homomorphic.linear import Layout, Product
+from tfe_bench.benchmarks.technologies.homomorphic.model import CLASSES, Model
+from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
+from tfe_bench.benchmarks.technologies.homomorphic.parties import (
+    Encrypted,
+    Server,
+    Setting,
+    Values,
+)
+from tfe_bench.errors import UsageError
+
+DEPTH: Final = 5
+_TAPS: Final = plaintext.KERNEL**2
+_OUTPUT_BITS: Final = 22  # above the point, sign and guard among them
+RELINEARIZE: Final = "relinearize"
+
+# Five products deep, the special prime larger than the first one: key switching adds little then.
+_PARAMETERS: Final[Mapping[int, tuple[tuple[int, ...], int]]] = {
+    8192: ((44, 25, 25, 25, 25, 25, 49), 25),
+    16384: ((55, 38, 38, 38, 38, 38, 60), 38),
+}
+
+
+def parameters(degree: int = 8192) -> Parameters:
+    """CKKS parameters of the network.
+
+    Raises:
+        UsageError: its five levels do not fit the degree.
+    """
+    if degree not in _PARAMETERS:
+        raise UsageError(
+            f"The network's {DEPTH} products in a row take N = 8192 or 16384. Received: {degree}."
+        )
+    bits, scale = _PARAMETERS[degree]
+    return Parameters("CKKS", degree, bits, scale)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Operations of one kind in a layer.
+
+    Attributes:
+        op: as in `costs.OPERATIONS`.
+        level: primes of their input.
+        count: of them.
+        plaintext_bytes: of all plaintexts that they take.
+        key_ids: names of the keys that they take, as in `Network.key_bytes`.
+    """
+
+    op: str
+    level: int
+    count: int
+    plaintext_bytes: int = 0
+    key_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of the network: what the server does, in order, and how many plaintexts it reads."""
+
+    name: str
+    operations: tuple[Operation, ...]
+    plaintexts: int
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Scales and levels of one product with plaintexts."""
+
+    level: int
+    plain_scale: float
+    bias_scale: float
+
+
+class EncryptedNetwork:
+    """How a model of that shape runs on `images` pictures at a time.
+
+    Args:
+        setting: as of `parameters()`.
+        images: that share a ciphertext, 1 to slots / 1024.
+
+    Attributes:
+        layers: what the server does.
+        steps: rotations that it takes keys for.
+
+    Raises:
+        UsageError: the parameters are not deep enough, or too many images.
+    """
+
+    def __init__(self, setting: Setting, images: int = 1) -> None:
+        top = setting.parameters.levels
+        if setting.parameters.scheme != "CKKS" or top <= DEPTH:
+            raise UsageError(
+                f"The network takes CKKS with {DEPTH + 1} levels. Received: "
+                f"{setting.parameters.scheme} with {top}."
+            )
+        self.setting = setting
+        slots = setting.parameters.slots
+        self.layout = Layout.of(slots, plaintext.FEATURES, images, 1)
+        if not 1 <= images <= self.layout.images:
+            raise UsageError(
+                f"A ciphertext holds 1 to {self.layout.images} pictures here. Received: {images}."
+            )
+        self.images = images
+        self._hidden = Product(plaintext.HIDDEN, plaintext.FEATURES, self.layout)
+        inner = Layout(slots, self._hidden.rows, self.layout.images)
+        self._output = Product(CLASSES, plaintext.HIDDEN, inner)
+        self._folds = tuple(
+            self.layout.period * self.layout.images * 2**k
+            for k in reversed(range(self.layout.repeats.bit_length() - 1))
+        )
+        self._plan(top)
+        steps = (*self._folds, *self._hidden.steps, *self._output.steps)
+        self.steps = tuple(dict.fromkeys(steps))
+        self.layers = self._layers(top)
+
+    @property
+    def ciphertexts(self) -> int:
+        """That a client sends."""
+        return -(-_TAPS // self.layout.repeats)
+
+    def _plan(self, top: int) -> None:
+        prime, now = self.setting.prime, self.setting.scale
+        # of the outputs a smaller one, so that the first prime holds large ones
+        last = 2.0 ** (self.setting.parameters.prime_bits[0] - _OUTPUT_BITS)
+        self._steps: list[_Step] = []
+        for level, scale in ((top, now), (top - 2, now), (top - 4, min(now, last))):
+            plain = scale * prime(level) / now
+            reached = now * plain / prime(level)
+            self._steps.append(_Step(level, plain, reached))
+            now = reached * reached / prime(level - 1)
+
+    # ---- the client's side
+
+    def pack(self, pictures: npt.ArrayLike) -> list[Values]:
+        """The slots of each ciphertext, for up to `images` pictures [n, 28, 28] from 0 to 1."""
+        seen = plaintext.taps(pictures)
+        if not 1 <= len(seen) <= self.images:
+            raise UsageError(f"It takes 1 to {self.images} pictures. Received: {len(seen)}.")
+        features = np.repeat(seen, plaintext.MAPS, axis=2)  # [n, 25, 980]
+        return self._spread([features[:, t] for t in range(_TAPS)])
+
+    def _spread(self, of_taps: Sequence[Values]) -> list[Values]:
+        """Vectors [images, 980] of each tap, one in each repeat of the layout."""
+        repeats = self.layout.repeats
+        once = Layout(self.layout.slots // repeats, self.layout.period, self.layout.images)
+        parts = [once.pack(vectors) for vectors in of_taps]
+        parts += [np.zeros(once.slots)] * (self.ciphertexts * repeats - _TAPS)
+        return [np.concatenate(parts[i : i + repeats]) for i in range(0, len(parts), repeats)]
+
+    def unpack(self, slots: Values, count: int) -> Values:
+        """The outputs [count, 10] from the slots of the result."""
+        return self._output.layout.unpack(slots, count, CLASSES)
+
+    # ---- the server's side
+
+    def plaintexts(self, model: Model) -> Iterator[Any]:
+        """The encoded weights in the order in which `run` takes them; None for zeros.
+
+        Raises:
+            RangeError: the weights allow outputs that the last modulus does not hold.
+        """
+        self.bounds(model)
+        tap = np.repeat(model.kernels[:, None, :], self.layout.images, axis=1)
+        kernels = self._spread([np.tile(each, (1, plaintext.SIDE**2)) for each in tap])
+        biases = (np.tile(model.kernel_bias, plaintext.SIDE**2), model.hidden_bias)
+        weights: list[tuple[Iterable[Values], Values, Layout]] = [
+            (kernels, biases[0], self.layout),
+            (self._hidden.plaintexts(model.hidden), biases[1], self._output.layout),
+            (self._output.plaintexts(model.output), model.output_bias, self._last),
+        ]
+        for step, (products, bias, layout) in zip(self._steps, weights, strict=True):
+            for values in products:
+                yield self._encode(values, step.plain_scale, step.level)
+            packed = layout.pack(np.tile(bias, (layout.images, 1)))
+            yield self._encode(packed, step.bias_scale, step.level - 1)
+
+    @property
+    def _last(self) -> Layout:
+        return Layout(self.layout.slots, self._output.rows, self.layout.images)
+
+    def _encode(self, values: Values, scale: float, level: int) -> Any:
+        plain = self.setting.encode(values, scale, level)
+        return None if plain.is_zero() else plain
+
+    def chunks(self, model: Model) -> Iterator[bytes]:
+        """The same as bytes, to be stored; empty for zeros."""
+        for plain in self.plaintexts(model):
+            yield b"" if plain is None else plain.to_bytes()
+
+    def bounds(self, model: Model) -> tuple[float, float, float]:
+        """What no slot exceeds after each product with weights, for pixels from 0 to 1.
+
+        Raises:
+            RangeError: the modulus does not hold it.
+        """
+        top, now = np.ones(_TAPS), []
+        for weights, bias, step, copies in (
+            (model.kernels.T, model.kernel_bias, self._steps[0], plaintext.SIDE**2),
+            (model.hidden, model.hidden_bias, self._steps[1], 1),
+            (model.output, model.output_bias, self._steps[2], 1),
+        ):
+            # inputs are from 0 to top: pixels are, and so are squares
+            high = np.maximum(weights, 0) @ top + np.maximum(bias, 0)
+            low = np.maximum(-weights, 0) @ top + np.maximum(-bias, 0)
+            most = np.maximum(high, low)
+            now.append(float(most.max()))
+            self.setting.check_room(now[-1], step.bias_scale, step.level - 1, "The network")
+            top = np.tile(np.square(most), copies)
+        return now[0], now[1], now[2]
+
+    def run(
+        self,
+        server: Server,
+        inputs: Sequence[Encrypted],
+        plaintexts: Iterable[Any],
+        bounds: tuple[float, float, float],
+    ) -> Encrypted:
+        """The outputs of up to `images` pictures.
+
+        Args:
+            inputs: as from `pack`, encrypted.
+            plaintexts: as from `plaintexts`, or the bytes of `chunks`; read one by one, as they
+                are needed.
+            bounds: as from `bounds`.
+
+        Raises:
+            UsageError: too few or too many of either.
+            DataError: bytes that are no plaintexts of these parameters.
+            SecurityError: under another key than the server's.
+        """
+        if len(inputs) != self.ciphertexts:
+            raise UsageError(
+                f"The network takes {self.ciphertexts} ciphertexts. Received: {len(inputs)}."
+            )
+        reader = (self._read(plain) for plain in plaintexts)
+        x = server.inner(inputs, self._next(reader, len(inputs)), bounds[0])
+        if x is None:
+            raise UsageError("Kernels of zeros alone hide nothing: the result is known.")
+        x = server.rescale(x)
+        for step in self._folds:
+            x = server.add(x, server.rotate(x, step), bounds[0])
+        x = self._add_bias(server, x, reader, bounds[0])
+        for product, bound in ((self._hidden, bounds[1]), (self._output, bounds[2])):
+            x = server.multiply(x, x)
+            x = product.multiply(server, x, reader, bound)
+            x = product.fold(server, server.rescale(x), bound)
+            x = self._add_bias(server, x, reader, bound)
+        if next(reader, self) is not self:
+            raise UsageError("There are more plaintexts than the network has weights.")
+        return x
+
+    def _read(self, plain: Any) -> Any:
+        if isinstance(plain, (bytes, bytearray, memoryview)):
+            return self.setting.load(bytes(plain)) if len(plain) else None
+        return plain
+
+    @staticmethod
+    def _next(reader: Iterator[Any], count: int) -> Iterator[Any]:
+        for _ in range(count):
+            try:
+                yield next(reader)
+            except StopIteration:
+                raise UsageError("The plaintexts end early: a layer is not whole.") from None
+
+    def _add_bias(
+        self, server: Server, x: Encrypted, reader: Iterator[Any], bound: float
+    ) -> Encrypted:
+        (plain,) = self._next(reader, 1)
+        return x if plain is None else server.add_plain(x, plain, bound)
+
+    # ---- what it costs
+
+    def _layers(self, top: int) -> tuple[Layer, ...]:
+        taps = self.ciphertexts
+        size = self.plaintext_bytes
+        first = [
+            Operation("multiply_plain", top, taps, taps * size(top)),
+            Operation("add", top, taps - 1),
+            Operation("rescale", top, 1),
+            *self._rotations(top - 1, self._folds),
+            Operation("add_plain", top - 1, 1, size(top - 1)),
+        ]
+        found = [Layer("convolution 5x5", tuple(first), taps + 1)]
+        for name, product, level in (
+            ("dense 100", self._hidden, top - 2),
+            ("dense 10", self._output, top - 4),
+        ):
+            square = (
+                Operation("square", level + 1, 1),
+                Operation("relinearize", level + 1, 1, key_ids=(RELINEARIZE,)),
+                Operation("rescale", level + 1, 1),
+            )
+            found.append(Layer("square", square, 0))
+            stride, count = product.layout.stride, product.shift
+            giant = product.baby * stride
+            moves = [stride] * (product.baby - 1) + [giant] * (product.giant - 1)
+            operations = (
+                *self._rotations(level, moves, adds=False),
+                Operation("multiply_plain", level, count, count * size(level)),
+                Operation("add", level, count - 1),
+                Operation("rescale", level, 1),
+                *self._rotations(level - 1, product.folds),
+                Operation("add_plain", level - 1, 1, size(level - 1)),
+            )
+            found.append(Layer(name, operations, count + 1))
+        return tuple(found)
+
+    def _rotations(
+        self, level: int, steps: Sequence[int], adds: bool = True
+    ) -> Iterator[Operation]:
+        if steps:
+            keys = tuple(dict.fromkeys(f"rotate {step}" for step in steps))
+            yield Operation("rotate", level, len(steps), key_ids=keys)
+            if adds:
+                yield Operation("add", level, len(steps))
+
+    def plaintext_bytes(self, level: int) -> int:
+        """Of an encoded plaintext at a level, without its header."""
+        return self.setting.parameters.degree * 8 * level
+
+    @property
+    def key_bytes(self) -> Mapping[str, int]:
+        """Of each key that the server takes, without headers."""
+        primes = self.setting.parameters.levels
+        each = primes * 2 * (primes + 1) * self.setting.parameters.degree * 8
+        return dict.fromkeys((RELINEARIZE, *(f"rotate {step}" for step in self.steps)), each)

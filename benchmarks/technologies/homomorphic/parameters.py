@@ -1,0 +1,154 @@
+"""Parameters of the three schemes, and the security that the standard's table grants them.
+
+Source: Albrecht et al., Homomorphic Encryption Security Standard (2018), table 1: uniform ternary
+secrets, errors of standard deviation 3.2, classical attacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tfe_bench.errors import SecurityError, UsageError, check_known, check_range
+
+SCHEMES: Final = ("BFV", "BGV", "CKKS")
+DEGREES: Final = (4096, 8192, 16384)
+LEAST_SECURITY: Final = 128
+
+# The most bits of the whole coefficient modulus, special prime included, by degree: at least 128,
+# 192 and 256 bits of security.
+_MOST_BITS: Final[Mapping[int, tuple[int, int, int]]] = {
+    1024: (27, 19, 14),
+    2048: (54, 37, 29),
+    4096: (109, 75, 58),
+    8192: (218, 152, 118),
+    16384: (438, 305, 237),
+    32768: (881, 611, 476),
+}
+_LEVELS: Final = (128, 192, 256)
+_PRIME_BITS: Final = (20, 60)  # what SEAL takes, less the smallest, of which there are too few
+_MOST_PRIMES: Final = 40
+
+# The library's own primes for 128 bits.
+_USUAL: Final[Mapping[int, tuple[int, ...]]] = {
+    1024: (27,),
+    2048: (54,),
+    4096: (36, 36, 37),
+    8192: (43, 43, 44, 44, 44),
+    16384: (48, 48, 48, 49, 49, 49, 49, 49, 49),
+    32768: (*(55,) * 15, 56),
+}
+_PLAIN_BITS: Final = 20
+
+
+def security(degree: int, total_bits: int) -> int:
+    """Bits of security that the standard's table grants: 256, 192, 128, or 0 for less.
+
+    Raises:
+        UsageError: the table has no such degree.
+    """
+    if degree not in _MOST_BITS:
+        raise UsageError(
+            f"The degree is a power of two from {min(_MOST_BITS)} to {max(_MOST_BITS)}. "
+            f"Received: {degree}."
+        )
+    granted = zip(_LEVELS, _MOST_BITS[degree], strict=True)
+    return max((level for level, most in granted if total_bits <= most), default=0)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Of one scheme.
+
+    Args:
+        scheme: "BFV", "BGV" or "CKKS".
+        degree: N of the ring Z[X]/(X^N + 1).
+        prime_bits: of the coefficient modulus, the special prime of key switching last.
+        precision_bits: of CKKS the scale's, of the others the plaintext modulus'.
+        insecure: take what has less than 128 bits of security, for comparison.
+
+    Raises:
+        UsageError: there are no such parameters.
+        SecurityError: the standard grants them less than 128 bits.
+    """
+
+    scheme: str
+    degree: int
+    prime_bits: tuple[int, ...]
+    precision_bits: int
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        check_known("scheme", self.scheme, SCHEMES)
+        granted = security(self.degree, self.total_bits)
+        if not 2 <= len(self.prime_bits) <= _MOST_PRIMES:
+            raise UsageError(
+                "A coefficient modulus has two primes, the last of them for key switching, to "
+                f"{_MOST_PRIMES}. Received: {len(self.prime_bits)}."
+                + (" Take a degree of 4096 or more." if self.degree < 4096 else "")
+            )
+        for bits in self.prime_bits:
+            check_range("A prime's bits", bits, *_PRIME_BITS)
+        what = "The scale's bits" if self.scheme == "CKKS" else "The plaintext modulus' bits"
+        least = self.degree.bit_length() + 1  # batching needs a prime that is 1 modulo 2N
+        check_range(what, self.precision_bits, 10 if self.scheme == "CKKS" else least, 59)
+        room = sum(self.prime_bits[:-1])
+        if self.precision_bits + 1 >= room:
+            raise UsageError(
+                f"{what} leave no room in the modulus. Received: {self.precision_bits} of {room}. "
+                "Take fewer, or larger primes."
+            )
+        if granted < LEAST_SECURITY and not self.insecure:
+            raise SecurityError(
+                f"N = {self.degree} has {LEAST_SECURITY} bits of security with a modulus of at "
+                f"most {_MOST_BITS[self.degree][0]} bits. Received: {self.total_bits}. Take a "
+                "larger degree or smaller primes; --insecure-for-comparison measures them "
+                "nevertheless."
+            )
+
+    @property
+    def total_bits(self) -> int:
+        """Of the whole modulus."""
+        return sum(self.prime_bits)
+
+    @property
+    def security_bits(self) -> int:
+        """As the standard has it: 256, 192, 128, or 0 for less."""
+        return security(self.degree, self.total_bits)
+
+    @property
+    def slots(self) -> int:
+        """Values in a ciphertext."""
+        return self.degree // 2 if self.scheme == "CKKS" else self.degree
+
+    @property
+    def levels(self) -> int:
+        """Primes of a fresh ciphertext."""
+        return len(self.prime_bits) - 1
+
+    def as_json(self) -> dict[str, Any]:
+        """For a record."""
+        named = "scale_bits" if self.scheme == "CKKS" else "plaintext_modulus_bits"
+        return {
+            "scheme": self.scheme,
+            "degree": self.degree,
+            "prime_bits": list(self.prime_bits),
+            named: self.precision_bits,
+            "security_bits": self.security_bits,
+        }
+
+
+def usual(
+    scheme: str, degree: int, prime_bits: Sequence[int] | None = None, insecure: bool = False
+) -> Parameters:
+    """The library's primes of a degree, or other ones, with a scale or modulus that fits them.
+
+    Raises:
+        UsageError, SecurityError: as `Parameters`.
+    """
+    security(degree, 0)
+    bits = tuple(prime_bits or _USUAL[degree])
+    # a product of two has twice the scale and some bits more
+    scale = max(10, min(40, (sum(bits[:-1]) - 10) // 2))
+    return Parameters(scheme, degree, bits, scale if scheme == "CKKS" else _PLAIN_BITS, insecure)

@@ -1,0 +1,419 @@
+"""Who holds what: a client has the secret key, a server computes with public ones.
+
+A key made elsewhere decrypts to noise that looks like a result: nothing in a ciphertext tells whose
+it is.  So everything encrypted carries the fingerprint of its key here, and is refused under
+another one.  CKKS overflows silently as well: it carries a bound of its values, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
+from tfe_bench.benchmarks.technologies.libraries import need
+from tfe_bench.errors import DataError, RangeError, SecurityError, UsageError
+
+Values = npt.NDArray[np.float64]
+
+_GUARD_BITS: Final = 1.0  # of the modulus, for noise
+
+
+@dataclass(frozen=True)
+class Encrypted:
+    """Values under a key.
+
+    Attributes:
+        handle: the library's ciphertext.
+        bound: no slot's magnitude is above it.
+        key: fingerprint.
+    """
+
+    handle: Any
+    bound: float
+    key: str
+
+    def __repr__(self) -> str:
+        return f"Encrypted(bound={self.bound:g}, key={self.key})"
+
+
+@dataclass(frozen=True)
+class EvaluationKeys:
+    """What a client gives the server.
+
+    Attributes:
+        relinearization: of squares and products, or None.
+        rotation: for `steps` alone, or None.
+        steps: rotations that there are keys for.
+        key: fingerprint.
+        size: bytes of all.
+    """
+
+    relinearization: Any
+    rotation: Any
+    steps: tuple[int, ...]
+    key: str
+    size: int
+
+
+class Setting:
+    """The library with CKKS parameters: what both sides know.
+
+    Raises:
+        ConfigError: the library is not installed.
+        UsageError: it refuses the parameters.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.seal = need("seal", "Homomorphic encryption")
+        self.parameters = parameters
+        self.context = make_context(self.seal, parameters)
+        self._by_level: dict[int, Any] = {}
+        data = self.context.first_context_data()
+        while data is not None:
+            # the library counts from 0, here a level is how many primes are left
+            self._by_level[data.chain_index() + 1] = data
+            data = data.next_context_data() if data.chain_index() else None
+        self._levels: dict[tuple[int, ...], int] = {
+            tuple(d.parms_id()): n for n, d in self._by_level.items()
+        }
+        if parameters.scheme == "CKKS":
+            self.encoder = self.seal.CKKSEncoder(self.context)
+
+    @property
+    def scale(self) -> float:
+        """Of fresh ciphertexts."""
+        return float(2**self.parameters.precision_bits)
+
+    def level(self, handle: Any) -> int:
+        """Primes that a ciphertext or plaintext has left."""
+        return self._levels[tuple(handle.parms_id())]
+
+    def parms_id(self, level: int) -> Any:
+        """The library's name of a level."""
+        return self._by_level[level].parms_id()
+
+    def prime(self, level: int) -> int:
+        """The prime that rescaling at a level divides by."""
+        return int(self._by_level[level].parms().coeff_modulus()[-1].value())
+
+    def check_room(self, bound: float, scale: float, level: int, what: str) -> None:
+        """Refuses values that could overflow a level's modulus, which no one would see.
+
+        Raises:
+            RangeError: naming the largest magnitude that fits.
+        """
+        modulus = self._by_level[level].total_coeff_modulus_bit_count() - 1
+        bits = modulus - 1 - _GUARD_BITS - math.log2(scale)
+        if not bound <= 2.0**bits:
+            raise RangeError(
+                f"{what} may have a magnitude of {bound:.4g}, and at a scale of "
+                f"2^{math.log2(scale):.1f} the modulus of level {level} holds {2.0**bits:.4g}. "
+                "Take smaller values, a smaller scale or larger primes."
+            )
+
+    def encode(self, values: Values | float, scale: float, level: int) -> Any:
+        """A CKKS plaintext at a level.
+
+        Args:
+            values: of every slot, or one value for all.
+
+        Raises:
+            RangeError: a value is NaN, infinite or too large for the scale.
+        """
+        array = finite(values, "A plaintext")
+        if array.ndim and array.shape != (self.parameters.slots,):
+            raise UsageError(
+                f"A plaintext has {self.parameters.slots} values. Received: {list(array.shape)}."
+            )
+        self.check_room(float(np.abs(array).max(initial=0.0)), scale, level, "A plaintext")
+        plain = self.encoder.encode(array if array.ndim else float(array), scale)
+        if level < self.parameters.levels:
+            plain = self.seal.Evaluator(self.context).mod_switch_to(plain, self.parms_id(level))
+        return plain
+
+    def load(self, chunk: bytes) -> Any:
+        """A plaintext from its bytes.
+
+        Raises:
+            DataError: they are none of these parameters.
+        """
+        plain = self.seal.Plaintext()
+        try:
+            plain.load_bytes(self.context, chunk)
+            self.level(plain)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise DataError(
+                "A plaintext's bytes do not fit the parameters; encode it again."
+            ) from error
+        return plain
+
+
+def make_context(seal: Any, parameters: Parameters) -> Any:
+    """The library's context.
+
+    Raises:
+        UsageError: it refuses the parameters.
+    """
+    made = seal.EncryptionParameters(getattr(seal.scheme_type, parameters.scheme.lower()))
+    made.set_poly_modulus_degree(parameters.degree)
+    try:
+        made.set_coeff_modulus(
+            seal.CoeffModulus.Create(parameters.degree, list(parameters.prime_bits))
+        )
+        if parameters.scheme != "CKKS":
+            made.set_plain_modulus(
+                seal.PlainModulus.Batching(parameters.degree, parameters.precision_bits)
+            )
+    except (RuntimeError, ValueError) as error:  # too few primes of that size
+        raise UsageError(
+            f"The library has no such primes for N = {parameters.degree}. Received: "
+            f"{', '.join(map(str, parameters.prime_bits))}. Take larger ones."
+        ) from error
+    levels = seal.sec_level_type
+    context = seal.SEALContext(made, True, levels.none if parameters.insecure else levels.tc128)
+    if not context.parameters_set():
+        raise UsageError(
+            f"The library refuses the parameters: {context.parameter_error_message()}."
+        )
+    return context
+
+
+def finite(values: Any, what: str) -> Values:
+    """Numbers as an array.
+
+    Raises:
+        RangeError: one is NaN or infinite.
+        UsageError: they are no numbers.
+    """
+    try:
+        array = np.asarray(values, np.float64)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{what} consists of numbers.") from error
+    if not np.isfinite(array).all():
+        raise RangeError(f"{what} is finite. Received: NaN or infinite values. Replace them.")
+    return array
+
+
+class Client:
+    """Has the secret key, whose randomness is the operating system's."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        seal, context = setting.seal, setting.context
+        self._generator = seal.KeyGenerator(context)
+        public = self._generator.create_public_key().to_string()
+        self.key = hashlib.sha256(public).hexdigest()[:16]
+        secret = self._generator.secret_key()
+        # the client encrypts for itself: with the secret key there is less noise, in half the time
+        self._encryptor = seal.Encryptor(context, secret)
+        self._decryptor = seal.Decryptor(context, secret)
+
+    def __repr__(self) -> str:
+        return f"Client(key={self.key})"
+
+    def evaluation_keys(
+        self, steps: Iterable[int] = (), relinearization: bool = False
+    ) -> EvaluationKeys:
+        """Keys for the server: of these rotations, and no others.
+
+        Raises:
+            UsageError: a rotation by 0, or by as many as there are slots.
+        """
+        seal, slots = self.setting.seal, self.setting.parameters.slots
+        wanted = tuple(dict.fromkeys(steps))
+        for step in wanted:
+            if step == 0 or abs(step) >= slots:
+                raise UsageError(
+                    f"A rotation is by 1 to {slots - 1}, or by as many backwards. Received: {step}."
+                )
+        relinearize = self._generator.create_relin_keys() if relinearization else None
+        rotate = None
+        size = 0 if relinearize is None else len(relinearize.to_string())
+        if wanted:
+            rotate = seal.GaloisKeys()
+            self._generator.create_galois_keys(list(wanted), rotate)
+            size += len(rotate.to_string())
+        return EvaluationKeys(relinearize, rotate, wanted, self.key, size)
+
+    def encrypt(self, values: Values, bound: float = 1.0) -> Encrypted:
+        """Values at the first level.
+
+        Args:
+            values: one a slot, magnitudes up to `bound`.
+
+        Raises:
+            RangeError: a value is NaN, infinite, beyond the bound, or too large for the scale.
+            UsageError: their number is not that of the slots.
+        """
+        array = finite(values, "An input")
+        if (largest := float(np.abs(array).max(initial=0.0))) > bound:
+            raise RangeError(
+                f"An input's magnitude is at most {bound:g} here. Received: {largest:.4g}. Scale "
+                "the inputs, or declare a larger bound."
+            )
+        setting = self.setting
+        level = setting.parameters.levels
+        setting.check_room(bound, setting.scale, level, "An input")
+        plain = setting.encode(array, setting.scale, level)
+        return Encrypted(self._encryptor.encrypt_symmetric(plain), bound, self.key)
+
+    def decrypt(self, encrypted: Encrypted) -> Values:
+        """The values of all slots.
+
+        Raises:
+            SecurityError: they are under another key.
+        """
+        if encrypted.key != self.key:
+            raise SecurityError(
+                f"This ciphertext is under the key {encrypted.key}, and this client has "
+                f"{self.key}: it would decrypt to noise. Take the client that encrypted its inputs."
+            )
+        plain = self._decryptor.decrypt(encrypted.handle)
+        return np.asarray(self.setting.encoder.decode(plain), np.float64)
+
+
+class Server:
+    """Computes with a client's evaluation keys.
+
+    Raises:
+        SecurityError: (of all its operations) two keys meet.
+        UsageError: (of all) the parameters are not deep enough, or a key is missing.
+        RangeError: (of all) a result could overflow.
+    """
+
+    def __init__(self, setting: Setting, keys: EvaluationKeys) -> None:
+        self.setting = setting
+        self.keys = keys
+        self._evaluator = setting.seal.Evaluator(setting.context)
+
+    def take(self, encrypted: Encrypted) -> Encrypted:
+        """What came from a client, if it is under the key that this server was given keys of."""
+        if encrypted.key != self.keys.key:
+            raise SecurityError(
+                f"A ciphertext under the key {encrypted.key} came with evaluation keys of "
+                f"{self.keys.key}. Send those of the key that it was encrypted with."
+            )
+        return encrypted
+
+    def _result(self, handle: Any, bound: float, like: Encrypted, what: str) -> Encrypted:
+        setting = self.setting
+        setting.check_room(bound, handle.scale(), setting.level(handle), what)
+        return Encrypted(handle, bound, like.key)
+
+    def add(self, x: Encrypted, y: Encrypted, bound: float | None = None) -> Encrypted:
+        """x + y, of one scale; `bound` if the sum's is known to be less than theirs."""
+        self.take(x)
+        self.take(y)
+        x, y = self._leveled(x, y)
+        ours, theirs = float(x.handle.scale()), float(y.handle.scale())
+        if not math.isclose(ours, theirs, rel_tol=1e-12):
+            raise UsageError(
+                f"A sum is of one scale. Received: 2^{math.log2(ours):.6f} and "
+                f"2^{math.log2(theirs):.6f}. Encode factors so that they agree."
+            )
+        y.handle.scale(ours)  # the library wants them equal to the last bit
+        total = x.bound + y.bound if bound is None else bound
+        return self._result(self._evaluator.add(x.handle, y.handle), total, x, "A sum")
+
+    def add_plain(self, x: Encrypted, plain: Any, bound: float) -> Encrypted:
+        """x plus a plaintext of its scale and level, whose values are up to `bound`."""
+        self.take(x)
+        return self._result(self._evaluator.add_plain(x.handle, plain), x.bound + bound, x, "A sum")
+
+    def multiply(self, x: Encrypted, y: Encrypted) -> Encrypted:
+        """x * y, relinearized and rescaled."""
+        return self.rescale(self.product(x, y))
+
+    def product(self, x: Encrypted, y: Encrypted) -> Encrypted:
+        """x * y of one level, relinearized."""
+        self.take(x)
+        self.take(y)
+        x, y = self._leveled(x, y)
+        setting, bound = self.setting, x.bound * y.bound
+        level = setting.level(x.handle)
+        setting.check_room(bound, x.handle.scale() * y.handle.scale(), level, "A product")
+        if self.keys.relinearization is None:
+            raise UsageError("Products take a relinearization key. Received: none.")
+        if x is y:
+            handle = self._evaluator.square(x.handle)
+        else:
+            handle = self._evaluator.multiply(x.handle, y.handle)
+        self._evaluator.relinearize_inplace(handle, self.keys.relinearization)
+        return Encrypted(handle, bound, x.key)
+
+    def _leveled(self, x: Encrypted, y: Encrypted) -> tuple[Encrypted, Encrypted]:
+        level = min(self.setting.level(x.handle), self.setting.level(y.handle))
+        if x is y:
+            return x, x
+        return self.lower(x, level), self.lower(y, level)
+
+    def inner(
+        self,
+        xs: Sequence[Encrypted],
+        plains: Iterable[Any],
+        bound: float,
+        total: Encrypted | None = None,
+    ) -> Encrypted | None:
+        """The sum of products with plaintexts, not rescaled; None of zeros alone.
+
+        Args:
+            plains: one for each of xs; None stands for zeros.
+            bound: of the sum, and of every part of it.
+            total: what the sum is added to, and which is used up.
+        """
+        evaluator = self._evaluator
+        handle = None if total is None else total.handle
+        for x, plain in zip(xs, plains, strict=True):
+            if plain is None:
+                continue
+            self.take(x)
+            if handle is None:
+                level = self.setting.level(x.handle)
+                scale = x.handle.scale() * plain.scale()
+                self.setting.check_room(bound, scale, level, "A sum of products")
+                handle = evaluator.multiply_plain(x.handle, plain)
+            else:
+                evaluator.add_inplace(handle, evaluator.multiply_plain(x.handle, plain))
+        return None if handle is None else Encrypted(handle, bound, self.keys.key)
+
+    def rotate(self, x: Encrypted, step: int) -> Encrypted:
+        """Slot i has what slot i + step had, cyclically; step may be negative."""
+        self.take(x)
+        if step == 0:
+            return x
+        if step not in self.keys.steps:
+            raise UsageError(
+                f"A rotation by {step} takes a key of its own. Received: keys for "
+                f"{', '.join(map(str, self.keys.steps)) or 'none'}."
+            )
+        rotated = self._evaluator.rotate_vector(x.handle, step, self.keys.rotation)
+        return Encrypted(rotated, x.bound, x.key)
+
+    def rescale(self, x: Encrypted) -> Encrypted:
+        """Divides scale and modulus by the level's last prime."""
+        level = self.setting.level(x.handle)
+        if level == 1:
+            raise UsageError(
+                "The circuit is deeper than the parameters: no prime is left to rescale by. Take "
+                "more primes (and with them a larger degree)."
+            )
+        if x.handle.scale() / self.setting.prime(level) < 2.0:
+            raise UsageError(
+                "The scale is exhausted: rescaling would leave less than one bit. Take a larger "
+                "scale or smaller primes."
+            )
+        return self._result(self._evaluator.rescale_to_next(x.handle), x.bound, x, "A value")
+
+    def lower(self, x: Encrypted, level: int) -> Encrypted:
+        """x at a lower level, unchanged."""
+        if self.setting.level(x.handle) == level:
+            return x
+        lowered = self._evaluator.mod_switch_to(x.handle, self.setting.parms_id(level))
+        return self._result(lowered, x.bound, x, "A value")

@@ -1,0 +1,33 @@
+"""Times an operation: a warm-up, then runs until there are enough or their time is up."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tfe_bench.benchmarks.records import Seconds
+
+_LEAST: Final = 3
+
+
+def timed(operation: Callable[[], object], repeat: int, budget: float = math.inf) -> Seconds:
+    """Wall-clock times of an operation after one warm-up.
+
+    Args:
+        repeat: runs.
+        budget: seconds after which no more begin, once there are three (or `repeat`).
+    """
+    operation()
+    times: list[float] = []
+    while len(times) < repeat and (len(times) < _LEAST or sum(times) < budget):
+        started = time.perf_counter()
+        operation()
+        times.append(time.perf_counter() - started)
+    return Seconds.of(times)
+
+
+def p95(times: Sequence[float]) -> float:
+    """The time that 95 % of the runs do not exceed: the nearest rank."""
+    return sorted(times)[math.ceil(0.95 * len(times)) - 1]
