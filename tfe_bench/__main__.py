@@ -48,6 +48,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
         sort,
         storage,
         suite,
+        technologies,
         train,
         worker,
     )
@@ -70,7 +71,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     before = [sort, compare, exp, matmul]
     after = [resnet50, service, train, provide, ops, suite, report, baselines, channel, links]
-    after += [storage, jobs, worker, certs, doctor]
+    after += [technologies, storage, jobs, worker, certs, doctor]
     made = {name for module in (*before, *after) for name in module.COMMANDS}
     asked = next((word for word in words or () if not word.startswith("-")), "")
     whole = asked not in made and "--version" not in (words or ())
