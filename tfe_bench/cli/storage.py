@@ -11,6 +11,8 @@ from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
     from tfe_bench.benchmarks.technologies.measurement import Measurement
+    from tfe_bench.benchmarks.technologies.storage.device import Device
+    from tfe_bench.benchmarks.technologies.storage.model import Costs, Model
     from tfe_bench.benchmarks.technologies.storage.simulation import Load
 
 _PROJECTED = (
@@ -23,11 +25,24 @@ _PROJECTED = (
     "bandwidth",
 )
 _MOST_BANDWIDTHS = 64
+_DEGREES = (8192, 16384)
 
 
 def _options(p: argparse.ArgumentParser) -> None:
     common.option(p, "--device NAME", "csd, fpga, fpga-ssd, or a profile (FILE.toml)")
-    common.option(p, "--model NAME", "published (default), or layers (FILE.toml)")
+    common.option(
+        p,
+        "--model NAME",
+        "published (default), measured (the CNN of `homomorphic`, with what its operations cost "
+        "on this machine), or layers (FILE.toml)",
+    )
+    common.option(
+        p,
+        "--degree N",
+        "of the ring, for costs that are measured: 8192 (default) or 16384",
+        type=int,
+        default=8192,
+    )
     common.option(p, "--devices N", "how many share the host's lanes (default 1)", type=int)
     common.option(p, "--clients N", "each with keys of its own (default: as devices)", type=int)
     common.option(p, "--requests N", "inferences in all (default: 8 for each device)", type=int)
@@ -41,6 +56,12 @@ def _options(p: argparse.ArgumentParser) -> None:
     common.option(p, "--bandwidth G,G", "of the storage, in GB/s; one line of the table for each")
     common.option(p, "--no-affinity", "let clients' keys not decide which device computes")
     p.add_argument("--seed", type=int, default=1, help="of random arrivals (default 1)")
+    common.option(
+        p,
+        "--validate",
+        "run the CNN here, its weights read at 0.05 to 8 GB/s (or at those of --bandwidth), and "
+        "compare with the prediction",
+    )
     technology.add_options(p)
 
 
@@ -49,14 +70,25 @@ def run(arguments: argparse.Namespace) -> int:
 
     Without options: the published tables of a computational storage device, cell by cell. With a
     device, a model or a load: what clients would see, by a closed form and by a simulation of
-    events; and the bandwidth at which storage breaks even.
+    events; and the bandwidth at which storage breaks even. With --validate: how
+    well that predicts a real run.
     """
     technology.check_options(arguments)
     check_range("--seed", arguments.seed, 0)
+    if arguments.degree not in _DEGREES:
+        raise UsageError(f"--degree is 8192 or 16384. Received: {arguments.degree}.")
     rates = _rates(arguments.bandwidth)
     asked = arguments.no_affinity or any(
         getattr(arguments, name) is not None for name in _PROJECTED
     )
+    if arguments.validate:
+        given = [name for name in _PROJECTED[:-1] if getattr(arguments, name) is not None]
+        if given or arguments.no_affinity:
+            raise UsageError(
+                "--validate runs the CNN on this machine: of the options it takes --bandwidth, "
+                f"--degree and --repeat. Received: --{(given or ['no-affinity'])[0]}."
+            )
+        return _validate(arguments, rates)
     return _project(arguments, rates) if asked else _published(arguments)
 
 
@@ -77,6 +109,9 @@ def _rates(text: str | None) -> list[float | None]:
         raise UsageError(
             f"--bandwidth is numbers of GB/s with commas between. Received: {text[:80]!r}."
         ) from None
+    for rate in found:
+        assert rate is not None
+        check_range("--bandwidth", rate, 1e-3, 1e5)
     return found
 
 
@@ -118,13 +153,23 @@ def _project(arguments: argparse.Namespace, rates: Sequence[float | None]) -> in
     device = devices.load(arguments.device or "csd")
     name = arguments.model or "published"
     load = _load(arguments)
-    model = models.load(name)
     processor = published.PROCESSOR_SECONDS if name == "published" else None
+    with common.progress_bar(arguments) as bar:
+        bar.say("measuring what operations cost")
+        if name == "measured":
+            from tfe_bench.benchmarks.technologies.storage import measured as own
+
+            model = own.cnn(arguments.degree)
+        else:
+            model = models.load(name)
+        costs = _costs(arguments, model, device)
+    if costs is not None:
+        processor = models.processor_seconds(model, costs)
     measured = []
     for rate in rates:
         faster = projections.with_bandwidth(device, rate)
         simulation.check(faster, model, load)
-        measured.append(projections.projected(faster, model, load, None, processor))
+        measured.append(projections.projected(faster, model, load, costs, processor))
     columns: technology.Columns = {
         "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:.3g}",
         "alone, ms": lambda m: _milliseconds(m, "latency_seconds"),
@@ -136,6 +181,42 @@ def _project(arguments: argparse.Namespace, rates: Sequence[float | None]) -> in
     }
     title = f"{model.name} on {load.devices} x {device.name}, {load.clients} clients, modeled"
     return technology.tell(arguments, measured, title, columns, _break_even(measured[0]))
+
+
+def _costs(arguments: argparse.Namespace, model: Model, device: Device) -> Costs | None:
+    """Costs of this machine, where a model asks for some that the device does not tell."""
+    from tfe_bench.benchmarks.technologies.storage.model import needed
+
+    wanted = [level for name, level in needed(model) if name not in device.microseconds]
+    if not wanted:
+        return None
+    from tfe_bench.benchmarks.technologies.storage import measured
+
+    return measured.costs(arguments.degree, max(wanted))
+
+
+def _validate(arguments: argparse.Namespace, rates: Sequence[float | None]) -> int:
+    from tfe_bench.benchmarks.technologies.storage import validation
+
+    asked = [rate for rate in rates if rate is not None] or validation.RATES
+    with common.progress_bar(arguments) as bar:
+        measured = [*validation.validate(asked, arguments.repeat, arguments.degree, bar.update)]
+    columns: technology.Columns = {
+        "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:g}",
+        "reached": lambda m: f"{m.figures['reached_gigabytes_per_second']:.3g}",
+        "measured, ms": lambda m: f"{1000 * m.seconds.median:,.0f}" if m.seconds else "-",
+        "predicted": lambda m: _milliseconds(m, "predicted_seconds"),
+        "off by": lambda m: f"{100 * m.figures['difference']:+.1f} %",
+        "from costs": lambda m: _milliseconds(m, "predicted_from_costs_seconds"),
+        "off by ": lambda m: f"{100 * m.figures['difference_from_costs']:+.1f} %",
+    }
+    title = f"The CNN under CKKS, N = {arguments.degree}, its weights read from a file"
+    notes = [
+        "Predicted: from the layers' times with all weights in memory; from costs: from counts of "
+        "operations times what each costs. The file is in the page cache: a token bucket sets the "
+        "rate.",
+    ]
+    return technology.tell(arguments, measured, title, columns, notes)
 
 
 def _load(arguments: argparse.Namespace) -> Load:

@@ -80,7 +80,7 @@ class Device:
         prefetch: whether data are read while earlier ones are used.
         watts, price: of one device, 0 where they are not told; the price in a currency of yours.
         speedup: of each operation over the measured costs, by name; "all" for the others.
-        microseconds: of each operation by level, in place of measured costs.
+        microseconds: of each operation by primes, in place of measured costs.
 
     Raises:
         ConfigError: a field is outside what `_NUMBERS` says, or figures that cannot be together.
@@ -151,7 +151,7 @@ class Device:
 
         Args:
             operation: one of OPERATIONS.
-            level: primes left above the last one.
+            level: how many primes its input has, from 1.
             measured: its time on the processor that costs were measured on, in seconds.
 
         Raises:
@@ -163,12 +163,12 @@ class Device:
             return measured / self.speedup.get(operation, self.speedup.get("all", 1.0))
         if len(told) == 1:
             return told[0] * 1e-6
-        if not 0 <= level < len(told):
+        if not 1 <= level <= len(told):
             raise ConfigError(
                 f'{self.name}: "microseconds" of {operation} are of {len(told)} levels. Received: '
-                f"a model that computes it at level {level} (counted from 0)."
+                f"a model that computes it with {level} primes."
             )
-        return told[level] * 1e-6
+        return told[level - 1] * 1e-6
 
 
 def load(name: str) -> Device:
@@ -216,7 +216,7 @@ def of_toml(values: Mapping[str, Any]) -> Device:
 
 
 def _by_level(value: object, where: str) -> tuple[float, ...]:
-    """One time, or one for each level from 0."""
+    """One time, or one for each number of primes from 1."""
     given = value if isinstance(value, list) else [value]
     if not 1 <= len(given) <= _MOST_LEVELS:
         raise ConfigError(f"{where}: 1 to {_MOST_LEVELS} times. Received: {len(given)}.")

@@ -17,7 +17,7 @@ MOST_LAYERS: Final = 1000
 _MOST_GIGABYTES: Final = 1e6
 _MOST_SECONDS: Final = 1e6
 _MOST_OPERATIONS: Final = 10**9
-_MOST_LEVEL: Final = 63
+_MOST_LEVEL: Final = 64
 _SIZES: Final = ("weight_gigabytes", "key_gigabytes", "working_gigabytes")
 
 # The measured time in seconds of an operation at a level.
@@ -30,7 +30,7 @@ class Operations:
 
     Attributes:
         operation: one of device.OPERATIONS.
-        level: primes left above the last one.
+        level: how many primes their input has.
         count: how many.
     """
 
@@ -133,6 +133,16 @@ def compute_seconds(model: Model, device: Device, costs: Costs | None) -> list[f
     return found
 
 
+def processor_seconds(model: Model, costs: Costs) -> float:
+    """One inference on the processor that costs were measured on."""
+    return sum(
+        layer.seconds
+        if layer.seconds is not None
+        else sum(o.count * costs(o.operation, o.level) for o in layer.operations)
+        for layer in model.layers
+    )
+
+
 def load(name: str) -> Model:
     """A model: "published", or a TOML file.
 
@@ -191,8 +201,8 @@ def _operations(table: Table) -> Operations:
             f"{did_you_mean(name, OPERATIONS)}"
         )
     for key, value, most in (("level", level, _MOST_LEVEL), ("count", count, _MOST_OPERATIONS)):
-        if not 0 <= value <= most:
-            raise ConfigError(f'{table.where}: "{key}" is 0 to {most}. Received: {value}.')
+        if not 1 <= value <= most:
+            raise ConfigError(f'{table.where}: "{key}" is 1 to {most}. Received: {value}.')
     return Operations(name, level, count)
 
 
