@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tfe_bench.benchmarks.technologies.compare.encrypted import Homomorphic, Storage
 from tfe_bench.benchmarks.technologies.compare.networks import Networks
 from tfe_bench.benchmarks.technologies.compare.plaintext import Plaintext
 from tfe_bench.benchmarks.technologies.compare.secret_sharing import SecretSharing
@@ -19,7 +20,16 @@ def all_of(effort: Effort, inputs: Inputs, cluster: Callable[[], Any]) -> dict[s
         cluster: gives three workers, asked when they are needed.
     """
     models = Networks(inputs)
+    shared: list[Homomorphic] = []
+
+    def homomorphic() -> Homomorphic:
+        if not shared:
+            shared.append(Homomorphic(effort, inputs, models))
+        return shared[0]
+
     return {
         "plaintext": lambda: Plaintext(effort, inputs, models),
         "secret-sharing": lambda: SecretSharing(cluster(), effort, inputs, models),
+        "homomorphic": homomorphic,
+        "storage": lambda: Storage(homomorphic()),
     }
