@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from tfe_bench.benchmarks.technologies.compare.tasks import Effort
     from tfe_bench.benchmarks.technologies.measurement import Measurement
 
+# Short names at the head of a column.
+_HEADS = {
+    "plaintext": "plain",
+    "secret-sharing": "shares",
+    "functional": "functional",
+    "homomorphic": "homomorphic",
+    "storage": "storage",
+}
+_MARKED = ("latency_seconds", "slowdown")
+
 
 def _options(p: argparse.ArgumentParser) -> None:
     common.option(p, "--quick", "smaller sizes and parts of trainings")
@@ -57,9 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
         return _advise(arguments, jobs[0], only)
     effort = tasks.with_repeat(effort, arguments.repeat)
     measured = [*_measured(arguments, effort, every, only)]
-    return technology.tell(
-        arguments, measured, "What private computing costs", _columns(), _notes(measured)
-    )
+    code = technology.keep(arguments, measured)
+    if not arguments.json:
+        _print(measured)
+        for note in ("", *_notes(measured)):
+            print(note)
+    return code
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -99,39 +112,53 @@ def _workers(bar: common.Bar) -> Iterator[Any]:
         yield cluster
 
 
-def _columns() -> technology.Columns:
-    from tfe_bench.benchmarks.table import human_bytes, human_seconds, three_digits
+def _print(measured: Sequence[Measurement]) -> None:
+    """The table in parts that a terminal is wide enough for: jobs down, technologies across."""
+    from tfe_bench.benchmarks.table import columns, human_bytes, human_seconds, three_digits
     from tfe_bench.benchmarks.technologies.compare import table
 
-    def seconds(m: Measurement, network: str) -> str:
-        value = table.time_of(m, network)
-        if value is None:
-            return "-"
-        name = "latency_seconds" if network == "local" else f"{network}_seconds"
-        return ("~" if name in m.modeled else "") + human_seconds(value)
+    names = [name for name in _HEADS if any(m.technology == name for m in measured)]
+    cells = {(m.job, table.variant_of(m), m.technology): m for m in measured}
+    tasks = dict.fromkeys((m.job, table.variant_of(m)) for m in measured)
+    parts = (
+        ("Time here", "latency_seconds", human_seconds),
+        ("Time on a LAN, modeled", "lan_seconds", human_seconds),
+        ("Time on a WAN, modeled", "wan_seconds", human_seconds),
+        ("Bytes that all send", "total_bytes", human_bytes),
+        ("Messages one after the other", "rounds", "{:,.0f}".format),
+        ("Times as long as in plaintext", "slowdown", three_digits),
+    )
+    for title, figure, show in parts:
+        lines = [["", *(_HEADS[name] for name in names)]]
+        for job, variant in tasks:
+            line = [f"{job} {variant}".strip().replace("batches of", "batch").replace(" of ", " ")]
+            for name in names:
+                m = cells.get((job, variant, name))
+                value = None if m is None else table.figure(m, figure)
+                told = "-" if value is None else show(value)
+                marked = m is not None and figure in _MARKED and figure in m.modeled
+                line.append(f"~{told}" if marked else told)
+            lines.append(line)
+        print(title)
+        print("\n".join(columns(lines, range(1, len(names) + 1))))
+        print()
+    learned = ["Others learn", *(_leakage(measured, name) for name in names)]
+    print("\n".join(columns([["", *(_HEADS[name] for name in names)], learned], ())))
 
-    def number(m: Measurement, name: str, show: Any) -> str:
-        value = table.figure(m, name)
-        return "-" if value is None else str(show(value))
 
-    return {
-        "job": lambda m: f"{m.job} {table.variant_of(m)}".strip(),
-        "by": lambda m: m.technology,
-        "local": lambda m: seconds(m, "local"),
-        "LAN": lambda m: seconds(m, "lan"),
-        "WAN": lambda m: seconds(m, "wan"),
-        "sent": lambda m: number(m, "total_bytes", human_bytes),
-        "rounds": lambda m: number(m, "rounds", "{:,.0f}".format),
-        "x plain": lambda m: number(m, "slowdown", three_digits),
-        "others learn": lambda m: str(m.figures.get("leakage", "-")),
-    }
+def _leakage(measured: Sequence[Measurement], name: str) -> str:
+    """What a technology leaks at the worst of its cells."""
+    from tfe_bench.benchmarks.technologies.compare.cells import LEAKAGES
+
+    found = {str(m.figures.get("leakage")) for m in measured if m.technology == name}
+    return next((each for each in reversed(LEAKAGES) if each in found), "-")
 
 
 def _notes(measured: Sequence[Measurement]) -> list[str]:
     """What the table has no room for."""
     notes = [
-        "~ modeled: times on a network from computing, rounds and bytes; a part of an epoch, "
-        "extrapolated; storage, projected."
+        "Networks are modeled: computing, a delay for each message on the critical path, bytes "
+        "over the rate. ~ is an epoch of which a part was measured, or a projected device."
     ]
     reasons: dict[tuple[str, str], list[str]] = {}
     for m in measured:

@@ -39,7 +39,6 @@ OUTPUTS: Final = 128
 _SEED: Final = 13
 _REPEAT: Final = 7
 _QUICK: Final = 3
-_PROBED: Final = 4  # pictures of a batch whose outputs are compared one by one, at the least
 MOST_BATCH: Final = 4096
 
 # 152 bits at N = 8192: 192 bits of security; the special prime is the largest by far.
@@ -153,10 +152,15 @@ def _linear(job: str, outputs: int, batch: int, quick: bool) -> Measurement:
     )
 
 
-def _run_linear(outputs: int, batch: int, repeat: int) -> tuple[list[float], Any, bool]:
+def linear_inputs(outputs: int, batch: int) -> tuple[Values, Values]:
+    """Weights [outputs, 784] and vectors [batch, 784] of the linear jobs."""
     rng = np.random.default_rng(_SEED)
     weights = rng.normal(0, 1 / np.sqrt(LENGTH), (outputs, LENGTH))
-    vectors = rng.uniform(0, 1, (batch, LENGTH))
+    return weights, rng.uniform(0, 1, (batch, LENGTH))
+
+
+def _run_linear(outputs: int, batch: int, repeat: int) -> tuple[list[float], Any, bool]:
+    weights, vectors = linear_inputs(outputs, batch)
     run = Run()
 
     def prepare() -> tuple[Setting, Client, Dense, EvaluationKeys]:
@@ -254,7 +258,7 @@ def network(
     *,
     folder: Path | None = None,
     trained: Model | None = None,
-    degree: int = 8192,
+    degree: int = 16384,
 ) -> Measurement:
     """J3: the MNIST network on a batch of encrypted pictures, in this one process' order.
 

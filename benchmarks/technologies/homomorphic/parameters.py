@@ -40,6 +40,14 @@ _USUAL: Final[Mapping[int, tuple[int, ...]]] = {
     32768: (*(55,) * 15, 56),
 }
 _PLAIN_BITS: Final = 20
+# Of CKKS as many: all but the first and the special one are near the scale.
+_USUAL_CKKS: Final[Mapping[int, tuple[int, ...]]] = {
+    **_USUAL,
+    4096: (40, 30, 39),
+    8192: (47, 36, 36, 36, 60),
+    16384: (58, *(40,) * 7, 60),
+    32768: (60, *(50,) * 14, 60),
+}
 
 
 def security(degree: int, total_bits: int) -> int:
@@ -148,7 +156,10 @@ def usual(
         UsageError, SecurityError: as `Parameters`.
     """
     security(degree, 0)
-    bits = tuple(prime_bits or _USUAL[degree])
+    ckks = scheme == "CKKS"
+    bits = tuple(prime_bits or (_USUAL_CKKS if ckks else _USUAL)[degree])
+    if not ckks:
+        return Parameters(scheme, degree, bits, _PLAIN_BITS, insecure)
     # a product of two has twice the scale and some bits more
-    scale = max(10, min(40, (sum(bits[:-1]) - 10) // 2))
-    return Parameters(scheme, degree, bits, scale if scheme == "CKKS" else _PLAIN_BITS, insecure)
+    scale = max(10, min((*bits[1:-1], (sum(bits[:-1]) - 6) // 2, 50)))
+    return Parameters(scheme, degree, bits, scale, insecure)

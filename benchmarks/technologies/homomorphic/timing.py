@@ -10,6 +10,8 @@ from typing import Final
 from tfe_bench.benchmarks.records import Seconds
 
 _LEAST: Final = 3
+_LEAST_OF_SLOW: Final = 2
+_SLOW: Final = 1.0  # seconds
 
 
 def timed(operation: Callable[[], object], repeat: int, budget: float = math.inf) -> Seconds:
@@ -17,14 +19,18 @@ def timed(operation: Callable[[], object], repeat: int, budget: float = math.inf
 
     Args:
         repeat: runs.
-        budget: seconds after which no more begin, once there are three (or `repeat`).
+        budget: seconds after which no more begin, once there are three (two of a second or more).
     """
-    operation()
-    times: list[float] = []
-    while len(times) < repeat and (len(times) < _LEAST or sum(times) < budget):
+
+    def once() -> float:
         started = time.perf_counter()
         operation()
-        times.append(time.perf_counter() - started)
+        return time.perf_counter() - started
+
+    least = _LEAST_OF_SLOW if once() > _SLOW else _LEAST
+    times: list[float] = []
+    while len(times) < repeat and (len(times) < least or sum(times) < budget):
+        times.append(once())
     return Seconds.of(times)
 
 

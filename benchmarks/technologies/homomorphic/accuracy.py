@@ -1,0 +1,139 @@
+"""The encrypted network on many pictures, spread over processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tfe_bench.benchmarks.records import Seconds
+from tfe_bench.benchmarks.technologies.homomorphic import jobs, processes
+from tfe_bench.benchmarks.technologies.homomorphic import model as plaintext
+from tfe_bench.benchmarks.technologies.homomorphic import network as encrypted
+from tfe_bench.benchmarks.technologies.homomorphic.model import Model
+from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
+from tfe_bench.benchmarks.technologies.homomorphic.parties import Values
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.errors import UsageError, check_range
+
+_GROUPS: Final = 2  # ciphertexts of pictures that a process is given at a time
+
+Tell = Callable[[float, str], None]
+
+
+class Worker:
+    """A client and a server in a process: what it gives for some pictures."""
+
+    def __init__(self, parameters: Parameters, trained: Model, images: int) -> None:
+        self._job = jobs.NetworkRun(parameters, trained, images)
+        self._told = [0, 0]
+
+    def __call__(self, pictures: Values) -> dict[str, Any]:
+        """Outputs [n, 10], seconds of each part, bytes, and the most memory so far."""
+        job = self._job
+        logits = job.logits(pictures)
+        sent = [now - before for now, before in zip(job.run.sent, self._told, strict=True)]
+        self._told = list(job.run.sent)
+        parts = {name: times[-1] for name, times in job.run.parts.items() if name != "setup"}
+        return {
+            "logits": logits,
+            "parts": parts,
+            "sent": sent,
+            "setup": job.run.parts["setup"][0],
+            "key_bytes": job.keys.size,
+            "memory": processes.peak_memory(),
+        }
+
+
+def measure(
+    count: int,
+    tell: Tell,
+    *,
+    folder: Path | None = None,
+    trained: Model | None = None,
+    degree: int = 16384,
+    seed: int = plaintext.SEED,
+) -> Measurement:
+    """Accuracy and cost of the network on the first `count` pictures of the test set.
+
+    Args:
+        tell: is told how far it is, from 0 to 1, and in words.
+        folder: of MNIST's files; None for Keras' download.
+        trained: a model; else it is trained first, from `seed`.
+        degree: N.
+
+    Raises:
+        UsageError: more pictures than the test set has, or another degree.
+        DataError: MNIST is missing.
+        ConfigError: the library is not installed.
+        ClusterError: a process ended by itself.
+    """
+    from tfe_bench.models import mnist
+
+    parameters = encrypted.parameters(degree)
+    data = mnist.load(folder)
+    check_range("The number of pictures", count, 1, len(data.test_labels))
+    started = time.perf_counter()
+    if trained is None:
+        tell(0.0, f"training (seed {seed})")
+        trained = plaintext.train(folder, seed)
+    training = time.perf_counter() - started
+    pictures = data.test_images[:count].astype(np.float64) / 255
+    labels = data.test_labels[:count]
+    images = jobs.images_for(parameters, count)
+    step = images * _GROUPS
+    items = [pictures[i : i + step] for i in range(0, count, step)]
+    workers = min(len(os.sched_getaffinity(0)), len(items))
+    started, done = time.perf_counter(), 0
+    found: dict[int, dict[str, Any]] = {}
+    tell(0.0, "making keys")
+    for index, result in processes.spread(Worker, (parameters, trained, images), items, workers):
+        found[index] = result
+        done += len(items[index])
+        tell(done / count, f"{done} of {count} encrypted pictures")
+    whole = time.perf_counter() - started
+    if len(found) != len(items):
+        raise UsageError("Results are missing.")
+    logits = np.concatenate([found[i]["logits"] for i in range(len(items))])
+    expected = trained.logits(pictures)
+    error = float(np.abs(logits - expected).max())
+    chosen, plain = logits.argmax(axis=1), expected.argmax(axis=1)
+    setup = max(each["setup"] for each in found.values())
+    parts = {
+        f"{part}_seconds_per_picture": sum(f["parts"][part] for f in found.values()) / count
+        for part in ("encrypt", "evaluate", "decrypt")
+    }
+    return Measurement(
+        technology="homomorphic",
+        job="network accuracy",
+        parameters={
+            "images": count,
+            "seed": seed,
+            "epochs": plaintext.EPOCHS,
+            "processes": workers,
+            **parameters.as_json(),
+        },
+        seconds=Seconds.of([whole]),
+        figures={
+            "training_seconds": training,
+            "setup_seconds": setup,
+            **parts,
+            "bytes_up": sum(f["sent"][0] for f in found.values()),
+            "bytes_down": sum(f["sent"][1] for f in found.values()),
+            "key_bytes": found[0]["key_bytes"],
+            "rounds": 1,
+            "leakage": jobs.LEAKAGE,
+            "images_per_ciphertext": images,
+            "throughput_per_second": count / max(1e-9, whole - setup),
+            "peak_memory_bytes": max(f["memory"] for f in found.values()),
+            "max_abs_error": error,
+            "accuracy": float((chosen == labels).mean()),
+            "accuracy_plaintext": float((plain == labels).mean()),
+            "agreement": float((chosen == plain).mean()),
+        },
+        correct=error <= jobs.NETWORK_ERROR,
+    )

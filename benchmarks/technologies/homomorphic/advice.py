@@ -1,0 +1,160 @@
+"""Which scheme and degree a job should take, from what its operations were measured to cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Final
+
+from tfe_bench.benchmarks.technologies.homomorphic.operations import DEPTH
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.errors import UsageError, check_known, check_range
+
+_MOST: Final = 10**9
+_WORD: Final = re.compile(r"([a-z]+)=([0-9]{1,9})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job does with ciphertexts.
+
+    Args:
+        exact: integers without any error; else reals with a small one.
+        add, plain, multiply, rotate: how many sums, products with plaintexts, products of
+            ciphertexts, and rotations by one.
+        depth: products in a row.
+    """
+
+    exact: bool = False
+    add: int = 0
+    plain: int = 0
+    multiply: int = 0
+    rotate: int = 0
+    depth: int = 1
+
+    @classmethod
+    def of(cls, text: str) -> Work:
+        """From words: "exact,plain=128,rotate=16,depth=2", or a name of `USUAL`.
+
+        Raises:
+            UsageError: a word that is none of these, or a number beyond 10^9.
+        """
+        if text in USUAL:
+            return USUAL[text]
+        numbers, exact = {}, False
+        names = [f.name for f in fields(cls) if f.name != "exact"]
+        for word in text.split(","):
+            if word in ("exact", "approximate"):
+                exact = word == "exact"
+            elif found := _WORD.fullmatch(word):
+                check_known("kind of operation", found[1], names)
+                numbers[found[1]] = int(found[2])
+            else:
+                raise UsageError(
+                    f"A job is {', '.join(USUAL)}, or words like "
+                    "exact,add=100,plain=128,multiply=10,rotate=16,depth=2. Received: "
+                    f"{text[:60]!r}."
+                )
+        work = cls(exact, **numbers)
+        if not (work.add or work.plain or work.multiply or work.rotate):
+            raise UsageError("A job has one operation or more. Received: none.")
+        check_range("depth", work.depth, 1 if work.plain or work.multiply else 0, _MOST)
+        return work
+
+
+USUAL: Final[Mapping[str, Work]] = {
+    "sums": Work(exact=True, add=1000, depth=0),
+    "inner-product": Work(plain=1, rotate=10, add=10),
+    "dense": Work(plain=32, rotate=15, add=36),
+    "exact-dense": Work(exact=True, plain=32, rotate=15, add=36),
+    "products": Work(exact=True, multiply=100, add=100, depth=1),
+    "polynomial": Work(plain=4, multiply=4, add=8, depth=3),
+    "network": Work(plain=169, multiply=2, rotate=33, add=180, depth=5),
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A scheme at a degree for a job.
+
+    Attributes:
+        seconds: of the job, None where it cannot be done.
+        slots: results side by side in that time.
+        reason: why it cannot be done, or "".
+    """
+
+    scheme: str
+    degree: int
+    seconds: float | None
+    slots: int
+    reason: str
+
+
+def choices(work: Work, measured: Iterable[Measurement]) -> list[Choice]:
+    """Every measured scheme and degree, the fastest first, and then what cannot do it."""
+    groups: dict[tuple[str, int], dict[str, Measurement]] = {}
+    for each in measured:
+        parameters = each.parameters
+        if each.technology == "homomorphic" and "scheme" in parameters:
+            key = (str(parameters["scheme"]), int(parameters["degree"]))
+            groups.setdefault(key, {})[each.job] = each
+    found = [_choice(work, *key, rows) for key, rows in groups.items() if DEPTH in rows]
+    return sorted(found, key=lambda c: (c.seconds is None, c.seconds or 0, c.scheme, c.degree))
+
+
+def _choice(work: Work, scheme: str, degree: int, rows: Mapping[str, Measurement]) -> Choice:
+    slots = degree // 2 if scheme == "CKKS" else degree
+    depth = int(rows[DEPTH].figures["depth"])
+    if work.exact and scheme == "CKKS":
+        return Choice(scheme, degree, None, slots, "its results have an error")
+    if work.depth > depth:
+        reason = f"{depth} products in a row came out right, {work.depth} are due"
+        return Choice(scheme, degree, None, slots, reason)
+
+    def median(job: str) -> float:
+        seconds = rows[job].seconds
+        assert seconds is not None
+        return seconds.median
+
+    product = median("multiply_ct_ct") + median("relinearize")
+    plain = median("multiply_plain")
+    if "rescale" in rows:
+        product += median("rescale")
+        # sums of products are rescaled once
+        plain += median("rescale") / max(1, work.plain) * min(work.plain, work.depth)
+    seconds = work.add * median("add_ct_ct") + work.plain * plain
+    seconds += work.multiply * product + work.rotate * median("rotate_rows_1")
+    return Choice(scheme, degree, seconds, slots, "")
+
+
+def words(work: Work, measured: Sequence[Measurement]) -> list[str]:
+    """The advice in sentences."""
+    from tfe_bench.benchmarks.table import human_seconds
+
+    found = choices(work, measured)
+    able = [c for c in found if c.seconds is not None]
+    if not able:
+        lines = ["None of what was measured can do it."]
+    else:
+        best = able[0]
+        wide = min(able, key=lambda c: (c.seconds or 0) / c.slots)
+        assert best.seconds is not None and wide.seconds is not None
+        lines = [
+            f"Take {best.scheme} at N = {best.degree:,}: {human_seconds(best.seconds)} for "
+            f"{best.slots:,} results side by side."
+        ]
+        if wide != best:
+            lines.append(
+                f"With many inputs {wide.scheme} at N = {wide.degree:,}: "
+                f"{human_seconds(wide.seconds)} for {wide.slots:,}, the least for each."
+            )
+        others = {c.scheme: c for c in reversed(able) if c.scheme != best.scheme}
+        for other in others.values():
+            assert other.seconds is not None
+            lines.append(
+                f"{other.scheme} at N = {other.degree:,} takes {other.seconds / best.seconds:.2g} "
+                "times as long."
+            )
+    lines += [f"Not {c.scheme} at N = {c.degree:,}: {c.reason}." for c in found if c.reason]
+    return lines

@@ -1,0 +1,301 @@
+"""`python -m tfe_bench homomorphic`: what homomorphic encryption costs, by operation and by job."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.cli import common, technology
+from tfe_bench.errors import ConfigError, UsageError, check_known, check_range
+
+if TYPE_CHECKING:
+    from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
+    from tfe_bench.benchmarks.technologies.measurement import Measurement
+
+_REPEAT = 10
+_QUICK_REPEAT = 3
+_SEED = 13
+_IMAGES = 1000
+_QUICK_IMAGES = 32
+_MOST_SEED = 2**32 - 1
+
+
+def _options(p: argparse.ArgumentParser) -> None:
+    jobs = p.add_mutually_exclusive_group()
+    common.option(jobs, "--dense", "a dense layer 784 -> 128 on encrypted vectors, and TenSEAL's")
+    common.option(jobs, "--network", "a network of MNIST on encrypted pictures")
+    common.option(
+        jobs,
+        "--advise JOB",
+        "which scheme for a job: its name, or words like exact,plain=128,rotate=16,depth=2",
+    )
+    common.option(p, "--scheme NAME,NAME", "BFV, BGV, CKKS (default: all)")
+    common.option(p, "--degree N,N", "of 1024 to 32768 (default 4096,8192,16384)")
+    common.option(p, "--primes BITS,BITS", "of the modulus, the last for key switching")
+    common.option(
+        p, "--insecure-for-comparison", "measure parameters of less than 128 bits of security too"
+    )
+    common.option(p, "--quick", "N = 4096 and 8192 and fewer runs; of the network 32 pictures")
+    common.option(p, "--images N", f"pictures of --network (default {_IMAGES})", type=int)
+    common.option(p, "--data-dir FOLDER", "of MNIST's four IDX files (default: Keras' download)")
+    common.option(p, "--seed S", "of values and training, not of keys", type=int, default=_SEED)
+    technology.add_options(p, _REPEAT)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure homomorphic encryption: its operations, a dense layer, a network.
+
+    Times every operation of BFV, BGV and CKKS beside a published table, with sizes, noise and
+    security; or a dense layer, or a network of MNIST, on encrypted inputs. Every result is
+    decrypted and compared with plaintext.
+    """
+    technology.check_options(arguments)
+    check_range("--seed", arguments.seed, 0, _MOST_SEED)
+    jobs = [name for name in ("dense", "network") if getattr(arguments, name)]
+    table_only = {"scheme": "--scheme", "primes": "--primes"}
+    for name, option in table_only.items():
+        if jobs and getattr(arguments, name) is not None:
+            raise UsageError(f"{option} goes with the table of operations, without --{jobs[0]}.")
+    for name in ("images", "data_dir"):
+        if getattr(arguments, name) is not None and not arguments.network:
+            raise UsageError(f"--{name.replace('_', '-')} goes with --network.")
+    if arguments.dense:
+        return _dense(arguments)
+    return _network(arguments) if arguments.network else _operations(arguments)
+
+
+# ---- the table of operations
+
+
+def _operations(arguments: argparse.Namespace) -> int:
+    from tfe_bench.benchmarks.technologies.homomorphic import advice, operations, published
+
+    chosen = _parameters(arguments)
+    work = None if arguments.advise is None else advice.Work.of(arguments.advise)
+    technology.need("seal", "Homomorphic encryption")
+    repeat = min(arguments.repeat, _QUICK_REPEAT) if arguments.quick else arguments.repeat
+    measured: list[Measurement] = []
+    ends = []
+    with common.progress_bar(arguments) as bar:
+        for done, parameters in enumerate(chosen):
+            words = f"{parameters.scheme}, N = {parameters.degree}"
+            bar.update(done / len(chosen), words)
+            measured += operations.measure(parameters, repeat, arguments.seed)
+            ends.append(measured[-1])
+    notes = []
+    for parameters, last in zip(chosen, ends, strict=True):
+        notes += [_about(parameters), _sizes(last.figures)]
+    notes.append(
+        "published: how many times as long the published figure is. left, error: bits of noise "
+        "that are left, or of CKKS the largest error."
+    )
+    if any("published_ratio" in each.figures for each in measured):
+        notes.append(published.DEBUG_BUILD)
+    if any("published_suspect" in each.figures for each in measured):
+        notes.append(published.DEFECT)
+    notes += _rotations(measured)
+    if work is not None:
+        notes += ["", f"For {arguments.advise}:", *advice.words(work, measured)]
+    title = f"Operations of homomorphic encryption (seed {arguments.seed})"
+    return technology.tell(arguments, measured, title, _columns(), notes)
+
+
+def _parameters(arguments: argparse.Namespace) -> list[Parameters]:
+    from tfe_bench.benchmarks.technologies.homomorphic import parameters
+
+    schemes = list(dict.fromkeys(_listed(arguments.scheme))) or list(parameters.SCHEMES)
+    for name in schemes:
+        check_known("scheme", name, parameters.SCHEMES)
+    usual = parameters.DEGREES[:2] if arguments.quick else parameters.DEGREES
+    degrees = _degrees(arguments) or list(usual)
+    bits = [_number("--primes", n) for n in _listed(arguments.primes)] or None
+    insecure = arguments.insecure_for_comparison
+    return [
+        parameters.usual(scheme, degree, bits, insecure) for degree in degrees for scheme in schemes
+    ]
+
+
+def _listed(text: str | None) -> list[str]:
+    return [] if text is None else [word.strip() for word in text.split(",")]
+
+
+def _degrees(arguments: argparse.Namespace) -> list[int]:
+    return list(dict.fromkeys(_number("--degree", n) for n in _listed(arguments.degree)))
+
+
+def _number(option: str, text: str) -> int:
+    try:
+        return common.whole_number(text)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"{option}: {error}") from error
+
+
+def _about(parameters: Parameters) -> str:
+    security = parameters.security_bits
+    granted = f"{security} bits of security" if security else "LESS THAN 128 BITS OF SECURITY"
+    what = "scale" if parameters.scheme == "CKKS" else "plaintext modulus"
+    return (
+        f"{parameters.scheme}, N = {parameters.degree}: {granted}; primes of "
+        f"{', '.join(map(str, parameters.prime_bits))} bits, {what} 2^{parameters.precision_bits}."
+    )
+
+
+def _sizes(figures: Mapping[str, Any]) -> str:
+    from tfe_bench.benchmarks.table import human_bytes
+
+    named = {
+        "a ciphertext": "fresh_ciphertext_bytes",
+        "the key for products": "relinearization_key_bytes",
+        "all rotation keys": "rotation_keys_bytes",
+        "memory at the most": "peak_memory_bytes",
+    }
+    sizes = ", ".join(f"{words} {human_bytes(figures[name])}" for words, name in named.items())
+    return f"  Sizes: {sizes}."
+
+
+def _rotations(measured: Sequence[Measurement]) -> list[str]:
+    from tfe_bench.benchmarks.table import human_seconds
+    from tfe_bench.benchmarks.technologies.homomorphic.operations import BY_N, STEPS
+
+    lines = []
+    for each in measured:
+        if each.job == BY_N and each.seconds is not None:
+            one_by_one = each.figures["rotations_by_1_seconds"]
+            lines.append(
+                f"{each.parameters['scheme']}, N = {each.parameters['degree']}: a rotation by "
+                f"{STEPS} takes {human_seconds(each.seconds.median)} with keys for powers of two, "
+                f"{human_seconds(one_by_one)} one by one, "
+                f"{human_seconds(each.figures['own_key_seconds'])} with a key of its own."
+            )
+    return lines
+
+
+def _columns() -> Mapping[str, Callable[[Measurement], str]]:
+    from tfe_bench.benchmarks.table import human_seconds, three_digits
+
+    def seconds(value: float | None) -> str:
+        return "-" if value is None else human_seconds(value)
+
+    def noise(m: Measurement) -> str:
+        if not m.correct:
+            return "WRONG"
+        if "noise_budget_bits" in m.figures:
+            return f"{m.figures['noise_budget_bits']} bits"
+        if "max_abs_error" in m.figures:
+            return f"{m.figures['max_abs_error']:.1e}"
+        return f"{m.figures['depth']} deep" if "depth" in m.figures else "-"
+
+    def ratio(m: Measurement) -> str:
+        if "published_ratio" not in m.figures:
+            return "-"
+        suspect = "?" if "published_suspect" in m.figures else ""
+        return f"{three_digits(m.figures['published_ratio'])}x{suspect}"
+
+    return {
+        "scheme, N": lambda m: f"{m.parameters['scheme']} {m.parameters['degree']}",
+        "operation": lambda m: m.job,
+        "median": lambda m: seconds(m.seconds.median if m.seconds else None),
+        "p95": lambda m: seconds(m.figures.get("p95_seconds")),
+        "published": ratio,
+        "left, error": noise,
+    }
+
+
+# ---- jobs
+
+
+def _dense(arguments: argparse.Namespace) -> int:
+    from tfe_bench.benchmarks.technologies.homomorphic import jobs, tenseal
+
+    if arguments.degree is not None:
+        raise UsageError("--dense runs at N = 8192; --degree goes with the table and --network.")
+    notes = [_about(jobs.LINEAR)]
+    measured = []
+    with common.progress_bar(arguments) as bar:
+        for done, batch in enumerate((1, 64)):
+            bar.update(done / 3, f"784 -> 128, batch {batch}")
+            measured.append(jobs.dense(batch, arguments.quick))
+        notes += [_throughput(each) for each in measured]
+        bar.update(2 / 3, "TenSEAL")
+        try:
+            measured.append(theirs := tenseal.dense())
+        except ConfigError:
+            notes.append("TenSEAL is not installed: pip install tenseal, to compare with it.")
+        else:
+            ratio = theirs.figures["evaluate_seconds"] / measured[0].figures["evaluate_seconds"]
+            notes.append(f"The server's part takes TenSEAL {ratio:.0f} times as long, batch 1.")
+    return technology.tell(
+        arguments, measured, "A dense layer 784 -> 128, encrypted", _job_columns(), notes
+    )
+
+
+def _throughput(m: Measurement) -> str:
+    from tfe_bench.benchmarks.table import human_seconds, three_digits
+
+    parts = ", ".join(
+        f"{part} {human_seconds(m.figures[f'{part}_seconds'])}"
+        for part in ("setup", "encrypt", "evaluate", "decrypt")
+    )
+    each = three_digits(m.figures["throughput_per_second"])
+    return f"Batch {m.parameters['batch']}: {parts}; {each} a second in one process."
+
+
+def _network(arguments: argparse.Namespace) -> int:
+    from tfe_bench.benchmarks.technologies.homomorphic import accuracy, network
+
+    common.quiet_tensorflow()
+    count = arguments.images
+    if count is None:
+        count = _QUICK_IMAGES if arguments.quick else _IMAGES
+    degrees = _degrees(arguments) or [16384]
+    for degree in degrees:
+        network.parameters(degree)
+    technology.need("seal", "Homomorphic encryption")
+    folder: Path | None = arguments.data_dir
+    measured = []
+    with common.progress_bar(arguments) as bar:
+        for degree in degrees:
+            measured.append(
+                accuracy.measure(
+                    count, bar.update, folder=folder, degree=degree, seed=arguments.seed
+                )
+            )
+    notes = [_about(network.parameters(degree)) for degree in degrees]
+    for each in measured:
+        figures = each.figures
+        notes.append(
+            f"N = {each.parameters['degree']}: {100 * figures['accuracy']:.2f} % right of {count} "
+            f"encrypted pictures, {100 * figures['accuracy_plaintext']:.2f} % in plaintext; the "
+            f"same answer for {100 * figures['agreement']:.2f} %. Trained in "
+            f"{figures['training_seconds']:.0f} s from seed {arguments.seed}. "
+            f"{each.parameters['processes']} processes, "
+            f"{figures['throughput_per_second']:.3g} pictures a second."
+        )
+    return technology.tell(
+        arguments, measured, "A network of MNIST, encrypted", _job_columns(), notes
+    )
+
+
+def _job_columns() -> Mapping[str, Callable[[Measurement], str]]:
+    from tfe_bench.benchmarks.table import human_bytes, human_seconds
+
+    def figure(name: str, show: Callable[[Any], str]) -> Callable[[Measurement], str]:
+        return lambda m: show(m.figures[name]) if name in m.figures else "-"
+
+    def batch(m: Measurement) -> str:
+        return str(m.parameters.get("batch", m.parameters.get("images", "-")))
+
+    return {
+        "job": lambda m: m.job,
+        "batch": batch,
+        "time": lambda m: human_seconds(m.seconds.median) if m.seconds else "-",
+        "up": figure("bytes_up", human_bytes),
+        "down": figure("bytes_down", human_bytes),
+        "keys": figure("key_bytes", human_bytes),
+        "error": lambda m: f"{m.figures['max_abs_error']:.1e}" if m.correct else "WRONG",
+    }
+
+
+COMMANDS = {"homomorphic": (_options, run)}
