@@ -68,7 +68,7 @@ def compared(measurements: Sequence[Measurement]) -> list[Measurement]:
     """Those of this table, the newest of each cell, in the table's order."""
     newest: dict[tuple[str, str, str], Measurement] = {}
     for m in sorted(measurements, key=lambda m: m.time):
-        if m.job in JOBS and m.technology in TECHNOLOGIES:
+        if m.job in JOBS and m.technology in TECHNOLOGIES and "variant" in m.parameters:
             newest[m.job, variant_of(m), m.technology] = m
     first = {(m.job, variant_of(m)): i for i, m in reversed([*enumerate(newest.values())])}
 
