@@ -63,6 +63,7 @@ _SIGNATURES: Final = {
     "places": (_LONG, "i"),
     "fill_table": (None, "pi"),
     "find": (None, "pipllpp"),
+    "walk": (_INT, "plp"),
 }
 
 
@@ -165,7 +166,7 @@ class Rows:
             and (np.diff(self.start) >= 0).all()
         ):
             raise UsageError(f"Rows start at 0, in order, up to {entries}. Received: other ones.")
-        if entries and not (0 <= self.index.min() and self.index.max() < self.columns):
+        if entries and not (self.index.min() >= 0 and self.index.max() < self.columns):
             raise UsageError(f"Columns are 0 to {self.columns - 1}. Received: one beyond.")
         if entries and np.abs(self.value.astype(np.float64)).max() >= 2.0**MOST_INPUT_BITS:
             raise RangeError(f"Values of rows are below 2^{MOST_INPUT_BITS} in size.")
@@ -187,7 +188,9 @@ class Rows:
     def dense(self) -> Numbers:
         """The matrix, int64 [rows, columns]."""
         out = np.zeros((len(self), self.columns), np.int64)
-        np.add.at(out, (np.repeat(np.arange(len(self)), np.diff(self.start)), self.index), self.value)
+        np.add.at(
+            out, (np.repeat(np.arange(len(self)), np.diff(self.start)), self.index), self.value
+        )
         return out
 
     def arguments(self) -> tuple[Any, Any, Any]:
@@ -212,7 +215,9 @@ def reduce(wide: Bytes) -> Bytes:
 def muladd(a: Bytes, b: Bytes, c: Bytes) -> Bytes:
     """a b + c modulo ORDER, element by element: uint8 [n, 32]."""
     n = len(a)
-    given = [_given(name, x, np.uint8, n, ELEMENT) for name, x in zip("abc", (a, b, c), strict=True)]
+    given = [
+        _given(name, x, np.uint8, n, ELEMENT) for name, x in zip("abc", (a, b, c), strict=True)
+    ]
     out = np.empty_like(a)
     _library().tfe_curve_muladd(*given, n, out.ctypes.data)
     return out
@@ -353,6 +358,19 @@ def encode(points: Words) -> Bytes:
     return out
 
 
+def walk(point: Words, bound: int) -> int:
+    """The logarithm of one point, uint64 [words], by walking: what a table is compared with.
+
+    Raises:
+        RangeError: there is none within the bound.
+    """
+    check_range("The bound of a walk", bound, 0, 1 << 32)
+    address, out = _given("point", point, np.uint64, _words("point")), np.zeros(1, np.int64)
+    if not _library().tfe_curve_walk(address, bound, out.ctypes.data):
+        raise RangeError(f"A walk from {-bound:,} to {bound:,} has not found the result.")
+    return int(out[0])
+
+
 class Table:
     """Baby steps for discrete logarithms: one table for all outputs.
 
@@ -418,7 +436,7 @@ class Table:
             at = int(np.argmin(found))
             raise RangeError(
                 f"No result from {-bound:,} to {bound:,} fits {missing} of {len(points)} outputs, "
-                f"the first at {at} (counted from 0): an input or a weight is larger than declared, "
+                f"the first at {at} (counted from 0): an input or weight is larger than declared, "
                 "or key and ciphertext do not belong together. Declare a larger bound."
             )
         return out

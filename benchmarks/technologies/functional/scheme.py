@@ -137,7 +137,7 @@ class Ciphertexts:
     @property
     def length(self) -> int:
         """Of a message."""
-        return self.elements.shape[1] - HEADS[self.scheme]
+        return int(self.elements.shape[1]) - HEADS[self.scheme]
 
     @property
     def nbytes(self) -> int:

@@ -164,3 +164,7 @@ TFE_BENCH_EXPORT void tfe_curve_find(const uint64_t* places, int32_t log2, const
                                      uint8_t* found) {
   FindLogarithms(places, log2, points, count, bound, logarithm, found);
 }
+
+TFE_BENCH_EXPORT int32_t tfe_curve_walk(const Point* point, int64_t bound, int64_t* logarithm) {
+  return WalkToLogarithm(*point, bound, logarithm);
+}

@@ -42,6 +42,11 @@ Point MultipleOfBase(int64_t m) { return Double(AddSmall(kIdentity, m, WindowsFo
 // 4 m times the base point.
 Point FourTimes(int64_t m) { return Double(Double(MultipleOfBase(m))); }
 
+// Of ristretto255 (RFC 9496, section 4.5).
+bool SameElement(const Point& p, const Point& q) {
+  return IsEqual(Mul(p.x, q.y), Mul(p.y, q.x)) || IsEqual(Mul(p.y, q.y), Mul(p.x, q.x));
+}
+
 // Coordinates of points as steps, with one inversion.
 std::vector<Step> StepsOf(const std::vector<Point>& points) {
   std::vector<Field> inverse;
@@ -126,8 +131,10 @@ class Search {
 
   void Prefetch(uint64_t key) const { __builtin_prefetch(places_ + (key & mask_)); }
 
-  // Tries what the table holds for a key of target - shift: shift + j and shift - j.
+  // Tries what the table holds for a key of target - shift: shift + j and shift - j; and shift
+  // itself where it is the key of y = 1.
   void Try(uint64_t key, int64_t target, int64_t shift) {
+    if (key == 1 && Settle(target, shift)) return;
     for (uint64_t at = key & mask_; places_[at] != 0; at = (at + 1) & mask_) {
       if ((places_[at] ^ key) >> 32 != 0) continue;
       const int64_t j = static_cast<int64_t>(places_[at] & 0xffffffff);
@@ -138,11 +145,7 @@ class Search {
   // Whether the logarithm is m; the only place where one is given out.
   bool Settle(int64_t target, int64_t m) {
     if (found_[target] || m > bound_ || m < -bound_) return found_[target];
-    const Point p = MultipleOfBase(m), &q = points_[target];
-    // The same element of ristretto255 (RFC 9496, section 4.5).
-    if (!IsEqual(Mul(p.x, q.y), Mul(p.y, q.x)) && !IsEqual(Mul(p.y, q.y), Mul(p.x, q.x))) {
-      return false;
-    }
+    if (!SameElement(MultipleOfBase(m), points_[target])) return false;
     logarithm_[target] = m;
     found_[target] = 1;
     return true;
@@ -170,7 +173,6 @@ std::vector<Open> Shifted(const std::vector<int64_t>& targets, const Point* poin
   for (const Step& step : steps) search.Prefetch(KeyOf(step.y));
   std::vector<Open> open;
   for (size_t i = 0; i < targets.size(); ++i) {
-    search.Settle(targets[i], shift);
     search.Try(KeyOf(steps[i].y), targets[i], shift);
     if (!search.found(targets[i])) {
       open.push_back({targets[i], steps[i], Mul(steps[i].x, steps[i].y)});
@@ -259,6 +261,18 @@ void FindLogarithms(const uint64_t* places, int log2, const Point* points, int64
     left.clear();
     for (const Open& each : open) left.push_back(each.at);
   }
+}
+
+bool WalkToLogarithm(const Point& point, int64_t bound, int64_t* logarithm) {
+  const Affine step = Normalize(&kBase, 1)[0];
+  Point up = kIdentity, down = kIdentity;
+  for (int64_t m = 0; m <= bound; ++m) {
+    if (SameElement(point, up)) return *logarithm = m, true;
+    if (SameElement(point, down)) return *logarithm = -m, true;
+    up = Add(up, step);
+    down = Subtract(down, step);
+  }
+  return false;
 }
 
 }  // namespace curve

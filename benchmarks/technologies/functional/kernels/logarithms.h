@@ -28,6 +28,9 @@ void FillTable(uint64_t* places, int log2);
 void FindLogarithms(const uint64_t* places, int log2, const Point* points, int64_t count,
                     int64_t bound, int64_t* logarithm, uint8_t* found);
 
+// The same for one point by walking from 0 outwards: what the others are compared with.
+bool WalkToLogarithm(const Point& point, int64_t bound, int64_t* logarithm);
+
 }  // namespace curve
 }  // namespace tfe_bench
 
