@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tfe_bench.benchmarks.technologies.compare.authority import Functional
 from tfe_bench.benchmarks.technologies.compare.encrypted import Homomorphic, Storage
 from tfe_bench.benchmarks.technologies.compare.networks import Networks
 from tfe_bench.benchmarks.technologies.compare.plaintext import Plaintext
@@ -30,6 +31,7 @@ def all_of(effort: Effort, inputs: Inputs, cluster: Callable[[], Any]) -> dict[s
     return {
         "plaintext": lambda: Plaintext(effort, inputs, models),
         "secret-sharing": lambda: SecretSharing(cluster(), effort, inputs, models),
+        "functional": lambda: Functional(effort, inputs),
         "homomorphic": homomorphic,
         "storage": lambda: Storage(homomorphic()),
     }

@@ -157,7 +157,7 @@ class SecretSharing:
     def _training(
         self, task: Task, model: Any, x: Any, y: Any, taken: int, size: tuple[int, int]
     ) -> Cost:
-        """So many steps of a private training.
+        """So many steps of a private training, after a first one that builds the graph.
 
         Args:
             size: elements that a client shares, and steps that the task has.
@@ -170,7 +170,7 @@ class SecretSharing:
         history = private.fit(
             self._cluster, x[used], y[used], task.batch, 2, 0, steps=taken + 1, seed=1
         )
-        return _cost(history.result, size[0], 0, None, {}, steps=size[1], first=1)
+        return _cost(history.result, size[0], 0, None, {}, steps=size[1])
 
 
 def _cost(
@@ -180,17 +180,15 @@ def _cost(
     correct: bool | None,
     more: Mapping[str, Any],
     steps: int = 1,
-    first: int = 0,
 ) -> Cost:
     """What a job cost.
 
     Args:
         up, down: elements that a client shares for it, and gets.
         steps: of the task, each as the one whose messages were counted.
-        first: timed turns that are left out, since they built graphs.
     """
     measured = result.measured
-    times = prediction.turn_seconds(measured)[first:]
+    times = prediction.turn_seconds(measured)
     forecast = prediction.forecast(measured, "local", float(np.median(times)))
     sent = [sum(m["frames"]) for m in measured]
     peak = max(int(m["peak_memory"]) for m in measured)
