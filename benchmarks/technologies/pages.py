@@ -9,11 +9,12 @@ from typing import Final
 from tfe_bench.benchmarks.report import drawing
 from tfe_bench.benchmarks.report.drawing import Picture
 from tfe_bench.benchmarks.report.parts import Section
+from tfe_bench.benchmarks.technologies.functional import page as functional
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 
 # Modules with NAMES of pictures, `makers(measured)`, which draws them, and
 # `sections(measured, pictures)`, which is empty where nothing of theirs was measured.
-PAGES: Final[tuple[ModuleType, ...]] = ()
+PAGES: Final[tuple[ModuleType, ...]] = (functional,)
 
 NAMES: Final = tuple(name for page in PAGES for name in page.NAMES)
 

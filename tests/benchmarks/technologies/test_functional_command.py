@@ -137,8 +137,8 @@ def digits(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> Any:
     def some(n: int) -> Any:
         return rng.integers(0, 256, (n, 28, 28)).astype(np.uint8), rng.integers(0, 10, n)
 
-    train, test = some(128), some(64)
-    made = mnist.Mnist(*train, *test, "noise")
+    (train, train_labels), (test, test_labels) = some(128), some(64)
+    made = mnist.Mnist(train, train_labels, test, test_labels, "noise")
     monkeypatch.setattr(mnist, "load", lambda folder: made)
 
 

@@ -131,13 +131,13 @@ def test_the_adaptive_scheme_is_what_its_paper_says(table: Table) -> None:
     s, t = (_numbers(part) for part in authority.secret)
     h, *points = (ristretto.decoded(p.tobytes()) for p in authority.public.points)
     for s_i, t_i, point in zip(s, t, points, strict=True):
-        assert s_i * ristretto.BASE + t_i * h == point
+        assert ristretto.times(s_i) + ristretto.times(t_i, h) == point
     keys = authority.derive(np.array([[3, -4]]))
     for part, row in zip((s, t), keys.numbers, strict=True):
         assert _numbers(row) == [(3 * part[0] - 4 * part[1]) % curve.ORDER]
     r, x = 123456789, (5, 6)
-    made = [r * ristretto.BASE, r * h]
-    made += [r * p + x_i * ristretto.BASE for p, x_i in zip(points, x, strict=True)]
+    made = [ristretto.times(r), ristretto.times(r, h)]
+    made += [ristretto.times(r, p) + ristretto.times(v) for p, v in zip(points, x, strict=True)]
     sent = scheme.Ciphertexts("adaptive", authority.public.fingerprint, _elements(made)[None])
     assert decrypt(sent, keys, table, 100).tolist() == [[-9]]
 
