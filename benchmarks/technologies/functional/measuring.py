@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import resource
 import statistics
 import time
@@ -101,26 +102,36 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, made
 
 
-@dataclass
-class Times:
-    """Seconds of each run by phase; of all messages and outputs together."""
+PHASES: Final = ("encrypt", "derive", "decode", "evaluate", "logarithms")
 
-    encrypt: list[float]
-    derive: list[float]
-    decode: list[float]
-    evaluate: list[float]
-    logarithms: list[float]
 
-    def totals(self) -> list[float]:
-        """Of each run."""
-        runs = zip(*asdict(self).values(), strict=True)
-        return [sum(run) for run in runs]
+@dataclass(frozen=True)
+class Run:
+    """Seconds by phase, of all messages and outputs together, and what came of them.
+
+    Attributes:
+        results: int64 [batch, outputs].
+        sent_bytes, key_bytes: of ciphertexts and keys.
+    """
+
+    encrypt: float
+    derive: float
+    decode: float
+    evaluate: float
+    logarithms: float
+    results: Numbers
+    sent_bytes: int
+    key_bytes: int
 
     @property
     def decrypt(self) -> float:
-        """The median of a run's last three phases."""
-        runs = zip(self.decode, self.evaluate, self.logarithms, strict=True)
-        return median([sum(run) for run in runs])
+        """The last three phases."""
+        return self.decode + self.evaluate + self.logarithms
+
+    @property
+    def total(self) -> float:
+        """All phases."""
+        return self.encrypt + self.derive + self.decrypt
 
 
 def run(
@@ -129,47 +140,26 @@ def run(
     table: Table,
     given: tuple[Numbers, Numbers],
     bound: int,
-    repeat: int,
     threads: int,
-) -> tuple[Times, Numbers, int, int]:
-    """Times, results [batch, outputs], and bytes of ciphertexts and keys.
-
-    The first run warms up and is not kept.
-    """
+) -> Run:
+    """Encrypts, derives and decrypts once."""
     messages, weights = given
-    times = Times([], [], [], [], [])
-    results = np.empty((len(messages), len(weights)), np.int64)
-    for turn in range(repeat + 1):
-        encrypt, sent = timed(lambda: encryptor.encrypt(messages, threads))
-        derive, keys = timed(lambda: authority.derive(weights))
-        scheme.check_together(sent, keys)
+    encrypt, sent = timed(lambda: encryptor.encrypt(messages, threads))
+    derive, keys = timed(lambda: authority.derive(weights))
+    scheme.check_together(sent, keys)
+    points: list[Any] = [None] * len(sent)
 
-        def unpack(sent: scheme.Ciphertexts = sent) -> list[Any]:
-            points: list[Any] = [None] * len(sent)
+    def unpack(begin: int, end: int) -> None:
+        for i in range(begin, end):
+            points[i] = curve.decode(sent.elements[i])
 
-            def part(begin: int, end: int) -> None:
-                for i in range(begin, end):
-                    points[i] = curve.decode(sent.elements[i])
-
-            curve.in_parts(len(sent), threads, part)
-            return points
-
-        decode, points = timed(unpack)
-
-        def products(points: Any = points, keys: scheme.FunctionKeys = keys) -> Any:
-            return np.concatenate([scheme.evaluate(p, keys, threads) for p in points])
-
-        evaluate, products_found = timed(products)
-        search, found = timed(lambda p=products_found: table.find(p, bound, threads))  # type: ignore[misc]
-        results[:] = found.reshape(results.shape)
-        if turn:
-            for phase, seconds in zip(
-                ("encrypt", "derive", "decode", "evaluate", "logarithms"),
-                (encrypt, derive, decode, evaluate, search),
-                strict=True,
-            ):
-                getattr(times, phase).append(seconds)
-    return times, results, sent.nbytes, keys.nbytes
+    decode, _ = timed(lambda: curve.in_parts(len(sent), threads, unpack))
+    evaluate, products = timed(
+        lambda: np.concatenate([scheme.evaluate(p, keys, threads) for p in points])
+    )
+    search, found = timed(lambda: table.find(products, bound, threads))
+    results = found.reshape(len(messages), len(weights))
+    return Run(encrypt, derive, decode, evaluate, search, results, sent.nbytes, keys.nbytes)
 
 
 def measure(cell: Cell, table: Table | None = None, repeat: int = 3, seed: int = 1) -> Measurement:
@@ -192,28 +182,30 @@ def inner_products(
 ) -> Measurement:
     """All phases of encrypting, deriving keys and decrypting, as a measurement."""
     messages, weights = given
+    due = messages @ weights.T
     setup, authority = timed(lambda: scheme.setup(cell.scheme, cell.length))
     prepare, encryptor = timed(lambda: scheme.Encryptor(authority.public, input_bits, cell.threads))
     build, made = timed(lambda: table or Table(cell.table_bits))
-    times, results, sent, keys = run(
-        *(authority, encryptor, made, given, cell.bound, repeat, cell.threads)
-    )
-    outputs, batch = results.size, len(messages)
-    totals = times.totals()
+    once = functools.partial(run, authority, encryptor, made, given, cell.bound, cell.threads)
+    first = once()  # warms up; its times are not kept
+    runs = [once() for _ in range(repeat)]
+    outputs, batch = first.results.size, len(messages)
+    totals = [each.total for each in runs]
+    spent = {name: median([getattr(each, name) for each in runs]) for name in PHASES}
     found = Leakage(rank(scheme.as_rows(weights)), cell.length)
     figures: dict[str, Any] = {
         "setup_seconds": setup,
         "prepare_seconds": prepare,
-        "encrypt_seconds": median(times.encrypt) / batch,
-        "derive_seconds": median(times.derive) / len(weights),
-        "decode_seconds": median(times.decode) / batch,
-        "evaluate_seconds": median(times.evaluate) / outputs,
-        "logarithm_seconds": median(times.logarithms) / outputs,
-        "decrypt_seconds": times.decrypt / outputs,
+        "encrypt_seconds": spent["encrypt"] / batch,
+        "derive_seconds": spent["derive"] / len(weights),
+        "decode_seconds": spent["decode"] / batch,
+        "evaluate_seconds": spent["evaluate"] / outputs,
+        "logarithm_seconds": spent["logarithms"] / outputs,
+        "decrypt_seconds": median([each.decrypt for each in runs]) / outputs,
         "throughput_per_second": batch / median(totals),
-        "key_bytes": keys,
+        "key_bytes": first.key_bytes,
         "public_key_bytes": authority.public.points.nbytes,
-        "bytes_up": sent,
+        "bytes_up": first.sent_bytes,
         "bytes_down": 0,
         "table_bytes": made.nbytes,
         "encryptor_bytes": encryptor.nbytes,
@@ -233,5 +225,5 @@ def inner_products(
         },
         seconds=Seconds.of(totals),
         figures=figures,
-        correct=bool((results == messages @ weights.T).all()),
+        correct=all((each.results == due).all() for each in (first, *runs)),
     )

@@ -125,3 +125,8 @@ class Group(GroupBase):  # type: ignore[misc]
 
     def export(self) -> dict[str, str]:
         return {"type": str(self)}
+
+
+def times(k: int, point: Element = BASE) -> Element:
+    """A multiple of a point."""
+    return point.__rmul__(k)
