@@ -11,12 +11,13 @@ from tfe_bench.benchmarks.report.drawing import Picture
 from tfe_bench.benchmarks.report.parts import Section
 from tfe_bench.benchmarks.technologies.compare import page as compare
 from tfe_bench.benchmarks.technologies.functional import page as functional
+from tfe_bench.benchmarks.technologies.homomorphic import page as homomorphic
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.benchmarks.technologies.storage import page as storage
 
 # Modules with NAMES of pictures, `makers(measured)`, which draws them, and
 # `sections(measured, pictures)`, which is empty where nothing of theirs was measured.
-PAGES: Final[tuple[ModuleType, ...]] = (compare, functional, storage)
+PAGES: Final[tuple[ModuleType, ...]] = (compare, functional, homomorphic, storage)
 
 NAMES: Final = tuple(name for page in PAGES for name in page.NAMES)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -12,6 +13,7 @@ from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import UsageError, check_known, check_range
 
 _MOST: Final = 10**9
+_REAL_BITS: Final = 8  # that stand for a real
 _WORD: Final = re.compile(r"([a-z]+)=([0-9]{1,9})", re.ASCII)
 
 
@@ -82,6 +84,7 @@ class Choice:
         seconds: of the job, None where it cannot be done.
         slots: results side by side in that time.
         reason: why it cannot be done, or "".
+        bits: of integers that do not overflow, None of CKKS.
     """
 
     scheme: str
@@ -89,6 +92,7 @@ class Choice:
     seconds: float | None
     slots: int
     reason: str
+    bits: int | None = None
 
 
 def choices(work: Work, measured: Iterable[Measurement]) -> list[Choice]:
@@ -108,6 +112,14 @@ def _choice(work: Work, scheme: str, degree: int, rows: Mapping[str, Measurement
     depth = int(rows[DEPTH].figures["depth"])
     if work.exact and scheme == "CKKS":
         return Choice(scheme, degree, None, slots, "its results have an error")
+    bits = None
+    if scheme != "CKKS":
+        # sums grow by their number, products in a row double the bits each time
+        modulus = int(rows[DEPTH].parameters["plaintext_modulus_bits"]) - 1
+        bits = int((modulus - math.log2(1 + work.add)) / 2 ** min(work.depth, 10))
+        if bits < (1 if work.exact else _REAL_BITS):
+            reason = f"its integers hold values of {max(0, bits)} bits before such products"
+            return Choice(scheme, degree, None, slots, reason, bits)
     if work.depth > depth:
         reason = f"{depth} products in a row came out right, {work.depth} are due"
         return Choice(scheme, degree, None, slots, reason)
@@ -125,7 +137,7 @@ def _choice(work: Work, scheme: str, degree: int, rows: Mapping[str, Measurement
         plain += median("rescale") / max(1, work.plain) * min(work.plain, work.depth)
     seconds = work.add * median("add_ct_ct") + work.plain * plain
     seconds += work.multiply * product + work.rotate * median("rotate_rows_1")
-    return Choice(scheme, degree, seconds, slots, "")
+    return Choice(scheme, degree, seconds, slots, "", bits)
 
 
 def words(work: Work, measured: Sequence[Measurement]) -> list[str]:
@@ -142,7 +154,8 @@ def words(work: Work, measured: Sequence[Measurement]) -> list[str]:
         assert best.seconds is not None and wide.seconds is not None
         lines = [
             f"Take {best.scheme} at N = {best.degree:,}: {human_seconds(best.seconds)} for "
-            f"{best.slots:,} results side by side."
+            f"{best.slots:,} results side by side"
+            + ("." if best.bits is None else f", of values of up to {best.bits} bits.")
         ]
         if wide != best:
             lines.append(

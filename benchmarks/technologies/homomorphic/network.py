@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.benchmarks.technologies.homomorphic import model as plaintext
-from tfe_bench.benchmarks.technologies.homomorphic.linear import Layout, Product
+from tfe_bench.benchmarks.technologies.homomorphic.linear import Layout, Product, power_of_two
 from tfe_bench.benchmarks.technologies.homomorphic.model import CLASSES, Model
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
 from tfe_bench.benchmarks.technologies.homomorphic.parties import (
@@ -26,7 +26,7 @@ from tfe_bench.benchmarks.technologies.homomorphic.parties import (
     Setting,
     Values,
 )
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import UsageError, check_range
 
 DEPTH: Final = 5
 _TAPS: Final = plaintext.KERNEL**2
@@ -115,11 +115,9 @@ class EncryptedNetwork:
             )
         self.setting = setting
         slots = setting.parameters.slots
+        most = slots // power_of_two(plaintext.FEATURES)
+        check_range("The number of pictures in a ciphertext", images, 1, most)
         self.layout = Layout.of(slots, plaintext.FEATURES, images, 1)
-        if not 1 <= images <= self.layout.images:
-            raise UsageError(
-                f"A ciphertext holds 1 to {self.layout.images} pictures here. Received: {images}."
-            )
         self.images = images
         self._hidden = Product(plaintext.HIDDEN, plaintext.FEATURES, self.layout)
         inner = Layout(slots, self._hidden.rows, self.layout.images)

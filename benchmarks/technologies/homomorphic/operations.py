@@ -170,10 +170,8 @@ class _Bench:
 
         seconds = timing.timed(keep, self.repeat, _BUDGET)
         result = last[0]
-        if open_result is not None:
-            correct, figures = self.judged(open_result(result), expected)
-        else:
-            correct, figures = self.judged(self.decrypted(result), expected)
+        correct, figures = self.judged((open_result or self.decrypted)(result), expected)
+        if isinstance(result, self.seal.Ciphertext):
             figures |= self.noise(result) | {"ciphertext_bytes": int(result.save_size())}
         return Row(operation, seconds, figures, correct)
 

@@ -111,7 +111,7 @@ class Setting:
         """
         modulus = self._by_level[level].total_coeff_modulus_bit_count() - 1
         bits = modulus - 1 - _GUARD_BITS - math.log2(scale)
-        if not bound <= 2.0**bits:
+        if not (bound <= 2.0**bits and bits > -1 - _GUARD_BITS):
             raise RangeError(
                 f"{what} may have a magnitude of {bound:.4g}, and at a scale of "
                 f"2^{math.log2(scale):.1f} the modulus of level {level} holds {2.0**bits:.4g}. "
@@ -325,7 +325,18 @@ class Server:
     def add_plain(self, x: Encrypted, plain: Any, bound: float) -> Encrypted:
         """x plus a plaintext of its scale and level, whose values are up to `bound`."""
         self.take(x)
+        self._check_level(x, plain)
+        if not math.isclose(float(plain.scale()), float(x.handle.scale()), rel_tol=1e-12):
+            raise DataError("A plaintext is of another scale than what it is added to.")
         return self._result(self._evaluator.add_plain(x.handle, plain), x.bound + bound, x, "A sum")
+
+    def _check_level(self, x: Encrypted, plain: Any) -> None:
+        ours, theirs = self.setting.level(x.handle), self.setting.level(plain)
+        if ours != theirs:
+            raise DataError(
+                f"A plaintext of level {theirs} came where one of level {ours} is due: the weights "
+                "are out of order, or of another network. Encode them again."
+            )
 
     def multiply(self, x: Encrypted, y: Encrypted) -> Encrypted:
         """x * y, relinearized and rescaled."""
@@ -374,6 +385,7 @@ class Server:
             if plain is None:
                 continue
             self.take(x)
+            self._check_level(x, plain)
             if handle is None:
                 level = self.setting.level(x.handle)
                 scale = x.handle.scale() * plain.scale()

@@ -1,0 +1,249 @@
+"""What the report says of homomorphic encryption: operations beside the published table, jobs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tfe_bench.benchmarks.report import cells, drawing
+from tfe_bench.benchmarks.report.drawing import Maker, Picture, Theme
+from tfe_bench.benchmarks.report.parts import NOTHING, Cell, Figure, Part, Section, Table
+from tfe_bench.benchmarks.table import three_digits
+from tfe_bench.benchmarks.technologies.homomorphic import advice, published
+from tfe_bench.benchmarks.technologies.homomorphic.operations import BY_N, DEPTH, OPERATIONS
+from tfe_bench.benchmarks.technologies.homomorphic.parameters import SCHEMES, usual
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+NAMES: Final = ("homomorphic",)
+_COLORS: Final = dict(zip(SCHEMES, (drawing.BLUE, drawing.GREEN, drawing.RED), strict=True))
+_TABLED: Final = (*OPERATIONS, BY_N, DEPTH)
+
+
+def makers(measured: Sequence[Measurement]) -> dict[str, Maker]:
+    """The picture of the operations, at the largest degree that all three schemes have."""
+    return {"homomorphic": functools.partial(_draw, _newest(measured))}
+
+
+def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -> list[Section]:
+    """One, if anything was measured."""
+    newest = _newest(measured)
+    table = [m for m in newest if m.job in _TABLED]
+    jobs = [m for m in newest if m.job not in _TABLED]
+    parts: list[Part] = []
+    if "homomorphic" in pictures:
+        words = "time of each operation by scheme, ours and published"
+        caption = (
+            "Median of each operation at the largest degree measured, logarithmic: filled marks "
+            f"are ours, hollow ones published. {published.DEBUG_BUILD}"
+        )
+        parts.append(Figure(pictures["homomorphic"], words, caption))
+    if table:
+        parts += [_operations(table), published.DEFECT, *_security(table), _advice(table)]
+    if jobs:
+        parts.append(_jobs(jobs))
+    return [Section("homomorphic", "Homomorphic encryption", parts)] if parts else []
+
+
+def _newest(measured: Sequence[Measurement]) -> list[Measurement]:
+    """Of each job with its parameters the newest that is not wrong, seeds not counted."""
+    found: dict[str, Measurement] = {}
+    for each in sorted(measured, key=lambda m: m.time):
+        if each.technology == "homomorphic" and each.correct is not False:
+            of = {k: v for k, v in each.parameters.items() if k != "seed"}
+            found[repr((each.job, sorted(of.items()), each.machine))] = each
+    return sorted(found.values(), key=_order)
+
+
+def _order(m: Measurement) -> tuple[int, int, int, str]:
+    scheme = str(m.parameters.get("scheme", ""))
+    rank = SCHEMES.index(scheme) if scheme in SCHEMES else len(SCHEMES)
+    job = _TABLED.index(m.job) if m.job in _TABLED else len(_TABLED)
+    return rank, int(m.parameters.get("degree", 0)), job, m.job
+
+
+def _label(m: Measurement) -> str:
+    return f"{m.parameters['scheme']}, N = {m.parameters['degree']:,}"
+
+
+def _milliseconds(value: float | None) -> Cell:
+    return NOTHING if value is None else cells.seconds(value * 1e3)
+
+
+def _operations(table: Sequence[Measurement]) -> Table:
+    degrees = sorted({int(m.parameters["degree"]) for m in table})
+    grouped: dict[tuple[str, str], dict[int, Measurement]] = {}
+    for m in table:
+        if m.seconds is not None:
+            key = (_scheme(m), m.job)
+            grouped.setdefault(key, {})[int(m.parameters["degree"])] = m
+    rows: list[list[Cell]] = []
+    for (scheme, job), by_degree in grouped.items():
+        row: list[Cell] = [scheme, job]
+        for degree in degrees:
+            row += _beside(by_degree.get(degree))
+        figures = by_degree[max(by_degree)].figures
+        row.append(cells.seconds(figures["per_slot_seconds"] * 1e9))
+        row.append(cells.whole(figures.get("noise_budget_bits")))
+        row.append(f"{figures['max_abs_error']:.1e}" if "max_abs_error" in figures else NOTHING)
+        rows.append(row)
+    each = [(f"N = {n:,}, ms", "published, ms", "ratio") for n in degrees]
+    head = ("scheme", "operation", *(name for names in each for name in names))
+    caption = (
+        "Medians on one thread; the last three columns are of the largest degree. A slot is one of "
+        "the values in a ciphertext. BFV and BGV compute exactly until no noise budget is left; "
+        "CKKS has an error. With ?: an error of copying in the published table."
+    )
+    return Table((*head, "per slot, ns", "noise left, bits", "error"), rows, caption)
+
+
+def _scheme(m: Measurement) -> str:
+    """With its primes, where they are not the usual ones."""
+    of = m.parameters
+    name, bits = str(of["scheme"]), tuple(of["prime_bits"])
+    if bits == usual(name, int(of["degree"])).prime_bits:
+        return name
+    return f"{name}, primes of {', '.join(map(str, bits))} bits"
+
+
+def _beside(m: Measurement | None) -> list[Cell]:
+    """Ours, the published figure, and their ratio."""
+    if m is None or m.seconds is None:
+        return [NOTHING] * 3
+    figures = m.figures
+    theirs = figures.get("published_seconds")
+    suspect = " ?" if "published_suspect" in figures else ""
+    return [
+        _milliseconds(m.seconds.median),
+        NOTHING if theirs is None else cells.number(three_digits, suspect, theirs * 1e3),
+        cells.ratio(figures.get("published_ratio")),
+    ]
+
+
+def _security(table: Sequence[Measurement]) -> list[Part]:
+    rows: list[list[Cell]] = []
+    for m in table:
+        if m.job != DEPTH:
+            continue
+        figures, parameters = m.figures, m.parameters
+        security = int(parameters["security_bits"])
+        rows.append(
+            [
+                _label(m),
+                ", ".join(map(str, parameters["prime_bits"])),
+                cells.whole(security) if security else "below 128",
+                cells.whole(figures["depth"]),
+                cells.megabytes(figures["fresh_ciphertext_bytes"]),
+                cells.megabytes(figures["relinearization_key_bytes"]),
+                cells.megabytes(figures["rotation_keys_bytes"]),
+                cells.megabytes(figures["peak_memory_bytes"]),
+            ]
+        )
+    head = (
+        *("parameters", "bits of the primes", "security, bits", "depth", "ciphertext, MB"),
+        *("key for products, MB", "all rotation keys, MB", "peak memory, MB"),
+    )
+    caption = (
+        "Security as the Homomorphic Encryption Standard's table grants it; depth is how many "
+        "squares in a row came out right."
+    )
+    return [Table(head, rows, caption)] if rows else []
+
+
+def _advice(table: Sequence[Measurement]) -> Table:
+    rows: list[list[Cell]] = []
+    for name, work in advice.USUAL.items():
+        found = advice.choices(work, table)
+        able = [c for c in found if c.seconds is not None]
+        refused = next((c.reason for c in found if c.reason), "")
+        if able:
+            best = able[0]
+            assert best.seconds is not None
+            took = cells.seconds(best.seconds * 1e3)
+            rows.append(
+                [name, f"{best.scheme}, N = {best.degree:,}", took, cells.whole(best.slots)]
+            )
+        else:
+            rows.append([name, f"none ({refused})", NOTHING, NOTHING])
+    caption = (
+        "The fastest of what was measured, by each job's count of operations. Of a job of your "
+        "own: python -m tfe_bench homomorphic --advise exact,plain=128,rotate=16,depth=2."
+    )
+    return Table(("job", "take", "ms", "results side by side"), rows, caption)
+
+
+def _jobs(jobs: Sequence[Measurement]) -> Table:
+    rows: list[list[Cell]] = []
+    for m in jobs:
+        figures, parameters = m.figures, m.parameters
+        rows.append(
+            [
+                m.job,
+                _label(m),
+                cells.whole(parameters.get("batch", parameters.get("images"))),
+                _milliseconds(m.seconds.median if m.seconds else None),
+                cells.seconds(figures.get("throughput_per_second")),
+                cells.megabytes(figures.get("bytes_up")),
+                cells.megabytes(figures.get("bytes_down")),
+                cells.megabytes(figures.get("key_bytes")),
+                f"{figures['max_abs_error']:.1e}" if "max_abs_error" in figures else NOTHING,
+                cells.part(100 * figures["accuracy"] if "accuracy" in figures else None),
+            ]
+        )
+    head = (
+        *("job", "parameters", "batch", "ms", "a second", "up, MB", "down, MB", "keys, MB"),
+        *("error", "accuracy"),
+    )
+    caption = (
+        "Encrypting, computing and decrypting. The server learns nothing; the client has the "
+        "secret key and decrypts alone."
+    )
+    return Table(head, rows, caption)
+
+
+def _draw(newest: Sequence[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
+    timed = [m for m in newest if m.job in OPERATIONS and m.seconds is not None]
+    if not timed:
+        return None
+    degrees = {int(m.parameters["degree"]) for m in timed}
+    schemes_of = {
+        d: {m.parameters["scheme"] for m in timed if m.parameters["degree"] == d} for d in degrees
+    }
+    degree = max(degrees, key=lambda d: (len(schemes_of[d]), d))
+    shown = {(m.parameters["scheme"], m.job): m for m in timed if m.parameters["degree"] == degree}
+    names = [name for name in OPERATIONS if any(job == name for _, job in shown)]
+    figure = drawing.canvas(drawing.NARROW if narrow else 7.6, 0.34 * len(names) + 1.8)
+    axes: Any = figure.subplots()
+    for place, scheme in enumerate(SCHEMES):
+        of = {name: shown[scheme, name] for name in names if (scheme, name) in shown}
+        heights = [names.index(name) + 0.22 * (place - 1) for name in of]
+        ours = [m.seconds.median for m in of.values() if m.seconds is not None]
+        if not of:
+            continue
+        axes.plot(ours, heights, "o", color=_COLORS[scheme], label=f"{scheme}, ours")
+        theirs = [
+            (m.figures["published_seconds"], h)
+            for m, h in zip(of.values(), heights, strict=True)
+            if "published_seconds" in m.figures
+        ]
+        if theirs:
+            axes.plot(
+                *zip(*theirs, strict=True),
+                **{"marker": "o", "linestyle": "none", "markerfacecolor": "none"},
+                color=_COLORS[scheme],
+                label=f"{scheme}, published",
+            )
+    axes.set_xscale("log")
+    axes.set_xticks([1e-4, 1e-2, 1.0])
+    drawing.plain_ticks(axes.xaxis, lambda v: f"{v * 1e3:g} ms" if v < 1 else f"{v:g} s")
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.grid(True, axis="both")
+    axes.set_title(f"Operations at N = {degree:,}", loc="left", fontweight="bold", fontsize=10)
+    # below the axis, where ours and theirs stand side by side
+    axes.legend(loc="upper center", bbox_to_anchor=(0.4, -0.06), ncols=2 if narrow else 3)
+    del theme
+    return figure

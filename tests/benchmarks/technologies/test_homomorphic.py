@@ -1,0 +1,310 @@
+"""Parameters, parties and operations of homomorphic encryption: right at the edges, or refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.benchmarks.technologies.homomorphic import operations, published
+from tfe_bench.benchmarks.technologies.homomorphic.parameters import (
+    DEGREES,
+    SCHEMES,
+    Parameters,
+    security,
+    usual,
+)
+from tfe_bench.benchmarks.technologies.homomorphic.parties import (
+    Client,
+    Encrypted,
+    Server,
+    Setting,
+)
+from tfe_bench.benchmarks.technologies.libraries import need
+from tfe_bench.errors import ConfigError, DataError, RangeError, SecurityError, UsageError
+
+seal = pytest.importorskip("seal")
+
+SMALL = Parameters("CKKS", 4096, (35, 25, 40), 25)
+SLOTS = SMALL.slots
+ERROR = 1e-2
+STEPS = (1, -1, SLOTS // 2, SLOTS - 1, -(SLOTS - 1), 7)
+
+
+@pytest.fixture(scope="module")
+def setting() -> Setting:
+    return Setting(SMALL)
+
+
+@pytest.fixture(scope="module")
+def client(setting: Setting) -> Client:
+    return Client(setting)
+
+
+@pytest.fixture(scope="module")
+def server(setting: Setting, client: Client) -> Server:
+    return Server(setting, client.evaluation_keys(STEPS, relinearization=True))
+
+
+def values(seed: int = 5) -> Any:
+    print("seed", seed)
+    drawn = np.random.default_rng(seed).uniform(-1, 1, SLOTS)
+    drawn[[0, 1, SLOTS // 2, -1]] = 1.0, -1.0, 0.0, 1.0
+    return drawn
+
+
+# ---- parameters
+
+
+def test_security_is_the_standards_and_the_librarys() -> None:
+    levels = {128: seal.sec_level_type.tc128, 192: seal.sec_level_type.tc192}
+    levels[256] = seal.sec_level_type.tc256
+    for degree in (1024, 2048, 4096, 8192, 16384, 32768):
+        for bits, level in levels.items():
+            most = seal.CoeffModulus.MaxBitCount(degree, level)
+            assert security(degree, most) == bits
+            assert security(degree, most + 1) < bits
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("degree", DEGREES)
+def test_the_usual_parameters_are_secure(scheme: str, degree: int) -> None:
+    assert usual(scheme, degree).security_bits >= 128
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "word"),
+    [
+        ({"degree": 4095}, UsageError, "power of two"),
+        ({"degree": 0}, UsageError, "power of two"),
+        ({"degree": 65536}, UsageError, "power of two"),
+        ({"scheme": "CKSS"}, UsageError, 'Did you mean "CKKS"'),
+        ({"prime_bits": (50,)}, UsageError, "two primes"),
+        ({"prime_bits": ()}, UsageError, "two primes"),
+        ({"prime_bits": (19, 40)}, UsageError, "A prime's bits"),
+        ({"prime_bits": (40, 61)}, UsageError, "A prime's bits"),
+        ({"prime_bits": (35, 35, 40)}, SecurityError, "at most 109 bits"),
+        ({"degree": 2048}, SecurityError, "at most 54 bits"),
+        ({"precision_bits": 9}, UsageError, "scale"),
+        ({"precision_bits": 59}, UsageError, "no room"),
+    ],
+)
+def test_unfit_parameters_are_refused(changed: Any, error: type[Exception], word: str) -> None:
+    with pytest.raises(error, match=word):
+        dataclasses.replace(SMALL, **changed)
+
+
+def test_insecure_parameters_are_taken_when_asked_for_and_say_so() -> None:
+    made = usual("CKKS", 2048, (30, 30, 30), insecure=True)
+    assert made.security_bits == 0 and made.as_json()["security_bits"] == 0
+    assert Setting(made).level(Client(Setting(made)).encrypt(np.zeros(1024)).handle) == 2
+
+
+def test_primes_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(UsageError, match="no such primes"):
+        Setting(Parameters("CKKS", 16384, (20,) * 20, 15))
+
+
+def test_a_missing_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "seal", None)
+    with pytest.raises(ConfigError, match=r"pip install '\.\[technologies\]'"):
+        Setting(SMALL)
+    with pytest.raises(ConfigError, match="cannot be imported"):
+        need("seal", "This")
+
+
+# ---- CKKS between a client and a server
+
+
+def test_what_is_encrypted_is_decrypted(client: Client) -> None:
+    x = values()
+    assert np.abs(client.decrypt(client.encrypt(x)) - x).max() < ERROR
+
+
+@pytest.mark.parametrize("step", [0, *STEPS])
+def test_rotations_at_their_edges(client: Client, server: Server, step: int) -> None:
+    x = values()
+    found = client.decrypt(server.rotate(client.encrypt(x), step))
+    assert np.abs(found - np.roll(x, -step)).max() < ERROR
+
+
+@pytest.mark.parametrize("step", [2, SLOTS // 2 - 1, 3 - SLOTS])
+def test_a_rotation_without_its_key_is_refused(client: Client, server: Server, step: int) -> None:
+    with pytest.raises(UsageError, match="a key of its own"):
+        server.rotate(client.encrypt(values()), step)
+
+
+@pytest.mark.parametrize("step", [0, SLOTS, -SLOTS, 10**6])
+def test_rotation_keys_that_cannot_be_are_refused(client: Client, step: int) -> None:
+    with pytest.raises(UsageError, match=f"1 to {SLOTS - 1}"):
+        client.evaluation_keys((step,))
+
+
+def test_sums_and_products(client: Client, server: Server) -> None:
+    x, y = values(6), values(7)
+    ex, ey = client.encrypt(x), client.encrypt(y)
+    assert np.abs(client.decrypt(server.add(ex, ey)) - x - y).max() < ERROR
+    assert np.abs(client.decrypt(server.multiply(ex, ey)) - x * y).max() < ERROR
+    assert np.abs(client.decrypt(server.multiply(ex, ex)) - x * x).max() < ERROR
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_refused(client: Client, setting: Setting, bad: float) -> None:
+    x = values()
+    x[3] = bad
+    with pytest.raises(RangeError, match="finite"):
+        client.encrypt(x)
+    with pytest.raises(RangeError, match="finite"):
+        setting.encode(x, setting.scale, 1)
+    with pytest.raises(RangeError, match="finite"):
+        setting.encode(bad, setting.scale, 1)
+
+
+def test_values_beyond_their_bound_or_the_scale_are_refused(
+    client: Client, setting: Setting
+) -> None:
+    x = values()
+    with pytest.raises(RangeError, match=r"at most 1 here\. Received: 1\.001"):
+        client.encrypt(x * 1.001)
+    # 60 bits of modulus, 25 of scale: 2^32 fits after sign and guard, 2^34 does not
+    assert client.encrypt(x * 2.0**32, 2.0**32).bound == 2.0**32
+    with pytest.raises(RangeError, match="the modulus of level 2 holds"):
+        client.encrypt(x, 2.0**34)
+    with pytest.raises(RangeError, match="the modulus of level 1 holds"):
+        setting.encode(2.0**10, setting.scale, 1)
+
+
+def test_the_wrong_number_of_values_is_refused(client: Client) -> None:
+    for count in (SLOTS - 1, SLOTS + 1, 0):
+        with pytest.raises(UsageError, match=f"has {SLOTS} values"):
+            client.encrypt(np.zeros(count))
+    with pytest.raises(UsageError, match="numbers"):
+        client.encrypt(["a"])  # type: ignore[arg-type]
+
+
+def test_results_that_could_overflow_are_refused(client: Client, server: Server) -> None:
+    large = client.encrypt(values(), 2.0**10)
+    with pytest.raises(RangeError, match="A product"):
+        server.multiply(large, large)
+    low = server.lower(client.encrypt(values(), 50.0), 1)
+    with pytest.raises(RangeError, match="A sum"):
+        total = low
+        for _ in range(8):
+            total = server.add(total, total)
+
+
+def test_a_circuit_that_is_too_deep_is_refused(client: Client, server: Server) -> None:
+    x = server.multiply(client.encrypt(values(), 1.0), client.encrypt(values(), 1.0))
+    with pytest.raises(UsageError, match="deeper than the parameters"):
+        server.rescale(x)
+    low = server.lower(client.encrypt(values() / 4096, 2.0**-12), 1)
+    with pytest.raises(RangeError, match="the modulus of level 1 holds"):
+        server.multiply(low, low)
+
+
+def test_an_exhausted_scale_is_refused(client: Client, server: Server) -> None:
+    with pytest.raises(UsageError, match="scale is exhausted"):
+        server.rescale(client.encrypt(values()))
+
+
+def test_sums_of_two_scales_are_refused(client: Client, server: Server) -> None:
+    product = server.product(client.encrypt(values()), client.encrypt(values()))
+    with pytest.raises(UsageError, match="one scale"):
+        server.add(product, client.encrypt(values()))
+
+
+def test_a_foreign_key_is_refused_though_the_scheme_would_not_see_it(
+    setting: Setting, client: Client, server: Server
+) -> None:
+    x, other = values(), Client(setting)
+    encrypted = client.encrypt(x)
+    with pytest.raises(SecurityError, match="would decrypt to noise"):
+        other.decrypt(encrypted)
+    with pytest.raises(SecurityError, match="came with evaluation keys"):
+        server.rotate(other.encrypt(x), 1)
+    # what the fingerprint is for: without it the result is noise, and no error
+    forged = Encrypted(encrypted.handle, encrypted.bound, other.key)
+    assert np.abs(other.decrypt(forged) - x).max() > 1e3
+
+
+def test_nothing_secret_is_shown(client: Client, setting: Setting) -> None:
+    shown = repr(client) + repr(client.encrypt(values()))
+    assert shown.count(client.key) == 2 and len(shown) < 100
+    assert Client(setting).key != client.key
+
+
+@pytest.mark.parametrize(
+    "broken", [b"", b"x" * 100, lambda good: good[:-1], lambda good: b"!" + good]
+)
+def test_bytes_that_are_no_plaintext_are_refused(
+    setting: Setting, broken: bytes | Callable[[bytes], bytes]
+) -> None:
+    good = setting.encode(values(), setting.scale, 2).to_bytes()
+    assert setting.level(setting.load(good)) == 2
+    with pytest.raises(DataError, match="do not fit"):
+        setting.load(broken if isinstance(broken, bytes) else broken(good))
+
+
+# ---- the table of operations
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_operation_is_right_and_stands_beside_the_published_one(scheme: str) -> None:
+    seed = 11
+    print("seed", seed)
+    parameters = usual(scheme, 4096)
+    found = {m.job: m for m in operations.measure(parameters, 2, seed)}
+    has = set(operations.OPERATIONS) - {"rotate_columns" if scheme == "CKKS" else "rescale"}
+    assert set(found) == has | {operations.BY_N, operations.DEPTH}
+    assert all(m.correct for m in found.values())
+    for name in has:
+        theirs = published.operations()[scheme, name, 4096]
+        figures = found[name].figures
+        assert figures["published_seconds"] == theirs.seconds
+        assert ("max_abs_error" in figures) == (scheme == "CKKS")
+    if scheme != "CKKS":
+        budget = {n: m.figures.get("noise_budget_bits", 0) for n, m in found.items()}
+        assert budget["encrypt"] >= budget["add_ct_ct"] > budget["multiply_ct_ct"] > 0
+    assert found[operations.DEPTH].figures["depth"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("degree", DEGREES[1:])
+def test_every_operation_is_right_at_every_degree(scheme: str, degree: int) -> None:
+    found = operations.measure(usual(scheme, degree), 2, 12)
+    assert all(m.correct for m in found)
+
+
+def test_a_wrong_result_is_seen() -> None:
+    bench = operations._Bench(usual("BFV", 4096), 1, 3)
+    wrong = bench.row(
+        "add_ct_ct", lambda: bench.evaluator.sub(bench.cx, bench.cy), bench.x + bench.y
+    )
+    right = bench.row(
+        "add_ct_ct", lambda: bench.evaluator.add(bench.cx, bench.cy), bench.x + bench.y
+    )
+    assert (wrong.correct, right.correct) == (False, True)
+
+
+def test_rotation_keys_are_as_large_as_told() -> None:
+    bench = operations._Bench(usual("CKKS", 4096), 1, 3)
+    for _ in bench._keys():
+        pass
+    assert bench.sizes()["rotation_keys_bytes"] == pytest.approx(
+        len(bench.galois.to_string()), rel=0.01
+    )
+
+
+def test_the_published_table_is_whole_and_names_its_defect() -> None:
+    table = published.operations()
+    assert len(table) == 126
+    suspect = {key for key, cell in table.items() if cell.suspect}
+    assert suspect == {("BFV", "rotate_columns", 8192), ("BFV", "rotate_columns", 16384)}
+    assert table["CKKS", "rescale", 16384].seconds == pytest.approx(0.079439)

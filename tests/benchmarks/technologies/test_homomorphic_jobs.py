@@ -1,0 +1,346 @@
+"""Dense layers, polynomials and the network on encrypted values, against plaintext."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.benchmarks.technologies.homomorphic import (
+    costs,
+    jobs,
+    model,
+    network,
+    polynomials,
+    processes,
+    timing,
+)
+from tfe_bench.benchmarks.technologies.homomorphic.linear import Dense, Layout, Product
+from tfe_bench.benchmarks.technologies.homomorphic.network import EncryptedNetwork
+from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
+from tfe_bench.benchmarks.technologies.homomorphic.parties import Client, Server, Setting
+from tfe_bench.benchmarks.technologies.homomorphic.polynomials import Approximation
+from tfe_bench.errors import ClusterError, DataError, RangeError, SecurityError, UsageError
+
+pytest.importorskip("seal")
+
+LINEAR = Parameters("CKKS", 4096, (39, 28, 42), 28)
+Network = tuple[EncryptedNetwork, model.Model, Client, Server]
+
+
+@pytest.fixture(scope="module")
+def linear() -> tuple[Setting, Client]:
+    setting = Setting(LINEAR)
+    return setting, Client(setting)
+
+
+# ---- dense layers
+
+
+def by_product(product: Product, weights: Any, vectors: Any) -> Any:
+    """What `Product.multiply` and `fold` do, on plain slots."""
+    layout = product.layout
+    x = layout.pack(vectors, product.shift)
+    diagonals = product.plaintexts(weights)
+    turned = [np.roll(x, -b * layout.stride) for b in range(product.baby)]
+    total = np.zeros(layout.slots)
+    for _ in range(product.giant):
+        total = np.roll(total, -product.baby * layout.stride)
+        total = total + sum(t * next(diagonals) for t in turned)
+    for step in product.folds:
+        total = total + np.roll(total, -step)
+    assert next(diagonals, None) is None
+    return layout.unpack(total, len(vectors), product.m)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    ("m", "n"),
+    [
+        (1, 1),
+        (1, 200),
+        (2, 3),
+        (3, 2),
+        (7, 64),
+        (64, 7),
+        (17, 100),
+        (128, 128),
+        (100, 129),
+        (5, 256),
+    ],
+)
+def test_diagonals_give_the_product(m: int, n: int, batch: int) -> None:
+    seed = 1000 * m + n
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    weights, vectors = rng.normal(size=(m, n)), rng.normal(size=(batch, n))
+    layout = Layout.of(2048, max(m, n), batch, 1 << (m - 1).bit_length())
+    product = Product(m, n, layout)
+    vectors = vectors[: layout.images]
+    assert np.allclose(by_product(product, weights, vectors), vectors @ weights.T)
+    assert product.baby * product.giant == product.shift
+    assert len(product.steps) <= 2 + math.log2(2048)
+
+
+@pytest.mark.parametrize(("m", "n", "batch"), [(1, 1, 1), (3, 5, 2), (10, 33, 40), (20, 2048, 1)])
+def test_a_dense_layer_agrees_with_numpy(
+    linear: tuple[Setting, Client], m: int, n: int, batch: int
+) -> None:
+    seed = 17 * n + m
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    setting, client = linear
+    weights = rng.normal(0, 1 / np.sqrt(n), (m, n))
+    vectors = rng.uniform(-1, 1, (batch, n))
+    layer = Dense(setting, weights, batch)
+    server = Server(setting, client.evaluation_keys(layer.product.steps))
+    back = [client.decrypt(layer.run(server, client.encrypt(v))) for v in layer.pack(vectors)]
+    assert np.abs(layer.unpack(back, batch) - vectors @ weights.T).max() < 0.02
+
+
+def test_unfit_matrices_are_refused(linear: tuple[Setting, Client]) -> None:
+    setting, client = linear
+    for shape in ((0, 3), (3, 0), (3,), (1, 2, 3)):
+        with pytest.raises(UsageError, match=r"A matrix is \[m, n\]"):
+            Dense(setting, np.zeros(shape))
+    with pytest.raises(UsageError, match="do not fit 2048 slots"):
+        Dense(setting, np.ones((1, 2049)))
+    for bad in (math.nan, math.inf):
+        with pytest.raises(RangeError, match="finite"):
+            Dense(setting, [[1.0, bad]])
+    with pytest.raises(RangeError, match="A plaintext"):
+        Dense(setting, [[1e12]])
+    zeros = Dense(setting, np.zeros((2, 2)))
+    server = Server(setting, client.evaluation_keys(zeros.product.steps))
+    with pytest.raises(UsageError, match="zeros alone"):
+        zeros.run(server, client.encrypt(zeros.pack(np.ones((1, 2)))[0]))
+
+
+def test_weights_whose_result_could_overflow_are_refused(linear: tuple[Setting, Client]) -> None:
+    setting, client = linear
+    layer = Dense(setting, np.full((2, 1000), 60.0))
+    server = Server(setting, client.evaluation_keys(layer.product.steps))
+    with pytest.raises(RangeError, match="may have a magnitude of"):
+        layer.run(server, client.encrypt(layer.pack(np.ones((1, 1000)))[0]))
+
+
+@pytest.mark.parametrize("numbers", [(2048, 3, 1, 1), (2048, 4096, 1, 1), (2048, 0, 1, 1)])
+def test_layouts_that_cannot_be_are_refused(numbers: tuple[int, int, int, int]) -> None:
+    with pytest.raises(UsageError, match=r"powers of two|do not fit"):
+        Layout(*numbers)
+
+
+# ---- polynomials
+
+
+@pytest.mark.parametrize("name", polynomials.FUNCTIONS)
+def test_polynomials_are_as_near_as_they_say(name: str) -> None:
+    approximation = Approximation.of(name)
+    exact = polynomials.FUNCTIONS[name][0]
+    x = np.linspace(approximation.low, approximation.high, 3001)
+    assert np.abs(approximation(x) - exact(x)).max() <= approximation.error * (1 + 1e-6)
+    setting = Setting(polynomials.PARAMETERS)
+    client = Client(setting)
+    server = Server(setting, client.evaluation_keys(relinearization=True))
+    x = np.linspace(approximation.low, approximation.high, setting.parameters.slots)
+    encrypted = client.encrypt(approximation.normalize(x))
+    found = client.decrypt(polynomials.evaluate(server, encrypted, approximation.coefficients))
+    assert np.abs(found - approximation(x)).max() < 1e-4
+    with pytest.raises(RangeError, match="at most 1"):
+        client.encrypt(approximation.normalize(x + 0.01))
+
+
+def test_unknown_functions_are_refused() -> None:
+    with pytest.raises(UsageError, match='Did you mean "sigmoid"'):
+        jobs.polynomial("sigmod")
+
+
+# ---- the network
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[Network]:
+    setting = Setting(network.parameters(8192))
+    net, trained, client = EncryptedNetwork(setting, 2), model.made_up(4), Client(setting)
+    keys = client.evaluation_keys(net.steps, relinearization=True)
+    yield net, trained, client, Server(setting, keys)
+
+
+def test_the_network_agrees_with_plaintext_and_its_weights_may_be_streamed(small: Network) -> None:
+    net, trained, client, server = small
+    seed = 8
+    print("seed", seed)
+    pictures = np.random.default_rng(seed).uniform(0, 1, (2, 28, 28))
+    pictures[0, :14] = 0.0
+    pictures[1] = 1.0
+    inputs = [client.encrypt(v) for v in net.pack(pictures)]
+    bounds, chunks = net.bounds(trained), list(net.chunks(trained))
+    expected = trained.logits(pictures)
+    assert np.abs(expected).max() > 1.0
+    found = net.unpack(client.decrypt(net.run(server, inputs, iter(chunks), bounds)), 2)
+    assert np.abs(found - expected).max() < jobs.NETWORK_ERROR
+    assert [sum(layer.plaintexts for layer in net.layers)] == [len(chunks)]
+    told = sum(o.plaintext_bytes for layer in net.layers for o in layer.operations)
+    assert sum(map(len, chunks)) == pytest.approx(told, rel=0.01)
+    with pytest.raises(UsageError, match="end early"):
+        net.run(server, inputs, iter(chunks[:-1]), bounds)
+    with pytest.raises(UsageError, match="more plaintexts"):
+        net.run(server, inputs, iter([*chunks, chunks[0]]), bounds)
+    with pytest.raises(DataError, match="out of order"):
+        net.run(server, inputs, iter(chunks[::-1]), bounds)
+    with pytest.raises(DataError, match="do not fit"):
+        net.run(server, inputs, iter([b"x" * 99, *chunks[1:]]), bounds)
+    with pytest.raises(UsageError, match="13 ciphertexts"):
+        net.run(server, inputs[:-1], iter(chunks), bounds)
+    other = Client(net.setting)
+    with pytest.raises(SecurityError, match="came with evaluation keys"):
+        foreign = [dataclasses.replace(x, key=other.key) for x in inputs]
+        net.run(server, foreign, iter(chunks), bounds)
+
+
+def test_the_network_tells_every_operation_and_key(
+    small: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, trained, client, server = small
+    counted = {"rotate": 0, "rescale": 0, "product": 0}
+    for name in counted:
+        inner = getattr(server, name)
+
+        def count(*given: Any, name: str = name, inner: Any = inner) -> Any:
+            counted[name] += 1
+            return inner(*given)
+
+        monkeypatch.setattr(server, name, count)
+    inputs = [client.encrypt(v) for v in net.pack(np.zeros((1, 28, 28)))]
+    net.run(server, inputs, net.plaintexts(trained), net.bounds(trained))
+    told: dict[str, int] = {}
+    for layer in net.layers:
+        for operation in layer.operations:
+            assert operation.op in costs.OPERATIONS and 1 <= operation.level <= 6
+            assert set(operation.key_ids) <= set(net.key_bytes)
+            told[operation.op] = told.get(operation.op, 0) + operation.count
+    assert counted["rotate"] == told["rotate"]
+    assert counted["rescale"] == told["rescale"]
+    assert counted["product"] == told["square"] == told["relinearize"] == 2
+    assert server.keys.size == pytest.approx(sum(net.key_bytes.values()), rel=0.01)
+
+
+def test_what_the_network_cannot_take_is_refused(small: Network) -> None:
+    net, trained, _, _ = small
+    for bad, error in (
+        (np.zeros((2, 27, 28)), UsageError),
+        (np.zeros((3, 28, 28)), UsageError),
+        (np.zeros((0, 28, 28)), UsageError),
+        (np.full((1, 28, 28), 1.01), RangeError),
+        (np.full((1, 28, 28), -0.01), RangeError),
+        (np.full((1, 28, 28), math.nan), RangeError),
+    ):
+        with pytest.raises(error):
+            net.pack(bad)
+    large = dataclasses.replace(trained, output=trained.output * 1e7)
+    with pytest.raises(RangeError, match="may have a magnitude of"):
+        list(net.plaintexts(large))
+    with pytest.raises(UsageError, match="8192 or 16384"):
+        network.parameters(4096)
+    with pytest.raises(UsageError, match="6 levels"):
+        EncryptedNetwork(Setting(LINEAR))
+    for images in (0, 5):
+        with pytest.raises(UsageError, match="1 to 4"):
+            EncryptedNetwork(net.setting, images)
+    with pytest.raises(UsageError, match="kernels is"):
+        dataclasses.replace(trained, kernels=np.zeros((5, 5)))
+
+
+def test_no_slot_exceeds_the_networks_bounds(small: Network) -> None:
+    net, trained, _, _ = small
+    seed = 9
+    print("seed", seed)
+    pictures = np.random.default_rng(seed).integers(0, 2, (50, 28, 28)).astype(float)
+    assert np.abs(trained.logits(pictures)).max() <= net.bounds(trained)[2]
+
+
+def test_taps_are_kerass_convolution() -> None:
+    keras = pytest.importorskip("keras")
+    seed = 10
+    print("seed", seed)
+    trained = model.made_up(seed)
+    pictures = np.random.default_rng(seed).uniform(0, 1, (3, 28, 28))
+    kernel = trained.kernels.reshape(5, 5, 1, 5)
+    theirs = keras.ops.conv(pictures[..., None], kernel, strides=2, padding="same")
+    ours = np.einsum("ntp,tm->npm", model.taps(pictures), trained.kernels)
+    assert np.allclose(np.asarray(theirs).reshape(3, -1, 5), ours, atol=1e-5)
+
+
+# ---- measurements
+
+
+def test_jobs_are_measured() -> None:
+    for job in (jobs.inner_product(quick=True), jobs.dense(3, quick=True)):
+        assert job.correct and job.figures["max_abs_error"] < jobs.LINEAR_ERROR
+        assert job.figures["rounds"] == 1 and job.figures["key_bytes"] > 10**6
+        assert job.seconds is not None and len(job.seconds.all) == 3
+        assert job.figures["bytes_up"] == 262257
+    exp = jobs.polynomial("exp", quick=True)
+    assert exp.correct and exp.figures["approximation_error"] < 1e-3
+    assert {"softmax", "J5", "J6", "J7"} == set(jobs.NOT_SUPPORTED)
+    for batch in (0, -1, 4097):
+        with pytest.raises(UsageError, match="The batch"):
+            jobs.dense(batch)
+
+
+def test_costs_have_every_operation_and_level() -> None:
+    table = costs.cost_table(4096, 2)
+    assert set(table) == set(costs.OPERATIONS)
+    for name, seconds in table.items():
+        assert len(seconds) == 2
+        assert [math.isnan(s) for s in seconds] == [name == "rescale", False]
+        assert all(s > 0 for s in seconds[name == "rescale" :])
+    for levels in (0, 33):
+        with pytest.raises(UsageError, match="levels"):
+            costs.cost_table(4096, levels)
+    with pytest.raises(UsageError, match="power of two"):
+        costs.cost_table(5000, 2)
+    with pytest.raises(UsageError, match="A prime's bits"):
+        costs.cost_table(4096, 8)
+
+
+def _handler(kind: str) -> Any:
+    def handle(item: int) -> int:
+        if kind == "typed" and item == 2:
+            raise RangeError("too large")
+        if kind == "foreign" and item == 2:
+            raise ValueError("odd")
+        if kind == "dies" and item == 2:
+            import os
+
+            os._exit(9)
+        return item * item
+
+    return handle
+
+
+def test_processes_give_every_result_or_say_what_failed() -> None:
+    items = list(range(5))
+    assert dict(processes.spread(_handler, ("",), items, 2)) == {i: i * i for i in items}
+    assert list(processes.spread(_handler, ("",), [])) == []
+    for kind, error, word in (
+        ("typed", RangeError, "too large"),
+        ("foreign", ClusterError, "odd"),
+        ("dies", ClusterError, r"exit code 9"),
+    ):
+        with pytest.raises(error, match=word):
+            list(processes.spread(_handler, (kind,), items, 2))
+
+
+def test_times_are_medians_and_percentiles() -> None:
+    calls = []
+    seconds = timing.timed(lambda: calls.append(1), 5)
+    assert len(calls) == 6 and len(seconds.all) == 5
+    assert len(timing.timed(lambda: calls.append(1), 50, budget=0.0).all) == 3
+    assert timing.p95([float(i) for i in range(1, 101)]) == 95.0
+    assert timing.p95([3.0]) == 3.0
+    assert timing.p95([2.0, 1.0]) == 2.0
