@@ -68,7 +68,7 @@ def compared(measurements: Sequence[Measurement]) -> list[Measurement]:
     """Those of this table, the newest of each cell, in the table's order."""
     newest: dict[tuple[str, str, str], Measurement] = {}
     for m in sorted(measurements, key=lambda m: m.time):
-        if m.job in JOBS and m.technology in TECHNOLOGIES and "variant" in m.parameters:
+        if is_cell(m):
             newest[m.job, variant_of(m), m.technology] = m
     first = {(m.job, variant_of(m)): i for i, m in reversed([*enumerate(newest.values())])}
 
@@ -77,6 +77,11 @@ def compared(measurements: Sequence[Measurement]) -> list[Measurement]:
         return [*JOBS].index(m.job), row, TECHNOLOGIES.index(m.technology)
 
     return sorted(newest.values(), key=place)
+
+
+def is_cell(m: Measurement) -> bool:
+    """Whether a measurement is one of this table, and not of a technology's own command."""
+    return m.job in JOBS and m.technology in TECHNOLOGIES and "variant" in m.parameters
 
 
 def variant_of(m: Measurement) -> str:

@@ -88,7 +88,7 @@ def test_times_of_short_functions_are_of_one_call() -> None:
         return len(calls)
 
     seconds, result = cells.timed(once, 3)
-    assert len(seconds.all) == 3 and result == len(calls) > 3
+    assert len(seconds.all) >= 3 and result == len(calls) > 3
     assert seconds.median < 1e-3
 
 
