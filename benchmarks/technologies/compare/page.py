@@ -65,7 +65,11 @@ def _table(found: Sequence[Measurement]) -> Table:
     known = [m for m in found if "unsupported" not in m.figures]
 
     def seconds(network: str) -> Callable[[Measurement], Cell]:
-        return lambda m: cells.seconds(table.time_of(m, network))
+        def cell(m: Measurement) -> Cell:
+            value = table.time_of(m, network)
+            return cells.seconds(None if value is None else 1000 * value)
+
+        return cell
 
     def number(name: str, show: Callable[[float | None], Cell]) -> Callable[[Measurement], Cell]:
         return lambda m: show(table.figure(m, name))
@@ -87,10 +91,10 @@ def _table(found: Sequence[Measurement]) -> Table:
     columns: dict[str, Callable[[Measurement], Cell]] = {
         "job": lambda m: f"{m.job} {table.variant_of(m)}".strip(),
         "technology": lambda m: m.technology,
-        "here, s": seconds("local"),
+        "here, ms": seconds("local"),
         "": _mark,
-        "LAN, s (modeled)": seconds("lan"),
-        "WAN, s (modeled)": seconds("wan"),
+        "LAN, ms (modeled)": seconds("lan"),
+        "WAN, ms (modeled)": seconds("wan"),
         "slowdown": number("slowdown", cells.ratio),
         "per second": number("samples_per_second", cells.seconds),
         "up, MB": number("up_bytes", cells.megabytes),

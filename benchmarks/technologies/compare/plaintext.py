@@ -115,21 +115,20 @@ class Plaintext:
         if epoch and taken == whole:
             more["accuracy"] = self._networks.logistic_accuracy(model)
         cost = _cost(seconds, size, 0, None, "Keras", more)
-        return of_epoch(cost, taken, whole) if epoch else cost
+        return of_epoch(task, cost, taken, whole) if epoch else cost
 
 
-def of_epoch(cost: Cost, taken: int, whole: int) -> Cost:
+def of_epoch(task: Task, cost: Cost, taken: int, whole: int) -> Cost:
     """The cost of an epoch of `whole` batches, of which the timed ones are `taken`."""
     assert cost.seconds is not None, "batches were timed"
-    if taken == whole:
-        return replace(cost, latency=sum(cost.seconds.all))
-    said = f"{whole} batches, of which {taken} were measured"
-    return replace(
-        cost,
-        latency=cost.seconds.median * whole,
-        more={**cost.more, "extrapolated": said},
-        modeled=(*cost.modeled, "latency_seconds", "samples_per_second"),
-    )
+    all_measured = taken == whole
+    latency = sum(cost.seconds.all) if all_measured else cost.seconds.median * whole
+    more = {**cost.more, "samples_per_second": whole * task.batch / latency}
+    if all_measured:
+        return replace(cost, latency=latency, more=more)
+    more["extrapolated"] = f"{whole} batches, of which {taken} were measured"
+    modeled = (*cost.modeled, "latency_seconds", "samples_per_second")
+    return replace(cost, latency=latency, more=more, modeled=modeled)
 
 
 def elementary(task: Task, x: tasks.Array) -> tasks.Array:

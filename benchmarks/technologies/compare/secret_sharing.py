@@ -64,7 +64,7 @@ class SecretSharing:
         self, program: str, parameters: Mapping[str, Any], inputs: Mapping[str, PrivateInput]
     ) -> JobResult:
         timing = {"repeat": self._effort.repeat, "warm_up": 1}
-        found: JobResult = self._cluster.run(program, {**timing, **parameters}, dict(inputs))
+        found: JobResult = self._cluster.run(program, {**parameters, **timing}, dict(inputs))
         return found
 
     def _j1(self, task: Task) -> Cost:
@@ -134,7 +134,7 @@ class SecretSharing:
         if taken == whole:
             right = self._networks.logistic_accuracy(model)
             cost = replace(cost, more={**cost.more, "accuracy": right})
-        return of_epoch(cost, taken, whole)
+        return of_epoch(task, cost, taken, whole)
 
     def _j6(self, task: Task) -> Cost:
         keys = self._inputs.keys(task.batch)
