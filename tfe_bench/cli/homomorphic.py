@@ -75,7 +75,6 @@ def _operations(arguments: argparse.Namespace) -> int:
 
     chosen = _parameters(arguments)
     work = None if arguments.advise is None else advice.Work.of(arguments.advise)
-    technology.need("seal", "Homomorphic encryption")
     repeat = min(arguments.repeat, _QUICK_REPEAT) if arguments.quick else arguments.repeat
     measured: list[Measurement] = []
     ends = []
@@ -255,7 +254,6 @@ def _network(arguments: argparse.Namespace) -> int:
     degrees = _degrees(arguments) or [16384]
     for degree in degrees:
         network.parameters(degree)
-    technology.need("seal", "Homomorphic encryption")
     folder: Path | None = arguments.data_dir
     measured = []
     with common.progress_bar(arguments) as bar:

@@ -51,10 +51,11 @@ def tell(
     code = keep(arguments, measured)
     if not arguments.json:
         from rich.console import Console
-        from rich.table import Table
+        from rich.table import Column, Table
 
         console = Console()
-        table = Table(*columns, title=title, title_justify="left")
+        heads = (Column(name, overflow="fold") for name in columns)  # words are never cut short
+        table = Table(*heads, title=title, title_justify="left")
         for each in measured:
             table.add_row(*(cell(each) for cell in columns.values()))
         console.print(table)

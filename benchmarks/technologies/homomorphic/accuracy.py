@@ -17,6 +17,7 @@ from tfe_bench.benchmarks.technologies.homomorphic import network as encrypted
 from tfe_bench.benchmarks.technologies.homomorphic.model import Model
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
 from tfe_bench.benchmarks.technologies.homomorphic.parties import Values
+from tfe_bench.benchmarks.technologies.libraries import need
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import UsageError, check_range
 
@@ -74,6 +75,7 @@ def measure(
     """
     from tfe_bench.models import mnist
 
+    need("seal", "Homomorphic encryption")
     parameters = encrypted.parameters(degree)
     data = mnist.load(folder)
     check_range("The number of pictures", count, 1, len(data.test_labels))

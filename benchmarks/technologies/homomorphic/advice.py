@@ -12,6 +12,9 @@ from tfe_bench.benchmarks.technologies.homomorphic.operations import DEPTH
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import UsageError, check_known, check_range
 
+_NEEDED: Final = frozenset(
+    ("multiply_ct_ct", "relinearize", "multiply_plain", "add_ct_ct", "rotate_rows_1", DEPTH)
+)
 _MOST: Final = 10**9
 _REAL_BITS: Final = 8  # that stand for a real
 _WORD: Final = re.compile(r"([a-z]+)=([0-9]{1,9})", re.ASCII)
@@ -103,7 +106,7 @@ def choices(work: Work, measured: Iterable[Measurement]) -> list[Choice]:
         if each.technology == "homomorphic" and "scheme" in parameters:
             key = (str(parameters["scheme"]), int(parameters["degree"]))
             groups.setdefault(key, {})[each.job] = each
-    found = [_choice(work, *key, rows) for key, rows in groups.items() if DEPTH in rows]
+    found = [_choice(work, *key, rows) for key, rows in groups.items() if set(rows) >= _NEEDED]
     return sorted(found, key=lambda c: (c.seconds is None, c.seconds or 0, c.scheme, c.degree))
 
 

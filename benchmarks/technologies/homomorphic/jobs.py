@@ -31,6 +31,7 @@ from tfe_bench.benchmarks.technologies.homomorphic.parties import (
     Values,
 )
 from tfe_bench.benchmarks.technologies.homomorphic.polynomials import Approximation
+from tfe_bench.benchmarks.technologies.libraries import need
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 from tfe_bench.errors import check_range
 
@@ -39,6 +40,7 @@ OUTPUTS: Final = 128
 _SEED: Final = 13
 _REPEAT: Final = 7
 _QUICK: Final = 3
+_FEW: Final = 4  # pictures that a ciphertext of N = 8192 holds
 MOST_BATCH: Final = 4096
 
 # 152 bits at N = 8192: 192 bits of security; the special prime is the largest by far.
@@ -74,6 +76,11 @@ NOT_SUPPORTED: Final[Mapping[str, str]] = {
         "has not."
     ),
 }
+
+
+def _alone(function: Callable[..., Any], *arguments: Any) -> Any:
+    need("seal", "Homomorphic encryption")
+    return processes.alone(function, *arguments)
 
 
 class Run:
@@ -140,7 +147,7 @@ def dense(batch: int = 1, quick: bool = False) -> Measurement:
 def _linear(job: str, outputs: int, batch: int, quick: bool) -> Measurement:
     check_range("The batch", batch, 1, MOST_BATCH)
     repeat = _QUICK if quick else _REPEAT
-    seconds, figures, correct = processes.alone(_run_linear, outputs, batch, repeat)
+    seconds, figures, correct = _alone(_run_linear, outputs, batch, repeat)
     parameters = {"shape": [outputs, LENGTH], "batch": batch, "seed": _SEED}
     return Measurement(
         technology="homomorphic",
@@ -202,7 +209,7 @@ def polynomial(function: str, quick: bool = False) -> Measurement:
     """
     approximation = Approximation.of(function)
     repeat = _QUICK if quick else _REPEAT
-    seconds, figures, correct = processes.alone(_run_polynomial, function, repeat)
+    seconds, figures, correct = _alone(_run_polynomial, function, repeat)
     parameters = {
         "degree_of_polynomial": polynomials.DEGREE,
         "range": [approximation.low, approximation.high],
@@ -258,16 +265,17 @@ def network(
     *,
     folder: Path | None = None,
     trained: Model | None = None,
-    degree: int = 16384,
+    degree: int | None = None,
 ) -> Measurement:
-    """J3: the MNIST network on a batch of encrypted pictures, in this one process' order.
+    """J3: the MNIST network on a batch of encrypted pictures, in one process.
 
     Args:
         batch: pictures of the test set, from its start.
         quick: fewer repetitions.
         folder: of MNIST's files; None for Keras' download.
         trained: a model, so that several batches share one training; else it is trained first.
-        degree: N, 8192 or 16384.
+        degree: N, 8192 or 16384; by default that of the least latency for a few pictures, and
+            that of eight in a ciphertext for more.
 
     Raises:
         UsageError: a batch or degree that cannot be.
@@ -277,12 +285,12 @@ def network(
     from tfe_bench.models import mnist
 
     check_range("The batch", batch, 1, MOST_BATCH)
-    parameters = encrypted.parameters(degree)
+    parameters = encrypted.parameters(degree or (8192 if batch <= _FEW else 16384))
     data = mnist.load(folder)
     trained = trained or plaintext.train(folder)
     pictures = data.test_images[:batch].astype(np.float64) / 255
     repeat = 1 if batch > 1 and quick else _QUICK
-    seconds, figures, correct = processes.alone(
+    seconds, figures, correct = _alone(
         _run_network, parameters, trained, pictures, data.test_labels[:batch], repeat
     )
     return Measurement(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,8 @@ from tfe_bench.benchmarks.technologies.homomorphic.parties import (
     finite,
 )
 from tfe_bench.errors import UsageError
+
+_MOST_BYTES: Final = 2**31  # of encoded weights
 
 
 def power_of_two(least: int) -> int:
@@ -225,7 +227,7 @@ class Product:
         for _ in range(self.giant):
             if total is not None:
                 total = server.rotate(total, self.baby * stride)
-            total = server.inner(turned, _take(diagonals, self.baby), bound, total)
+            total = server.inner(turned, take(diagonals, self.baby), bound, total)
         if total is None:
             raise UsageError("A product with zeros alone hides nothing: the result is known.")
         return total
@@ -241,7 +243,12 @@ class Product:
         return x
 
 
-def _take(plaintexts: Iterator[Any], count: int) -> Iterator[Any]:
+def take(plaintexts: Iterator[Any], count: int) -> Iterator[Any]:
+    """The next so many of a layer's plaintexts.
+
+    Raises:
+        UsageError: there are fewer.
+    """
     for _ in range(count):
         try:
             yield next(plaintexts)
@@ -254,8 +261,13 @@ def encoded(
 ) -> Iterator[Any]:
     """Plaintexts as the server takes them; None for what is zero at that scale."""
     for values in plaintexts:
-        plain = setting.encode(values, scale, level)
-        yield None if plain.is_zero() else plain
+        yield encode(setting, values, scale, level)
+
+
+def encode(setting: Setting, values: Values, scale: float, level: int) -> Any:
+    """A plaintext; None where it is zero at that scale, which the library would not multiply by."""
+    plain = setting.encode(values, scale, level)
+    return None if plain.is_zero() else plain
 
 
 class Dense:
@@ -282,6 +294,12 @@ class Dense:
         self._bound = self.product.bound(matrix)
         if level < 2:
             raise UsageError("A dense layer takes two levels. Received: one.")
+        due = setting.parameters.degree * 8 * level * self.product.shift
+        if due > _MOST_BYTES:
+            raise UsageError(
+                f"The encoded matrix [{m}, {n}] would have {due / 1e9:.1f} GB, and "
+                f"{_MOST_BYTES / 1e9:.1f} GB is the most. Split it, or take fewer primes."
+            )
         # the result has the scale of the input
         self._plaintexts = list(
             encoded(setting, self.product.plaintexts(matrix), setting.prime(level), level)

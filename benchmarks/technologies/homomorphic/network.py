@@ -17,7 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.benchmarks.technologies.homomorphic import model as plaintext
-from tfe_bench.benchmarks.technologies.homomorphic.linear import Layout, Product, power_of_two
+from tfe_bench.benchmarks.technologies.homomorphic.linear import (
+    Layout,
+    Product,
+    encode,
+    power_of_two,
+    take,
+)
 from tfe_bench.benchmarks.technologies.homomorphic.model import CLASSES, Model
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
 from tfe_bench.benchmarks.technologies.homomorphic.parties import (
@@ -188,17 +194,13 @@ class EncryptedNetwork:
         ]
         for step, (products, bias, layout) in zip(self._steps, weights, strict=True):
             for values in products:
-                yield self._encode(values, step.plain_scale, step.level)
+                yield encode(self.setting, values, step.plain_scale, step.level)
             packed = layout.pack(np.tile(bias, (layout.images, 1)))
-            yield self._encode(packed, step.bias_scale, step.level - 1)
+            yield encode(self.setting, packed, step.bias_scale, step.level - 1)
 
     @property
     def _last(self) -> Layout:
         return Layout(self.layout.slots, self._output.rows, self.layout.images)
-
-    def _encode(self, values: Values, scale: float, level: int) -> Any:
-        plain = self.setting.encode(values, scale, level)
-        return None if plain.is_zero() else plain
 
     def chunks(self, model: Model) -> Iterator[bytes]:
         """The same as bytes, to be stored; empty for zeros."""
@@ -251,7 +253,7 @@ class EncryptedNetwork:
                 f"The network takes {self.ciphertexts} ciphertexts. Received: {len(inputs)}."
             )
         reader = (self._read(plain) for plain in plaintexts)
-        x = server.inner(inputs, self._next(reader, len(inputs)), bounds[0])
+        x = server.inner(inputs, take(reader, len(inputs)), bounds[0])
         if x is None:
             raise UsageError("Kernels of zeros alone hide nothing: the result is known.")
         x = server.rescale(x)
@@ -272,18 +274,10 @@ class EncryptedNetwork:
             return self.setting.load(bytes(plain)) if len(plain) else None
         return plain
 
-    @staticmethod
-    def _next(reader: Iterator[Any], count: int) -> Iterator[Any]:
-        for _ in range(count):
-            try:
-                yield next(reader)
-            except StopIteration:
-                raise UsageError("The plaintexts end early: a layer is not whole.") from None
-
     def _add_bias(
         self, server: Server, x: Encrypted, reader: Iterator[Any], bound: float
     ) -> Encrypted:
-        (plain,) = self._next(reader, 1)
+        (plain,) = take(reader, 1)
         return x if plain is None else server.add_plain(x, plain, bound)
 
     # ---- what it costs

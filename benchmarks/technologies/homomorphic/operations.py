@@ -9,12 +9,14 @@ from typing import Any, Final
 
 import numpy as np
 
+from tfe_bench.benchmarks.provenance import machine
 from tfe_bench.benchmarks.records import Seconds
 from tfe_bench.benchmarks.technologies.homomorphic import processes, published, timing
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
 from tfe_bench.benchmarks.technologies.homomorphic.parties import make_context
 from tfe_bench.benchmarks.technologies.libraries import need
 from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.errors import UsageError
 
 # As the published table has them.
 OPERATIONS: Final = (
@@ -31,6 +33,7 @@ _LARGEST: Final = 500  # of the integers: products stay below half of the plaint
 # What CKKS' errors stay below, as a part of the scale: fresh noise, and that of a key switch.
 _NOISE_BITS: Final = 22
 _MOST_DEPTH: Final = 64
+_PART: Final = 0.75  # of the memory
 
 
 def measure(parameters: Parameters, repeat: int, seed: int) -> list[Measurement]:
@@ -45,6 +48,7 @@ def measure(parameters: Parameters, repeat: int, seed: int) -> list[Measurement]
         UsageError: it refuses the parameters.
     """
     need("seal", "Homomorphic encryption")
+    _check_memory(parameters)
     rows, shared = processes.alone(_measure, parameters, repeat, seed)
     found = []
     for row in rows:
@@ -64,6 +68,20 @@ def measure(parameters: Parameters, repeat: int, seed: int) -> list[Measurement]
             )
         )
     return found
+
+
+def _check_memory(parameters: Parameters) -> None:
+    primes, degree = len(parameters.prime_bits), parameters.degree
+    each = (primes - 1) * 2 * primes * degree * 8
+    # of every power of two, both ways, and as much again while they are made
+    due = 2 * 2 * (degree.bit_length() - 2) * each
+    there = machine().memory_bytes
+    if due > _PART * there:
+        raise UsageError(
+            f"All rotation keys of N = {degree} with {primes} primes take about "
+            f"{due / 1e9:.1f} GB while they are made, and this machine has {there / 1e9:.1f} GB. "
+            "Take a smaller degree or fewer primes."
+        )
 
 
 def _beside(parameters: Parameters, operation: str, seconds: Seconds) -> dict[str, Any]:

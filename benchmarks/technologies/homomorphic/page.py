@@ -12,7 +12,7 @@ from tfe_bench.benchmarks.report.parts import NOTHING, Cell, Figure, Part, Secti
 from tfe_bench.benchmarks.table import three_digits
 from tfe_bench.benchmarks.technologies.homomorphic import advice, published
 from tfe_bench.benchmarks.technologies.homomorphic.operations import BY_N, DEPTH, OPERATIONS
-from tfe_bench.benchmarks.technologies.homomorphic.parameters import SCHEMES, usual
+from tfe_bench.benchmarks.technologies.homomorphic.parameters import SCHEMES, usual_primes
 from tfe_bench.benchmarks.technologies.measurement import Measurement
 
 if TYPE_CHECKING:
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 NAMES: Final = ("homomorphic",)
 _COLORS: Final = dict(zip(SCHEMES, (drawing.BLUE, drawing.GREEN, drawing.RED), strict=True))
 _TABLED: Final = (*OPERATIONS, BY_N, DEPTH)
+_SIZES: Final = (
+    *("fresh_ciphertext_bytes", "relinearization_key_bytes", "rotation_keys_bytes"),
+    "peak_memory_bytes",
+)
+_NUMBERS: Final = (
+    *("published_seconds", "published_ratio", "noise_budget_bits", "max_abs_error", "accuracy"),
+    *("throughput_per_second", "bytes_up", "bytes_down", "key_bytes"),
+)
 
 
 def makers(measured: Sequence[Measurement]) -> dict[str, Maker]:
@@ -52,10 +60,30 @@ def _newest(measured: Sequence[Measurement]) -> list[Measurement]:
     """Of each job with its parameters the newest that is not wrong, seeds not counted."""
     found: dict[str, Measurement] = {}
     for each in sorted(measured, key=lambda m: m.time):
-        if each.technology == "homomorphic" and each.correct is not False:
+        if _is_whole(each) and each.correct is not False:
             of = {k: v for k, v in each.parameters.items() if k != "seed"}
             found[repr((each.job, sorted(of.items()), each.machine))] = each
     return sorted(found.values(), key=_order)
+
+
+def _is_whole(m: Measurement) -> bool:
+    """Whether it is one of these, and has what a table tells: a file may hold anything."""
+    of = m.parameters
+    if m.technology != "homomorphic" or of.get("scheme") not in SCHEMES:
+        return False
+    bits = of.get("prime_bits")
+    numbers = [of.get("degree"), *(bits if isinstance(bits, list) else [None])]
+    needed: tuple[str, ...] = ()
+    if m.job == DEPTH:
+        numbers.append(of.get("security_bits"))
+        needed = ("depth", *_SIZES)
+    elif m.job in _TABLED:
+        needed = ("per_slot_seconds",)
+    if m.job in _TABLED and of["scheme"] != "CKKS":
+        numbers.append(of.get("plaintext_modulus_bits"))
+    numbers += [m.figures.get(name) for name in needed]
+    numbers += [m.figures[name] for name in _NUMBERS if name in m.figures]
+    return all(isinstance(n, (int, float)) for n in numbers)
 
 
 def _order(m: Measurement) -> tuple[int, int, int, str]:
@@ -104,7 +132,7 @@ def _scheme(m: Measurement) -> str:
     """With its primes, where they are not the usual ones."""
     of = m.parameters
     name, bits = str(of["scheme"]), tuple(of["prime_bits"])
-    if bits == usual(name, int(of["degree"])).prime_bits:
+    if bits == usual_primes(name, int(of["degree"])):
         return name
     return f"{name}, primes of {', '.join(map(str, bits))} bits"
 
@@ -136,10 +164,7 @@ def _security(table: Sequence[Measurement]) -> list[Part]:
                 ", ".join(map(str, parameters["prime_bits"])),
                 cells.whole(security) if security else "below 128",
                 cells.whole(figures["depth"]),
-                cells.megabytes(figures["fresh_ciphertext_bytes"]),
-                cells.megabytes(figures["relinearization_key_bytes"]),
-                cells.megabytes(figures["rotation_keys_bytes"]),
-                cells.megabytes(figures["peak_memory_bytes"]),
+                *(cells.megabytes(figures[name]) for name in _SIZES),
             ]
         )
     head = (

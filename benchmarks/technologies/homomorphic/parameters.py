@@ -147,6 +147,11 @@ class Parameters:
         }
 
 
+def usual_primes(scheme: str, degree: int) -> tuple[int, ...]:
+    """Bits of the primes that a scheme has at a degree unless told otherwise; () of no degree."""
+    return (_USUAL_CKKS if scheme == "CKKS" else _USUAL).get(degree, ())
+
+
 def usual(
     scheme: str, degree: int, prime_bits: Sequence[int] | None = None, insecure: bool = False
 ) -> Parameters:
@@ -156,9 +161,8 @@ def usual(
         UsageError, SecurityError: as `Parameters`.
     """
     security(degree, 0)
-    ckks = scheme == "CKKS"
-    bits = tuple(prime_bits or (_USUAL_CKKS if ckks else _USUAL)[degree])
-    if not ckks:
+    bits = tuple(prime_bits or usual_primes(scheme, degree))
+    if scheme != "CKKS":
         return Parameters(scheme, degree, bits, _PLAIN_BITS, insecure)
     # a product of two has twice the scale and some bits more
     scale = max(10, min((*bits[1:-1], (sum(bits[:-1]) - 6) // 2, 50)))

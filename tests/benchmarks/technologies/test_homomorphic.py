@@ -274,6 +274,11 @@ def test_every_operation_is_right_and_stands_beside_the_published_one(scheme: st
     assert found[operations.DEPTH].figures["depth"] == 1
 
 
+def test_keys_that_memory_does_not_hold_are_refused() -> None:
+    with pytest.raises(UsageError, match="this machine has"):
+        operations.measure(Parameters("CKKS", 32768, (22,) * 40, 20), 1, 0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("degree", DEGREES[1:])

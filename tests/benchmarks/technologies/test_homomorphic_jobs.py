@@ -19,6 +19,7 @@ from tfe_bench.benchmarks.technologies.homomorphic import (
     processes,
     timing,
 )
+from tfe_bench.benchmarks.technologies.homomorphic import linear as linear_module
 from tfe_bench.benchmarks.technologies.homomorphic.linear import Dense, Layout, Product
 from tfe_bench.benchmarks.technologies.homomorphic.network import EncryptedNetwork
 from tfe_bench.benchmarks.technologies.homomorphic.parameters import Parameters
@@ -102,7 +103,9 @@ def test_a_dense_layer_agrees_with_numpy(
     assert np.abs(layer.unpack(back, batch) - vectors @ weights.T).max() < 0.02
 
 
-def test_unfit_matrices_are_refused(linear: tuple[Setting, Client]) -> None:
+def test_unfit_matrices_are_refused(
+    linear: tuple[Setting, Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
     setting, client = linear
     for shape in ((0, 3), (3, 0), (3,), (1, 2, 3)):
         with pytest.raises(UsageError, match=r"A matrix is \[m, n\]"):
@@ -114,6 +117,10 @@ def test_unfit_matrices_are_refused(linear: tuple[Setting, Client]) -> None:
             Dense(setting, [[1.0, bad]])
     with pytest.raises(RangeError, match="A plaintext"):
         Dense(setting, [[1e12]])
+    with monkeypatch.context() as changed:
+        changed.setattr(linear_module, "_MOST_BYTES", 2**16 - 1)
+        with pytest.raises(UsageError, match="is the most"):
+            Dense(setting, [[1.0]])
     zeros = Dense(setting, np.zeros((2, 2)))
     server = Server(setting, client.evaluation_keys(zeros.product.steps))
     with pytest.raises(UsageError, match="zeros alone"):

@@ -15,7 +15,7 @@ from typing import Final
 # What must be said wherever a ratio to these figures stands.
 DEBUG_BUILD: Final = (
     "The published figures are those of a debug build of the library: on the geometric mean a "
-    "release build is about 37 times as fast on one core of today, and additions about 100 times. "
+    "release build is 25 to 40 times as fast on one core of today, and additions about 100 times. "
     "So a ratio tells of the build first."
 )
 DEFECT: Final = (

@@ -1,0 +1,201 @@
+"""The command `homomorphic`, its advice, and what the report says."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfe_bench.__main__ import main
+from tfe_bench.benchmarks.records import Seconds
+from tfe_bench.benchmarks.report import reading
+from tfe_bench.benchmarks.technologies.homomorphic import accuracy, advice, model, page, published
+from tfe_bench.benchmarks.technologies.homomorphic.operations import DEPTH, OPERATIONS
+from tfe_bench.benchmarks.technologies.homomorphic.parameters import SCHEMES, usual
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.errors import UsageError
+
+pytest.importorskip("seal")
+
+_MNIST = Path(os.environ.get("TFE_BENCH_MNIST", "../shared/data/mnist"))
+
+
+@pytest.mark.parametrize(
+    ("code", "word", "words"),
+    [
+        (2, 'Did you mean "CKKS"', ["--scheme", "CKSS"]),
+        (2, "power of two", ["--degree", "5000"]),
+        (2, "power of two", ["--degree", "4096,4097"]),
+        (2, "whole number", ["--degree", "big"]),
+        (2, "whole number", ["--degree", "4096,"]),
+        (30, "at most 109 bits", ["--degree", "4096", "--primes", "40,40,60"]),
+        (30, "--insecure-for-comparison", ["--degree", "2048", "--primes", "30,30,30"]),
+        (2, "A prime's bits", ["--degree", "8192", "--primes", "10,10"]),
+        (2, "two primes", ["--degree", "8192", "--primes", "30"]),
+        (2, "Unknown kind of operation", ["--advise", "ad=3"]),
+        (2, "A job is", ["--advise", "something"]),
+        (2, "A job is", ["--advise", ""]),
+        (2, "one operation or more", ["--advise", "exact"]),
+        (2, "depth is 1", ["--advise", "multiply=1,depth=0"]),
+        (2, "--images goes with --network", ["--images", "3"]),
+        (2, "--data-dir goes with --network", ["--dense", "--data-dir", "."]),
+        (2, "--scheme goes with the table", ["--dense", "--scheme", "BFV"]),
+        (2, "--dense runs at N = 8192", ["--dense", "--degree", "4096"]),
+        (2, "8192 or 16384", ["--network", "--degree", "4096"]),
+        (2, "The number of pictures", ["--network", "--images", "0", "--data-dir", str(_MNIST)]),
+        (10, "does not exist", ["--network", "--data-dir", "no-such-folder"]),
+        (2, "--repeat", ["--repeat", "0"]),
+        (2, "--seed", ["--seed", "-1"]),
+        (10, "record", ["--record", "/no/such/folder/r.jsonl"]),
+    ],
+)
+def test_bad_orders_are_refused_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str], code: int, word: str, words: list[str]
+) -> None:
+    if "--images" in words and "--network" in words and not _MNIST.is_dir():
+        pytest.skip("MNIST is not here")
+    assert main(["homomorphic", *words]) == code
+    out, err = capsys.readouterr()
+    assert out == "" and word in err and "Traceback" not in err, err
+
+
+def test_two_jobs_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["homomorphic", "--dense", "--network"])
+    assert ended.value.code == 2 and "not allowed with" in capsys.readouterr().err
+
+
+def test_without_the_library_it_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "seal", None)
+    for words in ([], ["--dense"]):
+        assert main(["homomorphic", *words]) == 10
+        assert "pip install '.[technologies]'" in capsys.readouterr().err
+
+
+def test_the_table_is_printed_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "r.jsonl"
+    words = ["--degree", "4096", "--scheme", "BFV", "--repeat", "2", "--record", str(file)]
+    assert main(["homomorphic", *words, "--advise", "products"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "BFV, N = 4096: 128 bits of security; primes of 36, 36, 37 bits" in out
+    assert "debug build" in out and "error of copying" not in out
+    assert "a rotation by 11 takes" in out and "Take BFV at N = 4,096" in out
+    kept = reading.read([file]).technologies
+    assert {m.job for m in kept} == {*OPERATIONS, "rotate_rows_11", DEPTH} - {"rescale"}
+    capsys.readouterr()
+    assert main(["homomorphic", *words[:-2], "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["job"] for line in lines] == [m.job for m in kept]
+
+
+def test_insecure_parameters_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "r.jsonl"
+    words = ["--degree", "2048", "--primes", "30,25,35", "--scheme", "CKKS", "--repeat", "1"]
+    words += ["--insecure-for-comparison", "--record", str(file)]
+    assert main(["homomorphic", *words]) == 0
+    assert "LESS THAN 128 BITS OF SECURITY" in capsys.readouterr().out
+    found = page.sections(reading.read([file]).technologies, {})
+    assert "below 128" in repr(found)
+
+
+@pytest.mark.skipif(not _MNIST.is_dir(), reason="MNIST is not here")
+def test_pictures_are_spread_over_processes_in_order() -> None:
+    trained, told = model.made_up(4), []
+    found = accuracy.measure(
+        9, lambda part, _: told.append(part), folder=_MNIST, trained=trained, degree=8192
+    )
+    figures = found.figures
+    assert found.correct and figures["agreement"] == 1.0
+    assert figures["accuracy"] == figures["accuracy_plaintext"]
+    assert figures["bytes_down"] == 3 * 131185 and told == sorted(told) and told[-1] == 1.0
+    with pytest.raises(UsageError, match="The number of pictures"):
+        accuracy.measure(10_001, lambda *_: None, folder=_MNIST, trained=trained)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not _MNIST.is_dir(), reason="MNIST is not here")
+def test_the_trained_network_is_right_and_training_repeats_itself() -> None:
+    first = model.train(_MNIST, seed=5, epochs=1)
+    again = model.train(_MNIST, seed=5, epochs=1)
+    assert (first.output == again.output).all()
+    found = accuracy.measure(16, lambda *_: None, folder=_MNIST, trained=first)
+    assert found.correct and found.figures["accuracy_plaintext"] > 0.8
+
+
+# ---- advice and report
+
+
+def made(scheme: str, degree: int, job: str, seconds: float = 0.01, **more: Any) -> Measurement:
+    sizes = ("fresh_ciphertext", "relinearization_key", "rotation_keys", "peak_memory")
+    figures = {f"{name}_bytes": 10**6 for name in sizes} | {"per_slot_seconds": 1e-6} | more
+    theirs = published.operations().get((scheme, job, degree))
+    if theirs is not None:
+        figures |= {"published_seconds": theirs.seconds, "published_ratio": 10.0}
+        figures |= {"published_suspect": theirs.suspect} if theirs.suspect else {}
+    return Measurement(
+        technology="homomorphic",
+        job=job,
+        parameters=usual(scheme, degree).as_json(),
+        seconds=None if job == DEPTH else Seconds.of([seconds]),
+        figures=figures,
+        correct=True,
+    )
+
+
+def table(**slow: float) -> list[Measurement]:
+    """All schemes at two degrees, every operation 10 ms but for those named."""
+    found = []
+    for scheme in SCHEMES:
+        for degree, depth in ((8192, 3), (16384, 7)):
+            names = [
+                n for n in OPERATIONS if n != ("rescale" if scheme != "CKKS" else "rotate_columns")
+            ]
+            found += [
+                made(scheme, degree, n, slow.get(scheme, 0.01) * degree / 8192) for n in names
+            ]
+            found.append(made(scheme, degree, DEPTH, depth=depth))
+    return found
+
+
+def test_advice_follows_the_measurements() -> None:
+    work = advice.Work.of("exact,multiply=10,depth=1")
+    assert advice.choices(work, table(BFV=0.001))[0].scheme == "BFV"
+    best = advice.choices(work, table(BGV=0.001))
+    assert (best[0].scheme, best[0].degree) == ("BGV", 8192)
+    assert best[0].seconds == pytest.approx(10 * 0.002)
+    assert [c.scheme for c in best if c.seconds is None] == ["CKKS", "CKKS"]
+
+
+def test_advice_says_why_not() -> None:
+    deep = advice.choices(advice.Work.of("multiply=4,depth=5"), table())
+    assert [(c.scheme, c.degree) for c in deep if c.seconds is not None] == [("CKKS", 16384)]
+    assert any("3 products in a row" in c.reason for c in deep)
+    assert any("bits before such products" in c.reason for c in deep)
+    said = advice.words(advice.Work.of("multiply=4,depth=9"), table())
+    assert said[0] == "None of what was measured can do it." and len(said) == 7
+    assert advice.choices(advice.Work.of("sums"), []) == []
+
+
+def test_the_report_has_the_table_the_advice_and_a_picture(tmp_path: Path, one_theme: None) -> None:
+    measured = table()
+    assert page.sections([], {}) == []
+    wrong = dataclasses.replace(measured[0], correct=False)
+    foreign = dataclasses.replace(measured[0], parameters={"scheme": "CKKS", "degree": "x"})
+    empty = dataclasses.replace(made("BFV", 8192, DEPTH), figures={})
+    text = dataclasses.replace(measured[0], figures={"per_slot_seconds": "fast"})
+    assert page.sections([wrong, foreign, empty, text], {}) == []
+    file = tmp_path / "r.jsonl"
+    file.write_text("".join(m.to_json() + "\n" for m in measured))
+    assert main(["report", str(tmp_path)]) == 0
+    shown = (tmp_path / "report.html").read_text()
+    for word in ("Homomorphic encryption", "debug build", "error of copying", "rotate_columns"):
+        assert word in shown
+    assert (tmp_path / "report-homomorphic.png").stat().st_size > 10_000
