@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import secrets
 import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from tfe_bench.errors import DataError, OpsMissing, RangeError, UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
 KERNELS = ROOT / "benchmarks" / "technologies" / "functional" / "kernels"
+IFMA = ["-mavx2", "-mavx512f", "-mavx512vl", "-mavx512ifma"]
 EDGES = (0, 1, 2, ORDER - 1, ORDER, ORDER + 1, 2 * ORDER, 2**252, 2**253 - 1, 2**255, 2**256 - 1)
 
 
@@ -311,16 +315,31 @@ def test_a_library_that_is_none_is_told_in_words(tmp_path: Path) -> None:
             curve.open_library(tmp_path / name)
 
 
+def compiled(target: Path, flags: list[str], extra: tuple[Path, ...] = ()) -> str:
+    """Compiles all kernels, each for its instruction set; what the compiler says if it fails."""
+    common = ["g++", "-O1", "-std=c++17", "-fPIC", f"-I{ROOT}", *flags]
+    objects = []
+    for source in (*KERNELS.glob("*.cc"), *extra):
+        isa = IFMA if source.stem.endswith("_ifma") else []
+        objects.append(str(target.with_name(f"{source.stem}.o")))
+        command = [*common, *isa, "-c", str(source), "-o", objects[-1]]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return done.stderr
+    command = [*common, *objects, "-o", str(target)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+
 @pytest.fixture(scope="module")
-def counting(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The library with a counter of products in the field."""
+def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The library with a counter of products in the field, which only portable code counts."""
     target = tmp_path_factory.mktemp("counting") / "curve.so"
-    sources = [str(p) for p in KERNELS.glob("*.cc")]
-    command = ["g++", "-O1", "-std=c++17", "-fPIC", "-shared", "-DTFE_BENCH_COUNT_PRODUCTS"]
-    subprocess.run([*command, f"-I{ROOT}", *sources, "-o", str(target)], check=True)
+    assert not compiled(target, ["-shared", "-DTFE_BENCH_COUNT_PRODUCTS"])
     library = curve.open_library(target)
     library.tfe_curve_products.restype = ctypes.c_uint64
-    return library
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TFE_BENCH_ISA", "avx2")
+        yield library
 
 
 def test_secret_numbers_do_not_change_how_much_is_computed(counting: Any) -> None:
@@ -346,19 +365,51 @@ def test_secret_numbers_do_not_change_how_much_is_computed(counting: Any) -> Non
     assert len(counts) <= 2
 
 
-def test_nothing_is_read_or_written_out_of_bounds(tmp_path: Path) -> None:
-    sources = [str(p) for p in KERNELS.glob("*.cc")]
-    sources.append(str(Path(__file__).with_name("curve_bounds.cc")))
-    program = tmp_path / "bounds"
-    flags = ["-O1", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"]
-    built = subprocess.run(
-        ["g++", *flags, "-fno-sanitize-recover", f"-I{ROOT}", *sources, "-o", str(program)],
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that calls the library with arrays of exactly their sizes."""
+    program = tmp_path_factory.mktemp("sanitized") / "bounds"
+    checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover"]
+    own = Path(__file__).with_name("curve_bounds.cc")
+    said = compiled(program, ["-Wall", "-Wextra", "-Werror", *checks], (own,))
+    if "cannot find -l" in said:
+        pytest.skip("this compiler has no sanitizers")
+    assert not said, said
+    return program
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_nothing_is_read_or_written_out_of_bounds(sanitized: Path, isa: str) -> None:
+    done = subprocess.run(
+        [sanitized],
+        env={**os.environ, "TFE_BENCH_ISA": isa},
         capture_output=True,
         text=True,
+        timeout=120,
         check=False,
     )
-    if "cannot find -l" in built.stderr:
-        pytest.skip("this compiler has no sanitizers")
-    assert built.returncode == 0, built.stderr
-    done = subprocess.run([program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_processor_computes_the_same(seed: int) -> None:
+    """The tests of what the processor is chosen for, again with the portable code."""
+    chosen = "multiples or encryption or products or scheme"
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", chosen, __file__]
+    environment = {**os.environ, "TFE_BENCH_ISA": "avx2", "TFE_BENCH_TEST_SEED": str(seed)}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_files_for_one_instruction_set_share_no_functions_with_others() -> None:
+    """One of theirs, chosen by the linker, would end other processors' programs."""
+    allowed = {
+        "<immintrin.h>",
+        "<cstdint>",
+        '"benchmarks/technologies/functional/kernels/layout.h"',
+    }
+    found = (KERNELS / "sums_ifma.cc").read_text().splitlines()
+    assert {line.split()[1] for line in found if line.startswith("#include")} == allowed
+    layout = (KERNELS / "layout.h").read_text()
+    assert "inline" not in layout and "template" not in layout

@@ -7,35 +7,6 @@ namespace tfe_bench {
 namespace curve {
 namespace {
 
-constexpr int kTable = 8;
-
-// Two words, which every x86-64 works on at once.
-using Pair = uint64_t __attribute__((vector_size(16), aligned(8), may_alias));
-constexpr int kPairs = sizeof(Affine) / sizeof(Pair);
-
-// Entry `at` of kTable, the neutral point where that is none, or its opposite; all are read.
-Affine Select(const Affine* table, uint64_t at, uint64_t negative) {
-  Pair words[kPairs] = {};
-  uint64_t none = ~uint64_t{0};
-  for (uint64_t i = 0; i < kTable; ++i) {
-    const uint64_t differs = i ^ at;
-    const uint64_t mask = Mask(1 ^ ((differs | (0 - differs)) >> 63));
-    none ^= mask;
-    const Pair both = {mask, mask};
-    const Pair* entry = reinterpret_cast<const Pair*>(table + i);
-    for (int w = 0; w < kPairs; ++w) words[w] |= entry[w] & both;
-  }
-  Affine found;
-  std::memcpy(&found, words, sizeof(found));
-  Assign(found.sum, kOne, none);
-  Assign(found.difference, kOne, none);
-  const Field sum = found.sum;
-  Assign(found.sum, found.difference, negative);
-  Assign(found.difference, sum, negative);
-  NegateIf(found.product, negative);
-  return found;
-}
-
 // Half of the base point modulo l.
 Point HalfBase() {
   const uint8_t half[32] = {0xf7, 0xe9, 0x7a, 0x2e, 0x8d, 0x31, 0x09, 0x2c, 0x6b, 0xce, 0x7b,
@@ -109,13 +80,14 @@ Digits DigitsOf(const Scalar& k) {
 }
 
 Point Multiply(const Comb& comb, const Digits& digits) {
-  static_assert(kEntries == kTable, "Select reads a whole table");
-  Point out = kIdentity;
-  for (int step = 0; step < kSteps; ++step) {
-    const int c = step % kCombs;
-    if (c == 0 && step > 0) out = Double(out);
-    out = Add(out, Select(comb.entry[c], digits.entry[step], digits.negative[step]));
+  static_assert(kEntries == kTable, "a step reads a whole table");
+  Step steps[kSteps];
+  for (int i = 0; i < kSteps; ++i) {
+    const int c = i % kCombs;
+    steps[i] = {comb.entry[c], digits.entry[i], digits.negative[i], c == 0 && i > 0};
   }
+  Point out = kIdentity;
+  SumsHere().run(&out, steps, kSteps);
   return out;
 }
 
@@ -130,14 +102,16 @@ Point AddSmall(const Point& p, int64_t m, int windows) {
   uint64_t offset = 0;
   for (int w = 0; w < windows; ++w) offset |= uint64_t{8} << (4 * w);
   const uint64_t shifted = static_cast<uint64_t>(m) + offset;
-  Point out = p;
+  Step steps[kWindows];
   for (int w = 0; w < windows; ++w) {
     // The highest one may be 8: what is carried beyond it.
     const uint64_t rest = shifted >> (4 * w), digit = (w + 1 < windows ? rest & 15 : rest) - 8;
     const uint64_t minus = Mask(digit >> 63);
     // |digit| - 1 is no entry for digit 0, whose multiple is the neutral one.
-    out = Add(out, Select(table.entry[w], ((digit ^ minus) - minus) - 1, minus));
+    steps[w] = {table.entry[w], ((digit ^ minus) - minus) - 1, minus, 0};
   }
+  Point out = p;
+  SumsHere().run(&out, steps, windows);
   return out;
 }
 

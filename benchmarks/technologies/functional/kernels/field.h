@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "benchmarks/technologies/functional/kernels/layout.h"
+
 namespace tfe_bench {
 namespace curve {
 
@@ -17,10 +19,6 @@ constexpr uint64_t kLow51 = (uint64_t{1} << 51) - 1;
 
 // Limbs are below 2^54 wherever a product reads them ("loose"); products have limbs below
 // 2^51 + 2^13 ("tight"), sums of two tight ones below 2^53.
-struct Field {
-  uint64_t limb[5];
-};
-
 constexpr Field kZero = {{0, 0, 0, 0, 0}};
 constexpr Field kOne = {{1, 0, 0, 0, 0}};
 // d = -121665 / 121666, 2 d, sqrt(-1), 1 / sqrt(-1 - d) (RFC 9496, section 4.1).
@@ -106,6 +104,14 @@ inline Field Square(const Field& a) {
 inline Field SquareTimes(Field a, int n) {
   while (n-- > 0) a = Square(a);
   return a;
+}
+
+// Any a to a tight one.
+inline Field Tighten(const Field& a) {
+  Field out;
+  out.limb[0] = (a.limb[0] & kLow51) + 19 * (a.limb[4] >> 51);
+  for (int i = 1; i < 5; ++i) out.limb[i] = (a.limb[i] & kLow51) + (a.limb[i - 1] >> 51);
+  return out;
 }
 
 // The one representation below p, as 32 bytes, little endian.
@@ -217,7 +223,7 @@ inline uint64_t InverseSquareRoot(const Field& v, Field* root) {
   const uint64_t flipped_i = IsEqual(check, Negate(kRootOfMinusOne));
   Assign(r, Mul(r, kRootOfMinusOne), Mask(flipped | flipped_i));
   NegateIf(r, Mask(IsNegative(r)));
-  *root = Mul(r, kOne);
+  *root = Tighten(r);
   return right | flipped;
 }
 

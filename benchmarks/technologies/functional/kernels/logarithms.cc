@@ -16,7 +16,7 @@ constexpr int64_t kMostSteps = 512;
 constexpr int64_t kBlock = 512;
 
 // What adding a point in affine coordinates wants: x, y and d x y; tight.
-struct Step {
+struct Coordinates {
   Field x, y, product;
 };
 
@@ -48,11 +48,11 @@ bool SameElement(const Point& p, const Point& q) {
 }
 
 // Coordinates of points as steps, with one inversion.
-std::vector<Step> StepsOf(const std::vector<Point>& points) {
+std::vector<Coordinates> StepsOf(const std::vector<Point>& points) {
   std::vector<Field> inverse;
   for (const Point& p : points) inverse.push_back(p.z);
   InvertAll(inverse.data(), inverse.size());
-  std::vector<Step> out;
+  std::vector<Coordinates> out;
   for (size_t i = 0; i < points.size(); ++i) {
     const Field x = Mul(points[i].x, inverse[i]), y = Mul(points[i].y, inverse[i]);
     out.push_back({x, y, Mul(Mul(x, y), kD)});
@@ -61,7 +61,7 @@ std::vector<Step> StepsOf(const std::vector<Point>& points) {
 }
 
 // `unit` times 1 to `count`.
-std::vector<Step> Multiples(const Point& unit, int64_t count) {
+std::vector<Coordinates> Multiples(const Point& unit, int64_t count) {
   std::vector<Point> points;
   Point at = unit;
   for (int64_t i = 0; i < count; ++i, at = Add(at, unit)) points.push_back(at);
@@ -73,7 +73,7 @@ std::vector<Step> Multiples(const Point& unit, int64_t count) {
 class Pairs {
  public:
   void Clear() { sum_.clear(), difference_.clear(), t_.clear(), inverse_.clear(); }
-  void Push(const Step& center, const Field& center_xy, const Step& step) {
+  void Push(const Coordinates& center, const Field& center_xy, const Coordinates& step) {
     const Field xx = Mul(center.x, step.x), yy = Mul(center.y, step.y);
     t_.push_back(Mul(center_xy, step.product));
     sum_.push_back(Add(yy, xx));
@@ -118,7 +118,7 @@ class Filler {
 // A target that has not been found yet.
 struct Open {
   int64_t at;
-  Step step;
+  Coordinates step;
   Field xy;
 };
 
@@ -169,8 +169,8 @@ std::vector<Open> Shifted(const std::vector<int64_t>& targets, const Point* poin
   const Point back = FourTimes(-shift);
   std::vector<Point> moved;
   for (const int64_t at : targets) moved.push_back(Add(Double(Double(points[at])), back));
-  const std::vector<Step> steps = StepsOf(moved);
-  for (const Step& step : steps) search.Prefetch(KeyOf(step.y));
+  const std::vector<Coordinates> steps = StepsOf(moved);
+  for (const Coordinates& step : steps) search.Prefetch(KeyOf(step.y));
   std::vector<Open> open;
   for (size_t i = 0; i < targets.size(); ++i) {
     search.Try(KeyOf(steps[i].y), targets[i], shift);
@@ -186,7 +186,7 @@ std::vector<Open> Shifted(const std::vector<int64_t>& targets, const Point* poin
 void FillTable(uint64_t* places, int log2) {
   const int64_t most = int64_t{1} << log2, width = 2 * kMostSteps + 1;
   const Point unit = FourTimes(1);
-  const std::vector<Step> steps = Multiples(unit, kMostSteps);
+  const std::vector<Coordinates> steps = Multiples(unit, kMostSteps);
   Filler filler(places, log2);
   for (int64_t j = 1; j <= kMostSteps; ++j) filler.Insert(KeyOf(steps[j - 1].y), j);
   const int64_t centers = most < kMostSteps ? 0 : (most - kMostSteps + width - 1) / width;
@@ -199,10 +199,10 @@ void FillTable(uint64_t* places, int log2) {
       points.push_back(next);
     }
     int64_t middle = (first + 1) * width;
-    for (const Step& center : StepsOf(points)) {
+    for (const Coordinates& center : StepsOf(points)) {
       pairs.Clear();
       const Field xy = Mul(center.x, center.y);
-      for (const Step& step : steps) pairs.Push(center, xy, step);
+      for (const Coordinates& step : steps) pairs.Push(center, xy, step);
       pairs.Finish();
       for (const uint64_t key : pairs.keys()) filler.Prefetch(key);
       filler.Insert(KeyOf(center.y), middle);
@@ -223,7 +223,7 @@ void FindLogarithms(const uint64_t* places, int log2, const Point* points, int64
   // How many giant steps the bound wants, and of them in one go.
   const int64_t wanted = bound <= baby ? 0 : (bound - baby + width - 1) / width;
   const int64_t giants = std::min(wanted, kMostSteps), jump = (2 * giants + 1) * width;
-  std::vector<Step> steps;
+  std::vector<Coordinates> steps;
   if (giants > 0) steps = Multiples(FourTimes(width), giants);
   std::vector<int64_t> left;
   for (int64_t i = 0; i < count; ++i) left.push_back(i);

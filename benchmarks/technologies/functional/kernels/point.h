@@ -11,18 +11,6 @@
 namespace tfe_bench {
 namespace curve {
 
-// x = X / Z, y = Y / Z, x y = T / Z; all tight.
-struct Point {
-  Field x, y, z, t;
-};
-
-// y + x, y - x and 2 d x y of a point with Z = 1; all loose, and 2 d x y tight.  As long as two
-// lines of a cache.
-struct Affine {
-  Field sum, difference, product;
-  uint64_t padding;
-};
-
 constexpr Point kIdentity = {kZero, kOne, kOne, kZero};
 // The base point of RFC 8032 and RFC 9496.
 extern const Point kBase;
@@ -56,12 +44,11 @@ inline Point Double(const Point& p) {
 }
 
 inline Point Negate(const Point& p) {
-  // A product by one makes a difference tight.
-  return {Mul(Negate(p.x), kOne), p.y, p.z, Mul(Negate(p.t), kOne)};
+  return {Tighten(Negate(p.x)), p.y, p.z, Tighten(Negate(p.t))};
 }
 
 inline Affine FromCoordinates(const Field& x, const Field& y) {
-  return {Add(y, x), Sub(y, x), Mul(Mul(x, y), kTwiceD), 0};
+  return {Tighten(Add(y, x)), Tighten(Sub(y, x)), Mul(Mul(x, y), kTwiceD), 0};
 }
 
 // To affine coordinates with one inversion (Montgomery, 1987); z of no point is zero.

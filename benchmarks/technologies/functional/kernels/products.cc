@@ -64,7 +64,8 @@ Point WindowTable::SubtractMultiple(Point accumulated, const uint8_t k[32]) cons
   const int64_t half = int64_t{1} << (width_ - 1), base = 2 * half;
   uint8_t padded[40] = {};
   std::memcpy(padded, k, 32);
-  int64_t carry = 0;
+  Term terms[kScalarBits];
+  int64_t carry = 0, count = 0;
   for (int w = 0; w * width_ <= kScalarBits; ++w) {
     const int bit = w * width_;
     uint32_t word;
@@ -72,9 +73,9 @@ Point WindowTable::SubtractMultiple(Point accumulated, const uint8_t k[32]) cons
     int64_t digit = (word >> (bit % 8) & (base - 1)) + carry;
     carry = digit > half;
     digit -= carry * base;
-    if (digit > 0) accumulated = Subtract(accumulated, entry_[w * half + digit - 1]);
-    if (digit < 0) accumulated = Add(accumulated, entry_[w * half - digit - 1]);
+    if (digit != 0) terms[count++] = {&entry_[w * half + std::abs(digit) - 1], digit > 0};
   }
+  SumsHere().add(&accumulated, terms, count);
   return accumulated;
 }
 
@@ -128,8 +129,6 @@ Point Products::Row(int64_t row) {
   return multiple_.empty() ? Buckets(row, bits) : Digits(row, bits);
 }
 
-// A bucket for each digit (Pippenger, 1976), added up from the top: sum of j B_j is the sum of all
-// the sums from above.
 Point Products::Buckets(int64_t row, int bits) {
   const int64_t begin = rows_.start[row], end = rows_.start[row + 1];
   const int width = BestBuckets(end - begin, bits);
@@ -147,24 +146,8 @@ Point Products::Buckets(int64_t row, int bits) {
   Point out = kIdentity;
   for (int64_t w = windows - 1; w >= 0; --w) {
     for (int i = 0; i < width && w < windows - 1; ++i) out = Double(out);
-    std::fill(used_.begin(), used_.end(), 0);
-    int64_t top = 0;
-    for (int64_t j = 0; j < end - begin; ++j) {
-      const int64_t d = digit_[w * (end - begin) + j], at = std::abs(d);
-      if (d == 0) continue;
-      const Affine& p = points_[rows_.index[begin + j]];
-      const Point& before = used_[at] ? bucket_[at] : kIdentity;
-      bucket_[at] = d > 0 ? Add(before, p) : Subtract(before, p);
-      used_[at] = 1;
-      top = std::max(top, at);
-    }
-    if (top == 0) continue;
-    Point running = bucket_[top], total = running;
-    for (int64_t at = top - 1; at > 0; --at) {
-      if (used_[at]) running = Add(running, bucket_[at]);
-      total = Add(total, running);
-    }
-    out = Add(out, total);
+    SumsHere().buckets(&out, points_, rows_.index + begin, &digit_[w * (end - begin)], end - begin,
+                       bucket_.data(), used_.data(), half);
   }
   return out;
 }
@@ -175,14 +158,16 @@ Point Products::Digits(int64_t row, int bits) {
   Point out = kIdentity;
   for (int w = digits - 1; w >= 0; --w) {
     for (int i = 0; i < kDigitBits && w < digits - 1; ++i) out = Double(out);
+    terms_.clear();
     for (int64_t j = begin; j < end; ++j) {
       SignedDigits next(rows_.value[j], kDigitBits);
       int64_t digit = next.Next();
       for (int skipped = 0; skipped < w; ++skipped) digit = next.Next();
       if (digit == 0) continue;
       const Affine* multiples = &multiple_[static_cast<size_t>(rows_.index[j]) * kMultiples];
-      out = digit > 0 ? Add(out, multiples[digit - 1]) : Subtract(out, multiples[-digit - 1]);
+      terms_.push_back({multiples + std::abs(digit) - 1, digit < 0});
     }
+    SumsHere().add(&out, terms_.data(), terms_.size());
   }
   return out;
 }

@@ -50,6 +50,7 @@ class Products {
   std::vector<Point> bucket_;
   std::vector<uint8_t> used_;
   std::vector<int32_t> digit_;
+  std::vector<Term> terms_;
 };
 
 }  // namespace curve

@@ -16,7 +16,7 @@ bool Decode(const uint8_t in[32], Field* x, Field* y) {
   const Field den_x = Mul(root, u2), den_y = Mul(Mul(root, den_x), v);
   Field found = Mul(Add(s, s), den_x);
   NegateIf(found, Mask(IsNegative(found)));
-  *x = Mul(found, kOne);
+  *x = Tighten(found);
   *y = Mul(u1, den_y);
   return was_square && !IsNegative(Mul(*x, *y)) && !IsZero(*y);
 }
@@ -34,7 +34,7 @@ void Encode(const Point& p, uint8_t out[32]) {
   Assign(y, Mul(p.x, kRootOfMinusOne), rotate);
   Assign(den, Mul(den1, kInverseRoot), rotate);
   NegateIf(y, Mask(IsNegative(Mul(x, inverse_z))));
-  Field s = Mul(den, Sub(p.z, Mul(y, kOne)));
+  Field s = Mul(den, Sub(p.z, Tighten(y)));
   NegateIf(s, Mask(IsNegative(s)));
   ToBytes(s, out);
 }
@@ -54,7 +54,7 @@ void EncodeDoubles(const Point* points, int64_t count, uint8_t* const* out) {
     at.e = Mul(p.x, Add(p.y, p.y));
     at.f = Add(zz, dtt);
     at.g = Add(Square(p.y), Square(p.x));
-    at.h = Mul(Sub(zz, dtt), kOne);
+    at.h = Tighten(Sub(zz, dtt));
     at.eg = Mul(at.e, at.g);
     at.fh = Mul(at.f, at.h);
     inverse[i] = Mul(at.eg, at.fh);
@@ -64,14 +64,14 @@ void EncodeDoubles(const Point* points, int64_t count, uint8_t* const* out) {
     const Halves& at = halves[i];
     const Field inverse_z = Mul(at.eg, inverse[i]), inverse_t = Mul(at.fh, inverse[i]);
     const uint64_t rotate = Mask(IsNegative(Mul(at.eg, inverse_z)));
-    Field e = at.e, g = Mul(at.g, kOne), h = at.h, factor = kInverseRoot;
+    Field e = at.e, g = Tighten(at.g), h = at.h, factor = kInverseRoot;
     Assign(e, g, rotate);
-    Assign(g, Mul(Negate(at.e), kOne), rotate);
+    Assign(g, Tighten(Negate(at.e)), rotate);
     Assign(h, Mul(at.f, kRootOfMinusOne), rotate);
     Assign(factor, kRootOfMinusOne, rotate);
     Field side = g;
     NegateIf(side, Mask(IsNegative(Mul(Mul(h, e), inverse_z))));
-    side = Mul(side, kOne);
+    side = Tighten(side);
     Field s = Mul(Sub(h, side), Mul(Mul(factor, side), inverse_t));
     NegateIf(s, Mask(IsNegative(s)));
     ToBytes(s, out[i]);
