@@ -205,6 +205,7 @@ def _cost(
         correct=correct,
         more={
             "setup_seconds": max(float(m["build_seconds"]) for m in measured),
+            "share_seconds": result.share_seconds,
             "memory_bytes": peak,
             "key_bytes": 0,
             **more,
