@@ -193,7 +193,7 @@ def _advise(arguments: argparse.Namespace, job: str, only: Sequence[str]) -> int
     print(f"{job}, {tasks.JOBS[job]}, on {network}, trusting {advisor.TRUST[arguments.trust]}:")
     for advice in found:
         taken = "nothing that was measured" if advice.best is None else advice.best.technology
-        print(f"{advice.variant or 'it'}: take {taken}.")
+        print(f"{advice.variant or job}: take {taken}.")
         for line in advice.why:
             print(f"  {line}")
     return 0

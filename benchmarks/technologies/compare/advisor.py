@@ -93,7 +93,10 @@ def _advice(variant: str, cells: list[Measurement], network: str, trust: str) ->
     *_, best = possible[0]
     said = [_reason(best, network)]
     for *_, seconds, m in possible[1:]:
-        said.append(f"{m.technology} would take {human_seconds(seconds)}{_marks(m, network)}.")
+        leaks = str(m.figures.get("leakage", INPUTS))
+        but = "" if leaks == NOTHING else f", and others learn {leaks}"
+        taken = f"{human_seconds(seconds)}{_marks(m, network)}"
+        said.append(f"{m.technology} would take {taken}{but}.")
     return Advice(variant, best, (*said, *why))
 
 
@@ -105,6 +108,8 @@ def _reason(m: Measurement, network: str) -> str:
         parts.append(f"{human_bytes(total)} sent")
     if rounds is not None:
         parts.append(f"{rounds:,.0f} rounds")
+    if (error := table.figure(m, "max_error")) is not None and error > 0:
+        parts.append(f"largest error {error:.2g}")
     leaks = m.figures.get("leakage", INPUTS)
     return f"{', '.join(parts)}; others than the client learn {leaks}."
 

@@ -201,6 +201,7 @@ def test_what_leaks_results_is_taken_only_where_nothing_else_can() -> None:
     leaky = made("functional", 0.05, leakage="the results")
     [first] = advisor.advise([leaky, made("homomorphic", 5.0)], "J3", "lan", "key-authority")
     assert first.best is not None and first.best.technology == "homomorphic"
+    assert "and others learn the results" in first.why[1]
     [second] = advisor.advise([leaky], "J3", "lan", "key-authority")
     assert second.best is leaky and "learn the results" in second.why[0]
 
