@@ -122,10 +122,10 @@ def _published(arguments: argparse.Namespace) -> int:
     worst = max(abs(m.figures["difference"]) for m in measured if "difference" in m.figures)
     columns: technology.Columns = {
         "device": lambda m: m.parameters["configuration"],
-        "how many": lambda m: str(m.parameters["devices"]),
+        "n": lambda m: str(m.parameters["devices"]),
         "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:g}",
-        "published, ms": lambda m: _milliseconds(m, "published_seconds", "empty there"),
-        "ours, ms": lambda m: _milliseconds(m, "latency_seconds"),
+        "published": lambda m: _milliseconds(m, "published_seconds", "empty"),
+        "ours": lambda m: _milliseconds(m, "latency_seconds"),
         "simulated": lambda m: _milliseconds(m, "simulated_seconds"),
         "off by": lambda m: (
             f"{100 * m.figures['difference']:+.2f} %" if "difference" in m.figures else "-"
@@ -136,7 +136,7 @@ def _published(arguments: argparse.Namespace) -> int:
         "the order of use while earlier ones compute.",
     ]
     return technology.tell(
-        arguments, measured, "One inference of the published CNN", columns, notes
+        arguments, measured, "One inference of the published CNN, in ms", columns, notes
     )
 
 

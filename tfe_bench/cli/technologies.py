@@ -166,6 +166,10 @@ def _notes(measured: Sequence[Measurement]) -> list[str]:
             reasons.setdefault((m.technology, str(reason)), []).append(m.job)
         if m.correct is False:
             notes.append(f"{m.job} by {m.technology}: the result is WRONG.")
+    from tfe_bench.benchmarks.technologies.compare.tasks import JOBS
+
+    known = dict.fromkeys(m.job for m in measured)
+    notes.append("; ".join(f"{job}: {JOBS[job]}" for job in known) + ".")
     for (name, reason), jobs in reasons.items():
         notes.append(f"{name}, {', '.join(dict.fromkeys(jobs))}: {reason}")
     return notes

@@ -12,6 +12,7 @@ from tfe_bench.benchmarks.technologies.compare.cells import (
     Protection,
     Traffic,
     cell,
+    figures_of,
     unsupported,
 )
 from tfe_bench.benchmarks.technologies.compare.tasks import LENGTH, Effort, Inputs, Task
@@ -91,17 +92,5 @@ def _protection(found: Measurement) -> Protection:
 
 
 def _told(found: Measurement) -> dict[str, Any]:
-    """Figures of the job under the table's names."""
-    names = {
-        "setup_seconds": "setup_seconds",
-        "encrypt_seconds": "encrypt_seconds",
-        "key_bytes": "key_bytes",
-        "peak_memory_bytes": "memory_bytes",
-        "accuracy": "accuracy",
-        "accuracy_in_the_clear": "accuracy_plain",
-    }
-    told = {ours: found.figures[name] for name, ours in names.items() if name in found.figures}
-    if "accuracy" in told:
-        told["accuracy_images"] = found.figures.get("tested", found.parameters["batch"])
     rank = int(found.figures["key_rank"])
-    return {**told, "key_rank": rank, "key_rank_over_length": rank / LENGTH}
+    return {**figures_of(found), "key_rank": rank, "key_rank_over_length": rank / LENGTH}

@@ -148,6 +148,27 @@ def unsupported(technology: str, task: Task, reason: str) -> Measurement:
     )
 
 
+# What the technologies' own benchmarks call the table's figures.
+_NAMES: Final = {
+    **dict.fromkeys(("setup_seconds", "encrypt_seconds", "evaluate_seconds", "decrypt_seconds")),
+    "key_bytes": None,
+    "peak_memory_bytes": "memory_bytes",
+    "max_abs_error": "max_error",
+    "accuracy": None,
+    "accuracy_plaintext": "accuracy_plain",
+    "accuracy_in_the_clear": "accuracy_plain",
+}
+
+
+def figures_of(job: Measurement) -> dict[str, Any]:
+    """Figures of another benchmark's measurement, under the table's names."""
+    known = ((name, ours) for name, ours in _NAMES.items() if name in job.figures)
+    told = {ours or name: job.figures[name] for name, ours in known}
+    if "accuracy" in told:
+        told["accuracy_images"] = job.figures.get("tested", job.parameters["batch"])
+    return told
+
+
 def timed(once: Callable[[], Any], repeat: int) -> tuple[Seconds, Any]:
     """Times of a function after one warm-up, and what it returned last.
 

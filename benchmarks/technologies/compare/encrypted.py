@@ -12,6 +12,7 @@ from tfe_bench.benchmarks.technologies.compare.cells import (
     Protection,
     Traffic,
     cell,
+    figures_of,
     unsupported,
 )
 from tfe_bench.benchmarks.technologies.compare.networks import Networks
@@ -99,21 +100,7 @@ def traffic(found: Measurement) -> Traffic:
 
 
 def _told(found: Measurement) -> dict[str, Any]:
-    """Figures of the job under the table's names."""
-    names = {
-        "setup_seconds": "setup_seconds",
-        "encrypt_seconds": "encrypt_seconds",
-        "evaluate_seconds": "evaluate_seconds",
-        "decrypt_seconds": "decrypt_seconds",
-        "key_bytes": "key_bytes",
-        "peak_memory_bytes": "memory_bytes",
-        "max_abs_error": "max_error",
-        "accuracy": "accuracy",
-        "accuracy_plaintext": "accuracy_plain",
-    }
-    told = {ours: found.figures[name] for name, ours in names.items() if name in found.figures}
-    if "accuracy" in told:
-        told["accuracy_images"] = found.parameters["batch"]
+    told = figures_of(found)
     if "n" in found.parameters:  # a ciphertext is full whatever was asked for
         told["computed_values"] = found.parameters["n"]
     return told

@@ -8,16 +8,17 @@ computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from tfe_bench.benchmarks.technologies.storage import published
 from tfe_bench.cluster.toml_file import Table, load_toml, naming, parse_toml, shown
 from tfe_bench.errors import ConfigError, check_one_of, did_you_mean
 
 GIGA: Final = 1e9
+T = TypeVar("T")
 PLACES: Final = ("device", "host")
 # What a homomorphic program is made of; a device computes each kind at its own speed.
 OPERATIONS: Final = (
@@ -177,16 +178,31 @@ def load(name: str) -> Device:
     Raises:
         ConfigError: there is none, or it is malformed; names file and field.
     """
-    if name in SHIPPED:
-        return of_toml(parse_toml(published.text(f"{name}.toml")))
+    return from_file(name, "A device", dict.fromkeys(SHIPPED), of_toml)
+
+
+def from_file(
+    name: str, what: str, shipped: Mapping[str, str | None], make: Callable[[dict[str, Any]], T]
+) -> T:
+    """What a TOML file says: one of the user's, or one that is shipped, by its name.
+
+    Args:
+        what: it is, for errors.
+        shipped: files by name; None where the file has the same one.
+
+    Raises:
+        ConfigError: there is none, or it is malformed; names the file.
+    """
+    if name in shipped:
+        return make(parse_toml(published.text(f"{shipped[name] or name}.toml")))
     path = Path(name)
     if path.suffix != ".toml":
         raise ConfigError(
-            f"A device is {', '.join(SHIPPED)}, or a profile (FILE.toml). Received: {name!r}."
-            f"{did_you_mean(name, SHIPPED)}"
+            f"{what} is {', '.join(shipped)}, or a file (FILE.toml). Received: {name!r}."
+            f"{did_you_mean(name, shipped)}"
         )
     with naming(path.name):
-        return of_toml(load_toml(path))
+        return make(load_toml(path))
 
 
 def of_toml(values: Mapping[str, Any]) -> Device:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from tfe_bench.benchmarks.technologies.storage import published
-from tfe_bench.benchmarks.technologies.storage.device import GIGA, OPERATIONS, Device
-from tfe_bench.cluster.toml_file import Table, load_toml, naming, parse_toml, shown
+from tfe_bench.benchmarks.technologies.storage.device import GIGA, OPERATIONS, Device, from_file
+from tfe_bench.cluster.toml_file import Table, shown
 from tfe_bench.errors import ConfigError, did_you_mean
 
 MOST_LAYERS: Final = 1000
@@ -149,15 +148,9 @@ def load(name: str) -> Model:
     Raises:
         ConfigError: there is none, or it is malformed; names file and field.
     """
-    if name == "published":
-        return of_toml(parse_toml(published.text(published.NETWORK)))
-    path = Path(name)
-    if path.suffix != ".toml":
-        raise ConfigError(
-            f"A model is published, measured, or a file (FILE.toml). Received: {name!r}."
-        )
-    with naming(path.name):
-        return of_toml(load_toml(path))
+    return from_file(
+        name, "A model that is not measured", {"published": published.NETWORK}, of_toml
+    )
 
 
 def of_toml(values: Mapping[str, Any]) -> Model:

@@ -23,7 +23,7 @@ def test_the_published_tables_come_without_options(
     file = tmp_path / "all.jsonl"
     assert main(["storage", "--record", str(file)]) == 0
     said = capsys.readouterr().out
-    assert "The largest difference is 0.18 %" in said and "empty there" in said
+    assert "The largest difference is 0.18 %" in said and "empty" in said
     assert len(measured(file)) == 23
     assert {m.technology for m in measured(file)} == {"storage"}
 

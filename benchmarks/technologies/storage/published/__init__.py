@@ -18,7 +18,7 @@ import importlib.resources
 from dataclasses import dataclass
 from typing import Final
 
-NETWORK: Final = "cnn.toml"
+NETWORK: Final = "cnn"
 # One thread of the processor that the source compares with.
 PROCESSOR_SECONDS: Final = 11.359
 CONFIGURATIONS: Final = ("fpga-ssd", "fpga", "csd")
