@@ -24,7 +24,7 @@ SIDE: Final = 14  # of a map, with the padding that Keras calls "same"
 MAPS: Final = 5
 HIDDEN: Final = 100
 CLASSES: Final = 10
-_BEFORE: Final = 1  # rows and columns of padding above and left of a picture
+BEFORE: Final = 1  # rows and columns of padding above and left of a picture
 SEED: Final = 13
 EPOCHS: Final = 3
 _BATCH: Final = 128
@@ -84,7 +84,24 @@ def taps(images: npt.ArrayLike) -> Values:
     """What each tap of the kernel sees: [n, 25, 196] of images [n, 28, 28].
 
     Raises:
-        UsageError, RangeError: another shape, or values that are not from 0 to 1.
+        UsageError, RangeError: as `checked`.
+    """
+    array = checked(images)
+    padded = np.pad(array, ((0, 0), (BEFORE, KERNEL), (BEFORE, KERNEL)))
+    reach = STRIDE * SIDE
+    found = [
+        padded[:, y : y + reach : STRIDE, x : x + reach : STRIDE].reshape(len(array), SIDE * SIDE)
+        for y in range(KERNEL)
+        for x in range(KERNEL)
+    ]
+    return np.stack(found, axis=1)
+
+
+def checked(images: npt.ArrayLike) -> Values:
+    """Images [n, 28, 28] whose pixels are from 0 to 1.
+
+    Raises:
+        UsageError, RangeError: another shape, or other values.
     """
     array = finite(images, "A picture")
     if array.ndim != 3 or array.shape[1:] != (PIXELS, PIXELS):
@@ -94,14 +111,7 @@ def taps(images: npt.ArrayLike) -> Values:
             "Pixels are from 0 to 1. Received: "
             f"{float(array.min()):.4g} to {float(array.max()):.4g}. Divide them by 255."
         )
-    padded = np.pad(array, ((0, 0), (_BEFORE, KERNEL), (_BEFORE, KERNEL)))
-    reach = STRIDE * SIDE
-    found = [
-        padded[:, y : y + reach : STRIDE, x : x + reach : STRIDE].reshape(len(array), SIDE * SIDE)
-        for y in range(KERNEL)
-        for x in range(KERNEL)
-    ]
-    return np.stack(found, axis=1)
+    return array
 
 
 def made_up(seed: int) -> Model:

@@ -1,14 +1,18 @@
 """The network of MNIST on encrypted pictures, its layers as data.
 
-A client sends what each tap of the kernel sees, several taps in a ciphertext where one picture
-leaves room; so the convolution is 25 products without a rotation.  Every product is by a plaintext
-whose scale is chosen so that the sum has the next layer's: nothing is lost to prime sizes.  What no
-slot can exceed is computed from the weights by intervals, and refused where the last modulus does
-not hold it.
+A stride of two sees a picture as four of a quarter of its pixels, by parities of row and column:
+each tap of the kernel is one of them, moved by at most a row and a column.  A client sends the
+four, all in one ciphertext where one picture leaves room, and the server moves them by three
+rotation keys; what a tap would see beyond the border has a weight of zero.
+
+Every product is by a plaintext whose scale is chosen so that the sum has the next layer's: nothing
+is lost to prime sizes.  What no slot can exceed is computed from the weights by intervals, and
+refused where the last modulus does not hold it.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,12 +40,15 @@ from tfe_bench.errors import UsageError, check_range
 
 DEPTH: Final = 5
 _TAPS: Final = plaintext.KERNEL**2
-_OUTPUT_BITS: Final = 22  # above the point, sign and guard among them
+_PHASES: Final = ((0, 0), (0, 1), (1, 0), (1, 1))  # parities of row and column
+_COLUMN: Final = plaintext.MAPS  # positions from one cell to the next
+_ROW: Final = plaintext.MAPS * plaintext.SIDE
+_OUTPUT_BITS: Final = 21  # above the point, sign and guard among them
 RELINEARIZE: Final = "relinearize"
 
 # Five products deep, the special prime larger than the first one: key switching adds little then.
 _PARAMETERS: Final[Mapping[int, tuple[tuple[int, ...], int]]] = {
-    8192: ((44, 25, 25, 25, 25, 25, 49), 25),
+    8192: ((43, 25, 25, 25, 25, 25, 50), 25),
     16384: ((55, 38, 38, 38, 38, 38, 60), 38),
 }
 
@@ -97,6 +104,41 @@ class _Step:
     bias_scale: float
 
 
+def _moved(tap: int) -> tuple[int, int]:
+    """A tap's row or column: the parity that it sees, and by how many cells it is moved."""
+    offset = tap - plaintext.BEFORE
+    return offset % plaintext.STRIDE, offset // plaintext.STRIDE
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """Parities that share a ciphertext, and the moves that their taps take.
+
+    Attributes:
+        phases: (row, column) parities, one in each repeat of the layout.
+        rows, columns: by how many cells they are moved, from the least, in order.
+    """
+
+    phases: tuple[tuple[int, int], ...]
+
+    @property
+    def rows(self) -> range:
+        return _moves({row for row, _ in self.phases})
+
+    @property
+    def columns(self) -> range:
+        return _moves({column for _, column in self.phases})
+
+    @property
+    def moves(self) -> tuple[tuple[int, int], ...]:
+        return tuple(itertools.product(self.rows, self.columns))
+
+
+def _moves(parities: set[int]) -> range:
+    taken = [move for parity, move in map(_moved, range(plaintext.KERNEL)) if parity in parities]
+    return range(min(taken), max(taken) + 1)
+
+
 class EncryptedNetwork:
     """How a model of that shape runs on `images` pictures at a time.
 
@@ -132,15 +174,20 @@ class EncryptedNetwork:
             self.layout.period * self.layout.images * 2**k
             for k in reversed(range(self.layout.repeats.bit_length() - 1))
         )
+        repeats = self.layout.repeats
+        self._spreads = tuple(
+            _Spread(_PHASES[i : i + repeats]) for i in range(0, len(_PHASES), repeats)
+        )
         self._plan(top)
-        steps = (*self._folds, *self._hidden.steps, *self._output.steps)
+        moves = [step * self.layout.stride for step in (_COLUMN, _ROW, -_ROW)]
+        steps = (*moves, *self._folds, *self._hidden.steps, *self._output.steps)
         self.steps = tuple(dict.fromkeys(steps))
         self.layers = self._layers(top)
 
     @property
     def ciphertexts(self) -> int:
         """That a client sends."""
-        return -(-_TAPS // self.layout.repeats)
+        return len(self._spreads)
 
     def _plan(self, top: int) -> None:
         prime, now = self.setting.prime, self.setting.scale
@@ -157,19 +204,31 @@ class EncryptedNetwork:
 
     def pack(self, pictures: npt.ArrayLike) -> list[Values]:
         """The slots of each ciphertext, for up to `images` pictures [n, 28, 28] from 0 to 1."""
-        seen = plaintext.taps(pictures)
-        if not 1 <= len(seen) <= self.images:
-            raise UsageError(f"It takes 1 to {self.images} pictures. Received: {len(seen)}.")
-        features = np.repeat(seen, plaintext.MAPS, axis=2)  # [n, 25, 980]
-        return self._spread([features[:, t] for t in range(_TAPS)])
+        pixels = plaintext.checked(pictures)
+        if not 1 <= len(pixels) <= self.images:
+            raise UsageError(f"It takes 1 to {self.images} pictures. Received: {len(pixels)}.")
+        step = plaintext.STRIDE
+        found = []
+        for spread in self._spreads:
+            # as the first column's move sees it; a row's more would reach into the next repeat
+            first = spread.columns[0] * _COLUMN
+            parts = []
+            for row, column in spread.phases:
+                cells = pixels[:, row::step, column::step].reshape(len(pixels), -1)
+                padded = np.zeros((len(pixels), self.layout.period))
+                padded[:, : plaintext.FEATURES] = np.repeat(cells, plaintext.MAPS, axis=1)
+                parts.append(np.roll(padded, -first, axis=1))
+            found.append(self._joined(parts))
+        return found
 
-    def _spread(self, of_taps: Sequence[Values]) -> list[Values]:
-        """Vectors [images, 980] of each tap, one in each repeat of the layout."""
+    def _joined(self, parts: Sequence[Values]) -> Values:
+        """Vectors [images, n], one in each repeat of the layout; zeros in the rest."""
         repeats = self.layout.repeats
         once = Layout(self.layout.slots // repeats, self.layout.period, self.layout.images)
-        parts = [once.pack(vectors) for vectors in of_taps]
-        parts += [np.zeros(once.slots)] * (self.ciphertexts * repeats - _TAPS)
-        return [np.concatenate(parts[i : i + repeats]) for i in range(0, len(parts), repeats)]
+        slots = np.zeros(self.layout.slots)
+        for place, vectors in enumerate(parts):
+            slots[place * once.slots : (place + 1) * once.slots] = once.pack(vectors)
+        return slots
 
     def unpack(self, slots: Values, count: int) -> Values:
         """The outputs [count, 10] from the slots of the result."""
@@ -184,8 +243,7 @@ class EncryptedNetwork:
             RangeError: the weights allow outputs that the last modulus does not hold.
         """
         self.bounds(model)
-        tap = np.repeat(model.kernels[:, None, :], self.layout.images, axis=1)
-        kernels = self._spread([np.tile(each, (1, plaintext.SIDE**2)) for each in tap])
+        kernels = self._kernels(model)
         biases = (np.tile(model.kernel_bias, plaintext.SIDE**2), model.hidden_bias)
         weights: list[tuple[Iterable[Values], Values, Layout]] = [
             (kernels, biases[0], self.layout),
@@ -197,6 +255,30 @@ class EncryptedNetwork:
                 yield encode(self.setting, values, step.plain_scale, step.level)
             packed = layout.pack(np.tile(bias, (layout.images, 1)))
             yield encode(self.setting, packed, step.bias_scale, step.level - 1)
+
+    def _kernels(self, model: Model) -> Iterator[Values]:
+        """The weights of every move of every ciphertext, zero where a tap is beyond the border."""
+        side, kernel = plaintext.SIDE, plaintext.KERNEL
+        taps = {
+            (row, column): model.kernels[y * kernel + x]
+            for y, row in enumerate(map(_moved, range(kernel)))
+            for x, column in enumerate(map(_moved, range(kernel)))
+        }
+        cell = np.arange(side)
+        for spread in self._spreads:
+            for down, right in spread.moves:
+                inside = np.outer(
+                    (cell + down >= 0) & (cell + down < side),
+                    (cell + right >= 0) & (cell + right < side),
+                )
+                parts = []
+                for row, column in spread.phases:
+                    weights = taps.get(((row, down), (column, right)))
+                    if weights is None:
+                        weights = np.zeros(plaintext.MAPS)
+                    features = (inside[..., None] * weights).reshape(1, -1)
+                    parts.append(np.tile(features, (self.layout.images, 1)))
+                yield self._joined(parts)
 
     @property
     def _last(self) -> Layout:
@@ -253,39 +335,62 @@ class EncryptedNetwork:
                 f"The network takes {self.ciphertexts} ciphertexts. Received: {len(inputs)}."
             )
         reader = (self._read(plain) for plain in plaintexts)
-        x = server.inner(inputs, take(reader, len(inputs)), bounds[0])
+        moved = self._moved(server, inputs)
+        x = server.inner(moved, take(reader, self._products), bounds[0])
         if x is None:
             raise UsageError("Kernels of zeros alone hide nothing: the result is known.")
         x = server.rescale(x)
         for step in self._folds:
             x = server.add(x, server.rotate(x, step), bounds[0])
-        x = self._add_bias(server, x, reader, bounds[0])
+        x = self._add_bias(server, x, reader)
         for product, bound in ((self._hidden, bounds[1]), (self._output, bounds[2])):
             x = server.multiply(x, x)
             x = product.multiply(server, x, reader, bound)
             x = product.fold(server, server.rescale(x), bound)
-            x = self._add_bias(server, x, reader, bound)
+            x = self._add_bias(server, x, reader)
         if next(reader, self) is not self:
             raise UsageError("There are more plaintexts than the network has weights.")
         return x
+
+    def _moved(self, server: Server, inputs: Sequence[Encrypted]) -> Iterator[Encrypted]:
+        """Every ciphertext at every one of its moves, a column's from the one before."""
+        stride = self.layout.stride
+        for spread, first in zip(self._spreads, inputs, strict=True):
+            for down in spread.rows:
+                cell = server.rotate(first, down * _ROW * stride) if down else first
+                for right in spread.columns:
+                    if right != spread.columns[0]:
+                        cell = server.rotate(cell, _COLUMN * stride)
+                    yield cell
+
+    @property
+    def _products(self) -> int:
+        return sum(len(spread.moves) for spread in self._spreads)
 
     def _read(self, plain: Any) -> Any:
         if isinstance(plain, (bytes, bytearray, memoryview)):
             return self.setting.load(bytes(plain)) if len(plain) else None
         return plain
 
-    def _add_bias(
-        self, server: Server, x: Encrypted, reader: Iterator[Any], bound: float
-    ) -> Encrypted:
+    def _add_bias(self, server: Server, x: Encrypted, reader: Iterator[Any]) -> Encrypted:
         (plain,) = take(reader, 1)
-        return x if plain is None else server.add_plain(x, plain, bound)
+        # the bound of x has the bias in it already
+        return x if plain is None else server.add_plain(x, plain, 0.0)
 
     # ---- what it costs
 
     def _layers(self, top: int) -> tuple[Layer, ...]:
-        taps = self.ciphertexts
+        taps = self._products
         size = self.plaintext_bytes
+        stride = self.layout.stride
+        moves = [
+            step
+            for spread in self._spreads
+            for step in [_COLUMN * stride] * (len(spread.rows) * (len(spread.columns) - 1))
+            + [down * _ROW * stride for down in spread.rows if down]
+        ]
         first = [
+            *self._rotations(top, moves, adds=False),
             Operation("multiply_plain", top, taps, taps * size(top)),
             Operation("add", top, taps - 1),
             Operation("rescale", top, 1),

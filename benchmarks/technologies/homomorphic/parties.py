@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -367,7 +367,7 @@ class Server:
 
     def inner(
         self,
-        xs: Sequence[Encrypted],
+        xs: Iterable[Encrypted],
         plains: Iterable[Any],
         bound: float,
         total: Encrypted | None = None,

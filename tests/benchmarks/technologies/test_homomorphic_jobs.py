@@ -201,12 +201,35 @@ def test_the_network_agrees_with_plaintext_and_its_weights_may_be_streamed(small
         net.run(server, inputs, iter(chunks[::-1]), bounds)
     with pytest.raises(DataError, match="do not fit"):
         net.run(server, inputs, iter([b"x" * 99, *chunks[1:]]), bounds)
-    with pytest.raises(UsageError, match="13 ciphertexts"):
+    with pytest.raises(UsageError, match="takes 2 ciphertexts"):
         net.run(server, inputs[:-1], iter(chunks), bounds)
     other = Client(net.setting)
     with pytest.raises(SecurityError, match="came with evaluation keys"):
         foreign = [dataclasses.replace(x, key=other.key) for x in inputs]
         net.run(server, foreign, iter(chunks), bounds)
+
+
+@pytest.mark.parametrize(("degree", "images"), [(8192, 1), (8192, 2), (8192, 3), (16384, 1)])
+def test_moved_parities_are_the_convolution(degree: int, images: int) -> None:
+    seed = 100 * images + degree
+    print("seed", seed)
+    net, trained = (
+        EncryptedNetwork(Setting(network.parameters(degree)), images),
+        model.made_up(seed),
+    )
+    pictures = np.random.default_rng(seed).uniform(0.5, 1, (images, 28, 28))
+    stride, kernels = net.layout.stride, net._kernels(trained)
+    total = np.zeros(net.layout.slots)
+    for slots, spread in zip(net.pack(pictures), net._spreads, strict=True):
+        for down, right in spread.moves:
+            step = down * network._ROW + (right - spread.columns[0]) * network._COLUMN
+            total += np.roll(slots, -step * stride) * next(kernels)
+    for step in net._folds:
+        total += np.roll(total, -step)
+    assert next(kernels, None) is None
+    expected = np.einsum("ntp,tm->npm", model.taps(pictures), trained.kernels)
+    found = net.layout.unpack(total, images, model.FEATURES)
+    assert np.allclose(found, expected.reshape(images, -1))
 
 
 def test_the_network_tells_every_operation_and_key(
