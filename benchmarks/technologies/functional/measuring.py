@@ -150,8 +150,9 @@ def run(
     points: list[Any] = [None] * len(sent)
 
     def unpack(begin: int, end: int) -> None:
+        inside = threads if len(sent) == 1 else 1
         for i in range(begin, end):
-            points[i] = curve.decode(sent.elements[i])
+            points[i] = curve.decode(sent.elements[i], threads=inside)
 
     decode, _ = timed(lambda: curve.in_parts(len(sent), threads, unpack))
     evaluate, products = timed(

@@ -56,7 +56,7 @@ def _logarithms(found: list[Measurement], theme: Theme, narrow: bool) -> Drawing
     axes.grid(True)
     axes.set_xlabel("bits of a result")
     axes.set_ylabel("time for a result")
-    drawing.legend(axes, narrow, loc="center left")
+    drawing.legend(axes, narrow, loc="upper left")
     return picture
 
 

@@ -306,7 +306,7 @@ def decrypt(
 
     def part(begin: int, end: int) -> None:
         for i in range(begin, end):
-            points = curve.decode(ciphertexts.elements[i])
+            points = curve.decode(ciphertexts.elements[i], threads=inside)
             out[i] = table.find(evaluate(points, keys, inside), bound, inside)
 
     curve.in_parts(batch, threads, part)
