@@ -58,6 +58,11 @@ class Cell:
         check_range("Result bits", self.result_bits, 4, 40)
         check_range("A batch", self.batch, 1, 1024)
         check_range("Outputs", self.outputs, 1, 4096)
+        check_range("A vector's length", self.length, 1, scheme.MOST_LENGTH)
+        # Before any of it is in memory.
+        for name, rows in (("batch", self.batch), ("outputs", self.outputs)):
+            most = scheme.MOST_ELEMENTS // (self.length + 2)
+            check_range(f"Of length {self.length}, --{name}", rows, 1, most)
         if self.free_bits < 2:
             raise UsageError(
                 f"Results of {self.result_bits} bits hold no vectors of length {self.length}. "

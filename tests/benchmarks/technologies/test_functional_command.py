@@ -80,6 +80,7 @@ def test_the_group_modulo_a_prime_beside_the_curve(capsys: pytest.CaptureFixture
         (["--threads", "0"], 2, "--threads"),
         (["--outputs", "0"], 2, "Outputs"),
         (["--batch", "2000"], 2, "batch"),
+        (["--length", "16384", "--outputs", "4096"], 2, "--outputs is 1 to 2047"),
         (["--repeat", "0"], 2, "--repeat"),
         (["--allow-leakage"], 2, "--lenet5"),
         (["--batches", "2"], 2, "--lenet5"),
