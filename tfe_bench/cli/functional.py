@@ -226,7 +226,7 @@ def _lenet(arguments: argparse.Namespace) -> int:
         f"{f['accuracy_in_the_clear']:.3f}; on all of them by the same whole numbers "
         f"{f['test_accuracy_of_whole_numbers']:.4f}, in the clear "
         f"{f['test_accuracy_in_the_clear']:.4f}.",
-        f"Hours of an epoch are extrapolated from {batches} batches.",
+        f"Hours of all pictures and of an epoch are extrapolated (measured batches: {batches}).",
         *(f"Published (128 cores): {name}: {_hours(e, t)}." for name, e, t in f["published_hours"]),
     ]
     return technology.tell(arguments, [found], "LeNet-5, first layer encrypted", _LENET, lines)
@@ -268,21 +268,17 @@ def _plain(name: str, digits: int = 0) -> Any:
     return lambda m: f"{m.figures[name]:,.{digits}f}"
 
 
-def _seconds(name: str) -> Any:
-    """A time in the unit that suits it."""
+def _seconds(name: str, each: float = 1.0) -> Any:
+    """A time of so many seconds each, in the unit that suits it."""
 
     def shown(m: Measurement) -> str:
-        value = float(m.figures[name])
+        value = float(m.figures[name]) * each
         for unit, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3)):
             if value >= size:
                 return f"{value / size:.3g} {unit}"
         return f"{value * 1e6:.3g} us"
 
     return shown
-
-
-def _hours_of(name: str) -> Any:
-    return lambda m: f"{m.figures[name]:.3g} h"
 
 
 def _parameter(name: str) -> Any:
@@ -322,9 +318,9 @@ _MODULUS: technology.Columns = {
 _LENET: technology.Columns = {
     "encrypt a picture": _seconds("encrypt_seconds"),
     "batch of 64": _seconds("batch_seconds"),
-    "encrypt all": _hours_of("encrypt_all_hours"),
-    "epoch": _hours_of("epoch_hours"),
-    "epoch in the clear": _hours_of("plain_epoch_hours"),
+    "encrypt all": _seconds("encrypt_all_hours", 3600),
+    "epoch": _seconds("epoch_hours", 3600),
+    "epoch in the clear": _seconds("plain_epoch_hours", 3600),
     "key rank": lambda m: f"{m.figures['key_rank']} of {m.figures['message_length']}",
 }
 

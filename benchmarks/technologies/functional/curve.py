@@ -269,13 +269,18 @@ def combs(encoded: Bytes, what: str = "A public key", threads: int = 1) -> Words
     Raises:
         DataError: naming what holds bytes that encode no element.
     """
+    return _checked("combs", encoded, _words("comb"), what, threads)
+
+
+def _checked(name: str, encoded: Bytes, words: int, what: str, threads: int) -> Words:
+    """What a function of the library makes of each element, which it checks."""
     _given("encoded", encoded, np.uint8, None, ELEMENT)
-    out = np.empty((len(encoded), _words("comb")), np.uint64)
-    wrong: list[int] = []
+    out = np.empty((len(encoded), words), np.uint64)
+    function, wrong = getattr(_library(), f"tfe_curve_{name}"), list[int]()
 
     def part(begin: int, end: int) -> None:
         given, made = encoded[begin:end], out[begin:end]
-        at = _library().tfe_curve_combs(given.ctypes.data, len(given), made.ctypes.data)
+        at = function(given.ctypes.data, len(given), made.ctypes.data)
         if at >= 0:
             wrong.append(begin + int(at))
 
@@ -312,17 +317,13 @@ def encrypt(table: Words, half_scalars: Bytes, m: Numbers, bits: int, threads: i
     return out
 
 
-def decode(encoded: Bytes, what: str = "A ciphertext") -> Words:
+def decode(encoded: Bytes, what: str = "A ciphertext", threads: int = 1) -> Words:
     """Checks and unpacks elements: uint64 [n, words], 128 bytes each.
 
     Raises:
         DataError: naming what holds bytes that encode no element.
     """
-    address = _given("encoded", encoded, np.uint8, None, ELEMENT)
-    out = np.empty((len(encoded), _words("affine")), np.uint64)
-    at = _library().tfe_curve_decode(address, len(encoded), out.ctypes.data)
-    _refuse_malformed(what, int(at))
-    return out
+    return _checked("decode", encoded, _words("affine"), what, threads)
 
 
 def evaluate(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> Words:

@@ -58,6 +58,11 @@ class Cell:
         check_range("Result bits", self.result_bits, 4, 40)
         check_range("A batch", self.batch, 1, 1024)
         check_range("Outputs", self.outputs, 1, 4096)
+        check_range("A vector's length", self.length, 1, scheme.MOST_LENGTH)
+        # Before any of it is in memory.
+        for name, rows in (("batch", self.batch), ("outputs", self.outputs)):
+            most = scheme.MOST_ELEMENTS // (self.length + 2)
+            check_range(f"Of length {self.length}, --{name}", rows, 1, most)
         if self.free_bits < 2:
             raise UsageError(
                 f"Results of {self.result_bits} bits hold no vectors of length {self.length}. "
@@ -150,8 +155,9 @@ def run(
     points: list[Any] = [None] * len(sent)
 
     def unpack(begin: int, end: int) -> None:
+        inside = threads if len(sent) == 1 else 1
         for i in range(begin, end):
-            points[i] = curve.decode(sent.elements[i])
+            points[i] = curve.decode(sent.elements[i], threads=inside)
 
     decode, _ = timed(lambda: curve.in_parts(len(sent), threads, unpack))
     evaluate, products = timed(

@@ -56,7 +56,7 @@ def _logarithms(found: list[Measurement], theme: Theme, narrow: bool) -> Drawing
     axes.grid(True)
     axes.set_xlabel("bits of a result")
     axes.set_ylabel("time for a result")
-    drawing.legend(axes, narrow, loc="center left")
+    drawing.legend(axes, narrow, loc="upper left")
     return picture
 
 
@@ -83,8 +83,8 @@ def _pictures(found: Measurement | None, theme: Theme, narrow: bool) -> Drawing 
 def _time(seconds: float) -> str:
     for unit, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds * 1e9:.4g} ns"
 
 
 def _shown(found: Measurement, name: str, factor: float) -> Cell:
@@ -125,15 +125,16 @@ def _hours(found: Measurement) -> Table:
     rows += [[f"published: {name}", e, t] for name, e, t in f["published_hours"]]
     cores = f"{found.parameters['threads']} threads"
     caption = (
-        f"LeNet-5 on MNIST, batches of 64, {cores}: hours to encrypt all 60,000 pictures once, and "
-        f"of an epoch here from {found.parameters['batches']} batches. Published figures are of "
+        f"LeNet-5 on MNIST, batches of 64, {cores}: to encrypt all 60,000 pictures once, and of an "
+        f"epoch here; measured batches: {found.parameters['batches']}. Published figures are of "
         "128 cores and of a whole training."
     )
     return Table(("", "encryption", "training"), rows, caption)
 
 
 def _hour(value: float) -> Number:
-    return Number(value, f"{value:.3g}", " h")
+    shown, unit = _time(float(f"{3600 * value:.3g}")).split()
+    return Number(value, shown, f" {unit}")
 
 
 def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -> list[Section]:

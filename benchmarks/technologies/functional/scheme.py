@@ -31,7 +31,7 @@ import numpy as np
 from tfe_bench.benchmarks.technologies.functional import curve
 from tfe_bench.benchmarks.technologies.functional.curve import ELEMENT, Bytes, Numbers, Rows, Words
 from tfe_bench.benchmarks.technologies.functional.integers import whole
-from tfe_bench.errors import SecurityError, UsageError, check_one_of, check_range
+from tfe_bench.errors import DataError, SecurityError, UsageError, check_one_of, check_range
 
 SCHEMES: Final = ("selective", "adaptive")
 HEADS: Final = {"selective": 1, "adaptive": 2}
@@ -219,11 +219,17 @@ class Encryptor:
         bits: messages are below 2^bits in size, 1 to 31; everybody may know it.
 
     Raises:
-        DataError: the key holds bytes that encode no element.
+        DataError: the key holds bytes that encode no element, or the neutral one.
     """
 
     def __init__(self, public: PublicKey, bits: int, threads: int = 1) -> None:
         check_range("--input-bits", bits, 1, curve.MOST_INPUT_BITS)
+        if not public.points.any(axis=1).all():
+            at = int(np.argmin(public.points.any(axis=1)))
+            raise DataError(
+                "The public key holds the neutral element, under which a value would be sent in "
+                f"the clear. Received: element {at} (counted from 0). It is damaged or forged."
+            )
         self.public, self.bits = public, bits
         one = np.zeros((1, ELEMENT), np.uint8)
         one[0, 0] = 1
@@ -306,7 +312,7 @@ def decrypt(
 
     def part(begin: int, end: int) -> None:
         for i in range(begin, end):
-            points = curve.decode(ciphertexts.elements[i])
+            points = curve.decode(ciphertexts.elements[i], threads=inside)
             out[i] = table.find(evaluate(points, keys, inside), bound, inside)
 
     curve.in_parts(batch, threads, part)

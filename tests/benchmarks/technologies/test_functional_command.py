@@ -11,7 +11,8 @@ import pytest
 
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.records import append
-from tfe_bench.benchmarks.technologies.functional import compared, jobs, measuring
+from tfe_bench.benchmarks.report import drawing
+from tfe_bench.benchmarks.technologies.functional import compared, jobs, measuring, page
 from tfe_bench.benchmarks.technologies.functional.curve import Table
 from tfe_bench.benchmarks.technologies.functional.measuring import Cell
 from tfe_bench.benchmarks.technologies.measurement import Measurement
@@ -79,6 +80,7 @@ def test_the_group_modulo_a_prime_beside_the_curve(capsys: pytest.CaptureFixture
         (["--threads", "0"], 2, "--threads"),
         (["--outputs", "0"], 2, "Outputs"),
         (["--batch", "2000"], 2, "batch"),
+        (["--length", "16384", "--outputs", "4096"], 2, "--outputs is 1 to 2047"),
         (["--repeat", "0"], 2, "--repeat"),
         (["--allow-leakage"], 2, "--lenet5"),
         (["--batches", "2"], 2, "--lenet5"),
@@ -157,3 +159,44 @@ def test_lenet_is_measured_and_attacked(
     assert found.figures["few_keys_pixels_recovered"] < 0.1
     assert set(found.modeled) >= {"epoch_hours", "plain_epoch_hours"}
     assert jobs.network(True, tmp_path, 4).correct
+
+
+def _trained(**changed: Any) -> Measurement:
+    """A measurement of LeNet-5, as `training.measure` gives it."""
+    picture = bytes(range(256)) * 3 + bytes(16)
+    figures = {
+        **{"encrypt_all_hours": 0.05, "epoch_hours": 0.8, "plain_epoch_hours": 0.002},
+        **{"leakage": "all", "pixels_recovered": 1.0, "few_keys": 128},
+        **{"few_keys_pixels_recovered": 0.01, "tested": 64, "accuracy": 0.9},
+        **{"accuracy_in_the_clear": 0.9, "published_hours": [["FE", "3h", "11h33m"]]},
+        "pictures": {name: [picture.hex()] * 2 for name in ("original", "all keys", "128 keys")},
+    }
+    return Measurement(
+        technology="functional",
+        job="LeNet-5 training",
+        parameters={"threads": 2, "batches": 4},
+        seconds=None,
+        figures=figures | changed,
+    )
+
+
+def test_a_report_has_its_section_and_pictures(tmp_path: Path, one_theme: None) -> None:
+    file = tmp_path / "records.jsonl"
+    cell = Cell(length=10, result_bits=16, outputs=4, table_bits=10)
+    for made in (
+        measuring.measure(cell, Table(10), 1),
+        compared.logarithms(cell, Table(10), 1),
+        _trained(),
+    ):
+        append(file, made)
+    assert main(["report", str(tmp_path)]) == 0
+    html = (tmp_path / "report.html").read_text()
+    for told in ("Functional encryption", "11h33m", "100.0% of the pixels"):
+        assert told in html, told
+    for name in ("logarithms", "leakage"):
+        assert (tmp_path / f"report-functional_{name}.png").stat().st_size > 1000
+
+
+def test_a_report_without_measurements_of_it_has_no_section() -> None:
+    assert page.sections([], {}) == []
+    assert all(make(drawing.LIGHT, False) is None for make in page.makers([]).values())

@@ -242,6 +242,9 @@ def test_an_encryptor_refuses_a_public_key_with_a_forged_element() -> None:
     points[1] = 1
     with pytest.raises(DataError, match="public key holds"):
         Encryptor(PublicKey("selective", points), 8)
+    points[1] = 0
+    with pytest.raises(DataError, match=r"in the clear.*element 1"):
+        Encryptor(PublicKey("selective", points), 8)
 
 
 @pytest.mark.parametrize(
