@@ -66,12 +66,17 @@ def run(arguments: argparse.Namespace) -> int:
         check_known("network", arguments.network or "lan", advisor.WHERE)
         return _advise(arguments, jobs[0], only)
     effort = tasks.with_repeat(effort, arguments.repeat)
-    measured = [*_measured(arguments, effort, every, only)]
-    code = technology.keep(arguments, measured)
-    if not arguments.json:
-        _print(measured)
-        for note in ("", *_notes(measured)):
-            print(note)
+    measured: list[Measurement] = []
+    code = 0
+    try:
+        for each in _measured(arguments, effort, every, only):
+            measured.append(each)
+            code = max(code, technology.keep(arguments, [each]))
+    finally:  # what was measured before a failure counts
+        if measured and not arguments.json:
+            _print(measured)
+            for note in ("", *_notes(measured)):
+                print(note)
     return code
 
 

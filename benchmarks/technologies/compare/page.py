@@ -102,6 +102,7 @@ def _table(found: Sequence[Measurement]) -> Table:
         "all, MB": number("total_bytes", cells.megabytes),
         "rounds": whole("rounds"),
         "others learn": lambda m: str(m.figures.get("leakage", "")),
+        "key rank / length, %": percent("key_rank_over_length"),
         "setup, s": number("setup_seconds", cells.seconds),
         "keys, MB": number("key_bytes", cells.megabytes),
         "memory, MB": number("memory_bytes", cells.megabytes),

@@ -163,9 +163,12 @@ def of_toml(values: Mapping[str, Any]) -> Model:
     layers = table.tables("layer", ("name", *_SIZES, "seconds", "operation"))
     if not 1 <= len(layers) <= MOST_LAYERS:
         raise ConfigError(f"A model has 1 to {MOST_LAYERS} [[layer]]. Received: {len(layers)}.")
+    made = tuple(map(_layer, layers))
+    if not any(layer.bytes or layer.seconds or layer.operations for layer in made):
+        raise ConfigError("A model reads or computes something. Received: layers of zeros alone.")
     return Model(
         name=table.text("name"),
-        layers=tuple(map(_layer, layers)),
+        layers=made,
         input_bytes=_within(table, "input_bytes", _MOST_GIGABYTES * GIGA, 0.0),
         output_bytes=_within(table, "output_bytes", _MOST_GIGABYTES * GIGA, 0.0),
     )

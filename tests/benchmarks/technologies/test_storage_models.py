@@ -307,6 +307,7 @@ LAYER = '[[layer]]\nname = "a"\nweight_gigabytes = 1\n'
     [
         ('name = "m"', "1 to 1000"),
         (f'name = "m"\n{LAYER}', '"seconds" is missing'),
+        (f'name = "m"\n{LAYER}seconds = 0'.replace("gigabytes = 1", "gigabytes = 0"), "zeros"),
         (f'name = "m"\n{LAYER}seconds = nan', "finite"),
         (f'name = "m"\n{LAYER}seconds = -1', '"seconds" is 0 to'),
         (f'name = "m"\n{LAYER}second = 1', 'Did you mean "seconds"'),
