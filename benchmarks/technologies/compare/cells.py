@@ -20,8 +20,14 @@ from tfe_bench.cluster import profiles
 NETWORKS: Final = ("lan", "wan")
 # What is given away beyond the result to who asked for it, from the least.
 NOTHING, RESULTS, INPUTS = "nothing", "the results", "the inputs"
-LEAKAGES: Final = (NOTHING, RESULTS, INPUTS)
-TECHNOLOGIES: Final = ("plaintext", "secret-sharing", "functional", "homomorphic", "storage")
+LEAKAGES: Final[tuple[str, ...]] = (NOTHING, RESULTS, INPUTS)
+TECHNOLOGIES: Final[tuple[str, ...]] = (
+    "plaintext",
+    "secret-sharing",
+    "functional",
+    "homomorphic",
+    "storage",
+)
 # Shorter runs are repeated until one timing takes so long.
 _LEAST_SECONDS: Final = 2e-3
 # A processor that others use too wants more runs for a median.
