@@ -1,4 +1,4 @@
-"""Builds the compiled ops and installs tfe_bench.
+"""Builds the compiled libraries and installs tfe_bench.
 
 protocols/, models/, cluster/ and benchmarks/ lie at the top of the repository and
 are installed as tfe_bench.protocols, tfe_bench.models, tfe_bench.cluster and
@@ -20,7 +20,6 @@ from setuptools.errors import CompileError, PlatformError
 
 HERE = Path(__file__).resolve().parent
 SUBPACKAGES = ("protocols", "models", "cluster", "benchmarks")
-KERNELS = Path("protocols/kernels")
 
 # Files named for an instruction set are compiled for it and chosen at run time; all others run on
 # any x86-64, so that the check of the processor itself runs everywhere.
@@ -33,6 +32,7 @@ ISA_FLAGS = {
         *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mvaes"),
         "-mprefer-vector-width=512",
     ],
+    "_ifma": [*AVX2, "-mavx512f", "-mavx512vl", "-mavx512ifma"],
 }
 
 
@@ -74,8 +74,40 @@ def make(target, command):
         raise CompileError(f"{command[0]!r} ended with {code} on {name}: its messages are above.")
 
 
+class Library(Extension):
+    """A plain shared library of all C++ in a folder.
+
+    Args:
+        tensorflow: it registers ops; its files in `core` are free of TensorFlow all the same.
+    """
+
+    def __init__(self, name, folder, tensorflow=False):
+        pattern = "*/*" if tensorflow else "*"
+        files = sorted(p.relative_to(HERE) for p in (HERE / folder).glob(pattern))
+        self.tensorflow = tensorflow
+        self.headers = [p for p in files if p.suffix in (".h", ".inl")]
+        super().__init__(name, sources=[str(p) for p in files if p.suffix == ".cc"])
+
+    def flags(self):
+        """Flags that say which TensorFlow it is built for, to compile and to link.
+
+        Raises:
+            PlatformError: TensorFlow is missing.
+        """
+        if not self.tensorflow:
+            return ["-std=c++17", "-fvisibility=hidden"], []
+        try:
+            import tensorflow as tf
+        except ImportError as error:
+            raise PlatformError(f"tfe_bench is built with TensorFlow, missing: {error}.") from None
+        # As system headers: their warnings are not ours.
+        compiled = [f.replace("-I", "-isystem", 1) for f in tf.sysconfig.get_compile_flags()]
+        version = f'-DTFE_BENCH_TF_VERSION="{tf.__version__}"'
+        return [version, *compiled], tf.sysconfig.get_link_flags()
+
+
 class BuildOps(build_ext):
-    """Compiles the ops to a plain shared library, beside the sources too."""
+    """Compiles plain shared libraries, beside the sources too."""
 
     def get_ext_filename(self, fullname):
         return fullname.replace(".", "/") + ".so"
@@ -83,26 +115,20 @@ class BuildOps(build_ext):
     def build_extension(self, ext):
         # Only now: metadata commands must work everywhere, and without TensorFlow.
         cxx = compiler()
-        try:
-            import tensorflow as tf
-        except ImportError as error:
-            raise PlatformError(f"tfe_bench is built with TensorFlow, missing: {error}.") from None
+        all_flags, link = ext.flags()
 
         output = Path(self.get_ext_fullpath(ext.name)).resolve()
         output.parent.mkdir(parents=True, exist_ok=True)
-        objects = Path(self.build_temp).resolve()
+        objects = Path(self.build_temp).resolve() / ext.name
         common = ["-O3", "-fPIC", "-Wall", "-Wno-psabi", "-DNDEBUG", f"-I{HERE}"]
-        common.append(f'-DTFE_BENCH_TF_VERSION="{tf.__version__}"')
-        # As system headers: their warnings are not ours.
-        tf_flags = [f.replace("-I", "-isystem", 1) for f in tf.sysconfig.get_compile_flags()]
         # TensorFlow says which C++ it was compiled as; the core needs no more than 17.
-        core_flags = [f for f in tf_flags if not f.startswith("-isystem")]
+        core_flags = [f for f in all_flags if not f.startswith("-isystem")]
 
         def compile_one(source):
             path = Path(source)
             target = objects / path.with_suffix(".o").name
             isa = next((f for s, f in ISA_FLAGS.items() if path.stem.endswith(s)), [])
-            flags = core_flags if path.parent.name == "core" else tf_flags
+            flags = core_flags if path.parent.name == "core" else all_flags
             # An object of the same sources is kept: a second install, or one change, takes seconds.
             # (Where TensorFlow's headers lie changes with every isolated build; its version tells.)
             own = [f for f in flags if not f.startswith("-isystem")]
@@ -116,13 +142,11 @@ class BuildOps(build_ext):
             return str(target)
 
         objects.mkdir(parents=True, exist_ok=True)
-        included = sorted(p for p in (HERE / KERNELS).glob("*/*") if p.suffix in (".h", ".inl"))
-        headers = b"".join(p.read_bytes() for p in included)
+        headers = b"".join((HERE / p).read_bytes() for p in ext.headers)
         # The files that include TensorFlow take longest: start them first.
         sources = sorted(ext.sources, key=lambda s: "/core/" in s)
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             compiled = list(pool.map(compile_one, sources))
-        link = tf.sysconfig.get_link_flags()
         make(output, [*cxx, "-shared", *compiled, *link, "-Wl,-z,defs", "-lpthread"])
         # `python -m tfe_bench` in the checkout imports the checkout, also after a
         # plain `pip install .`; it finds the library there.
@@ -135,7 +159,7 @@ class BuildOps(build_ext):
 
 
 LINKED = [pattern for s in SUBPACKAGES for pattern in (f"tfe_bench.{s}", f"tfe_bench.{s}.*")]
-SOURCES = sorted(str(p.relative_to(HERE)) for p in (HERE / KERNELS).glob("*/*.cc"))
+FUNCTIONAL = "benchmarks/technologies/functional/kernels"
 
 setup(
     packages=find_packages(include=["tfe_bench", "tfe_bench.*"], exclude=LINKED)
@@ -146,6 +170,9 @@ setup(
         "tfe_bench.benchmarks.report": ["page.html", "page.css", "page.js"],
         "tfe_bench.cluster": ["deploy/*"],
     },
-    ext_modules=[Extension("tfe_bench._ops", sources=SOURCES)],
+    ext_modules=[
+        Library("tfe_bench._ops", "protocols/kernels", tensorflow=True),
+        Library("tfe_bench._curve", FUNCTIONAL),
+    ],
     cmdclass={"build_ext": BuildOps},
 )

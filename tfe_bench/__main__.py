@@ -37,6 +37,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
         compare,
         doctor,
         exp,
+        functional,
         homomorphic,
         jobs,
         links,
@@ -47,7 +48,9 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
         resnet50,
         service,
         sort,
+        storage,
         suite,
+        technologies,
         train,
         worker,
     )
@@ -70,7 +73,8 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     before = [sort, compare, exp, matmul]
     after = [resnet50, service, train, provide, ops, suite, report, baselines, channel, links]
-    after += [homomorphic, jobs, worker, certs, doctor]
+    after += [technologies, functional, homomorphic, storage]
+    after += [jobs, worker, certs, doctor]
     made = {name for module in (*before, *after) for name in module.COMMANDS}
     asked = next((word for word in words or () if not word.startswith("-")), "")
     whole = asked not in made and "--version" not in (words or ())

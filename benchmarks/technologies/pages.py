@@ -9,12 +9,16 @@ from typing import Final
 from tfe_bench.benchmarks.report import drawing
 from tfe_bench.benchmarks.report.drawing import Picture
 from tfe_bench.benchmarks.report.parts import Section
+from tfe_bench.benchmarks.technologies.compare import page as compare
+from tfe_bench.benchmarks.technologies.compare import table
+from tfe_bench.benchmarks.technologies.functional import page as functional
 from tfe_bench.benchmarks.technologies.homomorphic import page as homomorphic
 from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.benchmarks.technologies.storage import page as storage
 
 # Modules with NAMES of pictures, `makers(measured)`, which draws them, and
 # `sections(measured, pictures)`, which is empty where nothing of theirs was measured.
-PAGES: Final[tuple[ModuleType, ...]] = (homomorphic,)
+PAGES: Final[tuple[ModuleType, ...]] = (compare, functional, homomorphic, storage)
 
 NAMES: Final = tuple(name for page in PAGES for name in page.NAMES)
 
@@ -25,10 +29,17 @@ def draw(measured: Sequence[Measurement]) -> dict[str, Picture]:
     Raises:
         ConfigError: matplotlib is not installed.
     """
-    makers = {name: make for page in PAGES for name, make in page.makers(measured).items()}
+    makers = {
+        name: make for page in PAGES for name, make in page.makers(_of(page, measured)).items()
+    }
     return drawing.pictures(makers)
 
 
 def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -> list[Section]:
     """The sections of all pages, in order."""
-    return [section for page in PAGES for section in page.sections(measured, pictures)]
+    return [section for page in PAGES for section in page.sections(_of(page, measured), pictures)]
+
+
+def _of(page: ModuleType, measured: Sequence[Measurement]) -> list[Measurement]:
+    """What a page is about: cells of the comparison are on its own page alone."""
+    return [m for m in measured if table.is_cell(m) == (page is compare)]

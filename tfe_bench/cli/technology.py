@@ -48,13 +48,7 @@ def tell(
     Args:
         notes: lines below the table.
     """
-    from tfe_bench.benchmarks import records
-
-    for each in measured:
-        if arguments.record is not None:
-            records.append(arguments.record, each)
-        if arguments.json:
-            print(each.to_json(), flush=True)
+    code = keep(arguments, measured)
     if not arguments.json:
         from rich.console import Console
         from rich.table import Column, Table
@@ -67,4 +61,17 @@ def tell(
         console.print(table)
         for note in notes:
             console.print(note, markup=False, highlight=False)
+    return code
+
+
+def keep(arguments: argparse.Namespace, measured: Sequence[Measurement]) -> int:
+    """Keeps measurements, and prints them if JSON is wanted; the exit code."""
+    from tfe_bench.benchmarks import records
+
+    for each in measured:
+        if arguments.record is not None:
+            records.append(arguments.record, each)
+    for each in measured:
+        if arguments.json:
+            print(each.to_json(), flush=True)
     return 1 if any(each.correct is False for each in measured) else 0

@@ -1,0 +1,1 @@
+"""The same jobs by every technology: one table of what private computing costs."""

@@ -1,0 +1,121 @@
+"""Which technology to take for a job, for a network and for whom one trusts: from the records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tfe_bench.benchmarks.table import human_bytes, human_seconds
+from tfe_bench.benchmarks.technologies.compare import table
+from tfe_bench.benchmarks.technologies.compare.cells import INPUTS, LEAKAGES, NETWORKS, NOTHING
+from tfe_bench.benchmarks.technologies.compare.tasks import JOBS
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.errors import DataError, check_known
+
+# Whom a user trusts, and the technologies that need no more than that.
+TRUST: Final = {
+    "one-server": "one server, which may look at all that it gets",
+    "three-servers": "three servers, of which no two look at it together",
+    "key-authority": "one server, and an authority that gives it keys",
+}
+_ENOUGH: Final = {
+    "one-server": ("homomorphic", "storage"),
+    "three-servers": ("secret-sharing", "homomorphic", "storage"),
+    "key-authority": ("functional", "homomorphic", "storage"),
+}
+WHERE: Final = ("local", *NETWORKS)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to take for one row of a job.
+
+    Attributes:
+        variant: the row.
+        best: its cell; None where nothing can be taken.
+        why: in sentences.
+    """
+
+    variant: str
+    best: Measurement | None
+    why: tuple[str, ...]
+
+
+def advise(measured: Sequence[Measurement], job: str, network: str, trust: str) -> list[Advice]:
+    """One advice for each row of the job.
+
+    The fastest of those that leak nothing; else the fastest of those that leak the results. What
+    leaks the inputs is never taken.
+
+    Raises:
+        UsageError: an unknown job, network or trust.
+        DataError: no record is of the job.
+    """
+    check_known("job", job, JOBS)
+    check_known("network", network, WHERE)
+    check_known("trust", trust, TRUST)
+    cells = [m for m in table.compared(measured) if m.job == job and m.technology != "plaintext"]
+    if not cells:
+        raise DataError(
+            f"No record is of {job} ({JOBS[job]}). Make some: python -m tfe_bench technologies "
+            f"--job {job} --record FILE."
+        )
+    variants = dict.fromkeys(map(table.variant_of, cells))
+    return [
+        _advice(variant, [m for m in cells if table.variant_of(m) == variant], network, trust)
+        for variant in variants
+    ]
+
+
+def _advice(variant: str, cells: list[Measurement], network: str, trust: str) -> Advice:
+    why: list[str] = []
+    possible: list[tuple[int, int, float, Measurement]] = []
+    for m in cells:
+        seconds = table.time_of(m, network)
+        leakage = str(m.figures.get("leakage", INPUTS))
+        if m.technology not in _ENOUGH[trust]:
+            needs = [name for name, enough in _ENOUGH.items() if m.technology in enough]
+            why.append(f"Not {m.technology}: it takes {TRUST[needs[0]]}.")
+        elif "unsupported" in m.figures or seconds is None:
+            why.append(f"Not {m.technology}: {m.figures.get('unsupported', 'no time is known')}")
+        elif m.correct is False:
+            why.append(f"Not {m.technology}: its result was wrong.")
+        elif leakage not in (NOTHING, LEAKAGES[1]):
+            why.append(f"Not {m.technology}: {m.figures.get('learns', 'it leaks the inputs')}.")
+        else:
+            # a device that somebody would have to buy comes last
+            rank = (LEAKAGES.index(leakage), int(m.technology == "storage"))
+            possible.append((*rank, seconds, m))
+    if not possible:
+        return Advice(variant, None, tuple(why))
+    possible.sort(key=lambda each: each[:3])
+    *_, best = possible[0]
+    said = [_reason(best, network)]
+    for *_, seconds, m in possible[1:]:
+        leaks = str(m.figures.get("leakage", INPUTS))
+        but = "" if leaks == NOTHING else f", and others learn {leaks}"
+        taken = f"{human_seconds(seconds)}{_marks(m, network)}"
+        said.append(f"{m.technology} would take {taken}{but}.")
+    return Advice(variant, best, (*said, *why))
+
+
+def _reason(m: Measurement, network: str) -> str:
+    seconds, total = table.time_of(m, network) or 0.0, table.figure(m, "total_bytes")
+    rounds = table.figure(m, "rounds")
+    parts = [f"{human_seconds(seconds)} on {network}{_marks(m, network)}"]
+    if total is not None:
+        parts.append(f"{human_bytes(total)} sent")
+    if rounds is not None:
+        parts.append(f"{rounds:,.0f} rounds")
+    if (error := table.figure(m, "max_error")) is not None and error > 0:
+        parts.append(f"largest error {error:.2g}")
+    leaks = m.figures.get("leakage", INPUTS)
+    return f"{', '.join(parts)}; others than the client learn {leaks}."
+
+
+def _marks(m: Measurement, network: str) -> str:
+    name = "latency_seconds" if network == "local" else f"{network}_seconds"
+    if m.technology == "storage":
+        return " (a projection for a device)"
+    return " (modeled)" if name in m.modeled else ""

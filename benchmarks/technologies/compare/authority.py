@@ -1,0 +1,96 @@
+"""The jobs by functional encryption: an authority's keys show a server inner products in clear."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tfe_bench.benchmarks.technologies.compare.cells import (
+    INPUTS,
+    RESULTS,
+    Cost,
+    Protection,
+    Traffic,
+    cell,
+    figures_of,
+    unsupported,
+)
+from tfe_bench.benchmarks.technologies.compare.tasks import LENGTH, Effort, Inputs, Task
+from tfe_bench.benchmarks.technologies.functional import jobs, training
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+
+TECHNOLOGY: Final = "functional"
+# What a training step is measured on; an epoch in the clear before it would change no time.
+_BEFORE: Final = 0.02
+_BATCHES: Final = 2
+
+NOT_SUPPORTED: Final[Mapping[str, str]] = {
+    "J4": (
+        "Keys are for inner products: a function that is not linear can only be computed by the "
+        "server on a result that it sees, which then protects nothing."
+    ),
+    "J5": (
+        "Each step takes keys for other weights, and a key works on every row: those of 784 steps, "
+        "which is before the second epoch ends, show all rows. J7 has what a step costs."
+    ),
+    "J6": "Comparisons are not linear, and what decides them would be in the clear.",
+}
+
+
+class Functional:
+    """One server that holds keys of an authority."""
+
+    def __init__(self, effort: Effort, inputs: Inputs) -> None:
+        self._effort, self._inputs = effort, inputs
+
+    def measure(self, task: Task) -> Measurement:
+        """One task."""
+        if (reason := NOT_SUPPORTED.get(task.job)) is not None:
+            return unsupported(TECHNOLOGY, task, reason)
+        found = self._run(task)
+        cost = Cost(
+            seconds=found.seconds,
+            # the server has the results: nothing comes back
+            traffic=Traffic(up=int(found.figures["bytes_up"]), down=0, rounds=1),
+            correct=found.correct,
+            more=_told(found),
+            parameters={k: v for k, v in found.parameters.items() if k != "phases"},
+        )
+        return cell(TECHNOLOGY, task, _protection(found), cost)
+
+    def _run(self, task: Task) -> Measurement:
+        quick, folder = self._effort.steps is not None, self._inputs.folder
+        if task.job == "J1":
+            return jobs.inner_product(quick)
+        if task.job == "J2":
+            return jobs.dense(task.batch, quick)
+        if task.job == "J3":
+            return jobs.network(quick, folder, task.batch)
+        return training.measure(
+            batches=1 if quick else _BATCHES,
+            threads=jobs.threads(),
+            allowed=True,
+            data=folder,
+            epochs=_BEFORE,
+        )
+
+
+def _protection(found: Measurement) -> Protection:
+    everything = int(found.figures["key_rank"]) >= LENGTH
+    return Protection(
+        parties=2,
+        adversary="semi-honest server that does not collude with the authority",
+        learns=(
+            "the server learns the first layer's outputs, and from them the inputs"
+            if everything
+            else "the server learns the results; the authority could decrypt everything"
+        ),
+        leakage=INPUTS if everything else RESULTS,
+        trust="key-authority",
+        security_bits=int(found.parameters["security_bits"]),
+    )
+
+
+def _told(found: Measurement) -> dict[str, Any]:
+    rank = int(found.figures["key_rank"])
+    return {**figures_of(found), "key_rank": rank, "key_rank_over_length": rank / LENGTH}

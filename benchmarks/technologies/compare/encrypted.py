@@ -1,0 +1,152 @@
+"""The jobs under homomorphic encryption, and where its network would lie on a storage device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tfe_bench.benchmarks.technologies.compare.cells import (
+    NOTHING,
+    Cost,
+    Protection,
+    Traffic,
+    cell,
+    figures_of,
+    unsupported,
+)
+from tfe_bench.benchmarks.technologies.compare.networks import Networks
+from tfe_bench.benchmarks.technologies.compare.tasks import Effort, Inputs, Task
+from tfe_bench.benchmarks.technologies.homomorphic import jobs
+from tfe_bench.benchmarks.technologies.libraries import need
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.benchmarks.technologies.storage import device as devices
+from tfe_bench.benchmarks.technologies.storage import measured, program_order
+from tfe_bench.benchmarks.technologies.storage import model as models
+
+HOMOMORPHIC, STORAGE = "homomorphic", "storage"
+_LEARNS: Final = "the client alone learns the result; the server keeps its weights"
+_DEVICE: Final = "csd"
+_QUESTION_AND_ANSWER: Final = 2
+
+
+def _protection(parameters: Mapping[str, Any]) -> Protection:
+    return Protection(
+        parties=1,
+        adversary="semi-honest server",
+        learns=_LEARNS,
+        leakage=NOTHING,
+        trust="one-server",
+        security_bits=int(parameters["security_bits"]),
+    )
+
+
+class Homomorphic:
+    """One client with a key, one server that computes on ciphertexts.
+
+    Raises:
+        ConfigError: the library is not installed.
+    """
+
+    def __init__(self, effort: Effort, inputs: Inputs, models: Networks) -> None:
+        need("seal", "Homomorphic encryption")
+        self._effort, self._inputs, self._networks = effort, inputs, models
+        self._known: dict[Task, Measurement] = {}
+
+    def measure(self, task: Task) -> Measurement:
+        """One task."""
+        if (reason := _not_supported(task)) is not None:
+            return unsupported(HOMOMORPHIC, task, reason)
+        found = self.job(task)
+        cost = Cost(
+            seconds=found.seconds,
+            traffic=traffic(found),
+            correct=found.correct,
+            more=_told(found),
+            parameters=found.parameters,
+        )
+        return cell(HOMOMORPHIC, task, _protection(found.parameters), cost)
+
+    def job(self, task: Task) -> Measurement:
+        """What the homomorphic benchmark measures of a task, once."""
+        if task not in self._known:
+            self._known[task] = self._run(task)
+        return self._known[task]
+
+    def _run(self, task: Task) -> Measurement:
+        quick = self._effort.steps is not None
+        if task.job == "J1":
+            return jobs.inner_product(quick)
+        if task.job == "J2":
+            return jobs.dense(task.batch, quick)
+        if task.job == "J3":
+            trained, folder = self._networks.inference, self._inputs.folder
+            return jobs.network(task.batch, quick, folder=folder, trained=trained)
+        return jobs.polynomial(task.variant.partition(" ")[0], quick)
+
+
+def _not_supported(task: Task) -> str | None:
+    name = task.variant.partition(" ")[0]
+    return jobs.NOT_SUPPORTED.get(name) or jobs.NOT_SUPPORTED.get(task.job)
+
+
+def traffic(found: Measurement) -> Traffic:
+    """One question and one answer."""
+    return Traffic(
+        up=int(found.figures["bytes_up"]),
+        down=int(found.figures["bytes_down"]),
+        rounds=_QUESTION_AND_ANSWER,
+    )
+
+
+def _told(found: Measurement) -> dict[str, Any]:
+    told = figures_of(found)
+    if "n" in found.parameters:  # a ciphertext is full whatever was asked for
+        told["computed_values"] = found.parameters["n"]
+    return told
+
+
+class Storage:
+    """The network of J3 on a computational storage device: a projection.
+
+    The device computes each operation so much faster than this machine as its profile says, with
+    the costs that are measured here, and reads weights and keys for every ciphertext anew.
+    """
+
+    def __init__(self, homomorphic: Homomorphic) -> None:
+        self._homomorphic = homomorphic
+        self._costs: models.Costs | None = None
+
+    def measure(self, task: Task) -> Measurement:
+        """One task."""
+        if task.job != "J3":
+            reason = (
+                "A storage device helps where weights are too many for memory: it is projected "
+                "for the network (J3) alone."
+            )
+            return unsupported(STORAGE, task, reason)
+        job = self._homomorphic.job(task)
+        degree, images = int(job.parameters["degree"]), int(job.figures["images_per_ciphertext"])
+        if self._costs is None:
+            self._costs = measured.costs(degree)
+        model, device = measured.cnn(degree, images), devices.load(_DEVICE)
+        compute = models.compute_seconds(model, device, self._costs)
+        sizes = [layer.bytes for layer in model.layers]
+        each = program_order.seconds(sizes, compute, device.rate(1))
+        runs = math.ceil(task.batch / images)
+        client = float(job.figures["encrypt_seconds"]) + float(job.figures["decrypt_seconds"])
+        cost = Cost(
+            seconds=None,
+            latency=client + runs * each,
+            traffic=traffic(job),
+            more={
+                "key_bytes": round(model.key_bytes),
+                "device_seconds": runs * each,
+                "client_seconds": client,
+                "device": device.name,
+                "speedup": device.speedup["all"],
+            },
+            modeled=("latency_seconds", "samples_per_second", "device_seconds"),
+            parameters={**job.parameters, "device": device.name},
+        )
+        return cell(STORAGE, task, _protection(job.parameters), cost)

@@ -1,0 +1,37 @@
+"""How each technology of the table comes to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tfe_bench.benchmarks.technologies.compare.authority import Functional
+from tfe_bench.benchmarks.technologies.compare.encrypted import Homomorphic, Storage
+from tfe_bench.benchmarks.technologies.compare.networks import Networks
+from tfe_bench.benchmarks.technologies.compare.plaintext import Plaintext
+from tfe_bench.benchmarks.technologies.compare.secret_sharing import SecretSharing
+from tfe_bench.benchmarks.technologies.compare.table import Maker
+from tfe_bench.benchmarks.technologies.compare.tasks import Effort, Inputs
+
+
+def all_of(effort: Effort, inputs: Inputs, cluster: Callable[[], Any]) -> dict[str, Maker]:
+    """Makers by name, plaintext first.
+
+    Args:
+        cluster: gives three workers, asked when they are needed.
+    """
+    models = Networks(inputs)
+    shared: list[Homomorphic] = []
+
+    def homomorphic() -> Homomorphic:
+        if not shared:
+            shared.append(Homomorphic(effort, inputs, models))
+        return shared[0]
+
+    return {
+        "plaintext": lambda: Plaintext(effort, inputs, models),
+        "secret-sharing": lambda: SecretSharing(cluster(), effort, inputs, models),
+        "functional": lambda: Functional(effort, inputs),
+        "homomorphic": homomorphic,
+        "storage": lambda: Storage(homomorphic()),
+    }

@@ -1,0 +1,160 @@
+"""The jobs without any protection: what the others are compared with."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from tfe_bench.benchmarks.records import Seconds
+from tfe_bench.benchmarks.technologies.compare import networks, tasks
+from tfe_bench.benchmarks.technologies.compare.cells import (
+    INPUTS,
+    Cost,
+    Protection,
+    Traffic,
+    cell,
+    timed,
+)
+from tfe_bench.benchmarks.technologies.compare.networks import Networks
+from tfe_bench.benchmarks.technologies.compare.tasks import Effort, Inputs, Task
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+
+# Batches of a training step that are timed, where no epoch is.
+TIMED_STEPS: Final = 8
+TECHNOLOGY: Final = "plaintext"
+PROTECTION: Final = Protection(
+    parties=1,
+    adversary="none: the server is believed",
+    learns="the server learns inputs and results",
+    leakage=INPUTS,
+    trust="",
+    security_bits=None,
+)
+
+
+class Plaintext:
+    """A server that sees everything.
+
+    Args:
+        inputs, models: of all technologies.
+    """
+
+    def __init__(self, effort: Effort, inputs: Inputs, models: Networks) -> None:
+        self._effort, self._inputs, self._networks = effort, inputs, models
+
+    def measure(self, task: Task) -> Measurement:
+        """One task."""
+        made = getattr(self, f"_{task.job.lower()}")
+        cost: Cost = made(task)
+        return cell(TECHNOLOGY, task, PROTECTION, cost)
+
+    def _j1(self, task: Task) -> Cost:
+        return self._product(task, 1)
+
+    def _j2(self, task: Task) -> Cost:
+        return self._product(task, tasks.OUTPUTS)
+
+    def _product(self, task: Task, outputs: int) -> Cost:
+        # BLAS has no integers; 8-bit products of 784 terms are exact in double precision
+        x = self._inputs.vectors(task.batch).astype(np.float64)
+        w = self._inputs.weights(outputs).astype(np.float64)
+        seconds, product = timed(lambda: x @ w, self._effort.repeat)
+        exact = self._inputs.vectors(task.batch) @ self._inputs.weights(outputs)
+        return _cost(seconds, x.size, 4 * product.size, np.array_equal(product, exact), "numpy")
+
+    def _j3(self, task: Task) -> Cost:
+        network = self._networks.inference
+        pictures, labels = self._networks.test(max(task.batch, self._effort.images))
+        batch = pictures[: task.batch]
+        seconds, outputs = timed(lambda: network.logits(batch), self._effort.repeat)
+        right = float(np.mean(network.logits(pictures).argmax(1) == labels))
+        more = {"accuracy": right, "accuracy_images": len(labels)}
+        return _cost(seconds, batch.size, 4 * outputs.size, None, "numpy", more)
+
+    def _j4(self, task: Task) -> Cost:
+        x = self._inputs.reals(task.batch)
+        seconds, found = timed(lambda: elementary(task, x), self._effort.repeat)
+        return _cost(seconds, 8 * x.size, 8 * found.size, None, "numpy")
+
+    def _j5(self, task: Task) -> Cost:
+        x, y = self._networks.logistic_rows()
+        return self._training(task, self._networks.logistic(), x, y)
+
+    def _j6(self, task: Task) -> Cost:
+        keys = self._inputs.keys(task.batch)
+        largest = task.variant.startswith("max")
+        seconds, found = timed(
+            (lambda: keys.max(keepdims=True)) if largest else (lambda: np.sort(keys)),
+            self._effort.repeat,
+        )
+        return _cost(seconds, keys.nbytes, found.nbytes, None, "numpy")
+
+    def _j7(self, task: Task) -> Cost:
+        x, y = self._networks.training_rows(task.batch * TIMED_STEPS)
+        return self._training(task, self._networks.trained(), x, y)
+
+    def _training(self, task: Task, model: Any, x: Any, y: Any) -> Cost:
+        """Steps by Keras: of J5 all of an epoch, or some of them; J7 is one."""
+        model.compile(optimizer=networks.optimizer(), loss=networks.loss(task.job == "J5"))
+        whole = len(x) // task.batch
+        taken = min(whole, self._effort.steps or whole)
+        times = []
+        for step in range(taken + 1):
+            begin = (step % taken) * task.batch
+            rows = slice(begin, begin + task.batch)
+            started = time.perf_counter()
+            model.train_on_batch(x[rows], y[rows])
+            times.append(time.perf_counter() - started)
+        seconds = Seconds.of(times[1:])  # the first builds the graph
+        epoch = task.job == "J5"
+        size = int(np.prod(x.shape[1:])) * task.batch * (whole if epoch else 1)
+        more = {}
+        if epoch and taken == whole:
+            more["accuracy"] = self._networks.logistic_accuracy(model)
+        cost = _cost(seconds, size, 0, None, "Keras", more)
+        return of_epoch(task, cost, taken, whole) if epoch else cost
+
+
+def of_epoch(task: Task, cost: Cost, taken: int, whole: int) -> Cost:
+    """The cost of an epoch of `whole` batches, of which the timed ones are `taken`."""
+    assert cost.seconds is not None, "batches were timed"
+    all_measured = taken == whole
+    latency = sum(cost.seconds.all) if all_measured else cost.seconds.median * whole
+    more = {**cost.more, "samples_per_second": whole * task.batch / latency}
+    if all_measured:
+        return replace(cost, latency=latency, more=more)
+    more["extrapolated"] = f"{whole} batches, of which {taken} were measured"
+    modeled = (*cost.modeled, "latency_seconds", "samples_per_second")
+    return replace(cost, latency=latency, more=more, modeled=modeled)
+
+
+def elementary(task: Task, x: tasks.Array) -> tasks.Array:
+    """exp, sigmoid, or softmax of rows of 8, in float64."""
+    if task.variant.startswith("exp"):
+        return np.exp(x)
+    if task.variant.startswith("sigmoid"):
+        return 1 / (1 + np.exp(-x))
+    e = np.exp(x.reshape(-1, 8))
+    found: tasks.Array = e / e.sum(axis=1, keepdims=True)
+    return found
+
+
+def _cost(
+    seconds: Seconds,
+    up: int,
+    down: int,
+    correct: bool | None,
+    by: str,
+    more: dict[str, Any] | None = None,
+) -> Cost:
+    """Of one question and its answer; pictures and vectors have a byte for each value."""
+    return Cost(
+        seconds=seconds,
+        traffic=Traffic(up=int(up), down=int(down), rounds=2),
+        correct=correct,
+        more=more or {},
+        parameters={"by": by},
+    )

@@ -1,0 +1,214 @@
+"""The jobs on three workers that hold shares: the engine of this project, on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from tfe_bench.benchmarks import prediction
+from tfe_bench.benchmarks.records import Seconds
+from tfe_bench.benchmarks.technologies.compare import networks, tasks
+from tfe_bench.benchmarks.technologies.compare.cells import (
+    NOTHING,
+    Cost,
+    Protection,
+    Traffic,
+    cell,
+)
+from tfe_bench.benchmarks.technologies.compare.networks import Networks
+from tfe_bench.benchmarks.technologies.compare.plaintext import TIMED_STEPS, elementary, of_epoch
+from tfe_bench.benchmarks.technologies.compare.tasks import Effort, Inputs, Task
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.cluster.requests import JobResult, PrivateInput
+
+TECHNOLOGY: Final = "secret-sharing"
+PROTECTION: Final = Protection(
+    parties=3,
+    adversary="semi-honest, one of three",
+    learns="the client alone learns the result; inputs, weights and results are shared",
+    leakage=NOTHING,
+    trust="three-servers",
+    security_bits=128,  # of AES, from which pads come
+)
+# A masked word for each of two evaluators; back come theirs, and the dealer's two pads.
+_UP_WORDS: Final = 2
+_DOWN_WORDS: Final = 4
+_WORD: Final = 8
+# (of sums of 8 squares etc.: fixed point has 16 fractional bits)
+_TOLERANCE: Final = 2e-3
+_LOGITS_TOLERANCE: Final = 1e-2
+
+
+class SecretSharing:
+    """Three workers.
+
+    Args:
+        cluster: that runs the jobs.
+        effort, inputs, models: of all technologies.
+    """
+
+    def __init__(self, cluster: Any, effort: Effort, inputs: Inputs, models: Networks) -> None:
+        self._cluster, self._effort = cluster, effort
+        self._inputs, self._networks = inputs, models
+
+    def measure(self, task: Task) -> Measurement:
+        """One task."""
+        made = getattr(self, f"_{task.job.lower()}")
+        cost: Cost = made(task)
+        return cell(TECHNOLOGY, task, PROTECTION, cost)
+
+    def _run(
+        self, program: str, parameters: Mapping[str, Any], inputs: Mapping[str, PrivateInput]
+    ) -> JobResult:
+        timing = {"repeat": self._effort.repeat, "warm_up": 1}
+        found: JobResult = self._cluster.run(program, {**parameters, **timing}, dict(inputs))
+        return found
+
+    def _j1(self, task: Task) -> Cost:
+        return self._product(task, 1)
+
+    def _j2(self, task: Task) -> Cost:
+        return self._product(task, tasks.OUTPUTS)
+
+    def _product(self, task: Task, outputs: int) -> Cost:
+        x, w = self._inputs.vectors(task.batch), self._inputs.weights(outputs)
+        shared = {"x": PrivateInput(x), "y": PrivateInput(w)}
+        result = self._run("matmul", {}, shared)
+        right = bool(np.array_equal(result.outputs["product"], x @ w))
+        return _cost(
+            result, x.size, task.batch * outputs, right, {"max_error": 0.0 if right else 1.0}
+        )
+
+    def _j3(self, task: Task) -> Cost:
+        from tfe_bench.models.private import convert
+
+        count = max(task.batch, self._effort.images) if task.batch > 1 else 1
+        pictures, labels = self._networks.test(count)
+        private = convert(self._networks.keras_inference(), self._networks.sample())
+        weights = private.shared_weights()
+        given = pictures[: task.batch, :, :, None]
+        asked = private.parameters("local", task.batch)
+        result = self._run("predict", asked, {**weights, **private.shared_inputs(given)})
+        outputs = private.decode(result)
+        plain = self._networks.inference.logits(pictures[: task.batch])
+        error = float(np.abs(outputs - plain).max())
+        more: dict[str, Any] = {"max_error": error}
+        if count > task.batch:
+            rest = self._cluster.run(
+                "predict",
+                {**asked, "repeat": 1, "warm_up": 0},
+                {**weights, **private.shared_inputs(pictures[..., None])},
+            )
+            outputs = private.decode(rest)
+            plain = self._networks.inference.logits(pictures)
+        if task.batch > 1:
+            more["accuracy"] = float(np.mean(outputs.argmax(1) == labels))
+            more["accuracy_plain"] = float(np.mean(plain.argmax(1) == labels))
+            more["accuracy_images"] = count
+        right = error <= _LOGITS_TOLERANCE * float(np.ptp(plain))
+        return _cost(result, given.size, task.batch * 10, right, more)
+
+    def _j4(self, task: Task) -> Cost:
+        from tfe_bench.protocols.session.fixedpoint import FixedPoint
+
+        name = task.variant.partition(" ")[0]
+        x = self._inputs.reals(task.batch)
+        shape = (-1, 8) if name == "softmax" else (-1,)
+        ring = FixedPoint(16).encode(x.reshape(shape))
+        result = self._run("operation", {"operation": name}, {"x": PrivateInput(ring, 16)})
+        found = FixedPoint(result.fractional_bits["result"]).decode(result.outputs["result"])
+        exact = elementary(task, x).reshape(found.shape)
+        errors = np.abs(found - exact) / np.maximum(1, np.abs(exact))
+        worst = float(errors.max())
+        return _cost(result, x.size, x.size, worst <= _TOLERANCE, {"max_error": worst})
+
+    def _j5(self, task: Task) -> Cost:
+        x, y = self._networks.logistic_rows()
+        whole = len(x) // task.batch
+        taken = min(whole, self._effort.steps or whole)
+        model = self._networks.logistic()
+        cost = self._training(task, model, x, y, taken, (x.size, whole))
+        if taken == whole:
+            right = self._networks.logistic_accuracy(model)
+            cost = replace(cost, more={**cost.more, "accuracy": right})
+        return of_epoch(task, cost, taken, whole)
+
+    def _j6(self, task: Task) -> Cost:
+        keys = self._inputs.keys(task.batch)
+        if task.variant.startswith("max"):
+            # (comparisons want values whose differences fit)
+            row = {"x": PrivateInput(keys.reshape(1, -1) >> 2)}
+            result = self._run("operation", {"operation": "max"}, row)
+            right = int(result.outputs["result"].reshape(-1)[0]) == int((keys >> 2).max())
+            return _cost(result, keys.size, 1, right, {})
+        result = self._run("sort", {}, {"keys": PrivateInput(keys)})
+        right = bool(np.array_equal(result.outputs["keys"], np.sort(keys)))
+        return _cost(result, keys.size, 2 * keys.size, right, {})
+
+    def _j7(self, task: Task) -> Cost:
+        steps = self._effort.steps or TIMED_STEPS
+        x, y = self._networks.training_rows(task.batch * steps)
+        one = (x[: task.batch].size, 1)
+        return self._training(task, self._networks.trained(), x, y, steps, one)
+
+    def _training(
+        self, task: Task, model: Any, x: Any, y: Any, taken: int, size: tuple[int, int]
+    ) -> Cost:
+        """So many steps of a private training, after a first one that builds the graph.
+
+        Args:
+            size: elements that a client shares, and steps that the task has.
+        """
+        from tfe_bench.models.trainable import trainable
+
+        private = trainable(model)
+        private.compile(networks.optimizer(), networks.loss(task.job == "J5"))
+        used = slice(task.batch * (taken + 1))
+        history = private.fit(
+            self._cluster, x[used], y[used], task.batch, 2, 0, steps=taken + 1, seed=1
+        )
+        return _cost(history.result, size[0], 0, None, {}, steps=size[1])
+
+
+def _cost(
+    result: JobResult,
+    up: int,
+    down: int,
+    correct: bool | None,
+    more: Mapping[str, Any],
+    steps: int = 1,
+) -> Cost:
+    """What a job cost.
+
+    Args:
+        up, down: elements that a client shares for it, and gets.
+        steps: of the task, each as the one whose messages were counted.
+    """
+    measured = result.measured
+    times = prediction.turn_seconds(measured)
+    forecast = prediction.forecast(measured, "local", float(np.median(times)))
+    sent = [sum(m["frames"]) for m in measured]
+    peak = max(int(m["peak_memory"]) for m in measured)
+    return Cost(
+        seconds=Seconds.of(times),
+        compute=forecast["compute_seconds"] * steps,
+        traffic=Traffic(
+            up=_UP_WORDS * _WORD * up,
+            down=_DOWN_WORDS * _WORD * down,
+            between=max(sent) * steps,
+            total=(_UP_WORDS * up + _DOWN_WORDS * down) * _WORD + sum(sent) * steps,
+            rounds=forecast["rounds"] * steps + 2,
+        ),
+        correct=correct,
+        more={
+            "setup_seconds": max(float(m["build_seconds"]) for m in measured),
+            "share_seconds": result.share_seconds,
+            "memory_bytes": peak,
+            "key_bytes": 0,
+            **more,
+        },
+        parameters={"protocol": str(measured[0]["variant"]), "ring_bits": 64},
+    )

@@ -1,0 +1,101 @@
+"""All cells of the table: measured one after the other, and set beside plaintext."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from tfe_bench.benchmarks.technologies.compare.cells import TECHNOLOGIES, unsupported
+from tfe_bench.benchmarks.technologies.compare.tasks import JOBS, Task
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.errors import ConfigError
+
+
+class Technology(Protocol):
+    """What measures tasks."""
+
+    def measure(self, task: Task) -> Measurement: ...
+
+
+# Makes a technology when its first task comes.
+Maker = Callable[[], Technology]
+
+
+def measured(
+    makers: Mapping[str, Maker], tasks: Sequence[Task], progress: Callable[[float, str], None]
+) -> Iterator[Measurement]:
+    """Measures every task by every technology, task by task.
+
+    A technology whose library is missing leaves cells that say so.
+
+    Args:
+        makers: by name, in the order of the table's columns; plaintext first.
+    """
+    made: dict[str, Technology | ConfigError] = {}
+    cells = [(task, name) for task in tasks for name in makers]
+    plain: Measurement | None = None
+    for number, (task, name) in enumerate(cells):
+        progress(number / len(cells), f"{task.label}, {name}")
+        if name not in made:
+            try:
+                made[name] = makers[name]()
+            except ConfigError as error:
+                made[name] = error
+        technology = made[name]
+        if isinstance(technology, ConfigError):
+            yield unsupported(name, task, f"not measured. {technology}")
+            continue
+        found = technology.measure(task)
+        if name == "plaintext":
+            plain = found
+        yield beside(found, plain)
+
+
+def beside(cell: Measurement, plain: Measurement | None) -> Measurement:
+    """The cell with its slowdown against plaintext."""
+    times = [None if m is None else time_of(m) for m in (cell, plain)]
+    if times[0] is None or not times[1]:
+        return cell
+    figures = {**cell.figures, "slowdown": times[0] / times[1]}
+    modeled = cell.modeled
+    if "latency_seconds" in modeled:
+        modeled = (*modeled, "slowdown")
+    return replace(cell, figures=figures, modeled=modeled)
+
+
+def compared(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """Those of this table, the newest of each cell, in the table's order."""
+    newest: dict[tuple[str, str, str], Measurement] = {}
+    for m in sorted(measurements, key=lambda m: m.time):
+        if is_cell(m):
+            newest[m.job, variant_of(m), m.technology] = m
+    first = {(m.job, variant_of(m)): i for i, m in reversed([*enumerate(newest.values())])}
+
+    def place(m: Measurement) -> tuple[int, int, int]:
+        row = first[m.job, variant_of(m)]
+        return [*JOBS].index(m.job), row, TECHNOLOGIES.index(m.technology)
+
+    return sorted(newest.values(), key=place)
+
+
+def is_cell(m: Measurement) -> bool:
+    """Whether a measurement is one of this table, and not of a technology's own command."""
+    return m.job in JOBS and m.technology in TECHNOLOGIES and "variant" in m.parameters
+
+
+def variant_of(m: Measurement) -> str:
+    """Which row of its job a cell is of."""
+    return str(m.parameters.get("variant", ""))
+
+
+def time_of(m: Measurement, network: str = "local") -> float | None:
+    """Seconds of a cell: measured here, or modeled for a network; None if there are none."""
+    return figure(m, "latency_seconds" if network == "local" else f"{network}_seconds")
+
+
+def figure(m: Measurement, name: str) -> float | None:
+    """A number of a record that others may have written."""
+    value: Any = m.figures.get(name)
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if known else None

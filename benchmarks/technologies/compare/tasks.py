@@ -1,0 +1,152 @@
+"""The jobs that every technology is asked for, and what they are computed on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tfe_bench.errors import check_known
+
+LENGTH: Final = 784
+OUTPUTS: Final = 128
+TRAINED_BATCH: Final = 64
+LOGISTIC_BATCH: Final = 128
+SEED: Final = 1
+
+JOBS: Final = {
+    "J1": "inner product of 784",
+    "J2": "dense layer 784 -> 128",
+    "J3": "MNIST CNN, inference",
+    "J4": "exp, sigmoid, softmax",
+    "J5": "logistic regression, an epoch",
+    "J6": "sort and max",
+    "J7": "MNIST CNN, a training step",
+}
+_OF_MNIST: Final = ("J3", "J5", "J7")
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One row of the table, for every technology.
+
+    Attributes:
+        job: of JOBS.
+        variant: what distinguishes it from the job's other rows, "" of an only one.
+        batch: samples, or values of J4 and J6.
+    """
+
+    job: str
+    variant: str
+    batch: int
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{self.job} {self.variant}".strip()
+
+    @property
+    def about(self) -> str:
+        """The job in words."""
+        return f"{JOBS[self.job]}{', ' if self.variant else ''}{self.variant}"
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured.
+
+    Attributes:
+        repeat: timed runs.
+        values: of J4 and J6.
+        steps: batches of a training that stand for an epoch; None: all.
+        images: that accuracy is measured on.
+    """
+
+    repeat: int
+    values: int
+    steps: int | None
+    images: int
+
+
+WHOLE: Final = Effort(repeat=3, values=1024, steps=None, images=256)
+QUICK: Final = Effort(repeat=3, values=256, steps=6, images=64)
+
+
+def with_repeat(effort: Effort, repeat: int | None) -> Effort:
+    """The same with another number of timed runs."""
+    return effort if repeat is None else replace(effort, repeat=repeat)
+
+
+def tasks(effort: Effort, jobs: Sequence[str] | None = None) -> list[Task]:
+    """All rows, or those of some jobs.
+
+    Raises:
+        UsageError: an unknown job.
+    """
+    for job in jobs or ():
+        check_known("job", job, JOBS)
+    n = effort.values
+    every = [
+        Task("J1", "", 1),
+        *(Task(job, f"batch {n}", n) for job in ("J2", "J3") for n in (1, 64)),
+        *(Task("J4", f"{name} of {n}", n) for name in ("exp", "sigmoid", "softmax")),
+        Task("J5", f"batches of {LOGISTIC_BATCH}", LOGISTIC_BATCH),
+        *(Task("J6", f"{name} of {n}", n) for name in ("sort", "max")),
+        Task("J7", f"batch {TRAINED_BATCH}", TRAINED_BATCH),
+    ]
+    return [task for task in every if jobs is None or task.job in jobs]
+
+
+def need_pictures(jobs: Sequence[str] | None) -> bool:
+    """Whether some of the jobs take MNIST."""
+    return jobs is None or any(job in _OF_MNIST for job in jobs)
+
+
+class Inputs:
+    """What the jobs compute on; the same for every technology.
+
+    Args:
+        folder: of MNIST's four files; None as `models.mnist.load`.
+        seed: of generated values.
+    """
+
+    def __init__(self, folder: Path | None = None, seed: int = SEED) -> None:
+        self.folder, self._seed = folder, seed
+
+    def vectors(self, batch: int) -> Array:
+        """int64 [batch, 784]: 8-bit values, as of pictures."""
+        return self._rng(1).integers(0, 256, (batch, LENGTH))
+
+    def weights(self, outputs: int) -> Array:
+        """int64 [784, outputs]: 8-bit weights with a sign."""
+        return self._rng(2).integers(-127, 128, (LENGTH, outputs))
+
+    def reals(self, n: int) -> Array:
+        """float64 [n] from -4 to 4."""
+        return self._rng(3).uniform(-4, 4, n)
+
+    def keys(self, n: int) -> Array:
+        """int64 [n], the whole range."""
+        info = np.iinfo(np.int64)
+        return self._rng(4).integers(info.min, info.max, n, endpoint=True)
+
+    @cached_property
+    def pictures(self) -> Any:
+        """MNIST (models.mnist.Mnist).
+
+        Raises:
+            DataError: it is not there.
+        """
+        from tfe_bench.models import mnist
+
+        return mnist.load(self.folder)
+
+    def _rng(self, stream: int) -> np.random.Generator:
+        return np.random.default_rng([self._seed, stream])

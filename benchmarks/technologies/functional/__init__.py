@@ -1,0 +1,1 @@
+"""Functional encryption: a server that learns inner products of what it cannot read."""

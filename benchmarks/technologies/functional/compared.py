@@ -1,0 +1,157 @@
+"""What a table of baby steps saves, and what the curve does: the same outputs by other means."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+import numpy as np
+
+from tfe_bench.benchmarks.records import Seconds
+from tfe_bench.benchmarks.technologies.functional import curve, modular, scheme
+from tfe_bench.benchmarks.technologies.functional.curve import Table
+from tfe_bench.benchmarks.technologies.functional.measuring import Cell, inputs, median, timed
+from tfe_bench.benchmarks.technologies.functional.published import speed_up
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.errors import SecurityError
+
+# Beyond this the walk is modeled by its steps.
+_MOST_WALKED: Final = 1 << 18
+_LEAST_SECURITY: Final = 128
+
+
+def logarithms(cell: Cell, table: Table, repeat: int = 3) -> Measurement:
+    """Three ways to the same logarithms: one table for all, one for each output, and walking."""
+    messages, weights = inputs(replace(cell, batch=1), 1)
+    authority = scheme.setup(cell.scheme, cell.length)
+    encryptor = scheme.Encryptor(authority.public, cell.input_bits)
+    sent, keys = encryptor.encrypt(messages), authority.derive(weights)
+    points = scheme.evaluate(curve.decode(sent.elements[0]), keys)
+    due = (messages @ weights.T)[0]
+    one = [timed(lambda: table.find(points, cell.bound, cell.threads)) for _ in range(repeat)]
+    # The best size for a single output has as many baby as giant steps.
+    own_log2 = max(curve.LEAST_LOG2, (cell.result_bits - 1) // 2)
+    each: list[float] = []
+    own = np.zeros(len(due), np.int64)
+    for i in range(len(due)):
+        alone = points[i : i + 1]
+        seconds, found = timed(lambda p=alone: Table(own_log2).find(p, cell.bound))  # type: ignore[misc]
+        each.append(seconds)
+        own[i] = found[0]
+    walked = np.argsort(np.abs(due))[:1]
+    walkable = min(int(np.abs(due[walked]).max()), _MOST_WALKED)
+    step = _seconds_of_a_step(walkable)
+    walk = float(np.abs(due).mean()) * step
+    shared = median([seconds for seconds, _ in one]) / len(due)
+    figures: dict[str, Any] = {
+        "one_table_seconds": shared,
+        "table_per_output_seconds": median(each),
+        "walk_seconds": walk,
+        "speed_up_over_table_per_output": median(each) / shared,
+        "speed_up_over_walk": walk / shared,
+        "published_speed_up": speed_up(),
+        "walk_step_seconds": step,
+        "table_bytes": table.nbytes,
+    }
+    right = (one[0][1] == due).all() and (own == due).all()
+    return Measurement(
+        technology="functional",
+        job="logarithms",
+        parameters={**asdict(cell), "table_per_output_bits": own_log2},
+        seconds=Seconds.of([seconds for seconds, _ in one]),
+        figures=figures,
+        modeled=("walk_seconds", "speed_up_over_walk"),
+        correct=bool(right),
+    )
+
+
+def _seconds_of_a_step(steps: int) -> float:
+    """Of a walk to a known logarithm, which it must find."""
+    steps = max(steps, 1 << 12)
+    authority = scheme.setup("selective", 1)
+    encryptor = scheme.Encryptor(authority.public, 20)
+    keys = authority.derive(np.array([[1]]))
+    sent = encryptor.encrypt(np.array([[steps]]))
+    point = scheme.evaluate(curve.decode(sent.elements[0]), keys)[0]
+    seconds, found = timed(lambda: curve.walk(point, steps))
+    assert found == steps
+    return seconds / steps
+
+
+def check_modulus(bits: int, insecure: bool) -> None:
+    """Refuses a group of less than 128 bits of security, unless that is wanted.
+
+    Raises:
+        UsageError: there is no such group.
+        SecurityError: naming its bits.
+    """
+    if bits not in modular.SIZES:
+        modular.prime(bits)  # says which there are
+    security = modular.SIZES[bits]
+    if security < _LEAST_SECURITY and not insecure:
+        raise SecurityError(
+            f"A group modulo a prime of {bits} bits has about {security} bits of security; "
+            f"{_LEAST_SECURITY} are due. To time it all the same: --insecure-for-comparison."
+        )
+
+
+def modulus(bits: int, length: int, outputs: int, log2: int) -> Measurement:
+    """The same inner products of 8 bits in the integers modulo a prime, and on the curve.
+
+    Args:
+        bits: of the prime.
+        log2: of the tables' steps.
+    """
+    rng = np.random.default_rng(1)
+    messages = rng.integers(0, 256, (1, length))
+    weights = rng.integers(-127, 128, (outputs, length))
+    bound = length * 255 * 127
+    due = messages @ weights.T
+    group = modular.Group(bits)
+    setup, keys = timed(lambda: group.setup(length))
+    encrypt, sent = timed(lambda: group.encrypt(keys, messages[0]))
+    derive, derived = timed(lambda: group.derive(keys, weights))
+    evaluate, points = timed(lambda: group.evaluate(sent, derived, weights))
+    build, table = timed(lambda: modular.Table(group, log2))
+    search, found = timed(lambda: table.find(points, bound))
+    authority = scheme.setup("selective", length)
+    encryptor = scheme.Encryptor(authority.public, 8)
+    own_keys = authority.derive(weights)
+    own_encrypt, own_sent = timed(lambda: encryptor.encrypt(messages))
+    own_table = Table(log2)
+    runs = [
+        timed(
+            lambda: own_table.find(
+                scheme.evaluate(curve.decode(own_sent.elements[0]), own_keys), bound
+            )
+        )
+        for _ in range(3)
+    ]
+    own, results = median([seconds for seconds, _ in runs]), runs[0][1]
+    figures: dict[str, Any] = {
+        "setup_seconds": setup,
+        "encrypt_seconds": encrypt,
+        "derive_seconds": derive / outputs,
+        "evaluate_seconds": evaluate / outputs,
+        "logarithm_seconds": search / outputs,
+        "decrypt_seconds": (evaluate + search) / outputs,
+        "table_seconds": build,
+        "table_bytes": table.nbytes,
+        "bytes_up": (length + 1) * group.element_bytes,
+        "curve_encrypt_seconds": own_encrypt,
+        "curve_decrypt_seconds": own / outputs,
+        "encrypt_ratio": encrypt / own_encrypt,
+        "decrypt_ratio": (evaluate + search) / own,
+    }
+    return Measurement(
+        technology="functional",
+        job=f"modulo {bits} bits",
+        parameters={
+            **{"length": length, "outputs": outputs, "table_bits": log2, "threads": 1},
+            **{"group": f"squares modulo a prime of {bits} bits", "input_bits": 8},
+            "security_bits": modular.SIZES[bits],
+        },
+        seconds=Seconds.of([evaluate + search]),
+        figures=figures,
+        correct=bool((found == due[0]).all() and (results == due[0]).all()),
+    )

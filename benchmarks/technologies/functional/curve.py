@@ -1,0 +1,443 @@
+"""The group ristretto255 (RFC 9496) and its products, as the compiled library has them.
+
+Arrays of unsigned bytes are encodings (32 bytes each) and travel; arrays of 64-bit words are the
+library's own forms of what has been checked, and do not.  Every array's type and shape is checked
+here, as the library checks none.  The library is free of TensorFlow, and other threads run on
+meanwhile: what takes `threads` splits its work among so many.
+
+Secret numbers (`random_scalars`, `multiply_base`, `encrypt`, `inner_products`) are worked on in
+constant time; what has to do with decryption is public.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+import tfe_bench
+from tfe_bench.errors import DataError, OpsMissing, RangeError, UsageError, check_range
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[np.int64]
+
+ELEMENT: Final = 32
+"""Bytes of an encoded element, and of a number modulo the group's order."""
+ORDER: Final = 2**252 + 27742317777372353535851937790883648493
+LEAST_LOG2, MOST_LOG2 = 4, 28
+"""How many baby steps a table may have, as powers of two: to 4.3 GB."""
+MOST_BOUND: Final = 1 << 48
+MOST_GIANT_STEPS: Final = 1 << 24
+"""Pairs that one search may take: about two seconds for one target."""
+MOST_INPUT_BITS: Final = 31
+_VERSION: Final = b"tfe_bench curve 1"
+_POINTER: Final = ctypes.c_void_p
+_LONG: Final = ctypes.c_int64
+_INT: Final = ctypes.c_int32
+# What each function returns, and its arguments: p is an array, l an int64_t, i an int32_t.
+_SIGNATURES: Final = {
+    "comb_bytes": (_LONG, ""),
+    "affine_bytes": (_LONG, ""),
+    "point_bytes": (_LONG, ""),
+    "reduce": (None, "plp"),
+    "muladd": (None, "ppplp"),
+    "reduced": (_INT, "pl"),
+    "inner_products": (None, "pppplp"),
+    "combs": (_LONG, "plp"),
+    "multiply_base": (None, "plp"),
+    "encrypt": (None, "plllppilp"),
+    "decode": (_LONG, "plp"),
+    "evaluate": (None, "pllpppplllp"),
+    "encode": (None, "plp"),
+    "edwards": (None, "pp"),
+    "places": (_LONG, "i"),
+    "fill_table": (None, "pi"),
+    "find": (None, "pipllpp"),
+    "walk": (_INT, "plp"),
+}
+
+
+def library_path() -> Path:
+    """Where the compiled library is, or should be."""
+    return Path(tfe_bench.__file__).resolve().parent / "_curve.so"
+
+
+def open_library(path: Path) -> Any:
+    """Loads a library and says what its functions take.
+
+    Raises:
+        OpsMissing: it is missing or damaged, or of another version.
+    """
+    again = "Build it: pip install . in the checkout."
+    try:
+        library = ctypes.CDLL(os.fspath(path))
+        library.tfe_curve_version.restype = ctypes.c_char_p
+        version = library.tfe_curve_version()
+    except (OSError, AttributeError) as error:
+        raise OpsMissing(f"The compiled curve cannot be loaded ({error}). {again}") from error
+    if version != _VERSION:
+        raise OpsMissing(f"The compiled curve is of another version: {version!r}. {again}")
+    kinds = {"p": _POINTER, "l": _LONG, "i": _INT}
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, f"tfe_curve_{name}")
+        function.restype, function.argtypes = result, [kinds[a] for a in arguments]
+    return library
+
+
+@functools.cache
+def _library() -> Any:
+    return open_library(library_path())
+
+
+@functools.cache
+def _words(kind: str) -> int:
+    """64-bit words of a "comb", "affine" or "point"."""
+    return int(getattr(_library(), f"tfe_curve_{kind}_bytes")()) // 8
+
+
+def _given(what: str, array: Any, kind: type, *shape: int | None) -> Any:
+    """An array's address, if it is one of this type and shape (None: any extent)."""
+    fits = (
+        isinstance(array, np.ndarray)
+        and array.dtype == kind
+        and array.ndim == len(shape)
+        and all(due in (None, n) for due, n in zip(shape, array.shape, strict=True))
+        and array.flags.c_contiguous
+        and array.flags.aligned
+    )
+    if not fits:
+        due = ["any" if n is None else n for n in shape]
+        shown = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "none"
+        raise UsageError(f"{what} is a contiguous {kind.__name__} array {due}. Received: {shown}.")
+    return array.ctypes.data
+
+
+def in_parts(count: int, threads: int, work: Callable[[int, int], object]) -> None:
+    """Runs work(begin, end) on parts of a range, each in a thread."""
+    check_range("threads", threads, 1, 1024)
+    parts = max(1, min(threads, count))
+    edges = [count * i // parts for i in range(parts + 1)]
+    if parts == 1:
+        work(0, count)
+        return
+    with ThreadPoolExecutor(parts) as pool:
+        list(pool.map(work, edges[:-1], edges[1:]))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Rows:
+    """A sparse matrix of public numbers, row after row.
+
+    Attributes:
+        start: int64 [rows + 1], where each row begins in the others.
+        index: int32 [entries], its column.
+        value: int64 [entries], at most 2^31 in size.
+        columns: how many there are.
+
+    Raises:
+        UsageError: they do not fit each other.
+        RangeError: a value is too large.
+    """
+
+    start: Numbers
+    index: npt.NDArray[np.int32]
+    value: Numbers
+    columns: int
+
+    def __post_init__(self) -> None:
+        _given("start", self.start, np.int64, None)
+        entries = len(self.index) if isinstance(self.index, np.ndarray) else 0
+        _given("index", self.index, np.int32, entries)
+        _given("value", self.value, np.int64, entries)
+        if not (
+            len(self.start) > 0
+            and self.start[0] == 0
+            and self.start[-1] == entries
+            and (np.diff(self.start) >= 0).all()
+        ):
+            raise UsageError(f"Rows start at 0, in order, up to {entries}. Received: other ones.")
+        if entries and not (self.index.min() >= 0 and self.index.max() < self.columns):
+            raise UsageError(f"Columns are 0 to {self.columns - 1}. Received: one beyond.")
+        if entries and np.abs(self.value.astype(np.float64)).max() >= 2.0**MOST_INPUT_BITS:
+            raise RangeError(f"Values of rows are below 2^{MOST_INPUT_BITS} in size.")
+
+    def __len__(self) -> int:
+        return len(self.start) - 1
+
+    def __repr__(self) -> str:
+        return f"Rows({len(self)} x {self.columns}, {len(self.index)} entries)"
+
+    @classmethod
+    def of(cls, dense: Numbers) -> Rows:
+        """Of a matrix int64 [rows, columns]; what is zero takes no time."""
+        _given("a matrix", dense, np.int64, None, None)
+        row, column = np.nonzero(dense)
+        start = np.searchsorted(row, np.arange(len(dense) + 1)).astype(np.int64)
+        return cls(start, column.astype(np.int32), dense[row, column], dense.shape[1])
+
+    def dense(self) -> Numbers:
+        """The matrix, int64 [rows, columns]."""
+        out = np.zeros((len(self), self.columns), np.int64)
+        np.add.at(
+            out, (np.repeat(np.arange(len(self)), np.diff(self.start)), self.index), self.value
+        )
+        return out
+
+    def arguments(self) -> tuple[Any, Any, Any]:
+        """Addresses for the library."""
+        return self.start.ctypes.data, self.index.ctypes.data, self.value.ctypes.data
+
+
+def random_scalars(count: int) -> Bytes:
+    """Secret numbers modulo ORDER from the operating system: uint8 [count, 32]."""
+    wide = np.frombuffer(secrets.token_bytes(64 * count), np.uint8).reshape(count, 64)
+    return reduce(wide)
+
+
+def reduce(wide: Bytes) -> Bytes:
+    """uint8 [n, 64], little endian, modulo ORDER: uint8 [n, 32]."""
+    address = _given("wide", wide, np.uint8, None, 64)
+    out = np.empty((len(wide), ELEMENT), np.uint8)
+    _library().tfe_curve_reduce(address, len(wide), out.ctypes.data)
+    return out
+
+
+def muladd(a: Bytes, b: Bytes, c: Bytes) -> Bytes:
+    """a b + c modulo ORDER, element by element: uint8 [n, 32]."""
+    n = len(a)
+    given = [
+        _given(name, x, np.uint8, n, ELEMENT) for name, x in zip("abc", (a, b, c), strict=True)
+    ]
+    out = np.empty_like(a)
+    _library().tfe_curve_muladd(*given, n, out.ctypes.data)
+    return out
+
+
+def are_reduced(scalars: Bytes) -> bool:
+    """Whether all of uint8 [n, 32] are below ORDER."""
+    address = _given("scalars", scalars, np.uint8, None, ELEMENT)
+    return bool(_library().tfe_curve_reduced(address, len(scalars)))
+
+
+def inner_products(secret: Bytes, rows: Rows) -> Bytes:
+    """The inner product of secret numbers with each row, modulo ORDER: uint8 [rows, 32]."""
+    address = _given("secret", secret, np.uint8, rows.columns, ELEMENT)
+    if not are_reduced(secret):
+        raise UsageError(f"Secret numbers are below {ORDER}. Received: a larger one.")
+    out = np.empty((len(rows), ELEMENT), np.uint8)
+    _library().tfe_curve_inner_products(address, *rows.arguments(), len(rows), out.ctypes.data)
+    return out
+
+
+def multiply_base(scalars: Bytes) -> Bytes:
+    """Encodings of secret multiples of the base point: uint8 [n, 32]."""
+    address = _given("scalars", scalars, np.uint8, None, ELEMENT)
+    out = np.empty_like(scalars)
+    _library().tfe_curve_multiply_base(address, len(scalars), out.ctypes.data)
+    return out
+
+
+def edwards(scalar: Bytes) -> bytes:
+    """A multiple of the base point as RFC 8032 encodes it."""
+    address = _given("scalar", scalar, np.uint8, ELEMENT)
+    out = np.empty(ELEMENT, np.uint8)
+    _library().tfe_curve_edwards(address, out.ctypes.data)
+    return out.tobytes()
+
+
+def _refuse_malformed(what: str, at: int) -> None:
+    if at >= 0:
+        raise DataError(
+            f"{what} holds bytes that encode no element of ristretto255 (RFC 9496): not canonical, "
+            f"or no such point. Received: element {at} (counted from 0). It is damaged or forged."
+        )
+
+
+def combs(encoded: Bytes, what: str = "A public key", threads: int = 1) -> Words:
+    """Tables to multiply elements by secret numbers: uint64 [n, words], 8,192 bytes each.
+
+    Raises:
+        DataError: naming what holds bytes that encode no element.
+    """
+    return _checked("combs", encoded, _words("comb"), what, threads)
+
+
+def _checked(name: str, encoded: Bytes, words: int, what: str, threads: int) -> Words:
+    """What a function of the library makes of each element, which it checks."""
+    _given("encoded", encoded, np.uint8, None, ELEMENT)
+    out = np.empty((len(encoded), words), np.uint64)
+    function, wrong = getattr(_library(), f"tfe_curve_{name}"), list[int]()
+
+    def part(begin: int, end: int) -> None:
+        given, made = encoded[begin:end], out[begin:end]
+        at = function(given.ctypes.data, len(given), made.ctypes.data)
+        if at >= 0:
+            wrong.append(begin + int(at))
+
+    in_parts(len(encoded), threads, part)
+    _refuse_malformed(what, min(wrong, default=-1))
+    return out
+
+
+def encrypt(table: Words, half_scalars: Bytes, m: Numbers, bits: int, threads: int = 1) -> Bytes:
+    """Encodings of 2 half_scalars[b] points[i] + m[b, i] base: uint8 [batch, n, 32].
+
+    Args:
+        table: from `combs`, of n points.
+        half_scalars: secret, uint8 [batch, 32].
+        m: secret, int64 [batch, n], each below 2^bits in size.
+        bits: public, 1 to 31.
+    """
+    n, batch = len(table), len(half_scalars)
+    check_range("bits", bits, 1, MOST_INPUT_BITS)
+    combs_at = _given("table", table, np.uint64, None, _words("comb"))
+    scalars_at = _given("half_scalars", half_scalars, np.uint8, None, ELEMENT)
+    m_at = _given("m", m, np.int64, batch, n)
+    if m.size and max(int(m.max()), -int(m.min())) >> bits:
+        raise RangeError(f"Inputs are below 2^{bits} in size. Received: a larger one.")
+    out = np.empty((batch, n, ELEMENT), np.uint8)
+    windows = bits // 4 + 1
+
+    def part(begin: int, end: int) -> None:
+        _library().tfe_curve_encrypt(
+            combs_at, begin, end, n, scalars_at, m_at, windows, batch, out.ctypes.data
+        )
+
+    in_parts(n, threads, part)
+    return out
+
+
+def decode(encoded: Bytes, what: str = "A ciphertext", threads: int = 1) -> Words:
+    """Checks and unpacks elements: uint64 [n, words], 128 bytes each.
+
+    Raises:
+        DataError: naming what holds bytes that encode no element.
+    """
+    return _checked("decode", encoded, _words("affine"), what, threads)
+
+
+def evaluate(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> Words:
+    """Sums of a row's values times points, less keys times the first points: uint64 [rows, words].
+
+    Args:
+        points: from `decode`: first one for each head, then one for each column.
+        keys: uint8 [heads, rows, 32].
+        rows: over the columns.
+    """
+    heads = keys.shape[0] if isinstance(keys, np.ndarray) and keys.ndim == 3 else 0
+    points_at = _given("points", points, np.uint64, heads + rows.columns, _words("affine"))
+    keys_at = _given("keys", keys, np.uint8, heads, len(rows), ELEMENT)
+    if not are_reduced(keys.reshape(-1, ELEMENT)):
+        raise DataError("Numbers of a key are below the group's order. Received: a larger one.")
+    out = np.empty((len(rows), _words("point")), np.uint64)
+
+    def part(begin: int, end: int) -> None:
+        _library().tfe_curve_evaluate(
+            *(points_at, heads, rows.columns, *rows.arguments()),
+            *(keys_at, len(rows), begin, end, out.ctypes.data),
+        )
+
+    in_parts(len(rows), threads, part)
+    return out
+
+
+def encode(points: Words) -> Bytes:
+    """Encodings of what `evaluate` gave: uint8 [n, 32]."""
+    address = _given("points", points, np.uint64, None, _words("point"))
+    out = np.empty((len(points), ELEMENT), np.uint8)
+    _library().tfe_curve_encode(address, len(points), out.ctypes.data)
+    return out
+
+
+def walk(point: Words, bound: int) -> int:
+    """The logarithm of one point, uint64 [words], by walking: what a table is compared with.
+
+    Raises:
+        RangeError: there is none within the bound.
+    """
+    check_range("The bound of a walk", bound, 0, 1 << 32)
+    address, out = _given("point", point, np.uint64, _words("point")), np.zeros(1, np.int64)
+    if not _library().tfe_curve_walk(address, bound, out.ctypes.data):
+        raise RangeError(f"A walk from {-bound:,} to {bound:,} has not found the result.")
+    return int(out[0])
+
+
+class Table:
+    """Baby steps for discrete logarithms: one table for all outputs.
+
+    Args:
+        log2: of the number of steps, 4 to 28; a step takes 16 bytes.
+
+    Raises:
+        UsageError: log2 is another, or there is no memory for so many.
+    """
+
+    def __init__(self, log2: int) -> None:
+        check_range("--table-bits", log2, LEAST_LOG2, MOST_LOG2)
+        self.log2 = log2
+        need = 16 << log2
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if need > free:
+            raise UsageError(
+                f"A table of 2^{log2} steps takes {need:,} bytes. Received: {free:,} that are free."
+            )
+        self._places = np.zeros(int(_library().tfe_curve_places(log2)), np.uint64)
+        _library().tfe_curve_fill_table(self._places.ctypes.data, log2)
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in memory."""
+        return int(self._places.nbytes)
+
+    def check(self, bound: int) -> None:
+        """Refuses a bound that is none, or that would take a search of hours.
+
+        Raises:
+            UsageError: naming the largest.
+        """
+        check_range("The bound of a logarithm", bound, 0, MOST_BOUND)
+        most = min(MOST_BOUND, MOST_GIANT_STEPS << (self.log2 + 1))
+        if bound > most:
+            raise UsageError(
+                f"A table of 2^{self.log2} steps finds logarithms up to {most:,}. Received: "
+                f"{bound:,}. Take a larger table."
+            )
+
+    def find(self, points: Words, bound: int, threads: int = 1) -> Numbers:
+        """The logarithms of points, each from -bound to bound: int64 [n].
+
+        What is found has been multiplied out and compared with the point: no value is wrong.
+
+        Raises:
+            RangeError: of some point there is none within the bound, which the text names.
+            UsageError: the bound is none, or too far for this table.
+        """
+        self.check(bound)
+        points_at = _given("points", points, np.uint64, None, _words("point"))
+        out, found = np.zeros(len(points), np.int64), np.zeros(len(points), np.uint8)
+
+        def part(begin: int, end: int) -> None:
+            _library().tfe_curve_find(
+                *(self._places.ctypes.data, self.log2, points_at + begin * points.strides[0]),
+                *(end - begin, bound, out[begin:].ctypes.data, found[begin:].ctypes.data),
+            )
+
+        in_parts(len(points), threads, part)
+        if missing := int((found == 0).sum()):
+            at = int(np.argmin(found))
+            raise RangeError(
+                f"No result from {-bound:,} to {bound:,} fits {missing} of {len(points)} outputs, "
+                f"the first at {at} (counted from 0): an input or weight is larger than declared, "
+                "or key and ciphertext do not belong together. Declare a larger bound."
+            )
+        return out

@@ -1,0 +1,228 @@
+"""LeNet-5 whose first layer the server computes on encrypted pictures, and the rest in the clear.
+
+As published systems of functional encryption have it: the data's owner encrypts its pictures once,
+the key authority derives a key for each window of each filter, and the server decrypts the first
+layer's outputs, goes on as usual, and asks for the gradient of the filters by keys again.  Pixels
+are 8 bits, and weights and gradients are rounded to 8 bits and a scale.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from tfe_bench.benchmarks.technologies.functional import convolution, scheme
+from tfe_bench.benchmarks.technologies.functional.convolution import Reals
+from tfe_bench.benchmarks.technologies.functional.curve import Numbers, Table, decode, in_parts
+from tfe_bench.benchmarks.technologies.functional.scheme import Ciphertexts, MasterKey
+
+BATCH: Final = 64
+INPUT_BITS: Final = 8
+Say = Callable[[str], None]
+
+
+def pixels(images: Any) -> Numbers:
+    """Pictures uint8 [n, 28, 28] as messages, int64 [n, 784]."""
+    return np.asarray(images, np.int64).reshape(len(images), -1)
+
+
+class Network:
+    """LeNet-5 (LeCun et al., 1998) with rectifiers: a convolution, and the rest of it.
+
+    Args:
+        seed: of the first weights and the order of pictures.
+    """
+
+    def __init__(self, seed: int = 1) -> None:
+        import keras
+
+        keras.utils.set_random_seed(seed)
+        layers = keras.layers
+        self.first = layers.Conv2D(convolution.FILTERS, convolution.KERNEL, padding="same")
+        self.first.build((None, convolution.SIDE, convolution.SIDE, 1))
+        self.rest = keras.Sequential(
+            [
+                keras.Input((convolution.SIDE, convolution.SIDE, convolution.FILTERS)),
+                layers.ReLU(),
+                layers.AveragePooling2D(2),
+                layers.Conv2D(16, convolution.KERNEL, activation="relu"),
+                layers.AveragePooling2D(2),
+                layers.Flatten(),
+                layers.Dense(120, activation="relu"),
+                layers.Dense(84, activation="relu"),
+                layers.Dense(10),
+            ]
+        )
+        self._optimizer = keras.optimizers.Adam(1e-3)
+        self._optimizer.build([*self.rest.trainable_variables, *self.first.trainable_variables])
+        self._loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        self._order = np.random.default_rng(seed)
+        self._step: Any = None
+
+    def batches(self, count: int) -> Iterator[Any]:
+        """Indices of pictures in a random order, BATCH at a time."""
+        order = self._order.permutation(count)
+        for at in range(0, count - BATCH + 1, BATCH):
+            yield order[at : at + BATCH]
+
+    def train(self, images: Any, labels: Any, say: Say = lambda _: None) -> float:
+        """One epoch in the clear; its seconds."""
+        import tensorflow as tf
+
+        if self._step is None:
+            variables = [*self.rest.trainable_variables, *self.first.trainable_variables]
+
+            def step(x: Any, y: Any) -> None:
+                with tf.GradientTape() as tape:
+                    loss = self._loss(y, self.rest(self.first(x), training=True))
+                self._optimizer.apply(tape.gradient(loss, variables), variables)
+
+            self._step = tf.function(step, reduce_retracing=True)
+        scaled = np.asarray(images, np.float32)[..., None] / 255
+        start = time.perf_counter()
+        total = len(images) // BATCH
+        for i, chosen in enumerate(self.batches(len(images))):
+            self._step(tf.constant(scaled[chosen]), tf.constant(labels[chosen]))
+            if i % 50 == 0:
+                say(f"training in the clear: batch {i} of {total}")
+        return time.perf_counter() - start
+
+    @property
+    def quantized(self) -> tuple[Numbers, float]:
+        """The first layer's weights as whole numbers [5, 5, filters], and their scale."""
+        return convolution.quantize(np.asarray(self.first.kernel)[:, :, 0, :])
+
+    def logits(self, images: Any) -> Reals:
+        """In the clear, in floating point."""
+        scaled = np.asarray(images, np.float32)[..., None] / 255
+        parts = [
+            np.asarray(self.rest(self.first(scaled[at : at + 500])))
+            for at in range(0, len(scaled), 500)
+        ]
+        return np.concatenate(parts).astype(np.float64)
+
+    def activations(self, results: Numbers, scale: float) -> Any:
+        """What whole numbers [n, 4704] stand for: float32 [n, 28, 28, filters]."""
+        shape = (-1, convolution.SIDE, convolution.SIDE, convolution.FILTERS)
+        values = results.reshape(shape) * (scale / 255) + np.asarray(self.first.bias)
+        return values.astype(np.float32)
+
+    def finish(self, results: Numbers, scale: float) -> Reals:
+        """Logits of what the first layer gave."""
+        return np.asarray(self.rest(self.activations(results, scale)), np.float64)
+
+    def backward(self, results: Numbers, scale: float, labels: Any) -> tuple[Reals, list[Any]]:
+        """The loss's gradient by the first layer's outputs, and by the rest's variables."""
+        import tensorflow as tf
+
+        given = tf.constant(self.activations(results, scale))
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            loss = self._loss(labels, self.rest(given, training=True))
+        variables = self.rest.trainable_variables
+        delta, rest = tape.gradient(loss, [given, variables])
+        return np.asarray(delta, np.float64), list(rest)
+
+    def update(self, rest: list[Any], kernel: Reals, delta: Reals) -> None:
+        """Takes a step of the optimizer with gradients; the bias needs no pixels."""
+        gradients = [kernel[:, :, None, :].astype(np.float32), delta.sum((0, 1, 2))]
+        variables = [*self.rest.trainable_variables, *self.first.trainable_variables]
+        self._optimizer.apply([*rest, *gradients], variables)
+
+
+@dataclass
+class Phases:
+    """Seconds by phase, of one batch."""
+
+    encrypt: float = 0.0
+    derive: float = 0.0
+    decode: float = 0.0
+    evaluate: float = 0.0
+    logarithms: float = 0.0
+    clear: float = 0.0
+    _since: float = field(default_factory=time.perf_counter)
+
+    def start(self) -> None:
+        """Starts the clock."""
+        self._since = time.perf_counter()
+
+    def add(self, name: str) -> None:
+        """Adds what has passed since the last call."""
+        now = time.perf_counter()
+        setattr(self, name, getattr(self, name) + now - self._since)
+        self._since = now
+
+    @property
+    def training(self) -> float:
+        """All but encryption, which happens once."""
+        return self.derive + self.decode + self.evaluate + self.logarithms + self.clear
+
+
+class Server:
+    """Decrypts the first layer and its gradient.
+
+    Args:
+        authority: derives keys for it.
+        table: of logarithms.
+        threads: that pictures are split among.
+    """
+
+    def __init__(self, authority: MasterKey, table: Table, threads: int) -> None:
+        self.authority, self.table, self.threads = authority, table, threads
+
+    def forward(self, given: Ciphertexts, weights: Numbers, phases: Phases) -> Numbers:
+        """The first layer's outputs [batch, 4704]."""
+        phases.start()
+        keys = self.authority.derive(convolution.forward_rows(weights))
+        phases.add("derive")
+        return self._results(given, [keys] * len(given), phases)
+
+    def gradient(self, given: Ciphertexts, delta: Numbers, phases: Phases) -> Numbers:
+        """Sums over a picture of pixels times delta [batch, 28, 28, filters]: [batch, 150]."""
+        phases.start()
+        keys = [self.authority.derive(convolution.gradient_rows(each)) for each in delta]
+        phases.add("derive")
+        return self._results(given, keys, phases)
+
+    def _results(
+        self, given: Ciphertexts, keys: list[scheme.FunctionKeys], phases: Phases
+    ) -> Numbers:
+        bound = max(scheme.bound_for(INPUT_BITS, each.rows) for each in keys)
+        for each in keys:
+            scheme.check_together(given, each)
+        size = len(given)
+        points: list[Any] = [None] * size
+        phases.start()
+
+        def unpack(begin: int, end: int) -> None:
+            for i in range(begin, end):
+                points[i] = decode(given.elements[i])
+
+        def evaluate(begin: int, end: int) -> None:
+            for i in range(begin, end):
+                points[i] = scheme.evaluate(points[i], keys[i])
+
+        in_parts(size, self.threads, unpack)
+        phases.add("decode")
+        in_parts(size, self.threads, evaluate)
+        phases.add("evaluate")
+        found = self.table.find(np.concatenate(points), bound, self.threads)
+        phases.add("logarithms")
+        return found.reshape(size, -1)
+
+
+def in_clear(messages: Numbers, weights: Numbers) -> Numbers:
+    """What `Server.forward` should give."""
+    rows = convolution.forward_rows(weights).dense()
+    return (messages.astype(np.float64) @ rows.T.astype(np.float64)).astype(np.int64)
+
+
+def gradient_in_clear(messages: Numbers, delta: Numbers) -> Numbers:
+    """What `Server.gradient` should give."""
+    return np.stack(
+        [convolution.gradient_rows(d).dense() @ x for x, d in zip(messages, delta, strict=True)]
+    )

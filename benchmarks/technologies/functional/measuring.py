@@ -1,0 +1,235 @@
+"""Times inner products by phase: set-up, encryption, keys, products, logarithms."""
+
+from __future__ import annotations
+
+import functools
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from tfe_bench.benchmarks.records import Seconds
+from tfe_bench.benchmarks.technologies.functional import curve, scheme
+from tfe_bench.benchmarks.technologies.functional.curve import Numbers, Table
+from tfe_bench.benchmarks.technologies.functional.leakage import Leakage, rank
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.errors import UsageError, check_range
+
+SECURITY_BITS: Final = 128
+
+
+def peak_memory() -> int:
+    """The most that this process has held, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def median(times: list[float]) -> float:
+    """The median, and 0 of none."""
+    return statistics.median(times) if times else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What is measured.
+
+    Attributes:
+        length: of a message.
+        result_bits: results are from -2^(result_bits - 1) to 2^(result_bits - 1).
+        batch: messages.
+        outputs: keys, that is results of each message.
+        scheme: "selective" or "adaptive".
+        threads: at work.
+        table_bits: of the table of logarithms.
+    """
+
+    length: int
+    result_bits: int
+    batch: int = 1
+    outputs: int = 16
+    scheme: str = "selective"
+    threads: int = 1
+    table_bits: int = 20
+
+    def __post_init__(self) -> None:
+        check_range("Result bits", self.result_bits, 4, 40)
+        check_range("A batch", self.batch, 1, 1024)
+        check_range("Outputs", self.outputs, 1, 4096)
+        check_range("A vector's length", self.length, 1, scheme.MOST_LENGTH)
+        # Before any of it is in memory.
+        for name, rows in (("batch", self.batch), ("outputs", self.outputs)):
+            most = scheme.MOST_ELEMENTS // (self.length + 2)
+            check_range(f"Of length {self.length}, --{name}", rows, 1, most)
+        if self.free_bits < 2:
+            raise UsageError(
+                f"Results of {self.result_bits} bits hold no vectors of length {self.length}. "
+                "Received: both. Take more bits or a shorter vector."
+            )
+
+    @property
+    def free_bits(self) -> int:
+        """What is left for a value and a weight together."""
+        return self.result_bits - 1 - (self.length - 1).bit_length()
+
+    @property
+    def input_bits(self) -> int:
+        """Of a message's values, which are 0 or more."""
+        return min((self.free_bits + 1) // 2, 16)
+
+    @property
+    def weight_most(self) -> int:
+        """The largest weight."""
+        return (1 << min(self.free_bits // 2, 16)) - 1
+
+    @property
+    def bound(self) -> int:
+        """Of results."""
+        return 1 << (self.result_bits - 1)
+
+
+def inputs(cell: Cell, seed: int) -> tuple[Numbers, Numbers]:
+    """Messages, and weights whose results lie all over the range, not around 0 alone."""
+    rng = np.random.default_rng(seed)
+    messages = rng.integers(0, 1 << cell.input_bits, (cell.batch, cell.length))
+    middle = rng.uniform(-1, 1, (cell.outputs, 1)) * cell.weight_most
+    spread = rng.uniform(-0.5, 0.5, (cell.outputs, cell.length)) * cell.weight_most
+    weights = np.clip(np.rint(middle + spread), -cell.weight_most, cell.weight_most)
+    return messages, weights.astype(np.int64)
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds, and what came of it."""
+    start = time.perf_counter()
+    made = work()
+    return time.perf_counter() - start, made
+
+
+PHASES: Final = ("encrypt", "derive", "decode", "evaluate", "logarithms")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Seconds by phase, of all messages and outputs together, and what came of them.
+
+    Attributes:
+        results: int64 [batch, outputs].
+        sent_bytes, key_bytes: of ciphertexts and keys.
+    """
+
+    encrypt: float
+    derive: float
+    decode: float
+    evaluate: float
+    logarithms: float
+    results: Numbers
+    sent_bytes: int
+    key_bytes: int
+
+    @property
+    def decrypt(self) -> float:
+        """The last three phases."""
+        return self.decode + self.evaluate + self.logarithms
+
+    @property
+    def total(self) -> float:
+        """All phases."""
+        return self.encrypt + self.derive + self.decrypt
+
+
+def run(
+    authority: scheme.MasterKey,
+    encryptor: scheme.Encryptor,
+    table: Table,
+    given: tuple[Numbers, Numbers],
+    bound: int,
+    threads: int,
+) -> Run:
+    """Encrypts, derives and decrypts once."""
+    messages, weights = given
+    encrypt, sent = timed(lambda: encryptor.encrypt(messages, threads))
+    derive, keys = timed(lambda: authority.derive(weights))
+    scheme.check_together(sent, keys)
+    points: list[Any] = [None] * len(sent)
+
+    def unpack(begin: int, end: int) -> None:
+        inside = threads if len(sent) == 1 else 1
+        for i in range(begin, end):
+            points[i] = curve.decode(sent.elements[i], threads=inside)
+
+    decode, _ = timed(lambda: curve.in_parts(len(sent), threads, unpack))
+    evaluate, products = timed(
+        lambda: np.concatenate([scheme.evaluate(p, keys, threads) for p in points])
+    )
+    search, found = timed(lambda: table.find(products, bound, threads))
+    results = found.reshape(len(messages), len(weights))
+    return Run(encrypt, derive, decode, evaluate, search, results, sent.nbytes, keys.nbytes)
+
+
+def measure(cell: Cell, table: Table | None = None, repeat: int = 3, seed: int = 1) -> Measurement:
+    """One cell of the sweep.
+
+    Args:
+        table: of cell.table_bits steps, or None to make it.
+    """
+    given = inputs(cell, seed)
+    return inner_products(cell, given, cell.input_bits, "sweep", table, repeat)
+
+
+def inner_products(
+    cell: Cell,
+    given: tuple[Numbers, Numbers],
+    input_bits: int,
+    job: str,
+    table: Table | None = None,
+    repeat: int = 3,
+) -> Measurement:
+    """All phases of encrypting, deriving keys and decrypting, as a measurement."""
+    messages, weights = given
+    due = messages @ weights.T
+    setup, authority = timed(lambda: scheme.setup(cell.scheme, cell.length))
+    prepare, encryptor = timed(lambda: scheme.Encryptor(authority.public, input_bits, cell.threads))
+    build, made = timed(lambda: table or Table(cell.table_bits))
+    once = functools.partial(run, authority, encryptor, made, given, cell.bound, cell.threads)
+    first = once()  # warms up; its times are not kept
+    runs = [once() for _ in range(repeat)]
+    outputs, batch = first.results.size, len(messages)
+    totals = [each.total for each in runs]
+    spent = {name: median([getattr(each, name) for each in runs]) for name in PHASES}
+    found = Leakage(rank(scheme.as_rows(weights)), cell.length)
+    figures: dict[str, Any] = {
+        "setup_seconds": setup,
+        "prepare_seconds": prepare,
+        "encrypt_seconds": spent["encrypt"] / batch,
+        "derive_seconds": spent["derive"] / len(weights),
+        "decode_seconds": spent["decode"] / batch,
+        "evaluate_seconds": spent["evaluate"] / outputs,
+        "logarithm_seconds": spent["logarithms"] / outputs,
+        "decrypt_seconds": median([each.decrypt for each in runs]) / outputs,
+        "throughput_per_second": batch / median(totals),
+        "key_bytes": first.key_bytes,
+        "public_key_bytes": authority.public.points.nbytes,
+        "bytes_up": first.sent_bytes,
+        "bytes_down": 0,
+        "table_bytes": made.nbytes,
+        "encryptor_bytes": encryptor.nbytes,
+        "peak_memory_bytes": peak_memory(),
+        "rounds": 1,
+        "key_rank": found.rank,
+        "leakage": f"the results, in the clear, to the server; {found}",
+    }
+    if table is None:
+        figures["table_seconds"] = build
+    return Measurement(
+        technology="functional",
+        job=job,
+        parameters={
+            **asdict(cell),
+            **{"input_bits": input_bits, "group": "ristretto255", "security_bits": SECURITY_BITS},
+        },
+        seconds=Seconds.of(totals),
+        figures=figures,
+        correct=all((each.results == due).all() for each in (first, *runs)),
+    )

@@ -1,0 +1,175 @@
+"""Functional encryption on the report's page: times, how logarithms grow, and what keys show."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from tfe_bench.benchmarks.report import drawing
+from tfe_bench.benchmarks.report.drawing import Maker, Picture, Theme
+from tfe_bench.benchmarks.report.parts import NOTHING, Cell, Figure, Number, Part, Section, Table
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+NAMES: Final = ("functional_logarithms", "functional_leakage")
+_MEANS: Final = (
+    ("walk_seconds", "a walk (modeled)", drawing.GREY, "^"),
+    ("table_per_output_seconds", "a table for each result", drawing.ORANGE, "s"),
+    ("one_table_seconds", "one table for all", drawing.BLUE, "o"),
+)
+_SIDE: Final = 28
+
+
+def _of(measured: Sequence[Measurement], job: str) -> list[Measurement]:
+    return [m for m in measured if m.technology == "functional" and m.job == job]
+
+
+def _newest(measured: Sequence[Measurement], job: str) -> Measurement | None:
+    return max(_of(measured, job), key=lambda m: m.time, default=None)
+
+
+def makers(measured: Sequence[Measurement]) -> dict[str, Maker]:
+    """What draws each picture."""
+    return {
+        NAMES[0]: functools.partial(_logarithms, _of(measured, "logarithms")),
+        NAMES[1]: functools.partial(_pictures, _newest(measured, "LeNet-5 training")),
+    }
+
+
+def _logarithms(found: list[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
+    if not found:
+        return None
+    size = (drawing.NARROW, 3.4) if narrow else (6.4, 3.2)
+    picture = drawing.canvas(*size)
+    axes = picture.subplots()
+    newest = {m.parameters["result_bits"]: m for m in sorted(found, key=lambda m: m.time)}
+    bits = sorted(newest)
+    for name, label, color, marker in _MEANS:
+        times = [newest[b].figures[name] for b in bits]
+        axes.plot(bits, times, marker=marker, color=color, label=label)
+    axes.set_yscale("log")
+    drawing.plain_ticks(axes.yaxis, _time)
+    axes.set_xticks(bits)
+    axes.grid(True)
+    axes.set_xlabel("bits of a result")
+    axes.set_ylabel("time for a result")
+    drawing.legend(axes, narrow, loc="upper left")
+    return picture
+
+
+def _pictures(found: Measurement | None, theme: Theme, narrow: bool) -> Drawing | None:
+    import numpy as np
+
+    if found is None:
+        return None
+    rows = list(found.figures["pictures"].items())
+    count = len(rows[0][1])
+    width = drawing.NARROW if narrow else 6.4
+    picture = drawing.canvas(width, width * 0.95 * len(rows) / (count + 0.6))
+    grid = picture.subplots(len(rows), count, squeeze=False)
+    for line, (label, given) in zip(grid, rows, strict=True):
+        for axes, text in zip(line, given, strict=True):
+            pixels = np.frombuffer(bytes.fromhex(text), np.uint8).reshape(_SIDE, _SIDE)
+            axes.imshow(pixels, cmap="gray", vmin=0, vmax=255)
+            axes.set_xticks([])
+            axes.set_yticks([])
+        line[0].set_ylabel(label)
+    return picture
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.4g} {unit}"
+    return f"{seconds * 1e9:.4g} ns"
+
+
+def _shown(found: Measurement, name: str, factor: float) -> Cell:
+    value = found.figures.get(name)
+    return NOTHING if value is None else Number(value, f"{value * factor:.4g}")
+
+
+_HEAD: Final = (
+    *("length", "bits", "batch", "scheme", "threads"),
+    *("encrypt ms", "key us", "unpack ms", "product us", "logarithm us", "decrypt us"),
+)
+_FIGURES: Final = (
+    *(("encrypt_seconds", 1e3), ("derive_seconds", 1e6), ("decode_seconds", 1e3)),
+    *(("evaluate_seconds", 1e6), ("logarithm_seconds", 1e6), ("decrypt_seconds", 1e6)),
+)
+
+
+def _sweep(found: Sequence[Measurement]) -> Table:
+    rows: list[list[Cell]] = []
+    for m in found:
+        p = m.parameters
+        sizes = [Number(p[n], str(p[n])) for n in ("length", "result_bits", "batch")]
+        threads = Number(p["threads"], str(p["threads"]))
+        rows.append([*sizes, p["scheme"], threads, *(_shown(m, n, f) for n, f in _FIGURES)])
+    caption = (
+        "Encryption and unpacking of one message, one key, and one result: decryption is a "
+        "result's part of unpacking, product and logarithm."
+    )
+    return Table(_HEAD, rows, caption)
+
+
+def _hours(found: Measurement) -> Table:
+    f = found.figures
+    rows: list[list[Cell]] = [
+        ["here, encrypted (extrapolated)", _hour(f["encrypt_all_hours"]), _hour(f["epoch_hours"])],
+        ["here, in the clear", NOTHING, _hour(f["plain_epoch_hours"])],
+    ]
+    rows += [[f"published: {name}", e, t] for name, e, t in f["published_hours"]]
+    cores = f"{found.parameters['threads']} threads"
+    caption = (
+        f"LeNet-5 on MNIST, batches of 64, {cores}: to encrypt all 60,000 pictures once, and of an "
+        f"epoch here; measured batches: {found.parameters['batches']}. Published figures are of "
+        "128 cores and of a whole training."
+    )
+    return Table(("", "encryption", "training"), rows, caption)
+
+
+def _hour(value: float) -> Number:
+    shown, unit = _time(float(f"{3600 * value:.3g}")).split()
+    return Number(value, shown, f" {unit}")
+
+
+def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -> list[Section]:
+    """What was measured of functional encryption."""
+    parts: list[Part] = []
+    if sweep := _of(measured, "sweep"):
+        parts += [
+            "A key authority gives a server keys for weights; the server learns the inner products "
+            "of encrypted vectors with those weights, in the clear, and nothing else.",
+            _sweep(sweep),
+        ]
+    if NAMES[0] in pictures:
+        words = "Time for a logarithm against the bits of a result, by three means."
+        caption = "Discrete logarithms: one table of baby steps serves all results."
+        parts.append(Figure(pictures[NAMES[0]], words, caption))
+    for m in [m for m in measured if m.technology == "functional" and "modulo" in m.job]:
+        f = m.figures
+        parts.append(
+            f"In a group {m.job} ({m.parameters['security_bits']} bits of security) encryption "
+            f"takes {_time(f['encrypt_seconds'])} and a result {_time(f['decrypt_seconds'])}: "
+            f"{f['encrypt_ratio']:.3g} and {f['decrypt_ratio']:.3g} times as long as the same "
+            "algorithms on the curve (128 bits)."
+        )
+    if (lenet := _newest(measured, "LeNet-5 training")) is not None:
+        f = lenet.figures
+        parts.append(_hours(lenet))
+        parts.append(
+            f"Leakage: {f['leakage']}. From what it has decrypted, the server recovers "
+            f"{f['pixels_recovered']:.1%} of the pixels exactly by least squares; from "
+            f"{f['few_keys']} random keys, {f['few_keys_pixels_recovered']:.1%}. Accuracy on "
+            f"{f['tested']} encrypted pictures: {f['accuracy']:.1%}, in the clear "
+            f"{f['accuracy_in_the_clear']:.1%}."
+        )
+        if NAMES[1] in pictures:
+            words = "Digits, and what a server reconstructs from all keys and from 128."
+            caption = "Test pictures, and what least squares makes of the server's results."
+            parts.append(Figure(pictures[NAMES[1]], words, caption))
+    return [Section("functional", "Functional encryption", parts)] if parts else []

@@ -1,0 +1,326 @@
+"""Inner-product functional encryption over ristretto255.
+
+A key authority holds numbers s; who has a key for weights y learns <x, y> of an encrypted x, and
+with keys for other weights those inner products too, and nothing else.
+
+    selective: h_i = g^s_i; ct = (g^r, h_i^r g^x_i); key <s, y>; prod ct_i^y_i / ct_0^key = g^<x, y>
+        (Abdalla, Bourse, De Caro and Pointcheval, PKC 2015, section 3.1).  Secure where messages
+        are chosen before the public key is seen.
+    adaptive: two generators g, h and h_i = g^s_i h^t_i; ct = (g^r, h^r, h_i^r g^x_i); keys <s, y>
+        and <t, y> (Agrawal, Libert and Stehle, CRYPTO 2016, section 3).  Also where messages are
+        chosen after it.
+
+Both under the decisional Diffie-Hellman assumption (128 bits in this group), against who asks for
+keys adaptively; neither hides y, or stops who can ask for enough keys: see `leakage`.  Ciphertexts
+are malleable, and not authenticated.  The scheme recovers small results alone: a table of discrete
+logarithms (`curve.Table`) finds those within a bound.
+
+Everything comes in batches: many ciphertexts, many keys.  What was made under another public key
+is refused by its fingerprint, not decrypted to garbage.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from tfe_bench.benchmarks.technologies.functional import curve
+from tfe_bench.benchmarks.technologies.functional.curve import ELEMENT, Bytes, Numbers, Rows, Words
+from tfe_bench.benchmarks.technologies.functional.integers import whole
+from tfe_bench.errors import DataError, SecurityError, UsageError, check_one_of, check_range
+
+SCHEMES: Final = ("selective", "adaptive")
+HEADS: Final = {"selective": 1, "adaptive": 2}
+"""Elements of a ciphertext before those of its message, and numbers of a key."""
+MOST_LENGTH: Final = 1 << 14
+MOST_ELEMENTS: Final = 1 << 25
+"""Elements of a batch of ciphertexts, and entries of a batch of keys: 1 GB of bytes."""
+FINGERPRINT: Final = 32
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PublicKey:
+    """What one encrypts with.
+
+    Attributes:
+        scheme: one of SCHEMES.
+        points: uint8 [heads - 1 + length, 32]: h if the scheme has one, and h_i.
+
+    Raises:
+        UsageError: another scheme, or no such length.
+    """
+
+    scheme: str
+    points: Bytes
+
+    def __post_init__(self) -> None:
+        check_one_of("A scheme is one of", self.scheme, SCHEMES)
+        check_range("A vector's length", self.length, 1, MOST_LENGTH)
+
+    def __repr__(self) -> str:
+        return f"PublicKey({self.scheme}, length {self.length})"
+
+    @property
+    def heads(self) -> int:
+        """HEADS of the scheme."""
+        return HEADS[self.scheme]
+
+    @property
+    def length(self) -> int:
+        """Of a message."""
+        return len(self.points) - (HEADS[self.scheme] - 1)
+
+    @functools.cached_property
+    def fingerprint(self) -> bytes:
+        """Of the whole key, bound to its keys and ciphertexts: 32 bytes of SHA-256."""
+        said = hashlib.sha256(f"tfe_bench functional {self.scheme} {self.length}\0".encode())
+        said.update(self.points.tobytes())
+        return said.digest()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FunctionKeys:
+    """Keys for the inner products with `rows`, which are public.
+
+    Attributes:
+        scheme, fingerprint: of the public key.
+        rows: the weights.
+        numbers: uint8 [heads, rows, 32]; who holds them may decrypt.
+    """
+
+    scheme: str
+    fingerprint: bytes
+    rows: Rows
+    numbers: Bytes
+
+    def __repr__(self) -> str:
+        return f"FunctionKeys({self.scheme}, {self.rows!r})"
+
+    @property
+    def nbytes(self) -> int:
+        """Of the keys themselves: what the authority sends, without the weights."""
+        return self.numbers.nbytes
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ciphertexts:
+    """A batch of encrypted messages.
+
+    Attributes:
+        scheme, fingerprint: of the public key.
+        elements: uint8 [batch, heads + length, 32].
+    """
+
+    scheme: str
+    fingerprint: bytes
+    elements: Bytes
+
+    def __post_init__(self) -> None:
+        check_one_of("A scheme is one of", self.scheme, SCHEMES)
+        if self.elements.ndim != 3 or self.elements.shape[2] != ELEMENT:
+            raise UsageError(
+                f"Ciphertexts are [batch, elements, {ELEMENT}] bytes. Received: "
+                f"{list(self.elements.shape)}."
+            )
+        check_range("A message's length", self.length, 1, MOST_LENGTH)
+
+    def __repr__(self) -> str:
+        return f"Ciphertexts({self.scheme}, {len(self)} of length {self.length})"
+
+    def __len__(self) -> int:
+        return len(self.elements)
+
+    @property
+    def length(self) -> int:
+        """Of a message."""
+        return int(self.elements.shape[1]) - HEADS[self.scheme]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.elements.nbytes
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MasterKey:
+    """What the key authority holds.
+
+    Attributes:
+        public: for everybody.
+        secret: uint8 [heads, length, 32]: s, and t if the scheme has one.
+    """
+
+    public: PublicKey
+    secret: Bytes
+
+    def __repr__(self) -> str:
+        return f"MasterKey({self.public.scheme}, length {self.public.length})"
+
+    def derive(self, weights: Any) -> FunctionKeys:
+        """Keys for weights: `Rows`, or whole numbers [keys, length] below 2^31 in size.
+
+        In constant time where the secret is concerned; the weights are public.
+
+        Raises:
+            UsageError: another length.
+            RangeError: a weight is NaN, not whole, or too large.
+        """
+        rows = weights if isinstance(weights, Rows) else as_rows(weights)
+        if rows.columns != self.public.length:
+            raise UsageError(
+                f"Weights are of the public key's length, {self.public.length}. Received: "
+                f"{rows.columns}."
+            )
+        numbers = np.stack([curve.inner_products(s, rows) for s in self.secret])
+        return FunctionKeys(self.public.scheme, self.public.fingerprint, rows, numbers)
+
+
+def as_rows(weights: Any) -> Rows:
+    """Whole numbers [keys, length] as rows.
+
+    Raises:
+        UsageError, RangeError: they are none, or too many or too large.
+    """
+    dense = whole("Weights", weights, (1 << curve.MOST_INPUT_BITS) - 1)
+    if dense.ndim != 2 or not dense.size:
+        raise UsageError(f"Weights are [keys, length]. Received: {list(dense.shape)}.")
+    check_range("Entries of all weights", dense.size, 1, MOST_ELEMENTS)
+    return Rows.of(dense)
+
+
+def setup(scheme: str, length: int) -> MasterKey:
+    """A new master key, of random numbers from the operating system.
+
+    Raises:
+        UsageError: an unknown scheme or no such length.
+    """
+    check_one_of("A scheme is one of", scheme, SCHEMES)
+    check_range("A vector's length", length, 1, MOST_LENGTH)
+    secret = np.stack([curve.random_scalars(length) for _ in range(HEADS[scheme])])
+    exponents, more = secret[0], np.empty((0, ELEMENT), np.uint8)
+    if scheme == "adaptive":
+        # h = g^w: nobody keeps w, and h_i = g^(w t_i + s_i).
+        w = curve.random_scalars(1)
+        exponents = curve.muladd(secret[1], np.repeat(w, length, 0), secret[0])
+        more = w
+    points = curve.multiply_base(np.concatenate([more, exponents]))
+    return MasterKey(PublicKey(scheme, points), secret)
+
+
+class Encryptor:
+    """Encrypts with a public key, whose tables it makes once: 8 kB for each element.
+
+    Args:
+        public: the key; each of its elements is checked.
+        bits: messages are below 2^bits in size, 1 to 31; everybody may know it.
+
+    Raises:
+        DataError: the key holds bytes that encode no element, or the neutral one.
+    """
+
+    def __init__(self, public: PublicKey, bits: int, threads: int = 1) -> None:
+        check_range("--input-bits", bits, 1, curve.MOST_INPUT_BITS)
+        if not public.points.any(axis=1).all():
+            at = int(np.argmin(public.points.any(axis=1)))
+            raise DataError(
+                "The public key holds the neutral element, under which a value would be sent in "
+                f"the clear. Received: element {at} (counted from 0). It is damaged or forged."
+            )
+        self.public, self.bits = public, bits
+        one = np.zeros((1, ELEMENT), np.uint8)
+        one[0, 0] = 1
+        elements = np.concatenate([curve.multiply_base(one), public.points])
+        self._table: Words = curve.combs(elements, "The public key", threads)
+
+    @property
+    def nbytes(self) -> int:
+        """Of its tables."""
+        return int(self._table.nbytes)
+
+    def encrypt(self, messages: Any, threads: int = 1) -> Ciphertexts:
+        """Encrypts whole numbers [batch, length], in constant time.
+
+        Raises:
+            UsageError: another length, or a batch too large.
+            RangeError: a number is NaN, not whole, or beyond the declared bits.
+        """
+        public = self.public
+        given = whole("Messages", messages, (1 << self.bits) - 1)
+        if given.ndim != 2 or given.shape[1] != public.length:
+            raise UsageError(
+                f"Messages are [batch, {public.length}]. Received: {list(given.shape)}."
+            )
+        check_range("Elements of a batch", len(given) * (public.length + 2), 1, MOST_ELEMENTS)
+        padded = np.zeros((len(given), public.heads + public.length), np.int64)
+        padded[:, public.heads :] = given
+        # The randomness is twice this, and as uniform.
+        half = curve.random_scalars(len(given))
+        elements = curve.encrypt(self._table, half, padded, self.bits, threads)
+        return Ciphertexts(public.scheme, public.fingerprint, elements)
+
+
+def check_together(ciphertexts: Ciphertexts, keys: FunctionKeys) -> None:
+    """Refuses keys of another master key, scheme or length than the ciphertexts'.
+
+    Raises:
+        SecurityError: they do not belong together.
+    """
+    for what, mine, due in (
+        ("scheme", keys.scheme, ciphertexts.scheme),
+        ("length", keys.rows.columns, ciphertexts.length),
+        ("public key", keys.fingerprint.hex()[:16], ciphertexts.fingerprint.hex()[:16]),
+    ):
+        if mine != due:
+            raise SecurityError(
+                f"The keys were derived for another {what} than the ciphertexts': {due} is due. "
+                f"Received: {mine}. Ask the key authority of that public key."
+            )
+
+
+def evaluate(points: Words, keys: FunctionKeys, threads: int = 1) -> Words:
+    """g^<x, y> of one unpacked ciphertext (`curve.decode`) for all keys."""
+    return curve.evaluate(points, keys.numbers, keys.rows, threads)
+
+
+def decrypt(
+    ciphertexts: Ciphertexts,
+    keys: FunctionKeys,
+    table: curve.Table,
+    bound: int,
+    threads: int = 1,
+) -> Numbers:
+    """The inner products of all messages with all weights: int64 [batch, keys].
+
+    Args:
+        bound: results are from -bound to bound.
+        threads: that the ciphertexts are split among; of a single one, the keys are.
+
+    Raises:
+        SecurityError: the keys are of another public key.
+        DataError: a ciphertext or key is damaged.
+        RangeError: a result is not within the bound; no wrong value is ever given.
+    """
+    check_together(ciphertexts, keys)
+    table.check(bound)
+    batch = len(ciphertexts)
+    out = np.zeros((batch, len(keys.rows)), np.int64)
+    inside = threads if batch == 1 else 1
+
+    def part(begin: int, end: int) -> None:
+        for i in range(begin, end):
+            points = curve.decode(ciphertexts.elements[i], threads=inside)
+            out[i] = table.find(evaluate(points, keys, inside), bound, inside)
+
+    curve.in_parts(batch, threads, part)
+    return out
+
+
+def bound_for(input_bits: int, rows: Rows) -> int:
+    """The size that no inner product of messages below 2^input_bits with these rows exceeds."""
+    before = np.concatenate([[0], np.cumsum(np.abs(rows.value))])
+    sums = before[rows.start[1:]] - before[rows.start[:-1]]
+    return int(sums.max(initial=0)) * ((1 << input_bits) - 1)

@@ -1,0 +1,207 @@
+"""Measures LeNet-5 with an encrypted first layer: times, accuracy, and what the server learns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Final
+
+import numpy as np
+
+from tfe_bench.benchmarks.records import Seconds
+from tfe_bench.benchmarks.technologies.functional import convolution, leakage, lenet, scheme
+from tfe_bench.benchmarks.technologies.functional.convolution import PIXELS
+from tfe_bench.benchmarks.technologies.functional.curve import Numbers, Table
+from tfe_bench.benchmarks.technologies.functional.leakage import Leakage
+from tfe_bench.benchmarks.technologies.functional.lenet import BATCH, INPUT_BITS, Phases
+from tfe_bench.benchmarks.technologies.functional.measuring import (
+    SECURITY_BITS,
+    median,
+    peak_memory,
+    timed,
+)
+from tfe_bench.benchmarks.technologies.functional.published import training
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.models import mnist
+from tfe_bench.models.mnist import Mnist
+
+DELTA_BITS: Final = 8
+PICTURES: Final = 5
+FEW_KEYS: Final = 128
+Say = Callable[[str], None]
+
+
+def measure(
+    *,
+    batches: int,
+    threads: int,
+    allowed: bool,
+    scheme_name: str = "selective",
+    data: str | os.PathLike[str] | None = None,
+    epochs: float = 1.0,
+    table_bits: int = 20,
+    say: Say = lambda _: None,
+) -> Measurement:
+    """Trains in the clear, then on so many encrypted batches, and attacks what the server has seen.
+
+    Args:
+        batches: of 64 pictures, for training and again for testing.
+        allowed: go on where the keys show the pictures.
+        epochs: of training in the clear before, 0 to 1.
+        data: the folder of MNIST's files, or None to have keras get it.
+
+    Raises:
+        PolicyError: the keys show the pictures, and that is not allowed.
+        DataError: there is no MNIST.
+    """
+    say("reading MNIST")
+    digits = mnist.load(data)
+    net = lenet.Network()
+    weights, _ = net.quantized
+    # Any filters without zeros have this rank: known before anything is encrypted.
+    found = Leakage(leakage.rank(convolution.forward_rows(weights)), PIXELS)
+    leakage.refuse(found, allowed)
+    some = max(BATCH, int(len(digits.train_images) * epochs))
+    plain = net.train(digits.train_images[:some], digits.train_labels[:some], say)
+    setup, authority = timed(lambda: scheme.setup(scheme_name, PIXELS))
+    encryptor = scheme.Encryptor(authority.public, INPUT_BITS, threads)
+    server = lenet.Server(authority, Table(table_bits), threads)
+    runs, right = _train(net, server, encryptor, digits, batches, say)
+    accuracy = _test(net, server, encryptor, digits, batches, say)
+    say("solving for the pictures")
+    weights, _ = net.quantized
+    shown = lenet.pixels(digits.test_images[:PICTURES])
+    attack = _attack(convolution.forward_rows(weights), shown)
+    few = np.random.default_rng(1).integers(-127, 128, (FEW_KEYS, PIXELS))
+    attack_few = _attack(scheme.as_rows(few), shown)
+    in_epoch = len(digits.train_images) // BATCH
+    per_batch = median([each.training for each in runs])
+    encrypt = median([each.encrypt for each in runs]) / BATCH
+    plain_epoch = plain * len(digits.train_images) / some
+    found = Leakage(found.rank, PIXELS, leakage.exactly(attack, shown))
+    figures: dict[str, Any] = {
+        "setup_seconds": setup,
+        "encrypt_seconds": encrypt,
+        "batch_seconds": per_batch,
+        "encrypt_all_hours": encrypt * len(digits.train_images) / 3600,
+        "epoch_hours": per_batch * in_epoch / 3600,
+        "plain_epoch_hours": plain_epoch / 3600,
+        "slowdown": per_batch * in_epoch / plain_epoch,
+        **accuracy,
+        "key_rank": found.rank,
+        "message_length": found.length,
+        "pixels_recovered": found.exact,
+        "few_keys": FEW_KEYS,
+        "few_keys_pixels_recovered": leakage.exactly(attack_few, shown),
+        "leakage": f"the first layer's outputs, in the clear, to the server; {found}",
+        "bytes_up": (PIXELS + scheme.HEADS[scheme_name]) * 32 * BATCH,
+        "peak_memory_bytes": peak_memory(),
+        "published_hours": [
+            [row["framework"], row["as_printed_enc"], row["as_printed_train"]] for row in training()
+        ],
+        "pictures": {
+            "original": _as_text(shown),
+            "all keys": _as_text(attack),
+            f"{FEW_KEYS} keys": _as_text(attack_few),
+        },
+    }
+    modeled = ["encrypt_all_hours", "epoch_hours", "slowdown"]
+    return Measurement(
+        technology="functional",
+        job="LeNet-5 training",
+        parameters={
+            **{"batch": BATCH, "batches": batches, "epochs": epochs, "scheme": scheme_name},
+            **{"group": "ristretto255", "security_bits": SECURITY_BITS, "table_bits": table_bits},
+            **{"threads": threads, "phases": [_phases(each) for each in runs]},
+        },
+        seconds=Seconds.of([each.encrypt + each.training for each in runs]),
+        figures=figures,
+        modeled=tuple(modeled if epochs == 1 else [*modeled, "plain_epoch_hours"]),
+        correct=right,
+    )
+
+
+def _phases(given: Phases) -> dict[str, float]:
+    return {name: seconds for name, seconds in asdict(given).items() if not name.startswith("_")}
+
+
+def _train(
+    net: lenet.Network,
+    server: lenet.Server,
+    encryptor: scheme.Encryptor,
+    digits: Mnist,
+    batches: int,
+    say: Say,
+) -> tuple[list[Phases], bool]:
+    """Steps on encrypted batches, each checked against the same whole numbers in the clear."""
+    runs, right = [], True
+    order = net.batches(len(digits.train_images))
+    for i in range(batches):
+        say(f"training on encrypted pictures: batch {i + 1} of {batches}")
+        chosen = next(order)
+        messages = lenet.pixels(digits.train_images[chosen])
+        labels = digits.train_labels[chosen]
+        phases = Phases()
+        sent = encryptor.encrypt(messages, server.threads)
+        phases.add("encrypt")
+        weights, scale = net.quantized
+        results = server.forward(sent, weights, phases)
+        phases.start()
+        delta, rest = net.backward(results, scale, labels)
+        whole, unit = convolution.quantize(delta, DELTA_BITS)
+        phases.add("clear")
+        sums = server.gradient(sent, whole, phases)
+        phases.start()
+        kernel = sums.sum(0).reshape(convolution.KERNEL, convolution.KERNEL, convolution.FILTERS)
+        net.update(rest, kernel * (unit / 255), delta)
+        phases.add("clear")
+        runs.append(phases)
+        right &= bool((results == lenet.in_clear(messages, weights)).all())
+        right &= bool((sums == lenet.gradient_in_clear(messages, whole)).all())
+    return runs, right
+
+
+def _test(
+    net: lenet.Network,
+    server: lenet.Server,
+    encryptor: scheme.Encryptor,
+    digits: Mnist,
+    batches: int,
+    say: Say,
+) -> dict[str, Any]:
+    """Accuracy on test pictures: encrypted ones, and all of them by the same whole numbers."""
+    weights, scale = net.quantized
+    count = min(batches * BATCH, len(digits.test_images))
+    images, labels = digits.test_images, digits.test_labels
+    messages = lenet.pixels(images)
+    private = []
+    for at in range(0, count, BATCH):
+        say(f"testing on encrypted pictures: {at} of {count}")
+        sent = encryptor.encrypt(messages[at : min(at + BATCH, count)], server.threads)
+        private.append(net.finish(server.forward(sent, weights, Phases()), scale))
+    plain = net.logits(images).argmax(1)
+    whole = np.concatenate(
+        [
+            net.finish(lenet.in_clear(messages[at : at + 500], weights), scale).argmax(1)
+            for at in range(0, len(messages), 500)
+        ]
+    )
+    guessed = np.concatenate(private).argmax(1)
+    return {
+        "tested": count,
+        "accuracy": float((guessed == labels[:count]).mean()),
+        "accuracy_in_the_clear": float((plain[:count] == labels[:count]).mean()),
+        "test_accuracy_of_whole_numbers": float((whole == labels).mean()),
+        "test_accuracy_in_the_clear": float((plain == labels).mean()),
+    }
+
+
+def _attack(rows: Any, messages: Numbers) -> convolution.Reals:
+    dense = rows.dense().astype(np.float64)
+    return leakage.reconstruct(rows, np.rint(messages @ dense.T).astype(np.int64))
+
+
+def _as_text(pictures: Any) -> list[str]:
+    """Pixels as hexadecimal digits, clipped to a byte."""
+    return [bytes(np.clip(np.rint(p), 0, 255).astype(np.uint8)).hex() for p in pictures]

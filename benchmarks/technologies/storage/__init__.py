@@ -1,0 +1,1 @@
+"""Homomorphic inference where the weights lie: a projection for computational storage devices."""

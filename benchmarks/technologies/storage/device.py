@@ -1,0 +1,245 @@
+"""Storage devices that compute: profiles, read from TOML files.
+
+A profile says where weights and evaluation keys lie (on the device itself, or in the host, behind
+lanes that all devices share), how fast they come, how much memory the device has, and how fast it
+computes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from tfe_bench.benchmarks.technologies.storage import published
+from tfe_bench.cluster.toml_file import Table, load_toml, naming, parse_toml, shown
+from tfe_bench.errors import ConfigError, check_one_of, did_you_mean
+
+GIGA: Final = 1e9
+T = TypeVar("T")
+PLACES: Final = ("device", "host")
+# What a homomorphic program is made of; a device computes each kind at its own speed.
+OPERATIONS: Final = (
+    *("add", "add_plain", "multiply", "multiply_plain", "square"),
+    *("relinearize", "rescale", "rotate"),
+)
+SHIPPED: Final = ("csd", "fpga", "fpga-ssd")
+_MOST_LEVELS: Final = 64
+
+
+class _Bounds(NamedTuple):
+    """What a number of a profile may be; `default` None: it has to be there."""
+
+    low: float
+    high: float
+    default: float | None = None
+
+
+# Least above 0: what is divided by.
+_RATE: Final = _Bounds(1e-3, 1e5)
+_NUMBERS: Final = {
+    "storage_gigabytes_per_second": _RATE,
+    "write_gigabytes_per_second": _RATE,
+    "lane_gigabytes_per_second": _RATE._replace(default=1.0),
+    "lanes": _Bounds(1, 4096, 32),
+    "lanes_to_storage": _Bounds(0, 4095, 0),
+    "lanes_per_device": _Bounds(1, 1024, 16),
+    "memory_gigabytes": _Bounds(1e-3, 1e5),
+    "disk_gigabytes": _Bounds(1e-3, 1e7),
+    "key_cache_gigabytes": _Bounds(0, 1e5, 0),
+    "latency_seconds": _Bounds(0, 10, 0),
+    "network_gigabytes_per_second": _Bounds(0, 1e5, 0),
+    "watts": _Bounds(0, 1e6, 0),
+    "price": _Bounds(0, 1e9, 0),
+}
+_KEYS: Final = ("name", "weights_on", "prefetch", *_NUMBERS, "speedup", "microseconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """One kind of device; several of them share the host's lanes.
+
+    Rates are in GB/s (1e9 bytes), sizes in GB.
+
+    Attributes:
+        name: for people.
+        weights_on: "device", where its own storage gives them, or "host".
+        storage_gigabytes_per_second: what one device's storage reads, or with "host" one of the
+            host's.
+        write_gigabytes_per_second: what it writes, when memory does not hold a layer's values.
+        lanes, lane_gigabytes_per_second: of the host, for all its devices and storage.
+        lanes_to_storage: those of them that lead to the host's own storage.
+        lanes_per_device: that one slot has at most.
+        memory_gigabytes: of the device.
+        disk_gigabytes: of its storage, or the host's.
+        key_cache_gigabytes: of its memory, for evaluation keys of clients that come again; 0: keys
+            are dropped after use.
+        latency_seconds: until the first byte of a stream comes.
+        network_gigabytes_per_second: of a client's link; 0: what it sends is not counted.
+        prefetch: whether data are read while earlier ones are used.
+        watts, price: of one device, 0 where they are not told; the price in a currency of yours.
+        speedup: of each operation over the measured costs, by name; "all" for the others.
+        microseconds: of each operation by primes, in place of measured costs.
+
+    Raises:
+        ConfigError: a field is outside what `_NUMBERS` says, or figures that cannot be together.
+    """
+
+    name: str
+    weights_on: str
+    storage_gigabytes_per_second: float
+    write_gigabytes_per_second: float
+    memory_gigabytes: float
+    disk_gigabytes: float
+    lane_gigabytes_per_second: float = 1.0
+    lanes: float = 32
+    lanes_to_storage: float = 0
+    lanes_per_device: float = 16
+    key_cache_gigabytes: float = 0
+    latency_seconds: float = 0
+    network_gigabytes_per_second: float = 0
+    prefetch: bool = True
+    watts: float = 0
+    price: float = 0
+    speedup: Mapping[str, float] = field(default_factory=dict)
+    microseconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for key, (low, high, _) in _NUMBERS.items():
+            value = getattr(self, key)
+            if not low <= value <= high:  # also refuses NaN
+                raise ConfigError(f'"{key}" is {low:g} to {high:g}. Received: {value:g}.')
+        if self.weights_on not in PLACES:
+            raise ConfigError(
+                f'"weights_on" is {" or ".join(PLACES)}. Received: {shown(self.weights_on)}.'
+                f"{did_you_mean(self.weights_on, PLACES)}"
+            )
+        if self.lanes_to_storage >= self.lanes:
+            raise ConfigError(
+                '"lanes_to_storage" leave lanes for devices. Received: '
+                f"{self.lanes_to_storage:g} of {self.lanes:g} lanes."
+            )
+        if self.key_cache_gigabytes >= self.memory_gigabytes:
+            raise ConfigError(
+                '"key_cache_gigabytes" is a part of "memory_gigabytes". Received: '
+                f"{self.key_cache_gigabytes:g} of {self.memory_gigabytes:g} GB."
+            )
+
+    @property
+    def link_rate(self) -> float:
+        """Bytes per second that one device gets when it is alone."""
+        storage = self.storage_gigabytes_per_second
+        if self.weights_on == "host":
+            slot = self.lanes_per_device * self.lane_gigabytes_per_second
+            storage = min(storage, slot, self.shared_rate / GIGA)
+        return storage * GIGA
+
+    @property
+    def shared_rate(self) -> float:
+        """Bytes per second of all devices together."""
+        if self.weights_on == "device":
+            return math.inf
+        return (self.lanes - self.lanes_to_storage) * self.lane_gigabytes_per_second * GIGA
+
+    def rate(self, devices: int) -> float:
+        """Bytes per second of each of so many devices that all read."""
+        return min(self.link_rate, self.shared_rate / devices)
+
+    def seconds(self, operation: str, level: int, measured: float) -> float:
+        """The time of an operation here.
+
+        Args:
+            operation: one of OPERATIONS.
+            level: how many primes its input has, from 1.
+            measured: its time on the processor that costs were measured on, in seconds.
+
+        Raises:
+            ConfigError: the profile tells times of this operation, but of fewer levels.
+        """
+        check_one_of("Operations are", operation, OPERATIONS)
+        told = self.microseconds.get(operation)
+        if told is None:
+            return measured / self.speedup.get(operation, self.speedup.get("all", 1.0))
+        if len(told) == 1:
+            return told[0] * 1e-6
+        if not 1 <= level <= len(told):
+            raise ConfigError(
+                f'{self.name}: "microseconds" of {operation} are of {len(told)} levels. Received: '
+                f"a model that computes it with {level} primes."
+            )
+        return told[level - 1] * 1e-6
+
+
+def load(name: str) -> Device:
+    """A profile: one of SHIPPED by its name, or a TOML file.
+
+    Raises:
+        ConfigError: there is none, or it is malformed; names file and field.
+    """
+    return from_file(name, "A device", dict.fromkeys(SHIPPED), of_toml)
+
+
+def from_file(
+    name: str, what: str, shipped: Mapping[str, str | None], make: Callable[[dict[str, Any]], T]
+) -> T:
+    """What a TOML file says: one of the user's, or one that is shipped, by its name.
+
+    Args:
+        what: it is, for errors.
+        shipped: files by name; None where the file has the same one.
+
+    Raises:
+        ConfigError: there is none, or it is malformed; names the file.
+    """
+    if name in shipped:
+        return make(parse_toml(published.text(f"{shipped[name] or name}.toml")))
+    path = Path(name)
+    if path.suffix != ".toml":
+        raise ConfigError(
+            f"{what} is {', '.join(shipped)}, or a file (FILE.toml). Received: {name!r}."
+            f"{did_you_mean(name, shipped)}"
+        )
+    with naming(path.name):
+        return make(load_toml(path))
+
+
+def of_toml(values: Mapping[str, Any]) -> Device:
+    """A profile from the tables of its file.
+
+    Raises:
+        ConfigError: fields that are missing, unknown, or outside their bounds.
+    """
+    table = Table(values, "device", _KEYS)
+    numbers = {key: table.number(key, bounds.default) for key, bounds in _NUMBERS.items()}
+    speedup = table.table("speedup", ("all", *OPERATIONS))
+    table.table("microseconds", OPERATIONS)
+    return Device(
+        name=table.text("name"),
+        weights_on=table.text("weights_on"),
+        prefetch=table.boolean("prefetch", True),
+        speedup={
+            key: _positive(speedup.number(key), f"[speedup] {key}")
+            for key in values.get("speedup", {})
+        },
+        microseconds={
+            key: _by_level(each, f"[microseconds] {key}")
+            for key, each in values.get("microseconds", {}).items()
+        },
+        **numbers,
+    )
+
+
+def _by_level(value: object, where: str) -> tuple[float, ...]:
+    """One time, or one for each number of primes from 1."""
+    given = value if isinstance(value, list) else [value]
+    if not 1 <= len(given) <= _MOST_LEVELS:
+        raise ConfigError(f"{where}: 1 to {_MOST_LEVELS} times. Received: {len(given)}.")
+    return tuple(_positive(each, where) for each in given)
+
+
+def _positive(value: object, where: str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 1e-9 <= value <= 1e9:
+        return float(value)
+    raise ConfigError(f"{where} is a number from 1e-9 to 1e9. Received: {shown(value)}.")

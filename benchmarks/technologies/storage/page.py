@@ -1,0 +1,229 @@
+"""What a report says of storage devices: the published tables beside ours, projections, runs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tfe_bench.benchmarks.report import cells, drawing
+from tfe_bench.benchmarks.report.drawing import Maker, Picture, Theme
+from tfe_bench.benchmarks.report.parts import Cell, Figure, Part, Section, Table
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.benchmarks.technologies.storage.projections import (
+    PROJECTION,
+    PUBLISHED,
+    TECHNOLOGY,
+    VALIDATION,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+NAMES: Final = ("storage",)
+_LOOKS: Final = {
+    "fpga-ssd": (drawing.ORANGE, "FPGA and SSD"),
+    "fpga": (drawing.BLUE, "FPGA only"),
+    "csd": (drawing.GREEN, "storage device"),
+}
+_MOST_ROWS: Final = 200
+
+
+def makers(measured: Sequence[Measurement]) -> dict[str, Maker]:
+    """The picture of both published tables."""
+    return {"storage": functools.partial(_draw, _latest(measured, PUBLISHED))}
+
+
+def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -> list[Section]:
+    """One section, or none."""
+    found: list[Part] = []
+    if tables := _latest(measured, PUBLISHED):
+        found += _published(tables, pictures)
+    if runs := _latest(measured, VALIDATION):
+        found.append(_validated(runs))
+    if projected := _latest(measured, PROJECTION):
+        found.append(_projected(projected))
+    return [Section("storage", "Homomorphic inference on storage devices", found)] if found else []
+
+
+def _latest(measured: Sequence[Measurement], job: str) -> list[Measurement]:
+    """The newest of each set of parameters, in the order that they were first measured."""
+    mine = [m for m in measured if m.technology == TECHNOLOGY and m.job == job]
+    newest = {repr(m.parameters): m for m in sorted(mine, key=lambda m: m.time)}
+    return list(newest.values())[:_MOST_ROWS]
+
+
+def _figure(m: Measurement, name: str) -> float | None:
+    """A figure of a record that others may have written."""
+    value = m.figures.get(name)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _told(m: Measurement, name: str) -> str:
+    return str(m.parameters.get(name, ""))
+
+
+def _published(tables: list[Measurement], pictures: Mapping[str, Picture]) -> list[Part]:
+    worst = max((abs(_figure(m, "difference") or 0.0) for m in tables), default=0.0)
+    found: list[Part] = [
+        "A published simulation runs a homomorphic network where its weights lie: 3.3 GB of "
+        "plaintexts and 0.5 GB of keys go through each inference. Three layers that are read in "
+        "the order of use, while earlier ones compute, give every cell of its two tables: the "
+        f"largest difference is {100 * worst:.2f} %."
+    ]
+    if "storage" in pictures:
+        found.append(
+            Figure(
+                pictures["storage"],
+                "seconds of an inference by bandwidth, and by the number of devices",
+                "Circles: published. Lines: ours, of the three-layer model. One published cell is "
+                "empty: FPGA and SSD, 32 devices.",
+            )
+        )
+    columns: dict[str, Callable[[Measurement], Cell]] = {
+        "configuration": lambda m: _LOOKS.get(_told(m, "configuration"), ("", "?"))[1],
+        "devices": lambda m: cells.whole(_number(m, "devices")),
+        "GB/s each": lambda m: cells.seconds(_number(m, "gigabytes_per_second")),
+        "published, ms": lambda m: (
+            _milliseconds(m, "published_seconds")
+            if "published_seconds" in m.figures
+            else str(m.figures.get("published", ""))
+        ),
+        "ours, ms (modeled)": lambda m: _milliseconds(m, "latency_seconds"),
+        "simulated, ms (modeled)": lambda m: _milliseconds(m, "simulated_seconds"),
+        "difference": lambda m: cells.number("{:+.2f}".format, " %", _percent(m, "difference")),
+    }
+    return [*found, _table(columns, tables, "Both published tables, cell by cell.")]
+
+
+def _validated(runs: list[Measurement]) -> Table:
+    columns: dict[str, Callable[[Measurement], Cell]] = {
+        "GB/s": lambda m: cells.seconds(_number(m, "gigabytes_per_second")),
+        "reached": lambda m: cells.seconds(_figure(m, "reached_gigabytes_per_second")),
+        "measured, s": lambda m: cells.seconds(m.seconds.median if m.seconds else None),
+        "predicted, s": lambda m: cells.seconds(_figure(m, "predicted_seconds")),
+        "off by": lambda m: cells.number("{:+.1f}".format, " %", _percent(m, "difference")),
+        "from costs, s": lambda m: cells.seconds(_figure(m, "predicted_from_costs_seconds")),
+        "off by ": lambda m: cells.number(
+            "{:+.1f}".format, " %", _percent(m, "difference_from_costs")
+        ),
+    }
+    return _table(
+        columns,
+        runs,
+        "A real network under CKKS on this machine, its weights read from a file that gives them "
+        "at a set rate, beside what the model predicts: from the layers' times measured with "
+        "all weights in memory, and from counts of operations times their measured costs.",
+    )
+
+
+def _projected(projected: list[Measurement]) -> Table:
+    columns: dict[str, Callable[[Measurement], Cell]] = {
+        "model": lambda m: _told(m, "model"),
+        "device": lambda m: _told(m, "device"),
+        "devices": lambda m: cells.whole(_number(m, "devices")),
+        "clients": lambda m: cells.whole(_number(m, "clients")),
+        "GB/s each": lambda m: cells.seconds(_number(m, "gigabytes_per_second")),
+        "asked per s": lambda m: cells.seconds(_number(m, "arrivals_per_second")),
+        "alone, s": lambda m: cells.seconds(_figure(m, "latency_seconds")),
+        "median, s": lambda m: cells.seconds(_figure(m, "median_seconds")),
+        "p95, s": lambda m: cells.seconds(_figure(m, "p95_seconds")),
+        "per s": lambda m: cells.seconds(_figure(m, "throughput_per_second")),
+        "computing": lambda m: cells.part(_percent(m, "computing")),
+        "keys there": lambda m: cells.whole(m.figures.get("key_hits")),
+        "memory, MB": lambda m: cells.megabytes(_figure(m, "peak_memory_bytes")),
+        "breaks even, GB/s": lambda m: cells.seconds(
+            _per_giga(_figure(m, "break_even_bytes_per_second"))
+        ),
+        "reading is free from, GB/s": lambda m: cells.seconds(
+            _per_giga(_figure(m, "hidden_bytes_per_second"))
+        ),
+    }
+    return _table(
+        columns,
+        projected,
+        "Projections: all figures are modeled, by a simulation of events. It breaks even where a "
+        "device is as fast as the processor that its costs were measured on.",
+    )
+
+
+def _table(
+    columns: Mapping[str, Callable[[Measurement], Cell]], rows: list[Measurement], caption: str
+) -> Table:
+    return Table([*columns], [[cell(m) for cell in columns.values()] for m in rows], caption)
+
+
+def _number(m: Measurement, name: str) -> float | None:
+    value = m.parameters.get(name)
+    return value if isinstance(value, int | float) else None
+
+
+def _milliseconds(m: Measurement, name: str) -> Cell:
+    value = _figure(m, name)
+    return cells.whole(None if value is None else round(1000 * value))
+
+
+def _percent(m: Measurement, name: str) -> float | None:
+    value = _figure(m, name)
+    return None if value is None else 100 * value
+
+
+def _per_giga(value: float | None) -> float | None:
+    return None if value is None else value / 1e9
+
+
+# ---- the picture
+
+
+def _draw(tables: list[Measurement], theme: Theme, narrow: bool) -> Drawing | None:
+    if not tables:
+        return None
+    figure, (by_bandwidth, by_devices) = drawing.panels(1, 2, narrow, (4.6, 3.7))
+    first = [m for m in tables if m.parameters.get("table") == "bandwidth"]
+    second = [m for m in tables if m.parameters.get("table") == "devices"]
+    _lines(by_bandwidth, theme, first, "gigabytes_per_second", {"fpga": (drawing.BLUE, "")})
+    by_bandwidth.set(xlabel="GB/s between storage and device", ylabel="seconds")
+    _lines(by_devices, theme, second, "devices", _LOOKS)
+    by_devices.set(xlabel="devices")
+    titles = ("one device", "devices that share the host's lanes")
+    for axes, title in zip((by_bandwidth, by_devices), titles, strict=True):
+        axes.set_title(title, loc="left", fontweight="bold", fontsize=10)
+        axes.set_xscale("log", base=2)
+        axes.set_ylim(0, None)
+        drawing.plain_ticks(axes.xaxis, "{:g}".format)
+        axes.grid()
+        drawing.legend(axes, narrow, loc="best")
+    return figure
+
+
+def _lines(
+    axes: Any,
+    theme: Theme,
+    tables: list[Measurement],
+    across: str,
+    looks: Mapping[str, tuple[str, str]],
+) -> None:
+    for name, (color, label) in looks.items():
+        mine = [m for m in tables if m.parameters.get("configuration") == name]
+        ours = [
+            (x, y)
+            for m in mine
+            if (x := _number(m, across)) and (y := _figure(m, "latency_seconds"))
+        ]
+        theirs = [
+            (x, y)
+            for m in mine
+            if (x := _number(m, across)) and (y := _figure(m, "published_seconds"))
+        ]
+        if theirs:
+            axes.scatter(
+                *zip(*theirs, strict=True),
+                s=62,
+                facecolor=theme.paper,
+                edgecolor=color,
+                linewidth=1.4,
+                zorder=3,
+                label=f"{label}, published".lstrip(", "),
+            )
+        if ours:
+            axes.plot(*zip(*ours, strict=True), color=color, label=f"{label}, ours".lstrip(", "))

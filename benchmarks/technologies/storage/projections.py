@@ -1,0 +1,159 @@
+"""What inferences on storage devices would cost, as measurements whose figures are modeled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.benchmarks.technologies.storage import device as devices
+from tfe_bench.benchmarks.technologies.storage import model as models
+from tfe_bench.benchmarks.technologies.storage import program_order, published, simulation
+from tfe_bench.benchmarks.technologies.storage.device import GIGA, Device
+from tfe_bench.benchmarks.technologies.storage.model import Costs, Model
+from tfe_bench.benchmarks.technologies.storage.simulation import Load
+from tfe_bench.errors import check_range
+
+TECHNOLOGY: Final = "storage"
+PUBLISHED, PROJECTION, VALIDATION = "published tables", "projection", "validation"
+# By which a published cell and ours may differ.
+TOLERANCE: Final = 0.01
+_BANDWIDTHS: Final = (1e-3, 1e5)
+
+
+def published_tables() -> list[Measurement]:
+    """Every cell of the published tables, by the closed form and by the simulation."""
+    model = models.load("published")
+    return [_cell(cell, model) for cell in published.cells()]
+
+
+def _cell(cell: published.Cell, model: Model) -> Measurement:
+    device = devices.load(cell.configuration)
+    if cell.gigabytes_per_second is not None:
+        device = replace(device, storage_gigabytes_per_second=cell.gigabytes_per_second)
+    compute = models.compute_seconds(model, device, None)
+    sizes = [layer.bytes for layer in model.layers]
+    latency = program_order.seconds(sizes, compute, device.rate(cell.devices))
+    load = Load(devices=cell.devices, clients=cell.devices, requests=cell.devices)
+    simulated = simulation.simulate(device, model, compute, load).quantile(0.5)
+    figures: dict[str, Any] = {
+        "latency_seconds": latency,
+        "simulated_seconds": simulated,
+        "throughput_per_second": cell.devices / latency,
+    }
+    correct = None
+    if cell.seconds is None:
+        figures["published"] = "empty in the source"
+    else:
+        figures["published_seconds"] = cell.seconds
+        figures["difference"] = latency / cell.seconds - 1
+        worst = max(abs(time / cell.seconds - 1) for time in (latency, simulated))
+        correct = worst <= TOLERANCE
+    return Measurement(
+        technology=TECHNOLOGY,
+        job=PUBLISHED,
+        parameters={
+            "table": cell.table,
+            "configuration": cell.configuration,
+            "devices": cell.devices,
+            "gigabytes_per_second": device.rate(cell.devices) / GIGA,
+        },
+        seconds=None,
+        figures=figures,
+        modeled=("latency_seconds", "simulated_seconds", "throughput_per_second"),
+        correct=correct,
+    )
+
+
+def with_bandwidth(device: Device, gigabytes_per_second: float | None) -> Device:
+    """The device with other storage.
+
+    Raises:
+        UsageError: the bandwidth is outside of its bounds.
+    """
+    if gigabytes_per_second is None:
+        return device
+    check_range("--bandwidth", gigabytes_per_second, *_BANDWIDTHS)
+    return replace(device, storage_gigabytes_per_second=gigabytes_per_second)
+
+
+def projected(
+    device: Device,
+    model: Model,
+    load: Load,
+    costs: Costs | None,
+    processor_seconds: float | None,
+) -> Measurement:
+    """What clients see of a model on such devices.
+
+    Args:
+        costs: measured times of operations, for a model that is told by them.
+        processor_seconds: of one inference on the processor that costs were measured on, or that
+            the device is compared with; None where nobody says.
+
+    Raises:
+        UsageError, ConfigError: what the device cannot do.
+    """
+    compute = models.compute_seconds(model, device, costs)
+    found = simulation.simulate(device, model, compute, load)
+    sizes = [layer.bytes for layer in model.layers]
+    rate = device.rate(load.devices)
+    figures: dict[str, Any] = {
+        "latency_seconds": program_order.seconds(sizes, compute, rate),
+        "unoverlapped_seconds": program_order.without_prefetch(sizes, compute, rate),
+        "compute_seconds": sum(compute),
+        "median_seconds": found.quantile(0.5),
+        "p95_seconds": found.quantile(0.95),
+        "throughput_per_second": found.throughput,
+        "computing": found.computing,
+        "reading": found.reading,
+        "read_bytes": round(found.read_bytes),
+        "spilled_bytes": round(found.spilled_bytes),
+        "peak_memory_bytes": round(found.peak_bytes),
+        "key_hits": found.key_hits,
+        **_break_even(sizes, compute, processor_seconds),
+    }
+    if device.watts:
+        joules = device.watts * load.devices * found.seconds
+        figures["joules_per_inference"] = joules / len(found.latencies)
+    if device.price:
+        figures["price_per_inference_per_second"] = device.price * load.devices / found.throughput
+    return Measurement(
+        technology=TECHNOLOGY,
+        job=PROJECTION,
+        parameters={
+            "device": device.name,
+            "model": model.name,
+            "gigabytes_per_second": rate / GIGA,
+            "devices": load.devices,
+            "clients": load.clients,
+            "requests": load.requests,
+            "arrivals_per_second": load.per_second,
+            "affinity": load.affinity,
+            "prefetch": device.prefetch,
+            "memory_gigabytes": device.memory_gigabytes,
+            "key_cache_gigabytes": device.key_cache_gigabytes,
+        },
+        seconds=None,
+        figures=figures,
+        modeled=tuple(name for name in figures if name != "processor_seconds"),
+    )
+
+
+def _break_even(
+    sizes: Sequence[float], compute: Sequence[float], processor_seconds: float | None
+) -> dict[str, Any]:
+    """From which bandwidth storage costs nothing, and from which it beats the processor."""
+    hidden = program_order.least_rate(sizes, compute, sum(compute))
+    figures: dict[str, Any] = {}
+    if hidden is not None:
+        figures["hidden_bytes_per_second"] = hidden
+    if processor_seconds is not None:
+        figures["processor_seconds"] = processor_seconds
+        even = program_order.least_rate(sizes, compute, processor_seconds)
+        if even is None:
+            figures["break_even"] = "at no bandwidth: computing alone takes longer"
+        else:
+            figures["break_even_bytes_per_second"] = even
+    return figures

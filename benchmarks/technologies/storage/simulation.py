@@ -1,0 +1,373 @@
+"""Devices that serve clients, event by event.
+
+Each device has an engine that reads and one that computes; a layer is cut into chunks.  A chunk is
+read when it fits into memory, and used when it is there and its turn has come, then dropped.  All
+reading streams share a link.  One inference at a time runs on a device; others wait in one queue.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tfe_bench.benchmarks.technologies.storage.device import GIGA, Device
+from tfe_bench.benchmarks.technologies.storage.links import Link
+from tfe_bench.benchmarks.technologies.storage.model import Model
+from tfe_bench.errors import ConfigError, UsageError, check_range
+
+CHUNKS: Final = 200  # of a layer: finer changes latencies by 0.2 % at most
+MOST_DEVICES: Final = 1024
+MOST_CLIENTS: Final = 100_000
+_MOST_CHUNKS: Final = 5_000_000
+# A waiting inference is overtaken so often by others whose keys a device holds.
+_OVERTAKEN: Final = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What clients ask for.
+
+    Attributes:
+        devices: how many there are.
+        clients: each has keys of its own.
+        requests: inferences in all.
+        per_second: Poisson arrivals of all clients together; None: each client asks for its next
+            inference when it has the last one.
+        affinity: an inference goes to a device that holds its client's keys, if one is free.
+        seed: of arrivals.
+    """
+
+    devices: int = 1
+    clients: int = 1
+    requests: int = 1
+    per_second: float | None = None
+    affinity: bool = True
+    seed: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What was simulated; times in seconds, sizes in bytes.
+
+    Attributes:
+        latencies: of each inference, from asking to answer, in the order of answers.
+        seconds: from the first question to the last answer.
+        computing, reading: parts of all devices' time.
+        read_bytes: by all devices.
+        spilled_bytes: that did not fit into memory, written and read again.
+        peak_bytes: of one device's memory.
+        key_hits: inferences whose client's keys were there.
+    """
+
+    latencies: tuple[float, ...]
+    seconds: float
+    computing: float
+    reading: float
+    read_bytes: float
+    spilled_bytes: float
+    peak_bytes: float
+    key_hits: int
+
+    @property
+    def throughput(self) -> float:
+        """Inferences per second."""
+        return len(self.latencies) / self.seconds
+
+    def quantile(self, part: float) -> float:
+        """The latency that a part of inferences stays within (nearest rank)."""
+        ranked = sorted(self.latencies)
+        return ranked[max(0, math.ceil(part * len(ranked)) - 1)]
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Bytes that are read, and seconds that they are computed with.
+
+    Attributes:
+        size: of weights; they take memory until they are used.
+        keys: of evaluation keys, not read where they are kept.
+        spill: bytes of reading in which what spills is written and read again.
+        seconds: of computing.
+    """
+
+    size: float
+    keys: float
+    spill: float
+    seconds: float
+
+
+@dataclass
+class _Running:
+    """A device, and how far it is in its inference.
+
+    Attributes:
+        request: None: it waits for work.
+        kept: clients whose keys it holds, the least recent first.
+        cached: the keys of this inference need not be read.
+        read, used: chunks that came, and that were computed with.
+    """
+
+    index: int
+    request: int | None = None
+    kept: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    cached: bool = False
+    read: int = 0
+    used: int = 0
+    held: float = 0.0
+    reading: bool = False
+    computing: bool = False
+
+
+def check(device: Device, model: Model, load: Load) -> None:
+    """Refuses what a device cannot do, before anything is simulated.
+
+    Raises:
+        UsageError: numbers outside of their bounds.
+        ConfigError: the disk or the memory is too small.
+    """
+    check_range("--devices", load.devices, 1, MOST_DEVICES)
+    check_range("--clients", load.clients, 1, MOST_CLIENTS)
+    check_range("--requests", load.requests, 1, 10**6)
+    if load.per_second is not None:
+        check_range("--arrivals", load.per_second, 1e-6, 1e6)
+    chunks = load.requests * len(model.layers) * CHUNKS
+    if chunks > _MOST_CHUNKS:
+        most = _MOST_CHUNKS // (len(model.layers) * CHUNKS)
+        raise UsageError(f"--requests is at most {most} of this model. Received: {load.requests}.")
+    needed = (model.weight_bytes + load.clients * model.key_bytes) / GIGA
+    if needed > device.disk_gigabytes:
+        raise ConfigError(
+            f"The disk is too small: weights take {model.weight_bytes / GIGA:.4g} GB and keys "
+            f"{model.key_bytes / GIGA:.4g} GB for each of {load.clients} clients, {needed:.4g} GB "
+            f"in all. Received: disk_gigabytes = {device.disk_gigabytes:g}. Take a larger disk, or "
+            "fewer clients."
+        )
+    room = (device.memory_gigabytes - device.key_cache_gigabytes) * GIGA
+    chunk = max(layer.bytes for layer in model.layers) / CHUNKS
+    if room < 4 * chunk:
+        raise ConfigError(
+            f"The memory is too small: four pieces of a layer take {4 * chunk / GIGA:.3g} GB. "
+            f"Received: {room / GIGA:.3g} GB that keys leave of memory_gigabytes."
+        )
+
+
+def simulate(device: Device, model: Model, compute: Sequence[float], load: Load) -> Outcome:
+    """What clients see.
+
+    Args:
+        compute: seconds of each layer on this device.
+
+    Raises:
+        UsageError, ConfigError: as `check`.
+    """
+    check(device, model, load)
+    return _Simulation(device, model, compute, load).run()
+
+
+class _Simulation:
+    def __init__(self, device: Device, model: Model, compute: Sequence[float], load: Load) -> None:
+        self._device, self._model, self._load = device, model, load
+        self._room = (device.memory_gigabytes - device.key_cache_gigabytes) * GIGA
+        largest = max(layer.bytes for layer in model.layers) / CHUNKS
+        # of one layer's values; the rest is for two chunks, one used and one on its way
+        self._most_working = self._room - 2 * largest
+        working = max(layer.working_bytes for layer in model.layers)
+        self._working = min(working, self._most_working)
+        over = [max(0.0, each.working_bytes - self._most_working) for each in model.layers]
+        self._spilled = sum(over)
+        self._chunks = self._cut(compute, over)
+        self._keeps = 0
+        if model.key_bytes > 0:
+            self._keeps = int(device.key_cache_gigabytes * GIGA // model.key_bytes)
+        self._link = Link(device.link_rate, device.shared_rate)
+        self._devices = [_Running(i) for i in range(load.devices)]
+        self._queue: deque[int] = deque()
+        self._overtaken = [0] * load.requests
+        self._client = [i % load.clients for i in range(load.requests)]
+        self._asked = [0.0] * load.requests
+        self._events: list[tuple[float, int, str, int]] = []
+        self._count = 0
+        self._latencies: list[float] = []
+        self._computing = self._reading = self._peak = 0.0
+        self._since: dict[int, float] = {}
+        self._hits = 0
+        self._now = 0.0
+
+    def _cut(self, compute: Sequence[float], over: Sequence[float]) -> list[_Chunk]:
+        """The program in pieces; `over`: bytes of each layer's values that spill."""
+        chunks: list[_Chunk] = []
+        write = self._device.write_gigabytes_per_second * GIGA
+        for layer, seconds, excess in zip(self._model.layers, compute, over, strict=True):
+            # what is written is counted as the reading that takes as long
+            spill = excess * (1 + self._device.link_rate / write)
+            count = CHUNKS if layer.bytes + spill > 0 else 1
+            parts = (layer.weight_bytes, layer.key_bytes, spill, seconds)
+            chunks += [_Chunk(*(part / count for part in parts))] * count
+        return chunks
+
+    def run(self) -> Outcome:
+        """Until every request is answered."""
+        self._ask_first()
+        end = 0.0
+        while len(self._latencies) < self._load.requests:
+            transfer = self._link.next_end()
+            due = self._events[0][0] if self._events else math.inf
+            assert min(transfer, due) < math.inf, "nothing can happen any more"
+            if transfer <= due:
+                self._now = transfer
+                self._arrived(self._devices[self._link.end(transfer)])
+                continue
+            self._now, _, kind, of = heapq.heappop(self._events)
+            if kind == "asked":
+                self._queue.append(of)
+                self._dispatch()
+            elif kind == "begin":
+                self._read(self._devices[of])
+            elif kind == "computed":
+                self._computed(self._devices[of])
+            else:
+                end = max(end, self._now)
+                self._answered(of)
+        first = min(self._asked)
+        span = (end - first) * self._load.devices
+        return Outcome(
+            latencies=tuple(self._latencies),
+            seconds=end - first,
+            computing=self._computing / span if span else 0.0,
+            reading=self._reading / span if span else 0.0,
+            read_bytes=self._link.total,
+            spilled_bytes=self._spilled * self._load.requests,
+            peak_bytes=self._peak,
+            key_hits=self._hits,
+        )
+
+    # ---- clients
+
+    def _ask_first(self) -> None:
+        load = self._load
+        if load.per_second is None:
+            for request in range(min(load.clients, load.requests)):
+                self._ask(request, 0.0)
+            return
+        rng, time = random.Random(load.seed), 0.0
+        for request in range(load.requests):
+            self._client[request] = rng.randrange(load.clients)
+            self._ask(request, time)
+            time += rng.expovariate(load.per_second)
+
+    def _ask(self, request: int, time: float) -> None:
+        self._asked[request] = time
+        self._later(time + self._transfer(self._model.input_bytes), "asked", request)
+
+    def _transfer(self, size: float) -> float:
+        rate = self._device.network_gigabytes_per_second * GIGA
+        return size / rate if rate else 0.0
+
+    def _answered(self, request: int) -> None:
+        self._latencies.append(self._now - self._asked[request])
+        following = request + self._load.clients
+        if self._load.per_second is None and following < self._load.requests:
+            self._ask(following, self._now)
+
+    def _later(self, time: float, kind: str, of: int) -> None:
+        self._count += 1  # events of one moment in the order that they were made
+        heapq.heappush(self._events, (time, self._count, kind, of))
+
+    # ---- who computes what
+
+    def _dispatch(self) -> None:
+        """Gives waiting requests to free devices."""
+        while self._queue:
+            free = [d for d in self._devices if d.request is None]
+            if not free:
+                return
+            request, device = self._pair(free)
+            self._queue.remove(request)
+            self._begin(device, request)
+
+    def _pair(self, free: list[_Running]) -> tuple[int, _Running]:
+        """Which request goes next, and where."""
+        first = self._queue[0]
+        if self._load.affinity and self._keeps:
+            for device in free:
+                for request in self._queue:
+                    if self._client[request] in device.kept:
+                        if request != first:
+                            if self._overtaken[first] >= _OVERTAKEN:
+                                break
+                            self._overtaken[first] += 1
+                        return request, device
+        # on the device that keeps fewest, so that others' keys stay
+        return first, min(free, key=lambda d: len(d.kept))
+
+    def _begin(self, device: _Running, request: int) -> None:
+        client = self._client[request]
+        device.request, device.read, device.used = request, 0, 0
+        device.cached = client in device.kept
+        self._hits += device.cached
+        if self._keeps:
+            device.kept.pop(client, None)
+            device.kept[client] = None
+            while len(device.kept) > self._keeps:
+                device.kept.popitem(last=False)
+        device.held = self._working
+        self._later(self._now + self._device.latency_seconds, "begin", device.index)
+
+    # ---- one device
+
+    def _size(self, device: _Running, chunk: _Chunk) -> float:
+        """Bytes of memory that a chunk takes beside the kept keys."""
+        return chunk.size + (0.0 if self._keeps else chunk.keys)
+
+    def _read(self, device: _Running) -> None:
+        """Begins to read the next chunk, if it fits."""
+        while not device.reading and device.read < len(self._chunks):
+            chunk = self._chunks[device.read]
+            if not self._device.prefetch and (device.computing or device.used < device.read):
+                return
+            size = self._size(device, chunk)
+            if device.held + size > self._room * (1 + 1e-12):
+                return
+            device.held += size
+            self._peak = max(self._peak, device.held)
+            wanted = chunk.size + chunk.spill + (0.0 if device.cached else chunk.keys)
+            if wanted > 0:
+                device.reading = True
+                self._since[device.index] = self._now
+                self._link.start(self._now, device.index, wanted)
+            else:
+                device.read += 1
+                self._compute(device)
+
+    def _arrived(self, device: _Running) -> None:
+        device.reading = False
+        self._reading += self._now - self._since.pop(device.index)
+        device.read += 1
+        self._compute(device)
+        self._read(device)
+
+    def _compute(self, device: _Running) -> None:
+        if device.computing or device.used >= device.read:
+            return
+        device.computing = True
+        seconds = self._chunks[device.used].seconds
+        self._computing += seconds
+        self._later(self._now + seconds, "computed", device.index)
+
+    def _computed(self, device: _Running) -> None:
+        device.computing = False
+        device.held -= self._size(device, self._chunks[device.used])
+        device.used += 1
+        if device.used < len(self._chunks):
+            self._compute(device)
+            self._read(device)
+            return
+        request, device.request = device.request, None
+        assert request is not None
+        self._later(self._now + self._transfer(self._model.output_bytes), "answered", request)
+        self._dispatch()

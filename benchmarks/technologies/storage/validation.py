@@ -1,0 +1,218 @@
+"""A real network under CKKS whose weights come from a file at a set rate, beside the prediction.
+
+The file is in the page cache, so the rate is the bucket's and not the disk's.  Keys and input are
+in memory: what is validated is how reading and computing overlap.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tfe_bench.benchmarks.records import Seconds
+from tfe_bench.benchmarks.technologies.homomorphic import model as weights
+from tfe_bench.benchmarks.technologies.homomorphic.network import EncryptedNetwork, parameters
+from tfe_bench.benchmarks.technologies.homomorphic.parties import (
+    Client,
+    Server,
+    Setting,
+    Values,
+)
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.benchmarks.technologies.storage import measured, program_order
+from tfe_bench.benchmarks.technologies.storage.device import GIGA
+from tfe_bench.benchmarks.technologies.storage.model import Costs
+from tfe_bench.benchmarks.technologies.storage.projections import TECHNOLOGY, VALIDATION
+from tfe_bench.benchmarks.technologies.storage.streaming import Reader
+
+# 1 to 8 GB/s are what devices have; below, this network's time is the reading's.
+RATES: Final = (0.05, 0.1, 0.2, 1.0, 2.0, 4.0, 8.0)
+_AHEAD: Final = 1 << 27
+_SEED: Final = 13
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is computed from a layer's first plaintext to the next layer's.
+
+    Attributes:
+        size: bytes of its plaintexts.
+        seconds: with all of them in memory.
+    """
+
+    size: int
+    seconds: float
+
+
+class Validation:
+    """A client, a server and a file of encoded weights.
+
+    Args:
+        degree: N.
+        folder: for the file.
+
+    Raises:
+        ConfigError: the library is not installed.
+    """
+
+    def __init__(self, degree: int, folder: Path) -> None:
+        setting = Setting(parameters(degree))
+        self.network = EncryptedNetwork(setting, 1)
+        model = weights.made_up(_SEED)
+        self._bounds = self.network.bounds(model)
+        client = Client(setting)
+        keys = client.evaluation_keys(self.network.steps, relinearization=True)
+        self._client, self._server = client, Server(setting, keys)
+        picture = np.random.default_rng(_SEED).uniform(0, 1, (1, 28, 28))
+        self._input = [client.encrypt(slots) for slots in self.network.pack(picture)]
+        self._expected = model.logits(picture)
+        self._chunks = list(self.network.chunks(model))
+        self.sizes = [len(chunk) for chunk in self._chunks]
+        self.file = folder / "weights"
+        self.file.write_bytes(b"".join(self._chunks))
+
+    @property
+    def counts(self) -> list[int]:
+        """Plaintexts of each layer that has some."""
+        return [layer.plaintexts for layer in self.network.layers if layer.plaintexts]
+
+    def run(self, chunks: Iterable[bytes]) -> tuple[float, Values]:
+        """Seconds of one inference, and its outputs."""
+        started = time.perf_counter()
+        result = self.network.run(self._server, self._input, chunks, self._bounds)
+        took = time.perf_counter() - started
+        return took, self.network.unpack(self._client.decrypt(result), 1)
+
+    def error(self, outputs: Values) -> float:
+        """The largest difference from plaintext."""
+        return float(np.abs(outputs - self._expected).max())
+
+    def stages(self) -> list[Stage]:
+        """One run with all weights in memory."""
+        times: list[float] = []
+        self.run(_watched(self._chunks, times))
+        first = np.cumsum([0, *self.counts])
+        marks = [*(times[n] for n in first[:-1]), time.perf_counter()]
+        return [
+            Stage(sum(self.sizes[begin:end]), after - before)
+            for (begin, end), (before, after) in zip(
+                itertools.pairwise(first), itertools.pairwise(marks), strict=True
+            )
+        ]
+
+    def loading(self, repeat: int) -> list[float]:
+        """Seconds of making each stage's plaintexts of its bytes, which costs do not contain."""
+        setting, first = self.network.setting, np.cumsum([0, *self.counts])
+        found = []
+        for begin, end in itertools.pairwise(first):
+            times = []
+            for _ in range(repeat):
+                started = time.perf_counter()
+                for chunk in self._chunks[begin:end]:
+                    setting.load(chunk)
+                times.append(time.perf_counter() - started)
+            found.append(float(np.median(times)))
+        return found
+
+
+def _watched(chunks: Sequence[bytes], times: list[float]) -> Iterator[bytes]:
+    """The chunks; when each is asked for is added to `times`."""
+    for chunk in chunks:
+        times.append(time.perf_counter())
+        yield chunk
+
+
+def validate(
+    rates: Sequence[float], repeat: int, degree: int, progress: Any = lambda _, __: None
+) -> Iterator[Measurement]:
+    """Runs the network at each rate, and compares with the prediction.
+
+    Args:
+        rates: GB/s.
+        repeat: runs at each.
+        degree: N.
+        progress: hears a fraction and a text.
+
+    Raises:
+        ConfigError: the library is not installed.
+    """
+    progress(0.0, "encoding the weights")
+    with tempfile.TemporaryDirectory() as folder:
+        real = Validation(degree, Path(folder))
+        progress(0.2, "measuring the operations")
+        counted = _from_costs(real, measured.costs(degree), real.loading(3))
+        with Reader(real.file, real.sizes, _AHEAD) as reader:
+            for number, rate in enumerate(rates):
+                progress(0.3 + 0.7 * number / len(rates), f"reading at {rate:g} GB/s")
+                yield _at(real, reader, rate, repeat, counted)
+
+
+def _from_costs(real: Validation, costs: Costs, loading: Sequence[float]) -> list[Stage]:
+    """The stages as counts and costs of operations say, without a run."""
+    stages: list[Stage] = []
+    sizes = iter(np.cumsum([0, *real.counts]))
+    begin = next(sizes)
+    seconds = 0.0
+    for layer in measured.of_network(real.network).layers:
+        own = sum(o.count * costs(o.operation, o.level) for o in layer.operations)
+        if not layer.weight_bytes:  # (a square is computed before the next layer's first weight)
+            last = stages[-1]
+            stages[-1] = Stage(last.size, last.seconds + own)
+            continue
+        end = next(sizes)
+        seconds = own + loading[len(stages)]
+        stages.append(Stage(sum(real.sizes[begin:end]), seconds))
+        begin = end
+    return stages
+
+
+def _at(
+    real: Validation, reader: Reader, rate: float, repeat: int, counted: list[Stage]
+) -> Measurement:
+    times, reading, stages, error = [], [], [], 0.0
+    for turn in range(repeat + 1):
+        # one after the other, so that what else the machine does tells on both alike
+        stages.append(real.stages())
+        took, outputs = real.run(reader.pieces(rate * GIGA))
+        spent = reader.took()
+        if turn:  # the first warms up
+            times.append(took)
+            reading.append(spent)
+        error = max(error, real.error(outputs))
+    seconds = Seconds.of(times)
+    in_memory = [
+        Stage(each[0].size, float(np.median([stage.seconds for stage in each])))
+        for each in zip(*stages[1:], strict=True)
+    ]
+    ours, theirs = (
+        program_order.seconds([s.size for s in of], [s.seconds for s in of], rate * GIGA)
+        for of in (in_memory, counted)
+    )
+    return Measurement(
+        technology=TECHNOLOGY,
+        job=VALIDATION,
+        parameters={
+            "gigabytes_per_second": rate,
+            "weight_bytes": sum(real.sizes),
+            **real.network.setting.parameters.as_json(),
+        },
+        seconds=seconds,
+        figures={
+            "reached_gigabytes_per_second": sum(real.sizes) / float(np.median(reading)) / GIGA,
+            "in_memory_seconds": sum(stage.seconds for stage in in_memory),
+            "predicted_seconds": ours,
+            "difference": ours / seconds.median - 1,
+            "predicted_from_costs_seconds": theirs,
+            "difference_from_costs": theirs / seconds.median - 1,
+            "max_error": error,
+        },
+        modeled=("predicted_seconds", "predicted_from_costs_seconds"),
+        correct=error <= 0.05,
+    )

@@ -1,0 +1,132 @@
+"""ristretto255 in plain Python, from RFC 9496 and the curve's equation: slow, and not the kernel's.
+
+A class of `pymife`, so that its schemes run in this group.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mife.data.group import GroupBase, GroupElem
+
+P = 2**255 - 19
+L = 2**252 + 27742317777372353535851937790883648493
+D = -121665 * pow(121666, -1, P) % P
+I = pow(2, (P - 1) // 4, P)  # noqa: E741
+Y = 4 * pow(5, -1, P) % P
+
+
+def root(ratio: int) -> int | None:
+    """The even square root modulo P, or None."""
+    found = pow(ratio, (P + 3) // 8, P)
+    if (found * found - ratio) % P:
+        found = found * I % P
+    if (found * found - ratio) % P:
+        return None
+    return min(found, P - found, key=lambda r: r & 1)
+
+
+def absolute(value: int) -> int:
+    value %= P
+    return P - value if value & 1 else value
+
+
+class Element(GroupElem):  # type: ignore[misc]
+    """A point of edwards25519, for its class."""
+
+    def __init__(self, x: int, y: int) -> None:
+        self.x, self.y = x % P, y % P
+
+    def __add__(self, other: Any) -> Element:
+        t = D * self.x * other.x * self.y * other.y
+        x = (self.x * other.y + self.y * other.x) * pow(1 + t, -1, P)
+        return Element(x, (self.y * other.y + self.x * other.x) * pow(1 - t, -1, P))
+
+    def __neg__(self) -> Element:
+        return Element(-self.x, self.y)
+
+    def __rmul__(self, times: int) -> Element:
+        out, power, times = Element(0, 1), self, times % (8 * L)
+        while times:
+            if times & 1:
+                out = out + power
+            power, times = power + power, times >> 1
+        return out
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Element) and self.encoded() == other.encoded()
+
+    def __hash__(self) -> int:
+        return hash(self.encoded())
+
+    def __str__(self) -> str:
+        return self.encoded().hex()
+
+    def export(self) -> dict[str, str]:
+        return {"encoded": str(self)}
+
+    def encoded(self) -> bytes:
+        """RFC 9496, section 4.3.2, with z = 1."""
+        x, y, t = self.x, self.y, self.x * self.y % P
+        u1, u2 = (1 + y) * (1 - y) % P, t
+        square = u1 * u2 * u2 % P
+        inverse = root(pow(square, -1, P) if square else 0)
+        if inverse is None:
+            inverse = root(I * pow(square, -1, P) % P)
+        assert inverse is not None
+        den1, den2 = inverse * u1 % P, inverse * u2 % P
+        z = den1 * den2 * t % P
+        if t * z % P & 1:
+            other = root(pow(-1 - D, -1, P))
+            assert other is not None
+            x, y, den2 = y * I % P, x * I % P, den1 * other % P
+        if x * z % P & 1:
+            y = -y
+        return absolute(den2 * (1 - y)).to_bytes(32, "little")
+
+
+def decoded(data: bytes) -> Element:
+    """RFC 9496, section 4.3.1; of what encodes an element."""
+    s = int.from_bytes(data, "little")
+    u1, u2 = 1 - s * s, 1 + s * s
+    v = (-D * u1 * u1 - u2 * u2) % P
+    inverse = root(pow(v * u2 * u2, -1, P))
+    assert inverse is not None
+    den_x = inverse * u2
+    return Element(absolute(2 * s * den_x), u1 * inverse * den_x * v)
+
+
+BASE = Element(root((Y * Y - 1) * pow(D * Y * Y + 1, -1, P)) or 0, Y)
+
+
+class Group(GroupBase):  # type: ignore[misc]
+    """For pymife."""
+
+    def __call__(self, elem: Any) -> Element:
+        return decoded(elem)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Group)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __str__(self) -> str:
+        return "ristretto255"
+
+    def generator(self) -> Element:
+        return BASE
+
+    def order(self) -> int:
+        return L
+
+    def identity(self) -> Element:
+        return Element(0, 1)
+
+    def export(self) -> dict[str, str]:
+        return {"type": str(self)}
+
+
+def times(k: int, point: Element = BASE) -> Element:
+    """A multiple of a point."""
+    return point.__rmul__(k)

@@ -1,0 +1,145 @@
+"""Every technology of the comparison really computes the jobs, at the smallest sizes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.__main__ import main
+from tfe_bench.benchmarks.technologies.compare import makers, table, tasks
+from tfe_bench.benchmarks.technologies.compare.encrypted import Homomorphic, Storage
+from tfe_bench.benchmarks.technologies.compare.networks import Networks
+from tfe_bench.benchmarks.technologies.compare.plaintext import Plaintext
+from tfe_bench.benchmarks.technologies.compare.secret_sharing import SecretSharing
+from tfe_bench.benchmarks.technologies.compare.tasks import Effort, Inputs, Task
+from tfe_bench.benchmarks.technologies.homomorphic import model
+from tfe_bench.benchmarks.technologies.measurement import Measurement
+from tfe_bench.cluster import launch
+from tfe_bench.models.mnist import Mnist
+
+_MNIST = Path(os.environ.get("TFE_BENCH_MNIST", "../shared/data/mnist"))
+EFFORT = Effort(repeat=1, values=16, steps=1, images=4)
+
+
+@pytest.fixture(scope="module")
+def inputs() -> Inputs:
+    """Made-up pictures."""
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 256, (384, 28, 28)).astype(np.uint8)
+    labels = rng.integers(0, 10, 384).astype(np.uint8)
+    found = Inputs()
+    found.__dict__["pictures"] = Mnist(images, labels, images, labels, "made up")
+    return found
+
+
+@pytest.fixture(scope="module")
+def models(inputs: Inputs) -> Networks:
+    """With a network that nobody trained."""
+    found = Networks(inputs)
+    found.__dict__["inference"] = model.made_up(1)
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with launch.LocalCluster() as local:
+        yield local
+
+
+def test_plaintext_and_three_workers_do_every_job(
+    inputs: Inputs, models: Networks, cluster: Any
+) -> None:
+    plain = Plaintext(EFFORT, inputs, models)
+    shares = SecretSharing(cluster, EFFORT, inputs, models)
+    every = tasks.tasks(EFFORT)
+    chosen = [task for task in every if task.label not in ("J2 batch 64", "J3 batch 64")]
+    for task in [*chosen, Task("J3", "batch 2", 2)]:
+        ours, theirs = shares.measure(task), plain.measure(task)
+        trained = task.job in ("J5", "J7")
+        assert ours.correct is (None if trained else True), task
+        assert ours.figures["total_bytes"] > theirs.figures["total_bytes"]
+        assert ours.figures["rounds"] > theirs.figures["rounds"] == 2
+        assert ours.figures["between_bytes"] > 0 == theirs.figures["between_bytes"]
+        assert ours.figures["leakage"] == "nothing" and theirs.figures["leakage"] == "the inputs"
+        assert ("extrapolated" in ours.figures) == (task.job == "J5")
+        assert ("latency_seconds" in ours.modeled) == (task.job == "J5")
+        for m in (ours, theirs):
+            assert min(table.time_of(m, name) or 0 for name in ("local", "lan", "wan")) > 0
+            assert Measurement.from_json(m.to_json()) == m
+
+
+def test_a_network_agrees_with_itself_in_keras(models: Networks) -> None:
+    pictures, _ = models.test(5)
+    ours = models.inference.logits(pictures)
+    theirs = models.keras_inference().predict(pictures[..., None], verbose=0)
+    np.testing.assert_allclose(theirs, ours, atol=1e-3 * np.abs(ours).max())
+
+
+def test_homomorphic_encryption_and_a_device_do_the_network(
+    inputs: Inputs, models: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("seal")
+    from tfe_bench.models import mnist
+
+    monkeypatch.setattr(mnist, "load", lambda _: inputs.pictures)
+    encrypted = Homomorphic(EFFORT, inputs, models)
+    task = Task("J3", "batch 1", 1)
+    found = encrypted.measure(task)
+    assert found.correct is True and found.figures["rounds"] == 2
+    assert found.figures["security_bits"] >= 128 and found.figures["key_bytes"] > 1e6
+    projected = Storage(encrypted).measure(task)
+    assert projected.seconds is None and "latency_seconds" in projected.modeled
+    # the device reads weights and keys once, at 8 GB/s, and computes faster than this machine
+    assert projected.figures["device_seconds"] < found.figures["evaluate_seconds"]
+    assert projected.figures["device_seconds"] > projected.figures["key_bytes"] / 8e9
+
+
+@pytest.mark.parametrize("job", ["J4", "J5", "J6", "J7"])
+def test_what_a_technology_cannot_do_is_said(job: str, inputs: Inputs, models: Networks) -> None:
+    pytest.importorskip("seal")
+    encrypted = Homomorphic(EFFORT, inputs, models)
+    for task in tasks.tasks(EFFORT, [job]):
+        reason = Storage(encrypted).measure(task).figures["unsupported"]
+        assert "J3" in str(reason)
+        if task.label not in ("J4 exp of 16", "J4 sigmoid of 16"):
+            assert len(str(encrypted.measure(task).figures["unsupported"])) > 40
+
+
+def test_functional_encryption_says_what_leaks(inputs: Inputs, models: Networks) -> None:
+    made = makers.all_of(EFFORT, inputs, lambda: None)["functional"]()
+    found = made.measure(Task("J1", "", 1))
+    assert found.correct is True and found.figures["leakage"] == "the results"
+    assert found.figures["key_rank"] == 1 and found.figures["rounds"] == 1
+    for job in ("J4", "J5", "J6"):
+        for task in tasks.tasks(EFFORT, [job]):
+            assert "unsupported" in made.measure(task).figures
+
+
+@pytest.mark.slow
+def test_the_quick_table_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    if not _MNIST.is_dir():
+        pytest.skip("MNIST is not here")
+    assert main(["technologies", "--quick", "--data-dir", str(_MNIST), "--json"]) == 0
+    found = [Measurement.from_json(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(found) == 12 * 5
+    assert not any(m.correct is False for m in found)
+    told = {(m.job, m.technology) for m in found if "unsupported" not in m.figures}
+    assert {job for job, name in told if name == "secret-sharing"} == set(tasks.JOBS)
+    assert {job for job, name in told if name == "homomorphic"} == {"J1", "J2", "J3", "J4"}
+    assert {job for job, name in told if name == "functional"} == {"J1", "J2", "J3", "J7"}
+    assert {job for job, name in told if name == "storage"} == {"J3"}
+    network = [m for m in found if m.job == "J3" and "accuracy" in m.figures]
+    assert len(network) >= 4
+    for m in network:
+        assert m.figures["accuracy"] >= 0.9
+    leaky = {m.job for m in found if m.figures.get("leakage") == "the inputs"}
+    assert leaky == set(tasks.JOBS)  # plaintext
+    lenet = [m for m in found if m.technology == "functional" and m.job in ("J3", "J7")]
+    assert {m.figures["leakage"] for m in lenet} == {"the inputs"}
+    assert all(json.loads(m.to_json()) for m in found)

@@ -1,0 +1,162 @@
+"""The encrypted first layer, what its keys show, the group modulo a prime, and the energy sheet."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tfe_bench.benchmarks.technologies.functional import (
+    convolution,
+    energy,
+    leakage,
+    lenet,
+    modular,
+    published,
+    scheme,
+)
+from tfe_bench.benchmarks.technologies.functional.compared import check_modulus
+from tfe_bench.benchmarks.technologies.functional.curve import Rows, Table
+from tfe_bench.errors import PolicyError, RangeError, SecurityError, UsageError
+
+
+def direct(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The convolution by its definition."""
+    padded = np.pad(image.reshape(28, 28), 2)
+    out = np.zeros((28, 28, 6), np.int64)
+    for i in range(28):
+        for j in range(28):
+            out[i, j] = np.einsum("ab,abf->f", padded[i : i + 5, j : j + 5], weights)
+    return out
+
+
+@pytest.fixture
+def layer(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pictures, weights, and a gradient of the outputs."""
+    images = rng.integers(0, 256, (2, 784))
+    return images, rng.integers(-127, 128, (5, 5, 6)), rng.integers(-127, 128, (2, 28, 28, 6))
+
+
+def test_rows_are_the_convolution_and_its_gradient(
+    layer: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    images, weights, delta = layer
+    found = lenet.in_clear(images, weights)
+    for image, row, d, sums in zip(
+        images, found, delta, lenet.gradient_in_clear(images, delta), strict=True
+    ):
+        assert (row.reshape(28, 28, 6) == direct(image, weights)).all()
+        # the gradient of <delta, outputs> by the weights, which is linear in them
+        for probe in (np.eye(150, dtype=np.int64)[k].reshape(5, 5, 6) for k in (0, 7, 149)):
+            assert (d * direct(image, probe)).sum() == (sums.reshape(5, 5, 6) * probe).sum()
+
+
+def test_a_server_decrypts_the_layer_and_its_gradient(
+    layer: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    images, weights, delta = layer
+    authority = scheme.setup("selective", 784)
+    sent = scheme.Encryptor(authority.public, 8, 2).encrypt(images, 2)
+    server, phases = lenet.Server(authority, Table(18), 2), lenet.Phases()
+    assert (server.forward(sent, weights, phases) == lenet.in_clear(images, weights)).all()
+    assert (server.gradient(sent, delta, phases) == lenet.gradient_in_clear(images, delta)).all()
+    assert phases.training > 0 and phases.encrypt == 0
+
+
+def test_keys_of_one_filter_show_the_whole_picture(
+    layer: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    images, weights, _ = layer
+    one = Rows.of(convolution.forward_rows(weights).dense()[::6].copy())
+    found = leakage.Leakage(leakage.rank(one), 784)
+    assert found.rank == 784 and "inputs themselves" in str(found)
+    shown = leakage.reconstruct(one, images @ one.dense().T)
+    assert leakage.exactly(shown, images) == 1
+    with pytest.raises(PolicyError, match=r"784 numbers.*--allow-leakage"):
+        leakage.refuse(found, False)
+    leakage.refuse(found, True)
+
+
+def test_few_keys_show_a_part(rng: np.random.Generator) -> None:
+    rows = Rows.of(rng.integers(-127, 128, (128, 784)))
+    found = leakage.Leakage(leakage.rank(rows), 784)
+    assert found.rank == 128 and found.part == 128 / 784
+    leakage.refuse(found, False)
+    messages = rng.integers(0, 256, (2, 784))
+    shown = leakage.reconstruct(rows, messages @ rows.dense().T)
+    assert leakage.exactly(shown, messages) < 0.1
+    assert np.allclose(shown @ rows.dense().T, messages @ rows.dense().T)
+    twice = Rows.of(np.concatenate([rows.dense(), 2 * rows.dense()]))
+    assert leakage.rank(twice) == 128
+    assert leakage.rank(Rows.of(np.zeros((3, 4), np.int64))) == 0
+
+
+@pytest.mark.parametrize("bits", [0, 1])
+def test_rounding_keeps_to_its_bits(bits: int, rng: np.random.Generator) -> None:
+    values = rng.normal(size=(5, 5, 6)) * bits
+    whole, unit = convolution.quantize(values)
+    assert np.abs(whole).max() == 127 * bits
+    assert np.abs(whole * unit - values).max() <= unit / 2
+
+
+@pytest.mark.parametrize("bits", sorted(modular.SIZES))
+def test_groups_modulo_a_prime_are_those_of_the_standards(bits: int) -> None:
+    gmpy2 = pytest.importorskip("gmpy2")
+    p = modular.prime(bits)
+    assert p.bit_length() == bits
+    assert gmpy2.is_prime(p) and gmpy2.is_prime((p - 1) // 2)
+    assert gmpy2.legendre(4, p) == 1
+
+
+def test_the_scheme_modulo_a_prime(rng: np.random.Generator) -> None:
+    pytest.importorskip("gmpy2")
+    group = modular.Group(1024)
+    keys = group.setup(5)
+    x, y = rng.integers(-255, 256, 5), rng.integers(-127, 128, (4, 5))
+    x[0], y[0], y[1], y[1, 0] = 255, 0, 0, -127
+    points = group.evaluate(group.encrypt(keys, x), group.derive(keys, y), y)
+    table, most = modular.Table(group, 9), 5 * 255 * 127
+    due = y @ x
+    assert (table.find(points, most) == due).all()
+    largest = int(np.abs(due).max())
+    assert (table.find(points, largest) == due).all()
+    with pytest.raises(RangeError, match=f"{largest - 1:,}"):
+        table.find(points, largest - 1)
+
+
+def test_groups_below_128_bits_of_security_are_refused() -> None:
+    for bits in (1024, 2048):
+        with pytest.raises(SecurityError, match="--insecure-for-comparison"):
+            check_modulus(bits, False)
+        check_modulus(bits, True)
+    check_modulus(3072, False)
+    with pytest.raises(UsageError, match="Received: 512"):
+        check_modulus(512, True)
+
+
+def test_the_published_sheet_of_energy_comes_out() -> None:
+    found, due = energy.sheet(energy.Inputs()), published.quantities("energy")
+    for ours, theirs in {
+        "nodes_replaced": "node_replacement",
+        "nodes_compute_watts": "cpu_nodes_compute_W",
+        "nodes_network_watts": "cpu_nodes_network_W",
+        "nodes_watts": "cpu_nodes_total_W",
+        "accelerated_watts": "gpu_node_total_W",
+        "saved_watts": "savings_total_W",
+        "nodes_kwh_year": "cpu_total_kWh_year",
+        "accelerated_kwh_year": "gpu_total_kWh_year",
+        "saved_kwh_year": "savings_total_kWh_year",
+        "saved_dollars_year": "annual_savings_usd",
+        "saved_dollars_three_years": "savings_3y_usd",
+    }.items():
+        assert getattr(found, ours) == pytest.approx(float(due[theirs]), rel=1e-3), ours
+    assert f"{found.efficiency:.1f}" == due["power_efficiency_x"]
+    assert f"{found.saved_tons_co2_year:.0f}" == due["tons_co2"]
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(energy.Inputs)])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_an_input_of_the_sheet_that_is_none_is_refused(field: str, value: float) -> None:
+    with pytest.raises(UsageError, match=field.replace("_", "-")):
+        energy.Inputs(**{field: value})

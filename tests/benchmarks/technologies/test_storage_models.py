@@ -1,0 +1,396 @@
+"""The closed form and the simulation of storage devices: published cells, limits, bad input."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import itertools
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.benchmarks.technologies.storage import (
+    device,
+    model,
+    program_order,
+    projections,
+    published,
+    simulation,
+)
+from tfe_bench.benchmarks.technologies.storage.device import GIGA, Device
+from tfe_bench.benchmarks.technologies.storage.links import Link
+from tfe_bench.benchmarks.technologies.storage.model import Layer, Model
+from tfe_bench.benchmarks.technologies.storage.simulation import Load, Outcome
+from tfe_bench.errors import ConfigError, UsageError
+
+_ORACLE = Path("../shared/seeds/isc_fit.py")
+PLAIN = {"name": "d", "weights_on": "device"} | dict.fromkeys(
+    (
+        "storage_gigabytes_per_second",
+        "write_gigabytes_per_second",
+        "memory_gigabytes",
+        "disk_gigabytes",
+    ),
+    8.0,
+)
+
+
+def made(**changed: Any) -> Device:
+    given: dict[str, Any] = PLAIN | {"disk_gigabytes": 1000.0}
+    return Device(**given | changed)
+
+
+def network(*layers: tuple[float, float, float, float]) -> tuple[Model, list[float]]:
+    """A model of layers (GB of weights, of keys, of values, seconds), and its times."""
+    each = tuple(
+        Layer(
+            name=f"layer {i}",
+            weight_bytes=weights * GIGA,
+            key_bytes=keys * GIGA,
+            working_bytes=working * GIGA,
+            seconds=seconds,
+        )
+        for i, (weights, keys, working, seconds) in enumerate(layers)
+    )
+    return Model(name="m", layers=each), [layer.seconds or 0.0 for layer in each]
+
+
+def run(profile: Device, of: tuple[Model, list[float]], **load: Any) -> Outcome:
+    return simulation.simulate(profile, *of, Load(**load))
+
+
+PUBLISHED = network((1.5, 0.5, 0, 0.234), (1.8, 0, 0, 0.770), (0, 0, 0, 0.051))
+
+
+# ---- published tables
+
+
+def test_every_published_cell_is_met_within_one_percent() -> None:
+    measured = projections.published_tables()
+    assert len(measured) == 5 + 18
+    told = [m for m in measured if "published_seconds" in m.figures]
+    assert len(told) == 5 + 17
+    for m in told:
+        theirs = m.figures["published_seconds"]
+        for name in ("latency_seconds", "simulated_seconds"):
+            assert m.figures[name] == pytest.approx(theirs, rel=0.01), m.parameters
+        assert m.correct is True and name in m.modeled
+    throughputs = {
+        (m.parameters["devices"], m.parameters["configuration"]): m.figures["throughput_per_second"]
+        for m in told
+        if m.parameters["table"] == "devices"
+    }
+    # as printed in the source beside the latencies
+    assert throughputs[16, "fpga-ssd"] == pytest.approx(4.147, rel=0.01)
+    assert throughputs[32, "csd"] == pytest.approx(29.879, rel=0.01)
+
+
+def test_the_empty_cell_is_said_to_be_empty() -> None:
+    [empty] = [m for m in projections.published_tables() if "published_seconds" not in m.figures]
+    assert empty.parameters["devices"] == 32 and empty.parameters["configuration"] == "fpga-ssd"
+    assert empty.figures["published"] == "empty in the source" and empty.correct is None
+    assert empty.figures["latency_seconds"] == pytest.approx(3.8 / 0.5 + 0.051)
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    if not _ORACLE.is_file():
+        pytest.skip("the reference model is not here")
+    folder = tmp_path_factory.mktemp("oracle")  # it writes beside itself
+    copy = folder / "oracle.py"
+    copy.write_text(_ORACLE.read_text())
+    spec = importlib.util.spec_from_file_location("oracle", copy)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_agrees_with_the_reference_model(oracle: ModuleType, rng: np.random.Generator) -> None:
+    for _ in range(40):
+        layers = [
+            (f"l{i}", float(rng.choice([0.0, rng.uniform(0.01, 3)])), float(rng.uniform(1, 900)))
+            for i in range(int(rng.integers(1, 6)))
+        ]
+        rate = float(rng.uniform(0.5, 20))
+        given = network(*((size, 0, 0, ms / 1000) for _, size, ms in layers))
+        sizes = [layer.bytes for layer in given[0].layers]
+        ours = program_order.seconds(sizes, given[1], rate * GIGA)
+        assert ours == pytest.approx(oracle.closed(layers, rate) / 1000)
+        theirs, *_ = oracle.des(layers, rate, chunks=simulation.CHUNKS)
+        found = run(made(storage_gigabytes_per_second=rate), given)
+        assert found.latencies[0] == pytest.approx(theirs / 1000, rel=1e-3)
+
+
+# ---- the closed form
+
+
+def test_a_bandwidth_breaks_even_where_it_is_said_to(rng: np.random.Generator) -> None:
+    for _ in range(100):
+        count = int(rng.integers(1, 6))
+        sizes, compute = rng.uniform(0, 1e9, count), rng.uniform(0, 1, count)
+        for target in (compute.sum(), compute.sum() * rng.uniform(1, 5)):
+            rate = program_order.least_rate(list(sizes), list(compute), float(target))
+            assert rate is not None
+            assert program_order.seconds(list(sizes), list(compute), rate) == pytest.approx(target)
+            assert program_order.seconds(list(sizes), list(compute), rate * 0.9) > target
+    assert program_order.least_rate([1.0], [1.0], 0.5) is None
+    assert program_order.least_rate([0.0], [1.0], 1.0) == 0.0
+    with pytest.raises(UsageError, match="target"):
+        program_order.least_rate([1.0], [1.0], math.nan)
+
+
+def test_the_published_device_breaks_even_as_its_layers_say() -> None:
+    sizes = [layer.bytes for layer in PUBLISHED[0].layers]
+    hidden = program_order.least_rate(sizes, PUBLISHED[1], 1.055)
+    assert hidden == pytest.approx(2.0 / 0.234 * GIGA)
+    even = program_order.least_rate(sizes, PUBLISHED[1], published.PROCESSOR_SECONDS)
+    assert even == pytest.approx(3.8 / (11.359 - 0.051) * GIGA)
+
+
+# ---- the simulation
+
+
+def test_without_prefetch_nothing_overlaps() -> None:
+    found = run(made(prefetch=False), PUBLISHED)
+    assert found.latencies[0] == pytest.approx(3.8 / 8 + 1.055)
+    assert found.latencies[0] > run(made(), PUBLISHED).latencies[0]
+
+
+@pytest.mark.parametrize("memory", [0.05, 0.2, 1.0, 8.0])
+def test_memory_is_never_exceeded_and_less_of_it_never_helps(memory: float) -> None:
+    found = run(made(memory_gigabytes=memory), PUBLISHED, requests=2)
+    assert found.peak_bytes <= memory * GIGA * (1 + 1e-9)
+    assert found.latencies[0] >= run(made(), PUBLISHED).latencies[0] - 1e-9
+
+
+def test_values_that_do_not_fit_are_written_and_read_again() -> None:
+    given = network((1.0, 0, 4.0, 0.1))
+    fits = run(made(memory_gigabytes=8), given)
+    assert fits.spilled_bytes == 0
+    for write, factor in ((8.0, 2.0), (2.0, 5.0)):
+        tight = made(memory_gigabytes=1, write_gigabytes_per_second=write)
+        found = run(tight, given)
+        excess = 4.0 - (1 - 2 * 1.0 / simulation.CHUNKS)
+        assert found.spilled_bytes == pytest.approx(excess * GIGA)
+        # computing is hidden behind all that is read and written
+        assert found.latencies[0] == pytest.approx((1.0 + factor * excess) / 8, rel=0.01)
+
+
+def test_keys_that_are_kept_are_not_read_again() -> None:
+    given = network((1.0, 1.0, 0, 0.01))
+    never = run(made(), given, clients=1, requests=4)
+    kept = run(made(key_cache_gigabytes=1), given, clients=1, requests=4)
+    assert (never.key_hits, kept.key_hits) == (0, 3)
+    assert never.read_bytes == pytest.approx(8 * GIGA)
+    assert kept.read_bytes == pytest.approx(5 * GIGA)
+    alternating = run(made(key_cache_gigabytes=1), given, clients=2, requests=8, affinity=False)
+    assert alternating.key_hits == 0
+
+
+def test_affinity_finds_more_keys_and_lets_nobody_starve() -> None:
+    given = network((0.2, 1.0, 0, 0.02))
+    load = {"devices": 2, "clients": 6, "requests": 120, "per_second": 20.0}
+    profile = made(key_cache_gigabytes=2)
+    loose = run(profile, given, **load, affinity=False)
+    close = run(profile, given, **load, affinity=True)
+    assert close.key_hits > loose.key_hits and close.read_bytes < loose.read_bytes
+    assert len(close.latencies) == 120 and close.throughput > loose.throughput
+
+
+def test_a_queue_grows_with_arrivals_and_an_idle_device_answers_at_once() -> None:
+    seldom = run(made(), PUBLISHED, requests=50, per_second=0.01, clients=5)
+    often = run(made(), PUBLISHED, requests=50, per_second=5.0, clients=5)
+    alone = run(made(), PUBLISHED).latencies[0]
+    assert seldom.quantile(0.5) == pytest.approx(alone)
+    assert often.quantile(0.95) > 10 * alone
+    assert often.throughput == pytest.approx(1 / alone, rel=0.02)
+    again = run(made(), PUBLISHED, requests=50, per_second=5.0, clients=5)
+    assert again.latencies == often.latencies
+    other = run(made(), PUBLISHED, requests=50, per_second=5.0, clients=5, seed=2)
+    assert other.latencies != often.latencies
+
+
+def test_what_a_client_sends_and_gets_is_counted() -> None:
+    with_data = dataclasses.replace(PUBLISHED[0], input_bytes=3e9, output_bytes=1e9)
+    found = run(made(network_gigabytes_per_second=1), (with_data, PUBLISHED[1]))
+    assert found.latencies[0] == pytest.approx(4 + run(made(), PUBLISHED).latencies[0])
+    delayed = run(made(latency_seconds=0.5), PUBLISHED)
+    assert delayed.latencies[0] == pytest.approx(0.5 + run(made(), PUBLISHED).latencies[0])
+
+
+def test_work_is_conserved(rng: np.random.Generator) -> None:
+    """Whatever the load: all is computed and read once, and no latency is below one alone."""
+    for _ in range(15):
+        given = network(*((*rng.uniform(0, 1, 3), float(rng.uniform(0, 0.3))) for _ in range(3)))
+        devices, clients, requests = (int(rng.integers(1, high)) for high in (5, 9, 20))
+        where = str(rng.choice(["device", "host"]))
+        profile = made(weights_on=where, lanes=float(rng.integers(1, 16)))
+        load: dict[str, Any] = {"devices": devices, "clients": clients, "requests": requests}
+        if rng.integers(2):
+            load["per_second"] = float(rng.uniform(0.1, 10))
+        found = run(profile, given, **load)
+        alone = run(profile, given).latencies[0]
+        assert len(found.latencies) == requests
+        assert min(found.latencies) >= alone * (1 - 1e-9)
+        total = sum(layer.bytes for layer in given[0].layers) * requests
+        assert found.read_bytes == pytest.approx(total)
+        assert found.computing * found.seconds * devices == pytest.approx(sum(given[1]) * requests)
+        assert found.peak_bytes <= 8 * GIGA * (1 + 1e-9)
+
+
+def test_a_link_gives_equal_parts() -> None:
+    link = Link(alone=10.0, together=15.0)
+    link.start(0.0, 1, 10.0)
+    assert link.next_end() == pytest.approx(1.0)
+    link.start(0.5, 2, 7.5)
+    # each has 7.5 per second: the first needs 5 more, the second 7.5
+    assert link.next_end() == pytest.approx(0.5 + 5 / 7.5)
+    assert link.end(link.next_end()) == 1
+    assert link.next_end() == pytest.approx(0.5 + 5 / 7.5 + 2.5 / 10)
+    assert link.end(link.next_end()) == 2
+    assert link.next_end() == math.inf
+
+
+# ---- bad input
+
+
+def profile_text(**changed: str | None) -> str:
+    lines: dict[str, str | None] = {
+        key: f'"{value}"' if isinstance(value, str) else str(value) for key, value in PLAIN.items()
+    }
+    lines |= changed
+    return "\n".join(f"{key} = {value}" for key, value in lines.items() if value is not None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"memory_gigabytes": None}, '"memory_gigabytes" is missing'),
+        ({"memory_gigabytes": None, "memory_gigabyte": "8"}, 'Did you mean "memory_gigabytes"'),
+        ({"storage_gigabytes_per_second": "nan"}, "finite number"),
+        ({"storage_gigabytes_per_second": "inf"}, "finite number"),
+        ({"storage_gigabytes_per_second": "0"}, '"storage_gigabytes_per_second" is'),
+        ({"disk_gigabytes": "-1"}, '"disk_gigabytes" is'),
+        ({"disk_gigabytes": '"large"'}, "finite number"),
+        ({"weights_on": '"devise"'}, 'Did you mean "device"'),
+        ({"lanes_to_storage": "32"}, "leave lanes"),
+        ({"key_cache_gigabytes": "8"}, "a part of"),
+        ({"prefetch": "1"}, "true or false"),
+        ({"speedup": "{ rotat = 2 }"}, 'Did you mean "rotate"'),
+        ({"speedup": "{ rotate = 0 }"}, "1e-9"),
+        ({"speedup": "{ rotate = nan }"}, "finite"),
+        ({"microseconds": "{ rotate = [1, nan] }"}, "1e-9"),
+        ({"microseconds": "{ rotate = [] }"}, "1 to 64 times"),
+        ({"microseconds": "{ rotate = true }"}, "1e-9"),
+    ],
+)
+def test_a_profile_that_cannot_be_is_refused(
+    tmp_path: Path, changed: dict[str, str | None], said: str
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(profile_text(**changed))
+    with pytest.raises(ConfigError, match=r"^mine\.toml: ") as caught:
+        device.load(str(file))
+    assert said in str(caught.value)
+
+
+LAYER = '[[layer]]\nname = "a"\nweight_gigabytes = 1\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('name = "m"', "1 to 1000"),
+        (f'name = "m"\n{LAYER}', '"seconds" is missing'),
+        (f'name = "m"\n{LAYER}seconds = 0'.replace("gigabytes = 1", "gigabytes = 0"), "zeros"),
+        (f'name = "m"\n{LAYER}seconds = nan', "finite"),
+        (f'name = "m"\n{LAYER}seconds = -1', '"seconds" is 0 to'),
+        (f'name = "m"\n{LAYER}second = 1', 'Did you mean "seconds"'),
+        (f"{LAYER}seconds = 1", '"name" is missing'),
+        (f'name = "m"\n{LAYER}[[layer.operation]]\nname = "add"\nlevel = 1', '"count" is missing'),
+        (
+            f'name = "m"\n{LAYER}[[layer.operation]]\nname = "add"\nlevel = 65\ncount = 1',
+            '"level" is 1 to 64',
+        ),
+        (
+            f'name = "m"\n{LAYER}seconds = 1\n[[layer.operation]]\nname = "add"\nlevel = 1\n'
+            "count = 1",
+            "Received: both",
+        ),
+    ],
+)
+def test_a_model_that_cannot_be_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        model.load(str(file))
+    assert said in str(caught.value)
+
+
+def test_an_unknown_operation_of_a_model_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(f'name = "m"\n{LAYER}[[layer.operation]]\nname = "rotat"\nlevel = 1\ncount = 1')
+    with pytest.raises(ConfigError, match='Did you mean "rotate"'):
+        model.load(str(file))
+
+
+@pytest.mark.parametrize(
+    ("profile", "load", "said"),
+    [
+        (made(disk_gigabytes=3.7), {}, "The disk is too small"),
+        (made(disk_gigabytes=10), {"clients": 14}, "The disk is too small"),
+        (made(memory_gigabytes=0.03), {}, "The memory is too small"),
+        (made(), {"devices": 0}, "--devices"),
+        (made(), {"devices": 1025}, "--devices"),
+        (made(), {"clients": 0}, "--clients"),
+        (made(), {"requests": 10**6}, "--requests is at most"),
+        (made(), {"per_second": math.nan}, "--arrivals"),
+        (made(), {"per_second": 0.0}, "--arrivals"),
+    ],
+)
+def test_what_a_device_cannot_do_is_refused(
+    profile: Device, load: dict[str, Any], said: str
+) -> None:
+    with pytest.raises((UsageError, ConfigError)) as caught:
+        run(profile, PUBLISHED, **load)
+    assert said in str(caught.value) and "Received" in str(caught.value)
+
+
+def test_the_disk_may_be_exactly_full() -> None:
+    assert run(made(disk_gigabytes=3.8), PUBLISHED).latencies
+
+
+# ---- layers that are told by their operations
+
+
+def counted(*operations: tuple[str, int, int]) -> Model:
+    each = tuple(itertools.starmap(model.Operations, operations))
+    return Model(name="m", layers=(Layer(name="a", weight_bytes=1e9, operations=each),))
+
+
+def test_layers_are_computed_from_operations_and_their_costs() -> None:
+    given = counted(("rotate", 2, 10), ("add", 1, 5))
+    assert model.needed(given) == [("add", 1), ("rotate", 2)]
+    costs = {("rotate", 2): 0.02, ("add", 1): 0.001}
+
+    def cost(operation: str, level: int) -> float:
+        return costs[operation, level]
+
+    assert model.compute_seconds(given, made(), cost) == [pytest.approx(0.205)]
+    faster = made(speedup={"rotate": 10.0, "all": 5.0})
+    assert model.compute_seconds(given, faster, cost) == [pytest.approx(0.02 + 0.001)]
+    told = made(microseconds={"rotate": (1.0, 2.0, 3.0), "add": (4.0,)})
+    assert model.compute_seconds(given, told, None) == [pytest.approx(40e-6)]
+
+
+def test_costs_that_nobody_tells_are_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"cost of rotate at level 2.*\[microseconds\]"):
+        model.compute_seconds(counted(("rotate", 2, 1)), made(), None)
+    short = made(microseconds={"rotate": (1.0, 2.0)})
+    with pytest.raises(ConfigError, match="of 2 levels"):
+        model.compute_seconds(counted(("rotate", 3, 1)), short, None)

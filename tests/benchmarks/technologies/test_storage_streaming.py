@@ -1,0 +1,118 @@
+"""Weights that are read at a set rate, and a real network that computes with them."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfe_bench.__main__ import main
+from tfe_bench.benchmarks.technologies.storage import streaming
+from tfe_bench.benchmarks.technologies.storage.streaming import Bucket, Reader
+from tfe_bench.errors import UsageError
+
+
+def test_a_bucket_lets_bytes_pass_at_its_rate() -> None:
+    bucket = Bucket(rate=100.0, now=0.0)
+    assert bucket.due(50, now=0.0) == pytest.approx(0.5)
+    assert bucket.due(50, now=0.1) == pytest.approx(1.0)
+    # a short wait is made up for, a long one is not saved
+    assert bucket.due(1, now=1.0 + streaming._CREDIT / 2) == pytest.approx(1.01)
+    assert bucket.due(1, now=9.0) == pytest.approx(9.0 - streaming._CREDIT + 0.01)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf, 1e12])
+def test_a_rate_that_is_none_is_refused(rate: float) -> None:
+    with pytest.raises(UsageError, match="rate"):
+        Bucket(rate, 0.0)
+
+
+@pytest.mark.parametrize(("room", "rounds"), [(2, 2), (5, 1), (100, 2)])
+def test_all_pieces_come_in_order_whatever_the_room(
+    tmp_path: Path, rng: np.random.Generator, room: int, rounds: int
+) -> None:
+    pieces = [rng.bytes(int(n)) for n in rng.integers(0, 5000, 12)] + [rng.bytes(5000)]
+    file = tmp_path / "pieces"
+    file.write_bytes(b"".join(pieces))
+    with Reader(file, [*map(len, pieces)], room * 5000) as reader:
+        for _ in range(rounds):
+            assert list(reader.pieces(1e9)) == pieces
+            assert reader.took() > 0
+
+
+def test_reading_is_no_faster_than_the_rate(tmp_path: Path) -> None:
+    file = tmp_path / "pieces"
+    file.write_bytes(bytes(40_000))
+    with Reader(file, [1000] * 40, 10_000) as reader:
+        started = time.perf_counter()
+        assert sum(map(len, reader.pieces(200_000.0))) == 40_000
+        assert time.perf_counter() - started >= 0.2 - streaming._CREDIT
+
+
+@pytest.mark.parametrize(
+    ("sizes", "memory"), [([], 100), ([0, 0], 100), ([10, -1], 100), ([60, 60], 100)]
+)
+def test_a_reader_without_pieces_or_room_is_refused(
+    tmp_path: Path, sizes: list[int], memory: int
+) -> None:
+    with pytest.raises(UsageError, match="piece"):
+        Reader(tmp_path / "absent", sizes, memory)
+
+
+# ---- with the homomorphic library
+
+
+def test_the_networks_layers_take_each_key_once_and_all_weights() -> None:
+    pytest.importorskip("seal")
+    from tfe_bench.benchmarks.technologies.homomorphic.network import EncryptedNetwork, parameters
+    from tfe_bench.benchmarks.technologies.homomorphic.parties import Setting
+    from tfe_bench.benchmarks.technologies.storage import device, measured, model
+
+    network = EncryptedNetwork(Setting(parameters(8192)))
+    found = measured.of_network(network)
+    assert found.key_bytes == sum(network.key_bytes.values())
+    each = [o.plaintext_bytes for layer in network.layers for o in layer.operations]
+    assert found.weight_bytes == sum(each) > 10e6
+    assert max(level for _, level in model.needed(found)) == 6
+    costs = measured.of_table({name: [1e-3] * 6 for name in device.OPERATIONS})
+    counted = sum(o.count for layer in found.layers for o in layer.operations)
+    assert model.processor_seconds(found, costs) == pytest.approx(1e-3 * counted)
+    with pytest.raises(UsageError, match="6 levels"):
+        costs("rotate", 7)
+    with pytest.raises(UsageError, match="0 levels"):
+        costs("divide", 1)
+
+
+def test_a_real_network_computes_right_with_weights_from_a_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("seal")
+    words = ["storage", "--validate", "--bandwidth", "0.2", "--repeat", "1", "--json"]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    figures = found["figures"]
+    assert found["correct"] is True and figures["max_error"] <= 0.05
+    size = found["parameters"]["weight_bytes"]
+    assert figures["predicted_seconds"] >= max(size / 0.2e9, figures["in_memory_seconds"] * 0.99)
+    assert found["seconds"]["median"] >= size / 0.2e9 - streaming._CREDIT
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--validate", "--devices", "2"], "--devices"),
+        (["--validate", "--no-affinity"], "--no-affinity"),
+        (["--validate", "--bandwidth", "nan"], "--bandwidth is"),
+        (["--validate", "--degree", "4096"], "--degree is"),
+        (["--validate", "--repeat", "0"], "--repeat is"),
+    ],
+)
+def test_what_a_validation_cannot_take_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["storage", *words]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,327 @@
+"""`python -m tfe_bench functional`: inner products of encrypted numbers, and LeNet-5 on them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.cli import common, technology
+from tfe_bench.errors import UsageError, check_range
+
+if TYPE_CHECKING:
+    from tfe_bench.benchmarks.technologies.functional.measuring import Cell
+    from tfe_bench.benchmarks.technologies.measurement import Measurement
+
+BITS = (16, 20, 24, 28, 32)
+LENGTHS = (10, 100, 784, 1024)
+BATCHES = (1, 16)
+_ENERGY = {
+    "speed-up": "of the application by one accelerator",
+    "accelerators": "in a node",
+    "node-watts": "of a node without accelerators, computing",
+    "node-network-watts": "its part of the network",
+    "accelerated-watts": "of a node with accelerators, computing",
+    "accelerated-network-watts": "its part of the network",
+    "dollars-per-kwh": "price of energy",
+    "kg-co2-per-kwh": "carbon dioxide",
+}
+
+
+def _options(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--scheme",
+        choices=("selective", "adaptive"),
+        default="selective",
+        help="selective security (default), or adaptive at twice the numbers",
+    )
+    common.option(p, "--length L", "of the vectors, not 10, 100, 784 and 1024", type=int)
+    common.option(p, "--result-bits B", "of the results, not 16, 20 to 32", type=int)
+    common.option(p, "--batch N", "messages, not 1 and 16", type=int)
+    common.option(p, "--outputs N", "results of each message (default 16)", type=int, default=16)
+    common.option(p, "--threads N", "at work, not 1 and as many as there are processors", type=int)
+    common.option(
+        *(p, "--table-bits B", "baby steps as a power of two (default 20)"), type=int, default=20
+    )
+    common.option(p, "--quick", "less of everything")
+    common.option(
+        *(p, "--modulus BITS", "compare with a group modulo a prime: 3072, 2048 or 1024"), type=int
+    )
+    common.option(p, "--insecure-for-comparison", "with --modulus: below 128 bits of security")
+    lenet = p.add_argument_group("LeNet-5 on encrypted pictures")
+    common.option(lenet, "--lenet5", "train and test it instead")
+    common.option(
+        lenet, "--allow-leakage", "with keys that show the pictures themselves, as its do"
+    )
+    common.option(lenet, "--batches K", "of 64 pictures to measure (default 4)", type=int)
+    common.option(lenet, "--data-dir FOLDER", "of MNIST's four files; else keras downloads it")
+    energy = p.add_argument_group("energy and cost of a year")
+    common.option(energy, "--energy", "a calculator instead; nothing is measured")
+    for name, about in _ENERGY.items():
+        common.option(energy, f"--{name} X", about, type=float)
+    technology.add_options(p)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Functional encryption: what inner products of encrypted numbers cost.
+
+    Encrypts vectors, derives keys for weights and decrypts the inner products, on an elliptic
+    curve, for several lengths and sizes of results. With --lenet5: a network whose first layer
+    sees encrypted pictures, and what whoever holds its keys can see of them.
+    """
+    technology.check_options(arguments)
+    common.check_together(arguments, "lenet5", "allow_leakage", "batches", "data_dir")
+    common.check_together(arguments, "modulus", "insecure_for_comparison")
+    common.check_together(arguments, "energy", *(name.replace("-", "_") for name in _ENERGY))
+    _check_alone(arguments)
+    check_range("--table-bits", arguments.table_bits, 4, 28)
+    if arguments.threads is not None:
+        check_range("--threads", arguments.threads, 1, 64)
+    if arguments.energy:
+        return _energy(arguments)
+    if arguments.lenet5:
+        return _lenet(arguments)
+    if arguments.modulus is not None:
+        return _modulus(arguments)
+    return _sweep(arguments)
+
+
+def _check_alone(arguments: argparse.Namespace) -> None:
+    """What other options than the sweep's would say nothing."""
+    for mode, kept in (
+        ("energy", ()),
+        ("lenet5", ("threads",)),
+        ("modulus", ("length", "outputs")),
+    ):
+        if getattr(arguments, mode) in (None, False):
+            continue
+        given = [
+            name
+            for name in ("length", "result_bits", "batch", "threads", "energy", "lenet5", "modulus")
+            if name not in (*kept, mode) and getattr(arguments, name) not in (None, False)
+        ]
+        if given:
+            raise UsageError(
+                f"--{mode} does not go with --{given[0].replace('_', '-')}. Received: both."
+            )
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _cells(arguments: argparse.Namespace) -> Iterator[Cell]:
+    """What the sweep measures."""
+    from tfe_bench.benchmarks.technologies.functional.measuring import Cell
+
+    quick = arguments.quick
+    lengths = (arguments.length,) if arguments.length else LENGTHS[1:3] if quick else LENGTHS
+    bits = (arguments.result_bits,) if arguments.result_bits else BITS[::2] if quick else BITS
+    batches = (arguments.batch,) if arguments.batch else BATCHES[:1] if quick else BATCHES
+    threads = (arguments.threads,) if arguments.threads else sorted({1, _processors()})
+    for at_once in threads:
+        for length in lengths:
+            for batch in batches:
+                for result_bits in bits:
+                    yield Cell(
+                        length=length,
+                        result_bits=result_bits,
+                        batch=batch,
+                        outputs=arguments.outputs,
+                        scheme=arguments.scheme,
+                        threads=at_once,
+                        table_bits=arguments.table_bits,
+                    )
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from tfe_bench.benchmarks.technologies.functional import compared, measuring
+    from tfe_bench.benchmarks.technologies.functional.curve import Table
+
+    for name in ("length", "result_bits", "batch"):
+        if (given := getattr(arguments, name)) is not None:
+            check_range(f"--{name.replace('_', '-')}", given, 1)
+    if arguments.length is not None:
+        check_range("--length", arguments.length, 1, 1 << 14)
+    cells = list(_cells(arguments))
+    with common.progress_bar(arguments) as bar:
+        bar.say("making the table of baby steps")
+        build, table = measuring.timed(lambda: Table(arguments.table_bits))
+        for cell in cells:
+            table.check(cell.bound)
+        measured = []
+        for i, cell in enumerate(cells):
+            bar.update(i / len(cells), f"length {cell.length}, {cell.result_bits} bits")
+            measured.append(measuring.measure(cell, table, arguments.repeat))
+        bar.say("logarithms by other means")
+        widths = dict.fromkeys(cell.result_bits for cell in cells)
+        others = [
+            compared.logarithms(_alone(cells[0], bits), table, arguments.repeat) for bits in widths
+        ]
+    notes = (
+        f"Table: 2^{table.log2} baby steps, {table.nbytes / 1e6:.1f} MB, made in {build:.2f} s.",
+        "On: so many processors. Times are of one message (encrypt, unpack), one key, one result "
+        "(product, log); decrypt is a result's part of all three.",
+    )
+    code = technology.tell(arguments, measured, "Functional encryption", _COLUMNS, notes)
+    if not others:
+        return code
+    title = "Logarithms: one table for all results, one for each, and a walk (modeled)"
+    told = technology.tell(arguments, others, title, _LOGARITHMS, _published())
+    return max(code, told)
+
+
+def _alone(cell: Cell, bits: int) -> Cell:
+    return dataclasses.replace(cell, length=min(100, cell.length), result_bits=bits, batch=1)
+
+
+def _published() -> tuple[str, ...]:
+    from tfe_bench.benchmarks.technologies.functional.published import speed_up
+
+    return (
+        f"Published: a GPU's baby-step-giant-step is {speed_up()} times as fast as a CPU's with a "
+        "table for each result (32 bits, vectors of 100, a group of 1024 bits).",
+    )
+
+
+def _modulus(arguments: argparse.Namespace) -> int:
+    from tfe_bench.benchmarks.technologies.functional import compared
+
+    compared.check_modulus(arguments.modulus, arguments.insecure_for_comparison)
+    technology.need("gmpy2", f"The group modulo a prime of {arguments.modulus} bits")
+    length = arguments.length or (100 if arguments.quick else 784)
+    check_range("--length", length, 1, 4096)
+    check_range("--outputs", arguments.outputs, 1, 1024)
+    check_range("--table-bits", arguments.table_bits, 4, 22)
+    with common.progress_bar(arguments) as bar:
+        bar.say(f"inner products modulo {arguments.modulus} bits")
+        found = compared.modulus(arguments.modulus, length, arguments.outputs, arguments.table_bits)
+    return technology.tell(arguments, [found], "Modulo a prime, and on the curve", _MODULUS)
+
+
+def _lenet(arguments: argparse.Namespace) -> int:
+    from tfe_bench.benchmarks.technologies.functional import training
+
+    batches = arguments.batches if arguments.batches is not None else 1 if arguments.quick else 4
+    check_range("--batches", batches, 1, 150)
+    common.quiet_tensorflow()
+    with common.progress_bar(arguments) as bar:
+        found = training.measure(
+            batches=batches,
+            threads=arguments.threads or _processors(),
+            allowed=arguments.allow_leakage,
+            scheme_name=arguments.scheme,
+            data=arguments.data_dir,
+            epochs=0.1 if arguments.quick else 1.0,
+            table_bits=arguments.table_bits,
+            say=bar.say,
+        )
+    f = found.figures
+    lines = [
+        f"Leakage: {f['leakage']}. Least squares gives {f['pixels_recovered']:.1%} of the pixels "
+        f"exactly; of {f['few_keys']} random keys, {f['few_keys_pixels_recovered']:.1%}.",
+        f"Accuracy on {f['tested']} encrypted test pictures {f['accuracy']:.3f}, in the clear "
+        f"{f['accuracy_in_the_clear']:.3f}; on all of them by the same whole numbers "
+        f"{f['test_accuracy_of_whole_numbers']:.4f}, in the clear "
+        f"{f['test_accuracy_in_the_clear']:.4f}.",
+        f"Hours of all pictures and of an epoch are extrapolated (measured batches: {batches}).",
+        *(f"Published (128 cores): {name}: {_hours(e, t)}." for name, e, t in f["published_hours"]),
+    ]
+    return technology.tell(arguments, [found], "LeNet-5, first layer encrypted", _LENET, lines)
+
+
+def _hours(encryption: str, training: str) -> str:
+    return f"training {training}" + ("" if encryption == "-" else f", encryption {encryption}")
+
+
+def _energy(arguments: argparse.Namespace) -> int:
+    from tfe_bench.benchmarks.technologies.functional import energy
+    from tfe_bench.benchmarks.technologies.measurement import Measurement
+
+    names = [name.replace("-", "_") for name in _ENERGY]
+    given = {n: v for n in names if (v := getattr(arguments, n)) is not None}
+    inputs = energy.Inputs(**given)
+    sheet = dataclasses.asdict(energy.sheet(inputs))
+    found = Measurement(
+        technology="functional",
+        job="energy",
+        parameters=dataclasses.asdict(inputs),
+        seconds=None,
+        figures=sheet,
+        modeled=tuple(sheet),
+    )
+    columns: Mapping[str, Any] = {
+        "nodes replaced": _plain("nodes_replaced", 1),
+        "W saved": _plain("saved_watts"),
+        "times": _plain("efficiency", 2),
+        "kWh a year": _plain("saved_kwh_year"),
+        "$ a year": _plain("saved_dollars_year"),
+        "t CO2 a year": _plain("saved_tons_co2_year", 1),
+    }
+    notes = [f"{name}: {value:,g}" for name, value in dataclasses.asdict(inputs).items()]
+    return technology.tell(arguments, [found], "Energy, modeled from:", columns, notes)
+
+
+def _plain(name: str, digits: int = 0) -> Any:
+    return lambda m: f"{m.figures[name]:,.{digits}f}"
+
+
+def _seconds(name: str, each: float = 1.0) -> Any:
+    """A time of so many seconds each, in the unit that suits it."""
+
+    def shown(m: Measurement) -> str:
+        value = float(m.figures[name]) * each
+        for unit, size in (("h", 3600.0), ("s", 1.0), ("ms", 1e-3)):
+            if value >= size:
+                return f"{value / size:.3g} {unit}"
+        return f"{value * 1e6:.3g} us"
+
+    return shown
+
+
+def _parameter(name: str) -> Any:
+    return lambda m: str(m.parameters[name])
+
+
+_COLUMNS: technology.Columns = {
+    "length": _parameter("length"),
+    "bits": _parameter("result_bits"),
+    "batch": _parameter("batch"),
+    "on": _parameter("threads"),
+    "encrypt": _seconds("encrypt_seconds"),
+    "key": _seconds("derive_seconds"),
+    "unpack": _seconds("decode_seconds"),
+    "product": _seconds("evaluate_seconds"),
+    "log": _seconds("logarithm_seconds"),
+    "decrypt": _seconds("decrypt_seconds"),
+}
+_LOGARITHMS: technology.Columns = {
+    "bits": _parameter("result_bits"),
+    "one table": _seconds("one_table_seconds"),
+    "table each": _seconds("table_per_output_seconds"),
+    "walk": _seconds("walk_seconds"),
+    "over table each": lambda m: f"{m.figures['speed_up_over_table_per_output']:.3g}x",
+    "over walk": lambda m: f"{m.figures['speed_up_over_walk']:.3g}x",
+}
+_MODULUS: technology.Columns = {
+    "group": lambda m: m.job,
+    "security": lambda m: f"{m.parameters['security_bits']} bits",
+    "encrypt": _seconds("encrypt_seconds"),
+    "decrypt": _seconds("decrypt_seconds"),
+    "curve: encrypt": _seconds("curve_encrypt_seconds"),
+    "decrypt there": _seconds("curve_decrypt_seconds"),
+    "encrypt ratio": lambda m: f"{m.figures['encrypt_ratio']:.3g}x",
+    "decrypt ratio": lambda m: f"{m.figures['decrypt_ratio']:.3g}x",
+}
+_LENET: technology.Columns = {
+    "encrypt a picture": _seconds("encrypt_seconds"),
+    "batch of 64": _seconds("batch_seconds"),
+    "encrypt all": _seconds("encrypt_all_hours", 3600),
+    "epoch": _seconds("epoch_hours", 3600),
+    "epoch in the clear": _seconds("plain_epoch_hours", 3600),
+    "key rank": lambda m: f"{m.figures['key_rank']} of {m.figures['message_length']}",
+}
+
+COMMANDS = {"functional": (_options, run)}

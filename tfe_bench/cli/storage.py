@@ -1,0 +1,260 @@
+"""`python -m tfe_bench storage`: homomorphic inference where the weights lie, projected."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tfe_bench.cli import common, technology
+from tfe_bench.errors import UsageError, check_range
+
+if TYPE_CHECKING:
+    from tfe_bench.benchmarks.technologies.measurement import Measurement
+    from tfe_bench.benchmarks.technologies.storage.device import Device
+    from tfe_bench.benchmarks.technologies.storage.model import Costs, Model
+    from tfe_bench.benchmarks.technologies.storage.simulation import Load
+
+_PROJECTED = (
+    "device",
+    "model",
+    "devices",
+    "clients",
+    "requests",
+    "arrivals",
+    "bandwidth",
+)
+_MOST_BANDWIDTHS = 64
+_DEGREES = (8192, 16384)
+
+
+def _options(p: argparse.ArgumentParser) -> None:
+    common.option(p, "--device NAME", "csd, fpga, fpga-ssd, or a profile (FILE.toml)")
+    common.option(
+        p,
+        "--model NAME",
+        "published (default), measured (the CNN of `homomorphic`, with what its operations cost "
+        "on this machine), or layers (FILE.toml)",
+    )
+    common.option(
+        p,
+        "--degree N",
+        "of the ring, for costs that are measured: 8192 (default) or 16384",
+        type=int,
+        default=8192,
+    )
+    common.option(p, "--devices N", "how many share the host's lanes (default 1)", type=int)
+    common.option(p, "--clients N", "each with keys of its own (default: as devices)", type=int)
+    common.option(p, "--requests N", "inferences in all (default: 8 for each device)", type=int)
+    common.option(
+        p,
+        "--arrivals R",
+        "inferences that are asked for in a second, at random (default: each client asks for its "
+        "next one when it has the last)",
+        type=float,
+    )
+    common.option(p, "--bandwidth G,G", "of the storage, in GB/s; one line of the table for each")
+    common.option(p, "--no-affinity", "let clients' keys not decide which device computes")
+    p.add_argument("--seed", type=int, default=1, help="of random arrivals (default 1)")
+    common.option(
+        p,
+        "--validate",
+        "run the CNN here, its weights read at 0.05 to 8 GB/s (or at those of --bandwidth), and "
+        "compare with the prediction",
+    )
+    technology.add_options(p)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Project homomorphic inference on storage devices.
+
+    Without options: the published tables of a computational storage device, cell by cell. With a
+    device, a model or a load: what clients would see, by a closed form and by a simulation of
+    events; and the bandwidth at which storage breaks even. With --validate: how
+    well that predicts a real run.
+    """
+    technology.check_options(arguments)
+    check_range("--seed", arguments.seed, 0)
+    if arguments.degree not in _DEGREES:
+        raise UsageError(f"--degree is 8192 or 16384. Received: {arguments.degree}.")
+    rates = _rates(arguments.bandwidth)
+    asked = arguments.no_affinity or any(
+        getattr(arguments, name) is not None for name in _PROJECTED
+    )
+    if arguments.validate:
+        given = [name for name in _PROJECTED[:-1] if getattr(arguments, name) is not None]
+        if given or arguments.no_affinity:
+            raise UsageError(
+                "--validate runs the CNN on this machine: of the options it takes --bandwidth, "
+                f"--degree and --repeat. Received: --{(given or ['no-affinity'])[0]}."
+            )
+        return _validate(arguments, rates)
+    return _project(arguments, rates) if asked else _published(arguments)
+
+
+def _rates(text: str | None) -> list[float | None]:
+    """The bandwidths of --bandwidth.
+
+    Raises:
+        UsageError: they are no numbers.
+    """
+    if text is None:
+        return [None]
+    words = text.split(",")
+    if len(words) > _MOST_BANDWIDTHS:
+        raise UsageError(f"--bandwidth has {_MOST_BANDWIDTHS} at most. Received: {len(words)}.")
+    try:
+        found: list[float | None] = [float(word) for word in words]
+    except ValueError:
+        raise UsageError(
+            f"--bandwidth is numbers of GB/s with commas between. Received: {text[:80]!r}."
+        ) from None
+    for rate in found:
+        assert rate is not None
+        check_range("--bandwidth", rate, 1e-3, 1e5)
+    return found
+
+
+def _published(arguments: argparse.Namespace) -> int:
+    from tfe_bench.benchmarks.technologies.storage import projections
+
+    measured = projections.published_tables()
+    worst = max(abs(m.figures["difference"]) for m in measured if "difference" in m.figures)
+    columns: technology.Columns = {
+        "device": lambda m: m.parameters["configuration"],
+        "n": lambda m: str(m.parameters["devices"]),
+        "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:g}",
+        "published": lambda m: _milliseconds(m, "published_seconds", "empty"),
+        "ours": lambda m: _milliseconds(m, "latency_seconds"),
+        "simulated": lambda m: _milliseconds(m, "simulated_seconds"),
+        "off by": lambda m: (
+            f"{100 * m.figures['difference']:+.2f} %" if "difference" in m.figures else "-"
+        ),
+    }
+    notes = [
+        f"The largest difference is {100 * worst:.2f} %. Modeled: three layers that are read in "
+        "the order of use while earlier ones compute.",
+    ]
+    return technology.tell(
+        arguments, measured, "One inference of the published CNN, in ms", columns, notes
+    )
+
+
+def _milliseconds(m: Measurement, name: str, absent: str = "-") -> str:
+    value = m.figures.get(name)
+    return absent if value is None else f"{1000 * value:,.0f}"
+
+
+def _project(arguments: argparse.Namespace, rates: Sequence[float | None]) -> int:
+    from tfe_bench.benchmarks.technologies.storage import device as devices
+    from tfe_bench.benchmarks.technologies.storage import model as models
+    from tfe_bench.benchmarks.technologies.storage import projections, published, simulation
+
+    device = devices.load(arguments.device or "csd")
+    name = arguments.model or "published"
+    load = _load(arguments)
+    processor = published.PROCESSOR_SECONDS if name == "published" else None
+    with common.progress_bar(arguments) as bar:
+        bar.say("measuring what operations cost")
+        if name == "measured":
+            from tfe_bench.benchmarks.technologies.storage import measured as own
+
+            model = own.cnn(arguments.degree)
+        else:
+            model = models.load(name)
+        costs = _costs(arguments, model, device)
+    if costs is not None:
+        processor = models.processor_seconds(model, costs)
+    measured = []
+    for rate in rates:
+        faster = projections.with_bandwidth(device, rate)
+        simulation.check(faster, model, load)
+        measured.append(projections.projected(faster, model, load, costs, processor))
+    columns: technology.Columns = {
+        "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:.3g}",
+        "alone, ms": lambda m: _milliseconds(m, "latency_seconds"),
+        "median, ms": lambda m: _milliseconds(m, "median_seconds"),
+        "p95, ms": lambda m: _milliseconds(m, "p95_seconds"),
+        "per second": lambda m: f"{m.figures['throughput_per_second']:.3g}",
+        "computing": lambda m: f"{100 * m.figures['computing']:.0f} %",
+        "keys there": lambda m: f"{m.figures['key_hits']} of {m.parameters['requests']}",
+    }
+    title = f"{model.name} on {load.devices} x {device.name}, {load.clients} clients, modeled"
+    return technology.tell(arguments, measured, title, columns, _break_even(measured[0]))
+
+
+def _costs(arguments: argparse.Namespace, model: Model, device: Device) -> Costs | None:
+    """Costs of this machine, where a model asks for some that the device does not tell."""
+    from tfe_bench.benchmarks.technologies.storage.model import needed
+
+    wanted = [level for name, level in needed(model) if name not in device.microseconds]
+    if not wanted:
+        return None
+    from tfe_bench.benchmarks.technologies.storage import measured
+
+    return measured.costs(arguments.degree, max(wanted))
+
+
+def _validate(arguments: argparse.Namespace, rates: Sequence[float | None]) -> int:
+    from tfe_bench.benchmarks.technologies.storage import validation
+
+    asked = [rate for rate in rates if rate is not None] or validation.RATES
+    with common.progress_bar(arguments) as bar:
+        measured = [*validation.validate(asked, arguments.repeat, arguments.degree, bar.update)]
+    columns: technology.Columns = {
+        "GB/s": lambda m: f"{m.parameters['gigabytes_per_second']:g}",
+        "reached": lambda m: f"{m.figures['reached_gigabytes_per_second']:.3g}",
+        "measured, ms": lambda m: f"{1000 * m.seconds.median:,.0f}" if m.seconds else "-",
+        "predicted": lambda m: _milliseconds(m, "predicted_seconds"),
+        "off by": lambda m: f"{100 * m.figures['difference']:+.1f} %",
+        "from costs": lambda m: _milliseconds(m, "predicted_from_costs_seconds"),
+        "off by ": lambda m: f"{100 * m.figures['difference_from_costs']:+.1f} %",
+    }
+    title = f"The CNN under CKKS, N = {arguments.degree}, its weights read from a file"
+    notes = [
+        "Predicted: from the layers' times with all weights in memory; from costs: from counts of "
+        "operations times what each costs. The file is in the page cache: a token bucket sets the "
+        "rate.",
+    ]
+    return technology.tell(arguments, measured, title, columns, notes)
+
+
+def _load(arguments: argparse.Namespace) -> Load:
+    from tfe_bench.benchmarks.technologies.storage.simulation import Load
+
+    devices = 1 if arguments.devices is None else arguments.devices
+    check_range("--devices", devices, 1)
+    clients = devices if arguments.clients is None else arguments.clients
+    requests = 8 * devices if arguments.requests is None else arguments.requests
+    return Load(
+        devices=devices,
+        clients=clients,
+        requests=requests,
+        per_second=arguments.arrivals,
+        affinity=not arguments.no_affinity,
+        seed=arguments.seed,
+    )
+
+
+def _break_even(m: Measurement) -> list[str]:
+    """What bandwidth is needed, in words."""
+    figures, notes = m.figures, []
+    if (hidden := figures.get("hidden_bytes_per_second")) is not None:
+        notes.append(f"From {hidden / 1e9:.3g} GB/s for each device, reading costs no time.")
+    if (even := figures.get("break_even_bytes_per_second")) is not None:
+        notes.append(
+            f"From {even / 1e9:.3g} GB/s a device is as fast as the processor that takes "
+            f"{figures['processor_seconds']:.4g} s."
+        )
+    elif "break_even" in figures:
+        notes.append(f"A device is as fast as the processor {figures['break_even']}.")
+    for name, words in (
+        ("joules_per_inference", "J for one inference."),
+        ("price_per_inference_per_second", "of the price for each inference per second."),
+    ):
+        if name in figures:
+            notes.append(f"{figures[name]:.4g} {words}")
+    return notes
+
+
+COMMANDS = {"storage": (_options, run)}

@@ -1,0 +1,211 @@
+"""`python -m tfe_bench technologies`: one table of what private computing costs, and advice."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.cli import common, technology
+from tfe_bench.errors import UsageError, check_known
+
+if TYPE_CHECKING:
+    from tfe_bench.benchmarks.technologies.compare.tasks import Effort
+    from tfe_bench.benchmarks.technologies.measurement import Measurement
+
+# Short names at the head of a column.
+_HEADS = {
+    "plaintext": "plain",
+    "secret-sharing": "shares",
+    "functional": "functional",
+    "homomorphic": "homomorphic",
+    "storage": "storage",
+}
+_MARKED = ("latency_seconds", "slowdown")
+
+
+def _options(p: argparse.ArgumentParser) -> None:
+    common.option(p, "--quick", "smaller sizes and parts of trainings")
+    common.option(p, "--job J,J", "of J1 to J7 (default: all)")
+    common.option(
+        p,
+        "--only NAME,NAME",
+        "of secret-sharing, functional, homomorphic and storage (default: all); plaintext is "
+        "always there",
+    )
+    common.option(p, "--data-dir FOLDER", "the four IDX files of MNIST, for J3, J5 and J7")
+    advice = p.add_argument_group("advice for one job")
+    common.option(advice, "--network NAME", "local, lan or wan (default lan)")
+    common.option(advice, "--trust WHOM", "one-server, three-servers or key-authority")
+    common.option(
+        advice, "--records FILE", "take figures from there; else the job is measured, quickly"
+    )
+    technology.add_options(p)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare technologies for private computing, and advise.
+
+    Measures seven jobs in plaintext, on shares of three workers, by functional encryption, by
+    homomorphic encryption, and projected to a storage device, and prints one table: time, bytes,
+    rounds, what leaks. With --trust it says which to take for a job, and why.
+    """
+    from tfe_bench.benchmarks.technologies.compare import advisor, cells, tasks
+
+    _check(arguments)
+    jobs = None if arguments.job is None else _names(arguments.job)
+    only = [*cells.TECHNOLOGIES] if arguments.only is None else _names(arguments.only)
+    for name in only:
+        check_known("technology", name, cells.TECHNOLOGIES)
+    effort = tasks.QUICK if arguments.quick or arguments.trust else tasks.WHOLE
+    every = tasks.tasks(effort, jobs)
+    if arguments.trust is not None:
+        assert jobs is not None, "checked"
+        check_known("trust", arguments.trust, advisor.TRUST)
+        check_known("network", arguments.network or "lan", advisor.WHERE)
+        return _advise(arguments, jobs[0], only)
+    effort = tasks.with_repeat(effort, arguments.repeat)
+    measured: list[Measurement] = []
+    code = 0
+    try:
+        for each in _measured(arguments, effort, every, only):
+            measured.append(each)
+            code = max(code, technology.keep(arguments, [each]))
+    finally:  # what was measured before a failure counts
+        if measured and not arguments.json:
+            _print(measured)
+            for note in ("", *_notes(measured)):
+                print(note)
+    return code
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    technology.check_options(arguments)
+    common.check_together(arguments, "trust", "network", "records")
+    if arguments.trust is not None and (arguments.job is None or "," in arguments.job):
+        raise UsageError("--trust goes with --job and one job, as --job J3. Received: another.")
+
+
+def _names(text: str) -> list[str]:
+    return [*dict.fromkeys(name.strip() for name in text.split(","))]
+
+
+def _measured(
+    arguments: argparse.Namespace, effort: Effort, every: Sequence[Any], only: Sequence[str]
+) -> Iterator[Measurement]:
+    from tfe_bench.benchmarks.technologies.compare import makers, table, tasks
+
+    common.quiet_tensorflow()
+    inputs = tasks.Inputs(arguments.data_dir)
+    with common.progress_bar(arguments) as bar, contextlib.ExitStack() as stack:
+        if tasks.need_pictures([task.job for task in every]):
+            bar.say("reading MNIST")
+            _ = inputs.pictures  # missing files are told before anything runs
+        made = makers.all_of(effort, inputs, lambda: stack.enter_context(_workers(bar)))
+        chosen = {name: made[name] for name in made if name == "plaintext" or name in only}
+        yield from table.measured(chosen, every, bar.update)
+
+
+@contextlib.contextmanager
+def _workers(bar: common.Bar) -> Iterator[Any]:
+    """Three workers on this machine."""
+    from tfe_bench.cluster.launch import LocalCluster
+
+    bar.say("starting the workers")
+    with LocalCluster() as cluster:
+        yield cluster
+
+
+def _print(measured: Sequence[Measurement]) -> None:
+    """The table in parts that a terminal is wide enough for: jobs down, technologies across."""
+    from tfe_bench.benchmarks.table import columns, human_bytes, human_seconds, three_digits
+    from tfe_bench.benchmarks.technologies.compare import table
+
+    names = [name for name in _HEADS if any(m.technology == name for m in measured)]
+    cells = {(m.job, table.variant_of(m), m.technology): m for m in measured}
+    tasks = dict.fromkeys((m.job, table.variant_of(m)) for m in measured)
+    parts = (
+        ("Time here", "latency_seconds", human_seconds),
+        ("Time on a LAN, modeled", "lan_seconds", human_seconds),
+        ("Time on a WAN, modeled", "wan_seconds", human_seconds),
+        ("Bytes that all send", "total_bytes", human_bytes),
+        ("Messages one after the other", "rounds", "{:,.0f}".format),
+        ("Times as long as in plaintext", "slowdown", three_digits),
+    )
+    for title, figure, show in parts:
+        lines = [["", *(_HEADS[name] for name in names)]]
+        for job, variant in tasks:
+            line = [f"{job} {variant}".strip().replace("batches of", "batch").replace(" of ", " ")]
+            for name in names:
+                m = cells.get((job, variant, name))
+                value = None if m is None else table.figure(m, figure)
+                told = "-" if value is None else show(value)
+                marked = m is not None and figure in _MARKED and figure in m.modeled
+                line.append(f"~{told}" if marked else told)
+            lines.append(line)
+        print(title)
+        print("\n".join(columns(lines, range(1, len(names) + 1))))
+        print()
+    learned = ["Others learn", *(_leakage(measured, name) for name in names)]
+    print("\n".join(columns([["", *(_HEADS[name] for name in names)], learned], ())))
+
+
+def _leakage(measured: Sequence[Measurement], name: str) -> str:
+    """What a technology leaks at the worst of its cells."""
+    from tfe_bench.benchmarks.technologies.compare.cells import LEAKAGES
+
+    found = {str(m.figures.get("leakage")) for m in measured if m.technology == name}
+    return next((each for each in reversed(LEAKAGES) if each in found), "-")
+
+
+def _notes(measured: Sequence[Measurement]) -> list[str]:
+    """What the table has no room for."""
+    notes = [
+        "Networks are modeled: computing, a delay for each message on the critical path, bytes "
+        "over the rate. ~ is an epoch of which a part was measured, or a projected device."
+    ]
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for m in measured:
+        if (reason := m.figures.get("unsupported")) is not None:
+            reasons.setdefault((m.technology, str(reason)), []).append(m.job)
+        if m.correct is False:
+            notes.append(f"{m.job} by {m.technology}: the result is WRONG.")
+    from tfe_bench.benchmarks.technologies.compare.tasks import JOBS
+
+    known = dict.fromkeys(m.job for m in measured)
+    notes.append("; ".join(f"{job}: {JOBS[job]}" for job in known) + ".")
+    for (name, reason), jobs in reasons.items():
+        notes.append(f"{name}, {', '.join(dict.fromkeys(jobs))}: {reason}")
+    return notes
+
+
+def _advise(arguments: argparse.Namespace, job: str, only: Sequence[str]) -> int:
+    import json
+
+    from tfe_bench.benchmarks.technologies.compare import advisor, tasks
+
+    network = arguments.network or "lan"
+    if arguments.records is not None:
+        from tfe_bench.benchmarks.report import reading
+
+        measured = [*reading.read([arguments.records]).technologies]
+    else:
+        measured = [*_measured(arguments, tasks.QUICK, tasks.tasks(tasks.QUICK, [job]), only)]
+    found = advisor.advise(measured, job, network, arguments.trust)
+    if arguments.json:
+        for advice in found:
+            best = None if advice.best is None else advice.best.technology
+            said = {"job": job, "variant": advice.variant, "take": best, "why": advice.why}
+            print(json.dumps(said))
+        return 0
+    print(f"{job}, {tasks.JOBS[job]}, on {network}, trusting {advisor.TRUST[arguments.trust]}:")
+    for advice in found:
+        taken = "nothing that was measured" if advice.best is None else advice.best.technology
+        print(f"{advice.variant or job}: take {taken}.")
+        for line in advice.why:
+            print(f"  {line}")
+    return 0
+
+
+COMMANDS = {"technologies": (_options, run)}
