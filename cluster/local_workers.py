@@ -154,8 +154,8 @@ def _fork_one(folder: Path, party: int, run: Callable[[int], int], parties: dict
             for stream in (1, 2, sys.stderr.fileno()):  # (which cli/noise.py moves)
                 os.dup2(out.fileno(), stream)
         code = run(party)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
