@@ -121,10 +121,10 @@ def _choice(work: Work, scheme: str, degree: int, rows: Mapping[str, Measurement
         modulus = int(rows[DEPTH].parameters["plaintext_modulus_bits"]) - 1
         bits = int((modulus - math.log2(1 + work.add)) / 2 ** min(work.depth, 10))
         if bits < (1 if work.exact else _REAL_BITS):
-            reason = f"its integers hold values of {max(0, bits)} bits before such products"
+            reason = f"its integers hold {max(0, bits)}-bit values before such products"
             return Choice(scheme, degree, None, slots, reason, bits)
     if work.depth > depth:
-        reason = f"{depth} products in a row came out right, {work.depth} are due"
+        reason = f"a depth of {depth} came out right, and {work.depth} is due"
         return Choice(scheme, degree, None, slots, reason)
 
     def median(job: str) -> float:

@@ -177,8 +177,8 @@ def test_advice_follows_the_measurements() -> None:
 def test_advice_says_why_not() -> None:
     deep = advice.choices(advice.Work.of("multiply=4,depth=5"), table())
     assert [(c.scheme, c.degree) for c in deep if c.seconds is not None] == [("CKKS", 16384)]
-    assert any("3 products in a row" in c.reason for c in deep)
-    assert any("bits before such products" in c.reason for c in deep)
+    assert any("a depth of 3 came out right" in c.reason for c in deep)
+    assert any("-bit values before such products" in c.reason for c in deep)
     said = advice.words(advice.Work.of("multiply=4,depth=9"), table())
     assert said[0] == "None of what was measured can do it." and len(said) == 7
     assert advice.choices(advice.Work.of("sums"), []) == []
