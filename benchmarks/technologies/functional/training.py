@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +30,18 @@ DELTA_BITS: Final = 8
 PICTURES: Final = 5
 FEW_KEYS: Final = 128
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Setting:
+    """What pictures are encrypted and decrypted by."""
+
+    net: lenet.Network
+    server: lenet.Server
+    encryptor: scheme.Encryptor
+    digits: Mnist
+    batches: int
+    say: Say
 
 
 def measure(
@@ -67,8 +79,9 @@ def measure(
     setup, authority = timed(lambda: scheme.setup(scheme_name, PIXELS))
     encryptor = scheme.Encryptor(authority.public, INPUT_BITS, threads)
     server = lenet.Server(authority, Table(table_bits), threads)
-    runs, right = _train(net, server, encryptor, digits, batches, say)
-    accuracy = _test(net, server, encryptor, digits, batches, say)
+    setting = _Setting(net, server, encryptor, digits, batches, say)
+    runs, right = _train(setting)
+    accuracy = _test(setting)
     say("solving for the pictures")
     weights, _ = net.quantized
     shown = lenet.pixels(digits.test_images[:PICTURES])
@@ -126,24 +139,18 @@ def _phases(given: Phases) -> dict[str, float]:
     return {name: seconds for name, seconds in asdict(given).items() if not name.startswith("_")}
 
 
-def _train(
-    net: lenet.Network,
-    server: lenet.Server,
-    encryptor: scheme.Encryptor,
-    digits: Mnist,
-    batches: int,
-    say: Say,
-) -> tuple[list[Phases], bool]:
+def _train(on: _Setting) -> tuple[list[Phases], bool]:
     """Steps on encrypted batches, each checked against the same whole numbers in the clear."""
+    net, server, digits = on.net, on.server, on.digits
     runs, right = [], True
     order = net.batches(len(digits.train_images))
-    for i in range(batches):
-        say(f"training on encrypted pictures: batch {i + 1} of {batches}")
+    for i in range(on.batches):
+        on.say(f"training on encrypted pictures: batch {i + 1} of {on.batches}")
         chosen = next(order)
         messages = lenet.pixels(digits.train_images[chosen])
         labels = digits.train_labels[chosen]
         phases = Phases()
-        sent = encryptor.encrypt(messages, server.threads)
+        sent = on.encryptor.encrypt(messages, server.threads)
         phases.add("encrypt")
         weights, scale = net.quantized
         results = server.forward(sent, weights, phases)
@@ -162,23 +169,17 @@ def _train(
     return runs, right
 
 
-def _test(
-    net: lenet.Network,
-    server: lenet.Server,
-    encryptor: scheme.Encryptor,
-    digits: Mnist,
-    batches: int,
-    say: Say,
-) -> dict[str, Any]:
+def _test(on: _Setting) -> dict[str, Any]:
     """Accuracy on test pictures: encrypted ones, and all of them by the same whole numbers."""
+    net, server, digits = on.net, on.server, on.digits
     weights, scale = net.quantized
-    count = min(batches * BATCH, len(digits.test_images))
+    count = min(on.batches * BATCH, len(digits.test_images))
     images, labels = digits.test_images, digits.test_labels
     messages = lenet.pixels(images)
     private = []
     for at in range(0, count, BATCH):
-        say(f"testing on encrypted pictures: {at} of {count}")
-        sent = encryptor.encrypt(messages[at : min(at + BATCH, count)], server.threads)
+        on.say(f"testing on encrypted pictures: {at} of {count}")
+        sent = on.encryptor.encrypt(messages[at : min(at + BATCH, count)], server.threads)
         private.append(net.finish(server.forward(sent, weights, Phases()), scale))
     plain = net.logits(images).argmax(1)
     whole = np.concatenate(
