@@ -212,9 +212,9 @@ def _validate(arguments: argparse.Namespace, rates: Sequence[float | None]) -> i
     }
     title = f"The CNN under CKKS, N = {arguments.degree}, its weights read from a file"
     notes = [
-        "Predicted: from the layers' times with all weights in memory; from costs: from counts of "
-        "operations times what each costs. The file is in the page cache: a token bucket sets the "
-        "rate.",
+        "Predicted: from when each plaintext is asked for with all of them in memory; from costs: "
+        "layer by layer, from counts of operations times what each costs. The file is in the page "
+        "cache: a token bucket sets the rate.",
     ]
     return technology.tell(arguments, measured, title, columns, notes)
 

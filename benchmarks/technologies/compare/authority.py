@@ -53,7 +53,7 @@ class Functional:
             # the server has the results: nothing comes back
             traffic=Traffic(up=int(found.figures["bytes_up"]), down=0, rounds=1),
             correct=found.correct,
-            more=_told(found),
+            more=_told(task, found),
             parameters={k: v for k, v in found.parameters.items() if k != "phases"},
         )
         return cell(TECHNOLOGY, task, _protection(found), cost)
@@ -91,6 +91,10 @@ def _protection(found: Measurement) -> Protection:
     )
 
 
-def _told(found: Measurement) -> dict[str, Any]:
+def _told(task: Task, found: Measurement) -> dict[str, Any]:
     rank = int(found.figures["key_rank"])
-    return {**figures_of(found), "key_rank": rank, "key_rank_over_length": rank / LENGTH}
+    told = {**figures_of(found), "key_rank": rank, "key_rank_over_length": rank / LENGTH}
+    del told["memory_bytes"]  # of this process, with all else that it did
+    if task.job == "J7":  # of a training that has hardly begun
+        told = {name: value for name, value in told.items() if not name.startswith("accuracy")}
+    return told

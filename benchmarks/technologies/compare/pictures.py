@@ -129,4 +129,4 @@ def _label(m: Measurement) -> str:
 def _sparse(axis: Any, narrow: bool) -> None:
     from matplotlib.ticker import LogLocator
 
-    axis.set_major_locator(LogLocator(numticks=4 if narrow else 9))
+    axis.set_major_locator(LogLocator(numticks=3 if narrow else 9))

@@ -112,8 +112,8 @@ def _validated(runs: list[Measurement]) -> Table:
         columns,
         runs,
         "A real network under CKKS on this machine, its weights read from a file that gives them "
-        "at a set rate, beside what the model predicts: from the layers' times measured with "
-        "all weights in memory, and from counts of operations times their measured costs.",
+        "at a set rate, beside what the model predicts: from when each plaintext is asked for "
+        "with all of them in memory, and layer by layer from counts of operations times costs.",
     )
 
 

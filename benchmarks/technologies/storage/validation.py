@@ -40,11 +40,11 @@ _SEED: Final = 13
 
 @dataclass(frozen=True)
 class Stage:
-    """What is computed from a layer's first plaintext to the next layer's.
+    """A part of a run.
 
     Attributes:
-        size: bytes of its plaintexts.
-        seconds: with all of them in memory.
+        size: bytes that it reads.
+        seconds: that it computes.
     """
 
     size: int
@@ -95,17 +95,15 @@ class Validation:
         return float(np.abs(outputs - self._expected).max())
 
     def stages(self) -> list[Stage]:
-        """One run with all weights in memory."""
-        times: list[float] = []
+        """One run with all weights in memory: what is computed until each plaintext is asked for.
+
+        The last stage reads nothing.
+        """
+        times = [time.perf_counter()]
         self.run(_watched(self._chunks, times))
-        first = np.cumsum([0, *self.counts])
-        marks = [*(times[n] for n in first[:-1]), time.perf_counter()]
-        return [
-            Stage(sum(self.sizes[begin:end]), after - before)
-            for (begin, end), (before, after) in zip(
-                itertools.pairwise(first), itertools.pairwise(marks), strict=True
-            )
-        ]
+        times.append(time.perf_counter())
+        spent = (after - before for before, after in itertools.pairwise(times))
+        return [Stage(size, took) for size, took in zip([*self.sizes, 0], spent, strict=True)]
 
     def loading(self, repeat: int) -> list[float]:
         """Seconds of making each stage's plaintexts of its bytes, which costs do not contain."""

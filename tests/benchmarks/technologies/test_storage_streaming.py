@@ -98,6 +98,7 @@ def test_a_real_network_computes_right_with_weights_from_a_file(
     assert found["correct"] is True and figures["max_error"] <= 0.05
     size = found["parameters"]["weight_bytes"]
     assert figures["predicted_seconds"] >= max(size / 0.2e9, figures["in_memory_seconds"] * 0.99)
+    assert figures["predicted_from_costs_seconds"] >= size / 0.2e9
     assert found["seconds"]["median"] >= size / 0.2e9 - streaming._CREDIT
 
 
