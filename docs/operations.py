@@ -84,8 +84,13 @@ def measured(page: str) -> dict[str, Case]:
     return found
 
 
-def counted(page: str) -> dict[str, tuple[int, str]]:
-    """(rounds, bytes per element by all three parties together) of each row with a cost."""
+def counted(page: str | None = None) -> dict[str, tuple[int, str]]:
+    """(rounds, bytes per element by all three parties together) of each row with a cost.
+
+    Args:
+        page: None for the page as it stands.
+    """
+    page = PAGE.read_text() if page is None else page
     x, b = Private((100, 10), F), PrivateBits((100, 10))
     found = {}
     for name, (operation, n) in measured(page).items():

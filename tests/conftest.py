@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -14,6 +15,16 @@ import pytest
 # A shell's background job ignores Ctrl-C, and so would every process that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _log_ends_with_its_test() -> Iterator[None]:
+    """A command's log goes to the standard error of its test, which is closed after it."""
+    before = logging.root.handlers[:]
+    yield
+    for handler in logging.root.handlers[:]:
+        if type(handler) is logging.StreamHandler and handler not in before:
+            logging.root.removeHandler(handler)
 
 
 @pytest.fixture

@@ -67,7 +67,7 @@ def test_rounds_and_bytes_of_the_table_are_what_the_wire_carries() -> None:
 def test_no_row_with_numbers_escapes_the_counting() -> None:
     # (what is local costs 0; "by size" and several figures are no single number)
     numbered = {operations.named(row[0]) for row in rows() if row[-1].isdigit() and row[-1] != "0"}
-    assert numbered <= operations.counted(PAGE.read_text()).keys()
+    assert numbered <= operations.counted().keys()
 
 
 def test_the_table_is_what_is_counted() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -353,7 +354,8 @@ def _handler(kind: str) -> Any:
     return handle
 
 
-def test_processes_give_every_result_or_say_what_failed() -> None:
+def test_processes_give_every_result_or_say_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[3])  # where they find this module
     items = list(range(5))
     assert dict(processes.spread(_handler, ("",), items, 2)) == {i: i * i for i in items}
     assert list(processes.spread(_handler, ("",), [])) == []
