@@ -179,28 +179,33 @@ def _cost(
     down: int,
     correct: bool | None,
     more: Mapping[str, Any],
-    steps: int = 1,
+    steps: int | None = None,
 ) -> Cost:
     """What a job cost.
 
     Args:
         up, down: elements that a client shares for it, and gets.
-        steps: of the task, each as the one whose messages were counted.
+        steps: of a training, each as the one whose messages were counted; None: it is none.
     """
     measured = result.measured
     times = prediction.turn_seconds(measured)
-    forecast = prediction.forecast(measured, "local", float(np.median(times)))
+    median = float(np.median(times))
+    forecast = prediction.forecast(measured, "local", median)
+    # Where the time went is known of the last run alone.  The last step of a training also ends it,
+    # and says nothing of the others: all of their time counts as computing.
+    computing = forecast["compute_seconds"] if steps is None else median * steps
+    each = steps or 1
     sent = [sum(m["frames"]) for m in measured]
     peak = max(int(m["peak_memory"]) for m in measured)
     return Cost(
         seconds=Seconds.of(times),
-        compute=forecast["compute_seconds"] * steps,
+        compute=computing,
         traffic=Traffic(
             up=_UP_WORDS * _WORD * up,
             down=_DOWN_WORDS * _WORD * down,
-            between=max(sent) * steps,
-            total=(_UP_WORDS * up + _DOWN_WORDS * down) * _WORD + sum(sent) * steps,
-            rounds=forecast["rounds"] * steps + 2,
+            between=max(sent) * each,
+            total=(_UP_WORDS * up + _DOWN_WORDS * down) * _WORD + sum(sent) * each,
+            rounds=forecast["rounds"] * each + 2,
         ),
         correct=correct,
         more={

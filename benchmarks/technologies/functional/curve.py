@@ -122,6 +122,10 @@ def _given(what: str, array: Any, kind: type, *shape: int | None) -> Any:
     return array.ctypes.data
 
 
+# Fewer elements are unpacked sooner than another thread begins.
+_SHARED: Final = 2048
+
+
 def in_parts(count: int, threads: int, work: Callable[[int, int], object]) -> None:
     """Runs work(begin, end) on parts of a range, each in a thread."""
     check_range("threads", threads, 1, 1024)
@@ -284,7 +288,7 @@ def _checked(name: str, encoded: Bytes, words: int, what: str, threads: int) -> 
         if at >= 0:
             wrong.append(begin + int(at))
 
-    in_parts(len(encoded), threads, part)
+    in_parts(len(encoded), threads if len(encoded) >= _SHARED else 1, part)
     _refuse_malformed(what, min(wrong, default=-1))
     return out
 
