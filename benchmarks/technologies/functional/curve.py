@@ -288,7 +288,7 @@ def _checked(name: str, encoded: Bytes, words: int, what: str, threads: int) -> 
         if at >= 0:
             wrong.append(begin + int(at))
 
-    in_parts(len(encoded), threads if len(encoded) >= _SHARED else 1, part)
+    in_parts(len(encoded), threads, part)
     _refuse_malformed(what, min(wrong, default=-1))
     return out
 
@@ -327,7 +327,8 @@ def decode(encoded: Bytes, what: str = "A ciphertext", threads: int = 1) -> Word
     Raises:
         DataError: naming what holds bytes that encode no element.
     """
-    return _checked("decode", encoded, _words("affine"), what, threads)
+    several = threads if len(encoded) >= _SHARED else 1
+    return _checked("decode", encoded, _words("affine"), what, several)
 
 
 def evaluate(points: Words, keys: Bytes, rows: Rows, threads: int = 1) -> Words:
