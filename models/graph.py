@@ -42,6 +42,7 @@ class Graph:
         scaling: (factor, offset) by name of an input: what the owner of the data computes,
             x * factor + offset, before sharing it.
         results: (factor, offset) for each output, or none: what whoever gets it computes.
+        labels: a name for each output, or none: under which whoever gets them finds them.
 
     Raises:
         UsageError: the layers do not fit each other, or are not of a known kind.
@@ -54,6 +55,7 @@ class Graph:
     outputs: tuple[str, ...]
     scaling: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     results: tuple[tuple[Any, Any], ...] = ()
+    labels: tuple[str, ...] = ()
     shapes: Mapping[str, Shape] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +94,8 @@ class Graph:
             raise UsageError(f"Only inputs are scaled. Received: {sorted(self.scaling)}.")
         if len(self.results) not in (0, len(self.outputs)):
             raise UsageError("Results are scaled for each output, or for none.")
+        if self.labels and len({*self.labels}) != len(self.outputs):
+            raise UsageError("Outputs are named each by one name, or none.")
         for name, pair in [*self.scaling.items(), *zip(self.outputs, self.results, strict=False)]:
             if not all(_scales(part, shapes[name]) for part in pair):
                 raise UsageError(f"{name!r} is scaled by numbers that do not fit its shape.")
@@ -133,6 +137,7 @@ class Graph:
             "outputs": list(self.outputs),
             "scaling": {name: list(pair) for name, pair in self.scaling.items()},
             **({"results": [list(pair) for pair in self.results]} if self.results else {}),
+            **({"labels": list(self.labels)} if self.labels else {}),
             "layers": [
                 {
                     "name": layer.name,
@@ -179,7 +184,8 @@ class Graph:
             scaling = {str(k): (v[0], v[1]) for k, v in header.get("scaling", {}).items()}
             outputs = tuple(str(o) for o in header["outputs"])
             results = tuple((v[0], v[1]) for v in header.get("results", ()))
-            return cls(str(header["name"]), inputs, layers, outputs, scaling, results)
+            labels = tuple(str(v) for v in header.get("labels", ()))
+            return cls(str(header["name"]), inputs, layers, outputs, scaling, results, labels)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(
                 f"This is no model's header. Received: {type(error).__name__}: {error}."
@@ -269,6 +275,7 @@ def replaced(graph: Graph, layers: Sequence[Layer], **changed: Any) -> Graph:
         "outputs": graph.outputs,
         "scaling": graph.scaling,
         "results": graph.results,
+        "labels": graph.labels,
         **changed,
     }
     return Graph(layers=ordered(layers, fields["inputs"]), **fields)

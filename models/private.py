@@ -16,6 +16,7 @@ from tfe_bench.models import (
     optimize,
     plaintext,
     ranges,
+    verify,
     weights,
 )
 from tfe_bench.models.graph import Array, Graph
@@ -74,7 +75,7 @@ class PrivateModel:
         Raises:
             UsageError: images that the model does not take.
         """
-        return _single(plaintext.evaluate(self.graph, images))
+        return _told(self.graph, plaintext.evaluate(self.graph, images))
 
     def agreement(self, images: Any, private: Any) -> agreement.Agreement:
         """How far private outputs for some images are from the public ones."""
@@ -158,7 +159,7 @@ class PrivateModel:
         return None if flags is None else np.asarray(flags != 0)
 
     def decode(self, result: JobResult, withhold: bool = True) -> Any:
-        """The outputs of a job as reals: an array, or a list of them if there are several.
+        """The outputs of a job as reals: an array, or as the model gives several, a list or a dict.
 
         Args:
             withhold: give none where a value left its range.
@@ -179,7 +180,7 @@ class PrivateModel:
             FixedPoint(result.fractional_bits[name]).decode(result.outputs[name])
             for name in program.output_names(self.plan)
         ]
-        return _single(plaintext.finished(self.graph, found))
+        return _told(self.graph, plaintext.finished(self.graph, found))
 
     def __repr__(self) -> str:
         inputs = {name: list(shape) for name, shape in self.graph.inputs.items()}
@@ -189,7 +190,10 @@ class PrivateModel:
         )
 
 
-def _single(found: list[Array]) -> Any:
+def _told(graph: Graph, found: list[Array]) -> Any:
+    """Outputs as the model of Keras gives them: by name, or in order, or the one."""
+    if graph.labels:
+        return dict(zip(graph.labels, found, strict=True))
     return found[0] if len(found) == 1 else found
 
 
@@ -240,5 +244,9 @@ def convert(
         DataError: a file that is no Keras model.
         RangeError: weights that are NaN, or layers whose values fit no fixed point.
     """
-    graph = model if isinstance(model, Graph) else from_keras.from_keras(model)
-    return plan_of(graph, samples, ranges, fractional_bits, margin)
+    if isinstance(model, Graph):
+        return plan_of(model, samples, ranges, fractional_bits, margin)
+    reading = from_keras.read(model)
+    private = plan_of(reading.graph, samples, ranges, fractional_bits, margin)
+    verify.check(reading, private.graph, samples)
+    return private
