@@ -85,7 +85,9 @@ def _watched_run(
 
 def _counted_weights(plan: Plan) -> dict[str, Shared]:
     return {
-        part.key: Private(part.shape, part.fractional_bits).made() for part in weights.parts(plan)
+        key: Private(part.shape, part.fractional_bits).made()
+        for part in weights.parts(plan)
+        for key in part.keys
     }
 
 

@@ -65,6 +65,7 @@ class Reader:
         self.taken: set[str] = set()
         self.rank = 0
         self.private: set[str] = set()
+        self.arrays: dict[int, tuple[Any, Array]] = {}
 
     def unique(self, name: str) -> str:
         """The name, with a number where a layer is called again."""
@@ -78,7 +79,12 @@ class Reader:
         self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
     ) -> str:
         """Adds a layer; returns its name."""
-        arrays = {k: array_of(name, k, w) for k, w in (weights or {}).items()}
+        arrays = {}
+        for own, variable in (weights or {}).items():
+            # (a layer that is called twice has one array: it is stored and sent once)
+            if id(variable) not in self.arrays:
+                self.arrays[id(variable)] = variable, array_of(name, own, variable)
+            arrays[own] = self.arrays[id(variable)][1]
         self.layers.append(Layer(name, op, tuple(given), o, arrays))
         return name
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tfe_bench.models import from_keras
-from tfe_bench.models.graph import Graph
+from tfe_bench.models.graph import Graph, replaced
 from tfe_bench.models.kinds.reading import Unfit
 
 # What changes a layer's gradient or its weights behind the optimizer's back.
@@ -91,7 +91,11 @@ def read(model: Any) -> Read:
         UsageError: layers that are not supported, all of them listed.
     """
     if isinstance(model, Graph):
-        return Read(model)
+        # (layers that share an array here are trained apart)
+        apart = [
+            replace(x, weights={k: w.copy() for k, w in x.weights.items()}) for x in model.layers
+        ]
+        return Read(replaced(model, apart))
     if isinstance(model, (str, Path)):
         model = from_keras.load(model)
     found: list[TrainingReader] = []

@@ -43,6 +43,12 @@ def adapted(shape: tuple[int, ...]) -> Any:
     return layer
 
 
+def shared_layer() -> Any:
+    """A dense layer and a convolution that are called twice, once of values at another scale."""
+    x, dense, conv = keras.Input((4, 4, 2)), L.Dense(2, name="d"), L.Conv2D(2, 1, name="c")
+    return keras.Model(x, L.Add()([dense(conv(x)), L.ReLU()(dense(conv(L.ReLU()(x))))]))
+
+
 def cases() -> dict[str, Any]:
     """Models of one kind of layer each, with what makes it run as it does in larger ones."""
     flat = (6,)
@@ -83,6 +89,7 @@ def cases() -> dict[str, Any]:
         "global average": of(L.GlobalAveragePooling2D(keepdims=True)),
         "global average, dense": of(L.GlobalAveragePooling2D(), L.Dense(3)),
         "reshape": of(L.Reshape((10, 5)), L.Dropout(0.3), L.Flatten()),
+        "shared": shared_layer(),
         "add": joined(L.Add(), L.Activation("linear"), L.Conv2D(2, 3, padding="same")),
         "add and relu": keras.Sequential(
             [
@@ -138,8 +145,10 @@ def run_all(some: list[Case], dealer: int, again: bool = True) -> list[tuple[Arr
         found = []
         left = iter(given)
         for s, _, _ in some:
-            parts = weights.parts(s.plan)
-            own = {p.key: replace(next(left), fractional_bits=p.fractional_bits) for p in parts}
+            own: dict[str, Shared] = {}
+            for part in weights.parts(s.plan):
+                w = replace(next(left), fractional_bits=part.fractional_bits)
+                own |= dict.fromkeys(part.keys, w)
             x = replace(next(left), fractional_bits=s.plan.fraction)
 
             def model(own: Any, x: Shared, s: execute.Prediction = s) -> Any:
