@@ -52,6 +52,8 @@ class TrainingReader(from_keras.Reader):
         self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
     ) -> str:
         for own, variable in (weights or {}).items():
+            if not hasattr(variable, "trainable"):
+                raise Unfit("its weights are computed of others, as with lora_rank")
             if id(variable) in self.keys:
                 raise Unfit("it is used twice, which training does not support")
             self.keys[id(variable)] = f"{name}/{own}"

@@ -26,7 +26,7 @@ from tfe_bench.protocols.functions import (
     small_product,
 )
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
+from tfe_bench.protocols.ring import arithmetic, checks, compare, convert, logic, masked
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.counting import Counting
@@ -235,11 +235,7 @@ def softmax(
     """
     f = _check("softmax", x)
     shape = x.shape.as_list()
-    if not shape or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
-        raise UsageError(
-            f"softmax wants an axis from {-len(shape)} to {len(shape) - 1}. Received: {axis!r}."
-        )
-    axis %= len(shape)
+    axis = checks.axis_of("softmax", axis, len(shape))
     classes = shape[axis]
     if not 1 <= classes <= MOST_CLASSES:
         raise UsageError(f"softmax wants 1 to {MOST_CLASSES} classes. Received: {classes}.")

@@ -44,6 +44,13 @@ def cases() -> dict[str, Any]:
     flat = (6,)
     same = {"padding": "same"}
     return {
+        "dense of images": of(
+            L.Conv2D(2, 2),
+            L.Dense(3, activation="relu"),
+            L.MaxPooling2D(2),
+            L.Flatten(),
+            L.Dense(2),
+        ),
         "dense": of(L.Dense(5, activation="relu"), L.Dense(3), shape=flat),
         "dense without bias": of(L.Dense(5, use_bias=False), L.Dense(3), shape=flat),
         "dense of rows": of(L.Dense(4, activation="relu"), *ends(), shape=(3, 6)),
