@@ -165,7 +165,7 @@ def run(
 
     Args:
         own: the weights as weights.by_key gives them, over Z_2^64.
-        inputs: in the order of the graph's, [batch, ...] at plan.fraction.
+        inputs: in the order of the graph's, [batch, ...] at plan.fraction_of.
 
     The outputs have the scales of plan.fraction_of; with s.watched one more says for each sample
     whether a value left its range (range_check.Watch.flag).  Rounds and bits: `model_cost`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from tfe_bench.models import (
     limits,
     optimize,
     plaintext,
+    precision,
     ranges,
     verify,
     weights,
@@ -36,10 +38,18 @@ class PrivateModel:
         graph: the optimized layers, whose weights are the model owner's secret.
         bounds: the largest magnitude that each input may have.
         calibrated: whether ranges are known; else each layer takes |v| < 2^14 (at 16 bits).
+        samples: some of the public inputs from which they are known, by name, or none.
     """
 
-    def __init__(self, plan: ranges.Plan, bounds: Mapping[str, float], calibrated: bool) -> None:
+    def __init__(
+        self,
+        plan: ranges.Plan,
+        bounds: Mapping[str, float],
+        calibrated: bool,
+        samples: Mapping[str, Array] | None = None,
+    ) -> None:
         self.plan = plan
+        self.samples = samples
         self.graph = plan.graph
         self.bounds = {name: float(bounds[name]) for name in plan.graph.inputs}
         self.calibrated = calibrated
@@ -62,12 +72,20 @@ class PrivateModel:
     def summary(self, profile: str = "local", batch: int = 1) -> Summary:
         """The layers with their predicted bytes, rounds and seconds; print it for the table.
 
+        Of a model that was converted with samples also how far each layer's values are off on
+        them, in fixed point, and a warning where that is more than 1 % of their range.
+
         Raises:
             UsageError: there is no such network profile.
         """
         if type(batch) is not int or batch < 1:
             raise UsageError(f"batch is a positive integer. Received: {batch!r}.")
-        return summarize(self.plan, profile, batch)
+        return summarize(self.plan, profile, batch, self.errors)
+
+    @functools.cached_property
+    def errors(self) -> Mapping[str, precision.Error]:
+        """How far the values of each layer are off on the samples; nothing without samples."""
+        return precision.errors(self.plan, self.samples) if self.samples else {}
 
     def plain(self, images: Any) -> Any:
         """The outputs on public images, in float64: what private ones are compared with.
@@ -115,8 +133,8 @@ class PrivateModel:
                     f"|v| <= {self.bounds[own]:g}. Received: {outside} of {array.size}. Scale the "
                     "images as the model was trained, or convert it with larger ranges."
                 )
-            encoded = FixedPoint(self.plan.fraction).encode(array)
-            found[name] = PrivateInput(encoded, self.plan.fraction)
+            bits = self.plan.fraction_of(own)
+            found[name] = PrivateInput(FixedPoint(bits).encode(array), bits)
         return found
 
     def parameters(
@@ -214,7 +232,9 @@ def plan_of(
         default = ranges.default_bound(fractional_bits)
         bounds = ranges.declared(optimized, {} if given is None else given, default)
     made = ranges.plan(optimized, bounds, fractional_bits)
-    return PrivateModel(made, bounds, samples is not None or given is not None)
+    some = None if samples is None else plaintext.check_images(optimized, samples)
+    kept = {name: a[: precision.SAMPLES] for name, a in some.items()} if some else None
+    return PrivateModel(made, bounds, samples is not None or given is not None, kept)
 
 
 def convert(
