@@ -23,6 +23,8 @@ MOST_WEIGHT_BITS = 44
 PRODUCT_BITS = 61
 # An alpha of LeakyReLU, and the reciprocal of an average's count.
 FACTOR_BITS = 24
+# Of slopes: by what they are rounded shows nowhere in the range.
+MOST_FACTOR_BITS = 32
 
 
 def magnitude(bound: float, fraction: int) -> int:
@@ -91,11 +93,11 @@ class Planner:
             self.lost(x, f"compares values up to {2.0**m:g}")
         return min(bits, MOST_COMPARED)
 
-    def factor(self, x: Layer, alpha: float = 1.0) -> Numbers:
-        """Of a layer that multiplies by a public factor below or about alpha."""
+    def factor(self, x: Layer, alpha: float = 1.0, most: int = FACTOR_BITS) -> Numbers:
+        """Of a layer that multiplies by a public factor below or about alpha, of so many bits."""
         f, m = self.most(x)
         more = max(0, math.ceil(math.log2(abs(alpha)))) if alpha else 0
-        e = min(FACTOR_BITS, PRODUCT_BITS - f - max(m, 0) - more)
+        e = min(most, PRODUCT_BITS - f - max(m, 0) - more)
         if e < FEWEST_WEIGHT_BITS:
             self.lost(x, f"takes values up to {2.0**m:g}")
         return Numbers(f, max(e, 1), self.width(x, f, m))

@@ -202,13 +202,13 @@ def test_all_unsupported_layers_are_listed() -> None:
         [
             L.Input((4, 4, 2)),
             L.Conv2D(2, 2, groups=2, name="grouped"),
-            L.Conv2D(1, 1, activation="selu", padding="same", name="curved"),
+            L.Conv2D(1, 1, activation="sparsemax", padding="same", name="curved"),
             L.ZeroPadding2D((1, 0), name="fine"),
             L.MaxPooling2D(1, data_format="channels_first", name="turned"),
             L.Conv2D(1, 2, name="here"),
             L.Lambda(lambda x: x, name="code"),
             Own(3, name="own"),
-            L.ReLU(threshold=1.0, name="raised"),
+            L.Softmax(axis=(1, 2), name="both"),
         ]
     )
     with pytest.raises(UsageError) as caught:
@@ -216,11 +216,11 @@ def test_all_unsupported_layers_are_listed() -> None:
     text = str(caught.value)
     for part in (
         "Conv2D 'grouped' (groups=2",
-        "Conv2D 'curved' (its activation is 'selu')",
+        "Conv2D 'curved' (its activation is 'sparsemax')",
         "MaxPooling2D 'turned' (data_format 'channels_first'",
         "Lambda 'code'",
         "Own 'own'",
-        "ReLU 'raised' (threshold=1.0",
+        "Softmax 'both' (axis (1, 2)",
         "Supported: ",
         "SeparableConv2D",
     ):
