@@ -20,7 +20,7 @@ from tfe_bench.models.graph import Array, Graph, Layer
 from tfe_bench.models.kinds.layer import Node
 from tfe_bench.models.kinds.passes import Precision
 from tfe_bench.models.training import losses, optimizers, reader
-from tfe_bench.models.training.losses import Loss
+from tfe_bench.models.training.losses.loss import Loss
 from tfe_bench.models.training.nodes import check_trainable, nodes_of
 from tfe_bench.models.training.optimizers import Optimizer
 
@@ -159,9 +159,9 @@ class Recipe:
         """Labels as their owner shares them, float64 with a batch, at numbers.gradient.
 
         Raises:
-            UsageError, RangeError: as losses.targets.
+            UsageError, RangeError: as Loss.targets.
         """
-        return losses.targets(self.loss, self.output_shape, y, what)
+        return self.loss.targets(self.output_shape, y, what)
 
     # ---- as data
 
@@ -171,7 +171,7 @@ class Recipe:
             "format": FORMAT,
             # (the owner of the rows has scaled them: by what, nobody else needs to know)
             "graph": {**self.graph.header(), "scaling": {}},
-            "loss": self.loss.name,
+            "loss": self.loss.header(),
             "optimizer": self.optimizer.header(),
             "batch": self.batch,
             "order": list(self.order),
@@ -203,7 +203,7 @@ class Recipe:
                 raise DataError("A recipe's fixed point is four integers.")
             return cls(
                 Graph.of(header["graph"]),
-                Loss(header["loss"]),
+                losses.of(header["loss"]),
                 Optimizer.of(header["optimizer"]),
                 header["batch"],
                 tuple(str(k) for k in header["order"]),
@@ -259,17 +259,18 @@ def _from_logits(graph: Graph, loss: Loss, logits: bool) -> Graph:
     Raises:
         UsageError: it is there with from_logits=True, or missing without.
     """
-    wanted = losses.FOLDED.get(loss.name)
+    wanted = loss.folded
     last = graph.by_name.get(graph.outputs[0])
-    if wanted is None or last is None:
+    if not wanted or last is None:
         return graph
     ends = last.op == wanted and graph.uses()[last.name] == [""]
     if last.op == "softmax" and last.options["axis"] != len(graph.shapes[last.name]):
         ends = False
     if not ends and not logits:
+        other = ", or from_logits=True" if loss.takes_logits else ""
         raise UsageError(
-            f"{loss.name} wants a model that ends in {wanted}, or from_logits=True. Received: a "
-            f"last layer {last.name!r} ({last.op})."
+            f"{loss.name} wants a model that ends in {wanted}{other}. Received: a last layer "
+            f"{last.name!r} ({last.op})."
         )
     if ends and logits:
         raise UsageError(

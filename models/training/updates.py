@@ -52,12 +52,13 @@ def _share(recipe: Recipe) -> Fraction:
     Of samples' weights the common factor is left to the rate, so that gradients stay in their
     range; an update is the same at any scale.
     """
-    return recipe.loss.factor(recipe.output_shape) / recipe.batch
+    return recipe.loss.share(recipe.output_shape, recipe.batch)
 
 
 def _stepped(recipe: Recipe) -> Fraction:
     """The same for SGD, whose steps are as large as its gradients."""
-    return _share(recipe) * max(1, recipe.weighted)
+    scale = recipe.loss.scale(recipe.output_shape, recipe.batch)
+    return _share(recipe) * scale * max(1, recipe.weighted)
 
 
 def _rounded(value: Fraction) -> int:

@@ -80,6 +80,7 @@ def test_headers_of_strangers_are_checked() -> None:
         (("order",), 3),
         (("frozen",), ["nothing/kernel"]),
         (("loss",), "hinge"),
+        (("loss",), {"name": "huber", "delta": -1}),
         (("loss",), []),
         (("optimizer",), None),
         (("optimizer", "name"), "rmsprop"),
