@@ -1,4 +1,4 @@
-"""Softmax along one axis; a training takes it into its loss."""
+"""Softmax along one axis; at a model's end a training takes it into its loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tfe_bench.models.kinds import reading
 from tfe_bench.models.kinds.checks import alone, axis_of
 from tfe_bench.models.kinds.kind import Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Pass
+from tfe_bench.models.kinds.passes import Gradients, Pass, summed
 from tfe_bench.models.kinds.reading import Call, Reader
 from tfe_bench.models.layers.smooth import Bounded
 from tfe_bench.protocols.nn import activations
@@ -43,3 +43,14 @@ class Softmax(Bounded):
         f, bits, axis = node.numbers.fraction, node.numbers.bits, node.layer.options["axis"]
         x = p.ops.shifted(values[0], f)
         return p.ops.call(activations.softmax, x, axis, bits=bits, profile=p.ops.setting.profile)
+
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        p.kept[node.output] = y = self.forward(p, node, *values)
+        return y
+
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+        """y (g - the sum of g y)."""
+        ops, y, axis = p.ops, p.kept[node.output], node.layer.options["axis"]
+        part = ops.mul(p.settled(g), y)
+        every = p.settled(summed(ops, part, [axis], keepdims=True))
+        return [ops.sub(part, ops.mul(y, every))]

@@ -11,7 +11,7 @@ from tfe_bench.cluster import profiles
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.kinds.operations import Operations, Setting
 from tfe_bench.models.kinds.passes import Pass
-from tfe_bench.models.training import gradients, nodes, state, updates
+from tfe_bench.models.training import gradients, nodes, penalties, state, updates
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.cost import Cost
@@ -56,6 +56,9 @@ def step(
     if weight is not None:
         d = ops.truncate(ops.mul(d, weight), weight.fractional_bits)
     found = gradients.backward(p, recipe, d, nodes.differentiated(recipe.graph, recipe.frozen))
+    found = penalties.added(p, recipe, found)
+    if total is not None and (more := penalties.loss(p, recipe)) is not None:
+        total = ops.add(total, more)
     return {**updates.update(p, recipe, found), **p.renewed}, total
 
 

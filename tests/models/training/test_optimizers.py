@@ -22,6 +22,7 @@ from tfe_bench.protocols.ring import rotation
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
 Opt: Any = keras.optimizers
+L1L2: Any = keras.regularizers.L1L2
 Array = np.ndarray[Any, Any]
 BATCH = 16
 
@@ -62,6 +63,17 @@ def sgd_cases() -> dict[str, tuple[Any, Any, Any]]:
             net(L.BatchNormalization(), L.Dropout(0.25), L.Dense(4, activation="softmax")),
             Opt.SGD(0.1),
             "categorical_crossentropy",
+        ),
+        "penalties": (
+            keras.Sequential(
+                [
+                    L.Input((5,)),
+                    L.Dense(6, "tanh", kernel_regularizer="l1", bias_regularizer=L1L2(0.1, 0.2)),
+                    L.Dense(2, kernel_regularizer=keras.regularizers.L2(0.3)),
+                ]
+            ),
+            Opt.SGD(0.01, momentum=0.5),
+            keras.losses.MeanSquaredError(reduction="sum"),
         ),
         "huber": (net(L.Dense(2)), Opt.SGD(0.02), keras.losses.Huber(0.5, reduction="sum")),
         "percentage": (net(L.Dense(2)), Opt.SGD(0.005), "mape"),
@@ -151,7 +163,7 @@ def compared(
     return found
 
 
-VALUED = ("momentum", "one output", "regression", "huber", "percentage", "divergence")
+VALUED = ("momentum", "one output", "regression", "huber", "percentage", "divergence", "penalties")
 
 
 def test_losses_and_sgd_follow_keras(rng: np.random.Generator) -> None:
