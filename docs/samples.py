@@ -276,7 +276,7 @@ def _fits(keras: Any, layer: Any) -> str:
     try:
         nodes.check_trainable(graph)
     except UsageError:
-        return f"yes | {'as the last' if graph.layers[-1].op in losses.FOLDED.values() else 'no'}"
+        return f"yes | {'as the last' if graph.layers[-1].op in losses.folded() else 'no'}"
     return "yes | yes"
 
 
