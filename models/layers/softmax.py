@@ -19,6 +19,7 @@ class Softmax(Bounded):
     """e^x_i / sum_j e^x_j."""
 
     op = "softmax"
+    pointwise = False
     keras = ("Softmax",)
     functions = ("softmax",)
 
