@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tfe_bench.errors import DataError, OpsMissing, UsageError
 from tfe_bench.models.graph import Graph, Layer
-from tfe_bench.models.kinds import reading, registry
+from tfe_bench.models.kinds import calls, reading, registry
 
 
 def _keras() -> Any:
@@ -129,15 +129,16 @@ class Reader(reading.Reader):
             for node in function._nodes_by_depth[depth]:
                 if node.is_input or any(id(t) not in values for t in node.input_tensors):
                     continue
-                given = [values[id(t)] for t in node.input_tensors]
-                found = self._call(node, given, prefix)
+                found = self._call(node, values, prefix)
                 for tensor, name in zip(node.outputs, found, strict=False):
                     values[id(tensor)] = name
         return [values[id(t)] for t in function.outputs]
 
-    def _call(self, node: Any, given: list[str], prefix: str) -> list[str]:
-        layer = node.operation
-        if isinstance(layer, self.keras.layers.Layer) and (more := self._arguments(node)):
+    def _call(self, node: Any, values: Mapping[int, str], prefix: str) -> list[str]:
+        layer, given = node.operation, [values[id(t)] for t in node.input_tensors]
+        if not isinstance(layer, self.keras.layers.Layer):
+            return self._operation(node, values, prefix) or given[:1] * len(node.outputs)
+        if more := self._arguments(node):
             self._refuse(layer, prefix, f"called with {more}; call it with its inputs alone")
             return [given[0]] * len(node.outputs)
         if isinstance(layer, self.keras.Model):
@@ -161,6 +162,25 @@ class Reader(reading.Reader):
             self._refuse(layer, prefix, str(error))
             return [given[0]]
 
+    def _operation(self, node: Any, values: Mapping[int, str], prefix: str) -> list[str]:
+        """Reads x + y, keras.ops.relu(x), ...; returns no names where one is refused."""
+        own = node.operation
+        if not calls.known(own):
+            self._refuse(own, prefix, "an operation that is not supported")
+            return []
+        name = self.unique(prefix + own.name)
+        self.rank = len(node.outputs[0].shape)
+        operation = calls.Operation(own, name, [tuple(t.shape[1:]) for t in node.outputs])
+
+        def named(t: Any) -> calls.Value:
+            return calls.Value(values[id(t)], tuple(t.shape[1:]), str(t.dtype))
+
+        try:
+            return calls.read(self, operation, node, named)
+        except reading.Unfit as error:
+            self._refuse(own, prefix, str(error))
+            return []
+
     def _arguments(self, node: Any) -> str:
         """What a layer is called with beside its inputs and may change its value, in words.
 
@@ -182,8 +202,8 @@ class Reader(reading.Reader):
         """Raises Unfit for a layer that is converted otherwise, but not here."""
 
     def _refuse(self, layer: Any, prefix: str, why: str = "") -> None:
-        if not isinstance(layer, self.keras.layers.Layer):  # x + y, keras.ops.relu(x), ...
-            why = "an operation; use the layer for it"
+        if isinstance(layer, self.keras.layers.Lambda):
+            why = "code; write it as layers or keras.ops"
         what = f"{type(layer).__name__} {prefix + layer.name!r}{f' ({why})' if why else ''}"
         if what not in self.unfit:
             self.unfit.append(what)

@@ -107,9 +107,19 @@ def scale_outputs(graph: Graph) -> Graph:
 
 
 def affine_rescaling(graph: Graph) -> Graph:
-    """Any other Rescaling becomes the per-channel factor and shift that batch norm is, too."""
+    """Any other Rescaling becomes the per-channel factor and shift that batch norm is, too.
+
+    One by 1 or -1 that no product beside it can take over is local.
+    """
 
     def of(x: Layer) -> Layer:
+        scale, offset = _wide(x.options["scale"]), _wide(x.options["offset"])
+        if scale.size == offset.size == 1 and abs(float(scale.item())) == 1:
+            before, after = graph.by_name.get(x.inputs[0]), _only_use(graph, x.name)
+            folds = before is not None and before.op in TERMS and _only_use(graph, before.name) is x
+            if not folds and not (after is not None and _mixes(after)):
+                own = {"sign": int(scale.item()), "offset": offset.item()}
+                return replace(x, op="shift", options=own)
         channels = graph.shapes[x.name][-1]
         weights = {
             "kernel": np.broadcast_to(_wide(x.options["scale"]), (channels,)).copy(),

@@ -100,6 +100,48 @@ class Crop(Kind):
         return [p.ops.map(lambda v: shapes.pad(v, pairs), g, shape)]
 
 
+class Take(Kind):
+    """The values at some places along an axis, in any order."""
+
+    op = "take"
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = alone(given, weights)
+        only(options, "axis", "places")
+        axis, places = options["axis"], options["places"]
+        need(whole(axis) and axis <= len(x), f"an axis from 1 to {len(x)}", axis)
+        fits = isinstance(places, (list, tuple)) and 0 < len(places) <= _MOST_REPEATS
+        fits = fits and all(whole(n, 0) and n < x[axis - 1] for n in places)
+        need(fits, f"1 to {_MOST_REPEATS} places from 0 to {x[axis - 1] - 1}", places)
+        return (*x[: axis - 1], len(places), *x[axis:])
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        return np.asarray(np.take(values[0], x.options["places"], x.options["axis"]))
+
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        places = np.asarray(node.layer.options["places"])
+        shape = p.batched(node.shape, values[0])
+        return p.ops.map(_gathered(places, node.layer.options["axis"]), values[0], shape)
+
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+        """The sum of what came of each: of its first copy, its second, and so on."""
+        axis, places = node.layer.options["axis"], np.asarray(node.layer.options["places"])
+        shape = p.batched(node.given[0], g)
+        # one place more, of zeros, for what has no copy
+        more = [(0, int(i == axis)) for i in range(len(shape))]
+        wide = (*node.shape[: axis - 1], len(places) + 1, *node.shape[axis:])
+        padded = p.ops.map(lambda v: shapes.pad(v, more), g, p.batched(wide, g))
+        total = None
+        for copy in range(int(np.bincount(places).max())):
+            back = np.full(shape[axis], len(places))
+            for own in np.unique(places):
+                at = np.flatnonzero(places == own)
+                back[own] = at[copy] if copy < len(at) else len(places)
+            part = p.ops.map(_gathered(back, axis), padded, shape)
+            total = part if total is None else p.ops.add(total, part)
+        return [total]
+
+
 def _gathered(places: Array, axis: int) -> Callable[[Shared], Shared]:
     return lambda v: shapes.gather(v, places, axis)
 

@@ -223,9 +223,6 @@ def test_all_unsupported_layers_are_listed() -> None:
     ):
         assert part in text, part
     assert "'fine'" not in text and "'here'" not in text
-    x = keras.Input((3,))
-    with pytest.raises(UsageError, match=r"Add 'add.*an operation; use the layer"):
-        from_keras(keras.Model(x, x + L.Dense(3)(x)))
     outer = keras.Sequential([L.Input((4, 4, 1)), inner], name="outer")
     with pytest.raises(UsageError, match=r"UpSampling2D 'inner/up' \(interpolation='bilinear'"):
         from_keras(outer)
