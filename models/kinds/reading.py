@@ -164,20 +164,6 @@ def array_of(layer: str, name: str, value: Any) -> Array:
     return array
 
 
-def channels_last(layer: Any) -> None:
-    """Refuses images with the channels first."""
-    if getattr(layer, "data_format", "channels_last") != "channels_last":
-        raise Unfit(f"data_format {layer.data_format!r}; only channels_last is supported")
-
-
-def last_axis(call: Call) -> None:
-    """Refuses a normalization along another axis than the last."""
-    axis = call.layer.axis
-    axes = axis if isinstance(axis, (list, tuple)) else [axis]
-    if len(axes) != 1 or axes[0] not in (-1, len(call.shapes[0])):
-        raise Unfit(f"axis {axis}; only the last is supported")
-
-
 def axis_of(axis: Any, rank: int) -> int:
     """An axis counted from the front, the batch being 0."""
     if not isinstance(axis, int):

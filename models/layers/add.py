@@ -22,6 +22,7 @@ class Broadcast(Kind):
     """
 
     most: ClassVar[int] = 64
+    pointwise = True
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         held(weights)

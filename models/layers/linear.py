@@ -60,8 +60,8 @@ class Linear(Kind):
         """x . kernel on shares."""
         raise NotImplementedError
 
-    def multiplications(self, kernel: Shape, shape: Shape) -> int:
-        """For a value of a shape."""
+    def multiplications(self, kernel: Shape, shape: Shape, given: Shape) -> int:
+        """For a value of a shape, of an input of another."""
         return math.prod(shape) * math.prod(kernel[:-1])
 
     # ---- what passes ask

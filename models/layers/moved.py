@@ -11,7 +11,9 @@ from tfe_bench.models.kinds.checks import alone, need, only, whole
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped, summed
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit, channels_last
+from tfe_bench.models.kinds.reading import Call, Reader, Unfit
+from tfe_bench.models.kinds.turning import channels_last, sides
+from tfe_bench.models.kinds.turning import reshaped as in_shape
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -54,14 +56,21 @@ class Crop(Kind):
     """What is left when so many places are cut off before and behind."""
 
     op = "crop"
-    keras = ("Cropping1D", "Cropping2D")
+    keras = ("Cropping1D", "Cropping2D", "Cropping3D", "CenterCrop")
 
+    @channels_last
     def read(self, r: Reader, call: Call) -> str:
-        channels_last(call.layer)
-        given = call.layer.cropping
-        pairs = given if isinstance(given[0], (list, tuple)) else [given]
-        sides = [[int(n) for n in pair] for pair in pairs]
-        return r.emit(call.name, self.op, call.inputs, None, sides=[*sides, [0, 0]])
+        centered = call.kind == "CenterCrop"
+        cut = self._centered(call) if centered else sides(call.layer.cropping)
+        return r.emit(call.name, self.op, call.inputs, None, sides=[*cut, [0, 0]])
+
+    def _centered(self, call: Call) -> list[list[int]]:
+        """What a CenterCrop cuts off."""
+        size = call.layer.height, call.layer.width
+        over = [n - k for n, k in zip(call.shapes[0][:2], size, strict=True)]
+        if len(call.shapes[0]) != 3 or min(over) < 0:
+            raise Unfit(f"it enlarges images of {list(call.shapes[0])}; use Resizing before it")
+        return [[n // 2, n - n // 2] for n in over]
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         x = alone(given, weights)
@@ -141,18 +150,17 @@ class Repeat(Kind):
     """Each value so many times along each axis, one behind the other."""
 
     op = "repeat"
-    keras = ("RepeatVector", "UpSampling1D", "UpSampling2D")
+    keras = ("RepeatVector", "UpSampling1D", "UpSampling2D", "UpSampling3D")
 
+    @channels_last
     def read(self, r: Reader, call: Call) -> str:
         layer, given = call.layer, call.inputs
         if call.kind == "RepeatVector":
-            row = r.emit(
-                r.unique(f"{call.name}/row"), "reshape", given, None, shape=[1, call.shape[1]]
-            )
+            row = in_shape(r, given[0], f"{call.name}/row", (1, call.shape[1]))
             return r.emit(call.name, self.op, [row], None, times=[int(layer.n), 1])
-        channels_last(layer)
         if getattr(layer, "interpolation", "nearest") != "nearest":
-            raise Unfit(f"interpolation={layer.interpolation!r}; only 'nearest' is supported")
+            size, method = [int(n) for n in call.shape[:2]], str(layer.interpolation)
+            return r.emit(call.name, "resize", given, None, size=size, method=method)
         size = layer.size if isinstance(layer.size, (list, tuple)) else [layer.size]
         return r.emit(call.name, self.op, given, None, times=[*(int(n) for n in size), 1])
 

@@ -18,6 +18,8 @@ from tfe_bench.protocols.session.sharing import Shared
 class _AlongAxis(Smooth):
     """A function of all values along one axis."""
 
+    pointwise = False
+
     def function(self, name: str, rank: int, given: Options) -> Options:
         return {"axis": reading.axis_of(given["axis"], rank)}
 
