@@ -39,6 +39,7 @@ class Kind:
         keras: names of the layers of keras.layers that `read` takes, by their exact class.
         functions: names of the activations of keras.activations that it is.
         nothing: whether it gives what it takes.
+        pointwise: whether it treats all places of what it takes alike, each by itself.
         moves: whether it gives the elements that it takes, in order, in another shape.
         largest: whether it gives the largest of some values, which leaves signs as they are.
         fuses: whether a ReLU or a max pooling behind it run with it in a training step.
@@ -50,6 +51,7 @@ class Kind:
     keras: ClassVar[tuple[str, ...]] = ()
     functions: ClassVar[tuple[str, ...]] = ()
     nothing: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = False
     moves: ClassVar[bool] = False
     largest: ClassVar[bool] = False
     fuses: ClassVar[bool] = False

@@ -14,6 +14,8 @@ MOST_COMPARED = 44
 # Fewer fractional bits than these are worth nothing.
 FEWEST_BITS = 6
 FEWEST_WEIGHT_BITS = 8
+# Small values get so many more at most.
+MOST_MORE_BITS = 20
 # The largest weight of a layer keeps about as many significant bits.
 SIGNIFICANT_BITS = 14
 MOST_WEIGHT_BITS = 44
@@ -38,6 +40,7 @@ class Planner:
         outputs: values that nobody but whoever gets the outputs takes.
         bounds: on |v|, by layer and by "layer:sum".
         fraction: fractional bits, where they fit.
+        multiplied: values that products with weights alone take.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Planner:
         outputs: Collection[str],
         bounds: Mapping[str, float],
         fraction: int,
+        multiplied: Collection[str] = (),
     ) -> None:
         self.bounds = dict(bounds)
         self.fraction = fraction
@@ -53,10 +57,18 @@ class Planner:
         self.numbers: dict[str, Numbers] = {}
         self.unfit: list[str] = []
         self._inputs = inputs
+        self._multiplied = multiplied
 
     def of(self, name: str) -> int:
         """Fractional bits of a value."""
-        return self.fraction if name in self._inputs else self.numbers[name].fraction
+        return self.finest(name) if name in self._inputs else self.numbers[name].fraction
+
+    def finest(self, name: str) -> int:
+        """The fractional bits that a value may have: more where it is small, if they are of use."""
+        if name not in self._multiplied:
+            return self.fraction
+        small = -math.ceil(math.log2(self.bounds[name])) - 2 if self.bounds[name] > 0 else 0
+        return self.fraction + min(max(small, 0), MOST_MORE_BITS)
 
     def magnitude(self, name: str) -> int:
         """m with |v| < 2^m."""

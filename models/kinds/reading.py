@@ -67,6 +67,7 @@ class Reader:
         self.taken: set[str] = set()
         self.rank = 0
         self.private: set[str] = set()
+        self.arrays: dict[int, tuple[Any, Array]] = {}
 
     def unique(self, name: str) -> str:
         """The name, with a number where a layer is called again."""
@@ -80,7 +81,12 @@ class Reader:
         self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
     ) -> str:
         """Adds a layer; returns its name."""
-        arrays = {k: array_of(name, k, w) for k, w in (weights or {}).items()}
+        arrays = {}
+        for own, variable in (weights or {}).items():
+            # (a layer that is called twice has one array: it is stored and sent once)
+            if id(variable) not in self.arrays:
+                self.arrays[id(variable)] = variable, array_of(name, own, variable)
+            arrays[own] = self.arrays[id(variable)][1]
         self.layers.append(Layer(name, op, tuple(given), o, arrays))
         return name
 
@@ -158,20 +164,6 @@ def array_of(layer: str, name: str, value: Any) -> Array:
             f"{int((~np.isfinite(array)).sum())} of {array.size}. Train it again, or load others."
         )
     return array
-
-
-def channels_last(layer: Any) -> None:
-    """Refuses images with the channels first."""
-    if getattr(layer, "data_format", "channels_last") != "channels_last":
-        raise Unfit(f"data_format {layer.data_format!r}; only channels_last is supported")
-
-
-def last_axis(call: Call) -> None:
-    """Refuses a normalization along another axis than the last."""
-    axis = call.layer.axis
-    axes = axis if isinstance(axis, (list, tuple)) else [axis]
-    if len(axes) != 1 or axes[0] not in (-1, len(call.shapes[0])):
-        raise Unfit(f"axis {axis}; only the last is supported")
 
 
 def axis_of(axis: Any, rank: int) -> int:

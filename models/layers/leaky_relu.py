@@ -24,6 +24,7 @@ class LeakyRelu(Kind):
     """x where it is not negative, alpha x where it is."""
 
     op = "leaky_relu"
+    pointwise = True
     keras = ("LeakyReLU",)
     functions = ("leaky_relu",)
 

@@ -57,6 +57,7 @@ class Relu(Kind):
     """max(x, 0), and at most max_value."""
 
     op = "relu"
+    pointwise = True
     keras = ("ReLU",)
     functions = ("relu", "relu6")
 

@@ -1,4 +1,4 @@
-"""Softmax along one axis, which a training takes into its loss, and its logarithm."""
+"""Softmax along one axis, which a training takes into its loss at the end, and its logarithm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tfe_bench.models.kinds import reading
 from tfe_bench.models.kinds.checks import alone, axis_of
 from tfe_bench.models.kinds.kind import Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Pass, brought
+from tfe_bench.models.kinds.passes import Gradients, Pass, brought, summed
 from tfe_bench.models.kinds.reading import Call, Reader
 from tfe_bench.models.layers.smooth import Bounded, Smooth
 from tfe_bench.protocols.nn import activations
@@ -17,6 +17,8 @@ from tfe_bench.protocols.session.sharing import Shared
 
 class _AlongAxis(Smooth):
     """A function of all values along one axis."""
+
+    pointwise = False
 
     def function(self, name: str, rank: int, given: Options) -> Options:
         return {"axis": reading.axis_of(given["axis"], rank)}
@@ -49,6 +51,17 @@ class Softmax(_AlongAxis, Bounded):
         (v,), axis = values, x.options["axis"]
         e = np.exp(v - v.max(axis, keepdims=True))
         return np.asarray(e / e.sum(axis, keepdims=True))
+
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        p.kept[node.output] = y = self.forward(p, node, *values)
+        return y
+
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+        """y (g - the sum of g y)."""
+        ops, y, axis = p.ops, p.kept[node.output], node.layer.options["axis"]
+        part = ops.mul(p.settled(g), y)
+        every = p.settled(summed(ops, part, [axis], keepdims=True))
+        return [ops.sub(part, ops.mul(y, every))]
 
 
 class LogSoftmax(_AlongAxis):

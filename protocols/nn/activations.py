@@ -28,7 +28,15 @@ from tfe_bench.protocols.functions import (
     small_product,
 )
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked, truncation
+from tfe_bench.protocols.ring import (
+    arithmetic,
+    checks,
+    compare,
+    convert,
+    logic,
+    masked,
+    truncation,
+)
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.counting import Counting
@@ -293,11 +301,7 @@ def _along(
         alone: what it is of one class, in ring units.
     """
     shape = x.shape.as_list()
-    if not shape or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
-        raise UsageError(
-            f"{name} wants an axis from {-len(shape)} to {len(shape) - 1}. Received: {axis!r}."
-        )
-    axis %= len(shape)
+    axis = checks.axis_of(name, axis, len(shape))
     classes = shape[axis]
     if not 1 <= classes <= MOST_CLASSES:
         raise UsageError(f"{name} wants 1 to {MOST_CLASSES} classes. Received: {classes}.")

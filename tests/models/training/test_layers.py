@@ -44,11 +44,24 @@ def conv(**options: Any) -> Any:
     return L.Conv2D(3, 3, **options)
 
 
+def drawn() -> dict[str, Any]:
+    """Initializers of a BatchNormalization that has learned."""
+    names = ("moving_mean", "moving_variance", "gamma", "beta")
+    return {f"{name}_initializer": keras.initializers.RandomUniform(0.4, 1.6) for name in names}
+
+
 def cases() -> dict[str, Any]:
     """Models with a layer each whose gradient is looked at through those before it."""
     flat = (6,)
     same = {"padding": "same"}
     return {
+        "dense of images": of(
+            L.Conv2D(2, 2),
+            L.Dense(3, activation="relu"),
+            L.MaxPooling2D(2),
+            L.Flatten(),
+            L.Dense(2),
+        ),
         "dense": of(L.Dense(5, activation="relu"), L.Dense(3), shape=flat),
         "dense without bias": of(L.Dense(5, use_bias=False), L.Dense(3), shape=flat),
         "dense of rows": of(L.Dense(4, activation="relu"), *ends(), shape=(3, 6)),
@@ -68,6 +81,12 @@ def cases() -> dict[str, Any]:
         "bent twice": of(conv(), L.ReLU(0.75, 0.25, 0.125), *ends()),
         "elu": of(conv(), L.ELU(0.3), *ends()),
         "batch norm": of(conv(), L.BatchNormalization(), L.ReLU(), *ends()),
+        "batch norm, frozen": of(
+            conv(), L.BatchNormalization(trainable=False, **drawn()), L.ReLU(), *ends()
+        ),
+        "batch norm, frozen alone": of(
+            conv(), L.BatchNormalization(trainable=False, **drawn()), *ends()
+        ),
         "batch norm alone": of(
             conv(),
             L.BatchNormalization(momentum=0.9, center=False, scale=False),
@@ -106,7 +125,14 @@ def cases() -> dict[str, Any]:
 
 # Those of which another case has the layer too.
 VARIANTS = (
-    *("dense without bias", "conv2d", "dilated", "batch norm alone", "batch norm, max pool"),
+    *(
+        "batch norm, frozen alone",
+        "dense without bias",
+        "conv2d",
+        "dilated",
+        "batch norm alone",
+        "batch norm, max pool",
+    ),
     *("max pool", "max pool alone", "relu, max pool", "average pool", "add"),
 )
 
