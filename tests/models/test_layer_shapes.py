@@ -82,6 +82,47 @@ def of_axes(name: str, axes: int, low: int = 0) -> Callable[[Random], Drawn]:
     return draw
 
 
+def normalization(name: str) -> Callable[[Random], Drawn]:
+    def draw(rng: Random) -> Drawn:
+        shape = some(rng, 3, 2, 5)
+        options: dict[str, Any] = {}
+        axes = sorted({int(n) for n in rng.integers(1, 4, 2)})
+        if name == "GroupNormalization":
+            axis = int(rng.choice([-1, 1, 2, 3]))
+            options = {"groups": int(rng.choice([-1, 1, shape[axis - (axis > 0)]])), "axis": axis}
+        elif rng.integers(2):
+            options = {"axis": axes}
+        if name in ("GroupNormalization", "LayerNormalization"):
+            options |= {k: bool(rng.integers(2)) for k in ("center", "scale")}
+        if name != "UnitNormalization":
+            options["epsilon"] = float(rng.choice([1e-6, 1e-3, 0.5]))
+        return getattr(L, name)(**options), shape
+
+    return draw
+
+
+def resizing(rng: Random) -> Drawn:
+    shape = (*some(rng, 2, 2, 7), 2)
+    form = {"interpolation": str(rng.choice(["nearest", "bilinear", "bicubic"]))}
+    if rng.integers(2):
+        return L.UpSampling2D(some(rng, 2, 1, 3), **form), shape
+    return L.Resizing(*some(rng, 2, 1, 9), **form), shape
+
+
+def adaptive(name: str, axes: int) -> Callable[[Random], Drawn]:
+    def draw(rng: Random) -> Drawn:
+        new = some(rng, axes, 2, 4)  # (of 1, Keras itself divides by 0)
+        old = tuple(n * int(k) for n, k in zip(new, rng.integers(1, 4, axes), strict=True))
+        if "Average" in name and axes < 3:
+            old = tuple(n + int(k) for n, k in zip(new, rng.integers(0, 5, axes), strict=True))
+        return getattr(L, name)(new if axes > 1 else new[0]), (*old, 2)
+
+    return draw
+
+
+NORMALIZATIONS = tuple(f"{kind}Normalization" for kind in ("Layer", "RMS", "Group", "Unit"))
+
+
 def rows_of_families() -> dict[str, Callable[[Random], Drawn]]:
     pools = [(f"{kind}Pooling{n}D", n) for kind in ("Average", "Max") for n in (1, 2, 3)]
     return {
@@ -95,6 +136,9 @@ def rows_of_families() -> dict[str, Callable[[Random], Drawn]]:
             )
         },
         **{name: pooling(name, axes) for name, axes in pools},
+        **{name: normalization(name) for name in NORMALIZATIONS},
+        **{f"Adaptive{name}": adaptive(f"Adaptive{name}", axes) for name, axes in pools},
+        "Resizing": resizing,
         **{f"Global{name}": overall(f"Global{name}", axes) for name, axes in pools},
         **{
             f"{name}{n}D": of_axes(f"{name}{n}D", n)
