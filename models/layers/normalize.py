@@ -183,6 +183,8 @@ class Normalize(Kind):
         axes = sorted(axis_of_keras(axis, rank) for axis in several)
         if len(set(axes)) < len(axes):
             raise Unfit(f"axis {layer.axis}; each axis once")
+        if call.kind == "RMSNormalization" and axes != [*range(rank - len(axes), rank)]:
+            raise Unfit(f"axis {layer.axis}; the last axes are supported")  # (Keras scales these)
         if call.kind == "UnitNormalization":
             options = {"axes": axes, "by": "sum", "epsilon": 0.0}
             return r.emit(call.name, self.op, call.inputs, None, **options)

@@ -28,8 +28,8 @@ def matrix(method: str, old: int, new: int) -> Array:
     """What new places are of old ones, [new, old], float64.
 
     The centers of pixels lie at halves, and what lies outside is the last pixel: `half_pixel` of
-    TensorFlow's resizing, bicubic with Keys' a = -1/2 and no weight outside.  A mean is that of all
-    pixels that a new one touches.
+    TensorFlow's resizing, bicubic with Keys' a = -1/2 at 1024ths of a pixel and no weight outside.
+    A mean is that of all pixels that a new one touches.
     """
     found = np.zeros((new, old))
     rows = np.arange(new)
@@ -48,6 +48,7 @@ def matrix(method: str, old: int, new: int) -> Array:
         for cell, share in ((low, 1 - rest), (low + 1, rest)):
             np.add.at(found, (rows, cell.clip(0, old - 1)), share)
         return found
+    rest = np.rint(rest * 1024) / 1024  # as TensorFlow has them in a table
     for shift in (-1, 0, 1, 2):
         inside = (low + shift >= 0) & (low + shift < old)
         share = _keys(np.abs(rest - shift))

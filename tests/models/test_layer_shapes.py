@@ -91,7 +91,7 @@ def normalization(name: str) -> Callable[[Random], Drawn]:
             axis = int(rng.choice([-1, 1, 2, 3]))
             options = {"groups": int(rng.choice([-1, 1, shape[axis - (axis > 0)]])), "axis": axis}
         elif rng.integers(2):
-            options = {"axis": axes}
+            options = {"axis": axes if name != "RMSNormalization" else [*range(axes[0], 4)]}
         if name in ("GroupNormalization", "LayerNormalization"):
             options |= {k: bool(rng.integers(2)) for k in ("center", "scale")}
         if name != "UnitNormalization":
