@@ -72,9 +72,25 @@ class Kind:
         """
         return r.emit(call.name, self.op, call.inputs)
 
-    def function(self, name: str, rank: int) -> Options:
-        """The options that an activation of Keras means, for a value of a rank with the batch."""
-        return {}
+    def activate(self, r: Reader, value: str, name: str, function: str, given: Options) -> str:
+        """Writes an activation of Keras behind a value; returns the name of what it gives.
+
+        Args:
+            function: its name in keras.activations.
+            given: what it is called with besides the value, as Keras names it.
+
+        Raises:
+            Unfit: why it cannot be converted.
+        """
+        return r.emit(name, self.op, [value], None, **self.function(function, r.rank, given))
+
+    def function(self, name: str, rank: int, given: Options) -> Options:
+        """The options that an activation of Keras means, for a value of a rank with the batch.
+
+        Raises:
+            Unfit: why there are none.
+        """
+        return given
 
     # ---- as data
 

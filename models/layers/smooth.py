@@ -98,6 +98,29 @@ class Gated(Sloped):
         return self.forward(p, node, *values)
 
 
+class Beside(Sloped):
+    """Such an activation whose protocol gives its slope beside the value, of the same parts."""
+
+    fractions = (gated.FEWEST_BITS, gated.MOST_BITS)
+
+    def both(self, p: Pass, node: Node, x: Shared) -> tuple[Shared, Shared]:
+        """The value, and what the slope comes from."""
+        raise NotImplementedError
+
+    def steepness(self, p: Pass, node: Node, part: Shared) -> Shared:
+        """The slope."""
+        return part
+
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        return self.both(p, node, brought(p.ops, values[0], node.numbers.fraction))[0]
+
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        y, part = self.both(p, node, values[0])
+        if p.learning:
+            p.kept[node.output] = self.steepness(p, node, part)
+        return y
+
+
 class Bounded(Smooth):
     """Such an activation with values from -1 to 1."""
 

@@ -119,7 +119,7 @@ class Sum(Kind):
         if not fused and x.name in planner.outputs:
             self._fits(planner, x, scale, m)
             return Numbers(scale, scale)  # nothing is left that would need a smaller value
-        fraction = min(planner.fraction, MOST_BITS - 1 - m)
+        fraction = min(planner.finest(x.name), MOST_BITS - 1 - m)
         if fraction < FEWEST_BITS:
             planner.lost(x, f"reaches {2.0**m:g}")
         fraction = max(fraction, FEWEST_BITS)

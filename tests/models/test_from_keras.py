@@ -202,22 +202,22 @@ def test_all_unsupported_layers_are_listed() -> None:
     model = keras.Sequential(
         [
             L.Input((4, 4, 2)),
-            L.Conv2D(1, 1, activation="selu", padding="same", name="curved"),
+            L.Conv2D(1, 1, activation="sparsemax", padding="same", name="curved"),
             L.ZeroPadding2D((1, 0), name="fine"),
             L.Conv2D(1, 2, name="here"),
             L.Lambda(lambda x: x, name="code"),
             Own(3, name="own"),
-            L.ReLU(threshold=1.0, name="raised"),
+            L.Softmax(axis=(1, 2), name="both"),
         ]
     )
     with pytest.raises(UsageError) as caught:
         from_keras(model)
     text = str(caught.value)
     for part in (
-        "Conv2D 'curved' (its activation is 'selu')",
+        "Conv2D 'curved' (its activation is 'sparsemax')",
         "Lambda 'code'",
         "Own 'own'",
-        "ReLU 'raised' (threshold=1.0",
+        "Softmax 'both' (axis (1, 2)",
         "Supported: ",
         "SeparableConv2D",
     ):
