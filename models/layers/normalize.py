@@ -173,6 +173,8 @@ class Normalize(Kind):
 
     def read(self, r: Reader, call: Call) -> str:
         layer, rank = call.layer, len(call.shapes[0]) + 1
+        if r.training:
+            raise Unfit("which is not trained; use BatchNormalization")
         if call.kind == "GroupNormalization":
             if layer.axis != -1 and layer.axis < 1:
                 raise Unfit(f"axis {layer.axis}; -1 and axes from 1 on are supported")

@@ -100,6 +100,19 @@ def cases() -> dict[str, Any]:
         "volumes": of(
             L.ZeroPadding3D(1), L.MaxPooling3D(2), L.AveragePooling3D(2), shape=(3, 4, 4, 2)
         ),
+        "volumes, convolved": of(L.Conv3D(2, 2, strides=2, activation="relu"), shape=(4, 4, 4, 2)),
+        "resized": of(L.UpSampling2D(2, interpolation="bilinear"), L.Resizing(7, 3), L.ReLU()),
+        "frames": of(L.TimeDistributed(L.Conv2D(2, 2)), L.ReLU(), shape=(2, 4, 4, 2)),
+        "heads": of(L.EinsumDense("abc,cde->adbe", (2, 4, 3), bias_axes="de"), shape=(4, 5)),
+        "extremes": keras.Sequential(
+            [
+                L.Input((4, 4, 2)),
+                joined(L.Maximum(), L.Conv2D(2, 1), L.ReLU(), L.Activation("linear")),
+                joined(L.Minimum(), L.Conv2D(2, 1), L.ReLU()),
+                joined(L.Average(), L.Conv2D(2, 1), L.ReLU(), L.Activation("linear")),
+            ]
+        ),
+        "dot": joined(L.Dot((2, 1)), L.Reshape((4, 8)), L.Reshape((8, 4))),
         "layer norm": of(L.LayerNormalization(), L.ReLU(), shape=(5, 12)),
         "layer norm of images": of(L.LayerNormalization(axis=[1, 2, 3], epsilon=1e-6)),
         "rms norm": of(L.RMSNormalization(), L.Dense(3), shape=(3, 8)),
