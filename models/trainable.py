@@ -104,10 +104,13 @@ class Trainable:
             UsageError: layers, an optimizer, a loss, metrics or arguments that private training
                 does not have; all that is not supported is named.
         """
+        from tfe_bench.models.kinds.operations import Setting
+        from tfe_bench.models.training import step
         from tfe_bench.models.training.recipe import Recipe
 
         _refuse("compile", other, _NO_COMPILE, ("optimizer", "loss", "metrics", "seed"))
         recipe = Recipe.build(self.keras, optimizer, loss, seed=seed)
+        step.step_cost(recipe, Setting())  # every layer runs once, with a party that counts
         several = [metrics] if isinstance(metrics, str) else list(metrics or ())
         told = _METRICS[not recipe.loss.counted]
         if any(not isinstance(m, str) or m not in told for m in several):

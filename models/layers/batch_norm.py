@@ -15,7 +15,8 @@ from tfe_bench.models.kinds.checks import held, need, only, real
 from tfe_bench.models.kinds.kind import Kind
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass
-from tfe_bench.models.kinds.reading import Call, Reader, array_of, last_axis
+from tfe_bench.models.kinds.reading import Call, Reader, array_of, axis_of
+from tfe_bench.models.kinds.turning import axis_last
 from tfe_bench.models.layers.linear import bend, unbend
 from tfe_bench.protocols.functions import roots
 from tfe_bench.protocols.nn import batch_norm as protocol
@@ -34,7 +35,11 @@ class BatchNorm(Kind):
     fuses = True
 
     def read(self, r: Reader, call: Call) -> str:
-        last_axis(call)
+        axis = call.layer.axis
+        (axis,) = axis if isinstance(axis, (list, tuple)) and len(axis) == 1 else (axis,)
+        return axis_last(self._read, r, call, axis_of(axis, len(call.shapes[0]) + 1))
+
+    def _read(self, r: Reader, call: Call) -> str:
         layer = call.layer
         weights = {"moving_mean": layer.moving_mean, "moving_variance": layer.moving_variance}
         if layer.scale:

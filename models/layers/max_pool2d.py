@@ -1,4 +1,4 @@
-"""MaxPooling2D and GlobalMaxPooling2D."""
+"""MaxPooling and GlobalMaxPooling."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MaxPool2D(Windowed, Largest):
     """The largest value of each window."""
 
     op = "max_pool2d"
-    keras = ("MaxPooling2D",)
+    keras = ("MaxPooling1D", "MaxPooling2D", "MaxPooling3D")
     fuses = True
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
@@ -62,7 +62,7 @@ class GlobalMaxPool2D(Overall, Largest):
     """The largest value of each channel."""
 
     op = "global_max_pool2d"
-    keras = ("GlobalMaxPooling2D",)
+    keras = tuple(f"GlobalMaxPooling{n}D" for n in (1, 2, 3))
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.asarray(values[0].max((1, 2), keepdims=x.options["keepdims"]))

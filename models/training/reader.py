@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tfe_bench.models import from_keras
-from tfe_bench.models.graph import Graph
+from tfe_bench.models.graph import Graph, replaced
 from tfe_bench.models.kinds.reading import Unfit
 from tfe_bench.models.training import penalties
 from tfe_bench.models.training.penalties import Penalty
@@ -58,6 +58,8 @@ class TrainingReader(from_keras.Reader):
         self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
     ) -> str:
         for own, variable in (weights or {}).items():
+            if not hasattr(variable, "trainable"):
+                raise Unfit("its weights are computed of others, as with lora_rank")
             if id(variable) in self.keys:
                 raise Unfit("it is used twice, which training does not support")
             self.keys[id(variable)] = f"{name}/{own}"
@@ -99,7 +101,11 @@ def read(model: Any) -> Read:
         UsageError: layers that are not supported, all of them listed.
     """
     if isinstance(model, Graph):
-        return Read(model)
+        # (layers that share an array here are trained apart)
+        apart = [
+            replace(x, weights={k: w.copy() for k, w in x.weights.items()}) for x in model.layers
+        ]
+        return Read(replaced(model, apart))
     if isinstance(model, (str, Path)):
         model = from_keras.load(model)
     found: list[TrainingReader] = []

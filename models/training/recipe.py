@@ -91,6 +91,8 @@ class Recipe:
                 f"{self.weighted!r}."
             )
         check_trainable(self.graph)
+        if shared := self.graph.shared():
+            raise UsageError(f"Layers share weights, which cannot be trained: {sorted(shared)}.")
         keys = set(self.graph.arrays())
         order = self.order or tuple(self.graph.arrays())
         if set(order) != keys or len(order) != len(keys):
