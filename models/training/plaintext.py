@@ -14,7 +14,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Array
 from tfe_bench.models.layers.dropout import mask_name
-from tfe_bench.models.training import losses, reader, shuffling
+from tfe_bench.models.training import reader, shuffling
 from tfe_bench.models.training.optimizers import Optimizer
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import KERAS, Schedule
@@ -44,21 +44,6 @@ def keras_optimizer(optimizer: Optimizer) -> Any:
         optimizer.epsilon,
         amsgrad=optimizer.name == "amsgrad",
     )
-
-
-def keras_loss(recipe: Recipe, logits: bool) -> Any:
-    """Keras' own loss, of logits or of probabilities."""
-    import keras
-
-    name = recipe.loss.name
-    if name == losses.SQUARED:
-        return keras.losses.MeanSquaredError()
-    kind = (
-        keras.losses.CategoricalCrossentropy
-        if recipe.loss.categorical
-        else keras.losses.BinaryCrossentropy
-    )
-    return kind(from_logits=logits)
 
 
 def _with_masks(model: Any, batch: int) -> tuple[Any, dict[str, Any]]:
@@ -115,8 +100,8 @@ class Twin:
                 f"{sorted(dropped ^ set(self._masks))} within others."
             )
         last = graph.by_name[graph.outputs[0]]
-        self._logits = last.op != losses.FOLDED.get(recipe.loss.name)
-        self.model.compile(keras_optimizer(recipe.optimizer), keras_loss(recipe, self._logits))
+        self._logits = last.op != recipe.loss.folded
+        self.model.compile(keras_optimizer(recipe.optimizer), recipe.loss.plain(self._logits))
         self._steps = 0
 
     def step(self, x: Any, y: Any, weights: Any = None) -> float:

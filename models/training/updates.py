@@ -49,15 +49,10 @@ def _exponent(largest: Decimal, bits: int) -> int:
 def _share(recipe: Recipe) -> Fraction:
     """What a summed gradient is multiplied by besides the learning rate.
 
-    Of samples' weights the common factor is left to the rate, so that gradients stay in their
-    range; an update is the same at any scale.
+    What else Recipe.share has is left to the rate (samples' weights have a common factor), so that
+    gradients stay in their range; an update is the same at any scale.
     """
-    return recipe.loss.factor(recipe.output_shape) / recipe.batch
-
-
-def _stepped(recipe: Recipe) -> Fraction:
-    """The same for SGD, whose steps are as large as its gradients."""
-    return _share(recipe) * max(1, recipe.weighted)
+    return recipe.loss.share(recipe.output_shape, recipe.batch)
 
 
 def _rounded(value: Fraction) -> int:
@@ -67,7 +62,7 @@ def _rounded(value: Fraction) -> int:
 
 def _sgd_exponent(recipe: Recipe) -> int:
     with localcontext(DIGITS):
-        share = _stepped(recipe)
+        share = recipe.share
         top = recipe.optimizer.schedule.largest * share.numerator / share.denominator
     if top <= 0:
         raise UsageError("A learning rate is above 0 at some step.")
@@ -118,7 +113,7 @@ def public_rates(recipe: Recipe, step: int) -> dict[str, int]:
         return {RATE: _rounded(rate * Fraction(2) ** _update_exponent(recipe))}
     with localcontext(DIGITS):
         rate = Fraction(optimizer.rate(step, Decimal(0)))
-    scaled = rate * _stepped(recipe) * Fraction(2) ** _sgd_exponent(recipe)
+    scaled = rate * recipe.share * Fraction(2) ** _sgd_exponent(recipe)
     found = {RATE: _rounded(scaled)}
     if optimizer.nesterov:
         found[AHEAD] = _rounded(scaled * (1 + Fraction(optimizer.momentum)))
