@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ class Read:
         graph: with the model's weights.
         order: keys in the order of model.weights.
         frozen: keys of weights that are not trained.
+        variables: Keras' weights by key, none without a Keras model.
         private: layers "rescale" whose numbers are statistics of rows (a Normalization's).
     """
 
@@ -30,6 +32,7 @@ class Read:
     order: tuple[str, ...] = ()
     frozen: frozenset[str] = frozenset()
     private: frozenset[str] = frozenset()
+    variables: Mapping[str, Any] | None = None
 
 
 class TrainingReader(from_keras.Reader):
@@ -102,5 +105,5 @@ def read(model: Any) -> Read:
 
     graph = from_keras.from_keras(model, make)
     (reader,) = found
-    order = tuple(reader.keys[id(v)] for v in variables(model))
-    return Read(graph, order, frozenset(reader.untrained), frozenset(reader.private))
+    named = {reader.keys[id(v)]: v for v in variables(model)}
+    return Read(graph, tuple(named), frozenset(reader.untrained), frozenset(reader.private), named)

@@ -19,10 +19,10 @@ from tfe_bench.models import plaintext
 from tfe_bench.models.graph import Array, Graph, Layer
 from tfe_bench.models.kinds.layer import Node
 from tfe_bench.models.kinds.passes import Precision
-from tfe_bench.models.training import losses, optimizers, reader
+from tfe_bench.models.training import losses, reader, registry
 from tfe_bench.models.training.losses import Loss
 from tfe_bench.models.training.nodes import check_trainable, nodes_of
-from tfe_bench.models.training.optimizers import Optimizer
+from tfe_bench.models.training.optimizer import Optimizer
 
 FORMAT = 1
 MOST_BATCH = 1 << 14
@@ -92,6 +92,8 @@ class Recipe:
             raise UsageError("A recipe's order names each array of weights once.")
         if not self.frozen <= keys:
             raise UsageError(f"There are no weights {sorted(self.frozen - keys)} to freeze.")
+        if strange := sorted(set(self.optimizer.undecayed) - keys):
+            raise UsageError(f"There are no weights {strange} to exclude from decay.")
         object.__setattr__(self, "order", order)
         object.__setattr__(self, "nodes", nodes_of(self.graph, self.numbers))
         if self.loss.categorical and self.output_shape[-1] < 2:
@@ -107,7 +109,7 @@ class Recipe:
         """The recipe for a Keras model (or a .keras file, or a Graph with training's layers).
 
         Args:
-            optimizer: keras.optimizers.SGD or Adam, or "sgd", "adam", "amsgrad".
+            optimizer: of keras.optimizers, or a name of registry.NAMES.
             loss: a Keras loss or its name.  As in Keras, a name means that the model ends in the
                 loss's softmax or sigmoid; from_logits=True means that it does not.
             seed: of Dropout's masks: public.
@@ -124,9 +126,8 @@ class Recipe:
                 "others, or beside them. Its statistics would become public."
             )
         graph = _from_logits(graph, chosen, logits)
-        return cls(
-            graph, chosen, optimizers.of_keras(optimizer), batch, found.order, found.frozen, seed
-        )
+        how = registry.of_keras(optimizer, found.variables)
+        return cls(graph, chosen, how, batch, found.order, found.frozen, seed)
 
     # ---- what it says
 
@@ -204,7 +205,7 @@ class Recipe:
             return cls(
                 Graph.of(header["graph"]),
                 Loss(header["loss"]),
-                Optimizer.of(header["optimizer"]),
+                registry.of(header["optimizer"]),
                 header["batch"],
                 tuple(str(k) for k in header["order"]),
                 frozenset(str(k) for k in header["frozen"]),
@@ -219,7 +220,7 @@ class Recipe:
 
     def __repr__(self) -> str:
         return (
-            f"Recipe({self.graph.name!r}, {self.loss.name}, {self.optimizer.name}, "
+            f"Recipe({self.graph.name!r}, {self.loss.name}, {self.optimizer.kind}, "
             f"batch={self.batch}, {self.graph.parameters} parameters)"
         )
 

@@ -142,7 +142,7 @@ def of_keras(given: Any) -> Schedule:
         options.pop("name", None)
         if name in KERAS:
             kind = KERAS[name]
-            known = {k: _plain(options.pop(k)) for k in KINDS[kind] if k in options}
+            known = {k: plain(options.pop(k)) for k in KINDS[kind] if k in options}
             if not options:
                 return Schedule(kind, known)
         raise UsageError(f"Learning rates are numbers or {', '.join(KERAS)}. Received: {name!r}.")
@@ -153,10 +153,10 @@ def of_keras(given: Any) -> Schedule:
     return Schedule("constant", {"rate": float(given)})
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Keras' options as JSON holds them; whole floats (steps) become integers where due."""
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value.item() if hasattr(value, "item") else value
 
 
