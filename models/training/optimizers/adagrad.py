@@ -22,7 +22,7 @@ _FEWER = moments.SQUARE_BITS - SUM_BITS
 class Adagrad(Optimizer):
     """Steps that become smaller where gradients were large."""
 
-    initial_accumulator_value: float = number(0.1, 1e-3, 1e5)
+    initial_accumulator_value: float = number(0.1, 1e-3, 1e3)
     epsilon: float = number(1e-7, 0.0, 1.0)
 
     kind = "adagrad"
