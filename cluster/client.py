@@ -68,6 +68,10 @@ class Client:
             for party in config.parties
         ]
 
+    def __deepcopy__(self, memo: object) -> Self:
+        """Itself: a copy of what holds a connection, such as an estimator, uses the same one."""
+        return self
+
     @classmethod
     def load(cls, cluster: str | Path, key: str | Path, certificate: str | Path) -> Self:
         """A client from files.

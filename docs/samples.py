@@ -203,47 +203,27 @@ def rerun(page: str, fast: bool) -> tuple[str, list[str]]:
 # ---- what is made of the code
 
 
-# What a layer is made with, where it needs something.
-ARGUMENTS: dict[str, tuple[object, ...]] = {
-    "Activation": ("relu",),
-    "AveragePooling2D": (2,),
-    "Conv2D": (2, 2),
-    "Cropping1D": (1,),
-    "Cropping2D": (1,),
-    "Dense": (2,),
-    "DepthwiseConv2D": (2,),
-    "Dropout": (0.5,),
-    "Normalization": (-1, 0.5, 2.0),
-    "Permute": ((3, 1, 2),),
-    "RepeatVector": (2,),
-    "Rescaling": (0.5,),
-    "Reshape": ((-1,),),
-    "SeparableConv2D": (2, 2),
-}
-MERGES = ("Add", "Concatenate", "Multiply", "Subtract")
-
-
 def keras_layers() -> str:
-    """Which layers and activations are converted and trained: each is tried."""
-    import importlib
+    """What of Keras predicts and trains: each class is tried."""
+    return str(_keras_page().tables())
 
-    from tfe_bench.models.kinds import registry
-    from tfe_bench.models.layers.unchanged import Unchanged
 
-    keras = importlib.import_module("keras")
-    lines = ["| layer | predicts (`convert`) | trains (`trainable`) |\n|---|---|---|\n"]
-    readers = {cls.__name__: (cls, reader) for cls, reader in registry.readers(keras).items()}
-    unchanged = sorted(n for n, (_, reader) in readers.items() if isinstance(reader, Unchanged))
-    for name in sorted(readers.keys() - unchanged):
-        kind = readers[name][0]
-        lines.append(f"| `{name}` | {_fits(keras, kind(*ARGUMENTS.get(name, ())))} |\n")
-    names = ", ".join(f"`{name}`" for name in unchanged)
-    lines.append(f"| {names} | yes: nothing in predictions | no |\n")
-    lines.append("\n| activation | predicts | trains |\n|---|---|---|\n")
-    for name in sorted(name for name, _ in registry.functions(keras).values()):
-        dense = keras.layers.Dense(2, activation=name)
-        lines.append(f"| `{name}` | {_fits(keras, dense)} |\n")
-    return "".join(lines)
+def keras_applications() -> str:
+    """Which families of keras.applications predict."""
+    return str(_keras_page().applications_table())
+
+
+def _keras_page() -> Any:
+    """docs/keras_page.py; tests run this file outside of any package."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(
+        "keras_page", Path(__file__).with_name("keras_page.py")
+    )
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def layer_kinds() -> str:
@@ -257,27 +237,6 @@ def layer_kinds() -> str:
         predicts, trains = ("yes" if does else "" for does in (kind.predicts, kind.trains))
         lines.append(f"| `{op}` | {gives} | {names} | {predicts} | {trains} |\n")
     return "".join(lines)
-
-
-def _fits(keras: Any, layer: Any) -> str:
-    """Two cells of the table: whether a model of this layer is converted, and whether trained."""
-    from tfe_bench.errors import UsageError
-    from tfe_bench.models.from_keras import from_keras
-    from tfe_bench.models.training import losses, nodes, reader
-
-    spec = getattr(layer, "input_spec", None)
-    x = keras.Input((4, 4, 4, 3)[5 - (getattr(spec, "ndim", None) or 4) :])
-    model = keras.Model(x, layer([x, x] if type(layer).__name__ in MERGES else x))
-    from_keras(model)
-    try:
-        graph = reader.read(model).graph
-    except UsageError:
-        return "yes | no"
-    try:
-        nodes.check_trainable(graph)
-    except UsageError:
-        return f"yes | {'as the last' if graph.layers[-1].op in losses.FOLDED.values() else 'no'}"
-    return "yes | yes"
 
 
 def programs() -> str:
@@ -313,15 +272,26 @@ def functions() -> str:
 
 GENERATED: dict[str, Callable[[], str]] = {
     "functions": functions,
+    "keras-applications": keras_applications,
     "keras-layers": keras_layers,
     "layer-kinds": layer_kinds,
     "programs": programs,
 }
 
 
-def regenerate(page: str) -> str:
+# Those that --fast leaves as they are.
+SLOW = ("keras-applications",)
+
+
+def regenerate(page: str, fast: bool = True) -> str:
     """The page with its generated sections as the code has them."""
-    return _SECTION.sub(lambda m: m["head"] + "\n" + GENERATED[m["name"]]() + "\n", page)
+
+    def renewed(found: re.Match[str]) -> str:
+        if fast and found["name"] in SLOW:
+            return found[0]
+        return found["head"] + "\n" + GENERATED[found["name"]]() + "\n"
+
+    return _SECTION.sub(renewed, page)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -336,7 +306,7 @@ def main(argv: list[str] | None = None) -> int:
     for page in given.pages or PAGES:
         text = page.read_text()
         renewed, differs = rerun(text, given.fast)
-        if (sections := regenerate(renewed)) != renewed:
+        if (sections := regenerate(renewed, given.fast)) != renewed:
             differs.append("a generated section is not what the code says now")
         if given.write:
             page.write_text(sections)

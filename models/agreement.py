@@ -43,6 +43,8 @@ def agreement(plain: Any, private: Any) -> Agreement:
     Raises:
         UsageError: shapes that differ, or no samples.
     """
+    if not all(hasattr(y, "shape") for y in (plain, private)):
+        raise UsageError("agreement compares one output; of a model with several give one of them.")
     a, b = np.asarray(plain, np.float64), np.asarray(private, np.float64)
     if a.shape != b.shape or a.ndim < 2 or a.size == 0:
         raise UsageError(

@@ -100,7 +100,7 @@ def deploy(
         found = []
         for part, x in zip(parts, values, strict=True):
             fewer = x.fractional_bits - part.fractional_bits
-            if part.term is not None and part.layer.options["terms"][part.term]["sign"] < 0:
+            if part.negated:
                 x = x.map(lambda a: -a)
             if fewer > 0:
                 x = truncation.truncate(party, x, fewer)

@@ -85,7 +85,9 @@ def _watched_run(
 
 def _counted_weights(plan: Plan) -> dict[str, Shared]:
     return {
-        part.key: Private(part.shape, part.fractional_bits).made() for part in weights.parts(plan)
+        key: Private(part.shape, part.fractional_bits).made()
+        for part in weights.parts(plan)
+        for key in part.keys
     }
 
 
@@ -163,7 +165,7 @@ def run(
 
     Args:
         own: the weights as weights.by_key gives them, over Z_2^64.
-        inputs: in the order of the graph's, [batch, ...] at plan.fraction.
+        inputs: in the order of the graph's, [batch, ...] at plan.fraction_of.
 
     The outputs have the scales of plan.fraction_of; with s.watched one more says for each sample
     whether a value left its range (range_check.Watch.flag).  Rounds and bits: `model_cost`.

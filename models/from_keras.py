@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tfe_bench.errors import DataError, OpsMissing, UsageError
 from tfe_bench.models.graph import Graph, Layer
-from tfe_bench.models.kinds import reading, registry
+from tfe_bench.models.kinds import calls, reading, registry
 
 
 def _keras() -> Any:
@@ -48,8 +49,37 @@ def load(path: str | Path) -> Any:
         ) from None
 
 
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A model of Keras, and what it was converted to.
+
+    Attributes:
+        model, function: Keras' own, and its functional graph.
+        tensors: of that graph, in order, with the names of their values.
+        keras: the module.
+    """
+
+    model: Any
+    function: Any
+    graph: Graph
+    tensors: tuple[tuple[Any, str], ...]
+    keras: Any
+
+
 def from_keras(model: Any, make: Callable[[Any], Reader] | None = None) -> Graph:
-    """The graph of a Keras model or of a .keras file.
+    """The graph of a Keras model or of a .keras file, which computes the same.
+
+    Args, raises: as `read`; UsageError also where the two differ, with the layer's name.
+    """
+    from tfe_bench.models import optimize, verify
+
+    reading = read(model, make)
+    verify.check(reading, optimize.leave_training(reading.graph))
+    return reading.graph
+
+
+def read(model: Any, make: Callable[[Any], Reader] | None = None) -> Reading:
+    """A Keras model or a .keras file as a graph, not compared with it yet.
 
     Args:
         make: the reader, from the module keras.
@@ -91,7 +121,17 @@ def from_keras(model: Any, make: Callable[[Any], Reader] | None = None) -> Graph
     if not layers:  # every one was dropped
         layers = [Layer("identity", "identity", (outputs[0],))]
         outputs = ["identity"]
-    return Graph(model.name, inputs, tuple(layers), tuple(outputs))
+    graph = Graph(model.name, inputs, tuple(layers), tuple(outputs), labels=_labels(function))
+    return Reading(model, function, graph, tuple(reader.tensors), keras)
+
+
+def _labels(function: Any) -> tuple[str, ...]:
+    """Names of the outputs, if the model gives a dict of them."""
+    struct = getattr(function, "_outputs_struct", None)
+    if not isinstance(struct, dict) or len(struct) != len(function.outputs):
+        return ()
+    pairs = zip(sorted(struct), function.outputs, strict=True)
+    return tuple(str(k) for k, t in pairs if struct[k] is t)
 
 
 class Reader(reading.Reader):
@@ -99,6 +139,7 @@ class Reader(reading.Reader):
 
     def __init__(self, keras: Any) -> None:
         super().__init__(keras, registry.readers(keras), registry.functions(keras))
+        self.tensors: list[tuple[Any, str]] = []
 
     def function_of(self, model: Any) -> Any:
         """The functional graph behind a model.
@@ -125,19 +166,23 @@ class Reader(reading.Reader):
     def read(self, function: Any, inputs: list[str], prefix: str) -> list[str]:
         """Reads a functional graph; returns the names of its outputs."""
         values = {id(t): name for t, name in zip(function.inputs, inputs, strict=True)}
+        outermost = not prefix and not self.tensors
         for depth in sorted(function._nodes_by_depth, reverse=True):
             for node in function._nodes_by_depth[depth]:
                 if node.is_input or any(id(t) not in values for t in node.input_tensors):
                     continue
-                given = [values[id(t)] for t in node.input_tensors]
-                found = self._call(node, given, prefix)
+                found = self._call(node, values, prefix)
                 for tensor, name in zip(node.outputs, found, strict=False):
                     values[id(tensor)] = name
+                    if outermost:
+                        self.tensors.append((tensor, name))
         return [values[id(t)] for t in function.outputs]
 
-    def _call(self, node: Any, given: list[str], prefix: str) -> list[str]:
-        layer = node.operation
-        if isinstance(layer, self.keras.layers.Layer) and (more := self._arguments(node)):
+    def _call(self, node: Any, values: Mapping[int, str], prefix: str) -> list[str]:
+        layer, given = node.operation, [values[id(t)] for t in node.input_tensors]
+        if not isinstance(layer, self.keras.layers.Layer):
+            return self._operation(node, values, prefix) or given[:1] * len(node.outputs)
+        if more := self._arguments(node):
             self._refuse(layer, prefix, f"called with {more}; call it with its inputs alone")
             return [given[0]] * len(node.outputs)
         if isinstance(layer, self.keras.Model):
@@ -161,6 +206,25 @@ class Reader(reading.Reader):
             self._refuse(layer, prefix, str(error))
             return [given[0]]
 
+    def _operation(self, node: Any, values: Mapping[int, str], prefix: str) -> list[str]:
+        """Reads x + y, keras.ops.relu(x), ...; returns no names where one is refused."""
+        own = node.operation
+        if not calls.known(own):
+            self._refuse(own, prefix, "an operation that is not supported")
+            return []
+        name = self.unique(prefix + own.name)
+        self.rank = len(node.outputs[0].shape)
+        operation = calls.Operation(own, name, [tuple(t.shape[1:]) for t in node.outputs])
+
+        def named(t: Any) -> calls.Value:
+            return calls.Value(values[id(t)], tuple(t.shape[1:]), str(t.dtype))
+
+        try:
+            return calls.read(self, operation, node, named)
+        except reading.Unfit as error:
+            self._refuse(own, prefix, str(error))
+            return []
+
     def _arguments(self, node: Any) -> str:
         """What a layer is called with beside its inputs and may change its value, in words.
 
@@ -182,8 +246,8 @@ class Reader(reading.Reader):
         """Raises Unfit for a layer that is converted otherwise, but not here."""
 
     def _refuse(self, layer: Any, prefix: str, why: str = "") -> None:
-        if not isinstance(layer, self.keras.layers.Layer):  # x + y, keras.ops.relu(x), ...
-            why = "an operation; use the layer for it"
+        if isinstance(layer, self.keras.layers.Lambda):
+            why = "code; write it as layers or keras.ops"
         what = f"{type(layer).__name__} {prefix + layer.name!r}{f' ({why})' if why else ''}"
         if what not in self.unfit:
             self.unfit.append(what)

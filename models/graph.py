@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ class Graph:
         scaling: (factor, offset) by name of an input: what the owner of the data computes,
             x * factor + offset, before sharing it.
         results: (factor, offset) for each output, or none: what whoever gets it computes.
+        labels: a name for each output, or none: under which whoever gets them finds them.
 
     Raises:
         UsageError: the layers do not fit each other, or are not of a known kind.
@@ -54,6 +55,7 @@ class Graph:
     outputs: tuple[str, ...]
     scaling: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     results: tuple[tuple[Any, Any], ...] = ()
+    labels: tuple[str, ...] = ()
     shapes: Mapping[str, Shape] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +94,8 @@ class Graph:
             raise UsageError(f"Only inputs are scaled. Received: {sorted(self.scaling)}.")
         if len(self.results) not in (0, len(self.outputs)):
             raise UsageError("Results are scaled for each output, or for none.")
+        if self.labels and len({*self.labels}) != len(self.outputs):
+            raise UsageError("Outputs are named each by one name, or none.")
         for name, pair in [*self.scaling.items(), *zip(self.outputs, self.results, strict=False)]:
             if not all(_scales(part, shapes[name]) for part in pair):
                 raise UsageError(f"{name!r} is scaled by numbers that do not fit its shape.")
@@ -119,13 +123,14 @@ class Graph:
 
     @property
     def parameters(self) -> int:
-        """Number of weights."""
-        return sum(w.size for layer in self.layers for w in layer.weights.values())
+        """Number of weights, those that layers share once."""
+        return sum(w.size for w in self.arrays().values())
 
     # ---- as data
 
     def header(self) -> dict[str, Any]:
         """All but the weights' values, as JSON holds it."""
+        shared = self.shared()
         return {
             "format": FORMAT,
             "name": self.name,
@@ -133,6 +138,7 @@ class Graph:
             "outputs": list(self.outputs),
             "scaling": {name: list(pair) for name, pair in self.scaling.items()},
             **({"results": [list(pair) for pair in self.results]} if self.results else {}),
+            **({"labels": list(self.labels)} if self.labels else {}),
             "layers": [
                 {
                     "name": layer.name,
@@ -140,7 +146,11 @@ class Graph:
                     "inputs": list(layer.inputs),
                     "options": dict(layer.options),
                     "weights": {
-                        name: [str(w.dtype), list(w.shape)] for name, w in layer.weights.items()
+                        name: [
+                            *(str(w.dtype), list(w.shape)),
+                            *([shared[key]] if (key := f"{layer.name}/{name}") in shared else []),
+                        ]
+                        for name, w in layer.weights.items()
                     },
                 }
                 for layer in self.layers
@@ -148,10 +158,20 @@ class Graph:
         }
 
     def arrays(self) -> dict[str, Array]:
-        """The weights, by "layer/weight"."""
-        return {
-            f"{layer.name}/{name}": w for layer in self.layers for name, w in layer.weights.items()
-        }
+        """The weights, by "layer/weight"; what layers share is there once, for the first."""
+        shared = self.shared()
+        return {key: w for key, w in self._weights() if key not in shared}
+
+    def _weights(self) -> Iterator[tuple[str, Array]]:
+        for layer in self.layers:
+            for name, w in layer.weights.items():
+                yield f"{layer.name}/{name}", w
+
+    def shared(self) -> dict[str, str]:
+        """Of weights that are the very array of a layer before, the key that it has there."""
+        first: dict[int, str] = {}
+        found = {key: first.setdefault(id(w), key) for key, w in self._weights()}
+        return {key: before for key, before in found.items() if before != key}
 
     def digest(self) -> str:
         """SHA-256 over header and weights, in hexadecimal."""
@@ -174,12 +194,14 @@ class Graph:
                 raise DataError(
                     f"This model is of format {header['format']!r}; this version reads {FORMAT}."
                 )
-            layers = tuple(_layer(row, arrays) for row in header["layers"])
+            held: dict[str, Array] = {}
+            layers = tuple(_layer(row, arrays, held) for row in header["layers"])
             inputs = {str(k): tuple(v) for k, v in header["inputs"].items()}
             scaling = {str(k): (v[0], v[1]) for k, v in header.get("scaling", {}).items()}
             outputs = tuple(str(o) for o in header["outputs"])
             results = tuple((v[0], v[1]) for v in header.get("results", ()))
-            return cls(str(header["name"]), inputs, layers, outputs, scaling, results)
+            labels = tuple(str(v) for v in header.get("labels", ()))
+            return cls(str(header["name"]), inputs, layers, outputs, scaling, results, labels)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(
                 f"This is no model's header. Received: {type(error).__name__}: {error}."
@@ -213,22 +235,24 @@ class Graph:
         return cls.of(header, arrays)
 
 
-def _layer(row: Any, arrays: Mapping[str, Array] | None) -> Layer:
+def _layer(row: Any, arrays: Mapping[str, Array] | None, held: dict[str, Array]) -> Layer:
+    """A layer of a header's row; `held` has the weights before it, and gets its own."""
     weights: dict[str, Array] = {}
-    for name, (dtype, shape) in row["weights"].items():
+    for name, (dtype, shape, *of) in row["weights"].items():
+        key = f"{row['name']}/{name}"
         if dtype not in ("float32", "float64") or not all(_size(n) for n in shape):
             raise DataError(
                 f"Weights are float32 or float64 of known sizes. Received: {dtype!r}, {shape!r}."
             )
-        if arrays is None:
-            weights[name] = np.broadcast_to(np.zeros((), dtype), tuple(shape))
+        if arrays is None and not of:
+            weights[name] = held[key] = np.broadcast_to(np.zeros((), dtype), tuple(shape))
             continue
-        found = arrays.get(f"{row['name']}/{name}")
+        found = held.get(*of) if of else (arrays or {}).get(key)
         if found is None or str(found.dtype) != dtype or list(found.shape) != list(shape):
             raise DataError(
                 f"The weights {name!r} of layer {row['name']!r} are not those of the header."
             )
-        weights[name] = found
+        weights[name] = held[key] = found
     return Layer(row["name"], row["op"], tuple(row["inputs"]), dict(row["options"]), weights)
 
 
@@ -269,6 +293,7 @@ def replaced(graph: Graph, layers: Sequence[Layer], **changed: Any) -> Graph:
         "outputs": graph.outputs,
         "scaling": graph.scaling,
         "results": graph.results,
+        "labels": graph.labels,
         **changed,
     }
     return Graph(layers=ordered(layers, fields["inputs"]), **fields)

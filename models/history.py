@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.cluster.requests import JobResult
-from tfe_bench.models.training.losses import SQUARED
 from tfe_bench.models.training_job import TrainingJob
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
@@ -77,7 +76,7 @@ def history_of(job: TrainingJob, result: JobResult) -> History:
 
 def score_name(recipe: Recipe) -> str:
     """What an evaluation is called in a history."""
-    return "val_mse" if recipe.loss.name == SQUARED else "val_accuracy"
+    return "val_accuracy" if recipe.loss.counted else "val_mse"
 
 
 def print_epochs(history: History, epochs: int) -> None:

@@ -30,7 +30,7 @@ def limits(plan: Plan, bounds: Mapping[str, float] | None = None) -> dict[str, i
     """
     found: dict[str, int | None] = dict.fromkeys(plan.graph.inputs)
     if bounds is not None:
-        found |= {name: math.ceil(bounds[name] * 2.0**plan.fraction) for name in found}
+        found |= {n: math.ceil(bounds[n] * 2.0 ** plan.fraction_of(n)) for n in found}
     for x in plan.graph.layers:
         kind, given = registry.find(x.op), _given(found, x)
         if given is None and not kind.bounded:

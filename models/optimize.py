@@ -6,8 +6,6 @@ floating-point weights.  `optimize` applies all of them, in the order that makes
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,41 +17,14 @@ from tfe_bench.models.kinds import registry
 from tfe_bench.models.layers.avg_pool2d import Average
 from tfe_bench.models.layers.conv2d import Convolution
 from tfe_bench.models.layers.sum import TERMS
-
-Pass = Callable[[Graph], Graph]
-
-
-def _renamed(graph: Graph, layers: Sequence[Layer], names: Mapping[str, str]) -> Graph:
-    """The graph of some layers, with the value of one name taken from another."""
-
-    def final(name: str) -> str:
-        while name in names:
-            name = names[name]
-        return name
-
-    kept = [replace(x, inputs=tuple(final(i) for i in x.inputs)) for x in layers]
-    return replaced(graph, kept, outputs=tuple(final(o) for o in graph.outputs))
+from tfe_bench.models.moves import meet_turns
+from tfe_bench.models.rewriting import Pass, renamed, wherever
 
 
 def _only_use(graph: Graph, name: str) -> Layer | None:
     """The one layer that takes a value, None if there are several or it leaves the graph."""
     takers = graph.uses()[name]
     return graph.by_name[takers[0]] if len(takers) == 1 and takers[0] else None
-
-
-def _wherever(step: Callable[[Graph, Layer], Graph | None]) -> Pass:
-    """The pass that takes a step at the first layer that allows it, until none does."""
-
-    @functools.wraps(step)
-    def everywhere(graph: Graph) -> Graph:
-        while True:
-            tried = (step(graph, x) for x in graph.layers)
-            found = next((each for each in tried if each is not None), None)
-            if found is None:
-                return graph
-            graph = found
-
-    return everywhere
 
 
 def _merged(graph: Graph, gone: Layer, old: Layer, new: Layer) -> list[Layer]:
@@ -86,10 +57,10 @@ def drop_identities(graph: Graph) -> Graph:
     """Drops layers that do nothing; one that is all of the model stays."""
     names = {x.name: x.inputs[0] for x in graph.layers if registry.find(x.op).nothing}
     kept = [x for x in graph.layers if x.name not in names]
-    return _renamed(graph, kept, names) if kept and names else graph
+    return renamed(graph, kept, names) if kept and names else graph
 
 
-@_wherever
+@wherever
 def scale_inputs(graph: Graph, x: Layer) -> Graph | None:
     """A Rescaling of an input is for the owner of the data to do: its numbers are public."""
     given = x.inputs[0]
@@ -136,9 +107,19 @@ def scale_outputs(graph: Graph) -> Graph:
 
 
 def affine_rescaling(graph: Graph) -> Graph:
-    """Any other Rescaling becomes the per-channel factor and shift that batch norm is, too."""
+    """Any other Rescaling becomes the per-channel factor and shift that batch norm is, too.
+
+    One by 1 or -1 that no product beside it can take over is local.
+    """
 
     def of(x: Layer) -> Layer:
+        scale, offset = _wide(x.options["scale"]), _wide(x.options["offset"])
+        if scale.size == offset.size == 1 and abs(float(scale.item())) == 1:
+            before, after = graph.by_name.get(x.inputs[0]), _only_use(graph, x.name)
+            folds = before is not None and before.op in TERMS and _only_use(graph, before.name) is x
+            if not folds and not (after is not None and _mixes(after)):
+                own = {"sign": int(scale.item()), "offset": offset.item()}
+                return replace(x, op="shift", options=own)
         channels = graph.shapes[x.name][-1]
         weights = {
             "kernel": np.broadcast_to(_wide(x.options["scale"]), (channels,)).copy(),
@@ -166,7 +147,7 @@ def products_of_two(graph: Graph) -> Graph:
 # ---- batch normalization
 
 
-@_wherever
+@wherever
 def fold_back(graph: Graph, x: Layer) -> Graph | None:
     """Batch norm behind a convolution or dense layer goes into its weights."""
     before = graph.by_name.get(x.inputs[0])
@@ -180,7 +161,7 @@ def fold_back(graph: Graph, x: Layer) -> Graph | None:
         "bias": _bias(before, len(factor)) * factor + shift,
     }
     merged = replace(before, weights=weights)
-    return _renamed(graph, _merged(graph, x, before, merged), {x.name: before.name})
+    return renamed(graph, _merged(graph, x, before, merged), {x.name: before.name})
 
 
 def _mixes(x: Layer) -> bool:
@@ -189,7 +170,7 @@ def _mixes(x: Layer) -> bool:
     return kind is not None and kind.mixes and kind.pads_nothing(x)
 
 
-@_wherever
+@wherever
 def fold_forward(graph: Graph, x: Layer) -> Graph | None:
     """Batch norm right before a convolution that pads nothing, or a dense layer, goes into it."""
     after = _only_use(graph, x.name) if x.op == "affine" else None
@@ -209,16 +190,17 @@ def fold_forward(graph: Graph, x: Layer) -> Graph | None:
 # ---- windows
 
 
-@_wherever
+@wherever
 def pad_in_windows(graph: Graph, x: Layer) -> Graph | None:
     """Zeros around an image become the padding of the convolution that follows."""
-    after = _only_use(graph, x.name) if x.op == "zero_pad2d" else None
-    if after is None or not isinstance(registry.find(after.op), Convolution):
+    after = _only_use(graph, x.name) if x.op == "zero_pad" else None
+    kind = None if after is None else registry.find(after.op)
+    if after is None or not (isinstance(kind, Convolution) and kind.pads_images):
         return None
     padding = after.options["padding"]
     if padding == "SAME":
         return None
-    own = [[0, 0], [0, 0]] if padding == "VALID" else padding
+    own = [[0, 0] for _ in x.options["pads"]] if padding == "VALID" else padding
     both = [
         [a + b for a, b in zip(p, q, strict=True)]
         for p, q in zip(own, x.options["pads"], strict=True)
@@ -227,7 +209,12 @@ def pad_in_windows(graph: Graph, x: Layer) -> Graph | None:
     return replaced(graph, _merged(graph, x, after, merged))
 
 
-@_wherever
+def _in_place(x: Layer) -> bool:
+    """Whether a layer gives the values that it takes, in order, and zeros at most."""
+    return x.op == "zero_pad" or registry.find(x.op).moves
+
+
+@wherever
 def relu_after_pool(graph: Graph, x: Layer) -> Graph | None:
     """max(relu(x)) = relu(max(x)): fewer values are left to compare with 0.
 
@@ -236,7 +223,7 @@ def relu_after_pool(graph: Graph, x: Layer) -> Graph | None:
     if x.op != "relu":
         return None
     last = x
-    while (after := _only_use(graph, last.name)) and after.op == "zero_pad2d":
+    while (after := _only_use(graph, last.name)) and _in_place(after):
         last = after
     if after is None or not registry.find(after.op).largest:
         return None
@@ -251,7 +238,7 @@ def relu_after_pool(graph: Graph, x: Layer) -> Graph | None:
     return replaced(graph, [*kept, moved], outputs=outputs)
 
 
-@_wherever
+@wherever
 def pool_before_pointwise(graph: Graph, x: Layer) -> Graph | None:
     """The mean of a pointwise convolution is that convolution of the mean: fewer windows."""
     if not isinstance(registry.find(x.op), Average):
@@ -272,7 +259,7 @@ def pool_before_pointwise(graph: Graph, x: Layer) -> Graph | None:
     return replaced(graph, [*kept, pool, after], outputs=outputs)
 
 
-@_wherever
+@wherever
 def fold_averages(graph: Graph, x: Layer) -> Graph | None:
     """An average before a product becomes a sum, and the product's kernel takes the division."""
     kind = registry.find(x.op)
@@ -309,7 +296,7 @@ def fuse_products(graph: Graph) -> Graph:
     return replaced(graph, [of(x) for x in graph.layers])
 
 
-@_wherever
+@wherever
 def fuse_additions(graph: Graph, x: Layer) -> Graph | None:
     """A residual is added to a product before that is truncated; two products are added so too."""
     if x.op not in ("add", "subtract"):
@@ -359,7 +346,7 @@ def _joined(x: Layer, parts: list[Layer | None]) -> Layer:
     return Layer(x.name, "sum", tuple(inputs), options, weights)
 
 
-@_wherever
+@wherever
 def fuse_activations(graph: Graph, x: Layer) -> Graph | None:
     """A ReLU right behind a product is taken of the product before it is truncated."""
     before = graph.by_name.get(x.inputs[0]) if x.op == "relu" else None
@@ -367,11 +354,12 @@ def fuse_activations(graph: Graph, x: Layer) -> Graph | None:
         return None
     options = {**before.options, "activation": "relu", **x.options}
     merged = replace(before, options=options)
-    return _renamed(graph, _merged(graph, x, before, merged), {x.name: before.name})
+    return renamed(graph, _merged(graph, x, before, merged), {x.name: before.name})
 
 
 PASSES: tuple[Pass, ...] = (
     drop_identities,
+    meet_turns,
     products_of_two,
     scale_inputs,
     scale_outputs,

@@ -65,21 +65,27 @@ def scaled(graph: Graph, images: Any) -> dict[str, Array]:
 
 
 def evaluate(
-    graph: Graph, images: Any, watch: Callable[[str, Array], None] | None = None
+    graph: Graph,
+    images: Any,
+    watch: Callable[[str, Array], None] | None = None,
+    rounded: Callable[[str, Array], Array] = lambda name, value: value,
 ) -> list[Array]:
     """The model's outputs.
 
     Args:
         watch: hears of every value by name, and of what goes into a fused activation as "name:sum".
+        rounded: what becomes of a value before anything else takes it.
     """
     values: dict[str, Any] = dict(scaled(graph, images))
     last = {name: use[-1] for name, use in graph.uses().items() if use}
     seen = watch or (lambda name, value: None)
-    for name, value in values.items():
-        seen(name, value)
+    for name in values:
+        values[name] = rounded(name, values[name])
+        seen(name, values[name])
     for layer in graph.layers:
         given = [values[i] for i in layer.inputs]
-        values[layer.name] = registry.find(layer.op).plain(layer, given, seen)
+        value = registry.find(layer.op).plain(layer, given, seen)
+        values[layer.name] = rounded(layer.name, value)
         seen(layer.name, values[layer.name])
         for i in set(layer.inputs):
             if last[i] == layer.name:

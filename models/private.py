@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,9 @@ from tfe_bench.models import (
     limits,
     optimize,
     plaintext,
+    precision,
     ranges,
+    verify,
     weights,
 )
 from tfe_bench.models.graph import Array, Graph
@@ -35,10 +38,18 @@ class PrivateModel:
         graph: the optimized layers, whose weights are the model owner's secret.
         bounds: the largest magnitude that each input may have.
         calibrated: whether ranges are known; else each layer takes |v| < 2^14 (at 16 bits).
+        samples: some of the public inputs from which they are known, by name, or none.
     """
 
-    def __init__(self, plan: ranges.Plan, bounds: Mapping[str, float], calibrated: bool) -> None:
+    def __init__(
+        self,
+        plan: ranges.Plan,
+        bounds: Mapping[str, float],
+        calibrated: bool,
+        samples: Mapping[str, Array] | None = None,
+    ) -> None:
         self.plan = plan
+        self.samples = samples
         self.graph = plan.graph
         self.bounds = {name: float(bounds[name]) for name in plan.graph.inputs}
         self.calibrated = calibrated
@@ -61,12 +72,20 @@ class PrivateModel:
     def summary(self, profile: str = "local", batch: int = 1) -> Summary:
         """The layers with their predicted bytes, rounds and seconds; print it for the table.
 
+        Of a model that was converted with samples also how far each layer's values are off on
+        them, in fixed point, and a warning where that is more than 1 % of their range.
+
         Raises:
             UsageError: there is no such network profile.
         """
         if type(batch) is not int or batch < 1:
             raise UsageError(f"batch is a positive integer. Received: {batch!r}.")
-        return summarize(self.plan, profile, batch)
+        return summarize(self.plan, profile, batch, self.errors)
+
+    @functools.cached_property
+    def errors(self) -> Mapping[str, precision.Error]:
+        """How far the values of each layer are off on the samples; nothing without samples."""
+        return precision.errors(self.plan, self.samples) if self.samples else {}
 
     def plain(self, images: Any) -> Any:
         """The outputs on public images, in float64: what private ones are compared with.
@@ -74,7 +93,7 @@ class PrivateModel:
         Raises:
             UsageError: images that the model does not take.
         """
-        return _single(plaintext.evaluate(self.graph, images))
+        return _told(self.graph, plaintext.evaluate(self.graph, images))
 
     def agreement(self, images: Any, private: Any) -> agreement.Agreement:
         """How far private outputs for some images are from the public ones."""
@@ -114,8 +133,8 @@ class PrivateModel:
                     f"|v| <= {self.bounds[own]:g}. Received: {outside} of {array.size}. Scale the "
                     "images as the model was trained, or convert it with larger ranges."
                 )
-            encoded = FixedPoint(self.plan.fraction).encode(array)
-            found[name] = PrivateInput(encoded, self.plan.fraction)
+            bits = self.plan.fraction_of(own)
+            found[name] = PrivateInput(FixedPoint(bits).encode(array), bits)
         return found
 
     def parameters(
@@ -158,7 +177,7 @@ class PrivateModel:
         return None if flags is None else np.asarray(flags != 0)
 
     def decode(self, result: JobResult, withhold: bool = True) -> Any:
-        """The outputs of a job as reals: an array, or a list of them if there are several.
+        """The outputs of a job as reals: an array, or as the model gives several, a list or a dict.
 
         Args:
             withhold: give none where a value left its range.
@@ -179,7 +198,7 @@ class PrivateModel:
             FixedPoint(result.fractional_bits[name]).decode(result.outputs[name])
             for name in program.output_names(self.plan)
         ]
-        return _single(plaintext.finished(self.graph, found))
+        return _told(self.graph, plaintext.finished(self.graph, found))
 
     def __repr__(self) -> str:
         inputs = {name: list(shape) for name, shape in self.graph.inputs.items()}
@@ -189,7 +208,10 @@ class PrivateModel:
         )
 
 
-def _single(found: list[Array]) -> Any:
+def _told(graph: Graph, found: list[Array]) -> Any:
+    """Outputs as the model of Keras gives them: by name, or in order, or the one."""
+    if graph.labels:
+        return dict(zip(graph.labels, found, strict=True))
     return found[0] if len(found) == 1 else found
 
 
@@ -210,7 +232,9 @@ def plan_of(
         default = ranges.default_bound(fractional_bits)
         bounds = ranges.declared(optimized, {} if given is None else given, default)
     made = ranges.plan(optimized, bounds, fractional_bits)
-    return PrivateModel(made, bounds, samples is not None or given is not None)
+    some = None if samples is None else plaintext.check_images(optimized, samples)
+    kept = {name: a[: precision.SAMPLES] for name, a in some.items()} if some else None
+    return PrivateModel(made, bounds, samples is not None or given is not None, kept)
 
 
 def convert(
@@ -240,5 +264,9 @@ def convert(
         DataError: a file that is no Keras model.
         RangeError: weights that are NaN, or layers whose values fit no fixed point.
     """
-    graph = model if isinstance(model, Graph) else from_keras.from_keras(model)
-    return plan_of(graph, samples, ranges, fractional_bits, margin)
+    if isinstance(model, Graph):
+        return plan_of(model, samples, ranges, fractional_bits, margin)
+    reading = from_keras.read(model)
+    private = plan_of(reading.graph, samples, ranges, fractional_bits, margin)
+    verify.check(reading, private.graph, samples)
+    return private

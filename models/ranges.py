@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,16 +39,19 @@ class Plan:
         graph: optimized.
         fraction: fractional bits of the inputs.
         numbers: by layer.
+        inputs: fractional bits of the inputs that have others, because their values are small.
     """
 
     graph: Graph
     fraction: int
     numbers: Mapping[str, Numbers]
+    inputs: Mapping[str, int] = field(default_factory=dict)
 
     def header(self) -> dict[str, Any]:
         """As JSON holds it, without the weights' values."""
         rows = {name: [n.fraction, n.scale, n.bits] for name, n in self.numbers.items()}
-        return {"graph": self.graph.header(), "fraction": self.fraction, "numbers": rows}
+        found = {"graph": self.graph.header(), "fraction": self.fraction, "numbers": rows}
+        return {**found, "inputs": dict(self.inputs)} if self.inputs else found
 
     @classmethod
     def of(cls, header: Any) -> Plan:
@@ -61,21 +64,25 @@ class Plan:
             graph = Graph.of(header["graph"])
             rows = {str(k): tuple(v) for k, v in header["numbers"].items()}
             fraction = header["fraction"]
+            inputs = {str(k): v for k, v in header.get("inputs", {}).items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(
                 f"This is no plan. Received: {type(error).__name__}: {error}."
             ) from None
         whole = all(
             len(row) == 3 and all(type(n) is int and 0 <= n < 64 for n in row)
-            for row in [*rows.values(), (fraction, 0, 0)]
+            for row in [*rows.values(), (fraction, 0, 0), *((n, 0, 0) for n in inputs.values())]
         )
-        if not whole or set(rows) != {x.name for x in graph.layers}:
+        known = inputs.keys() <= graph.inputs.keys()
+        if not whole or not known or set(rows) != {x.name for x in graph.layers}:
             raise DataError("A plan has three numbers from 0 to 63 for each layer.")
-        return cls(graph, fraction, {name: Numbers(*row) for name, row in rows.items()})
+        return cls(graph, fraction, {name: Numbers(*row) for name, row in rows.items()}, inputs)
 
     def fraction_of(self, name: str) -> int:
         """Fractional bits of a layer's value or of an input."""
-        return self.fraction if name in self.graph.inputs else self.numbers[name].fraction
+        if name in self.graph.inputs:
+            return self.inputs.get(name, self.fraction)
+        return self.numbers[name].fraction
 
     def node(self, layer: Layer) -> Node:
         """A layer where it stands."""
@@ -166,7 +173,7 @@ def plan(graph: Graph, bounds: Mapping[str, float], fraction: int = 16) -> Plan:
         raise UsageError(f"A model has 8 to 20 fractional bits. Received: {fraction!r}.")
     uses = graph.uses()
     outputs = {name for name, takers in uses.items() if set(takers) == {""}}
-    planner = Planner(graph.inputs, outputs, bounds, fraction)
+    planner = Planner(graph.inputs, outputs, bounds, fraction, _multiplied(graph))
     for name in graph.inputs:
         if planner.magnitude(name) + fraction > PRODUCT_BITS - FEWEST_WEIGHT_BITS:
             planner.unfit.append(f"input {name!r} reaches {bounds[name]:g}")
@@ -178,7 +185,27 @@ def plan(graph: Graph, bounds: Mapping[str, float], fraction: int = 16) -> Plan:
             f"{'; '.join(planner.unfit)}. Add batch normalization there, or declare a smaller "
             "range."
         )
-    return Plan(graph, fraction, planner.numbers)
+    inputs = {name: f for name in graph.inputs if (f := planner.of(name)) != fraction}
+    return Plan(graph, fraction, planner.numbers, inputs)
+
+
+def _multiplied(graph: Graph) -> set[str]:
+    """Values that nothing but products with weights takes: those may be as fine as they like."""
+    uses, found = graph.uses(), set[str]()
+
+    def multiplies(taker: str, name: str) -> bool:
+        x = graph.by_name.get(taker)
+        if x is None:
+            return False
+        if x.op == "sum":
+            terms = zip(x.inputs, x.options["terms"], strict=True)
+            return all(term["op"] != "skip" for given, term in terms if given == name)
+        return registry.find(x.op).moves and x.name in found
+
+    for name in reversed([*graph.inputs, *(x.name for x in graph.layers)]):
+        if uses[name] and all(multiplies(taker, name) for taker in uses[name]):
+            found.add(name)
+    return found
 
 
 def rescaled(plan: Plan) -> dict[str, int]:

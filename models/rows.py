@@ -13,7 +13,6 @@ from tfe_bench.cluster.requests import LateInput, PrivateInput
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.csv_file import MOST_ROWS
 from tfe_bench.models.datasets import Array, Rows
-from tfe_bench.models.training.losses import SQUARED
 from tfe_bench.models.training.recipe import MOST_WEIGHT, Recipe
 from tfe_bench.models.training.shuffling import permutation
 
@@ -233,7 +232,7 @@ def sample_weights(recipe: Recipe, y: Any, samples: Any, classes: Any) -> Array:
     found = found.reshape(-1).astype(np.float64)
     if classes is not None:
         targets = recipe.targets(y)
-        if recipe.loss.answers(recipe.output_shape) != 1 or recipe.loss.name == SQUARED:
+        if recipe.loss.answers(recipe.output_shape) != 1 or not recipe.loss.counted:
             raise UsageError("class_weight goes with one class for each row.")
         count = recipe.output_shape[-1] if recipe.loss.categorical else 2
         names = classes if isinstance(classes, Mapping) else {}

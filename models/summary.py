@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfe_bench.cluster import profiles
 from tfe_bench.models import execute
 from tfe_bench.models.kinds import registry
+from tfe_bench.models.precision import MOST_ERROR, Error
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.session.cost import Cost
 
@@ -30,6 +32,7 @@ class Row:
         fraction: fractional bits of its value.
         cost: bits sent by role, and rounds.
         seconds: rounds, bytes and computing under the profile, one after the other.
+        error: how far its values are off in fixed point, if that is known.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Row:
     fraction: int
     cost: Cost
     seconds: float
+    error: Error | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,9 @@ class Summary:
     rotated: bool
 
     def __str__(self) -> str:
-        lines = [("layer", "kind", "shape", "bits", "kB sent", "rounds", "seconds")]
+        lines: list[tuple[str, ...]] = [
+            ("layer", "kind", "shape", "bits", "kB sent", "rounds", "seconds", "error")
+        ]
         for row in self.rows:
             lines.append(
                 (
@@ -72,8 +78,11 @@ class Summary:
                     f"{row.cost.total / 8000:,.1f}",
                     str(row.cost.rounds),
                     f"{row.seconds:.3f}",
+                    "" if row.error is None else f"{row.error.largest:.1e}",
                 )
             )
+        if all(row.error is None for row in self.rows):
+            lines = [line[:-1] for line in lines]
         widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
         text = [
             "  ".join(
@@ -90,7 +99,18 @@ class Summary:
             f"predicted: {self.cost.total / 8e6:,.2f} MB sent in all, {self.cost.rounds} rounds, "
             f"{self.seconds:.3f} s per batch (bytes and rounds exact, seconds estimated)",
         ]
+        if self.imprecise:
+            text.append(
+                f"imprecise: more than {100 * MOST_ERROR:g} % of the range in "
+                f"{', '.join(self.imprecise)}; convert with more fractional_bits, or scale what "
+                "comes to the first of them"
+            )
         return "\n".join(text)
+
+    @property
+    def imprecise(self) -> list[str]:
+        """Layers whose values are off by more than 1 % of their range."""
+        return [r.name for r in self.rows if r.error is not None and r.error.relative > MOST_ERROR]
 
 
 def _seconds(cost: Cost, macs: int, profile: profiles.Profile) -> float:
@@ -105,8 +125,16 @@ def _seconds(cost: Cost, macs: int, profile: profiles.Profile) -> float:
     return computing + max(dealt / rate, rounds + exchanged / rate)
 
 
-def summarize(plan: Plan, profile: str = "local", batch: int = 1) -> Summary:
+def summarize(
+    plan: Plan,
+    profile: str = "local",
+    batch: int = 1,
+    errors: Mapping[str, Error] | None = None,
+) -> Summary:
     """The summary of a plan under a network profile.
+
+    Args:
+        errors: of layers, by name.
 
     Raises:
         UsageError: there is no such profile.
@@ -120,7 +148,8 @@ def summarize(plan: Plan, profile: str = "local", batch: int = 1) -> Summary:
         shape = (batch, *plan.graph.shapes[x.name])
         seconds = _seconds(cost, macs, network)
         kind, fraction = registry.find(x.op).label(x), plan.fraction_of(x.name)
-        rows.append(Row(x.name, kind, shape, fraction, cost, seconds))
+        error = (errors or {}).get(x.name)
+        rows.append(Row(x.name, kind, shape, fraction, cost, seconds, error))
     total = execute.model_cost(s)
     macs = batch * sum(execute.macs(plan, x) for x in plan.graph.layers)
     if rotated:  # every party then does a third of each role's work

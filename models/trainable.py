@@ -26,7 +26,7 @@ from tfe_bench.models.rows import (
     split,
     weighted,
 )
-from tfe_bench.models.training.losses import SQUARED, of_keras
+from tfe_bench.models.training.losses import of_keras
 from tfe_bench.models.training_job import Saving, TrainingJob, snapshot_name, state_name
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
@@ -104,12 +104,15 @@ class Trainable:
             UsageError: layers, an optimizer, a loss, metrics or arguments that private training
                 does not have; all that is not supported is named.
         """
+        from tfe_bench.models.kinds.operations import Setting
+        from tfe_bench.models.training import step
         from tfe_bench.models.training.recipe import Recipe
 
         _refuse("compile", other, _NO_COMPILE, ("optimizer", "loss", "metrics", "seed"))
         recipe = Recipe.build(self.keras, optimizer, loss, seed=seed)
+        step.step_cost(recipe, Setting())  # every layer runs once, with a party that counts
         several = [metrics] if isinstance(metrics, str) else list(metrics or ())
-        told = _METRICS[recipe.loss.name == SQUARED]
+        told = _METRICS[not recipe.loss.counted]
         if any(not isinstance(m, str) or m not in told for m in several):
             raise UsageError(
                 f"An evaluation with {recipe.loss.name} tells {told[0]}. Received: metrics "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,36 +22,44 @@ class Part:
     """One array of weights.
 
     Attributes:
-        layer: that has it.
+        keys: by which layers find it: several, if they share it.
+        layer: that has it, the first.
         name: "bias", or "kernel" with the number of its term.
         shape, fractional_bits: public.
+        negated: whether it is of a subtracted term.
     """
 
+    keys: tuple[str, ...]
     layer: Layer
     name: str
     shape: tuple[int, ...]
     fractional_bits: int
+    negated: bool = False
 
     @property
     def key(self) -> str:
-        """By which layers find it."""
-        return f"{self.layer.name}/{self.name}"
-
-    @property
-    def term(self) -> int | None:
-        """The number of a kernel's term."""
-        return None if self.name == "bias" else int(self.name.removeprefix("kernel"))
+        """By which the first layer finds it."""
+        return self.keys[0]
 
 
 def parts(plan: Plan) -> Iterator[Part]:
-    """The arrays of a plan, in their order."""
+    """The arrays of a plan, in their order; what layers share at one scale once."""
+    found: dict[tuple[int, int, bool], Part] = {}
     for layer in plan.graph.layers:
         for name in sorted(layer.weights):
-            shape = tuple(int(n) for n in layer.weights[name].shape)
+            weights, negated = layer.weights[name], False
             bits = plan.numbers[layer.name].scale
             if name != "bias":
-                bits = plan.weight_bits(layer, int(name.removeprefix("kernel")))
-            yield Part(layer, name, shape, bits)
+                term = int(name.removeprefix("kernel"))
+                bits = plan.weight_bits(layer, term)
+                negated = layer.options["terms"][term]["sign"] < 0
+            key, same = f"{layer.name}/{name}", (id(weights), bits, negated)
+            if same in found:
+                found[same] = replace(found[same], keys=(*found[same].keys, key))
+            else:
+                shape = tuple(int(n) for n in weights.shape)
+                found[same] = Part((key,), layer, name, shape, bits, negated)
+    yield from found.values()
 
 
 def encode(plan: Plan) -> list[Array]:
@@ -69,7 +77,7 @@ def encode(plan: Plan) -> list[Array]:
                 f"Layer {part.layer.name!r} has weights {part.name!r} up to "
                 f"{np.abs(weights).max():g}, too large for {part.fractional_bits} fractional bits."
             )
-        if part.term is not None and part.layer.options["terms"][part.term]["sign"] < 0:
+        if part.negated:
             values = -values
         found.append(np.rint(values).astype(np.int64))
     return found
@@ -77,7 +85,7 @@ def encode(plan: Plan) -> list[Array]:
 
 def by_key(plan: Plan, given: Mapping[str, Shared]) -> dict[str, Shared]:
     """The private arrays as layers find them, from those by `input_name`."""
-    return {part.key: given[input_name(i)] for i, part in enumerate(parts(plan))}
+    return {key: given[input_name(i)] for i, part in enumerate(parts(plan)) for key in part.keys}
 
 
 def input_name(number: int) -> str:

@@ -62,6 +62,13 @@ def test_what_starts_no_worker_prints_what_its_page_says(page: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("page", [p for p in PAGES if "<!-- generated" in p.values[0].read_text()])  # type: ignore[attr-defined]
+def test_every_generated_section_is_what_the_code_says(page: Path) -> None:
+    text = page.read_text()
+    assert samples.regenerate(text, fast=False) == text, "python -m docs.samples --write renews it"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_every_sample_prints_what_its_page_says(page: Path) -> None:
     _, differs = samples.rerun(page.read_text(), fast=False)

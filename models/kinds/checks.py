@@ -39,10 +39,10 @@ def pair(options: Options, name: str) -> tuple[int, int]:
     return value[0], value[1]
 
 
-def pads(value: Any) -> bool:
+def pads(value: Any, axes: int = 2) -> bool:
     return (
         isinstance(value, (list, tuple))
-        and len(value) == 2
+        and len(value) == axes
         and all(
             isinstance(side, (list, tuple)) and len(side) == 2 and all(whole(v, 0) for v in side)
             for side in value

@@ -39,6 +39,7 @@ class Kind:
         keras: names of the layers of keras.layers that `read` takes, by their exact class.
         functions: names of the activations of keras.activations that it is.
         nothing: whether it gives what it takes.
+        pointwise: whether it treats all places of what it takes alike, each by itself.
         moves: whether it gives the elements that it takes, in order, in another shape.
         largest: whether it gives the largest of some values, which leaves signs as they are.
         fuses: whether a ReLU or a max pooling behind it run with it in a training step.
@@ -50,6 +51,7 @@ class Kind:
     keras: ClassVar[tuple[str, ...]] = ()
     functions: ClassVar[tuple[str, ...]] = ()
     nothing: ClassVar[bool] = False
+    pointwise: ClassVar[bool] = False
     moves: ClassVar[bool] = False
     largest: ClassVar[bool] = False
     fuses: ClassVar[bool] = False
@@ -70,9 +72,25 @@ class Kind:
         """
         return r.emit(call.name, self.op, call.inputs)
 
-    def function(self, name: str, rank: int) -> Options:
-        """The options that an activation of Keras means, for a value of a rank with the batch."""
-        return {}
+    def activate(self, r: Reader, value: str, name: str, function: str, given: Options) -> str:
+        """Writes an activation of Keras behind a value; returns the name of what it gives.
+
+        Args:
+            function: its name in keras.activations.
+            given: what it is called with besides the value, as Keras names it.
+
+        Raises:
+            Unfit: why it cannot be converted.
+        """
+        return r.emit(name, self.op, [value], None, **self.function(function, r.rank, given))
+
+    def function(self, name: str, rank: int, given: Options) -> Options:
+        """The options that an activation of Keras means, for a value of a rank with the batch.
+
+        Raises:
+            Unfit: why there are none.
+        """
+        return given
 
     # ---- as data
 

@@ -14,6 +14,8 @@ MOST_COMPARED = 44
 # Fewer fractional bits than these are worth nothing.
 FEWEST_BITS = 6
 FEWEST_WEIGHT_BITS = 8
+# Small values get so many more at most.
+MOST_MORE_BITS = 20
 # The largest weight of a layer keeps about as many significant bits.
 SIGNIFICANT_BITS = 14
 MOST_WEIGHT_BITS = 44
@@ -21,6 +23,8 @@ MOST_WEIGHT_BITS = 44
 PRODUCT_BITS = 61
 # An alpha of LeakyReLU, and the reciprocal of an average's count.
 FACTOR_BITS = 24
+# Of slopes: by what they are rounded shows nowhere in the range.
+MOST_FACTOR_BITS = 32
 
 
 def magnitude(bound: float, fraction: int) -> int:
@@ -36,6 +40,7 @@ class Planner:
         outputs: values that nobody but whoever gets the outputs takes.
         bounds: on |v|, by layer and by "layer:sum".
         fraction: fractional bits, where they fit.
+        multiplied: values that products with weights alone take.
     """
 
     def __init__(
@@ -44,6 +49,7 @@ class Planner:
         outputs: Collection[str],
         bounds: Mapping[str, float],
         fraction: int,
+        multiplied: Collection[str] = (),
     ) -> None:
         self.bounds = dict(bounds)
         self.fraction = fraction
@@ -51,10 +57,18 @@ class Planner:
         self.numbers: dict[str, Numbers] = {}
         self.unfit: list[str] = []
         self._inputs = inputs
+        self._multiplied = multiplied
 
     def of(self, name: str) -> int:
         """Fractional bits of a value."""
-        return self.fraction if name in self._inputs else self.numbers[name].fraction
+        return self.finest(name) if name in self._inputs else self.numbers[name].fraction
+
+    def finest(self, name: str) -> int:
+        """The fractional bits that a value may have: more where it is small, if they are of use."""
+        if name not in self._multiplied:
+            return self.fraction
+        small = -math.ceil(math.log2(self.bounds[name])) - 2 if self.bounds[name] > 0 else 0
+        return self.fraction + min(max(small, 0), MOST_MORE_BITS)
 
     def magnitude(self, name: str) -> int:
         """m with |v| < 2^m."""
@@ -79,11 +93,11 @@ class Planner:
             self.lost(x, f"compares values up to {2.0**m:g}")
         return min(bits, MOST_COMPARED)
 
-    def factor(self, x: Layer, alpha: float = 1.0) -> Numbers:
-        """Of a layer that multiplies by a public factor below or about alpha."""
+    def factor(self, x: Layer, alpha: float = 1.0, most: int = FACTOR_BITS) -> Numbers:
+        """Of a layer that multiplies by a public factor below or about alpha, of so many bits."""
         f, m = self.most(x)
         more = max(0, math.ceil(math.log2(abs(alpha)))) if alpha else 0
-        e = min(FACTOR_BITS, PRODUCT_BITS - f - max(m, 0) - more)
+        e = min(most, PRODUCT_BITS - f - max(m, 0) - more)
         if e < FEWEST_WEIGHT_BITS:
             self.lost(x, f"takes values up to {2.0**m:g}")
         return Numbers(f, max(e, 1), self.width(x, f, m))

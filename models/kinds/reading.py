@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +67,7 @@ class Reader:
         self.taken: set[str] = set()
         self.rank = 0
         self.private: set[str] = set()
+        self.arrays: dict[int, tuple[Any, Array]] = {}
 
     def unique(self, name: str) -> str:
         """The name, with a number where a layer is called again."""
@@ -78,7 +81,12 @@ class Reader:
         self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
     ) -> str:
         """Adds a layer; returns its name."""
-        arrays = {k: array_of(name, k, w) for k, w in (weights or {}).items()}
+        arrays = {}
+        for own, variable in (weights or {}).items():
+            # (a layer that is called twice has one array: it is stored and sent once)
+            if id(variable) not in self.arrays:
+                self.arrays[id(variable)] = variable, array_of(name, own, variable)
+            arrays[own] = self.arrays[id(variable)][1]
         self.layers.append(Layer(name, op, tuple(given), o, arrays))
         return name
 
@@ -98,15 +106,43 @@ class Reader:
             own = self.unique(f"{name}/act")
             value: str = read.read(self, Call(function, own, [given], [()], ()))
             return value
-        known = self.functions.get(function)
+        bare = function.func if isinstance(function, functools.partial) else function
+        known = self.functions.get(bare)
         if known is None:
-            text = getattr(function, "__name__", type(function).__name__)
+            text = getattr(bare, "__name__", type(bare).__name__)
             raise Unfit(f"its activation is {text!r}")
         text, kind = known
         if kind.nothing:
             return given
-        options = kind.function(text, self.rank)
-        return self.emit(self.unique(f"{name}/{kind.op}"), kind.op, [given], None, **options)
+        arguments = _arguments(function)
+        found: str = kind.activate(self, given, self.unique(f"{name}/{kind.op}"), text, arguments)
+        return found
+
+
+def _arguments(function: Any) -> dict[str, Any]:
+    """What a function of keras.activations, or a functools.partial of one, adds to its value."""
+    positional, named, bare = (), {}, function
+    if isinstance(function, functools.partial):
+        positional, named, bare = function.args, function.keywords, function.func
+    if positional:
+        raise Unfit(f"its activation has {len(positional)} arguments without a name")
+    try:
+        bound = inspect.signature(bare).bind(None, **named)
+    except TypeError as error:
+        raise Unfit(f"its activation does not fit: {error}") from None
+    bound.apply_defaults()
+    _, *others = bound.arguments.items()
+    return {name: _plain(name, value) for name, value in others}
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A public argument as JSON holds it."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    array = np.asarray(value)
+    if array.ndim == 0 and array.dtype.kind in "fiub":
+        return array.item()
+    raise Unfit(f"its activation has {name}={value!r}; a number is supported")
 
 
 def array_of(layer: str, name: str, value: Any) -> Array:
@@ -126,20 +162,6 @@ def array_of(layer: str, name: str, value: Any) -> Array:
             f"{int((~np.isfinite(array)).sum())} of {array.size}. Train it again, or load others."
         )
     return array
-
-
-def channels_last(layer: Any) -> None:
-    """Refuses images with the channels first."""
-    if getattr(layer, "data_format", "channels_last") != "channels_last":
-        raise Unfit(f"data_format {layer.data_format!r}; only channels_last is supported")
-
-
-def last_axis(call: Call) -> None:
-    """Refuses a normalization along another axis than the last."""
-    axis = call.layer.axis
-    axes = axis if isinstance(axis, (list, tuple)) else [axis]
-    if len(axes) != 1 or axes[0] not in (-1, len(call.shapes[0])):
-        raise Unfit(f"axis {axis}; only the last is supported")
 
 
 def axis_of(axis: Any, rank: int) -> int:

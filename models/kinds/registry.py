@@ -88,9 +88,10 @@ def readers(keras: Any) -> dict[type, Kind]:
 def functions(keras: Any) -> dict[Any, tuple[str, Kind]]:
     """The kind that each of Keras' activation functions is, with the function's name."""
     return {
-        getattr(keras.activations, name): (name, kind)
+        function: (name, kind)
         for kind in KINDS.values()
         for name in kind.functions
+        if (function := getattr(keras.activations, name, None)) is not None
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from tfe_bench.models.kinds.checks import alone, image, need, only, pair
 from tfe_bench.models.kinds.kind import Kind
 from tfe_bench.models.kinds.layer import Array, Options, Shape, Shapes
-from tfe_bench.models.kinds.reading import Call, Reader, channels_last
+from tfe_bench.models.kinds.reading import Call, Reader
+from tfe_bench.models.kinds.turning import channels_last, reshaped, turned
 from tfe_bench.protocols.ring.conv import Windows
 
 
@@ -23,15 +25,41 @@ def windows_of(options: Options) -> Windows:
 class Windowed(Kind):
     """Something of each window of an image."""
 
+    @channels_last
     def read(self, r: Reader, call: Call) -> str:
         layer = call.layer
-        channels_last(layer)
-        options = {
-            "ksize": [int(n) for n in layer.pool_size],
-            "strides": [int(n) for n in layer.strides],
-            "padding": layer.padding.upper(),
-        }
-        return r.emit(call.name, self.op, call.inputs, None, **options)
+        return self.read_windows(r, call, layer.pool_size, layer.strides, layer.padding.upper())
+
+    def read_windows(
+        self, r: Reader, call: Call, sizes: Sequence[int], strides: Sequence[int], padding: str
+    ) -> str:
+        """Writes windows over rows, images or volumes: one pooling, or two one after the other."""
+        name, shape, (given,) = call.name, call.shapes[0], call.inputs
+        ksize, steps = [int(n) for n in sizes], [int(n) for n in strides]
+
+        def pool(name: str, given: str, first: int, axes: int) -> str:
+            options: dict[str, list[int]] = {}
+            for key, several in (("ksize", ksize), ("strides", steps)):
+                options[key] = [1] * (2 - axes) + several[first : first + axes]
+            return r.emit(name, self.op, [given], None, **options, padding=padding)
+
+        if len(shape) == 3:
+            return pool(name, given, 0, 2)
+        if len(shape) == 2:
+            image = reshaped(r, given, f"{name}/image", (1, *shape))
+            return reshaped(r, pool(name, image, 0, 1), f"{name}/rows", call.shape)
+        # heights and widths of every depth, then the depths of every place
+        depth, height, width, channels = shape
+        new_depth, new_height, new_width, _ = call.shape
+        behind = turned(r, given, f"{name}/depth_behind", [2, 3, 1, 4])
+        flat = reshaped(r, behind, f"{name}/images", (height, width, depth * channels))
+        flat = pool(r.unique(f"{name}/images_pooled"), flat, 1, 2)
+        places = new_height * new_width
+        rows = reshaped(r, flat, f"{name}/depths", (places, depth, channels))
+        rows = pool(name, rows, 0, 1)
+        whole = (new_height, new_width, new_depth, channels)
+        found = reshaped(r, rows, f"{name}/volume", whole)
+        return turned(r, found, f"{name}/depth_first", [3, 1, 2, 4])
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         x = alone(given, weights)
@@ -55,10 +83,15 @@ class Windowed(Kind):
 class Overall(Kind):
     """Something of each channel of an image."""
 
+    @channels_last
     def read(self, r: Reader, call: Call) -> str:
-        channels_last(call.layer)
-        keepdims = bool(call.layer.keepdims)
-        return r.emit(call.name, self.op, call.inputs, None, keepdims=keepdims)
+        keepdims, shape = bool(call.layer.keepdims), call.shapes[0]
+        if len(shape) == 3:
+            return r.emit(call.name, self.op, call.inputs, None, keepdims=keepdims)
+        places = (shape[0], math.prod(shape[1:-1]), shape[-1])
+        image = reshaped(r, call.inputs[0], f"{call.name}/image", places)
+        found = r.emit(call.name, self.op, [image], None, keepdims=False)
+        return reshaped(r, found, f"{call.name}/kept", call.shape) if keepdims else found
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         x = alone(given, weights)

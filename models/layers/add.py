@@ -1,4 +1,4 @@
-"""Add and Subtract."""
+"""Add and Subtract, and what is added that is public."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import broadcast, held, need, only
+from tfe_bench.models.kinds.checks import alone, broadcast, held, need, only, real
 from tfe_bench.models.kinds.kind import Kind, Watch, check_room
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass, spread
+from tfe_bench.models.kinds.planning import Planner
 from tfe_bench.protocols.session.sharing import Shared
 
 
@@ -21,6 +22,7 @@ class Broadcast(Kind):
     """
 
     most: ClassVar[int] = 64
+    pointwise = True
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         held(weights)
@@ -72,3 +74,37 @@ class Subtract(Add):
         """g, and -g."""
         both = zip((g, p.ops.neg(g)), node.given, strict=True)
         return [spread(p.ops, part, p.batched(shape, g)) for part, shape in both]
+
+
+class Shift(Kind):
+    """x or -x, and a public number.  Local."""
+
+    op = "shift"
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        only(options, "sign", "offset")
+        need(options["sign"] in (1, -1), "a sign 1 or -1", options["sign"])
+        need(real(options["offset"]), "a number", options["offset"])
+        return alone(given, weights)
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        return np.asarray(x.options["sign"] * values[0] + x.options["offset"])
+
+    def numbers(self, planner: Planner, x: Layer) -> Numbers:
+        f, _ = planner.most(x)
+        return Numbers(max(f, planner.fraction))  # a number has bits that its input may lack
+
+    def check(self, node: Node) -> None:
+        check_room(node)
+
+    def _ring(self, node: Node) -> int:
+        offset = float(node.layer.options["offset"])
+        return round(offset * (1 << node.numbers.fraction))
+
+    def limit(self, node: Node, given: list[int]) -> int | None:
+        return node.moved(given)[0] + abs(self._ring(node))
+
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        (x,) = p.at_scale(values, node)
+        x = x if node.layer.options["sign"] > 0 else p.ops.neg(x)
+        return p.ops.add_public(x, self._ring(node))

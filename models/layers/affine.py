@@ -28,5 +28,5 @@ class Affine(Linear):
     def bilinear(self, options: Options) -> Two:
         return elementwise
 
-    def multiplications(self, kernel: Shape, shape: Shape) -> int:
+    def multiplications(self, kernel: Shape, shape: Shape, given: Shape) -> int:
         return math.prod(shape)

@@ -1,4 +1,4 @@
-"""AveragePooling2D and GlobalAveragePooling2D, and the sums that products make of them."""
+"""AveragePooling and GlobalAveragePooling, and the sums that products make of them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class AvgPool2D(Windowed, Average):
     """The mean of each window."""
 
     op = "avg_pool2d"
-    keras = ("AveragePooling2D",)
+    keras = ("AveragePooling1D", "AveragePooling2D", "AveragePooling3D")
     total = "sum_pool2d"
 
     def count(self, x: Layer, given: Shape) -> int | None:
@@ -110,7 +110,7 @@ class GlobalAvgPool2D(Overall, Average):
     """The mean of each channel."""
 
     op = "global_avg_pool2d"
-    keras = ("GlobalAveragePooling2D",)
+    keras = tuple(f"GlobalAveragePooling{n}D" for n in (1, 2, 3))
     total = "global_sum_pool2d"
 
     def count(self, x: Layer, given: Shape) -> int | None:

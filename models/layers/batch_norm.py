@@ -15,7 +15,8 @@ from tfe_bench.models.kinds.checks import held, need, only, real
 from tfe_bench.models.kinds.kind import Kind
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit, array_of, last_axis
+from tfe_bench.models.kinds.reading import Call, Reader, array_of, axis_of
+from tfe_bench.models.kinds.turning import axis_last
 from tfe_bench.models.layers.linear import bend, unbend
 from tfe_bench.protocols.functions import roots
 from tfe_bench.protocols.nn import batch_norm as protocol
@@ -34,25 +35,29 @@ class BatchNorm(Kind):
     fuses = True
 
     def read(self, r: Reader, call: Call) -> str:
-        last_axis(call)
+        axis = call.layer.axis
+        (axis,) = axis if isinstance(axis, (list, tuple)) and len(axis) == 1 else (axis,)
+        return axis_last(self._read, r, call, axis_of(axis, len(call.shapes[0]) + 1))
+
+    def _read(self, r: Reader, call: Call) -> str:
         layer = call.layer
-        if r.training and not layer.trainable:
-            raise Unfit("it is frozen, which training does not support")
         weights = {"moving_mean": layer.moving_mean, "moving_variance": layer.moving_variance}
         if layer.scale:
             weights["gamma"] = layer.gamma
         if layer.center:
             weights["beta"] = layer.beta
         if r.training:
-            options = {"momentum": float(layer.momentum), "epsilon": float(layer.epsilon)}
-            return r.emit(call.name, self.op, call.inputs, weights, **options)
+            numbers = {"momentum": float(layer.momentum), "epsilon": float(layer.epsilon)}
+            frozen = not layer.trainable
+            return r.emit(call.name, self.op, call.inputs, weights, frozen=frozen, **numbers)
         arrays = {name: array_of(call.name, name, w) for name, w in weights.items()}
         return r.emit(call.name, "affine", call.inputs, _affine(call.name, arrays, layer.epsilon))
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         need(len(given) == 1, "one input", len(given))
         (x,) = given
-        only(options, "momentum", "epsilon")
+        only(options, "momentum", "epsilon", "frozen")
+        need(isinstance(options["frozen"], bool), "frozen true or false", options["frozen"])
         held(weights, "moving_mean", "moving_variance", optional=["gamma", "beta"])
         for name, own in weights.items():
             need(own == (x[-1],), f"{name} [{x[-1]}]", list(own))
@@ -71,14 +76,14 @@ class BatchNorm(Kind):
         return replace(x, op="affine", options={}, weights=weights)
 
     def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        """With what follows at once."""
+        """With what follows at once; a frozen one is what it is in predictions, as Keras has it."""
         (x,), ops, layer, f = values, p.ops, node.layer, protocol.FACTOR
         means, variances = (p.weight(layer, f"moving_{what}") for what in ("mean", "variance"))
         gamma, beta = (p.weight_or_none(layer, name) for name in ("gamma", "beta"))
         if gamma is None:
             gamma = ops.add_public(ops.times(means, 0), 1 << f)
         found = None
-        if p.learning:
+        if p.learning and not layer.options["frozen"]:
             found = ops.call(protocol.normalize, x, gamma, epsilon=layer.options["epsilon"])
             centered, factor = found.centered, found.factor
             momentum = layer.options["momentum"]
@@ -98,7 +103,7 @@ class BatchNorm(Kind):
         else:
             y = ops.mul(centered, factor)
             y, chosen = ops.truncate(y if addend is None else ops.add(y, addend), f), None
-        p.kept[node.output] = (found, chosen)
+        p.kept[node.output] = (factor if found is None else found, chosen)
         return y
 
     def _root(self, p: Pass, layer: Layer, variances: Shared) -> Shared:
@@ -110,6 +115,8 @@ class BatchNorm(Kind):
     def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         """Gradients of the input, of gamma and of beta."""
         found, chosen = p.kept[node.output]
+        if node.layer.options["frozen"]:
+            return [p.ops.mul(unbend(p, node, g, chosen), found)] if wanted else [None]
         back = p.ops.call(protocol.backward, found, unbend(p, node, g, chosen))
         for name, gradient in (("gamma", back.gamma), ("beta", back.beta)):
             if p.learns(node.layer, name):

@@ -11,7 +11,7 @@ from tfe_bench.models.kinds.checks import alone, need, only, real
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass, joined
-from tfe_bench.models.kinds.planning import Planner
+from tfe_bench.models.kinds.planning import MOST_FACTOR_BITS, Planner
 from tfe_bench.models.kinds.reading import Call, Reader
 from tfe_bench.models.layers.relu import rectified
 from tfe_bench.protocols.session.sharing import Shared
@@ -24,6 +24,7 @@ class LeakyRelu(Kind):
     """x where it is not negative, alpha x where it is."""
 
     op = "leaky_relu"
+    pointwise = True
     keras = ("LeakyReLU",)
     functions = ("leaky_relu",)
 
@@ -31,8 +32,8 @@ class LeakyRelu(Kind):
         alpha = float(call.layer.negative_slope)
         return r.emit(call.name, self.op, call.inputs, None, alpha=alpha)
 
-    def function(self, name: str, rank: int) -> Options:
-        return {"alpha": 0.2}  # Keras' default
+    def function(self, name: str, rank: int, given: Options) -> Options:
+        return {"alpha": given["negative_slope"]}
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         only(options, "alpha")
@@ -45,11 +46,11 @@ class LeakyRelu(Kind):
         return np.where(v >= 0, v, x.options["alpha"] * v)
 
     def numbers(self, planner: Planner, x: Layer) -> Numbers:
-        return planner.factor(x, x.options["alpha"])
+        return planner.factor(x, x.options["alpha"], MOST_FACTOR_BITS)
 
     def limit(self, node: Node, given: list[int]) -> int | None:
         alpha = float(node.layer.options["alpha"])
-        return node.moved(given)[0] * max(1, math.ceil(alpha)) + 1
+        return node.moved(given)[0] * max(1, math.ceil(abs(alpha))) + 1
 
     def compared(self, node: Node, given: list[int]) -> int:
         return node.moved(given)[0].bit_length() + 1

@@ -60,8 +60,8 @@ class Linear(Kind):
         """x . kernel on shares."""
         raise NotImplementedError
 
-    def multiplications(self, kernel: Shape, shape: Shape) -> int:
-        """For a value of a shape."""
+    def multiplications(self, kernel: Shape, shape: Shape, given: Shape) -> int:
+        """For a value of a shape, of an input of another."""
         return math.prod(shape) * math.prod(kernel[:-1])
 
     # ---- what passes ask
@@ -146,22 +146,24 @@ class Trained(Linear):
         # the logistic function, as comparisons, works on what is in a small ring
         if node.bent or (node.last and p.small):
             y = ops.truncated_product(products, offset, precision.weight, precision.ring)
+            y = _as_before(p, y, shape, flat)  # (a pooling wants images)
             if node.bent:
                 y, chosen = bend(p, node, y)
         else:
             y = ops.product(products, offset)
             # (the loss takes the model's output as it is)
             y = y if node.last else ops.truncate(y, precision.weight)
+            y = _as_before(p, y, shape, flat)
         p.kept[node.output] = (flat, chosen, maps)
-        return y if flat is x else reshaped(ops, y, (*shape[:-1], ops.shape(y)[-1]))
+        return y
 
     def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         """Gradients of the kernel, of the bias and, where wanted, of the input."""
         ops, name = p.ops, node.layer.name
         x, chosen, maps = p.kept[node.output]
+        g = unbend(p, node, g, chosen)
         shape = ops.shape(g)
-        flat = _in_shape(p, g, self.rows(shape))
-        g, given = unbend(p, node, flat, chosen), flat is not g
+        g = flat = _in_shape(p, g, self.rows(shape))
         if p.learns(node.layer, "kernel"):
             p.found[f"{name}/kernel"] = ops.product([Product(x, g, maps.kernel)])
         if p.learns(node.layer, "bias"):
@@ -169,8 +171,15 @@ class Trained(Linear):
         if not wanted:
             return [None]
         dx = ops.product([Product(g, p.weight(node.layer, "kernel"), maps.image)])
-        return [reshaped(ops, dx, (*shape[:-1], ops.shape(dx)[-1])) if given else dx]
+        return [_as_before(p, dx, shape, flat)]
 
 
 def _in_shape(p: Pass, x: Shared, shape: Shape) -> Shared:
     return x if p.ops.shape(x) == shape else reshaped(p.ops, x, shape)
+
+
+def _as_before(p: Pass, y: Shared, shape: Shape, flat: Shared) -> Shared:
+    """What comes of rows in the shape that these had, but for the channels."""
+    return (
+        y if p.ops.shape(flat) == shape else reshaped(p.ops, y, (*shape[:-1], p.ops.shape(y)[-1]))
+    )

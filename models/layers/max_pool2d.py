@@ -1,4 +1,4 @@
-"""MaxPooling2D and GlobalMaxPooling2D."""
+"""MaxPooling and GlobalMaxPooling."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import numpy as np
 
 from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Shape
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape
 from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped
 from tfe_bench.models.kinds.planning import Planner
 from tfe_bench.models.kinds.windows import Overall, Windowed, cells
@@ -30,7 +30,7 @@ class MaxPool2D(Windowed, Largest):
     """The largest value of each window."""
 
     op = "max_pool2d"
-    keras = ("MaxPooling2D",)
+    keras = ("MaxPooling1D", "MaxPooling2D", "MaxPooling3D")
     fuses = True
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
@@ -52,22 +52,17 @@ class MaxPool2D(Windowed, Largest):
         return y
 
     def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
-        """Each window's gradient at the cell that won."""
-        f = p.precision.gradient
-        g = p.ops.shifted(g, max(g.fractional_bits, f + 1))
-        return [p.ops.unpool(p.kept[node.output], g, f)]
+        return _unpooled(p, node, g)
 
     def untrained(self, x: Layer, given: list[Shape]) -> str:
-        o = x.options
-        pool_gradient.geometry(x.name, [1, *given[0]], o["ksize"], o["strides"], o["padding"])
-        return ""
+        return _fits(x.name, given[0], x.options)
 
 
 class GlobalMaxPool2D(Overall, Largest):
     """The largest value of each channel."""
 
     op = "global_max_pool2d"
-    keras = ("GlobalMaxPooling2D",)
+    keras = tuple(f"GlobalMaxPooling{n}D" for n in (1, 2, 3))
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.asarray(values[0].max((1, 2), keepdims=x.options["keepdims"]))
@@ -81,3 +76,34 @@ class GlobalMaxPool2D(Overall, Largest):
         columns = reshaped(p.ops, rows, (height * width, batch * channels))
         best = p.ops.call(extremes.reduce_max, columns, 0, bits=bits, profile=setting.pooling)
         return reshaped(p.ops, best, p.batched(node.shape, x))
+
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        """As the one window of a max pooling."""
+        y, p.kept[node.output] = p.ops.max_pool(values[0], _whole(node.given[0]), False)
+        return reshaped(p.ops, y, p.batched(node.shape, values[0]))
+
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+        """Each channel's gradient at the cell that won."""
+        batch, channels = p.ops.shape(g)[0], node.shape[-1]
+        return _unpooled(p, node, reshaped(p.ops, g, (batch, 1, 1, channels)))
+
+    def untrained(self, x: Layer, given: list[Shape]) -> str:
+        return _fits(x.name, given[0], _whole(given[0]))
+
+
+def _whole(given: Shape) -> Options:
+    """A window as large as an image."""
+    return {"ksize": given[:2], "strides": given[:2], "padding": "VALID"}
+
+
+def _unpooled(p: Pass, node: Node, g: Shared) -> Gradients:
+    """Each window's gradient at the cell that won."""
+    f = p.precision.gradient
+    g = p.ops.shifted(g, max(g.fractional_bits, f + 1))
+    return [p.ops.unpool(p.kept[node.output], g, f)]
+
+
+def _fits(name: str, given: Shape, o: Options) -> str:
+    """Refuses windows that no gradient goes through."""
+    pool_gradient.geometry(name, [1, *given], o["ksize"], o["strides"], o["padding"])
+    return ""

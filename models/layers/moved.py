@@ -11,7 +11,9 @@ from tfe_bench.models.kinds.checks import alone, need, only, whole
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped, summed
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit, channels_last
+from tfe_bench.models.kinds.reading import Call, Reader, Unfit
+from tfe_bench.models.kinds.turning import channels_last, sides
+from tfe_bench.models.kinds.turning import reshaped as in_shape
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -54,14 +56,21 @@ class Crop(Kind):
     """What is left when so many places are cut off before and behind."""
 
     op = "crop"
-    keras = ("Cropping1D", "Cropping2D")
+    keras = ("Cropping1D", "Cropping2D", "Cropping3D", "CenterCrop")
 
+    @channels_last
     def read(self, r: Reader, call: Call) -> str:
-        channels_last(call.layer)
-        given = call.layer.cropping
-        pairs = given if isinstance(given[0], (list, tuple)) else [given]
-        sides = [[int(n) for n in pair] for pair in pairs]
-        return r.emit(call.name, self.op, call.inputs, None, sides=[*sides, [0, 0]])
+        centered = call.kind == "CenterCrop"
+        cut = self._centered(call) if centered else sides(call.layer.cropping)
+        return r.emit(call.name, self.op, call.inputs, None, sides=[*cut, [0, 0]])
+
+    def _centered(self, call: Call) -> list[list[int]]:
+        """What a CenterCrop cuts off."""
+        size = call.layer.height, call.layer.width
+        over = [n - k for n, k in zip(call.shapes[0][:2], size, strict=True)]
+        if len(call.shapes[0]) != 3 or min(over) < 0:
+            raise Unfit(f"it enlarges images of {list(call.shapes[0])}; use Resizing before it")
+        return [[n // 2, n - n // 2] for n in over]
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         x = alone(given, weights)
@@ -91,6 +100,48 @@ class Crop(Kind):
         return [p.ops.map(lambda v: shapes.pad(v, pairs), g, shape)]
 
 
+class Take(Kind):
+    """The values at some places along an axis, in any order."""
+
+    op = "take"
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = alone(given, weights)
+        only(options, "axis", "places")
+        axis, places = options["axis"], options["places"]
+        need(whole(axis) and axis <= len(x), f"an axis from 1 to {len(x)}", axis)
+        fits = isinstance(places, (list, tuple)) and 0 < len(places) <= _MOST_REPEATS
+        fits = fits and all(whole(n, 0) and n < x[axis - 1] for n in places)
+        need(fits, f"1 to {_MOST_REPEATS} places from 0 to {x[axis - 1] - 1}", places)
+        return (*x[: axis - 1], len(places), *x[axis:])
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        return np.asarray(np.take(values[0], x.options["places"], x.options["axis"]))
+
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        places = np.asarray(node.layer.options["places"])
+        shape = p.batched(node.shape, values[0])
+        return p.ops.map(_gathered(places, node.layer.options["axis"]), values[0], shape)
+
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+        """The sum of what came of each: of its first copy, its second, and so on."""
+        axis, places = node.layer.options["axis"], np.asarray(node.layer.options["places"])
+        shape = p.batched(node.given[0], g)
+        # one place more, of zeros, for what has no copy
+        more = [(0, int(i == axis)) for i in range(len(shape))]
+        wide = (*node.shape[: axis - 1], len(places) + 1, *node.shape[axis:])
+        padded = p.ops.map(lambda v: shapes.pad(v, more), g, p.batched(wide, g))
+        total = None
+        for copy in range(int(np.bincount(places).max())):
+            back = np.full(shape[axis], len(places))
+            for own in np.unique(places):
+                at = np.flatnonzero(places == own)
+                back[own] = at[copy] if copy < len(at) else len(places)
+            part = p.ops.map(_gathered(back, axis), padded, shape)
+            total = part if total is None else p.ops.add(total, part)
+        return [total]
+
+
 def _gathered(places: Array, axis: int) -> Callable[[Shared], Shared]:
     return lambda v: shapes.gather(v, places, axis)
 
@@ -99,18 +150,17 @@ class Repeat(Kind):
     """Each value so many times along each axis, one behind the other."""
 
     op = "repeat"
-    keras = ("RepeatVector", "UpSampling1D", "UpSampling2D")
+    keras = ("RepeatVector", "UpSampling1D", "UpSampling2D", "UpSampling3D")
 
+    @channels_last
     def read(self, r: Reader, call: Call) -> str:
         layer, given = call.layer, call.inputs
         if call.kind == "RepeatVector":
-            row = r.emit(
-                r.unique(f"{call.name}/row"), "reshape", given, None, shape=[1, call.shape[1]]
-            )
+            row = in_shape(r, given[0], f"{call.name}/row", (1, call.shape[1]))
             return r.emit(call.name, self.op, [row], None, times=[int(layer.n), 1])
-        channels_last(layer)
         if getattr(layer, "interpolation", "nearest") != "nearest":
-            raise Unfit(f"interpolation={layer.interpolation!r}; only 'nearest' is supported")
+            size, method = [int(n) for n in call.shape[:2]], str(layer.interpolation)
+            return r.emit(call.name, "resize", given, None, size=size, method=method)
         size = layer.size if isinstance(layer.size, (list, tuple)) else [layer.size]
         return r.emit(call.name, self.op, given, None, times=[*(int(n) for n in size), 1])
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tfe_bench.models.kinds.kind import Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers
-from tfe_bench.models.kinds.passes import Pass
+from tfe_bench.models.kinds.passes import Gradients, Pass, spread
 from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
 from tfe_bench.models.layers.add import Broadcast
 from tfe_bench.protocols.session.sharing import Shared
@@ -54,10 +56,29 @@ class Multiply(Broadcast):
             scale = fraction
         return total, largest
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        total = values[0]
+    def _partial(self, p: Pass, node: Node, values: Sequence[Shared]) -> list[Shared]:
+        """The products of the first one, two, ... values."""
+        found = [values[0]]
         for value in values[1:]:
-            product = p.ops.mul(total, value)
+            product = p.ops.mul(found[-1], value)
             drop = product.fractional_bits - node.numbers.fraction
-            total = p.ops.truncate(product, drop) if drop else product
-        return total
+            found.append(p.ops.truncate(product, drop) if drop else product)
+        return found
+
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        return self._partial(p, node, values)[-1]
+
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        products = self._partial(p, node, values)
+        p.kept[node.output] = (values, products)
+        return products[-1]
+
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+        """For each, the gradient times all others: those before it are multiplied already."""
+        values, products = p.kept[node.output]
+        found = []
+        for value, before in zip(values[:0:-1], products[-2::-1], strict=True):
+            g = p.settled(g)
+            found.append(spread(p.ops, p.ops.mul(g, before), p.ops.shape(value)))
+            g = p.ops.mul(g, value)
+        return [spread(p.ops, g, p.ops.shape(values[0])), *found[::-1]]

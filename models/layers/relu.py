@@ -13,6 +13,7 @@ from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, S
 from tfe_bench.models.kinds.passes import Gradients, Pass
 from tfe_bench.models.kinds.planning import Planner
 from tfe_bench.models.kinds.reading import Call, Reader, Unfit
+from tfe_bench.models.layers.polyline import Polyline, capped, of_relu, train_bent, unbent
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.nn import relu as protocol
 from tfe_bench.protocols.session.sharing import Shared
@@ -56,25 +57,33 @@ class Relu(Kind):
     """max(x, 0), and at most max_value."""
 
     op = "relu"
+    pointwise = True
     keras = ("ReLU",)
     functions = ("relu", "relu6")
 
     def read(self, r: Reader, call: Call) -> str:
-        layer = call.layer
-        slope = float(layer.negative_slope or 0)
-        most = None if layer.max_value is None else float(layer.max_value)
-        if layer.threshold:
-            raise Unfit(f"threshold={layer.threshold}; only 0 is supported")
-        if slope and most is not None:
-            raise Unfit("negative_slope together with max_value")
-        if slope:
-            return r.emit(call.name, "leaky_relu", call.inputs, None, alpha=slope)
-        if most == 0:
-            raise Unfit("max_value=0")
-        return r.emit(call.name, self.op, call.inputs, None, max_value=most)
+        names = ("negative_slope", "max_value", "threshold")
+        given = {name: getattr(call.layer, name) for name in names}
+        return self.activate(r, call.inputs[0], call.name, "relu", given)
 
-    def function(self, name: str, rank: int) -> Options:
-        return {"max_value": 6.0 if name == "relu6" else None}
+    def activate(self, r: Reader, value: str, name: str, function: str, given: Options) -> str:
+        if function == "relu6":
+            given = {"max_value": 6.0}
+        slope, most = float(given.get("negative_slope") or 0), given.get("max_value")
+        threshold = float(given.get("threshold") or 0)
+        if most is not None and most < 0:
+            raise Unfit(f"max_value={most}; 0 or more is supported")
+        if threshold or most == 0 or (slope and most is not None):
+            return r.emit(name, Polyline.op, [value], None, **of_relu(slope, most, threshold))
+        if slope:
+            return r.emit(name, "leaky_relu", [value], None, alpha=slope)
+        most = None if most is None else float(most)
+        return r.emit(name, self.op, [value], None, max_value=most)
+
+    @classmethod
+    def plainly(cls, x: Layer) -> bool:
+        """Whether a layer is a ReLU without a largest value."""
+        return x.op == cls.op and x.options["max_value"] is None
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         only(options, "max_value")
@@ -100,12 +109,13 @@ class Relu(Kind):
         return rectified(p, node, values[0])
 
     def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        if node.layer.options["max_value"] is not None:
+            return train_bent(p, node, values[0], capped(node.layer.options["max_value"]))
         y, p.kept[node.output] = p.ops.relu_with_derivative(values[0])
         return y
 
     def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
-        """g where x is not negative."""
+        """g where x is not negative, nor above the largest value."""
+        if node.layer.options["max_value"] is not None:
+            return [unbent(p, node, g, capped(node.layer.options["max_value"]))]
         return [p.where_positive(node, g)]
-
-    def untrained(self, x: Layer, given: list[Shape]) -> str:
-        return "" if x.options["max_value"] is None else f"{x.op} with max_value"

@@ -8,7 +8,8 @@ from tfe_bench.models.kinds.checks import alone, need, only, whole
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped
-from tfe_bench.models.kinds.reading import Call, Reader, channels_last
+from tfe_bench.models.kinds.reading import Call, Reader
+from tfe_bench.models.kinds.turning import channels_last
 from tfe_bench.protocols.session.sharing import Shared
 
 
@@ -46,8 +47,8 @@ class Flatten(Reshape):
     op = "flatten"
     keras = ("Flatten",)
 
+    @channels_last
     def read(self, r: Reader, call: Call) -> str:
-        channels_last(call.layer)
         return r.emit(call.name, self.op, call.inputs)
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:

@@ -24,6 +24,7 @@ class Smooth(Kind):
     """
 
     heavy = True
+    pointwise = True
     protocol: ClassVar[Callable[..., Shared]]
     fractions: ClassVar[tuple[int, int]] = (8, 20)
 
@@ -95,6 +96,29 @@ class Gated(Sloped):
             (x,) = values
             p.kept[node.output] = p.ops.call(self.derivative, x, node.numbers.bits)
         return self.forward(p, node, *values)
+
+
+class Beside(Sloped):
+    """Such an activation whose protocol gives its slope beside the value, of the same parts."""
+
+    fractions = (gated.FEWEST_BITS, gated.MOST_BITS)
+
+    def both(self, p: Pass, node: Node, x: Shared) -> tuple[Shared, Shared]:
+        """The value, and what the slope comes from."""
+        raise NotImplementedError
+
+    def steepness(self, p: Pass, node: Node, part: Shared) -> Shared:
+        """The slope."""
+        return part
+
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        return self.both(p, node, brought(p.ops, values[0], node.numbers.fraction))[0]
+
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        y, part = self.both(p, node, values[0])
+        if p.learning:
+            p.kept[node.output] = self.steepness(p, node, part)
+        return y
 
 
 class Bounded(Smooth):

@@ -23,7 +23,9 @@ from tfe_bench.models.kinds.planning import (
     Planner,
 )
 from tfe_bench.models.layers.affine import Affine
-from tfe_bench.models.layers.conv2d import Conv2D, DepthwiseConv2D
+from tfe_bench.models.layers.conv1d import Conv1D, DepthwiseConv1D, GroupedConv1D
+from tfe_bench.models.layers.conv2d import Conv2D, DepthwiseConv2D, GroupedConv2D
+from tfe_bench.models.layers.conv_transpose import Conv1DTranspose, Conv2DTranspose
 from tfe_bench.models.layers.dense import Dense
 from tfe_bench.models.layers.linear import Linear, biased
 from tfe_bench.models.layers.relu import capped_at, check_most, largest, rectified, relu
@@ -31,7 +33,11 @@ from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring.products import Product, truncated
 from tfe_bench.protocols.session.sharing import Shared
 
-_LINEAR: tuple[Linear, ...] = (Conv2D(), DepthwiseConv2D(), Dense(), Affine())
+_LINEAR: tuple[Linear, ...] = (
+    *(Conv2D(), DepthwiseConv2D(), GroupedConv2D(), Conv2DTranspose()),
+    *(Conv1D(), DepthwiseConv1D(), GroupedConv1D(), Conv1DTranspose()),
+    *(Dense(), Affine()),
+)
 TERMS: Mapping[str, Linear] = {kind.op: kind for kind in _LINEAR}
 ACTIVATIONS = ("none", "relu")
 
@@ -113,7 +119,7 @@ class Sum(Kind):
         if not fused and x.name in planner.outputs:
             self._fits(planner, x, scale, m)
             return Numbers(scale, scale)  # nothing is left that would need a smaller value
-        fraction = min(planner.fraction, MOST_BITS - 1 - m)
+        fraction = min(planner.finest(x.name), MOST_BITS - 1 - m)
         if fraction < FEWEST_BITS:
             planner.lost(x, f"reaches {2.0**m:g}")
         fraction = max(fraction, FEWEST_BITS)
@@ -211,5 +217,5 @@ class Sum(Kind):
         for i, term in enumerate(node.layer.options["terms"]):
             if term["op"] != "skip":
                 kernel = node.layer.weights[f"kernel{i}"].shape
-                total += TERMS[term["op"]].multiplications(kernel, node.shape)
+                total += TERMS[term["op"]].multiplications(kernel, node.shape, node.given[i])
         return total

@@ -87,9 +87,10 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
                 f"The model's input {own!r} wants [batch, {', '.join(map(str, shape))}]. "
                 f"Received: {list(spec.shape)}."
             )
-        if spec.fractional_bits != plan.fraction:
+        bits = plan.fraction_of(own)
+        if spec.fractional_bits != bits:
             raise UsageError(
-                f"The model's input {own!r} wants {plan.fraction} fractional bits. Received: "
+                f"The model's input {own!r} wants {bits} fractional bits. Received: "
                 f"{spec.fractional_bits}."
             )
         counts.add(spec.shape[0])

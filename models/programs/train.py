@@ -242,7 +242,7 @@ class _Training:
         """The mean loss of an epoch (since the checkpoint), which its client wants to be public."""
         party, recipe = self._party, self._recipe
         rows = self._since * recipe.batch
-        answers = rows * recipe.loss.answers(recipe.output_shape)
+        answers = rows * recipe.loss.terms(recipe.output_shape)
         # The mean with _LOSS_BITS, not the sum with all its bits; rounded by no coin that a worker
         # could relate to what is dropped.
         drop = total.fractional_bits - _LOSS_BITS + answers.bit_length() - 1

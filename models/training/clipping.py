@@ -12,8 +12,8 @@ from fractions import Fraction
 
 from tfe_bench.models.kinds.operations import Operations
 from tfe_bench.models.kinds.passes import brought, reshaped
-from tfe_bench.models.training import moments
-from tfe_bench.models.training.optimizer import (
+from tfe_bench.models.training.optimizers import moments
+from tfe_bench.models.training.optimizers.optimizer import (
     CLIPPED_BITS,
     CLIPPED_RANGE,
     Optimizer,

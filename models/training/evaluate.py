@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from tfe_bench.models.kinds.operations import Operations, Setting, shifted
-from tfe_bench.models.kinds.passes import Pass
-from tfe_bench.models.training import gradients, losses
+from tfe_bench.models.kinds.passes import Pass, brought
+from tfe_bench.models.training import gradients
+from tfe_bench.models.training.losses.loss import difference, total_product
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, shapes, truncation
@@ -34,20 +35,13 @@ def score(
     Args:
         x, y: features and targets as step.step takes them, any number of rows.
     """
-    import tensorflow as tf
-
-    small = recipe.loss.name == losses.BINARY
-    p = Pass(Operations(party, setting), held, recipe.numbers, recipe.frozen, small=small)
+    ops, small = Operations(party, setting), recipe.loss.small
+    p = Pass(ops, held, recipe.numbers, recipe.frozen, small=small)
     z = gradients.forward(p, recipe, x)  # before its softmax or sigmoid, at any scale
-    if recipe.loss.name != losses.SQUARED:
+    if recipe.loss.counted:
         return _right(party, recipe, setting, z, y)
-    if z.fractional_bits > y.fractional_bits:
-        z = truncation.truncate(party, z, z.fractional_bits - y.fractional_bits)
-    d = arithmetic.sub(z, y)
-    squares = truncation.truncate(
-        party, arithmetic.mul(party, d, d), 2 * y.fractional_bits - ERROR_BITS
-    )
-    return squares.map(tf.reduce_sum)
+    d = difference(ops, z, y)
+    return brought(ops, total_product(ops, d, d), ERROR_BITS)
 
 
 def _right(party: Party, recipe: Recipe, setting: Setting, z: Shared, y: Shared) -> Shared:

@@ -50,7 +50,7 @@ def nodes_of(graph: Graph, precision: Precision) -> tuple[Node, ...]:
             follower = by_name.get(uses[last.name][0]) if len(uses[last.name]) == 1 else None
             if follower is None:
                 break
-            if follower.op == Relu.op and activation is None:
+            if Relu.plainly(follower) and activation is None:
                 activation = follower
             elif follower.op == MaxPool2D.op and pool is None:
                 pool = follower

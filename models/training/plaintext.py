@@ -14,8 +14,8 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Array
 from tfe_bench.models.layers.dropout import mask_name
-from tfe_bench.models.training import losses, reader, shuffling
-from tfe_bench.models.training.optimizer import Optimizer
+from tfe_bench.models.training import reader, shuffling
+from tfe_bench.models.training.optimizers.optimizer import Optimizer
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import KERAS, Schedule
 from tfe_bench.models.training.step import public_values
@@ -34,21 +34,6 @@ def keras_optimizer(optimizer: Optimizer) -> Any:
     """Keras' own optimizer of the same settings."""
     rate = _rate(optimizer.schedule)
     return optimizer.keras(rate)
-
-
-def keras_loss(recipe: Recipe, logits: bool) -> Any:
-    """Keras' own loss, of logits or of probabilities."""
-    import keras
-
-    name = recipe.loss.name
-    if name == losses.SQUARED:
-        return keras.losses.MeanSquaredError()
-    kind = (
-        keras.losses.CategoricalCrossentropy
-        if recipe.loss.categorical
-        else keras.losses.BinaryCrossentropy
-    )
-    return kind(from_logits=logits)
 
 
 def _with_masks(model: Any, batch: int) -> tuple[Any, dict[str, Any]]:
@@ -105,12 +90,12 @@ class Twin:
                 f"{sorted(dropped ^ set(self._masks))} within others."
             )
         last = graph.by_name[graph.outputs[0]]
-        self._logits = last.op != losses.FOLDED.get(recipe.loss.name)
+        self._logits = last.op != recipe.loss.folded
         optimizer = keras_optimizer(recipe.optimizer)
         named = dict(zip(recipe.order, reader.variables(self.model), strict=True))
         if recipe.optimizer.undecayed:
             optimizer.exclude_from_weight_decay([named[k] for k in recipe.optimizer.undecayed])
-        self.model.compile(optimizer, keras_loss(recipe, self._logits))
+        self.model.compile(optimizer, recipe.loss.plain(self._logits))
         self._steps = 0
 
     def step(self, x: Any, y: Any, weights: Any = None) -> float:

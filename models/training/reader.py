@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tfe_bench.models import from_keras
-from tfe_bench.models.graph import Graph
+from tfe_bench.models.graph import Graph, replaced
 from tfe_bench.models.kinds.reading import Unfit
+from tfe_bench.models.training import penalties
+from tfe_bench.models.training.penalties import Penalty
 
 # What changes a layer's gradient or its weights behind the optimizer's back.
-_PARTS = ("kernel", "bias", "activity", "depthwise", "pointwise", "gamma", "beta")
-_EXTRAS = tuple(f"{part}_{what}" for part in _PARTS for what in ("regularizer", "constraint"))
+_PARTS = ("kernel", "bias", "depthwise", "pointwise", "gamma", "beta")
+_EXTRAS = ("activity_regularizer", *(f"{part}_constraint" for part in _PARTS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +27,7 @@ class Read:
         order: keys in the order of model.weights.
         frozen: keys of weights that are not trained.
         variables: Keras' weights by key, none without a Keras model.
+        penalties: of weights with a regularizer, by key.
         private: layers "rescale" whose numbers are statistics of rows (a Normalization's).
     """
 
@@ -32,6 +35,7 @@ class Read:
     order: tuple[str, ...] = ()
     frozen: frozenset[str] = frozenset()
     private: frozenset[str] = frozenset()
+    penalties: Mapping[str, Penalty] = field(default_factory=dict)
     variables: Mapping[str, Any] | None = None
 
 
@@ -44,6 +48,7 @@ class TrainingReader(from_keras.Reader):
         super().__init__(keras)
         self.keys: dict[int, str] = {}
         self.untrained: set[str] = set()
+        self.penalties: dict[str, Penalty] = {}
 
     def check(self, layer: Any) -> None:
         """Refuses what would change the layer's gradient."""
@@ -55,9 +60,13 @@ class TrainingReader(from_keras.Reader):
         self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
     ) -> str:
         for own, variable in (weights or {}).items():
+            if not hasattr(variable, "trainable"):
+                raise Unfit("its weights are computed of others, as with lora_rank")
             if id(variable) in self.keys:
                 raise Unfit("it is used twice, which training does not support")
             self.keys[id(variable)] = f"{name}/{own}"
+            if (regularizer := getattr(variable, "regularizer", None)) is not None:
+                self.penalties[f"{name}/{own}"] = penalties.of_keras(regularizer)
             if not variable.trainable:
                 self.untrained.add(f"{name}/{own}")
         return super().emit(name, op, given, weights, **o)
@@ -94,7 +103,11 @@ def read(model: Any) -> Read:
         UsageError: layers that are not supported, all of them listed.
     """
     if isinstance(model, Graph):
-        return Read(model)
+        # (layers that share an array here are trained apart)
+        apart = [
+            replace(x, weights={k: w.copy() for k, w in x.weights.items()}) for x in model.layers
+        ]
+        return Read(replaced(model, apart))
     if isinstance(model, (str, Path)):
         model = from_keras.load(model)
     found: list[TrainingReader] = []
@@ -106,4 +119,5 @@ def read(model: Any) -> Read:
     graph = from_keras.from_keras(model, make)
     (reader,) = found
     named = {reader.keys[id(v)]: v for v in variables(model)}
-    return Read(graph, tuple(named), frozenset(reader.untrained), frozenset(reader.private), named)
+    untrained, private = frozenset(reader.untrained), frozenset(reader.private)
+    return Read(graph, tuple(named), untrained, private, reader.penalties, named)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,13 @@ from tfe_bench.models import plaintext
 from tfe_bench.models.graph import Array, Graph, Layer
 from tfe_bench.models.kinds.layer import Node
 from tfe_bench.models.kinds.passes import Precision
-from tfe_bench.models.training import losses, reader, registry
-from tfe_bench.models.training.losses import Loss
+from tfe_bench.models.training import losses, optimizers, penalties, reader
+from tfe_bench.models.training.losses.loss import Loss
 from tfe_bench.models.training.nodes import check_trainable, nodes_of
-from tfe_bench.models.training.optimizer import Optimizer
+from tfe_bench.models.training.optimizers.optimizer import Optimizer
+from tfe_bench.models.training.penalties import Penalty
 
-FORMAT = 1
+FORMAT = 2
 MOST_BATCH = 1 << 14
 # Of a sample.
 MOST_WEIGHT = 256
@@ -48,6 +51,7 @@ class Recipe:
         numbers: the fixed point.
         weighted: 0, or what the weights of samples are divided by: a power of two, at least the
             largest of them.  Every label then brings its sample's, as one more private column.
+        penalties: of weights with a regularizer, by key.
 
     Raises:
         UsageError: layers that cannot be trained, all of them listed, or settings that do not fit.
@@ -62,6 +66,7 @@ class Recipe:
     seed: int = 0
     numbers: Precision = DEFAULT
     weighted: int = 0
+    penalties: Mapping[str, Penalty] = field(default_factory=dict)
     nodes: tuple[Node, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,6 +91,8 @@ class Recipe:
                 f"{self.weighted!r}."
             )
         check_trainable(self.graph)
+        if shared := self.graph.shared():
+            raise UsageError(f"Layers share weights, which cannot be trained: {sorted(shared)}.")
         keys = set(self.graph.arrays())
         order = self.order or tuple(self.graph.arrays())
         if set(order) != keys or len(order) != len(keys):
@@ -94,6 +101,7 @@ class Recipe:
             raise UsageError(f"There are no weights {sorted(self.frozen - keys)} to freeze.")
         if strange := sorted(set(self.optimizer.undecayed) - keys):
             raise UsageError(f"There are no weights {strange} to exclude from decay.")
+        object.__setattr__(self, "penalties", penalties.of(self.penalties, keys))
         object.__setattr__(self, "order", order)
         object.__setattr__(self, "nodes", nodes_of(self.graph, self.numbers))
         if self.loss.categorical and self.output_shape[-1] < 2:
@@ -126,8 +134,9 @@ class Recipe:
                 "others, or beside them. Its statistics would become public."
             )
         graph = _from_logits(graph, chosen, logits)
-        how = registry.of_keras(optimizer, found.variables)
-        return cls(graph, chosen, how, batch, found.order, found.frozen, seed)
+        own = optimizers.of_keras(optimizer, found.variables)
+        made = cls(graph, chosen, own, batch, found.order, found.frozen, seed)
+        return replace(made, penalties=found.penalties)
 
     # ---- what it says
 
@@ -147,6 +156,13 @@ class Recipe:
         *lead, last = self.output_shape
         return (*lead, last + 1) if self.weighted else self.output_shape
 
+    @property
+    def share(self) -> Fraction:
+        """What Keras' gradient is of one that is summed over the batch."""
+        loss, shape = self.loss, self.output_shape
+        scale = loss.scale(shape, self.batch) * max(1, self.weighted)
+        return loss.share(shape, self.batch) * scale
+
     def features(self, x: Any) -> Array:
         """Features as their owner shares them, float64 with a batch, at numbers.activation.
 
@@ -160,9 +176,9 @@ class Recipe:
         """Labels as their owner shares them, float64 with a batch, at numbers.gradient.
 
         Raises:
-            UsageError, RangeError: as losses.targets.
+            UsageError, RangeError: as Loss.targets.
         """
-        return losses.targets(self.loss, self.output_shape, y, what)
+        return self.loss.targets(self.output_shape, y, what)
 
     # ---- as data
 
@@ -172,14 +188,15 @@ class Recipe:
             "format": FORMAT,
             # (the owner of the rows has scaled them: by what, nobody else needs to know)
             "graph": {**self.graph.header(), "scaling": {}},
-            "loss": self.loss.name,
+            "loss": self.loss.header(),
             "optimizer": self.optimizer.header(),
             "batch": self.batch,
             "order": list(self.order),
             "frozen": sorted(self.frozen),
             "seed": self.seed,
             "numbers": self.numbers.header(),
-            **({"weighted": self.weighted} if self.weighted else {}),
+            "weighted": self.weighted,
+            "penalties": {key: list(own) for key, own in sorted(self.penalties.items())},
         }
 
     def digest(self) -> str:
@@ -204,14 +221,15 @@ class Recipe:
                 raise DataError("A recipe's fixed point is four integers.")
             return cls(
                 Graph.of(header["graph"]),
-                Loss(header["loss"]),
-                registry.of(header["optimizer"]),
+                losses.of(header["loss"]),
+                optimizers.of(header["optimizer"]),
                 header["batch"],
                 tuple(str(k) for k in header["order"]),
                 frozenset(str(k) for k in header["frozen"]),
                 header["seed"],
                 Precision(*numbers),
-                header.get("weighted", 0),
+                header["weighted"],
+                header["penalties"],
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(
@@ -260,17 +278,18 @@ def _from_logits(graph: Graph, loss: Loss, logits: bool) -> Graph:
     Raises:
         UsageError: it is there with from_logits=True, or missing without.
     """
-    wanted = losses.FOLDED.get(loss.name)
+    wanted = loss.folded
     last = graph.by_name.get(graph.outputs[0])
-    if wanted is None or last is None:
+    if not wanted or last is None:
         return graph
     ends = last.op == wanted and graph.uses()[last.name] == [""]
     if last.op == "softmax" and last.options["axis"] != len(graph.shapes[last.name]):
         ends = False
     if not ends and not logits:
+        other = ", or from_logits=True" if loss.takes_logits else ""
         raise UsageError(
-            f"{loss.name} wants a model that ends in {wanted}, or from_logits=True. Received: a "
-            f"last layer {last.name!r} ({last.op})."
+            f"{loss.name} wants a model that ends in {wanted}{other}. Received: a last layer "
+            f"{last.name!r} ({last.op})."
         )
     if ends and logits:
         raise UsageError(

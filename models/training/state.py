@@ -10,7 +10,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Array
-from tfe_bench.models.training.optimizer import Slot
+from tfe_bench.models.training.optimizers.optimizer import Slot
 from tfe_bench.models.training.recipe import Recipe
 
 T = TypeVar("T")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,56 +10,14 @@ import numpy as np
 from tfe_bench.cluster import profiles
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.kinds.operations import Operations, Setting
-from tfe_bench.models.kinds.passes import Pass, reshaped, summed
-from tfe_bench.models.training import gradients, losses, nodes, state, updates
+from tfe_bench.models.kinds.passes import Pass
+from tfe_bench.models.training import gradients, nodes, penalties, state, updates
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.protocols.functions import piecewise
-from tfe_bench.protocols.nn import activations, cross_entropy
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Private, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-
-# Fractional bits of every loss but those that come from a logarithm, which have as many.
-_LOSS_BITS = activations.INNER_BITS
-
-
-def _slope(
-    ops: Operations, recipe: Recipe, output: Shared, y: Shared, loss: bool
-) -> tuple[Shared, Shared | None]:
-    """The loss's gradient by the model's output without its public factor, and the loss's sum."""
-    f = recipe.numbers.gradient
-    if recipe.loss.categorical:
-        if not loss:
-            profile = ops.setting.profile
-            found = ops.call(cross_entropy.softmax_for_gradient, output, profile=profile)
-            return ops.sub(found, y), None
-        probabilities, total = ops.call(cross_entropy.softmax_and_loss, output, y)
-        return ops.sub(probabilities, y), total
-    if recipe.loss.name == losses.BINARY:
-        d = ops.sub(ops.call(piecewise.logistic, output), y)
-        return d, _binary_loss(ops, output, y) if loss else None
-    # (what comes from a ReLU has fewer bits than the target)
-    fraction = max(output.fractional_bits, f)
-    d = ops.sub(ops.shifted(output, fraction), ops.shifted(y, fraction))
-    d = ops.truncate(d, fraction - f) if fraction > f else d
-    if not loss:
-        return d, None
-    flat = reshaped(ops, d, (math.prod(ops.shape(d)),))
-    # (an epoch's sum of them fits then, too)
-    squares = summed(ops, ops.mul(flat, flat), [0])
-    return d, ops.truncate(squares, 2 * f - _LOSS_BITS)
-
-
-def _binary_loss(ops: Operations, output: Shared, y: Shared) -> Shared:
-    """That of two classes with logits z and 0."""
-    n = math.prod(ops.shape(output))
-    z, y = (reshaped(ops, v, (n, 1)) for v in (output, y))
-    one = 1 << y.fractional_bits
-    logits = ops.concat([z, ops.times(z, 0)], 1)
-    labels = ops.concat([y, ops.add_public(ops.neg(y), one)], 1)
-    return ops.call(cross_entropy.softmax_and_loss, logits, labels)[1]
 
 
 def step(
@@ -87,7 +44,7 @@ def step(
 
     Rounds and bits: `step_cost`.
     """
-    ops, small = Operations(party, setting), recipe.loss.name == losses.BINARY and not loss
+    ops, small = Operations(party, setting), recipe.loss.small and not loss
     p = Pass(ops, held, recipe.numbers, recipe.frozen, public, learning=True, small=small)
     output = gradients.forward(p, recipe, x)
     weight = None
@@ -95,10 +52,13 @@ def step(
         lead, last = ops.shape(y)[:-1], ops.shape(y)[-1] - 1
         weight = ops.map(lambda v: shapes.getitem(v, (..., slice(last, None))), y, (*lead, 1))
         y = ops.map(lambda v: shapes.getitem(v, (..., slice(last))), y, (*lead, last))
-    d, total = _slope(ops, recipe, output, y, loss)
+    d, total = recipe.loss.slope(ops, output, y, loss)
     if weight is not None:
         d = ops.truncate(ops.mul(d, weight), weight.fractional_bits)
     found = gradients.backward(p, recipe, d, nodes.differentiated(recipe.graph, recipe.frozen))
+    found = penalties.added(p, recipe, found)
+    if total is not None and (more := penalties.loss(p, recipe)) is not None:
+        total = ops.add(total, more)
     return {**updates.update(p, recipe, found), **p.renewed}, total
 
 
@@ -119,7 +79,8 @@ def public_values(recipe: Recipe, number: int) -> dict[str, Any]:
 def mean_loss(recipe: Recipe, total: float, rows: int | None = None) -> float:
     """The mean loss as Keras has it, from the revealed sum over a batch (or so many rows)."""
     rows = recipe.batch if rows is None else rows
-    return total / (rows * recipe.loss.answers(recipe.output_shape))
+    loss, shape = recipe.loss, recipe.output_shape
+    return total * loss.scale(shape, recipe.batch) / (rows * loss.terms(shape))
 
 
 # What a round may be worth: from nothing (the lines are full) to all (nothing but rounds count).

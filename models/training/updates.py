@@ -16,7 +16,7 @@ from fractions import Fraction
 from tfe_bench.models.kinds.operations import Operations
 from tfe_bench.models.kinds.passes import Pass, brought
 from tfe_bench.models.training import clipping, state
-from tfe_bench.models.training.optimizer import Terms, exponent, rounded
+from tfe_bench.models.training.optimizers.optimizer import Terms, exponent, rounded
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.session.sharing import Shared
@@ -29,12 +29,11 @@ _DECAY_BITS, _MOST_DECAY_BITS, _EMA_BITS = 16, 28, 20
 
 def terms(recipe: Recipe) -> Terms:
     """What the optimizer has to know of the training."""
-    share = recipe.loss.factor(recipe.output_shape) / recipe.batch
-    weighted, numbers = max(1, recipe.weighted), recipe.numbers
+    numbers, share = recipe.numbers, recipe.loss.share(recipe.output_shape, recipe.batch)
     least, most = numbers.gradient, numbers.activation + numbers.gradient
     if recipe.optimizer.clips:
-        least = most = clipping.fraction(share * weighted)
-    return Terms(numbers, share, weighted, least, most)
+        least = most = clipping.fraction(recipe.share)
+    return Terms(numbers, share, int(recipe.share / share), least, most)
 
 
 def _decay_exponent(recipe: Recipe) -> int:
@@ -80,7 +79,7 @@ def update(p: Pass, recipe: Recipe, gradients: Mapping[str, Shared]) -> dict[str
             given[key] = brought(p.ops, g, bits)
     if given:
         if optimizer.clips:
-            given = clipping.clipped(p.ops, optimizer, known.stepped, given)
+            given = clipping.clipped(p.ops, optimizer, recipe.share, given)
         decayed = _decayed(p, recipe, given)
         found.update(decayed)
         before = replace(p, weights={**p.weights, **decayed})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
@@ -19,6 +20,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import (
     approximation,
     exponential,
+    logarithm,
     normalize,
     polynomial,
     power,
@@ -26,7 +28,15 @@ from tfe_bench.protocols.functions import (
     small_product,
 )
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
+from tfe_bench.protocols.ring import (
+    arithmetic,
+    checks,
+    compare,
+    convert,
+    logic,
+    masked,
+    truncation,
+)
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.counting import Counting
@@ -39,9 +49,9 @@ INNER_BITS = 24
 _MARGIN = 1.5
 
 
-def _cutoff(f: int) -> int:
-    """Ring units (at f) of the argument from where e^-x counts as 0."""
-    return math.ceil((f + _MARGIN) * math.log(2)) << f
+def _cutoff(f: int, classes: int = 1) -> int:
+    """Ring units (at f) of the argument from where so many e^-x count as 0 together."""
+    return math.ceil((f + _MARGIN + (classes - 1).bit_length()) * math.log(2)) << f
 
 
 def edge(f: int) -> int:
@@ -147,7 +157,7 @@ def halves(party: Party, x: Shared, f_out: int, bits: int, exchanges: int | None
     left, right = logic.xor(low, negative), logic.xor(negative, below)
     # outside of (-T, T) it is 0: the exponential then never leaves its range
     magnitude = _magnitude(party, left, right, x, f)
-    t = exponential.exp(party, _widened(arithmetic.neg(magnitude)), softmax=True)
+    t = falling(party, arithmetic.neg(magnitude))
     tail = _tail(f_out).evaluate(party, "sigmoid_tail", t)
     return Halves(left, right, negative, magnitude, tail)
 
@@ -195,10 +205,18 @@ def _joined(
     return masked.exchanged(s, share, shape, 11, 3, scale=f_out)
 
 
-def _widened(x: Shared) -> Shared:
-    """The same value with INNER_BITS fractional bits.  Local."""
-    more = INNER_BITS - x.fractional_bits
-    return replace(x.map(lambda a: local.left_shift(a, more)), fractional_bits=INNER_BITS)
+def falling(party: Party, x: Shared, f: int = INNER_BITS) -> Shared:
+    """e^x for -107 < x <= 0, with f fractional bits: no fewer than x has.
+
+    Rounds and bits: those of exponential.exp.
+    """
+    return exponential.exp(party, _widened(x, f), softmax=True)
+
+
+def _widened(x: Shared, f: int = INNER_BITS) -> Shared:
+    """The same value with f fractional bits.  Local."""
+    more = f - x.fractional_bits
+    return replace(x.map(lambda a: local.left_shift(a, more)), fractional_bits=f)
 
 
 # ---- softmax
@@ -227,43 +245,89 @@ def softmax(
     """e^x_i / sum_j e^x_j along an axis, off by less than 2 ulp.
 
     Stable for all logits |x| < 2^(bits-1) ring units: the largest is subtracted first, and what is
-    then so low that its share of the sum is below an ulp counts as 0.
+    then so low that the share of all such in the sum is below an ulp counts as 0.
 
     Rounds: 12 for up to 10 classes compared all at once with exchanges 1.
     Raises:
         UsageError: a wrong axis, no or more than 65536 classes.
     """
     f = _check("softmax", x)
+
+    def of_columns(x: Shared, classes: int) -> Shared:
+        _, e, total = _shares(party, x, f, classes, bits, exchanges, profile)
+        p = _denominator(classes)
+        c, u = normalize.normalize(party, total, p.scheme, p.mantissa.center, p.factor.table)
+        found = p.mantissa
+        g = polynomial.evaluate(party, "softmax_mantissa", found.plan, [c], found.fractional)
+        pair = ((g, found.bits), (u, p.factor.table.bits + 1))
+        factors = [(_spread(factor, classes), width) for factor, width in pair]
+        y = small_product.product(party, [*factors, (e, INNER_BITS + 3)], _drop(p, f))
+        return replace(y, fractional_bits=f)
+
+    return _along("softmax", x, axis, 1 << f, of_columns)
+
+
+def log_softmax(
+    party: Party,
+    x: Shared,
+    axis: int = -1,
+    *,
+    bits: int = compare.LAYER_BITS,
+    exchanges: int | None = None,
+    profile: str = "local",
+) -> Shared:
+    """x_i - log sum_j e^x_j along an axis, off by less than 2 ulp and 2^-19.
+
+    Arguments and errors: as `softmax`.
+    Rounds: those of the maximum, exchanges + 3, and 9.
+    """
+    f = _check("log_softmax", x)
+
+    def of_columns(x: Shared, classes: int) -> Shared:
+        d, _, total = _shares(party, x, f, classes, bits, exchanges, profile)
+        log = logarithm.log(party, total, INNER_BITS + classes.bit_length())
+        log = truncation.truncate(party, log, INNER_BITS - f)
+        return arithmetic.sub(d, log.map(lambda a: a[None]))
+
+    return _along("log_softmax", x, axis, 0, of_columns)
+
+
+def _along(
+    name: str, x: Shared, axis: int, alone: int, function: Callable[[Shared, int], Shared]
+) -> Shared:
+    """A function of columns [classes, rows], along an axis.
+
+    Args:
+        alone: what it is of one class, in ring units.
+    """
     shape = x.shape.as_list()
-    if not shape or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
-        raise UsageError(
-            f"softmax wants an axis from {-len(shape)} to {len(shape) - 1}. Received: {axis!r}."
-        )
-    axis %= len(shape)
+    axis = checks.axis_of(name, axis, len(shape))
     classes = shape[axis]
     if not 1 <= classes <= MOST_CLASSES:
-        raise UsageError(f"softmax wants 1 to {MOST_CLASSES} classes. Received: {classes}.")
+        raise UsageError(f"{name} wants 1 to {MOST_CLASSES} classes. Received: {classes}.")
+    if classes == 1 or 0 in shape:
+        return arithmetic.add_public(x.map(lambda a: 0 * a), np.int64(alone))
     order = [axis, *(i for i in range(len(shape)) if i != axis)]
     back = [order.index(i) for i in range(len(shape))]
     moved = [shape[i] for i in order]
     columns = x.map(lambda a: local.reshape(local.transpose(a, order), [classes, -1]))
-    y = _softmax(party, columns, f, classes, math.prod(moved[1:]), bits, exchanges, profile)
+    y = function(columns, classes)
     return y.map(lambda a: local.transpose(local.reshape(a, moved), back))
 
 
-def _softmax(
+def _shares(
     party: Party,
     x: Shared,
     f: int,
     classes: int,
-    rows: int,
     bits: int,
     exchanges: int | None,
     profile: str,
-) -> Shared:
-    if classes == 1 or rows == 0:
-        return arithmetic.add_public(x.map(lambda a: 0 * a), np.int64(1 << f))
-    width = compare.moved(bits + 1, _cutoff(f))
+) -> tuple[Shared, Shared, Shared]:
+    """x less the largest of its column, e^ of it, and the sum of these with INNER_BITS."""
+    rows = int(x.shape[1])
+    cut = _cutoff(f, classes)
+    width = compare.moved(bits + 1, cut)
     count = compare.few_openings(rows * classes, width, exchanges)
     if extremes.choose("auto", rows, classes, profile, bits + 1) == "all-pairs":
         hot = extremes.one_hot(party, x, bits + 1, count)
@@ -271,21 +335,15 @@ def _softmax(
     else:
         largest = extremes.reduce_max(party, x, 0, bits=bits + 1, method="tree", exchanges=count)
     d = arithmetic.sub(x, largest.map(lambda a: a[None]))
-    raised = arithmetic.add_public(d, np.int64(_cutoff(f)))
+    raised = arithmetic.add_public(d, np.int64(cut))
     low = convert.mask_bits(party, compare.msb(party, raised, width, count))
-    e = exponential.exp(party, _widened(d), softmax=True)
-    e = convert.inject(party, low, e, negated=True)
-    total = e.map(lambda a: local.reduce_sum(a, axis=0))
-    p = _denominator(classes)
-    c, u = normalize.normalize(party, total, p.scheme, p.mantissa.center, p.factor.table)
-    g = polynomial.evaluate(party, "softmax_mantissa", p.mantissa.plan, [c], p.mantissa.fractional)
+    e = convert.inject(party, low, falling(party, d), negated=True)
+    return d, e, e.map(lambda a: local.reduce_sum(a, axis=0))
 
-    def spread(a: Shared) -> Shared:
-        return a.map(lambda v: local.tile(v[None], [classes, 1]))
 
-    factors = [(spread(g), p.mantissa.bits), (spread(u), p.factor.table.bits + 1)]
-    y = small_product.product(party, [*factors, (e, INNER_BITS + 3)], _drop(p, f))
-    return replace(y, fractional_bits=f)
+def _spread(x: Shared, classes: int) -> Shared:
+    """One value for each class."""
+    return x.map(lambda v: local.tile(v[None], [classes, 1]))
 
 
 def _drop(p: power.Power, f: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -65,25 +66,30 @@ class Bump:
     parts: tuple[polynomial.Fitted, polynomial.Fitted]
 
 
-@functools.cache
-def bump(f: int) -> Bump:
-    """The bump for f fractional bits, off by less than an eighth of an ulp where it is not 0."""
+def fitted(function: Callable[[Decimal], Decimal], f: int) -> Bump:
+    """A bump for f fractional bits, off by less than an eighth of an ulp where it is not 0."""
     half_ulp, eighths = Decimal(2) ** -(f + 1), 8
-    while _bump(Decimal(2 * eighths) / 8) > half_ulp:
+    while function(Decimal(2 * eighths) / 8) > half_ulp:
         eighths += 1
     step = Decimal(eighths) / 8
-    off = _bump(step)
+    off = function(step)
 
     def outer(a: Decimal) -> Decimal:
-        return _bump(step + a) - off
+        return function(step + a) - off
 
     p, q = (
         polynomial.fitted(
             approximation.approximate(part, Decimal(0), step, f, half_ulp / 8, False), f
         )
-        for part in (_bump, outer)
+        for part in (function, outer)
     )
     return Bump(eighths << (f - 3), (p, q))
+
+
+@functools.cache
+def bump(f: int) -> Bump:
+    """GELU's."""
+    return fitted(_bump, f)
 
 
 def gelu(
@@ -103,7 +109,22 @@ def gelu(
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
-    check_scale("gelu", check_ring("gelu", x, known=True), gated.FEWEST_BITS, gated.MOST_BITS)
+    return bumped(party, "gelu", x, bump, bits, exchanges)
+
+
+def bumped(
+    party: Party,
+    name: str,
+    x: Shared,
+    bump: Callable[[int], Bump],
+    bits: int,
+    exchanges: int | None,
+) -> Shared:
+    """max(x, 0) less a bump of |x|, which depends on the fractional bits.
+
+    Rounds, bits and errors: as `gelu`.
+    """
+    check_scale(name, check_ring(name, x, known=True), gated.FEWEST_BITS, gated.MOST_BITS)
     f = x.fractional_bits
     shape, own = x.shape.as_list(), bump(f)
     flat = x.map(lambda a: local.reshape(a, [-1]))

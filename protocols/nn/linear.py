@@ -1,7 +1,8 @@
-"""ReLUs with a largest value, and those that watch what a small ring loses of a sum."""
+"""ReLUs from several knots, with a largest value, and those that watch what a small ring loses."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,14 +10,38 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
-from tfe_bench.protocols.ring import small_ring
+from tfe_bench.protocols.ring import compare, small_ring
+from tfe_bench.protocols.ring.checks import check_ring
 from tfe_bench.protocols.ring.range_check import Watch
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
-from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 RING = 64
+
+
+def above(
+    party: Party, x: Shared, knots: Sequence[int], bits: int, exchanges: int | None = None
+) -> tuple[Shared, MaskedBits]:
+    """max(x - k, 0) for each of some public knots k, [len(knots), *shape], and where x < k.
+
+    What is piecewise linear, or bends between two knots, is made of them without a message more.
+
+    Args:
+        x: over Z_2^64, |x| < 2^(bits-1) ring units.
+        knots: in ring units.
+        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
+
+    Rounds: those of relu.relu.  Bits sent: those of len(knots) times the elements.
+    Raises:
+        UsageError: another ring, or bits that leave no room for the knots.
+    """
+    check_ring("above", x, known=True)
+    width = compare.moved(bits, max(map(abs, knots)))
+    n = x.shape.num_elements() * len(knots)
+    count = compare.few_openings(n, width, exchanges)
+    return relu.relu_with_derivative(party, _lowered(x, knots), width, count)
 
 
 def capped_relu(party: Party, x: Shared, most: int, bits: int, exchanges: int | None) -> Shared:
@@ -36,17 +61,17 @@ def capped_relu(party: Party, x: Shared, most: int, bits: int, exchanges: int | 
             f"A ReLU capped at {most} ring units wants {most.bit_length() + 2} bits or more. "
             f"Received: {width}."
         )
-    both = relu.relu(party, _and_lowered(x, most), bits, exchanges)
+    both = relu.relu(party, _lowered(x, (0, most)), bits, exchanges)
     return both.map(lambda a: a[0] - a[1])
 
 
-def _and_lowered(x: Shared, most: int) -> Shared:
-    """[x, x - most]"""
-    two = x.map(lambda a: local.stack([a, a]))
-    if two.m is None:
-        return two
-    shift = np.array([0, most], np.int64).reshape([2, *([1] * len(x.shape))])
-    return replace(two, m=local.low_bits(two.m - shift, x.ring_bits))
+def _lowered(x: Shared, knots: Sequence[int]) -> Shared:
+    """x - k for each k."""
+    several = x.map(lambda a: local.stack([a] * len(knots)))
+    if several.m is None:
+        return several
+    shift = np.array(knots, np.int64).reshape([-1, *([1] * len(x.shape))])
+    return replace(several, m=local.low_bits(several.m - shift, x.ring_bits))
 
 
 def watched_relu(
@@ -66,7 +91,7 @@ def watched_relu(
     Rounds and bits: as relu.relu and `capped_relu`.
     """
     bits = x.ring_bits
-    values = x if most is None else _and_lowered(x, most)
+    values = x if most is None else _lowered(x, (0, most))
     y, signed = relu.relu_watched(party, values, exchanges)
     if most is None:
         watch.zero(None if u is None else u - signed, RING - drop, bits)

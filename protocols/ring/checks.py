@@ -141,6 +141,8 @@ def axis_of(operation: str, axis: int, rank: int) -> int:
     """
     if not is_integer(axis):
         raise UsageError(f"{operation} wants an integer as axis. Received: {axis!r}.")
+    if rank == 0:
+        raise UsageError(f"{operation} wants a tensor with an axis. Received: one number.")
     if not -rank <= axis < rank:
         raise UsageError(
             f"{operation} wants an axis from {-rank} to {rank - 1}. Received: {int(axis)}."

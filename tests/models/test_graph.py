@@ -12,6 +12,7 @@ import pytest
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models.graph import Graph, Layer
 from tfe_bench.models.plaintext import check_images
+from tfe_bench.models.private import convert
 
 DENSE = {"kernel": np.ones((4, 3), np.float32), "bias": np.zeros(3, np.float32)}
 CONV = {"strides": [1, 1], "padding": "VALID", "dilations": [1, 1]}
@@ -160,3 +161,28 @@ def test_refuses_images_that_the_model_does_not_take() -> None:
     ):
         with pytest.raises(UsageError, match=text):
             check_images(made, images)
+
+
+def test_what_layers_share_is_stored_and_sent_once(tmp_path: Path) -> None:
+    keras = pytest.importorskip("keras")
+    x, twice = keras.Input((3,)), keras.layers.Dense(3, name="twice")
+    private = convert(keras.Model(x, twice(keras.layers.ReLU()(twice(x)))))
+    graph = private.graph
+    assert len(graph.layers) == 2 and graph.parameters == 12 and len(graph.arrays()) == 2
+    assert len(private.shared_weights()) == 2
+    first, second = graph.layers
+    graph.save(tmp_path / "model.npz")
+    for again in (
+        Graph.load(tmp_path / "model.npz"),
+        Graph.of(graph.header()),
+        Graph.of(graph.header(), graph.arrays()),
+    ):
+        assert again.header() == graph.header() and again.parameters == 12
+        one, other = (again.by_name[x.name].weights for x in (first, second))
+        assert all(one[name] is other[name] for name in one)
+    # a stranger's header: of something that is not there, or that is not of that shape
+    for wrong in ("nobody/kernel0", f"{first.name}/bias"):
+        header = graph.header()
+        header["layers"][1]["weights"]["kernel0"][2] = wrong
+        with pytest.raises(DataError, match="not those of the header"):
+            Graph.of(header)

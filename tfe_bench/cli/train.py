@@ -234,7 +234,7 @@ def _model(
     import keras
 
     from tfe_bench.models import zoo
-    from tfe_bench.models.training.losses import Loss
+    from tfe_bench.models.training.losses import named
     from tfe_bench.models.training.recipe import Recipe
 
     losses = {
@@ -242,7 +242,7 @@ def _model(
         "classes": "sparse_categorical_crossentropy",
         "number": "mean_squared_error",
     }
-    loss = Loss(losses[target])
+    loss = named(losses[target])
     if arguments.model in NETWORKS:
         return zoo.build(arguments.model, seed=arguments.seed).keras, loss
     if given is None:
@@ -259,7 +259,7 @@ def _model(
         layers.append(keras.layers.Dense(1, kernel_initializer=start))
         return keras.Sequential(layers, name=arguments.model), loss
     if int(given.output_shape[-1]) == 1 and target == "classes":
-        loss = Loss(losses["binary"])
+        loss = named(losses["binary"])
     try:  # a model that ends in softmax or sigmoid, as users of Keras write it
         Recipe.build(given, loss=loss.name)
     except UsageError:
@@ -268,10 +268,10 @@ def _model(
 
 
 def _optimizer(arguments: argparse.Namespace) -> Any:
-    from tfe_bench.models.training import registry
+    from tfe_bench.models.training import optimizers
     from tfe_bench.models.training.optimizers.sgd import Sgd
 
-    chosen = registry.of_name(arguments.optimizer)
+    chosen = optimizers.of_name(arguments.optimizer)
     if isinstance(chosen, Sgd):
         chosen = dataclasses.replace(chosen, momentum=_MOMENTUM)
     return chosen.keras(arguments.learning_rate or chosen.usual_rate)
@@ -354,7 +354,7 @@ def _plain(task: _Task, job: TrainingJob, history: History, heard: Any) -> list[
         if step % 20 == 0:
             heard(step / job.total)
         if step + 1 in scored:
-            if job.recipe.loss.name == "mean_squared_error":
+            if not job.recipe.loss.counted:
                 outputs = np.asarray(twin.model.predict(tested, verbose=0))
                 found.append(float(((outputs - right) ** 2).mean()))
             else:

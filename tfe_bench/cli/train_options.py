@@ -79,14 +79,14 @@ def add(p: argparse.ArgumentParser) -> None:
 
 def check(arguments: argparse.Namespace) -> None:
     """Refuses what does not fit, before anything is read."""
-    from tfe_bench.models.training import registry
+    from tfe_bench.models.training import optimizers
 
     if arguments.model not in MODELS and not arguments.model.endswith(".keras"):
         raise UsageError(
             f"There is no model {arguments.model!r} to train."
             f"{did_you_mean(arguments.model, MODELS)} Known: {', '.join(MODELS)}, or a .keras file."
         )
-    registry.of_name(arguments.optimizer)
+    optimizers.of_name(arguments.optimizer)
     rate = arguments.learning_rate
     if rate is not None and not 0 < rate <= 100:
         raise UsageError(f"--learning-rate is above 0 and at most 100. Received: {rate}.")

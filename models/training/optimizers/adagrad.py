@@ -8,13 +8,14 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 
 from tfe_bench.models.kinds.passes import Pass, Precision, brought
-from tfe_bench.models.training import moments
-from tfe_bench.models.training.optimizer import Optimizer, Slot, Terms, number
+from tfe_bench.models.training.optimizers import moments
+from tfe_bench.models.training.optimizers.optimizer import Optimizer, Slot, Terms, number, rounded
 from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.session.sharing import Shared
 
 # Of the sum of squares, which stays below 2^22: a million steps with gradients of 2.
 SUM_BITS = 24
+_FACTOR_BITS = 12
 _FEWER = moments.SQUARE_BITS - SUM_BITS
 
 
@@ -33,9 +34,9 @@ class Adagrad(Optimizer):
         return [Slot("sum", SUM_BITS, self.initial_accumulator_value)]
 
     def _scaled(self, terms: Terms, rate: Decimal) -> Decimal:
-        """The rate of g / sqrt(a) with the common factor of samples' weights in a, not in g."""
+        """The rate of g / sqrt(a) with the scale in a, not in g."""
         with localcontext(DIGITS):
-            return rate * terms.weighted / (1 << (_FEWER // 2))
+            return rate * terms.scale / (1 << (_FEWER // 2))
 
     def _exponent(self, terms: Terms) -> int:
         top = self._scaled(terms, self.schedule.largest)
@@ -50,9 +51,12 @@ class Adagrad(Optimizer):
         """13 rounds."""
         row, ops = moments.Row(p, terms, gradients), p.ops
         square = ops.mul(row.gradient, row.gradient)
-        # (a power of two: that many fewer fractional bits)
-        more = 2 * (terms.weighted.bit_length() - 1)
-        square = replace(square, fractional_bits=square.fractional_bits - more)
+        # times scale^2
+        k = (terms.scale - 1).bit_length()
+        factor = rounded(Fraction(terms.scale**2 << _FACTOR_BITS, 4**k))
+        if factor != 1 << _FACTOR_BITS:
+            square = ops.times(square, factor, _FACTOR_BITS)
+        square = replace(square, fractional_bits=square.fractional_bits - 2 * k)
         total = ops.add(row.held("sum"), brought(ops, square, SUM_BITS))
         # a / sqrt(b 2^-k) for even k is 2^(k/2) a / sqrt(b), which the rate takes back
         small = replace(total, fractional_bits=moments.SQUARE_BITS)

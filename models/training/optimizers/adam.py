@@ -18,8 +18,8 @@ from fractions import Fraction
 from typing import ClassVar
 
 from tfe_bench.models.kinds.passes import Pass, Precision
-from tfe_bench.models.training import moments
-from tfe_bench.models.training.optimizer import Optimizer, Slot, Terms, number
+from tfe_bench.models.training.optimizers import moments
+from tfe_bench.models.training.optimizers.optimizer import Optimizer, Slot, Terms, number
 from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -70,5 +70,5 @@ class Adam(Optimizer):
         root, slots = v, {"m": m, "v": v}
         if self.amsgrad:
             root = slots["v_hat"] = row.larger(row.held("v_hat"), v)
-        turn = row.divided(m, root, Fraction(self.epsilon) ** 2 / terms.weighted**2)
+        turn = row.divided(m, root, Fraction(self.epsilon) ** 2 / terms.scale**2)
         return row.found(row.moved(row.held(), turn, self._exponent(terms)), **slots)

@@ -15,8 +15,8 @@ from fractions import Fraction
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.passes import Pass, Precision, brought
-from tfe_bench.models.training import moments
-from tfe_bench.models.training.optimizer import Optimizer, Slot, Terms, number
+from tfe_bench.models.training.optimizers import moments
+from tfe_bench.models.training.optimizers.optimizer import Optimizer, Slot, Terms, number
 from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -67,5 +67,5 @@ class Adamax(Optimizer):
         old = ops.sub(old, ops.truncate(ops.times(old, lost, s), s))
         square = brought(ops, ops.mul(row.gradient, row.gradient), moments.SQUARE_BITS)
         u2 = row.larger(old, square)
-        turn = row.divided(m, u2, Fraction(self.epsilon) ** 2 / terms.weighted**2)
+        turn = row.divided(m, u2, Fraction(self.epsilon) ** 2 / terms.scale**2)
         return row.found(row.moved(row.held(), turn, self._exponent(terms)), m=m, u2=u2)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tfe_bench.models.kinds.passes import Pass, Precision
-from tfe_bench.models.training import moments
-from tfe_bench.models.training.optimizer import (
+from tfe_bench.models.training.optimizers import moments
+from tfe_bench.models.training.optimizers.optimizer import (
     RATE,
     Optimizer,
     Slot,

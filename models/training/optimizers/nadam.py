@@ -15,8 +15,8 @@ from fractions import Fraction
 from functools import cache
 
 from tfe_bench.models.kinds.passes import Pass, Precision
-from tfe_bench.models.training import moments
-from tfe_bench.models.training.optimizer import Optimizer, Slot, Terms, number, rounded
+from tfe_bench.models.training.optimizers import moments
+from tfe_bench.models.training.optimizers.optimizer import Optimizer, Slot, Terms, number, rounded
 from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -90,5 +90,5 @@ class Nadam(Optimizer):
             ops.times(m, p.public[_OF_MEAN], _BITS), ops.times(g, p.public[_OF_GRADIENT], _BITS)
         )
         ahead = ops.truncate(ahead, _BITS)
-        turn = row.divided(ahead, v, Fraction(self.epsilon) ** 2 / terms.weighted**2)
+        turn = row.divided(ahead, v, Fraction(self.epsilon) ** 2 / terms.scale**2)
         return row.found(row.moved(row.held(), turn, self._exponent(terms)), m=m, v=v)

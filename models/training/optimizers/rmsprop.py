@@ -11,8 +11,15 @@ from typing import ClassVar
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.passes import Pass, Precision
-from tfe_bench.models.training import moments
-from tfe_bench.models.training.optimizer import RATE, Optimizer, Slot, Terms, number, rounded
+from tfe_bench.models.training.optimizers import moments
+from tfe_bench.models.training.optimizers.optimizer import (
+    RATE,
+    Optimizer,
+    Slot,
+    Terms,
+    number,
+    rounded,
+)
 from tfe_bench.protocols.nn import adaptive
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -63,7 +70,7 @@ class RmsProp(Optimizer):
         """13 rounds."""
         row, ops, e = moments.Row(p, terms, gradients), p.ops, self._exponent(terms)
         v, w = row.squares("v", self.rho), row.held()
-        turn = row.divided(row.gradient, v, Fraction(self.epsilon) / terms.weighted**2)
+        turn = row.divided(row.gradient, v, Fraction(self.epsilon) / terms.scale**2)
         if not self.momentum:
             return row.found(row.moved(w, turn, e), v=v)
         drop = e + turn.fractional_bits - w.fractional_bits

@@ -8,7 +8,7 @@ from decimal import localcontext
 from fractions import Fraction
 
 from tfe_bench.models.kinds.passes import Pass, Precision
-from tfe_bench.models.training.optimizer import (
+from tfe_bench.models.training.optimizers.optimizer import (
     RATE,
     Optimizer,
     Slot,

@@ -7,18 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.models.test_execute import named
 from tests.models.training.bench import Case, Result, rows, train
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.models.kinds import registry
-from tfe_bench.models.layers.smooth import Sloped
 from tfe_bench.models.training import plaintext, state, step
 from tfe_bench.models.training.recipe import Recipe
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
+A: Any = keras.activations
 Array = np.ndarray[Any, Any]
 BATCH = 8
 RATE = 0.125
+
+
+# Activations that have cases as layers, or none.  (Keras copies no function with arguments.)
+WITH_LAYERS = ("relu", "relu6", "linear", "elu", "leaky_relu", "threshold")
 
 
 def of(*layers: Any, shape: tuple[int, ...] = (6, 6, 2)) -> Any:
@@ -39,11 +44,24 @@ def conv(**options: Any) -> Any:
     return L.Conv2D(3, 3, **options)
 
 
+def drawn() -> dict[str, Any]:
+    """Initializers of a BatchNormalization that has learned."""
+    names = ("moving_mean", "moving_variance", "gamma", "beta")
+    return {f"{name}_initializer": keras.initializers.RandomUniform(0.4, 1.6) for name in names}
+
+
 def cases() -> dict[str, Any]:
     """Models with a layer each whose gradient is looked at through those before it."""
     flat = (6,)
     same = {"padding": "same"}
     return {
+        "dense of images": of(
+            L.Conv2D(2, 2),
+            L.Dense(3, activation="relu"),
+            L.MaxPooling2D(2),
+            L.Flatten(),
+            L.Dense(2),
+        ),
         "dense": of(L.Dense(5, activation="relu"), L.Dense(3), shape=flat),
         "dense without bias": of(L.Dense(5, use_bias=False), L.Dense(3), shape=flat),
         "dense of rows": of(L.Dense(4, activation="relu"), *ends(), shape=(3, 6)),
@@ -55,11 +73,20 @@ def cases() -> dict[str, Any]:
         "relu": of(conv(), L.Reshape((4, 12)), L.ReLU(), *ends()),
         "leaky relu": of(conv(), L.LeakyReLU(0.2), *ends()),
         **{
-            name: of(L.Dense(5, activation=name), L.Dense(3), shape=flat)
-            for name, kind in registry.functions(keras).values()
-            if isinstance(kind, Sloped)
+            name: of(L.Dense(5, activation=function), L.Dense(3), shape=flat)
+            for name, function in named().items()
+            if registry.functions(keras)[getattr(A, name)][1].trains and name not in WITH_LAYERS
         },
+        "relu6": of(L.Rescaling(4.0), conv(activation="relu6"), *ends()),
+        "bent twice": of(conv(), L.ReLU(0.75, 0.25, 0.125), *ends()),
+        "elu": of(conv(), L.ELU(0.3), *ends()),
         "batch norm": of(conv(), L.BatchNormalization(), L.ReLU(), *ends()),
+        "batch norm, frozen": of(
+            conv(), L.BatchNormalization(trainable=False, **drawn()), L.ReLU(), *ends()
+        ),
+        "batch norm, frozen alone": of(
+            conv(), L.BatchNormalization(trainable=False, **drawn()), *ends()
+        ),
         "batch norm alone": of(
             conv(),
             L.BatchNormalization(momentum=0.9, center=False, scale=False),
@@ -98,7 +125,14 @@ def cases() -> dict[str, Any]:
 
 # Those of which another case has the layer too.
 VARIANTS = (
-    *("dense without bias", "conv2d", "dilated", "batch norm alone", "batch norm, max pool"),
+    *(
+        "batch norm, frozen alone",
+        "dense without bias",
+        "conv2d",
+        "dilated",
+        "batch norm alone",
+        "batch norm, max pool",
+    ),
     *("max pool", "max pool alone", "relu, max pool", "average pool", "add"),
 )
 

@@ -15,7 +15,8 @@ from tfe_bench.cluster.simulate import assert_costs, total_rounds
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.operations import Setting
 from tfe_bench.models.rows import weighted
-from tfe_bench.models.training import plaintext, registry, schedules, state, step, updates
+from tfe_bench.models.training import optimizers, plaintext, schedules, state, step, updates
+from tfe_bench.models.training.losses.loss import NUMBERS
 from tfe_bench.models.training.optimizers.sgd import Sgd
 from tfe_bench.models.training.recipe import MOST_WEIGHT, Recipe
 from tfe_bench.protocols.ring import rotation
@@ -23,6 +24,7 @@ from tfe_bench.protocols.ring import rotation
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
 Opt: Any = keras.optimizers
+L1L2: Any = keras.regularizers.L1L2
 Array = np.ndarray[Any, Any]
 BATCH = 16
 
@@ -79,6 +81,26 @@ def sgd_cases() -> dict[str, tuple[Any, Any, Any]]:
             Opt.SGD(0.1),
             "categorical_crossentropy",
         ),
+        "penalties": (
+            keras.Sequential(
+                [
+                    L.Input((5,)),
+                    L.Dense(6, "tanh", kernel_regularizer="l1", bias_regularizer=L1L2(0.1, 0.2)),
+                    L.Dense(2, kernel_regularizer=keras.regularizers.L2(0.3)),
+                ]
+            ),
+            Opt.SGD(0.01, momentum=0.5),
+            keras.losses.MeanSquaredError(reduction="sum"),
+        ),
+        "huber": (net(L.Dense(2)), Opt.SGD(0.02), keras.losses.Huber(0.5, reduction="sum")),
+        "percentage": (net(L.Dense(2)), Opt.SGD(0.005), "mape"),
+        "hinge": (net(L.Dense(2)), Opt.SGD(0.1), "hinge"),
+        "smoothed": (
+            net(L.Dense(1, activation="sigmoid")),
+            Opt.SGD(0.5),
+            keras.losses.BinaryCrossentropy(label_smoothing=0.2),
+        ),
+        "divergence": (net(L.Dense(4, activation="softmax")), Opt.SGD(0.5), "kld"),
         "many classes": (
             net(L.Dense(20, activation="softmax")),
             Opt.SGD(0.5),
@@ -91,10 +113,10 @@ def data(recipe: Recipe, rng: np.random.Generator, batches: int) -> tuple[Array,
     n = batches * BATCH
     x = rng.normal(0, 1, (n, *recipe.input_shape)).astype(np.float32)
     (outputs,) = recipe.output_shape
-    name = recipe.loss.name
-    if name == "mean_squared_error":
-        return x, rng.normal(0, 1, (n, outputs))
-    if name == "binary_crossentropy":
+    if not recipe.loss.counted:
+        y = rng.normal(0, 1, (n, outputs))
+        return x, np.abs(y) + 0.25 if recipe.loss.takes != NUMBERS else y
+    if not recipe.loss.categorical:
         return x, rng.integers(0, 2, (n, outputs))
     classes = rng.integers(0, outputs, n)
     return x, classes if recipe.loss.name.startswith("sparse") else np.eye(outputs)[classes]
@@ -129,7 +151,7 @@ def compared(
         again = Recipe.of(recipe.header())
         assert again.digest() == recipe.digest() and state.specs(again) == state.specs(recipe)
         x, y = data(recipe, rng, 2)
-        judged = recipe.loss.name != "mean_squared_error" and weights is None
+        judged = recipe.loss.counted and weights is None
         cases[name] = Case(recipe, x, y, steps, setting, judged, name in loss, weights)
     found = {}
     for (name, case), result in zip(
@@ -164,10 +186,13 @@ def compared(
     return found
 
 
+VALUED = ("momentum", "one output", "regression", "huber", "percentage", "divergence", "penalties")
+
+
 def test_losses_and_sgd_follow_keras(rng: np.random.Generator) -> None:
     """Five steps; weights within 2^-8 (with up to 10 samples' worth of 2^-10 in a logistic)."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
-    compared(sgd_cases(), rng, 5, 2.0**-8, loss=("momentum", "one output", "regression"))
+    compared(sgd_cases(), rng, 5, 2.0**-8, loss=VALUED)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +266,7 @@ def test_adaptive_optimizers_follow_keras(rng: np.random.Generator) -> None:
     chosen = adaptive_cases(rate)
     found = compared(chosen, rng, steps, rate, typical=rate * steps / 32)
     # (each is here)
-    assert {case.recipe.optimizer.kind for case, _, _ in found.values()} == {*registry.KINDS} - {
+    assert {case.recipe.optimizer.kind for case, _, _ in found.values()} == {*optimizers.KINDS} - {
         "sgd"
     }
 
@@ -305,12 +330,12 @@ def keras_schedules() -> list[Any]:
 
 def test_rates_are_those_of_keras_and_exact_to_a_thousandth() -> None:
     for schedule in keras_schedules():
-        found = registry.of_keras(Opt.SGD(schedule)).schedule
-        again = registry.of(json.loads(json.dumps(Sgd(found).header()))).schedule
+        found = optimizers.of_keras(Opt.SGD(schedule)).schedule
+        again = optimizers.of(json.loads(json.dumps(Sgd(found).header()))).schedule
         for number in [*range(30), 1000, 10**6]:
-            rate = again.rate(number)
-            assert abs(float(rate) - float(schedule(number))) < 2e-6, (found, number)
-            assert rate <= again.largest
+            found_rate = again.rate(number)
+            assert abs(float(found_rate) - float(schedule(number))) < 2e-6, (found, number)
+            assert found_rate <= again.largest
         assert again.header() == found.header()
         twin = plaintext.keras_optimizer(Sgd(again)).learning_rate
         assert abs(float(twin) - float(schedule(0))) < 1e-7
@@ -349,7 +374,7 @@ def test_what_is_not_supported_is_refused_by_name() -> None:
         (Opt.SGD(0.1, use_ema=True, ema_momentum=1.0), "ema_momentum"),
         (Opt.Ftrl(0.1), "Ftrl"),
         ("sdg", "Did you mean .sgd"),
-        (registry.NAMES, "Optimizers are"),
+        (optimizers.NAMES, "Optimizers are"),
     ):
         with pytest.raises(UsageError, match=text):
             Recipe.build(model, optimizer, "categorical_crossentropy")
@@ -363,12 +388,9 @@ def test_what_is_not_supported_is_refused_by_name() -> None:
         ({"name": ["sgd"]}, "unknown kind"),
     ):
         with pytest.raises(UsageError, match=text):
-            registry.of({"name": "sgd", "schedule": constant, **more})
+            optimizers.of({"name": "sgd", "schedule": constant, **more})
     for loss, text in (
-        (keras.losses.CategoricalCrossentropy(label_smoothing=0.1), "label_smoothing"),
         (keras.losses.CategoricalCrossentropy(from_logits=True), "Leave out one of both"),
-        (keras.losses.Huber(), "Huber"),
-        ("hinge", "Losses are"),
         ("binary_crossentropy", "ends in sigmoid"),
         (None, "Losses are"),
     ):
@@ -384,7 +406,7 @@ def test_what_is_not_supported_is_refused_by_name() -> None:
         (Opt.schedules.PiecewiseConstantDecay, ([3, 3], [0.1, 0.2, 0.3])),
     ):
         with pytest.raises(UsageError, match="do not fit"):
-            registry.of_keras(Opt.SGD(kind(*options)))
+            optimizers.of_keras(Opt.SGD(kind(*options)))
     with pytest.raises(UsageError, match="learning rate"):
         schedules.of_keras(float("nan"))
     with pytest.raises(UsageError, match="above 0"):

@@ -17,6 +17,7 @@ from tfe_bench.models.training.recipe import Recipe
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
+L2: Any = keras.regularizers.L2
 
 
 def net(*last: Any) -> Any:
@@ -68,7 +69,7 @@ def test_frozen_layers_stay_and_have_no_state() -> None:
 def test_headers_of_strangers_are_checked() -> None:
     header = recipe().header()
     for path, value in (
-        (("format",), 2),
+        (("format",), 1),
         (("batch",), 0),
         (("batch",), "8"),
         (("batch",), 1 << 20),
@@ -80,7 +81,11 @@ def test_headers_of_strangers_are_checked() -> None:
         (("order",), 3),
         (("frozen",), ["nothing/kernel"]),
         (("loss",), "hinge"),
+        (("loss",), {"name": "huber", "delta": -1}),
         (("loss",), []),
+        (("penalties",), {"nothing/kernel": [0.0, 0.1]}),
+        (("penalties",), {"dense/kernel": [0.0]}),
+        (("penalties",), []),
         (("optimizer",), None),
         (("optimizer", "name"), "rmsprop"),
         (("optimizer", "beta_2"), 1.0),
@@ -117,19 +122,20 @@ def test_headers_of_strangers_are_checked() -> None:
 def test_layers_that_cannot_be_trained_are_named() -> None:
     image = L.Input((6, 6, 2))
     for layers, text in (
-        ([image, L.GlobalMaxPooling2D(), L.Dense(2)], "global_max_pool2d"),
+        ([L.Input((12, 12, 1)), L.GlobalMaxPooling2D(), L.Dense(2)], "128 cells"),
         ([image, L.ReLU(6.0), L.Flatten(), L.Dense(2)], "relu with max_value"),
         ([image, L.Conv2D(2, 3, groups=2), L.LayerNormalization()], "groups=2.*LayerNormal"),
-        ([image, L.Flatten(), L.Dense(2, kernel_regularizer="l2")], "kernel_regularizer"),
+        ([image, L.Flatten(), L.Dense(2, kernel_regularizer="orthogonal_regularizer")], "Orthog"),
+        ([image, L.Flatten(), L.Dense(2, activity_regularizer="l2")], "activity_regularizer"),
         ([image, L.Flatten(), L.Dense(2, bias_constraint="non_neg")], "bias_constraint"),
         ([image, L.MaxPooling2D(6, 1, "same"), L.MaxPooling2D(12, 1, "same")], "128 cells"),
         ([L.Input((4,)), L.Dropout(0.5, noise_shape=(None, 1)), L.Dense(2)], "noise_shape"),
     ):
         with pytest.raises(UsageError, match=text):
             Recipe.build(keras.Sequential(layers), "sgd", "mse")
-    frozen = keras.Sequential([image, L.BatchNormalization(trainable=False), L.Flatten()])
-    with pytest.raises(UsageError, match="frozen"):
-        Recipe.build(frozen, "sgd", "mse")
+    strong = keras.Sequential([image, L.Flatten(), L.Dense(2, kernel_regularizer=L2(1.5))])
+    with pytest.raises(UsageError, match="l2 from 0 to 1"):
+        Recipe.build(strong, "sgd", "mse")
     shared, x = L.Dense(4), keras.Input((4,))
     with pytest.raises(UsageError, match="used twice"):
         Recipe.build(keras.Model(x, shared(shared(x))), "sgd", "mse")

@@ -1,14 +1,15 @@
-"""ZeroPadding2D."""
+"""ZeroPadding of one, two or three axes."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import alone, image, need, only, pads
+from tfe_bench.models.kinds.checks import alone, need, only, pads
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass
-from tfe_bench.models.kinds.reading import Call, Reader, channels_last
+from tfe_bench.models.kinds.reading import Call, Reader
+from tfe_bench.models.kinds.turning import channels_last, sides
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -18,24 +19,25 @@ def _pairs(x: Layer) -> list[tuple[int, int]]:
     return [(0, 0), *((int(a), int(b)) for a, b in x.options["pads"]), (0, 0)]
 
 
-class ZeroPad2D(Kind):
-    """Zeros around images."""
+class ZeroPad(Kind):
+    """Zeros around rows, images or volumes."""
 
-    op = "zero_pad2d"
-    keras = ("ZeroPadding2D",)
+    op = "zero_pad"
+    keras = ("ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D")
 
+    @channels_last
     def read(self, r: Reader, call: Call) -> str:
-        channels_last(call.layer)
-        sides = [[int(n) for n in side] for side in call.layer.padding]
-        return r.emit(call.name, self.op, call.inputs, None, pads=sides)
+        pairs = sides(call.layer.padding)
+        return r.emit(call.name, self.op, call.inputs, None, pads=pairs)
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         x = alone(given, weights)
-        image(x)
+        need(2 <= len(x) <= 4, "rows, images or volumes with channels", list(x))
         only(options, "pads")
-        need(pads(options["pads"]), "pads ((top, bottom), (left, right))", options["pads"])
-        (top, bottom), (left, right) = options["pads"]
-        return x[0] + top + bottom, x[1] + left + right, x[2]
+        fits = pads(options["pads"], len(x) - 1)
+        need(fits, "pads ((before, behind), ...) of each axis but the channels'", options["pads"])
+        padded = zip(x, options["pads"], strict=False)
+        return (*(n + before + behind for n, (before, behind) in padded), x[-1])
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.pad(values[0], _pairs(x))

@@ -12,7 +12,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.layer import Shape
 from tfe_bench.models.kinds.operations import Operations
 from tfe_bench.models.kinds.passes import Pass, brought, reshaped
-from tfe_bench.models.training.optimizer import (
+from tfe_bench.models.training.optimizers.optimizer import (
     RATE,
     Terms,
     exponent,

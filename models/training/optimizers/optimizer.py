@@ -72,22 +72,22 @@ class Terms:
 
     Attributes:
         numbers: the fixed point.
-        share: what a summed gradient is multiplied by for its mean.  Of samples' weights the common
-            factor is left out, so that gradients stay in their range.
-        weighted: that factor, 1 without weights.
+        share: what a summed gradient is multiplied by for its mean, but for `scale`.
+        scale: a whole factor that is left out, so that gradients stay in their range: of samples'
+            weights, of a loss that is summed.  An update that is the same at any scale leaves it.
         least, most: fractional bits of the summed gradients.
     """
 
     numbers: Precision
     share: Fraction
-    weighted: int
+    scale: int
     least: int
     most: int
 
     @property
     def stepped(self) -> Fraction:
-        """The share with the common factor."""
-        return self.share * self.weighted
+        """The share with the scale."""
+        return self.share * self.scale
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,546 @@
+"""Estimators of scikit-learn that three workers train: they see no row, no label and no weight.
+
+The client that calls `fit` shares its rows and gets the trained weights.  It scales columns to mean
+0 and deviation 1 first, exactly and for itself, so that columns of any unit can be learned from;
+`coef_` and `intercept_` are of the columns as they were given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state, compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from tfe_bench.cluster.client import Client
+from tfe_bench.errors import RangeError, UsageError, check_one_of, check_range
+from tfe_bench.models.clusters import Cluster, LocalCluster
+from tfe_bench.models.graph import Array
+from tfe_bench.models.private import convert
+from tfe_bench.models.trainable import trainable
+
+WORKERS, OWNER = "workers", "owner"
+# Rows of a batch, where nothing else is asked for: as many as make batches of one size.
+_BATCH = 256
+_MOST_WIDTH = 1 << 16
+# What training holds (models/training/evaluate.py); beyond it weights are no weights.
+_LARGEST_WEIGHT = 2.0**10
+# A deviation below this share of the largest value is the rounding of a constant.
+_CONSTANT = 1e-9
+_ACTIVATIONS = {"identity": None, "logistic": "sigmoid", "tanh": "tanh", "relu": "relu"}
+
+
+class Unlearnable(UsageError, ValueError):
+    """Rows, labels or weights that nothing can be learned from; a ValueError for scikit-learn."""
+
+
+class _Elsewhere:
+    """The open cluster of an estimator that was pickled: it stayed where it was."""
+
+    def __repr__(self) -> str:
+        return "<left behind by pickle>"
+
+
+class _Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
+    """What all have in common: scaling, training, and outputs of the last layer.
+
+    Attributes:
+        n_features_in_, feature_names_in_: as scikit-learn has them.
+        mean_, scale_: of each column, float64.
+        n_iter_: the epochs of the training.
+    """
+
+    cluster: Any
+    max_iter: int
+    batch_size: int | str
+    random_state: Any
+    predict_on: str
+    verbose: Any
+
+    _layers: list[tuple[Array, Array]]
+
+    # ---- what a kind of model says
+
+    def _widths(self) -> tuple[int, ...]:
+        """Outputs of each hidden layer."""
+        return ()
+
+    def _hidden(self) -> str | None:
+        """Keras' name of the activation between layers."""
+        return None
+
+    def _optimizer(self, steps: int, features: int, curvature: float) -> Any:
+        """Keras' optimizer for so many steps.
+
+        Args:
+            curvature: the largest second derivative of a row's loss by an output.
+        """
+        raise NotImplementedError
+
+    # ---- training
+
+    def _train(
+        self, x: Array, y: Array, weights: Array | None, loss: Any, outputs: int, curvature: float
+    ) -> None:
+        """Trains from scratch; sets the attributes.
+
+        Args:
+            x, y: [n, columns] as they are, and targets as `loss` wants them.
+            weights: of samples, [n], at any scale.
+        """
+        check_one_of("predict_on is", self.predict_on, (WORKERS, OWNER))
+        if isinstance(self.max_iter, bool) or not isinstance(self.max_iter, (int, np.integer)):
+            raise UsageError(f"max_iter is a number of epochs. Received: {self.max_iter!r}.")
+        check_range("max_iter", int(self.max_iter), 1)
+        batch = self.batch_size
+        if batch == "auto":
+            batch = len(x) // math.ceil(len(x) / _BATCH)
+        if isinstance(batch, np.integer):
+            batch = int(batch)
+        if type(batch) is not int or not 1 <= batch <= len(x):
+            raise Unlearnable(
+                f"batch_size is 'auto' or from 1 to the number of rows, {len(x)}. Received: "
+                f"{self.batch_size!r}."
+            )
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        scales = _scale(x, weights)
+        model = self._network([x.shape[1], *self._widths(), outputs], seed)
+        private = trainable(model)
+        steps = int(self.max_iter) * (len(x) // batch)
+        private.compile(self._optimizer(steps, x.shape[1], curvature), loss)
+        with _opened(self.cluster) as cluster:
+            private.fit(
+                cluster,
+                (x - scales[0]) / scales[1],
+                y,
+                batch_size=batch,
+                epochs=int(self.max_iter),
+                verbose=int(self.verbose),
+                sample_weight=None if weights is None else weights / weights.mean(),
+                seed=seed,
+            )
+        flat = model.get_weights()
+        if not all((np.abs(w) < _LARGEST_WEIGHT).all() for w in flat):
+            raise RangeError(
+                f"The training diverged: a weight left -{_LARGEST_WEIGHT:g} to "
+                f"{_LARGEST_WEIGHT:g}. Use a smaller learning_rate_init."
+            )
+        self.mean_, self.scale_ = scales
+        self._layers = list(zip(flat[::2], flat[1::2], strict=True))
+        self.n_iter_ = int(self.max_iter)
+
+    def _network(self, widths: list[int], seed: int) -> Any:
+        """The Keras model of layers of such widths, which ends in logits or numbers."""
+        import keras
+
+        layers: list[Any] = [keras.Input((widths[0],))]
+        last = len(widths) - 1
+        for i, width in enumerate(widths[1:], 1):
+            start = "zeros" if last == 1 else keras.initializers.GlorotUniform(seed=seed + i)
+            hidden = None if i == last else self._hidden()
+            layers.append(keras.layers.Dense(width, hidden, kernel_initializer=start))
+        return keras.Sequential(layers)
+
+    # ---- predictions
+
+    def _outputs(self, x: Any) -> Array:
+        """Logits or numbers of some rows, float64 [n, outputs]."""
+        check_is_fitted(self, "_layers")
+        x = validate_data(self, x, dtype=np.float64, reset=False)
+        check_one_of("predict_on is", self.predict_on, (WORKERS, OWNER))
+        model = self._network([x.shape[1], *(len(b) for _, b in self._layers)], 0)
+        model.set_weights([w for layer in self._layers for w in layer])
+        private, scaled = convert(model), (x - self.mean_) / self.scale_
+        if self.predict_on == OWNER:
+            return np.asarray(private.plain(scaled))
+        with _opened(self.cluster) as cluster:
+            return np.asarray(cluster.predict(private, scaled))
+
+    def _unscaled(self) -> list[tuple[Array, Array]]:
+        """Kernel and bias of each layer, float64, the first for columns as they are."""
+        if not hasattr(self, "_layers"):
+            raise AttributeError(f"This {type(self).__name__} is not fitted yet.")
+        found = [(w.astype(np.float64), b.astype(np.float64)) for w, b in self._layers]
+        kernel = found[0][0] / self.scale_[:, None]
+        return [(kernel, found[0][1] - self.mean_ @ kernel), *found[1:]]
+
+    # ---- as scikit-learn wants it
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True  # the rounding of fixed point is random
+        return tags
+
+    def __getstate__(self) -> Any:
+        """Without an open cluster, which holds this client's key."""
+        state = dict(super().__getstate__())
+        if isinstance(state.get("cluster"), Client):
+            state["cluster"] = _Elsewhere()
+        return state
+
+
+class _Classifier(ClassifierMixin, _Private):  # type: ignore[misc]
+    """What classifiers have in common: classes by any names.
+
+    Attributes:
+        classes_: the labels, in order.
+    """
+
+    class_weight: Any = None
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Trains on private rows.
+
+        Args:
+            X: numbers [rows, columns], an array or a DataFrame.
+            y: labels [rows], of any type that can be sorted.
+            sample_weight: what samples count, [rows], at any scale; as private as labels.
+
+        Raises:
+            ValueError: NaN, sparse matrices, other shapes, one class alone, weights that are all 0.
+            UsageError, RangeError, ClusterError: as Trainable.fit.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        classes, numbers = np.unique(y, return_inverse=True)
+        if len(classes) < 2:
+            raise Unlearnable(
+                f"{type(self).__name__} learns to tell 2 or more classes apart. Received: rows of "
+                "one class."
+            )
+        weights = _weights(sample_weight, X)
+        if self.class_weight is not None:
+            each = compute_sample_weight(self.class_weight, y)
+            weights = _weights(each if weights is None else each * weights, X)
+        import keras
+
+        if len(classes) == 2:
+            loss = keras.losses.BinaryCrossentropy(from_logits=True)
+            self._train(X, numbers, weights, loss, 1, 0.25)
+        else:
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            self._train(X, numbers, weights, loss, len(classes), 0.5)
+        self.classes_ = classes
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """Logits: [rows] of the second of two classes, else [rows, classes]."""
+        found = self._outputs(X)
+        return found[:, 0] if found.shape[1] == 1 else found
+
+    def predict_proba(self, X: Any) -> Array:
+        """The probability of each class, [rows, classes], in the order of `classes_`."""
+        return _probabilities(self._outputs(X))
+
+    def predict(self, X: Any) -> Array:
+        """The likeliest label of each row, [rows]."""
+        return self._named(self._outputs(X))
+
+    def predict_frame(self, X: Any) -> Any:
+        """A DataFrame with X's index: the label of each row and the probability of each class."""
+        import pandas
+
+        found = self._outputs(X)
+        columns = [str(c) for c in self.classes_]
+        frame = pandas.DataFrame(_probabilities(found), getattr(X, "index", None), columns)
+        frame.insert(0, "prediction", self._named(found), allow_duplicates=True)
+        return frame
+
+    def _named(self, outputs: Array) -> Array:
+        second = outputs[:, 0] > 0 if outputs.shape[1] == 1 else outputs.argmax(1)
+        return np.asarray(self.classes_[np.asarray(second, np.intp)])
+
+
+class _Regressor(RegressorMixin, _Private):  # type: ignore[misc]
+    """What regressors have in common: a number of any unit.
+
+    Attributes:
+        target_mean_, target_scale_: by which the number to learn is scaled.
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Trains on private rows.
+
+        Args:
+            X: numbers [rows, columns], an array or a DataFrame.
+            y: numbers [rows].
+            sample_weight: what samples count, [rows], at any scale; as private as labels.
+
+        Raises:
+            ValueError: NaN, sparse matrices, other shapes, weights that are all 0.
+            UsageError, RangeError, ClusterError: as Trainable.fit.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        y = np.asarray(y, np.float64)
+        weights = _weights(sample_weight, X)
+        [mean], [scale] = _scale(y[:, None], weights)
+        self._train(X, (y - mean) / scale, weights, "mean_squared_error", 1, 2.0)
+        self.target_mean_, self.target_scale_ = mean, scale
+        return self
+
+    def predict(self, X: Any) -> Array:
+        """The number of each row, [rows]."""
+        return np.asarray(self._outputs(X)[:, 0] * self.target_scale_ + self.target_mean_)
+
+    def predict_frame(self, X: Any) -> Any:
+        """A DataFrame with X's index and the column "prediction"."""
+        import pandas
+
+        return pandas.DataFrame({"prediction": self.predict(X)}, getattr(X, "index", None))
+
+
+class _Linear(_Private):
+    """One layer, trained by gradient descent with momentum and a rate that falls to 0.
+
+    The rate that "auto" chooses follows from the number of columns alone: deviations are 1, so
+    that no direction is steeper than their number.
+    """
+
+    learning_rate_init: float | str
+    momentum: float
+
+    def __init__(
+        self,
+        *,
+        max_iter: int = 100,
+        batch_size: int | str = "auto",
+        learning_rate_init: float | str = "auto",
+        momentum: float = 0.9,
+        random_state: Any = None,
+        predict_on: str = WORKERS,
+        cluster: Any = None,
+        verbose: Any = 0,
+    ) -> None:
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.momentum = momentum
+        self.random_state = random_state
+        self.predict_on = predict_on
+        self.cluster = cluster
+        self.verbose = verbose
+
+    def _optimizer(self, steps: int, features: int, curvature: float) -> Any:
+        import keras
+
+        rate = self.learning_rate_init
+        if rate == "auto":
+            rate = min(1.0, 2.0 / features) / curvature / 2
+        schedule = keras.optimizers.schedules.CosineDecay(rate, steps)
+        return keras.optimizers.SGD(schedule, momentum=self.momentum)
+
+
+class PrivateLogisticRegression(_Classifier, _Linear):
+    """Logistic regression without a penalty, trained by three workers; softmax for many classes.
+
+    Args:
+        max_iter: epochs, through all rows each.
+        batch_size: rows of a step; "auto": all up to 256, or else equal batches of at most 256.
+        learning_rate_init: with which training begins; it falls to 0 by half a cosine.
+        momentum: of gradient descent.
+        class_weight: {label: weight} or "balanced", as in scikit-learn.
+        random_state: of the order of rows, which is public. Two fits of one seed differ by the
+            rounding of fixed point alone, which is random.
+        predict_on: "workers": predictions are computed on shares too; "owner": here, in the clear,
+            where the weights are anyway.
+        cluster: a LocalCluster, a Cluster, a Client, or the path of a cluster.toml; None starts
+            three local workers for the call.
+        verbose: as for Trainable.fit.
+
+    Attributes:
+        coef_, intercept_: of the columns as they are, [1 or classes, columns], [1 or classes].
+        classes_, n_features_in_, feature_names_in_, n_iter_: as scikit-learn has them.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_iter: int = 100,
+        batch_size: int | str = "auto",
+        learning_rate_init: float | str = "auto",
+        momentum: float = 0.9,
+        class_weight: Mapping[Any, float] | str | None = None,
+        random_state: Any = None,
+        predict_on: str = WORKERS,
+        cluster: Any = None,
+        verbose: Any = 0,
+    ) -> None:
+        super().__init__(
+            max_iter=max_iter,
+            batch_size=batch_size,
+            learning_rate_init=learning_rate_init,
+            momentum=momentum,
+            random_state=random_state,
+            predict_on=predict_on,
+            cluster=cluster,
+            verbose=verbose,
+        )
+        self.class_weight = class_weight
+
+    @property
+    def coef_(self) -> Array:
+        """[1 or classes, columns]."""
+        return self._unscaled()[0][0].T
+
+    @property
+    def intercept_(self) -> Array:
+        """[1 or classes]."""
+        return self._unscaled()[0][1]
+
+
+class PrivateLinearRegression(_Regressor, _Linear):
+    """Least squares, trained by three workers.
+
+    Args: as for PrivateLogisticRegression, without class_weight.
+
+    Attributes:
+        coef_, intercept_: of the columns and the number as they are, [columns], a number.
+        n_features_in_, feature_names_in_, n_iter_: as scikit-learn has them.
+    """
+
+    @property
+    def coef_(self) -> Array:
+        """[columns]."""
+        return np.asarray(self._unscaled()[0][0][:, 0] * self.target_scale_)
+
+    @property
+    def intercept_(self) -> float:
+        """Of the number as it is."""
+        return float(self._unscaled()[0][1][0] * self.target_scale_ + self.target_mean_)
+
+
+class _Layered(_Private):
+    """Hidden layers of one activation; names and defaults of scikit-learn's networks.
+
+    Args:
+        hidden_layer_sizes: outputs of each hidden layer.
+        activation: "relu", "logistic", "tanh" or "identity".
+        solver: "adam" or "sgd".
+        momentum: of "sgd".
+        max_iter, batch_size, learning_rate_init, random_state, predict_on, cluster, verbose: as for
+            PrivateLogisticRegression; the rate stays as it is.
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Any = (100,),
+        activation: str = "relu",
+        *,
+        solver: str = "adam",
+        max_iter: int = 200,
+        batch_size: int | str = "auto",
+        learning_rate_init: float = 0.001,
+        momentum: float = 0.9,
+        random_state: Any = None,
+        predict_on: str = WORKERS,
+        cluster: Any = None,
+        verbose: Any = 0,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.solver = solver
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.momentum = momentum
+        self.random_state = random_state
+        self.predict_on = predict_on
+        self.cluster = cluster
+        self.verbose = verbose
+
+    def _widths(self) -> tuple[int, ...]:
+        given = self.hidden_layer_sizes
+        widths = tuple(given) if isinstance(given, (tuple, list, np.ndarray)) else (given,)
+        for width in widths:
+            if isinstance(width, bool) or not isinstance(width, (int, np.integer)):
+                raise UsageError(f"hidden_layer_sizes are integers. Received: {width!r}.")
+            check_range("Each of hidden_layer_sizes", int(width), 1, _MOST_WIDTH)
+        return tuple(int(width) for width in widths)
+
+    def _hidden(self) -> str | None:
+        check_one_of("activation is", self.activation, tuple(_ACTIVATIONS))
+        return _ACTIVATIONS[self.activation]
+
+    def _optimizer(self, steps: int, features: int, curvature: float) -> Any:
+        import keras
+
+        check_one_of("solver is", self.solver, ("adam", "sgd"))
+        if self.solver == "adam":
+            return keras.optimizers.Adam(self.learning_rate_init)
+        return keras.optimizers.SGD(self.learning_rate_init, momentum=self.momentum)
+
+    @property
+    def coefs_(self) -> list[Array]:
+        """The kernel of each layer, [inputs, outputs]; the first for columns as they are."""
+        return [kernel for kernel, _ in self._unscaled()]
+
+    @property
+    def intercepts_(self) -> list[Array]:
+        """The bias of each layer, [outputs]."""
+        return [bias for _, bias in self._unscaled()]
+
+
+class PrivateMLPClassifier(_Classifier, _Layered):
+    __doc__ = _Layered.__doc__
+
+
+class PrivateMLPRegressor(_Regressor, _Layered):
+    __doc__ = _Layered.__doc__
+
+
+@contextmanager
+def _opened(given: Any) -> Iterator[Any]:
+    """A cluster for one call: one that is open, one of a file, or three workers here."""
+    if isinstance(given, Client):
+        yield given
+    elif given is None or isinstance(given, (str, Path)):
+        with LocalCluster() if given is None else Cluster(given) as cluster:
+            yield cluster
+    elif isinstance(given, _Elsewhere):
+        raise UsageError(
+            "This estimator was pickled, and its open cluster stayed where it was. Give it one: "
+            "set_params(cluster=...), or predict_on='owner' for predictions."
+        )
+    else:
+        raise UsageError(
+            "cluster is None, a LocalCluster, a Cluster, a Client or the path of a cluster.toml. "
+            f"Received: {type(given).__name__}."
+        )
+
+
+def _scale(x: Array, weights: Array | None) -> tuple[Array, Array]:
+    """Mean and deviation of each column, as samples count; 1 for a column that is constant."""
+    size = np.abs(x).max(0)
+    size[size == 0] = 1.0  # (squares of very large and very small numbers are none)
+    mean = np.average(x / size, 0, weights)
+    spread = np.sqrt(np.average(np.square(x / size - mean), 0, weights))
+    spread[spread < _CONSTANT] = 1.0
+    return mean * size, spread * size
+
+
+def _weights(given: Any, x: Array) -> Array | None:
+    """Weights of samples, [n].
+
+    Raises:
+        ValueError: other shapes, negative ones, or nothing but 0.
+    """
+    if given is None:
+        return None
+    found: Array = _check_sample_weight(given, x, dtype=np.float64, ensure_non_negative=True)
+    if not found.any():
+        raise Unlearnable("Sample weights are all 0: there is nothing to learn from.")
+    return found
+
+
+def _probabilities(outputs: Array) -> Array:
+    if outputs.shape[1] == 1:
+        outputs = np.concatenate([np.zeros_like(outputs), outputs], 1)
+    found = np.exp(outputs - outputs.max(1, keepdims=True))
+    return np.asarray(found / found.sum(1, keepdims=True))

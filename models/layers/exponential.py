@@ -1,0 +1,63 @@
+"""The exponential, of what is small enough for it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.models.kinds.checks import alone, only
+from tfe_bench.models.kinds.kind import Kind, Watch, check_room
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
+from tfe_bench.models.kinds.passes import Pass, brought
+from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
+from tfe_bench.protocols.functions import exponential
+from tfe_bench.protocols.session.sharing import Shared
+
+_FRACTIONS = (8, 20)
+
+
+def _most(f: int) -> float:
+    """The largest x, of which e^x still fits what comes behind."""
+    own = exponential.form("one-round", 64, f)
+    return min(own.high, -own.low, (PRODUCT_BITS - f - 1) * math.log(2))
+
+
+class Exponential(Kind):
+    """e^x."""
+
+    op = "exponential"
+    functions = ("exponential",)
+    heavy = True
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        only(options)
+        return alone(given, weights)
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(values[0]))
+
+    def numbers(self, planner: Planner, x: Layer) -> Numbers:
+        f = min(max(planner.most(x)[0], _FRACTIONS[0]), _FRACTIONS[1])
+        bound = max(planner.bounds[i] for i in x.inputs)
+        if bound > _most(f):
+            planner.lost(x, f"takes the exponential of values up to {bound:g}, not {_most(f):g}")
+        return Numbers(f)
+
+    def check(self, node: Node) -> None:
+        check_room(node)
+        if not _FRACTIONS[0] <= node.numbers.fraction <= _FRACTIONS[1]:
+            raise UsageError(f"has {node.numbers.fraction} fractional bits, not 8 to 20.")
+
+    def limit(self, node: Node, given: list[int]) -> int | None:
+        f = node.numbers.fraction
+        return math.ceil(math.exp(min(node.moved(given)[0] / 2**f, _most(f))) * 2**f * 1.01) + 2
+
+    def watchable(self, node: Node, given: list[int] | None) -> bool:
+        f = node.numbers.fraction
+        return given is None or node.moved(given)[0] <= _most(f) * 2**f
+
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        return p.ops.call(exponential.exp, brought(p.ops, values[0], node.numbers.fraction))

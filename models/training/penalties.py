@@ -1,0 +1,120 @@
+"""Regularizers: l1 |w| + l2 w^2 of arrays of weights, summed, beside a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tfe_bench.errors import UsageError
+from tfe_bench.models.kinds.operations import Operations
+from tfe_bench.models.kinds.passes import Pass, brought, joined
+from tfe_bench.models.kinds.reading import Unfit
+from tfe_bench.models.training.losses.loss import (
+    FACTOR_BITS,
+    LOSS_BITS,
+    sign,
+    total,
+    total_product,
+)
+from tfe_bench.models.training.schedules import real
+from tfe_bench.protocols.session.sharing import Shared
+
+if TYPE_CHECKING:
+    from tfe_bench.models.training.recipe import Recipe
+
+# A weight's share of a gradient is below 2^11 then, and its mean stays in range for weights to 8.
+LARGEST = 1.0
+# Significant bits of a public factor, and the most fractional ones.
+_FACTOR, _MOST = 16, 30
+
+
+class Penalty(NamedTuple):
+    """l1 |w| + l2 w^2."""
+
+    l1: float
+    l2: float
+
+
+def of_keras(given: Any) -> Penalty:
+    """The penalty of a regularizer of Keras.
+
+    Raises:
+        Unfit: it is another.
+    """
+    import keras
+
+    numbers = {
+        keras.regularizers.L1: ("l1",),
+        keras.regularizers.L2: ("l2",),
+        keras.regularizers.L1L2: ("l1", "l2"),
+    }
+    if type(given) not in numbers:
+        raise Unfit(f"its regularizer is a {type(given).__name__}, not L1, L2 or L1L2")
+    own = {name: float(getattr(given, name)) for name in numbers[type(given)]}
+    return Penalty(own.get("l1", 0.0), own.get("l2", 0.0))
+
+
+def of(header: Any, keys: set[str]) -> dict[str, Penalty]:
+    """Penalties by key, which may come from a stranger.
+
+    Raises:
+        UsageError: they are none.
+    """
+    if not isinstance(header, Mapping) or not set(header) <= keys:
+        raise UsageError("Penalties are of arrays of weights, by their keys.")
+    found = {}
+    for key, pair in header.items():
+        several = isinstance(pair, (list, tuple)) and len(pair) == 2
+        if not several or not all(real(v, 0.0, LARGEST) for v in pair):
+            raise UsageError(
+                f"A regularizer has an l1 and an l2 from 0 to {LARGEST:g}. Received: {pair!r}."
+            )
+        found[key] = Penalty(*map(float, pair))
+    return found
+
+
+def _scaled(ops: Operations, x: Shared, factor: Fraction) -> Shared:
+    """x times a public number, with more fractional bits; the factor is right to 2^-15."""
+    size = factor.numerator.bit_length() - factor.denominator.bit_length()
+    k = min(max(_FACTOR - size, 0), _MOST)
+    return ops.times(x, round(factor * (1 << k)), k)
+
+
+def added(p: Pass, recipe: Recipe, found: Mapping[str, Shared]) -> dict[str, Shared]:
+    """Gradients, as sums over the batch, with l1 sign(w) + 2 l2 w of what has a penalty.
+
+    What is added needs the weights alone, so that it is ready before them.
+    """
+    ops, result = p.ops, dict(found)
+    for key in recipe.penalties.keys() & found.keys():
+        (l1, l2), w, g = recipe.penalties[key], p.weights[key], found[key]
+        parts = []
+        if l2:
+            parts.append(_scaled(ops, w, 2 * Fraction(l2) / recipe.share))
+        if l1:
+            parts.append(_scaled(ops, sign(ops, w), Fraction(l1) / recipe.share))
+        for part in parts:
+            g = joined(ops, g, brought(ops, part, g.fractional_bits))
+        result[key] = g
+    return result
+
+
+def loss(p: Pass, recipe: Recipe) -> Shared | None:
+    """What they add to the sum of a batch's losses, [] with LOSS_BITS; None if there are none."""
+    ops, shape = p.ops, recipe.output_shape
+    rows = Fraction(recipe.batch * recipe.loss.terms(shape), recipe.loss.scale(shape, recipe.batch))
+    found = None
+    for key, (l1, l2) in recipe.penalties.items():
+        if key in recipe.frozen:
+            continue
+        w, parts = p.weights[key], []
+        if l2:
+            parts.append((total_product(ops, w, w), l2))
+        if l1:
+            parts.append((total(ops, ops.mul(w, sign(ops, w))), l1))
+        for value, factor in parts:
+            part = _scaled(ops, brought(ops, value, FACTOR_BITS), Fraction(factor) * rows)
+            part = brought(ops, part, LOSS_BITS)
+            found = part if found is None else ops.add(found, part)
+    return found

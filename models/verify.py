@@ -1,0 +1,125 @@
+"""Whether a converted model is the one of Keras: both run on the same public numbers.
+
+A converter that overlooks an option of a layer gives a model that answers, and wrongly.  So none is
+handed out before its outputs were compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.models import optimize, plaintext
+from tfe_bench.models.graph import Array, Graph
+
+if TYPE_CHECKING:
+    from tfe_bench.models.from_keras import Reading
+
+# Of the largest value of a layer; Keras computes with 24 bits, or 11 and 8 in half precision.
+_TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+# Models of more weights are tried with one sample.
+_LARGE = 1_000_000
+
+
+def check(reading: Reading, graph: Graph, samples: Any = None) -> None:
+    """Compares a graph with the model that it was read from.
+
+    Args:
+        graph: that of the reading, or what optimization has made of it.
+        samples: as the model takes them; their means and deviations are those of the numbers that
+            are tried.  None: numbers of mean 0 and deviation 1.
+
+    Raises:
+        UsageError: they differ; the first layer that does is named.
+    """
+    inputs = _drawn(reading, samples)
+    function = reading.function
+    given = [_as_keras(t, inputs[n]) for t, n in zip(function.inputs, graph.inputs, strict=True)]
+    tree = reading.keras.tree
+    struct = tree.pack_sequence_as(function._inputs_struct, given)
+    wanted = [_numbers(reading, y) for y in tree.flatten(function(struct, training=False))]
+    tolerance = _tolerance(reading.model)
+    if all(_alike(a, b, tolerance) for a, b in zip(_outputs(graph, inputs), wanted, strict=True)):
+        return
+    place = "after optimization"
+    for name, got, want in _compared(reading, given, inputs):
+        if not _alike(got, want, tolerance):
+            place = f"first in layer {name!r}, by {_difference(got, want):.2g}"
+            break
+    raise UsageError(
+        f"{reading.model.name!r} would give other values than in Keras, {place}: it uses "
+        "something that is not supported and that nobody noticed. Please report it."
+    )
+
+
+def _outputs(graph: Graph, inputs: dict[str, Array]) -> list[Array]:
+    with np.errstate(all="ignore"):
+        return plaintext.evaluate(graph, inputs)
+
+
+def _drawn(reading: Reading, samples: Any) -> dict[str, Array]:
+    """A batch of numbers for each input, the same in every call."""
+    rng = np.random.default_rng(20261122)
+    count = 1 if reading.graph.parameters > _LARGE else 2
+    known = None if samples is None else plaintext.check_images(reading.graph, samples)
+    found = {}
+    tensors = zip(reading.function.inputs, reading.graph.inputs.items(), strict=True)
+    for tensor, (name, shape) in tensors:
+        if not str(tensor.dtype).startswith(("float", "bfloat")):
+            found[name] = rng.integers(0, 2, (count, *shape)).astype(np.float64)
+            continue
+        x = rng.normal(size=(count, *shape))
+        if known is not None:
+            some = known[name][:64]
+            x = some.mean() + x * some.std()
+        found[name] = x.astype(np.float32).astype(np.float64)
+    return found
+
+
+def _as_keras(tensor: Any, value: Array) -> Any:
+    kind = str(tensor.dtype)
+    return value.astype(np.float32 if kind.startswith(("float", "bfloat")) else kind)
+
+
+def _numbers(reading: Reading, value: Any) -> Array:
+    found = reading.keras.ops.convert_to_numpy(reading.keras.ops.cast(value, "float32"))
+    return np.asarray(found, np.float64)
+
+
+def _tolerance(model: Any) -> float:
+    kinds = {getattr(layer, "compute_dtype", "float32") for layer in model._flatten_layers()}
+    return max(_TOLERANCE.get(str(kind), 1e-4) for kind in kinds)
+
+
+def _difference(got: Array, want: Array) -> float:
+    # (where Keras has no number, as for the logarithm of one below 0, nothing is promised)
+    known = np.isfinite(want)
+    return float(np.abs(np.where(known, got - want, 0)).max(initial=0))
+
+
+def _alike(got: Array, want: Array, tolerance: float) -> bool:
+    if got.shape != want.shape:
+        return False
+    known = np.isfinite(want)
+    if not np.isfinite(got[known]).all():
+        return False
+    return _difference(got, want) <= tolerance * float(np.abs(want[known]).max(initial=1e-3))
+
+
+def _compared(
+    reading: Reading, given: Sequence[Any], inputs: dict[str, Array]
+) -> Iterator[tuple[str, Array, Array]]:
+    """Each layer of the model itself, in order, here and in Keras."""
+    seen: dict[str, Array] = {}
+    with np.errstate(all="ignore"):
+        graph = optimize.leave_training(reading.graph)
+        plaintext.evaluate(graph, inputs, lambda name, v: seen.__setitem__(name, v))
+    tensors = [t for t, name in reading.tensors if name in seen]
+    inner = reading.keras.Model(reading.function.inputs, tensors)
+    values = reading.keras.tree.flatten(inner(list(given), training=False))
+    names = [name for _, name in reading.tensors if name in seen]
+    for name, value in zip(names, values, strict=True):
+        yield name, seen[name], _numbers(reading, value)

@@ -1,0 +1,135 @@
+"""ELU, SELU and CELU: max(x, 0), and an exponential less 1 below 0.
+
+Sources: Clevert, Unterthiner and Hochreiter, Fast and accurate deep network learning by exponential
+linear units, 2016; Klambauer et al., Self-normalizing neural networks, 2017; Barron, Continuously
+differentiable exponential linear units, 2017.  How they are computed is this project's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.nn import activations, linear
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
+from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.ring.truncation import truncate
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+
+LARGEST = 64  # of a factor, and of 1 / decay
+INNER = activations.INNER_BITS
+_SLOPE_BITS = 20
+# Of public factors: of what is below 2^6 with INNER fractional bits, and of 1 / decay.
+_FACTOR_BITS, _DECAY_BITS = 24, 30
+_PRODUCT_BITS = 61
+_LN2 = Fraction(7, 10)  # or more
+
+
+@dataclass(frozen=True)
+class Form:
+    """positive max(x, 0) + negative (e^(min(x, 0) / decay) - 1).
+
+    Raises:
+        UsageError: factors or a decay that are too large, or too small.
+    """
+
+    positive: float = 1.0
+    negative: float = 1.0
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        fits = max(abs(self.positive), abs(self.negative)) <= LARGEST
+        if not (fits and Fraction(1, LARGEST) <= self.decay <= LARGEST):
+            raise UsageError(
+                f"An exponential linear unit wants factors up to {LARGEST}, and a decay from "
+                f"1/{LARGEST} to {LARGEST}. Received: {self}."
+            )
+
+    def edge(self, f: int) -> int:
+        """Ring units of -x from where the exponential counts as 0."""
+        many = f + 3 + int(abs(self.negative)).bit_length()
+        return math.ceil(many * _LN2 * Fraction(self.decay) * (1 << f))
+
+
+def elu(
+    party: Party,
+    x: Shared,
+    form: Form = Form(),
+    bits: int = compare.LAYER_BITS,
+    exchanges: int | None = None,
+) -> Shared:
+    """positive max(x, 0) + negative (e^(min(x, 0) / decay) - 1) for |x| < 2^(bits-1) ring units.
+
+    Off by less than 2 ulp; unless positive is 1, by 1 ulp and 2^(bits-62) of the value more.
+
+    Args:
+        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
+
+    Rounds: exchanges + 4 (+ 5 with dealing), one more unless decay is 1.  Bits sent: those of two
+        ReLUs, an exponential and up to three truncations.
+    Raises:
+        UsageError: another ring, fewer than 8 or more than 16 fractional bits, or more bits than
+            leave room for a factor.
+    """
+    return _value(party, x, form, bits, exchanges)[0]
+
+
+def elu_with_slope(
+    party: Party,
+    x: Shared,
+    form: Form = Form(),
+    bits: int = compare.LAYER_BITS,
+    exchanges: int | None = None,
+) -> tuple[Shared, Shared]:
+    """The value, and its derivative with 20 fractional bits: `positive` at 0.
+
+    Rounds: as `elu`.
+    """
+    y, t, negative = _value(party, x, form, bits, exchanges)
+    steep = Fraction(form.negative) / Fraction(form.decay)
+    low = _times(t, steep, _FACTOR_BITS) if steep != 1 else t
+    slope = truncate(party, low, low.fractional_bits - _SLOPE_BITS)
+    jump = round((Fraction(form.positive) - steep) * (1 << _SLOPE_BITS))
+    if jump:
+        above = convert.b2a(party, logic.invert(negative), local.shape(x.any))
+        slope = arithmetic.add(slope, arithmetic.mul_public(above, np.int64(jump), _SLOPE_BITS))
+    return y, slope
+
+
+def _value(
+    party: Party, x: Shared, form: Form, bits: int, exchanges: int | None
+) -> tuple[Shared, Shared, MaskedBits]:
+    """The value, e^(min(x, 0) / decay) with INNER bits, and where x is below 0."""
+    check_scale("elu", check_ring("elu", x, known=True), 8, 16)
+    f, edge, n = x.fractional_bits, form.edge(x.fractional_bits), x.shape.num_elements()
+    high, below = linear.above(party, x, (-edge, 0), bits, exchanges)
+    low, y = (high.map(lambda a, i=i: a[i]) for i in range(2))
+    u = arithmetic.moved(arithmetic.sub(low, y), -edge)  # min(x, 0), where it counts
+    if form.decay != 1:
+        u = _times(u, 1 / Fraction(form.decay), _DECAY_BITS)
+        u = truncate(party, u, u.fractional_bits - INNER)
+        u = arithmetic.moved(u, -2)  # what is rounded up is not above 0
+    t = activations.falling(party, u)
+    tail = arithmetic.moved(t, -(1 << INNER))
+    if form.negative != 1:
+        tail = _times(tail, Fraction(form.negative), _FACTOR_BITS)
+    if form.positive != 1:
+        more = _PRODUCT_BITS - bits - int(abs(form.positive)).bit_length()
+        if more < 8:
+            raise UsageError(
+                f"A factor leaves room for {bits - 8 + more} bits or fewer. Received: {bits}."
+            )
+        y = truncate(party, _times(y, Fraction(form.positive), more), more)
+    y = arithmetic.add(y, truncate(party, tail, tail.fractional_bits - f))
+    return y, t, logic.rearrange(below, (2, n), lambda a: a[1], n)
+
+
+def _times(x: Shared, factor: Fraction, more: int) -> Shared:
+    """x times a public factor, with more fractional bits.  Local."""
+    return arithmetic.mul_public(x, np.int64(round(factor * (1 << more))), more)

@@ -1,0 +1,71 @@
+"""GELU's approximation by tanh, x (1 + tanh z(x)) / 2, and its slope.
+
+Source: Hendrycks and Gimpel, Gaussian Error Linear Units, 2016, section 2.
+"""
+
+from __future__ import annotations
+
+import functools
+from decimal import Decimal
+
+from tfe_bench.protocols.functions import piecewise
+from tfe_bench.protocols.nn import gelu
+from tfe_bench.protocols.ring import compare
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+# sqrt(2 / pi)
+_ROOT = Decimal("0.79788456080286535587989211986876373695171726232986931533185165934131585179861")
+_CUBIC = Decimal("0.044715")
+
+
+def _below(a: Decimal) -> Decimal:
+    """(1 - tanh z(a)) / 2 with z(a) = sqrt(2 / pi) (a + 0.044715 a^3)."""
+    return 1 / (1 + (2 * _ROOT * (a + _CUBIC * a**3)).exp())
+
+
+def _bump(a: Decimal) -> Decimal:
+    return a * _below(a)
+
+
+def _slope(x: Decimal) -> Decimal:
+    rising = _below(-x)
+    return rising + x * 2 * rising * (1 - rising) * _ROOT * (1 + 3 * _CUBIC * x * x)
+
+
+@functools.cache
+def bump(f: int) -> gelu.Bump:
+    """max(x, 0) - gelu_tanh(x) for |x| = a."""
+    return gelu.fitted(_bump, f)
+
+
+def gelu_tanh(
+    party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
+) -> Shared:
+    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, off by less than 3 ulp.
+
+    Range, arguments, rounds, bits and errors: as gelu.gelu.
+    """
+    return gelu.bumped(party, "gelu_tanh", x, bump, bits, exchanges)
+
+
+_EDGE = 5
+_TOLERANCE = Decimal(2) ** -11
+
+
+@functools.cache
+def _slope_pieces() -> piecewise.Pieces:
+    return piecewise.fit(_slope, -_EDGE, _EDGE, 0, 1, _TOLERANCE)
+
+
+def slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
+    """The derivative of gelu_tanh with piecewise.RESULT_BITS fractional bits, off by less than
+    2^-9.5.
+
+    Args:
+        bits: |x| < 2^(bits-1) ring units, of 16 fractional bits.
+
+    Rounds: 3 (4 with dealing).  Bits sent: those of piecewise.evaluate.
+    """
+    # (one bit more: x is compared with knots other than 0)
+    return piecewise.evaluate(party, "gelu_tanh_slope", x, _slope_pieces(), bits + 1)

@@ -1,0 +1,91 @@
+"""Softplus, log(1 + e^x), and its like: max(x, 0) and a function of e^-|x|."""
+
+from __future__ import annotations
+
+import functools
+from decimal import Decimal
+
+from tfe_bench.protocols.functions import approximation, piecewise, polynomial
+from tfe_bench.protocols.nn import activations, linear
+from tfe_bench.protocols.ring import arithmetic, compare
+from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+FEWEST_BITS = 8
+MOST_BITS = 16
+
+
+def sides(
+    party: Party, x: Shared, edge: int, bits: int, exchanges: int | None
+) -> tuple[Shared, Shared, Shared]:
+    """max(x, 0), and how far x is above and below 0: at most edge, in ring units.
+
+    Rounds and bits: those of linear.above with three knots.
+    """
+    high, _ = linear.above(party, x, (-edge, 0, edge), bits, exchanges)
+    low, positive, far = (high.map(lambda a, i=i: a[i]) for i in range(3))
+    below = arithmetic.moved(arithmetic.sub(positive, low), edge)
+    return positive, arithmetic.sub(positive, far), below
+
+
+def _log1p(t: Decimal) -> Decimal:
+    return (1 + t).ln()
+
+
+@functools.cache
+def _tail(f: int) -> polynomial.Fitted:
+    """log(1 + t) on [0, 1] for t with INNER_BITS."""
+    found = approximation.approximate(
+        _log1p, Decimal(0), Decimal(1), activations.INNER_BITS, Decimal(2) ** -(f + 3), False
+    )
+    return polynomial.fitted(found, f, bits=found.limit.bit_length() + 2)
+
+
+def softplus(
+    party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
+) -> Shared:
+    """log(1 + e^x), off by less than 2 ulp, for every |x| < 2^(bits-1) ring units.
+
+    It is max(x, 0) + log(1 + e^-|x|): a polynomial of the exponential, which counts as 0 from where
+    it is below half an ulp.
+
+    Args:
+        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
+
+    Rounds: exchanges + 4 (+ 5 with dealing).  Bits sent: those of three ReLUs, an exponential and a
+        polynomial.
+    Raises:
+        UsageError: another ring, fewer than 8 or more than 16 fractional bits.
+    """
+    check_scale("softplus", check_ring("softplus", x, known=True), FEWEST_BITS, MOST_BITS)
+    f = x.fractional_bits
+    positive, above, below = sides(party, x, activations.edge(f), bits, exchanges)
+    t = activations.falling(party, arithmetic.neg(arithmetic.add(above, below)))
+    return arithmetic.add(positive, _tail(f).evaluate(party, "polyval", t))
+
+
+def slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
+    """1 / (1 + e^-x), off by less than 2^-10.5.
+
+    Rounds, bits and errors: those of piecewise.logistic.
+    """
+    return piecewise.logistic(party, x, bits=bits)
+
+
+def log_sigmoid_slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
+    """1 / (1 + e^x): the derivative of log_sigmoid.
+
+    Error, rounds, bits and errors: those of piecewise.logistic.
+    """
+    return slope(party, arithmetic.neg(x), bits)
+
+
+def log_sigmoid(
+    party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
+) -> Shared:
+    """log(1 / (1 + e^-x)) = -softplus(-x).
+
+    Error, rounds, bits and errors: as `softplus`.
+    """
+    return arithmetic.neg(softplus(party, arithmetic.neg(x), bits, exchanges))

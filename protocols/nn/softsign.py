@@ -1,0 +1,46 @@
+"""Softsign, x / (1 + |x|)."""
+
+from __future__ import annotations
+
+from tfe_bench.protocols.functions import reciprocal
+from tfe_bench.protocols.nn import relu
+from tfe_bench.protocols.ring import arithmetic, compare, convert
+from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+
+def softsign(
+    party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
+) -> Shared:
+    """x / (1 + |x|), off by less than 1.5 ulp and 2^-20, for every |x| < 2^(bits-1) ring units.
+
+    It is 1 - 1 / (1 + |x|), with the sign of x.
+
+    Args:
+        exchanges: of the comparison; None takes 1 for few elements, 2 for many.
+
+    Rounds: those of relu.relu, reciprocal.reciprocal and an injection.
+    Raises:
+        UsageError: another ring, or fewer than 8 or more than 20 fractional bits.
+    """
+    return softsign_and_rest(party, x, bits, exchanges)[0]
+
+
+def softsign_and_rest(
+    party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
+) -> tuple[Shared, Shared]:
+    """The value, and 1 / (1 + |x|), of which the derivative is the square.
+
+    Rounds: as `softsign`.
+    """
+    check_scale("softsign", check_ring("softsign", x, known=True), 8, 20)
+    one = 1 << x.fractional_bits
+    count = compare.few_openings(x.shape.num_elements(), bits, exchanges)
+    positive, negative = relu.relu_with_derivative(party, x, bits, count)
+    size = arithmetic.sub(arithmetic.add(positive, positive), x)
+    width = compare.moved(bits, one) - 1
+    rest = reciprocal.reciprocal(party, arithmetic.moved(size, one), width)
+    kept = arithmetic.moved(arithmetic.neg(rest), one)
+    turned = convert.inject(party, negative, kept)
+    return arithmetic.sub(kept, arithmetic.add(turned, turned)), rest

@@ -1,0 +1,136 @@
+"""Activations with arguments: what they are read as, at the edges of each, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.test_execute import case, run_all
+from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.models import execute, plaintext
+from tfe_bench.models.graph import Graph, Layer
+from tfe_bench.models.private import convert
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+A: Any = keras.activations
+ULP = 2.0**-16
+
+RELUS = [
+    ("relu", {"negative_slope": slope, "max_value": most, "threshold": threshold})
+    for slope, most, threshold in itertools.product(
+        (0.0, 0.25), (None, 0.0, 1.5, 6), (-0.75, 0.0, 1.0, 1.5)
+    )
+]
+# Of those, one of each form, and other activations at the edges of their arguments.
+PRIVATE: list[tuple[str, dict[str, Any]]] = [
+    *(RELUS[i] for i in (0, 2, 8, 16, 18, 20, 24, 25, 26, 27)),
+    ("leaky_relu", {"negative_slope": -3.0}),
+    ("elu", {"alpha": -2.0}),
+    ("celu", {"alpha": 0.015625}),
+    ("celu", {"alpha": 64.0}),
+    ("gelu", {"approximate": True}),
+    ("hard_sigmoid", {}),
+    ("hard_silu", {}),
+    ("hard_tanh", {}),
+    ("sparse_plus", {}),
+    ("sparse_sigmoid", {}),
+    ("soft_shrink", {"threshold": 0.0}),
+    ("soft_shrink", {"threshold": 1.25}),
+    ("hard_shrink", {"threshold": -1.0}),
+    ("hard_shrink", {"threshold": 1.25}),
+    ("threshold", {"threshold": -0.75, "default_value": np.float32(2.0)}),
+    ("squareplus", {"b": 0.00390625}),
+    ("squareplus", {"b": 64}),
+    ("softmax", {"axis": 1}),
+    ("log_softmax", {"axis": -2}),
+]
+KNOTS = (-3.0, -1.25, -1.0, -0.75, 0.0, 1.0, 1.25, 1.5, 3.0, 6.0)
+
+
+def every(some: list[tuple[str, dict[str, Any]]], shape: tuple[int, ...]) -> Any:
+    """A model of several activations of the same values."""
+    x = keras.Input(shape)
+    given = [L.Activation(partial(getattr(A, name), **options))(x) for name, options in some]
+    return keras.Model(x, L.Concatenate()(given))
+
+
+def edges() -> Any:
+    """Both sides of every knot, and far from all: multiples of an ulp, which floats hold."""
+    near = [knot + i * ULP for knot in KNOTS for i in (-1, 0, 1)]
+    return np.array([*near, -30.0, 30.0, -7.5, 7.5, 0.5, -0.5]).reshape(1, 6, 6)
+
+
+def test_every_form_of_a_relu_is_read_as_what_it_is() -> None:
+    model, x = every(RELUS, (6, 6)), edges()
+    want = model.predict(x, verbose=0)
+    assert np.abs(convert(model).plain(x) - want).max() < 1e-5
+
+
+def test_activations_are_right_at_the_edges_of_their_arguments(rng: np.random.Generator) -> None:
+    model, x, calibrated = every(PRIVATE, (6, 6)), edges(), bool(rng.integers(2))
+    private = convert(model, samples=x if calibrated else None)
+    some = case(private, x, watched=calibrated)
+    execute.check_executable(private.plan)
+    ((got, _),) = run_all([some], int(rng.integers(3)), again=False)
+    (got,) = plaintext.finished(private.plan.graph, [got])
+    off = np.abs(got - model.predict(x, verbose=0)).reshape(6, len(PRIVATE), 6).max((0, 2))
+    assert off.max() < 4 * ULP, dict(zip(map(str, PRIVATE), off / ULP, strict=True))
+
+
+def test_activations_that_are_no_such_function_are_refused_in_words() -> None:
+    x = keras.Input((4,))
+
+    def own(x: Any) -> Any:
+        return x
+
+    for function, text in (
+        (own, "its activation is 'own'"),
+        (A.sparsemax, "'sparsemax'"),
+        (partial(A.relu, max_value=-1.0), "max_value=-1"),
+        (partial(A.celu, alpha=-1.0), "alpha=-1"),
+        (partial(A.elu, alpha=65.0), "alpha=65"),
+        (partial(A.soft_shrink, threshold=-1.0), "threshold=-1"),
+        (partial(A.leaky_relu, negative_slope=np.ones(4)), "negative_slope=array"),
+        (partial(A.softmax, axis=0), "axis 0 is the batch"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            convert(keras.Model(x, L.Activation(function)(x)))
+    with pytest.raises(RangeError, match="exponential of values up to"):
+        convert(keras.Model(x, L.Activation("exponential")(x)), samples=np.full((1, 4), 9.0))
+    with pytest.raises(UsageError, match="as the activation of another layer"):
+        convert(keras.Model(x, L.Dense(3, activation=L.PReLU())(x)))
+
+
+LINE: dict[str, Any] = {
+    "knots": [0.0, 1.0],
+    "slopes": [0.0, 1.0, 0.5],
+    "jumps": [0.0, 0.0],
+    "strict": [False, True],
+    "start": 0.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("op", "options", "text"),
+    [
+        ("polyline", LINE | {"knots": [1.0, 1.0]}, "ascending"),
+        ("polyline", LINE | {"knots": [0.0]}, "knots"),
+        ("polyline", LINE | {"knots": 3.0}, "list"),
+        ("polyline", LINE | {"knots": [0.0, 2.0**21]}, "up to 1048576"),
+        ("polyline", LINE | {"slopes": [0.0, 65.0, 0.0]}, "slopes up to"),
+        ("polyline", LINE | {"strict": [0, 1]}, "true or false"),
+        ("polyline", LINE | {"start": float("inf")}, "start"),
+        ("elu", {"positive": 1.0, "negative": 65.0, "decay": 1.0}, "up to 64"),
+        ("elu", {"positive": 1.0, "negative": 1.0, "decay": 0.01}, "decay from"),
+        ("elu", {"positive": True, "negative": 1.0, "decay": 1.0}, "three numbers"),
+        ("squareplus", {"b": 0.0}, "from 2"),
+    ],
+)
+def test_options_of_strangers_are_checked(op: str, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        Graph("m", {"x": (2,)}, (Layer("a", op, ("x",), options),), ("a",))

@@ -1,0 +1,155 @@
+"""Layers of Keras, of shapes and options drawn at random, mean in the clear what Keras means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.test_from_keras import FLOAT32, largest_difference, shaken
+from tfe_bench.models.from_keras import from_keras
+from tfe_bench.models.optimize import optimize
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+Random = np.random.Generator
+Drawn = tuple[Any, tuple[int, ...]]
+_TURNS = 4
+
+
+def some(rng: Random, axes: int, low: int, high: int) -> tuple[int, ...]:
+    return tuple(int(n) for n in rng.integers(low, high + 1, axes))
+
+
+def windows(rng: Random, axes: int, paddings: tuple[str, ...] = ("same", "valid")) -> Any:
+    """Options of a convolution: strides or dilations."""
+    options = {"padding": str(rng.choice(paddings)), "use_bias": bool(rng.integers(2))}
+    if rng.integers(2):
+        return {**options, "strides": int(rng.integers(1, 4))}
+    return {**options, "dilation_rate": some(rng, axes, 1, 3)}
+
+
+def convolution(name: str, axes: int, groups: int = 1) -> Callable[[Random], Drawn]:
+    def draw(rng: Random) -> Drawn:
+        causal = name == "Conv1D"
+        options = windows(rng, axes, ("same", "valid", *(("causal",) if causal else ())))
+        options["activation"] = str(rng.choice(["relu", "linear", "softmax"]))
+        if "Depthwise" in name:
+            options["depth_multiplier"] = int(rng.integers(1, 3))
+        else:
+            options["filters"] = groups * int(rng.integers(1, 4))
+        if groups > 1:
+            options["groups"] = groups
+        size = some(rng, axes, 1, 3)
+        if "Transpose" in name and options.get("strides", 1) > 1 and rng.integers(2):
+            options["output_padding"] = int(rng.integers(options["strides"]))
+        return getattr(L, name)(kernel_size=size, **options), (*some(rng, axes, 9, 12), 2 * groups)
+
+    return draw
+
+
+def pooling(name: str, axes: int) -> Callable[[Random], Drawn]:
+    def draw(rng: Random) -> Drawn:
+        size = some(rng, axes, 1, 3)
+        options = {
+            "strides": None if rng.integers(2) else int(rng.integers(1, 4)),
+            "padding": str(rng.choice(["same", "valid"])),
+        }
+        return getattr(L, name)(size, **options), (*some(rng, axes, 4, 7), 2)
+
+    return draw
+
+
+def overall(name: str, axes: int) -> Callable[[Random], Drawn]:
+    def draw(rng: Random) -> Drawn:
+        return getattr(L, name)(keepdims=bool(rng.integers(2))), (*some(rng, axes, 1, 4), 3)
+
+    return draw
+
+
+def of_axes(name: str, axes: int, low: int = 0) -> Callable[[Random], Drawn]:
+    """Zero padding, cropping, upsampling."""
+
+    def draw(rng: Random) -> Drawn:
+        if name.startswith("UpSampling"):
+            size: Any = some(rng, axes, 1, 3)
+        else:
+            size = tuple(some(rng, 2, 0, 2) for _ in range(axes))
+        return getattr(L, name)(size[0] if axes == 1 else size), (*some(rng, axes, 5, 7), 2)
+
+    return draw
+
+
+def rows_of_families() -> dict[str, Callable[[Random], Drawn]]:
+    pools = [(f"{kind}Pooling{n}D", n) for kind in ("Average", "Max") for n in (1, 2, 3)]
+    return {
+        **{
+            name + str(groups): convolution(name, axes, groups)
+            for name, axes, groups in (
+                *(("Conv1D", 1, 1), ("Conv2D", 2, 1), ("Conv1D", 1, 3), ("Conv2D", 2, 3)),
+                *(("SeparableConv1D", 1, 1), ("SeparableConv2D", 2, 1)),
+                *(("DepthwiseConv1D", 1, 1), ("DepthwiseConv2D", 2, 1)),
+                *(("Conv1DTranspose", 1, 1), ("Conv2DTranspose", 2, 1)),
+            )
+        },
+        **{name: pooling(name, axes) for name, axes in pools},
+        **{f"Global{name}": overall(f"Global{name}", axes) for name, axes in pools},
+        **{
+            f"{name}{n}D": of_axes(f"{name}{n}D", n)
+            for name in ("ZeroPadding", "Cropping", "UpSampling")
+            for n in (1, 2, 3)
+        },
+    }
+
+
+FAMILIES = rows_of_families()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_layers_of_any_shape_compute_what_keras_computes(name: str, rng: Random) -> None:
+    keras.utils.set_random_seed(int(rng.integers(1 << 31)))
+    for _ in range(_TURNS):
+        layer, shape = FAMILIES[name](rng)
+        model = shaken(keras.Sequential([L.Input(shape), layer]), rng)
+        x = rng.normal(size=(2, *shape)).astype(np.float32)
+        said = f"{layer.get_config()} of {shape}"
+        expected = np.asarray(model(x))
+        graph = from_keras(model)
+        assert graph.shapes[graph.outputs[0]] == expected.shape[1:], said
+        assert largest_difference(graph, x, [expected]) < FLOAT32, said
+        assert largest_difference(optimize(graph), x, [expected]) < FLOAT32, said
+
+
+def of_images(first: bool) -> Any:
+    """A model of images with the channels first, or its twin with the channels last."""
+    form = {"data_format": "channels_first" if first else "channels_last"}
+    axis = 1 if first else -1
+    x = keras.Input((2, 9, 9) if first else (9, 9, 2))
+    y = L.ZeroPadding2D(((1, 0), (0, 2)), **form)(x)
+    y = L.Conv2D(4, 3, activation="relu", **form)(y)
+    y = L.BatchNormalization(axis=axis)(y)
+    z = L.ReLU()(L.DepthwiseConv2D(3, padding="same", **form)(y))
+    w = L.GlobalMaxPooling2D(keepdims=True, **form)(z)
+    z = L.Multiply()([z, L.Conv2D(4, 1, activation="sigmoid", **form)(w)])
+    y = L.Concatenate(axis=axis)([L.Add()([y, z]), y])
+    y = L.MaxPooling2D(2, **form)(y)
+    y = L.UpSampling2D(2, **form)(y)
+    y = L.Cropping2D(1, **form)(y)
+    y = L.Conv2DTranspose(3, 2, strides=2, **form)(y)
+    return keras.Model(x, [L.Flatten(**form)(y), L.GlobalAveragePooling2D(**form)(y)])
+
+
+def test_models_with_the_channels_first_are_turned_where_they_begin_only(rng: Random) -> None:
+    """Keras' own twin with the channels last says what is right: TensorFlow lacks the other."""
+    first, last = of_images(True), shaken(of_images(False), rng)
+    first.set_weights(last.get_weights())
+    x = rng.normal(size=(2, 2, 9, 9)).astype(np.float32)
+    expected = [np.asarray(y) for y in last(x.transpose(0, 2, 3, 1))]
+    graph = from_keras(first)
+    assert largest_difference(graph, x, expected) < FLOAT32
+    optimized = optimize(graph)
+    assert largest_difference(optimized, x, expected) < FLOAT32
+    assert [layer.op for layer in optimized.layers].count("permute") == 1
+    assert len(optimized.layers) == len(optimize(from_keras(last)).layers) + 1

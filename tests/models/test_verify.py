@@ -1,0 +1,97 @@
+"""No model is handed out that computes something else than Keras does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench import trainable
+from tfe_bench.errors import UsageError
+from tfe_bench.models import optimize
+from tfe_bench.models.graph import replaced
+from tfe_bench.models.layers import conv2d, moved
+from tfe_bench.models.private import convert
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+
+
+def net() -> Any:
+    """A model with a model in it."""
+    inner = keras.Sequential([L.Input((4, 4, 2)), L.Conv2D(3, 3, name="inside")], name="inner")
+    layers = [L.Permute((2, 1, 3), name="turn"), inner, L.ReLU(name="bend"), L.Flatten()]
+    return keras.Sequential([L.Input((4, 4, 2)), *layers, L.Dense(2, name="last")], name="net")
+
+
+def same_shape(self: Any, r: Any, call: Any) -> Any:
+    return r.emit(call.name, "reshape", call.inputs, None, shape=list(call.shape))
+
+
+def turned(self: Any, cell: Any, kernel: Any) -> Any:
+    return cell @ kernel[:, ::-1]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong", "layer"),
+    [
+        (moved.Permute, "read", same_shape, "turn"),
+        (conv2d.Conv2D, "cell_product", turned, "inner/inside"),
+    ],
+)
+@pytest.mark.parametrize("use", [convert, lambda m: trainable(m).compile("sgd", "mse")])
+def test_the_first_layer_that_differs_is_named(
+    owner: Any, name: str, wrong: Any, layer: str, use: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(net())
+    monkeypatch.setattr(owner, name, wrong)
+    # (a model within the model is one layer of it)
+    told = "inner/inside" if "/" in layer else layer
+    with pytest.raises(UsageError, match=f"'net' would give other values.*layer '{told}'"):
+        use(net())
+
+
+def test_a_wrong_pass_of_optimization_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_relu(graph: Any) -> Any:
+        gone = {x.name: x.inputs[0] for x in graph.layers if x.op == "relu"}
+        kept = [x for x in graph.layers if x.op != "relu"]
+        return optimize._renamed(graph, kept, gone)
+
+    monkeypatch.setattr(optimize, "PASSES", (without_relu, *optimize.PASSES))
+    with pytest.raises(UsageError, match="after optimization"):
+        convert(net())
+
+
+@pytest.mark.parametrize("kind", ["float64", "mixed_float16", "mixed_bfloat16"])
+def test_models_of_any_precision_pass(kind: str) -> None:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(kind)
+    try:
+        assert convert(net()).graph.layers
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def test_numbers_are_tried_that_are_like_the_samples() -> None:
+    """exp(100 + x) is infinite in single precision; on values like the samples it is not."""
+    x = keras.Input((3,))
+    model = keras.Model(x, keras.ops.relu(x - 100) * 0.5)
+    assert convert(model, samples=np.full((2, 3), 101.0)).plain([[102.0] * 3]).tolist() == [[1] * 3]
+
+
+def test_outputs_keep_their_names() -> None:
+    x, z = keras.Input((3,), name="x"), keras.Input((3,), name="z")
+    model = keras.Model({"x": x, "z": z}, {"sum": x + z, "apart": L.Dense(2)(x), "also": x * z})
+    private = convert(model)
+    given = {"z": np.ones((2, 3)), "x": np.full((2, 3), 2.0)}
+    found, wanted = private.plain(given), model.predict(given, verbose=0)
+    assert set(found) == set(wanted) == {"sum", "apart", "also"}
+    assert all(np.allclose(found[k], wanted[k], atol=1e-6) for k in wanted)
+    header = private.graph.header()
+    again = type(private.graph).of(header, private.graph.arrays())
+    assert again.labels == private.graph.labels and again.digest() == private.graph.digest()
+    with pytest.raises(UsageError, match="named each by one name"):
+        replaced(private.graph, private.graph.layers, labels=("one",))
+    with pytest.raises(UsageError, match="one output"):
+        private.agreement(given, found)

@@ -1,0 +1,220 @@
+"""Each loss on shares has Keras' gradient and value, at its edges too, and refuses by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, simulate
+from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.models.kinds.operations import Operations, Setting
+from tfe_bench.models.training import losses
+from tfe_bench.models.training.losses.loss import LARGEST
+from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+keras: Any = pytest.importorskip("keras")
+K: Any = keras.losses
+Array = np.ndarray[Any, Any]
+
+
+# Those whose gradient is another one beside a value.
+APART = ("log_cosh", "categorical_crossentropy", "binary_crossentropy")
+
+
+def near(rng: np.random.Generator, shape: tuple[int, ...], high: float) -> Array:
+    """Multiples of 2^-10 up to a magnitude: equal on both sides."""
+    return np.round(rng.uniform(-high, high, shape) * 1024) / 1024
+
+
+def points(rng: np.random.Generator) -> dict[str, tuple[Any, bool, Array, Array]]:
+    """Keras' loss, whether of logits, predictions and labels [rows, 3]."""
+    z, y = near(rng, (12, 3), 4), near(rng, (12, 3), 4)
+    z[0], y[0] = [1, 0, -2], [1, 0, -2]  # no difference
+    z[1], y[1] = [1.5, -0.5, 0.5], [0, 1, 1]  # delta, the margin
+    z[2], y[2] = [8000, -8000, 2.5], [-8000, 8000, 2.5]
+    huge, hot = z.copy(), np.eye(3)[rng.integers(0, 3, 12)]
+    # the largest wrong one is below 0, and just at the margin
+    huge[0], hot[0] = [1, 0.5, -2], [1, 0, 0]
+    huge[3], hot[3] = [3, -1, -2], [1, 0, 0]
+    huge[4], hot[4] = [2, 1, -1], [1, 0, 0]
+    huge[5], hot[5] = [1, -3, -2], [1, 0, 0]
+    soft = rng.dirichlet([1, 1, 1], 12)
+    soft[0] = [1, 0, 0]
+    z = z.copy()
+    logits = z.clip(-6, 6)
+    two = rng.integers(0, 2, (12, 3)).astype(float)
+    margins = z.copy()
+    margins[1], two[1] = [1, 1, -1], [1, 0, 0]
+    margins[0], two[0] = [-1, 0, -1], [1, 0, 0]
+    above, far = np.abs(z) + 1 / 256, np.where(np.abs(y) < 1 / 4, 0.25, y)
+    above[2], flat = [8000, 1 / 256, 0.5], np.abs(y)
+    flat[2] = [8000, 100, 0]
+    bent = z.copy()
+    bent[0] = [0, 1 / 1024, -1 / 1024]
+    bent[2] = [8000, -8000, 2.5]
+    far[2] = [1 / 256, -1 / 256, 8000]
+    of_far = far + near(rng, far.shape, 4)
+    of_far[0] = far[0]
+    cases = {
+        "squared": (K.MeanSquaredError, z, y),
+        "absolute": (K.MeanAbsoluteError, z, y),
+        "huber": (lambda **o: K.Huber(1.5, **o), z, y),
+        "huber, small": (lambda **o: K.Huber(2.0**-8, **o), z, y),
+        "huber, large": (lambda **o: K.Huber(LARGEST, **o), z, y),
+        "log-cosh": (K.LogCosh, z, y),
+        "poisson": (K.Poisson, above, flat),
+        "hinge": (K.Hinge, margins, two),
+        "squared hinge": (K.SquaredHinge, margins, two),
+        "categorical hinge": (K.CategoricalHinge, huge, hot),
+        "logarithmic": (K.MeanSquaredLogarithmicError, bent, flat),
+        "percentage": (K.MeanAbsolutePercentageError, of_far, far),
+        "categorical": (lambda **o: K.CategoricalCrossentropy(True, **o), logits, soft),
+        "smoothed": (lambda **o: K.CategoricalCrossentropy(True, 0.3, **o), logits, hot),
+        "even": (lambda **o: K.CategoricalCrossentropy(True, 1.0, **o), logits, hot),
+        "binary": (lambda **o: K.BinaryCrossentropy(True, **o), logits, two),
+        "binary, smoothed": (lambda **o: K.BinaryCrossentropy(True, 0.25, **o), logits, two),
+        "divergence": (K.KLDivergence, logits, soft),
+    }
+    return {name: (make(reduction="sum"), z, y) for name, (make, z, y) in cases.items()}
+
+
+def of_keras(loss: Any, z: Array, y: Array) -> tuple[Array, float]:
+    """The gradient by the output, or by the logits before it, and the value, in float64."""
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        given = tf.Variable(z, dtype=tf.float64)
+        tape.watch(given)
+        last = tf.nn.softmax(given) if isinstance(loss, K.KLDivergence) else given
+        value = loss(tf.constant(y, tf.float64), last)
+    return np.asarray(tape.gradient(value, given)), float(value)
+
+
+@pytest.mark.parametrize(
+    "fraction", [40, pytest.param(16, marks=pytest.mark.slow)], ids=["product", "value"]
+)
+def test_gradients_and_values_are_those_of_keras(fraction: int, rng: np.random.Generator) -> None:
+    """Gradients within 2^-10 (or that of themselves), values within 2^-9 a number.
+
+    All together cost what is declared of them.
+    """
+    before = keras.config.floatx()
+    keras.config.set_floatx("float64")
+    try:
+        cases = {name: (case[0], *case[1:], *of_keras(*case)) for name, case in points(rng).items()}
+    finally:
+        keras.config.set_floatx(before)
+    made = {name: losses.of_keras(case[0])[0] for name, case in cases.items()}
+    flat = []
+    for name, (_, z, y, _, _) in cases.items():
+        targets = made[name].targets((3,), y)
+        flat += [FixedPoint(fraction).encode(z), FixedPoint(20).encode(targets)]
+
+    scales = [20 if i % 2 else fraction for i in range(len(flat))]
+
+    def every(party: Party, *given: Shared) -> list[Any]:
+        ops, found = Operations(party, Setting()), []
+        for i, loss in enumerate(made.values()):
+            z, y = given[2 * i : 2 * i + 2]
+            found += loss.slope(ops, z, y, True)
+            found.append(loss.slope(ops, z, y, False)[0] if loss.name in APART else y)
+        return found
+
+    def program(party: Party, *given: Shared) -> Any:
+
+        scaled = [replace(v, fractional_bits=f) for v, f in zip(given, scales, strict=True)]
+        function = party.function(lambda *given: every(party, *given))
+        return function(*scaled), measured(party, function, *scaled)
+
+    dealer = int(rng.integers(3))
+    outs, calls = zip(*simulate(program, *flat, dealer=dealer).outputs, strict=True)
+    inputs = [Private(ring.shape, f) for ring, f in zip(flat, scales, strict=True)]
+    assert_costs(calls, count(every, *inputs).cost, dealer)
+    for i, (name, (_, z, _, slope, value)) in enumerate(cases.items()):
+        parts = [
+            FixedPoint(outs[0][3 * i + j].fractional_bits).decode(
+                reconstruct([out[3 * i + j] for out in outs])
+            )
+            for j in range(3)
+        ]
+        loss, n = made[name], len(z)
+        factor = float(loss.share((3,), n) * loss.scale((3,), n))
+        for got in parts[::2] if loss.name in APART else parts[:1]:
+            error = np.abs(got * factor - slope) / np.maximum(np.abs(slope), 1)
+            assert error.max() < 2**-10, (name, np.unravel_index(error.argmax(), error.shape))
+        mean = loss.scale((3,), n) / (n * loss.terms((3,)))
+        error = abs(float(parts[1]) * mean - value)
+        assert error < 2**-9 * z.size * max(1, abs(value) / z.size), (name, parts[1] * mean, value)
+
+
+def test_losses_are_found_by_all_of_keras_names() -> None:
+    assert len(losses.LOSSES) >= 14
+    for cls in losses.LOSSES.values():
+        own = cls()
+        every = [cls.name, cls.keras, *cls.aliases, getattr(K, cls.name), getattr(K, cls.keras)()]
+        assert all(losses.of_keras(given) == (own, False) for given in every)
+        assert losses.of(own.header()) == own and own.header()["name"] == cls.name
+        assert type(own.plain(False)) is getattr(K, cls.keras) or cls.name.startswith("sparse")
+    huber = K.Huber(0.25, reduction="sum")
+    found, _ = losses.of_keras(huber)
+    assert found.header() == {"name": "huber", "delta": 0.25, "reduction": "sum"}
+    assert losses.of_keras(K.Hinge(reduction="mean"))[0] == losses.named("hinge")
+    assert losses.of_keras(K.BinaryCrossentropy(from_logits=True, label_smoothing=0.1))[1]
+
+
+def test_what_no_loss_is_is_refused_by_name() -> None:
+    for given, text in (
+        ("hing", "Did you mean .hinge"),
+        (None, "Losses are"),
+        (K.Dice(), "Dice"),
+        (K.Huber(0.001), "delta of a Huber loss is a number from 0.00390625 to 8192"),
+        (K.Huber(float("nan")), "delta"),
+        (K.Poisson(reduction="none"), "Reductions"),
+        (K.MeanSquaredError(reduction="mean_with_sample_weight"), "sum_over_batch_size, sum"),
+        (K.CategoricalCrossentropy(axis=1), "axis"),
+        (K.CategoricalCrossentropy(label_smoothing=1.5), "label_smoothing"),
+        (K.SparseCategoricalCrossentropy(ignore_class=-1), "ignore_class"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            losses.of_keras(given)
+    for header in (
+        {"name": "huber", "delta": "1"},
+        {"name": "huber", "delta": True},
+        {"name": "hinge", "delta": 1.0},
+        {"name": ["hinge"]},
+        {"name": "poisson", "reduction": ["sum"]},
+        {},
+    ):
+        with pytest.raises(UsageError):
+            losses.of(header)
+
+
+def test_labels_that_a_loss_does_not_take_are_refused() -> None:
+    for name, bad, text in (
+        ("mse", 8193.0, "numbers within 8192"),
+        ("mae", np.nan, "row 1"),
+        ("poisson", -0.5, "from 0 to 8192"),
+        ("msle", 1e6, "from 0 to 8192"),
+        ("mape", 0.001, "0.00390625 to 8192 in magnitude"),
+        ("hinge", 0.5, "-1 and 1, or 0 and 1"),
+        ("bce", 1.5, "from 0 to 1"),
+    ):
+        loss = losses.named(name)
+        with pytest.raises(RangeError, match=text) as told:
+            loss.targets((1,), [1.0, bad])
+        assert str(bad) not in str(told.value)
+    hinge = losses.named("hinge")
+    assert hinge.targets((1,), [-1, 1]).tolist() == [[0], [1]]
+    with pytest.raises(RangeError, match="-1 and 1"):
+        hinge.targets((1,), [-1, 0, 1])
+    for name in ("categorical_hinge", "kld"):
+        with pytest.raises(RangeError, match="one-hot"):
+            losses.named(name).targets((2,), [[0.5, 0.4]])
+    with pytest.raises(UsageError, match="up to 64 classes"):
+        losses.named("categorical_hinge").targets((65,), np.eye(65))

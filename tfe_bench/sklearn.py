@@ -1,0 +1,30 @@
+"""Estimators of scikit-learn on private rows: pip install 'tfe-bench[sklearn]'."""
+
+from __future__ import annotations
+
+from tfe_bench.errors import ConfigError
+
+
+class LibraryMissing(ConfigError, ImportError):
+    """scikit-learn is not installed."""
+
+
+try:
+    from tfe_bench.models.estimators import (
+        PrivateLinearRegression,
+        PrivateLogisticRegression,
+        PrivateMLPClassifier,
+        PrivateMLPRegressor,
+    )
+except ImportError as error:
+    raise LibraryMissing(
+        f"tfe_bench.sklearn needs scikit-learn, which cannot be imported ({error}). Install it: "
+        "pip install '.[sklearn]' in the checkout, or pip install 'tfe-bench[sklearn]'."
+    ) from error
+
+__all__ = [
+    "PrivateLinearRegression",
+    "PrivateLogisticRegression",
+    "PrivateMLPClassifier",
+    "PrivateMLPRegressor",
+]
