@@ -9,7 +9,7 @@ import pytest
 
 from tfe_bench import trainable
 from tfe_bench.errors import UsageError
-from tfe_bench.models import optimize
+from tfe_bench.models import optimize, rewriting
 from tfe_bench.models.graph import replaced
 from tfe_bench.models.layers import conv2d, moved
 from tfe_bench.models.private import convert
@@ -56,7 +56,7 @@ def test_a_wrong_pass_of_optimization_is_found_too(monkeypatch: pytest.MonkeyPat
     def without_relu(graph: Any) -> Any:
         gone = {x.name: x.inputs[0] for x in graph.layers if x.op == "relu"}
         kept = [x for x in graph.layers if x.op != "relu"]
-        return optimize._renamed(graph, kept, gone)
+        return rewriting.renamed(graph, kept, gone)
 
     monkeypatch.setattr(optimize, "PASSES", (without_relu, *optimize.PASSES))
     with pytest.raises(UsageError, match="after optimization"):
