@@ -353,7 +353,7 @@ def test_small_samples_keep_their_digits_and_what_is_lost_is_said(
     rng: np.random.Generator,
 ) -> None:
     """Values of 1e-4 times weights of 1e4, as a Rescaling leaves them."""
-    graph = net(dense("a", "x", rng.normal(0, 1e4, (2, 3))), relu_of("r", "a"))
+    graph = net(dense("a", "x", rng.uniform(0.5, 1, (2, 3)) * 1e4), relu_of("r", "a"))
     images = rng.uniform(0.5, 1, (4, 2)) * 1e-4
     private = convert(graph, samples=images)
     assert private.plan.inputs == {"x": 25}

@@ -50,6 +50,11 @@ def drawn() -> dict[str, Any]:
     return {f"{name}_initializer": keras.initializers.RandomUniform(0.4, 1.6) for name in names}
 
 
+def most() -> Any:
+    """The largest of each channel, [1, 1, channels]."""
+    return keras.Sequential([conv(), L.GlobalMaxPooling2D(keepdims=True)])
+
+
 def cases() -> dict[str, Any]:
     """Models with a layer each whose gradient is looked at through those before it."""
     flat = (6,)
@@ -136,6 +141,9 @@ def cases() -> dict[str, Any]:
         "average pool": of(conv(), L.AveragePooling2D(2), *ends()),
         "average pool at edges": of(conv(), L.AveragePooling2D(3, 2, "same"), *ends()),
         "global average": of(conv(activation="relu"), L.GlobalAveragePooling2D(), L.Dense(3)),
+        "global max": of(conv(), L.GlobalMaxPooling2D(), L.Dense(3)),
+        "softmax": of(conv(), L.Softmax(2), *ends()),
+        "multiply": joined(L.Multiply(), conv(), most(), conv()),
         "zero padding": of(conv(), L.ZeroPadding2D(((1, 0), (2, 1))), conv(), *ends()),
         "permute": of(conv(), L.Identity(), L.Permute((3, 1, 2)), L.ReLU(), *ends()),
         "cropping": of(conv(), L.Cropping2D(((1, 0), (0, 2))), *ends()),
@@ -158,15 +166,9 @@ def cases() -> dict[str, Any]:
 
 # Those of which another case has the layer too.
 VARIANTS = (
-    *(
-        "batch norm, frozen alone",
-        "dense without bias",
-        "conv2d",
-        "dilated",
-        "batch norm alone",
-        "batch norm, max pool",
-    ),
+    *("dense without bias", "conv2d", "dilated", "batch norm alone", "batch norm, max pool"),
     *("max pool", "max pool alone", "relu, max pool", "average pool", "add"),
+    *("batch norm, frozen alone", "global max"),
 )
 
 
