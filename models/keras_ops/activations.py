@@ -16,7 +16,7 @@ _NAMES = {"exp": "exponential", "re_lu": "relu"}
     *("Relu", "Relu6", "LeakyRelu", "Sigmoid", "Tanh", "Silu", "Gelu", "Exp", "Softmax"),
     *("Celu", "Elu", "Glu", "HardSigmoid", "HardSilu", "HardShrink", "HardTanh", "LogSigmoid"),
     *("LogSoftmax", "Selu", "SoftShrink", "Softplus", "Softsign", "SparsePlus", "SparseSigmoid"),
-    *("Mish", "ReLU", "Sparsemax", "Squareplus", "TanhShrink", "Threshold"),
+    *("ReLU", "Sparsemax", "Squareplus", "TanhShrink", "Threshold"),
 )
 def activation(r: Reader, op: Operation, x: Value, **settings: Any) -> str:
     """The function of keras.activations by that name, which takes the same settings."""

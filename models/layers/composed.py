@@ -32,6 +32,10 @@ class PRelu(Identity):
     functions: ClassVar[tuple[str, ...]] = ()
     nothing = False
 
+    @property
+    def trains(self) -> bool:
+        return False
+
     def read(self, r: Reader, call: Call) -> str:
         if r.training:
             raise Unfit("its alpha is not trained; use LeakyReLU")

@@ -30,6 +30,7 @@ class Exponential(Kind):
     op = "exponential"
     functions = ("exponential",)
     heavy = True
+    pointwise = True
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         only(options)

@@ -152,6 +152,7 @@ class Polyline(Kind):
     """Straight lines between public knots, which may jump there."""
 
     op = "polyline"
+    pointwise = True
     functions = (
         *("hard_sigmoid", "sparse_sigmoid", "hard_tanh"),
         *("hard_shrink", "soft_shrink", "threshold"),
