@@ -10,6 +10,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ F = 16
 
 Case = tuple[Callable[[Shared], Any], int]
 
+
+def _integers(x: Shared) -> Shared:
+    """The ring elements of reals."""
+    return replace(x, fractional_bits=0)
+
+
 # What a row of the table with a cost does where that is not `tfe.name(x)`: an operation on 1000
 # values at 16 fractional bits, as [100, 10] for rows and matrices; divided by the elements it says.
 _CASES: dict[str, Case] = {
@@ -30,6 +37,41 @@ _CASES: dict[str, Case] = {
     "`matmul`": (lambda x: x @ tfe.transpose(x), 10000),
     "`divide`": (lambda x: x / x, 1000),
     "`pow`": (lambda x: x**3, 1000),
+    "`pow` by a private exponent": (lambda x: x**x, 1000),
+    "`floordiv`": (lambda x: x // 3, 1000),
+    "`floordiv` of two private ones": (lambda x: x // x, 1000),
+    "`bitwise_and`": (lambda x: tfe.bitwise_and(_integers(x), 255), 1000),
+    "`bitwise_and` of two private words": (
+        lambda x: tfe.bitwise_and(_integers(x), _integers(x), 16),
+        1000,
+    ),
+    "`bit_extract`": (lambda x: tfe.bit_extract(_integers(x), 31), 1000),
+    "`popcount`": (lambda x: tfe.popcount(_integers(x), 16), 1000),
+    "`right_shift`": (lambda x: tfe.right_shift(_integers(x), 8), 1000),
+    "`einsum`": (lambda x: tfe.einsum("ij,kj->ik", x, x), 10000),
+    "`reduce_prod`": (lambda x: tfe.reduce_prod(x, 1), 1000),
+    "`cumprod`": (lambda x: tfe.cumprod(x, 1), 1000),
+    "`cummax`": (lambda x: tfe.cummax(x, 1), 1000),
+    "`norm`": (lambda x: tfe.norm(x, axis=1), 100),
+    "`reduce_variance`": (lambda x: tfe.reduce_variance(x, 1), 100),
+    "`reduce_std`": (lambda x: tfe.reduce_std(x, 1), 100),
+    "`bincount`": (lambda x: tfe.bincount(_integers(x), maxlength=8), 1000),
+    "`histogram_fixed_width`": (lambda x: tfe.histogram_fixed_width(x, [0, 1], 8), 1000),
+    "`one_hot`": (lambda x: tfe.one_hot(_integers(x), 8), 1000),
+    "`gather` with private indices": (lambda x: tfe.gather(x, _integers(x)[0], 1), 1000),
+    "`max_pool_with_argmax`": (
+        lambda x: tfe.max_pool_with_argmax(tfe.reshape(x, [10, 10, 10, 1]), 2),
+        1000,
+    ),
+    "`adaptive_max_pool2d`": (
+        lambda x: tfe.adaptive_max_pool2d(tfe.reshape(x, [10, 10, 10, 1]), 5),
+        1000,
+    ),
+    "`adaptive_avg_pool2d`": (
+        lambda x: tfe.adaptive_avg_pool2d(tfe.reshape(x, [10, 10, 10, 1]), 5),
+        250,
+    ),
+    "`atan2`": (lambda x: tfe.atan2(x, x), 1000),
     "`less`": (lambda x: x < 0, 1000),
     "`equal`": (lambda x: x == 0, 1000),
     "`in_range`": (lambda x: tfe.in_range(x, 31), 1000),

@@ -28,13 +28,38 @@ from tfe_bench.models.trainable import (
     trainable as trainable,
 )
 from tfe_bench.protocols.session.party import Party as Party
+from tfe_bench.protocols.api.bitwise import (
+    bit_extract as bit_extract,
+    bitwise_and as bitwise_and,
+    bitwise_or as bitwise_or,
+    bitwise_xor as bitwise_xor,
+    invert as invert,
+    left_shift as left_shift,
+    popcount as popcount,
+    right_shift as right_shift,
+)
+from tfe_bench.protocols.api.contractions import (
+    einsum as einsum,
+    matvec as matvec,
+    tensordot as tensordot,
+)
 from tfe_bench.protocols.api.elementary import (
+    atan2 as atan2,
+    cos as cos,
+    erf as erf,
     exp as exp,
     log as log,
     polyval as polyval,
     reciprocal as reciprocal,
     rsqrt as rsqrt,
+    sin as sin,
     sqrt as sqrt,
+)
+from tfe_bench.protocols.api.indexing import (
+    gather as gather,
+    one_hot as one_hot,
+    scatter_nd as scatter_nd,
+    tensor_scatter_nd_update as tensor_scatter_nd_update,
 )
 from tfe_bench.protocols.api.neural import (
     avg_pool2d as avg_pool2d,
@@ -57,10 +82,15 @@ from tfe_bench.protocols.api.operators import (
     matmul as matmul,
     multiply as multiply,
     negative as negative,
-    pow as pow,
     square as square,
     subtract as subtract,
 )
+from tfe_bench.protocols.api.pooling import (
+    adaptive_avg_pool2d as adaptive_avg_pool2d,
+    adaptive_max_pool2d as adaptive_max_pool2d,
+    max_pool_with_argmax as max_pool_with_argmax,
+)
+from tfe_bench.protocols.api.powers import pow as pow
 from tfe_bench.protocols.api.predicates import (
     cast as cast,
     equal as equal,
@@ -90,6 +120,27 @@ from tfe_bench.protocols.api.ranking import (
     sort as sort,
     top_k as top_k,
 )
+from tfe_bench.protocols.api.rounding import (
+    ceil as ceil,
+    floor as floor,
+    floor_div as floor_div,
+    floordiv as floordiv,
+    floormod as floormod,
+    mod as mod,
+    round as round,
+)
+from tfe_bench.protocols.api.scans import (
+    cummax as cummax,
+    cumprod as cumprod,
+    reduce_prod as reduce_prod,
+)
+from tfe_bench.protocols.api.statistics import (
+    bincount as bincount,
+    histogram_fixed_width as histogram_fixed_width,
+    norm as norm,
+    reduce_std as reduce_std,
+    reduce_variance as reduce_variance,
+)
 from tfe_bench.protocols.api.tensors import (
     add_n as add_n,
     concat as concat,
@@ -106,7 +157,6 @@ from tfe_bench.protocols.ring.reductions import (
 from tfe_bench.protocols.ring.shapes import (
     broadcast_to as broadcast_to,
     expand_dims as expand_dims,
-    gather as gather,
     reshape as reshape,
     reverse as reverse,
     slice as slice,

@@ -1,13 +1,14 @@
 """What users call, by name and by Python's operators, which private values know from here on."""
 
-from tfe_bench.protocols.api import operators, predicates
+from tfe_bench.protocols.api import operators, powers, predicates, rounding
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session import sharing
 
 sharing.bind(
     *(operators.add, operators.subtract, operators.multiply, operators.matmul, operators.divide),
-    *(operators.negative, operators.abs, operators.pow, shapes.getitem),
+    *(operators.negative, operators.abs, powers.pow, shapes.getitem),
     *(predicates.less, predicates.less_equal, predicates.greater, predicates.greater_equal),
     *(predicates.equal, predicates.not_equal, predicates.logical_not),
+    *(rounding.floordiv, rounding.floormod),
     *(predicates.logical_and, predicates.logical_or, predicates.logical_xor),
 )

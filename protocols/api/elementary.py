@@ -1,4 +1,4 @@
-"""Elementary functions of private tensors: e^x, ln(x), 1 / x, roots and polynomials.
+"""Elementary functions of private tensors: e^x, ln(x), 1 / x, roots, sines, erf and polynomials.
 
 The party is that of the running program; wrong arguments are refused by the function's name.
 """
@@ -8,17 +8,19 @@ from __future__ import annotations
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands as given
 from tfe_bench.protocols.functions import (
+    error_function,
     exponential,
     logarithm,
     polynomial,
     roots,
+    trigonometry,
 )
 from tfe_bench.protocols.functions import (
     reciprocal as reciprocals,
 )
-from tfe_bench.protocols.ring import checks, compare
+from tfe_bench.protocols.ring import checks, compare, shapes
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.session.types import Public
+from tfe_bench.protocols.session.types import Operand, Public
 
 
 def _real(operation: str, x: Shared) -> Shared:
@@ -77,6 +79,62 @@ def rsqrt(x: Shared, bits: int = 62) -> Shared:
     """1 / sqrt(x); as `sqrt`."""
     x = _real("rsqrt", x)
     return roots.rsqrt(given.in_graph("rsqrt"), x, given.bits_of("rsqrt", bits, 62))
+
+
+def _angle(operation: str, x: Shared, turned: int) -> Shared:
+    x = given.private(operation, x)
+    checks.check_scale(operation, x, 1, trigonometry.MOST_BITS)
+    given.sizes(operation, x)
+    return trigonometry.sine(given.in_graph(operation), x, turned)
+
+
+def sin(x: Shared) -> Shared:
+    """sin(x), at x's scale of 1 to 16 fractional bits.
+
+    Error: below 2 ulp, and |x| 2^(f-62), which is a quarter of an ulp at |x| = 2^28 for f = 16; for
+    all x that are encoded.
+    Rounds: 5 (6 with dealing).  Bits sent: those of trigonometry.sine.
+    """
+    return _angle("sin", x, 0)
+
+
+def cos(x: Shared) -> Shared:
+    """cos(x); as `sin`."""
+    return _angle("cos", x, 1)
+
+
+def atan2(y: Operand, x: Operand, bits: int = compare.LAYER_BITS) -> Shared:
+    """The angle of the point (x, y), -pi to pi, broadcast; 0 for (0, 0).  One may be public.
+
+    Args:
+        y, x: of one scale of 1 to 16 fractional bits.
+        bits: |x|, |y| < 2^(bits-1) ring units; 2 to 31.
+
+    Error: below 4 ulp.  Rounds: 21 (22 with dealing).  Bits sent: those of trigonometry.atan2.
+    """
+    bits = given.bits_of("atan2", bits, trigonometry.MOST_COMPARED)
+    y, x = given.pair("atan2", y, x)
+    y, x = given.private("atan2", y), given.private("atan2", x)
+    checks.check_scale("atan2", x, 1, trigonometry.MOST_BITS)
+    given.sizes("atan2", x), given.sizes("atan2", y)
+    whole = given.broadcast("atan2", y.shape, x.shape).as_list()
+    y, x = shapes.broadcast_to(y, whole), shapes.broadcast_to(x, whole)
+    return trigonometry.atan2(given.in_graph("atan2"), y, x, bits)
+
+
+def erf(x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
+    """The error function, at x's scale of 8 to 16 fractional bits.
+
+    Args:
+        bits: |x| < 2^(bits-1) ring units; 2 to 62.
+
+    Error: below 3 ulp.  Rounds: 10 (11 with dealing).  Bits sent: those of error_function.erf.
+    """
+    x = given.private("erf", x)
+    bits = given.bits_of("erf", bits, 62)
+    checks.check_scale("erf", x, error_function.FEWEST_BITS, error_function.MOST_BITS)
+    given.sizes("erf", x)
+    return error_function.erf(given.in_graph("erf"), x, bits)
 
 
 def polyval(coeffs: Public, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:

@@ -170,13 +170,15 @@ def avg_pool2d(
     Args:
         ksize, strides, padding: as of `max_pool2d`.
 
+    The mean of integers has 16 fractional bits.
     Error, domain, rounds and bits: reductions.avg_pool (1 round; 1 ulp and 2^-31 of the sum).
     """
     x = given.private("avg_pool2d", x)
     given.sizes("avg_pool2d", x)
     party = given.in_graph("avg_pool2d")
     try:
-        return reductions.avg_pool(party, x, ksize, strides, padding)
+        more = 0 if x.fractional_bits else given.WEIGHT_BITS
+        return reductions.avg_pool(party, x, ksize, strides, padding, more=more)
     except UsageError as error:
         raise UsageError(str(error).replace("avg_pool ", "avg_pool2d ", 1)) from None
 

@@ -14,7 +14,14 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands as given
-from tfe_bench.protocols.ring import arithmetic, checks, compare, relational, truncation
+from tfe_bench.protocols.ring import (
+    arithmetic,
+    checks,
+    compare,
+    relational,
+    shapes,
+    truncation,
+)
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Operand, Public
@@ -25,7 +32,6 @@ if TYPE_CHECKING:
 # A private value, ring elements and their fractional bits.
 Times: TypeAlias = "Callable[[Shared, tf.Tensor, int], Shared]"
 
-MOST_POWER = 64
 EXACT_BITS = compare.EXACT_BITS
 
 
@@ -94,9 +100,15 @@ def multiply(x: Operand, y: Operand) -> Shared:
 def matmul(x: Operand, y: Operand, transpose_a: bool = False, transpose_b: bool = False) -> Shared:
     """x @ y over the last two axes; one of them may be public.
 
+    A vector counts as a row on the left and as a column on the right, and that axis is dropped
+    again, as in NumPy and Keras (of two vectors their inner product is left).
     Scale, error and rounds: as `multiply`, the sums taken before the truncation.
     """
     inner, other = _factors("matmul", x, y)
+    ranks = [_rank(v) for v in (x, y)]
+    if 1 in ranks and 0 not in ranks and not transpose_a and not transpose_b:
+        z = matmul(_row(x) if ranks[0] == 1 else x, _column(y) if ranks[1] == 1 else y)
+        return shapes.squeeze(z, [a for a, r in zip((-2, -1), ranks, strict=True) if r == 1])
     left, right = (
         v.shape if isinstance(v, Shared) else given.shape_of("matmul", v) for v in (x, y)
     )
@@ -110,6 +122,27 @@ def matmul(x: Operand, y: Operand, transpose_a: bool = False, transpose_b: bool 
         return arithmetic.matmul_public(first, second, bits, transpose_a, transpose_b)
 
     return weighted("matmul", inner, other, times)
+
+
+def _rank(value: Operand) -> int | None:
+    shape = value.shape if isinstance(value, Shared) else given.shape_of("matmul", value)
+    return shape.rank  # type: ignore[no-any-return]
+
+
+def _row(x: Operand) -> Operand:
+    return shapes.expand_dims(x, 0) if isinstance(x, Shared) else _reshaped(x, (1, -1))
+
+
+def _column(x: Operand) -> Operand:
+    return shapes.expand_dims(x, 1) if isinstance(x, Shared) else _reshaped(x, (-1, 1))
+
+
+def _reshaped(value: Public, shape: tuple[int, int]) -> Public:
+    if not local.is_tensor(value):
+        return np.asarray(value).reshape(shape)
+    import tensorflow as tf
+
+    return tf.reshape(value, shape)
 
 
 def divide(x: Operand, y: Operand, signed: bool = True, bits: int = 62) -> Shared:
@@ -156,32 +189,6 @@ def _inverse(y: Public) -> Public:
             "Replace it, or mask the result with where."
         )
     return 1.0 / known.astype(np.float64)
-
-
-def pow(x: Shared, exponent: int) -> Shared:
-    """x ** n for a public integer n from 1 to 64, by repeated squaring.
-
-    Error: each product errs by 1 ulp, n max(|x|, 1)^(n-1) ulp in all at most.
-    Rounds: 2 for each binary digit of n after the first, and 2 more with more than one digit 1.
-    """
-    x = given.private("pow", x)
-    whole = isinstance(exponent, (int, np.integer)) and not isinstance(exponent, bool)
-    if not whole or not 1 <= exponent <= MOST_POWER:
-        received = repr(exponent) if not given.is_private(exponent) else "a private one"
-        raise UsageError(
-            f"pow wants a public integer from 1 to {MOST_POWER} as exponent. Received: {received}. "
-            "Use sqrt, reciprocal, or exp and log for others."
-        )
-    n = int(exponent)
-    result: Shared | None = None
-    while n:
-        if n & 1:
-            result = x if result is None else multiply(result, x)
-        n >>= 1
-        if n:
-            x = square(x)
-    assert result is not None
-    return result
 
 
 def square(x: Shared) -> Shared:

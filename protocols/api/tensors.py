@@ -64,10 +64,14 @@ def add_n(inputs: Sequence[Operand]) -> Shared:
 def reduce_mean(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
     """The mean over one axis, several or all (None), at the scale of x.
 
+    Integers have a mean with 16 fractional bits, as `divide` by their number would give: in
+    TensorFlow they are rounded down, which loses what was asked for.
+
     Error, domain, rounds and bits: reductions.reduce_mean (1 round; 1 ulp and 2^-31 of the sum).
     """
     x = given.private("reduce_mean", x)
-    return reductions.reduce_mean(given.in_graph("reduce_mean"), x, axis, keepdims)
+    more = 0 if x.fractional_bits else given.WEIGHT_BITS
+    return reductions.reduce_mean(given.in_graph("reduce_mean"), x, axis, keepdims, more=more)
 
 
 def concat(values: Sequence[Operand], axis: int) -> Shared:
@@ -91,10 +95,21 @@ def unstack(x: Shared, num: int | None = None, axis: int = 0) -> list[Shared]:
 
 
 def pad(x: Shared, paddings: Public, mode: str = "CONSTANT", constant_values: float = 0) -> Shared:
-    """x with `paddings[axis] = (before, after)` elements of a public number around.  Local."""
+    """x with `paddings[axis] = (before, after)` elements around.  Local.
+
+    Args:
+        mode: "CONSTANT", or "REFLECT" or "SYMMETRIC": mirrored at the edges, which are repeated by
+            "SYMMETRIC" only.
+        constant_values: a public number.
+    """
     x = given.private("pad", x, any_ring=True)
-    if mode.upper() != "CONSTANT":
-        raise UsageError(f'pad wants the mode "CONSTANT". Received: {mode!r}. Use concat.')
+    chosen = mode.upper() if isinstance(mode, str) else mode
+    if chosen in ("REFLECT", "SYMMETRIC"):
+        return shapes.mirrored(x, paddings, chosen == "SYMMETRIC")
+    if chosen != "CONSTANT":
+        raise UsageError(
+            f'pad knows the modes "CONSTANT", "REFLECT" and "SYMMETRIC". Received: {mode!r}.'
+        )
     number = given.static("pad", constant_values)
     if number is None or number.ndim:
         raise UsageError(

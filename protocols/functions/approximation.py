@@ -54,7 +54,7 @@ class Approximation:
 
 
 @functools.cache
-def _pi() -> Decimal:
+def pi() -> Decimal:
     """Machin: pi = 16 atan(1/5) - 4 atan(1/239)."""
 
     def atan_inverse(n: int) -> Decimal:
@@ -67,7 +67,8 @@ def _pi() -> Decimal:
     return 16 * atan_inverse(5) - 4 * atan_inverse(239)
 
 
-def _cos(x: Decimal) -> Decimal:
+def cosine(x: Decimal) -> Decimal:
+    """cos(x), by its series."""
     total, term, k = Decimal(0), Decimal(1), 0
     while abs(term) > Decimal(10) ** -105:
         total += term
@@ -79,7 +80,7 @@ def _cos(x: Decimal) -> Decimal:
 def _interpolated(values: Callable[[Decimal], Decimal], degree: int) -> list[Decimal]:
     """Monomial coefficients of the interpolation at the degree + 1 Chebyshev nodes of [-1, 1]."""
     count = degree + 1
-    nodes = [_cos(_pi() * (2 * i + 1) / (2 * count)) for i in range(count)]
+    nodes = [cosine(pi() * (2 * i + 1) / (2 * count)) for i in range(count)]
     divided = [values(t) for t in nodes]
     for level in range(1, count):
         for i in range(count - 1, level - 1, -1):

@@ -31,7 +31,7 @@ from tfe_bench.protocols.session import local, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party, Site
-from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 # ---- local pieces
 
@@ -56,10 +56,6 @@ def _for_comparison(x: Shared, cut: Cut) -> Shared:
     return replace(x, m=m - (cut.at >> cut.drop), bits=bits)
 
 
-def _words_of(bits: EvaluatorBits) -> Any:
-    return bits.top if bits.share is None else bits.share
-
-
 def nested_bits(party: Party, x: Shared, stage: Stage) -> MaskedBits:
     """[x < cut] for every cut, each padded to whole words, exchanged under masks.
 
@@ -70,11 +66,7 @@ def nested_bits(party: Party, x: Shared, stage: Stage) -> MaskedBits:
         compare.msb(party, _for_comparison(x, cut), cut.bits, stage.exchanges, absorb=False)
         for cut in stage.cuts
     ]
-    together = local.concat([_words_of(b) for b in found], axis=0)
-    n = sizes.size(together) * 64
-    if found[0].share is None:
-        return convert.mask_bits(party, EvaluatorBits(None, together, n, x.dealer))
-    return convert.mask_bits(party, EvaluatorBits(together, None, n, x.dealer))
+    return convert.mask_each(party, found)
 
 
 # ---- sums of injections

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import numpy as np
+
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import checks, compare
+from tfe_bench.protocols.ring import checks, compare, shapes
 from tfe_bench.protocols.ring.conv import Pair, pooled_places
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
@@ -52,18 +54,53 @@ def max_pool2d(
     return x
 
 
+def max_pool_with_argmax(
+    party: Party,
+    x: Shared,
+    ksize: Pair,
+    strides: Pair,
+    padding: str = "VALID",
+    *,
+    with_batch: bool = False,
+    bits: int = compare.LAYER_BITS,
+) -> tuple[Shared, Shared]:
+    """The largest of each window and where its first one is, as tf.nn.max_pool_with_argmax.
+
+    Args:
+        x, ksize, strides, padding, bits: as of `max_pool2d`.
+        with_batch: places are counted in the whole batch, else in each image.
+
+    Rounds and bits: those of extremes.labeled of windows times cells.
+    """
+    name = "max_pool_with_argmax"
+    checks.check_ring(name, x)
+    image, _, (rows, columns) = pooled_places(name, x.shape, ksize, strides, padding)
+    cells: Cells = [(r, c) for r in rows for c in columns]
+    labels = np.arange(np.prod(image), dtype=np.int64).reshape(image)
+    if not with_batch:
+        labels %= max(1, int(np.prod(image[1:])))
+    taken = np.stack([labels[:, r][:, :, c] for r, c in cells])
+    sizes = list(taken.shape[1:])
+    values = x.map(lambda a: _taken(a, cells))
+    best, at = extremes.labeled(party, values, taken.reshape(len(cells), -1), bits)
+    assert at is not None
+    return shapes.reshape(best, sizes), shapes.reshape(at, sizes)
+
+
+def _taken(a: local.Tensor, cells: Cells) -> local.Tensor:
+    """The cells of all windows, [cells, windows]."""
+    taken = []
+    for rows, columns in cells:
+        cell = a if rows is None else local.gather(a, rows, 1)
+        taken.append(cell if columns is None else local.gather(cell, columns, 2))
+    return local.reshape(local.stack(taken), [len(taken), -1])
+
+
 def _largest(party: Party, x: Shared, cells: Cells, bits: int, profile: str) -> Shared:
     """One value per window, of cells that are given by their places along both axes (None: all)."""
     sizes = x.shape.as_list()
     for axis, places in enumerate(cells[0], 1):
         sizes[axis] = sizes[axis] if places is None else len(places)
-
-    def take(a: local.Tensor) -> local.Tensor:
-        taken = []
-        for rows, columns in cells:
-            cell = a if rows is None else local.gather(a, rows, 1)
-            taken.append(cell if columns is None else local.gather(cell, columns, 2))
-        return local.reshape(local.stack(taken), [len(taken), -1])
-
-    best = extremes.reduce_max(party, x.map(take), 0, bits=bits, profile=profile)
+    values = x.map(lambda a: _taken(a, cells))
+    best = extremes.reduce_max(party, values, 0, bits=bits, profile=profile)
     return best.map(lambda a: local.reshape(a, sizes))

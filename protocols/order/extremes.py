@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked, rotation, shapes
@@ -173,20 +174,32 @@ def _found(
     """The largest along the first axis of [width, rows], and with index where it is."""
     width, rows = (int(n) for n in columns.shape)
     if method == "tree":
-        found = _tree(party, columns, width, rows, bits, exchanges, index)
+        labels = np.arange(width, dtype=np.int64)[:, None] if index else None
+        found = labeled(party, columns, labels, bits, exchanges)
     else:
         hot = one_hot(party, columns, bits, exchanges)
         found = _picked(party, columns, hot, width, rows, index)
     return [each for each in found if each is not None]
 
 
-def _tree(
-    party: Party, x: Shared, width: int, rows: int, bits: int, exchanges: int | None, index: bool
+def labeled(
+    party: Party,
+    x: Shared,
+    labels: npt.NDArray[np.int64] | None,
+    bits: int = compare.EXACT_BITS,
+    exchanges: int | None = None,
 ) -> tuple[Shared, Shared | None]:
+    """The first largest along the first axis of [width, rows], and the label it has.
+
+    Args:
+        labels: public, [width, rows] or what broadcasts to it.
+
+    Rounds and bits: those of a "tree".
+    """
+    width, rows = (int(n) for n in x.shape)
     at = None
-    if index:
-        positions = np.arange(width, dtype=np.int64)[:, None]
-        at = shapes.broadcast_to(arithmetic.public(x, positions), [width, rows])
+    if labels is not None:
+        at = shapes.broadcast_to(arithmetic.public(x, labels), [width, rows])
     while width > 1:
         half = width // 2
         # neighbors, so that of equal values the one with the lower index wins

@@ -7,6 +7,7 @@ of beta * lam are all that is needed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,6 +37,16 @@ def mask_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
     else:
         masked_bits = _exchanged(s, bits)
     return MaskedBits(masked_bits, beta, bits.n, bits.dealer)
+
+
+def mask_each(party: Party, found: Sequence[EvaluatorBits]) -> MaskedBits:
+    """`mask_bits` of several, one after the other, each padded to whole words; in one exchange."""
+    held = [b.top if b.share is None else b.share for b in found]
+    together = local.concat(held, axis=0)
+    n = sizes.size(together) * 64
+    if found[0].share is None:
+        return mask_bits(party, EvaluatorBits(None, together, n, found[0].dealer))
+    return mask_bits(party, EvaluatorBits(together, None, n, found[0].dealer))
 
 
 def _exchange(n: int) -> Cost:
@@ -299,6 +310,14 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
     Rounds and bits: as `inject`.
     """
     return arithmetic.add(y, inject(party, bits, arithmetic.sub(x, y)))
+
+
+def negated(party: Party, bits: MaskedBits, x: Shared) -> Shared:
+    """-x where the bit is 1, else x.
+
+    Rounds and bits: as `inject`.
+    """
+    return arithmetic.sub(x, arithmetic.mul_public(inject(party, bits, x), 2))
 
 
 def extend(party: Party, x: Shared, shift: int, exchanges: int | None = None) -> Shared:

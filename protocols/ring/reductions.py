@@ -95,15 +95,40 @@ def _reciprocal_bits(operation: str, x: Any, bits: Any) -> int:
     return bits
 
 
-def _scaled(party: Party, total: Shared, factor: Any, bits: int) -> Shared:
-    """total * factor / 2^bits at the scale of `total`, for a public integer factor (None: 1)."""
-    if bits == 0:
-        return total
+def _scaled(party: Party, total: Shared, factor: Any, bits: int, more: int = 0) -> Shared:
+    """total * factor / 2^bits for a public integer factor (None: 1).
+
+    Args:
+        more: fractional bits that the result has beyond those of `total`.
+    """
     if factor is not None:
         total = arithmetic.mul_public(total, factor, bits)
     else:
         total = replace(total, fractional_bits=total.fractional_bits + bits)
-    return truncate(party, total, bits)
+    if bits > more:
+        return truncate(party, total, bits - more)
+    return arithmetic.mul_public(total, np.int64(1 << (more - bits)), more - bits)
+
+
+def divided(
+    party: Party,
+    total: Shared,
+    count: int,
+    reciprocal_bits: int = RECIPROCAL_BITS,
+    more: int = 0,
+) -> Shared:
+    """total / count for a public count of 1 or more.
+
+    Args:
+        reciprocal_bits, more: as of `reduce_mean`.
+
+    Error, domain, rounds and bits: those of a mean.
+    """
+    shift = _log2(count)
+    if shift is not None:
+        return _scaled(party, total, None, shift, more)
+    e = reciprocal_bits
+    return _scaled(party, total, np.int64(_reciprocal(count, e)), e, more)
 
 
 def reduce_mean(
@@ -112,11 +137,13 @@ def reduce_mean(
     axis: Any = None,
     keepdims: bool = False,
     reciprocal_bits: int = RECIPROCAL_BITS,
+    more: int = 0,
 ) -> Shared:
     """The mean over one axis, several or all (None), at the scale of x.
 
     Args:
         reciprocal_bits: e of the reciprocal round(2^e / count), 1 to 48.
+        more: fractional bits that the mean has beyond those of x; its units are the smaller ones.
 
     Error: below 1 + |mean| count 2^-(e+1) units of the scale; below 1 if the count is a power of 2.
     Domain: |mean| < 2^(61-e) units of the scale (|sum| < 2^62 if the count is a power of 2).
@@ -135,10 +162,19 @@ def reduce_mean(
         )
     count = int(np.prod(sizes, dtype=np.int64))
     total = reduce_sum(x, axes, keepdims)
-    shift = _log2(count)
-    if shift is not None:
-        return _scaled(party, total, None, shift)
-    return _scaled(party, total, np.int64(_reciprocal(count, e)), e)
+    return divided(party, total, count, e, more)
+
+
+def divided_each(
+    party: Party,
+    total: Shared,
+    counts: Any,
+    reciprocal_bits: int = RECIPROCAL_BITS,
+    more: int = 0,
+) -> Shared:
+    """total / counts for images [n, h, w, channels] and public counts [h, w]; as `divided`."""
+    factors, dropped = _pool_factors(counts, reciprocal_bits)
+    return _scaled(party, total, factors, dropped, more)
 
 
 def _reciprocal(count: int, bits: int) -> int:
@@ -292,6 +328,7 @@ def avg_pool(
     strides: Any = None,
     padding: Any = "VALID",
     reciprocal_bits: int = RECIPROCAL_BITS,
+    more: int = 0,
 ) -> Shared:
     """tf.nn.avg_pool2d: the mean of each window's cells that lie in the image, at the scale of x.
 
@@ -299,7 +336,7 @@ def avg_pool(
         x: images [n, h, w, channels] of known height and width.
         ksize, strides: an integer, a pair or [1, height, width, 1]; strides None: as ksize.
         padding: "SAME", "VALID" or explicit; cells outside the image are not counted.
-        reciprocal_bits: as of `reduce_mean`.
+        reciprocal_bits, more: as of `reduce_mean`.
 
     Error: below 1 + |mean| count 2^-(e+1) units of the scale; below 1 if every window's count is
         a power of 2.
@@ -313,8 +350,8 @@ def avg_pool(
     kernel = conv.pair_of("avg_pool", "ksize", ksize)
     windows = conv.Windows.of("avg_pool", kernel if strides is None else strides, padding)
     total = _window_sum("avg_pool", x, kernel, windows)
-    factors, dropped = _pool_factors(_counts("avg_pool", x.shape.as_list(), kernel, windows), e)
-    return _scaled(party, total, factors, dropped)
+    counts = _counts("avg_pool", x.shape.as_list(), kernel, windows)
+    return divided_each(party, total, counts, e, more)
 
 
 def _counts(

@@ -306,12 +306,7 @@ def _check_index(x: Shared, axis: int, key: int | builtins.slice) -> None:
         )
 
 
-def pad(x: Shared, paddings: Public, constant_values: int = 0) -> Shared:
-    """x with `paddings[axis] = (before, after)` elements of a public constant around.  Local.
-
-    Args:
-        constant_values: the ring element to pad with, already encoded at x's scale.
-    """
+def _paddings(x: Shared, paddings: Public) -> npt.NDArray[np.integer[Any]]:
     rank = rank_of("pad", x)
     pairs = _integer_array(paddings)
     if pairs is not None and rank == pairs.size == 0:
@@ -321,6 +316,33 @@ def pad(x: Shared, paddings: Public, constant_values: int = 0) -> Shared:
             f"pad wants a pair of public sizes >= 0 for each of {rank} axes. "
             f"Received: {paddings!r}."
         )
+    return pairs
+
+
+def mirrored(x: Shared, paddings: Public, edges: bool) -> Shared:
+    """x with its own elements in reverse order around, the edges repeated or not.  Local."""
+    for axis, (before, after) in enumerate(_paddings(x, paddings).tolist()):
+        if before == after == 0:
+            continue
+        size = _size("pad", x, axis)
+        most = size if edges else size - 1
+        if max(before, after) > most:
+            raise UsageError(
+                f"pad wants {most} elements at most to mirror on axis {axis}. Received: "
+                f"{before} and {after} of {x!r}."
+            )
+        places = np.pad(np.arange(size), (before, after), "symmetric" if edges else "reflect")
+        x = gather(x, places, axis)
+    return x
+
+
+def pad(x: Shared, paddings: Public, constant_values: int = 0) -> Shared:
+    """x with `paddings[axis] = (before, after)` elements of a public constant around.  Local.
+
+    Args:
+        constant_values: the ring element to pad with, already encoded at x's scale.
+    """
+    pairs = _paddings(x, paddings)
     if not is_integer(constant_values):
         raise UsageError(
             "pad wants a constant that is a ring element, an integer. Received: "
@@ -341,13 +363,15 @@ def pad(x: Shared, paddings: Public, constant_values: int = 0) -> Shared:
     return replace(padded, m=tf.stack(limbs, axis=-1))
 
 
-def gather(x: Shared, indices: Public, axis: int = 0) -> Shared:
-    """The parts of x at public indices along an axis; their shape replaces the axis.  Local."""
-    at = axis_of("gather", axis, rank_of("gather", x))
-    if isinstance(indices, Shared):
-        raise UsageError(
-            "gather wants public indices. Received: private ones. Multiply by a one-hot matrix."
-        )
+def gather(x: Shared, indices: Public, axis: int | None = None, batch_dims: int = 0) -> Shared:
+    """The parts of x at public indices along an axis; their shape replaces the axis.  Local.
+
+    Args:
+        axis: None: the first one after batch_dims.
+        batch_dims: so many leading axes are shared with the indices, of which each row is of a row
+            of x.
+    """
+    at, batch_dims = gathered("gather", x, indices, axis, batch_dims)
     if local.is_tensor(indices):
         import tensorflow as tf
 
@@ -355,7 +379,7 @@ def gather(x: Shared, indices: Public, axis: int = 0) -> Shared:
         if tensor.dtype not in (tf.int32, tf.int64):
             raise UsageError(f"gather wants integer indices. Received: {tensor.dtype.name}.")
         # TensorFlow itself refuses, when run, what is out of range.
-        return x.map(lambda a: local.gather(a, indices, at))
+        return x.map(lambda a: local.gather(a, indices, at, batch_dims))
     array = _integer_array(indices)
     if array is None:
         raise UsageError(f"gather wants integer indices. Received: {indices!r}.")
@@ -366,7 +390,42 @@ def gather(x: Shared, indices: Public, axis: int = 0) -> Shared:
         raise UsageError(
             f"gather wants indices from 0 to {top} on axis {at}. Received: {int(bad.flat[0])}."
         )
-    return x.map(lambda a: local.gather(a, array.astype(np.int64), at))
+    return x.map(lambda a: local.gather(a, array.astype(np.int64), at, batch_dims))
+
+
+def gathered(
+    operation: str, x: Shared, indices: Public | Shared, axis: int | None, batch_dims: int
+) -> tuple[int, int]:
+    """The axis and the number of batch axes of a gather, both from 0.
+
+    Raises:
+        UsageError: they do not fit x and the indices.
+    """
+    rank = rank_of(operation, x)
+    shape = indices.shape if hasattr(indices, "shape") else np.shape(_known(indices))
+    sizes = shape.as_list() if hasattr(shape, "as_list") else list(shape)
+    if not is_integer(batch_dims) or not -len(sizes) <= batch_dims <= len(sizes):
+        raise UsageError(
+            f"{operation} wants batch_dims from {-len(sizes)} to {len(sizes)}, the axes of the "
+            f"indices. Received: {batch_dims!r}."
+        )
+    batch = int(batch_dims) + (len(sizes) if batch_dims < 0 else 0)
+    at = axis_of(operation, batch if axis is None else axis, rank)
+    whole = x.shape.as_list()
+    fits = batch <= at and all(
+        a is None or b is None or a == b for a, b in zip(whole[:batch], sizes[:batch], strict=True)
+    )
+    if not fits:
+        raise UsageError(
+            f"{operation} wants an axis after the batch_dims, which are equal in both shapes. "
+            f"Received: axis {at}, batch_dims {batch}, shapes {whole} and {sizes}."
+        )
+    return at, batch
+
+
+def _known(indices: Public) -> Any:
+    array = _integer_array(indices)
+    return () if array is None else array
 
 
 def tile(x: Shared, multiples: Sequence[int]) -> Shared:

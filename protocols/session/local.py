@@ -236,13 +236,22 @@ def slice(a: Tensor, begin: Sequence[int], size: Sequence[int]) -> Tensor:
     return a.like([whole - b if n == -1 else n for whole, b, n in every])
 
 
-def gather(a: Tensor, indices: Any, axis: int = 0) -> Tensor:
+def gather(a: Tensor, indices: Any, axis: int = 0, batch_dims: int = 0) -> Tensor:
     """tf.gather."""
     if isinstance(a, Abstract):
-        return a.like([*a.shape[:axis], *np.shape(indices), *a.shape[axis + 1 :]])
+        return a.like([*a.shape[:axis], *np.shape(indices)[batch_dims:], *a.shape[axis + 1 :]])
     import tensorflow as tf
 
-    return tf.gather(a, indices, axis=axis)
+    return tf.gather(a, indices, axis=axis, batch_dims=batch_dims)
+
+
+def scatter_nd(a: Tensor, indices: Any, shape: Sequence[int]) -> Tensor:
+    """tf.scatter_nd of updates."""
+    if isinstance(a, Abstract):
+        return a.like(shape)
+    import tensorflow as tf
+
+    return tf.scatter_nd(tf.constant(indices, tf.int64), a, tf.constant(list(shape), tf.int64))
 
 
 @_as_tensorflow
@@ -297,11 +306,11 @@ def zeros_like(a: Tensor) -> Tensor:
 
 
 @_elementwise
-def left_shift(a: Tensor, bits: int) -> Tensor:
-    """Words times 2^bits."""
+def left_shift(a: Tensor, by: int) -> Tensor:
+    """Words times 2^by."""
     import tensorflow as tf
 
-    return tf.bitwise.left_shift(a, tf.constant(bits, tf.int64))
+    return tf.bitwise.left_shift(a, tf.constant(by, tf.int64))
 
 
 @_elementwise

@@ -150,7 +150,9 @@ class Shared(_Private):
     __mul__, __rmul__ = _numbers("multiply"), _numbers("multiply", mirrored=True)
     __matmul__, __rmatmul__ = _numbers("matmul"), _numbers("matmul", mirrored=True)
     __truediv__, __rtruediv__ = _numbers("divide"), _numbers("divide", mirrored=True)
-    __pow__ = _numbers("pow")
+    __pow__, __rpow__ = _numbers("pow"), _numbers("pow", mirrored=True)
+    __floordiv__, __rfloordiv__ = _numbers("floordiv"), _numbers("floordiv", mirrored=True)
+    __mod__, __rmod__ = _numbers("floormod"), _numbers("floormod", mirrored=True)
     __lt__, __le__ = _truth("less"), _truth("less_equal")
     __gt__, __ge__ = _truth("greater"), _truth("greater_equal")
     __eq__, __ne__ = _truth("equal"), _truth("not_equal")  # type: ignore[assignment]

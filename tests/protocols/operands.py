@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.protocols.functions import piecewise
+from tfe_bench.protocols.functions import error_function, piecewise
 from tfe_bench.protocols.nn import (
     activations,
     batch_norm,
@@ -96,7 +96,7 @@ def logits(
 
     def made(bits: int, rng: np.random.Generator) -> list[Array]:
         top = (1 << (bits - 1)) - (less << f)
-        x = rng.choice(below(top, rng, [activations._cutoff(f)]), (ROWS, classes))
+        x = rng.choice(below(top, rng, [activations._cutoff(f, classes)]), (ROWS, classes))
         x[0], x[1], x[2], x[3] = top - 1, 1 - top, 1 - top, 0
         x[2, -1] = top - 1
         few = min(top, 3 << f)
@@ -117,6 +117,38 @@ def quotients(bits: int, rng: np.random.Generator) -> list[Array]:
     y = below(1 << bits, rng)
     most = np.minimum(2.0**30 - 1, np.abs(y) * 2.0**-F * (2.0**30 - 2)).astype(np.int64)
     return [most * rng.choice([-1, 1], y.size), y]
+
+
+def dividends(bits: int, rng: np.random.Generator) -> list[Array]:
+    """x and y with |x| < 2^30, 0 < |y| < 2^bits and |x / y| < 2^21."""
+    y = below(1 << bits, rng)
+    y = y[y != 0]
+    top = np.minimum(2.0**30 - 1, np.abs(y) * (2.0**21 - 1)).astype(np.int64)
+    x = np.where(rng.random(y.size) < 0.5, top, rng.integers(0, top + 1))
+    return [x * rng.choice([-1, 1], y.size), y]
+
+
+def points(bits: int, rng: np.random.Generator) -> list[Array]:
+    """Two coordinates with |x| < 2^(bits-1)."""
+    x = below(1 << (bits - 1), rng)
+    return [x, rng.permutation(x)]
+
+
+def close_to(*edges: int) -> Callable[[int, np.random.Generator], list[Array]]:
+    """Ring elements whose distance from each edge is below 2^(bits-1)."""
+
+    def made(bits: int, rng: np.random.Generator) -> list[Array]:
+        top = 1 << (bits - 1)
+        x = below(top, rng, [*edges, *(top + e for e in edges)])
+        far = np.max([np.abs(x - e) for e in edges], axis=0)
+        return [x[far < min(top, ENCODED)]]
+
+    return made
+
+
+def erf_step(f: int) -> int:
+    """Where erf's two polynomials meet."""
+    return error_function.parts(f).step
 
 
 def multiplied(bits: int, rng: np.random.Generator) -> list[Array]:
@@ -161,6 +193,11 @@ def normal(v: Array) -> Array:
 def softmax(v: Array) -> Array:
     e = np.exp(v - v.max(-1, keepdims=True))
     return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+def log_softmax(v: Array) -> Array:
+    d = v - v.max(-1, keepdims=True)
+    return np.asarray(d - np.log(np.exp(d).sum(-1, keepdims=True)))
 
 
 def loss(bits: int, x: Array, y: Array) -> Array:

@@ -35,18 +35,24 @@ def reals(rng: np.random.Generator, *shape: int, scale: float = 100.0) -> Array:
     return np.asarray(np.rint(rng.uniform(-scale, scale, shape) / ULP) * ULP)
 
 
-def check(cases: list[Case], *inputs: Array, dealer: int = 0) -> None:
+def check(
+    cases: list[Case], *inputs: Array, dealer: int = 0, fixed: tfe.FixedPoint = FIXED
+) -> None:
     """Runs all cases in one graph and compares what is revealed with what is expected."""
 
     def program(p: Party, *shares: Shared) -> Any:
         return p.function(lambda *s: [tfe.reveal(case(*s)) for case, _, _ in cases])(*shares)
 
-    sim = simulate(program, *(FIXED.encode(v) for v in inputs), fractional_bits=F, dealer=dealer)
+    rings = [fixed.encode(v) for v in inputs]
+    sim = simulate(program, *rings, fractional_bits=fixed.fractional_bits, dealer=dealer)
     for i, (_, expected, bound) in enumerate(cases):
         got = [np.asarray(out[i]) for out in sim.outputs]
         assert np.array_equal(got[0], got[1]) and np.array_equal(got[0], got[2]), i
         want = np.asarray(expected(*inputs))
         assert got[0].shape == want.shape, (i, got[0].shape, want.shape)
+        if np.all(np.asarray(bound) == 0):
+            assert np.array_equal(got[0], want), (i, got[0], want)
+            continue
         off = np.abs(got[0] - want * 1.0) / ULP
         assert np.all(off <= np.asarray(bound)), (i, off.max(), got[0], want)
 

@@ -17,14 +17,28 @@ from tfe_bench import models, protocols
 # protocol is behind the public operation that has its name.)
 BEHIND = {
     "activations.halves": "neural.sigmoid",
+    "bit_planes.planes": "bitwise.popcount",
+    **{f"bitwise.bitwise_{name}": "bitwise.popcount" for name in ("and", "or", "xor")},
     "compare.msb": "predicates.less",
     "compare.less_than": "predicates.less",
-    "extremes.one_hot": "ranking.argmax",
+    "elu.elu_with_slope": "elu.elu",
+    "extremes.labeled": "pooling.max_pool_with_argmax",
+    "gelu.bumped": "neural.gelu",
+    "lookup.chosen": "indexing.gather",
+    "one_hot.below": "statistics.bincount",
     "piecewise.evaluate": "piecewise.logistic",
+    "polyline.bent": "linear.above",
+    "ramped.ramped_with_slope": "ramped.ramped",
     "relational.negative": "predicates.less",
     "relational.zero": "predicates.equal",
+    "rounding.floor_div": "rounding.floordiv",
+    "rounding.mod": "rounding.floormod",
     "relu.derivative": "neural.relu_derivative",
     "relu.relu_with_derivative": "neural.relu",
+    "softplus.log_sigmoid": "softplus.softplus",
+    "softplus.log_sigmoid_slope": "softplus.slope",
+    "softplus.sides": "softplus.softplus",
+    "softsign.softsign_and_rest": "softsign.softsign",
 }
 
 

@@ -1,0 +1,181 @@
+"""Private integers as words of bits, by the names of tf.bitwise: two's complement, 64 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api.rounding import floor_shift
+from tfe_bench.protocols.functions import bit_planes
+from tfe_bench.protocols.ring import arithmetic, checks, convert, logic, shapes
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+from tfe_bench.protocols.session.types import Operand
+
+WORD = 64
+
+
+def _integers(operation: str, x: Shared) -> Shared:
+    x = given.private(operation, x)
+    if x.fractional_bits:
+        raise UsageError(
+            f"{operation} wants private integers. Received: {x!r}. Bits of reals are those of "
+            "their ring elements: cast(floor(x)) gives integers."
+        )
+    given.sizes(operation, x)
+    return x
+
+
+def _place(operation: str, what: str, value: int) -> int:
+    if not checks.is_from(value, 0, WORD - 1):
+        received = "a private one" if given.is_private(value) else repr(value)
+        raise UsageError(
+            f"{operation} wants {what} as one public integer from 0 to {WORD - 1}. "
+            f"Received: {received}."
+        )
+    return int(value)
+
+
+def bit_extract(x: Shared, position: int) -> MaskedBits:
+    """Bit `position` of every integer, 0 being the lowest and 63 the sign, as private bits.
+
+    Rounds and bits: those of a comparison of position + 1 bits.
+    """
+    x = _integers("bit_extract", x)
+    party = given.in_graph("bit_extract")
+    found = bit_planes.bit(party, x, _place("bit_extract", "position", position))
+    return replace(convert.mask_bits(party, found), shape=tuple(x.shape.as_list()))
+
+
+def popcount(x: Shared, bits: int = WORD) -> Shared:
+    """How many bits are 1, 0 to 64 (tf.raw_ops.PopulationCount).
+
+    Args:
+        bits: of the word: -2^(bits-1) <= x < 2^(bits-1), of which it takes the lowest `bits`.
+
+    Rounds: 5 (6 with dealing).  Bits sent: those of a comparison of every width to `bits`, and D
+    128 for each bit.
+    """
+    x = _integers("popcount", x)
+    bits = given.bits_of("popcount", bits)
+    party = given.in_graph("popcount")
+    planes = bit_planes.planes(party, x, bits)
+    return bit_planes.weighed(party, planes, np.ones(bits, np.int64), x)
+
+
+def invert(x: Shared) -> Shared:
+    """NOT of every bit: -1 - x.  Local."""
+    return arithmetic.moved(arithmetic.neg(_integers("invert", x)), -1)
+
+
+def left_shift(x: Shared, y: int) -> Shared:
+    """x 2^y modulo 2^64, for a public count from 0 to 63.  Local."""
+    x, y = _integers("left_shift", x), _place("left_shift", "y", y)
+    return x.map(lambda a: local.left_shift(a, y))
+
+
+def right_shift(x: Shared, y: int) -> Shared:
+    """floor(x / 2^y) for a public count from 0 to 63, exact for |x| < 2^62.
+
+    Rounds: 3 (4 with dealing), twice for y > 48, none for 0.  Bits sent: those of `cast` to the
+    nearest.
+    """
+    x, y = _integers("right_shift", x), _place("right_shift", "y", y)
+    return floor_shift(given.in_graph("right_shift"), x, y)
+
+
+# ---- two words
+
+
+def bitwise_and(x: Operand, y: Operand, bits: int = WORD) -> Shared:
+    """x AND y of every bit, broadcast; one of them may be public.
+
+    Args:
+        bits: of the words: -2^(bits-1) <= x, y < 2^(bits-1); fewer are cheaper.  One public number
+            is right for every x.
+
+    Rounds: 6 (7 with dealing); one public number 3 (4).  Bits sent: those of a comparison of every
+    width to `bits`, for both words; with one public number those of a `right_shift` for each end
+    of a run of ones.
+    """
+    return _both("bitwise_and", x, y, bits)
+
+
+def bitwise_or(x: Operand, y: Operand, bits: int = WORD) -> Shared:
+    """x OR y, x + y - (x AND y); as `bitwise_and`."""
+    return _both("bitwise_or", x, y, bits)
+
+
+def bitwise_xor(x: Operand, y: Operand, bits: int = WORD) -> Shared:
+    """x XOR y, as `bitwise_and` with a round less: x + y - 2 (x AND y) of a public number."""
+    return _both("bitwise_xor", x, y, bits)
+
+
+def _both(operation: str, x: Operand, y: Operand, bits: int) -> Shared:
+    bits = given.bits_of(operation, bits)
+    first = _integers(operation, given.either_private(operation, x, y))
+    other = y if first is x else x
+    if not given.is_private(other):
+        known = given.static(operation, other)
+        if known is not None and known.size == 1:
+            number = int(given.encode(operation, known, 0).item())
+            both = _masked(operation, first, number)
+            both = _combined(operation, first, number, both)
+            rank = max(known.ndim, len(first.shape))
+            sizes = first.shape.as_list()
+            return shapes.reshape(both, [1] * (rank - len(sizes)) + sizes)
+    first, second = given.pair(operation, first, other)
+    second = _integers(operation, second)
+    whole = [int(n) for n in given.broadcast(operation, first.shape, second.shape)]
+    first, second = (shapes.broadcast_to(v, whole) for v in (first, second))
+    party = given.in_graph(operation)
+    planes = [bit_planes.planes(party, v, bits) for v in (first, second)]
+    if operation == "bitwise_xor":
+        ones = logic.xor(*planes)
+    else:
+        ones = convert.mask_bits(party, logic.all_of(party, planes))
+    found = bit_planes.weighed(party, ones, _weights(bits), first)
+    if operation == "bitwise_or":
+        return arithmetic.sub(arithmetic.add(first, second), found)
+    return found
+
+
+def _weights(bits: int) -> np.ndarray:  # type: ignore[type-arg]
+    """Of a word's bits: the highest is its sign."""
+    every = np.left_shift(np.int64(1), np.arange(bits, dtype=np.int64))
+    with np.errstate(over="ignore"):
+        every[-1] = -every[-1]
+    return every
+
+
+def _combined(operation: str, x: Shared, number: int, both: Shared) -> Shared:
+    """The result of x AND a public number."""
+    if operation == "bitwise_and":
+        return both
+    less = both if operation == "bitwise_or" else arithmetic.mul_public(both, 2)
+    return arithmetic.moved(arithmetic.sub(x, less), number)
+
+
+def _masked(operation: str, x: Shared, number: int) -> Shared:
+    """x AND a public number: for each run of ones what is below its end less what is below its
+    beginning."""
+    word = number % (1 << WORD)
+    ends = [k for k in range(WORD + 1) if (word >> k) % 2 != ((word << 1) >> k) % 2]
+    found = x.map(local.zeros_like)
+    for i, end in enumerate(ends):
+        below = _below(operation, x, end)
+        merge: Callable[[Shared, Shared], Shared] = arithmetic.add if i % 2 else arithmetic.sub
+        found = merge(found, below)
+    return found
+
+
+def _below(operation: str, x: Shared, end: int) -> Shared:
+    """x modulo 2^end, exactly, for every x."""
+    if end in (0, WORD):
+        return x if end else x.map(local.zeros_like)
+    high = floor_shift(given.in_graph(operation), x, end)
+    return arithmetic.sub(x, high.map(lambda a: local.left_shift(a, end)))

@@ -1,0 +1,247 @@
+"""Sums of products of two tensors over axes that are named: einsum, tensordot, matvec.
+
+Each is one matrix product (operators.matmul) between transposes and reshapes, which are local.
+"""
+
+from __future__ import annotations
+
+import collections
+import string
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api.operators import matmul
+from tfe_bench.protocols.ring import checks, reductions, shapes
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.session.types import Operand
+
+# The name of an axis: a letter, or "-k" for the k-th of an ellipsis, from the right.
+Axes: TypeAlias = "list[str]"
+
+
+def matvec(a: Operand, b: Operand, transpose_a: bool = False) -> Shared:
+    """The product of matrices [..., m, n] and vectors [..., n], as tf.linalg.matvec.
+
+    Scale, error and rounds: as `matmul`.
+    """
+    shape = _shape("matvec", b)
+    if not shape:
+        raise UsageError("matvec wants vectors [..., n]. Received: a single number.")
+    column = _reshaped(b, [*shape, 1])
+    product = matmul(a, column, transpose_a=transpose_a)
+    return shapes.squeeze(product, -1)
+
+
+def tensordot(
+    a: Operand, b: Operand, axes: int | Sequence[int] | Sequence[Sequence[int]]
+) -> Shared:
+    """Sums of products over paired axes, as tf.tensordot.
+
+    Args:
+        axes: k for the last k axes of a with the first k of b (0: the outer product), or a pair of
+            axes or of lists of them.
+
+    Scale, error and rounds: as `matmul`.
+    """
+    ranks = [len(_shape("tensordot", v)) for v in (a, b)]
+    if checks.is_integer(axes):
+        if not 0 <= axes <= min(ranks):
+            raise UsageError(
+                f"tensordot wants 0 to {min(ranks)} axes to sum over. Received: {axes}."
+            )
+        over = [list(range(ranks[0] - axes, ranks[0])), list(range(axes))]
+    elif not isinstance(axes, (list, tuple, np.ndarray)) or len(axes) != 2:
+        raise UsageError(
+            f"tensordot wants a number of axes or a pair of lists. Received: {axes!r}."
+        )
+    else:
+        listed = [v if isinstance(v, (list, tuple, np.ndarray)) else [v] for v in axes]
+        over = [
+            [checks.axis_of("tensordot", i, r) for i in part]
+            for part, r in zip(listed, ranks, strict=True)
+        ]
+    if len(over[0]) != len(over[1]) or any(len(set(part)) < len(part) for part in over):
+        raise UsageError(f"tensordot wants as many axes of both, each once. Received: {axes!r}.")
+    names = [[f"a{i}" for i in range(ranks[0])], [f"b{i}" for i in range(ranks[1])]]
+    for i, j in zip(*over, strict=True):
+        names[1][j] = names[0][i]
+    kept = [n for side, part in zip(names, over, strict=True) for n in _without(side, part)]
+    return _contracted("tensordot", [a, b], names, kept)
+
+
+def _without(names: Axes, places: list[int]) -> Axes:
+    return [n for i, n in enumerate(names) if i not in places]
+
+
+def einsum(equation: str, *inputs: Operand) -> Shared:
+    """Sums of products of one or two tensors, as tf.einsum: "bij,bjk->bik".
+
+    Args:
+        equation: letters for axes, "..." for any number of leading ones, which broadcast; a letter
+            twice in one term is its diagonal; without "->" the result has the letters that come
+            once, in alphabetic order.
+        inputs: one or two, one of which may be public and known while tracing.
+
+    Scale, error and rounds: as `matmul`, in one product; of one tensor nothing is sent.
+    Raises:
+        UsageError: three tensors or more, or an equation that does not fit them.
+    """
+    if not isinstance(equation, str) or len(inputs) not in (1, 2):
+        raise UsageError(
+            f"einsum wants an equation and one or two tensors. Received: {equation!r} and "
+            f"{len(inputs)} tensors. Contract them two at a time."
+        )
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    for term in (*terms, right):
+        letters = term.replace("...", "", 1)
+        if not set(letters) <= set(string.ascii_letters):
+            raise UsageError(
+                f'einsum wants letters, one "..." a term, "," and "->". Received: {equation!r}.'
+            )
+    if len(terms) != len(inputs):
+        raise UsageError(
+            f"einsum wants a term for each tensor. Received: {len(terms)} terms in {equation!r} "
+            f"for {len(inputs)} tensors."
+        )
+    ranks = [len(_shape("einsum", v)) for v in inputs]
+    names = [_named(equation, t, r) for t, r in zip(terms, ranks, strict=True)]
+    spread = [f"-{k}" for k in range(_widest(names), 0, -1)]
+    if arrow:
+        result = [n for part in _parts(right) for n in (spread if part == "..." else [part])]
+    else:
+        count = collections.Counter(n for part in names for n in part)
+        result = spread + sorted(n for n, c in count.items() if c == 1 and n[0] != "-")
+    unknown = set(result) - {n for part in names for n in part}
+    if unknown or len(set(result)) < len(result) or not set(spread) <= set(result):
+        raise UsageError(
+            "einsum wants a result of axes that its terms have, each once, and of the ellipsis "
+            f"where they have one. Received: {equation!r}."
+        )
+    return _contracted("einsum", list(inputs), names, result)
+
+
+def _parts(term: str) -> list[str]:
+    """Letters and the ellipsis."""
+    before, dots, after = term.partition("...")
+    return [*before, *([dots] if dots else []), *after]
+
+
+def _named(equation: str, term: str, rank: int) -> Axes:
+    parts = _parts(term)
+    more = rank - (len(parts) - parts.count("..."))
+    if more < 0 or (more and "..." not in parts):
+        raise UsageError(
+            f"einsum wants a letter for each axis. Received: {term!r} of {equation!r} for a tensor "
+            f"with {rank} axes."
+        )
+    spread = [f"-{k}" for k in range(more, 0, -1)]
+    return [n for part in parts for n in (spread if part == "..." else [part])]
+
+
+def _widest(names: list[Axes]) -> int:
+    return max(sum(n[0] == "-" for n in part) for part in names)
+
+
+# ---- one product
+
+
+def _shape(operation: str, value: Operand) -> list[int]:
+    if isinstance(value, Shared):
+        return given.sizes(operation, given.private(operation, value))
+    shape = given.shape_of(operation, value)
+    if not shape.is_fully_defined():
+        raise UsageError(f"{operation} wants a known shape. Received: {shape}.")
+    return [int(n) for n in shape.as_list()]
+
+
+def _reshaped(value: Operand, shape: list[int]) -> Operand:
+    if isinstance(value, Shared):
+        return shapes.reshape(value, shape)
+    return local.reshape(value, shape) if local.is_tensor(value) else np.reshape(value, shape)
+
+
+def _contracted(operation: str, inputs: list[Operand], names: list[Axes], result: Axes) -> Shared:
+    """The sum over all axes that are not in the result."""
+    sizes: dict[str, int] = {}
+    for value, part in zip(inputs, names, strict=True):
+        for name, size in zip(part, _shape(operation, value), strict=True):
+            known = sizes.setdefault(name, size)
+            if name[0] == "-" and 1 in (known, size):
+                sizes[name] = max(known, size) if 0 not in (known, size) else 0
+            elif known != size:
+                raise UsageError(
+                    f"{operation} wants axes of one name to have one size. Received: {known} and "
+                    f"{size} for {name!r}."
+                )
+    reduced = []
+    for i, (value, part) in enumerate(zip(inputs, names, strict=True)):
+        others = {n for j, other in enumerate(names) if j != i for n in other}
+        kept = [n for n in dict.fromkeys(part) if n in others or n in result]
+        reduced.append((_reduced(operation, value, part, kept), kept))
+    if len(reduced) == 1:
+        value, kept = reduced[0]
+        return shapes.transpose(given.private(operation, value), [kept.index(n) for n in result])
+    (x, of_x), (y, of_y) = reduced
+    both = [n for n in result if n in of_x and n in of_y]
+    over = [n for n in of_x if n in of_y and n not in result]
+    first = [n for n in result if n in of_x and n not in both]
+    last = [n for n in result if n in of_y and n not in both]
+    left = _grouped(operation, x, of_x, both, first, over)
+    right = _grouped(operation, y, of_y, both, over, last)
+    product = shapes.reshape(matmul(left, right), [sizes[n] for n in (*both, *first, *last)])
+    made = [*both, *first, *last]
+    return shapes.transpose(product, [made.index(n) for n in result])
+
+
+def _reduced(operation: str, value: Operand, part: Axes, kept: Axes) -> Operand:
+    """The diagonals of axes that come twice, summed over those that are not kept."""
+    if part == kept:
+        return value
+    if not isinstance(value, Shared):
+        known = given.static(operation, value)
+        if known is None:
+            raise UsageError(
+                f"{operation} wants public values that are known while tracing where an axis is "
+                f"summed alone or comes twice. Received: {given.kind_of(value)}."
+            )
+        number = {name: i for i, name in enumerate(dict.fromkeys(part))}
+        return np.asarray(np.einsum(known, [number[n] for n in part], [number[n] for n in kept]))
+    part = list(part)
+    for name in [n for n in kept if part.count(n) > 1] + [
+        n for n in dict.fromkeys(part) if n not in kept and part.count(n) > 1
+    ]:
+        while part.count(name) > 1:
+            one = part.index(name)
+            two = part.index(name, one + 1)
+            rest = [i for i in range(len(part)) if i not in (one, two)]
+            shape = _shape(operation, value)
+            size = shape[one]
+            moved = shapes.transpose(value, [one, two, *rest])
+            flat = shapes.reshape(moved, [size * size, *(shape[i] for i in rest)])
+            value = shapes.gather(flat, np.arange(size) * (size + 1), 0)
+            part = [name, *(part[i] for i in rest)]
+    gone = [i for i, n in enumerate(part) if n not in kept]
+    value = reductions.reduce_sum(value, gone) if gone else value
+    left = [n for n in part if n in kept]
+    return shapes.transpose(value, [left.index(n) for n in kept])
+
+
+def _grouped(
+    operation: str, value: Operand, names: Axes, both: Axes, rows: Axes, columns: Axes
+) -> Operand:
+    """[both ..., product of rows, product of columns]"""
+    sizes = dict(zip(names, _shape(operation, value), strict=True))
+    order = [names.index(n) for n in (*both, *rows, *columns)]
+    groups = [given.elements([sizes[n] for n in part]) for part in (rows, columns)]
+    shape = [*(sizes[n] for n in both), *groups]
+    if isinstance(value, Shared):
+        return shapes.reshape(shapes.transpose(value, order), shape)
+    if not local.is_tensor(value):
+        return np.reshape(np.transpose(value, order), shape)
+    return local.reshape(local.transpose(value, order), shape)

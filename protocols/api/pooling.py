@@ -1,0 +1,115 @@
+"""Pooling beside that of layers: where the largest is, and windows that follow from the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.nn import pool
+from tfe_bench.protocols.order import extremes
+from tfe_bench.protocols.ring import arithmetic, compare, conv, reductions, shapes
+from tfe_bench.protocols.session.sharing import Shared
+
+LAYER_BITS = compare.LAYER_BITS
+
+Window: TypeAlias = "int | Sequence[int]"
+Spans: TypeAlias = "list[tuple[int, int]]"
+
+
+def max_pool_with_argmax(
+    input: Shared,
+    ksize: Window,
+    strides: Window | None = None,
+    padding: str = "VALID",
+    include_batch_in_index: bool = False,
+    bits: int = LAYER_BITS,
+) -> tuple[Shared, Shared]:
+    """(the largest of each window, the place of the first of them), as tf.nn.max_pool_with_argmax.
+
+    Args:
+        input: images [n, h, w, channels].
+        ksize, strides: an integer, a pair or [1, height, width, 1]; strides None: as ksize.
+        padding: "VALID" or "SAME".
+        include_batch_in_index: places are ((b h + y) w + x) channels + c, else without b h.
+        bits: right while differences within a window are below 2^(bits-1) ring units.
+
+    Places are private integers.  Exact.  Rounds: those of `maximum` for each binary digit of the
+    cells of a window less one.  Bits sent: those of a comparison and two selections for each cell
+    but one of every window.
+    """
+    name = "max_pool_with_argmax"
+    x = given.private(name, input)
+    bits = given.bits_of(name, bits)
+    kernel = conv.pair_of(name, "ksize", ksize)
+    steps = kernel if strides is None else conv.pair_of(name, "strides", strides)
+    chosen = padding.upper() if isinstance(padding, str) else padding
+    return pool.max_pool_with_argmax(
+        given.in_graph(name), x, kernel, steps, chosen, with_batch=include_batch_in_index, bits=bits
+    )
+
+
+def _windows(name: str, x: Shared, output_size: Window) -> tuple[Shared, list[Spans]]:
+    """The images, and the [begin, end) of each window along both axes."""
+    x = given.private(name, x)
+    sizes = given.sizes(name, x)
+    if len(sizes) != 4:
+        raise UsageError(f"{name} wants images [n, h, w, channels]. Received: {x!r}. Reshape them.")
+    wanted = conv.pair_of(name, "output_size", output_size)
+    if any(n > size for n, size in zip(wanted, sizes[1:3], strict=True)):
+        raise UsageError(
+            f"{name} wants an output_size of the images' {sizes[1:3]} at most. Received: {wanted}."
+        )
+    return x, [
+        [(i * size // n, -(-(i + 1) * size // n)) for i in range(n)]
+        for n, size in zip(wanted, sizes[1:3], strict=True)
+    ]
+
+
+def adaptive_avg_pool2d(x: Shared, output_size: Window) -> Shared:
+    """The means of windows that divide images [n, h, w, channels] into output_size parts.
+
+    Args:
+        output_size: of the result, an integer or (height, width), no larger than the images; window
+            i of n reaches from floor(i h / n) to ceil((i + 1) h / n), as Keras and PyTorch have it.
+
+    Error, domain, rounds and bits: those of `reduce_mean` of the largest window.
+    """
+    name = "adaptive_avg_pool2d"
+    x, spans = _windows(name, x, output_size)
+    counts = np.ones((1, 1), np.int64)
+    for axis, every in enumerate(spans, 1):
+        matrix = np.zeros((len(every), int(x.shape[axis])), np.int64)
+        for i, (begin, end) in enumerate(every):
+            matrix[i, begin:end] = 1
+        order = [0, 3, 2, 1] if axis == 1 else [0, 1, 3, 2]
+        rows = shapes.transpose(x, order)
+        summed = arithmetic.matmul_public(rows, np.ascontiguousarray(matrix.T))
+        x = shapes.transpose(summed, order)
+        lengths = matrix.sum(1)
+        counts = lengths[:, None] if axis == 1 else counts * lengths[None, :]
+    more = 0 if x.fractional_bits else given.WEIGHT_BITS
+    return reductions.divided_each(given.in_graph(name), x, counts, more=more)
+
+
+def adaptive_max_pool2d(x: Shared, output_size: Window, bits: int = LAYER_BITS) -> Shared:
+    """The largest of each of these windows, exact; windows as of `adaptive_avg_pool2d`.
+
+    Args:
+        bits: right while differences within a window are below 2^(bits-1) ring units.
+
+    Rounds and bits: those of `reduce_max` along both axes, one after the other.
+    """
+    name = "adaptive_max_pool2d"
+    bits = given.bits_of(name, bits)
+    x, spans = _windows(name, x, output_size)
+    for axis, every in enumerate(spans, 1):
+        longest = max(end - begin for begin, end in every)
+        # shorter windows have their last cell several times
+        places = np.array([[min(b + k, e - 1) for b, e in every] for k in range(longest)])
+        cells = shapes.gather(x, places, axis)
+        x = extremes.reduce_max(given.in_graph(name), cells, axis, bits=bits)
+    return x

@@ -1,0 +1,267 @@
+"""Norms and moments of private reals, and how many values are where, by TensorFlow's names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api import operators, ranking
+from tfe_bench.protocols.api.tensors import reduce_mean
+from tfe_bench.protocols.functions import roots
+from tfe_bench.protocols.order import extremes, one_hot
+from tfe_bench.protocols.ring import (
+    arithmetic,
+    checks,
+    compare,
+    reductions,
+    shapes,
+    truncation,
+)
+from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.session.types import Axes, Operand
+
+ORDERS = ("euclidean", 1, 2, math.inf)
+# The square root of ring elements comes out with half as many fractional bits of its own.
+_ROOT_BITS = 8
+# Edges that are compared: bounded before memory is taken.
+MOST_BINS = 1 << 16
+
+
+def _real(operation: str, x: Shared) -> Shared:
+    x = given.private(operation, x)
+    if x.fractional_bits == 0:
+        raise UsageError(f"{operation} wants fractional bits. Received: {x!r}. Use cast(x, 16).")
+    if 2 * x.fractional_bits > truncation.MOST_DROPPED:
+        raise UsageError(
+            f"{operation} takes {truncation.MOST_DROPPED // 2} fractional bits at most. Received: "
+            f"{x!r}. Rescale it: cast(x, 16)."
+        )
+    given.sizes(operation, x)
+    return x
+
+
+def _root_of_squares(operation: str, x: Shared, axes: list[int], keepdims: bool) -> Shared:
+    """sqrt(sum x^2) with f + _ROOT_BITS / 2 fractional bits: of the exact sum of squares."""
+    party = given.in_graph(operation)
+    total = reductions.reduce_sum(reductions.square(party, x), axes, keepdims)
+    root = roots.sqrt(party, replace(total, fractional_bits=_ROOT_BITS))
+    return replace(root, fractional_bits=x.fractional_bits + _ROOT_BITS // 2)
+
+
+def norm(
+    tensor: Shared,
+    ord: str | float = "euclidean",
+    axis: Axes = None,
+    keepdims: bool = False,
+) -> Shared:
+    """The norm of vectors along an axis, or of all values (None), at the scale of the tensor.
+
+    Args:
+        ord: "euclidean" (for two axes or more it is Frobenius' norm), 1, 2 or infinity.
+        axis: of the orders 1, 2 and infinity one axis, or None.
+
+    Error: relative 2^-20 and 1.1 ulp, for norms below 2^31 ring units (2^15 at 16 fractional bits);
+    the orders 1 and infinity are exact.
+    Rounds: 11 (12 with dealing); 1: those of `abs`; infinity: of `abs` and `reduce_max`.
+    Raises:
+        UsageError: another order or a matrix norm, integers, or more than 24 fractional bits.
+    """
+    x = _real("norm", tensor)
+    axes = checks.axes_of("norm", axis, len(x.shape))
+    if isinstance(ord, bool) or ord not in ORDERS:
+        raise UsageError(
+            'norm knows the orders "euclidean", 1, 2 and infinity. '
+            f"Received: {ord!r}. Sum up powers of abs(x) for others."
+        )
+    if ord != "euclidean" and axis is not None and len(axes) > 1:
+        raise UsageError(
+            f"norm of the order {ord!r} wants one axis, or None for all values. Received: "
+            f"{axes}, which would be a norm of matrices."
+        )
+    if ord == 1:
+        return reductions.reduce_sum(operators.abs(x), axes, keepdims)
+    if ord == math.inf:
+        return ranking.reduce_max(operators.abs(x), axes, keepdims)
+    root = _root_of_squares("norm", x, axes, keepdims)
+    return truncation.truncate(given.in_graph("norm"), root, _ROOT_BITS // 2)
+
+
+def _centered(operation: str, x: Shared, axis: Axes) -> tuple[Shared, list[int], int]:
+    """x less its means, the axes, and how many values each mean is of."""
+    x = _real(operation, x)
+    sizes = x.shape.as_list()
+    axes = checks.axes_of(operation, axis, len(sizes))
+    count = given.elements([sizes[i] for i in axes])
+    if count == 0:
+        raise UsageError(f"{operation} wants at least one value. Received: axes {axes} of {x!r}.")
+    return arithmetic.sub(x, reduce_mean(x, axes, True)), axes, count
+
+
+def reduce_variance(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
+    """The mean of (x - mean)^2 over one axis, several or all (None), at x's scale.
+
+    Error: 3 ulp, and of the variance count 2^-31, while the sum of squares is below 2^30 and the
+    variance below 2^15 at 16 fractional bits (2^62 ring units before the squares are truncated).
+    Rounds: 4 (5 with dealing).  Bits sent: those of `reduce_mean` twice, and of a `square` without
+    its truncation.
+    Raises:
+        UsageError: integers, no values, or more than 24 fractional bits.
+    """
+    moved, axes, count = _centered("reduce_variance", x, axis)
+    party = given.in_graph("reduce_variance")
+    total = reductions.reduce_sum(reductions.square(party, moved), axes, keepdims)
+    total = truncation.truncate(party, total, moved.fractional_bits)
+    return reductions.divided(party, total, count)
+
+
+def reduce_std(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
+    """The square root of the variance, taken of the exact sum of squares: also where it is small.
+
+    Error: relative 2^-19 and 3 ulp; range and errors raised: as `reduce_variance`.
+    Rounds: 12 (13 with dealing).  Bits sent: those of `reduce_mean`, `square` and `sqrt`.
+    """
+    moved, axes, count = _centered("reduce_std", x, axis)
+    root = _root_of_squares("reduce_std", moved, axes, keepdims)
+    ring, bits = given.encode_weight("reduce_std", 1 / math.sqrt(count))
+    scaled = arithmetic.mul_public(root, ring, bits)
+    return truncation.truncate(given.in_graph("reduce_std"), scaled, bits + _ROOT_BITS // 2)
+
+
+# ---- counts
+
+
+def _counted(
+    operation: str, x: Shared, edges: list[int], weights: Shared | None, bits: int
+) -> Shared:
+    """The sum of the weights (None: 1) of the values below each edge, of x [..., n]."""
+    *rows, n = x.shape.as_list()
+    party = given.in_graph(operation)
+    found = one_hot.below(party, x, np.array(edges, np.int64), bits)
+    if weights is None:
+        weights = arithmetic.public(x, np.ones([*rows, n], np.int64))
+    # pick sums over a first axis: of [n, edges, rows]
+    count, several = len(edges), given.elements(rows)
+    bits_of = one_hot.values_first(found, count, several, n)
+    flat = shapes.transpose(shapes.reshape(weights, [several, n]), [1, 0])
+    every = shapes.broadcast_to(shapes.expand_dims(flat, 1), [n, count, several])
+    summed = shapes.transpose(extremes.pick(party, bits_of, every), [1, 0])
+    return shapes.reshape(summed, [*rows, count])
+
+
+def _differences(below: Shared) -> Shared:
+    """Along the last axis."""
+    return arithmetic.sub(below.map(lambda a: a[..., 1:]), below.map(lambda a: a[..., :-1]))
+
+
+def bincount(
+    arr: Shared,
+    weights: Operand | None = None,
+    minlength: int | None = None,
+    maxlength: int | None = None,
+    axis: int | None = None,
+    bits: int = compare.EXACT_BITS,
+) -> Shared:
+    """How often each of 0 .. maxlength - 1 comes among private integers, as integers; exact.
+
+    Args:
+        weights: of arr's shape, private or public: their sums instead of counts, at their scale.
+        minlength: None, or no larger than maxlength, which is the length of the result: the
+            largest value is no one's to know.
+        maxlength: must be given, 1 to 65536; what is negative or larger is not counted.
+        axis: None or 0 for all values, -1 for each row of [..., n].
+        bits: right while |arr - j| < 2^(bits-1).
+
+    Rounds: 5 (6 with dealing).  Bits sent: for each value those of maxlength + 1 comparisons, and
+    of D 128 for each of them.
+    """
+    arr = given.private("bincount", arr)
+    if arr.fractional_bits:
+        raise UsageError(
+            f"bincount wants private integers. Received: {arr!r}. Use histogram_fixed_width."
+        )
+    bits = given.bits_of("bincount", bits)
+    sizes = given.sizes("bincount", arr)
+    if not checks.is_from(maxlength, 1, MOST_BINS):
+        raise UsageError(
+            f"bincount wants maxlength from 1 to {MOST_BINS}, the length of its result. Received: "
+            f"{maxlength!r}."
+        )
+    if minlength is not None and not checks.is_from(minlength, 0, maxlength):
+        raise UsageError(
+            f"bincount wants minlength from 0 to maxlength {maxlength}. Received: {minlength!r}."
+        )
+    if axis not in (None, 0, -1) or isinstance(axis, bool) or (axis == -1 and not sizes):
+        raise UsageError(f"bincount wants the axis None, 0 or -1. Received: {axis!r}.")
+    shape = sizes if axis == -1 else [given.elements(sizes)]
+    weighing: Shared | None = None
+    if weights is not None:
+        weighing = _weights(arr, weights, sizes)
+        weighing = shapes.reshape(weighing, shape)
+    below = _counted(
+        "bincount", shapes.reshape(arr, shape), list(range(maxlength + 1)), weighing, bits
+    )
+    return _differences(below)
+
+
+def _weights(arr: Shared, weights: Operand, sizes: Sequence[int]) -> Shared:
+    if given.is_private(weights):
+        found = given.private("bincount", weights)
+        fits = found.shape.as_list() == list(sizes) and found.dealer == arr.dealer
+    else:
+        known = given.static("bincount", weights)
+        real = known is None or known.dtype.kind == "f"
+        like = replace(arr, fractional_bits=given.WEIGHT_BITS if real else 0)
+        found = given.shared("bincount", weights, like)
+        fits = found.shape.as_list() == list(sizes)
+    if not fits:
+        raise UsageError(
+            f"bincount wants weights of the values' shape {list(sizes)}. Received: {found!r}."
+        )
+    return found
+
+
+def histogram_fixed_width(
+    values: Shared,
+    value_range: Sequence[float],
+    nbins: int = 100,
+    bits: int = compare.EXACT_BITS,
+) -> Shared:
+    """How many values are in each of nbins parts of a public range, as integers; exact.
+
+    Args:
+        value_range: (low, high); what is below or above counts in the first or last part.
+        nbins: 1 to 65536.
+        bits: right while |value - edge| < 2^(bits-1) ring units.
+
+    Part j is floor(nbins (value - low) / (high - low)), in exact arithmetic.
+    Rounds: 5 (6 with dealing).  Bits sent: for each value those of nbins - 1 comparisons, and of D
+    128 for each of them.
+    """
+    name = "histogram_fixed_width"
+    x = given.private(name, values)
+    bits = given.bits_of(name, bits)
+    n = given.elements(given.sizes(name, x))
+    limits = given.static(name, value_range)
+    if limits is None or limits.shape != (2,) or not np.all(np.isfinite(limits)):
+        raise UsageError(f"{name} wants a public range (low, high). Received: {value_range!r}.")
+    low, high = (Fraction(v.item()) for v in limits)
+    if not low < high:
+        raise UsageError(f"{name} wants low < high. Received: {value_range!r}.")
+    if not checks.is_from(nbins, 1, MOST_BINS):
+        raise UsageError(f"{name} wants nbins from 1 to {MOST_BINS}. Received: {nbins!r}.")
+    steps = [low + (high - low) * j / nbins for j in range(1, nbins)]
+    edges = [math.ceil(e * (1 << x.fractional_bits)) for e in steps]
+    given.encode(name, limits.astype(np.float64), max(x.fractional_bits, 1))  # what fits
+    whole = arithmetic.public(x, np.array([n], np.int64))
+    if not edges:
+        return whole
+    flat = replace(shapes.reshape(x, [n]), fractional_bits=0)
+    below = _counted(name, flat, edges, None, bits)
+    zero = arithmetic.public(x, np.array([0], np.int64))
+    return _differences(shapes.concat([zero, below, whole], 0))

@@ -1,0 +1,51 @@
+"""The bits of private words, one by one, and words of them.
+
+Bit k of x is the sign of x modulo 2^(k+1): a comparison of k + 1 bits, all of them made at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfe_bench.protocols.order import extremes
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, shapes
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.cost import words
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
+
+
+def bit(party: Party, x: Shared, position: int) -> EvaluatorBits:
+    """One bit of every element, 0 being the lowest.
+
+    Rounds and bits: those of compare.msb of position + 1 bits, 2 at least.
+    """
+    if position == 0:  # the second lowest of 2 x
+        return compare.msb(party, x.map(lambda a: local.left_shift(a, 1)), 2, absorb=False)
+    return compare.msb(party, x, position + 1, absorb=False)
+
+
+def planes(party: Party, x: Shared, bits: int) -> MaskedBits:
+    """The lowest bits of every element, [bits, n], the lowest first.
+
+    Rounds: those of the widest comparison, and 1.  Bits sent: those of compare.msb of 2, 2, 3, ..,
+    `bits` bits, and of convert.mask_bits.
+    """
+    n = x.shape.num_elements()
+    together = convert.mask_each(party, [bit(party, x, k) for k in range(bits)])
+    padded = (bits, 64 * words(n))
+    return logic.rearrange(together, padded, lambda a: a[:, :n], bits * n)
+
+
+def weighed(party: Party, bits: MaskedBits, weights: np.ndarray, like: Shared) -> Shared:  # type: ignore[type-arg]
+    """The sum over k of weights[k] times bit plane k: integers of the shape of `like`.
+
+    Args:
+        weights: public words [planes] or [planes, n].
+
+    Rounds: 1 (2 with dealing).  Bits sent: D 128 per bit, E1, E2 64 per element.
+    """
+    shape, n = like.shape.as_list(), like.shape.num_elements()
+    every = np.broadcast_to(weights.reshape(len(weights), -1), (len(weights), n))
+    known = arithmetic.public(like, np.ascontiguousarray(every, np.int64))
+    return shapes.reshape(extremes.pick(party, bits, known), shape)

@@ -1,0 +1,139 @@
+"""Sine, cosine and the angle of a point.
+
+x / 2 pi is one product with a public number, and the ring is made one turn of it: 2^64 stands for
+2 pi, so that whole turns fall away by themselves, exactly, whatever x is.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+from tfe_bench.protocols.functions import approximation, normalize, polynomial, reciprocal
+from tfe_bench.protocols.ring import (
+    arithmetic,
+    compare,
+    convert,
+    logic,
+    relational,
+    shapes,
+    small_ring,
+)
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+RING = 64
+MOST_BITS = 16  # fractional bits of values
+MOST_COMPARED = 31  # bits of a point: what a division takes
+# An angle keeps so many bits beyond those of the result.
+_SPARE = 7
+_ATAN_SPARE = 3
+
+
+def _turns(x: Decimal) -> Decimal:
+    """sin(2 pi x)"""
+    return approximation.cosine(2 * approximation.pi() * (x - Decimal(1) / 4))
+
+
+@functools.cache
+def _per_ulp(f: int) -> int:
+    """2^64 / 2 pi of an ulp, rounded."""
+    with localcontext(approximation.DIGITS):
+        turn = Decimal(2) ** (RING - f) / (2 * approximation.pi())
+        return int(turn.to_integral_value())
+
+
+@functools.cache
+def _quarter(f: int) -> polynomial.Fitted:
+    """sin(2 pi x) for |x| <= 1/4, x in units of 2^-(f + _SPARE + 1)."""
+    quarter = Decimal(1) / 4
+    found = approximation.approximate(
+        _turns, -quarter, quarter, f + _SPARE + 1, Decimal(2) ** -(f + 3), False
+    )
+    return polynomial.fitted(found, f, bits=f + _SPARE)
+
+
+def sine(party: Party, x: Shared, turned: int = 0) -> Shared:
+    """sin(x + turned pi / 2), at x's scale of 1 to 16 fractional bits.
+
+    Where the angle is between 1/4 and 3/4 of a turn, it is taken from 1/2; what is left is within
+    a quarter, of which the sine is one polynomial.
+
+    Off by less than 2 ulp and, as 1 / 2 pi is rounded, by |x| 2^(f-62).
+    Rounds: 5 (6 with dealing).  Bits sent: those of a comparison of f + 8 bits, of a choice in that
+    ring and of a polynomial of it.
+    """
+    f = x.fractional_bits
+    k = f + _SPARE  # bits of an angle, and one more for its half unit
+    whole = arithmetic.mul_public(replace(x, fractional_bits=0), _per_ulp(f))
+    whole = arithmetic.moved(whole, turned << (RING - 2))
+    angle = normalize.shifted(whole, k - RING)
+    # 2 a + 1 is in the middle of its unit, so that no quarter is at an end of its range
+    angle = replace(angle.map(lambda a: local.left_shift(a, 1)), bits=k + 1)
+    angle = arithmetic.moved(angle, 1)
+    far = arithmetic.moved(angle, 1 << (k - 1))
+    bits = convert.mask_bits(party, compare.msb(party, far, k + 1))
+    other = arithmetic.moved(arithmetic.neg(angle), 1 << k)
+    near = small_ring.select(party, bits, other, angle)
+    return replace(_quarter(f).evaluate(party, "sine", near), fractional_bits=f)
+
+
+# ---- the angle of a point
+
+
+def _arctangent(x: Decimal) -> Decimal:
+    """Halved twice, then its series."""
+    for _ in range(2):
+        x = x / (1 + (1 + x * x).sqrt())
+    total, power, k = Decimal(0), x, 1
+    while abs(power) > Decimal(10) ** -105:
+        total += power / k
+        power, k = -power * x * x, k + 2
+    return 4 * total
+
+
+@functools.cache
+def _octant(f: int) -> polynomial.Fitted:
+    """atan(x) for 0 <= x <= 1."""
+    error = Decimal(2) ** -(f + _ATAN_SPARE)
+    found = approximation.approximate(_arctangent, Decimal(0), Decimal(1), f, error, False)
+    # (a quotient may be a few ulp more than 1)
+    return polynomial.fitted(found, f, bits=f + 1)
+
+
+def _of_pi(f: int, part: Fraction) -> int:
+    with localcontext(approximation.DIGITS):
+        exact = approximation.pi() * part.numerator / part.denominator * 2**f
+        return int(exact.to_integral_value())
+
+
+def atan2(party: Party, y: Shared, x: Shared, bits: int) -> Shared:
+    """The angle of (x, y), from -pi to pi, at their scale of 1 to 16 fractional bits; 0 for (0, 0).
+
+    With a = atan(min / max) of both magnitudes: pi / 2 - a where |y| is larger, taken from pi where
+    x is negative, and with the sign of y.
+
+    Args:
+        y, x: of one shape, |x|, |y| < 2^(bits-1) ring units; bits 2 to 31.
+
+    Off by less than 4 ulp.
+    Rounds: those of two comparisons, a division, a polynomial and 3.  Bits sent: theirs.
+    """
+    f = x.fractional_bits
+    both = shapes.stack([y, x])
+    signs = convert.mask_bits(party, compare.msb(party, both, bits))
+    high, wide = shapes.unstack(convert.negated(party, signs, both))
+    steep = relational.less(party, wide, high, bits)
+    swapped = convert.inject(party, steep, arithmetic.sub(high, wide))
+    longest, other = arithmetic.add(wide, swapped), arithmetic.sub(high, swapped)
+    slope = reciprocal.divide(party, other, longest, max(2, bits - 1))
+    a = _octant(f).evaluate(party, "atan", slope)
+    n = x.shape.num_elements()
+    down, left = (logic.rearrange(signs, (2, n), lambda ones, i=i: ones[i], n) for i in range(2))
+    for bit, whole in ((steep, Fraction(1, 2)), (left, Fraction(1)), (down, Fraction(0))):
+        mirrored = arithmetic.moved(arithmetic.mul_public(a, -2), _of_pi(f, whole))
+        a = arithmetic.add(a, convert.inject(party, bit, mirrored))
+    return a
