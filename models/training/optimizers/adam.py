@@ -64,7 +64,7 @@ class Adam(Optimizer):
         return moments.public_rate(rate, self._exponent(terms))
 
     def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
-        """14 rounds, those of a maximum more for AMSGrad."""
+        """13 rounds; for AMSGrad those of a maximum more."""
         row = moments.Row(p, terms, gradients)
         m, v = row.mean("m", self.beta_1), row.squares("v", self.beta_2)
         root, slots = v, {"m": m, "v": v}

@@ -60,7 +60,7 @@ class Adamax(Optimizer):
         return moments.public_rate(rate, self._exponent(terms))
 
     def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
-        """17 to 19 rounds."""
+        """16 to 18 rounds."""
         row, ops = moments.Row(p, terms, gradients), p.ops
         m, old = row.mean("m", self.beta_1), row.held("u2")
         lost, s = moments.decay(Fraction(self.beta_2) ** 2, moments.MEAN_DECAY_BITS)

@@ -82,7 +82,7 @@ class Nadam(Optimizer):
         }
 
     def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
-        """14 to 15 rounds."""
+        """13 rounds."""
         row, ops = moments.Row(p, terms, gradients), p.ops
         m, v = row.mean("m", self.beta_1), row.squares("v", self.beta_2)
         g = ops.shifted(row.gradient, m.fractional_bits)
