@@ -70,5 +70,5 @@ class Adam(Optimizer):
         root, slots = v, {"m": m, "v": v}
         if self.amsgrad:
             root = slots["v_hat"] = row.larger(row.held("v_hat"), v)
-        turn = row.divided(m, root, Fraction(self.epsilon) ** 2 / terms.scale**2)
+        turn = row.divided(m, root, moments.units(Fraction(self.epsilon) ** 2 / terms.scale**2))
         return row.found(row.moved(row.held(), turn, self._exponent(terms)), **slots)

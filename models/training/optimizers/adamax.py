@@ -67,5 +67,5 @@ class Adamax(Optimizer):
         old = ops.sub(old, ops.truncate(ops.times(old, lost, s), s))
         square = brought(ops, ops.mul(row.gradient, row.gradient), moments.SQUARE_BITS)
         u2 = row.larger(old, square)
-        turn = row.divided(m, u2, Fraction(self.epsilon) ** 2 / terms.scale**2)
+        turn = row.divided(m, u2, moments.units(Fraction(self.epsilon) ** 2 / terms.scale**2))
         return row.found(row.moved(row.held(), turn, self._exponent(terms)), m=m, u2=u2)

@@ -278,11 +278,13 @@ def at_the_ends(kind: type[Optimizer], rate: float) -> dict[str, tuple[Any, Any,
     for setting in kind.own():
         for value in setting.metadata.get("range", (True, False)):
             name = f"{kind.kind} {setting.name}={value}"
+            # (RMSprop's first step is rate / sqrt(1 - rho))
+            own = rate * (1 - value) ** 0.5 if setting.name == "rho" else rate
             try:
-                made = kind(schedules.of_keras(rate), **{setting.name: value})
+                made = kind(schedules.of_keras(own), **{setting.name: value})
             except UsageError:  # another setting has to change with it
                 continue
-            found[name] = (net(L.Dense(3)), made.keras(rate), "mse")
+            found[name] = (net(L.Dense(3)), made.keras(own), "mse")
     return found
 
 
