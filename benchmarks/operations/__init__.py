@@ -5,7 +5,7 @@ in one module for each family.  The client and the workers share it, and only an
 touches TensorFlow, so that a client needs none.
 """
 
-from tfe_bench.benchmarks.operations import comparisons, functions, products
+from tfe_bench.benchmarks.operations import comparisons, functions, numbers, products
 from tfe_bench.benchmarks.operations.catalogue import OPERATIONS, Operation, find, in_table
 from tfe_bench.benchmarks.operations.checking import (
     Private,
@@ -28,6 +28,7 @@ __all__ = [
     "generate",
     "in_table",
     "judge",
+    "numbers",
     "products",
     "settle",
 ]

@@ -51,8 +51,8 @@ class Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
     """What all have in common: scaling, training, and outputs of the last layer.
 
     Attributes:
-        n_features_in_, feature_names_in_: as scikit-learn has them.
-        mean_, scale_: of each column, float64.
+        mean_: of each column, float64.
+        scale_: the deviation of each column, float64.
         n_iter_: the epochs of the training.
     """
 
@@ -195,7 +195,8 @@ class Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
 
     def __getstate__(self) -> Any:
         """Without an open cluster, which holds this client's key."""
-        state = dict(super().__getstate__())
+        given: Any = super().__getstate__()
+        state: dict[str, Any] = dict(given)
         if isinstance(state.get("cluster"), Client):
             state["cluster"] = _Elsewhere()
         return state
@@ -282,7 +283,8 @@ class Regressor(RegressorMixin, Private):  # type: ignore[misc]
     """What regressors have in common: a number of any unit.
 
     Attributes:
-        target_mean_, target_scale_: by which the number to learn is scaled.
+        target_mean_: of the number to learn.
+        target_scale_: its deviation.
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:

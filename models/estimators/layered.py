@@ -15,17 +15,7 @@ _ACTIVATIONS = {"identity": None, "logistic": "sigmoid", "tanh": "tanh", "relu":
 
 
 class _Layered(Private):
-    """Hidden layers of one activation; names and defaults of scikit-learn's networks.
-
-    Args:
-        hidden_layer_sizes: outputs of each hidden layer.
-        activation: "relu", "logistic", "tanh" or "identity".
-        solver: "adam" or "sgd".
-        alpha: how much squares of the weights count, as in scikit-learn.
-        momentum: of "sgd".
-        max_iter, batch_size, learning_rate_init, random_state, predict_on, cluster, verbose: as for
-            PrivateLogisticRegression; the rate stays as it is.
-    """
+    """Hidden layers of one activation."""
 
     def __init__(
         self,
@@ -92,8 +82,21 @@ class _Layered(Private):
 
 
 class PrivateMLPClassifier(Classifier, _Layered):
-    __doc__ = _Layered.__doc__
+    """Classes, by hidden layers; names and defaults of scikit-learn's networks.
+
+    Args:
+        hidden_layer_sizes: outputs of each hidden layer.
+        activation: "relu", "logistic", "tanh" or "identity".
+        solver: "adam" or "sgd".
+        alpha: how much squares of the weights count, as in scikit-learn.
+        momentum: of "sgd".
+        max_iter, batch_size, learning_rate_init, random_state, predict_on, cluster, verbose: as for
+            PrivateLogisticRegression; the rate stays as it is.
+    """
 
 
 class PrivateMLPRegressor(Regressor, _Layered):
-    __doc__ = _Layered.__doc__
+    """A number, by hidden layers.
+
+    Args: as for PrivateMLPClassifier.
+    """

@@ -74,9 +74,7 @@ class PrivateLogisticRegression(Classifier, _Linear):
             three local workers for the call.
         verbose: as for Trainable.fit.
 
-    Attributes:
-        coef_, intercept_: of the columns as they are, [1 or classes, columns], [1 or classes].
-        classes_, n_features_in_, feature_names_in_, n_iter_: as scikit-learn has them.
+    Attributes `classes_`, `n_features_in_`, `feature_names_in_` and `n_iter_` as in scikit-learn.
     """
 
     def __init__(
@@ -111,12 +109,12 @@ class PrivateLogisticRegression(Classifier, _Linear):
 
     @property
     def coef_(self) -> Array:
-        """[1 or classes, columns]."""
+        """Slopes of the logits by the columns as they are, [1 or classes, columns]."""
         return self._unscaled()[0][0].T
 
     @property
     def intercept_(self) -> Array:
-        """[1 or classes]."""
+        """Logits where all columns are 0, [1 or classes]."""
         return self._unscaled()[0][1]
 
 
@@ -125,17 +123,15 @@ class PrivateLinearRegression(Regressor, _Linear):
 
     Args: as for PrivateLogisticRegression, without class_weight.
 
-    Attributes:
-        coef_, intercept_: of the columns and the number as they are, [columns], a number.
-        n_features_in_, feature_names_in_, n_iter_: as scikit-learn has them.
+    Attributes `n_features_in_`, `feature_names_in_` and `n_iter_` as in scikit-learn.
     """
 
     @property
     def coef_(self) -> Array:
-        """[columns]."""
+        """Slopes of the number as it is by the columns as they are, [columns]."""
         return np.asarray(self._unscaled()[0][0][:, 0] * self.target_scale_)
 
     @property
     def intercept_(self) -> float:
-        """Of the number as it is."""
+        """The number where all columns are 0."""
         return float(self._unscaled()[0][1][0] * self.target_scale_ + self.target_mean_)

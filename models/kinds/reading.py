@@ -119,8 +119,6 @@ class Reader:
         if known is None:
             text = getattr(bare, "__name__", type(bare).__name__)
             raise Unfit(f"its activation is {text!r}")
-        if self.training and bare is not function:
-            raise Unfit("its activation is a functools.partial, of which Keras makes no copy")
         text, kind = known
         if kind.nothing:
             return given

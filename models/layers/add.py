@@ -51,7 +51,7 @@ class Add(Broadcast):
     """The sum of several values, broadcast."""
 
     op = "add"
-    keras = ("Add", "Average")
+    keras: ClassVar[tuple[str, ...]] = ("Add", "Average")
 
     def read(self, r: Reader, call: Call) -> str:
         if call.kind != "Average":

@@ -232,7 +232,7 @@ class Normalize(Kind):
         s = (u * u).sum(axes, keepdims=True)
         s = s if by == "sum" else s / math.prod(v.shape[a] for a in axes)
         root = np.sqrt(s + x.options["epsilon"])
-        return np.divide(u, root, out=np.zeros_like(u), where=root > 0)
+        return np.asarray(np.divide(u, root, out=np.zeros_like(u), where=root > 0))
 
     # ---- in fixed point
 

@@ -106,7 +106,8 @@ class Resize(Kind):
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         rows, columns = _matrices(x, values[0].shape[1:])
-        return np.einsum("yh,xw,nhwc->nyxc", rows, columns, values[0], optimize=True)
+        found = np.einsum("yh,xw,nhwc->nyxc", rows, columns, values[0], optimize=True)
+        return np.asarray(found)
 
     # ---- in fixed point
 
@@ -120,7 +121,7 @@ class Resize(Kind):
         return Numbers(f, max(1, min(_FACTOR_BITS, room)))
 
     def limit(self, node: Node, given: list[int]) -> int | None:
-        sizes = [np.abs(a).sum(1).max() for a in _matrices(node.layer, node.given[0])]
+        sizes = [float(np.abs(a).sum(1).max()) for a in _matrices(node.layer, node.given[0])]
         return math.ceil(node.moved(given)[0] * math.prod(sizes) * (1 + 2.0**-10)) + 3
 
     # ---- in private

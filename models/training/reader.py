@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,6 +56,8 @@ class TrainingReader(from_keras.Reader):
         used = [name for name in _EXTRAS if getattr(layer, name, None) is not None]
         if used:
             raise Unfit(f"it has {', '.join(used)}, which training does not support")
+        if isinstance(getattr(layer, "activation", None), functools.partial):
+            raise Unfit("its activation is a functools.partial, of which Keras makes no copy")
 
     def emit(
         self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any

@@ -36,7 +36,8 @@ def pow(x: Operand, y: Operand) -> Shared:
     if given.is_private(y):
         return _private_power(x, given.private("pow", y))
     known = given.static("pow", y)
-    if known is None or known.size != 1 or not np.isfinite(known).all():
+    usable = known is not None and known.size == 1 and known.dtype.kind != "b"
+    if known is None or not usable or not np.isfinite(known).all():
         raise UsageError(
             "pow wants one public number that is known while tracing, or a private tensor, as its "
             f"exponent. Received: {given.kind_of(y)}. Take the powers one by one."

@@ -58,7 +58,7 @@ def test_a_wrong_pass_of_optimization_is_found_too(monkeypatch: pytest.MonkeyPat
         halved = [
             replace(x, weights={k: w / 2 for k, w in x.weights.items()}) for x in graph.layers
         ]
-        return replaced(graph, [replace(x, weights=halved) for x, halved in layers])
+        return replaced(graph, halved)
 
     monkeypatch.setattr(optimize, "PASSES", (less_of_it, *optimize.PASSES))
     with pytest.raises(UsageError, match="after optimization"):

@@ -80,8 +80,8 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 # where the largest constant of each stops to fit, and one exchange to suffice
 OF_SIGMOID, OF_SOFTMAX = (2, 20, 21, 49, 62), (2, 19, 20, 48, 62)
 POLYNOMIAL = [0.5, -1.25]
-MOST_INT = 2**63 - 1
 SELU = elu.Form(1.05, 1.76)
+MOST_INT = 2**63 - 1
 CLOSE = relative(2.0**-20, 1.2)
 
 
