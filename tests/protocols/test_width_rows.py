@@ -31,6 +31,7 @@ BEHIND = {
     "ramped.ramped_with_slope": "ramped.ramped",
     "relational.negative": "predicates.less",
     "relational.zero": "predicates.equal",
+    "roots.reciprocal_root": "elementary.rsqrt",
     "rounding.floor_div": "rounding.floordiv",
     "rounding.mod": "rounding.floormod",
     "relu.derivative": "neural.relu_derivative",
