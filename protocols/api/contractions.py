@@ -62,7 +62,7 @@ def tensordot(
     else:
         listed = [v if isinstance(v, (list, tuple, np.ndarray)) else [v] for v in axes]
         over = [
-            [checks.axis_of("tensordot", i, r) for i in part]
+            [checks.axis_of("tensordot", int(i), r) for i in part]
             for part, r in zip(listed, ranks, strict=True)
         ]
     if len(over[0]) != len(over[1]) or any(len(set(part)) < len(part) for part in over):

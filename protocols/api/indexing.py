@@ -19,7 +19,7 @@ EXACT_BITS = compare.EXACT_BITS
 MOST_POSITIONS = 1 << 20
 
 
-def _index(operation: str, indices: Shared) -> Shared:
+def _index(operation: str, indices: object) -> Shared:
     indices = given.private(operation, indices)
     if indices.fractional_bits:
         raise UsageError(
