@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfe_bench as tfe
 from tests.protocols.test_functional import ULP, Array, Case, check, reals, untyped
 from tests.protocols.test_functional_refusals import refused
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import lookup, one_hot
 from tfe_bench.protocols.session.counting import Private, PrivateBits, count
+from tfe_bench.protocols.session.party import Party
 
 INTEGERS = tfe.FixedPoint(0)
 EQUATIONS = [
@@ -224,6 +228,35 @@ def test_the_cheaper_way_is_taken() -> None:
         least = min(price(lookup.product, bits, table, asked, w) for w in lookup.PRODUCTS)
         whole = price(lookup.chosen, table, Private((1, asked), 0))
         assert whole == least + price(one_hot.one_hot, Private((1, asked), 0), shape[1])
+
+
+def test_large_tables_are_looked_up_by_a_shuffle(rng: np.random.Generator) -> None:
+    """Between graphs: what is outside gives 0, and the order that is revealed says nothing."""
+    x = rng.integers(-(2**62), 2**62, (9, 2, 2))
+    i = np.array([8, 0, 3, 3, -1, 9, *(s * 2**k for k in (4, 40, 63) for s in (-1, 1))][:-1])
+    i = np.append(i, rng.integers(0, 9, 20))
+    inside = (i >= 0) & (i < 9)
+    want = np.where(inside[:, None, None], x[np.clip(i, 0, 8)], 0)
+
+    def program(p: Party, x: Any, i: Any) -> Any:
+        found = [tfe.gather(x, i, method=m) for m in ("shuffle", "one-hot", "auto")]
+        return [*found, tfe.gather(x[:, 0, 0], i, method="shuffle")]
+
+    dealer = int(rng.integers(3))
+    sim = simulate(program, x, i, dealer=dealer)
+    table, positions = Private(x.shape, 0), Private(i.shape, 0)
+    cost = count(program, table, positions, graphs=True).cost
+    assert sim.sent == cost.by_party(dealer) and sim.rounds == cost.rounds
+    for k in range(3):
+        near = np.abs(i.astype(float)) < 2.0**62 if k else np.full(i.shape, True)
+        got = sim.value(lambda out, k=k: out[k])
+        assert np.array_equal(got[near], want[near]), k
+    assert np.array_equal(sim.value(lambda out: out[3]), want[:, 0, 0])
+    assert lookup.choose("auto", 9, 4, len(i)) == "one-hot"
+    assert lookup.choose("auto", 20000, 1, 20000) == "shuffle"
+    for wrong in ({"method": "shufle"}, {"axis": 1}, {"method": "shuffle", "axis": 1}):
+        with pytest.raises(UsageError, match=r"^gather .*Received"):
+            simulate(lambda p, x, i, w=wrong: tfe.gather(x, i, **w), x, i)
 
 
 def test_pooling_with_places_and_of_a_given_size(rng: np.random.Generator) -> None:
