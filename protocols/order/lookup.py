@@ -127,7 +127,10 @@ def shuffled(party: Party, table: Shared, positions: Shared) -> Shared:
     done = sort.sort(party, keys, columns)
     mix = party.cached_function(("lookup.mixed", *key), lambda: mixed)
     origins, sums = mix(done.indices, *done.payload)
-    return party.cached_function(("lookup.back", scale, *key), lambda: back)(origins, *sums)
+    brought: Shared = party.cached_function(("lookup.back", scale, *key), lambda: back)(
+        origins, *sums
+    )
+    return brought
 
 
 def _inverse(origins: Any) -> Any:

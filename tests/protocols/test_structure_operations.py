@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,8 @@ EQUATIONS = [
     "i,j->ij",
     ",i->i",
 ]
+PAIRED: list[Any] = [0, [[0], [0]], [[2, 1], [2, 1]], [-1, -1], [[0, 1, 2], [0, 1, 2]]]
+MODES: list[Any] = ["REFLECT", "SYMMETRIC", "symmetric"]
 ALONE = ["ij->ji", "ii->i", "ii", "ijk->j", "i...->...", "ij->"]
 
 
@@ -94,7 +98,7 @@ def test_products_of_vectors_and_paired_axes(rng: np.random.Generator) -> None:
                 lambda x, v, w, a=a: np.tensordot(x, x, a),
                 1,
             )
-            for a in (0, [[0], [0]], [[2, 1], [2, 1]], [-1, -1], [[0, 1, 2], [0, 1, 2]])
+            for a in PAIRED
         ),
         (lambda x, v, w: tfe.tensordot(x, v, 1), lambda x, v, w: x @ v, 1),
         (lambda x, v, w: tfe.tensordot(2.0 * np.eye(4), v, 1), lambda x, v, w: 2 * v, 0),
@@ -148,7 +152,7 @@ def test_parts_at_public_places_and_mirrored_edges(rng: np.random.Generator) -> 
                 lambda x, m=m: np.pad(x, [(0, 1), (2, 0), (1, 3)], m.lower()),
                 0,
             )
-            for m in ("REFLECT", "SYMMETRIC", "symmetric")
+            for m in MODES
         ),
         (
             lambda x: tfe.pad(x, [[2, 2], [3, 3], [4, 0]], "SYMMETRIC"),
@@ -249,14 +253,19 @@ def test_large_tables_are_looked_up_by_a_shuffle(rng: np.random.Generator) -> No
     assert sim.sent == cost.by_party(dealer) and sim.rounds == cost.rounds
     for k in range(3):
         near = np.abs(i.astype(float)) < 2.0**62 if k else np.full(i.shape, True)
-        got = sim.value(lambda out, k=k: out[k])
+        got = sim.value(itemgetter(k))
         assert np.array_equal(got[near], want[near]), k
     assert np.array_equal(sim.value(lambda out: out[3]), want[:, 0, 0])
     assert lookup.choose("auto", 9, 4, len(i)) == "one-hot"
     assert lookup.choose("auto", 20000, 1, 20000) == "shuffle"
-    for wrong in ({"method": "shufle"}, {"axis": 1}, {"method": "shuffle", "axis": 1}):
+    wrong: list[Callable[..., Any]] = [
+        lambda p, x, i: tfe.gather(x, i, method="shufle"),
+        lambda p, x, i: tfe.gather(x, i, 1),
+        lambda p, x, i: tfe.gather(x, i, 1, method="shuffle"),
+    ]
+    for each in wrong:
         with pytest.raises(UsageError, match=r"^gather .*Received"):
-            simulate(lambda p, x, i, w=wrong: tfe.gather(x, i, **w), x, i)
+            simulate(each, x, i)
 
 
 def test_pooling_with_places_and_of_a_given_size(rng: np.random.Generator) -> None:

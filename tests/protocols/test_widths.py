@@ -7,9 +7,7 @@ tests/protocols/test_widths.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -18,6 +16,7 @@ import pytest
 
 import tfe_bench as tfe
 from tests.protocols.gated import FUNCTIONS, Function
+from tests.protocols.number_widths import NUMBERS
 from tests.protocols.operands import (
     DROP,
     KNOT,
@@ -30,10 +29,7 @@ from tests.protocols.operands import (
     below,
     channels,
     clipped,
-    close_to,
     divided,
-    dividends,
-    erf_edges,
     four,
     halves,
     images,
@@ -47,7 +43,6 @@ from tests.protocols.operands import (
     multiplied,
     normalized,
     pairs,
-    points,
     pooled,
     positive,
     quotients,
@@ -58,6 +53,7 @@ from tests.protocols.operands import (
     ulp,
     values,
 )
+from tests.protocols.width_row import Row
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import piecewise
@@ -71,34 +67,7 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 # where the largest constant of each stops to fit, and one exchange to suffice
 OF_SIGMOID, OF_SOFTMAX = (2, 20, 21, 49, 62), (2, 19, 20, 48, 62)
 POLYNOMIAL = [0.5, -1.25]
-MOST_INT = 2**63 - 1
 CLOSE = relative(2.0**-20, 1.2)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One operation.
-
-    Attributes:
-        least, most: the widths that it takes.
-        inputs: (width, rng) -> its private operands, ring elements.
-        run: (party, width, *operands) -> private numbers or bits.
-        right: (width, *operands) -> what comes out, in ring units: floats, or exact integers.
-        off: (right) -> the error of floats that its documentation states, in those units.
-        some: of the widths, those that are tested by default; none: the least and the most.
-        fraction: fractional bits of the operands.
-        refused: widths that it does not take.
-    """
-
-    least: int
-    most: int
-    inputs: Callable[[int, np.random.Generator], list[Array]]
-    run: Callable[..., Any]
-    right: Callable[..., Array]
-    off: Callable[[Array], Any] = lambda right: 0
-    some: tuple[int, ...] = ()
-    fraction: int = F
-    refused: tuple[int, ...] = (1, 65)
 
 
 # ---- the rows
@@ -286,102 +255,7 @@ WIDTHS: dict[str, Row] = {
         ulp(1.2),
         refused=(1, 62),
     ),
-    **{
-        f"elementary.erf, {f} fractional bits": Row(
-            2,
-            62,
-            erf_edges(f),
-            lambda p, b, x: tfe.erf(x, b),
-            lambda b, x, f=f: np.vectorize(math.erf)(x * 2.0**-f) * 2.0**f,
-            ulp(3),
-            (2, F + 3, F + 4, 62) if f == F else (f + 4,),
-            f,
-            (1, 63),
-        )
-        for f in (8, F)
-    },
-    "elementary.atan2": Row(
-        2,
-        31,
-        points,
-        lambda p, b, y, x: tfe.atan2(y, x, b),
-        lambda b, y, x: np.arctan2(y, x) * ONE,
-        ulp(4),
-        refused=(1, 32),
-    ),
-    "scans.cummax": Row(
-        2,
-        64,
-        rows(5),
-        lambda p, b, x: tfe.cummax(x, 1, bits=b),
-        lambda b, x: np.maximum.accumulate(x, 1),
-    ),
-    "pooling.max_pool_with_argmax": Row(
-        2,
-        64,
-        rows(4),
-        lambda p, b, x: line(tfe.max_pool_with_argmax(images(x), 2, bits=b)[0]),
-        largest,
-    ),
-    "pooling.adaptive_max_pool2d": Row(
-        2, 64, rows(4), lambda p, b, x: line(tfe.adaptive_max_pool2d(images(x), 1, b)), largest
-    ),
-    "indexing.one_hot": Row(
-        2,
-        64,
-        values,
-        lambda p, b, x: tfe.one_hot(x, 3, bits=b),
-        lambda b, x: (x[:, None] == np.arange(3)).astype(np.int64),
-        fraction=0,
-    ),
-    "indexing.gather": Row(
-        2,
-        64,
-        values,
-        lambda p, b, x: tfe.gather(x[:3], x, bits=b),
-        lambda b, x: np.where((x >= 0) & (x < 3), x[np.clip(x, 0, 2)], 0),
-        fraction=0,
-    ),
-    "statistics.bincount": Row(
-        3,
-        64,
-        close_to(0, 1, 2),
-        lambda p, b, x: tfe.bincount(x, maxlength=2, bits=b),
-        lambda b, x: np.array([(x == 0).sum(), (x == 1).sum()]),
-        fraction=0,
-    ),
-    "statistics.histogram_fixed_width": Row(
-        3,
-        64,
-        close_to(-2, 0, 2),
-        lambda p, b, x: tfe.histogram_fixed_width(x, [-4 / ONE, 4 / ONE], 4, bits=b),
-        lambda b, x: np.histogram(x, [-MOST_INT, -2, 0, 2, MOST_INT])[0],
-    ),
-    "bitwise.popcount": Row(
-        2,
-        64,
-        values,
-        lambda p, b, x: tfe.popcount(x, b),
-        lambda b, x: np.array([(int(v) % (1 << b)).bit_count() for v in x]),
-        some=(2, 9),
-        fraction=0,
-    ),
-    **{
-        f"rounding.{name}, by {what}": Row(
-            2,
-            most,
-            inputs,
-            lambda p, b, *xs, g=g: g(xs[0], xs[-1] if len(xs) > 1 else 3, bits=b),
-            lambda b, *xs, h=h: h(xs[0], xs[-1] if len(xs) > 1 else 3),
-            fraction=0,
-            refused=(1, most + 1),
-        )
-        for name, g, h in (
-            ("floordiv", tfe.floordiv, np.floor_divide),
-            ("floormod", tfe.floormod, np.mod),
-        )
-        for what, most, inputs in (("3", 31, values), ("a private one", 60, dividends))
-    },
+    **NUMBERS,
     # what has no public name of its own
     "cross_entropy.softmax_for_gradient": of_gradient(5),
     "cross_entropy.softmax_for_gradient, 20 classes": of_gradient(20),
