@@ -30,6 +30,10 @@ API = {
         ["models.clusters", "cluster.requests", "cluster.jobs", "cluster.simulate"],
     ),
     "models": ("Models and training", ["models.private", "models.trainable", "models.service"]),
+    "estimators": (
+        "Estimators of scikit-learn",
+        [f"models.estimators.{part}" for part in ("linear", "layered", "estimator")],
+    ),
     "party": (
         "Inside a program",
         ["protocols.session.party", "protocols.session.sharing", "protocols.session.fixedpoint"],
@@ -50,19 +54,22 @@ def on_files(files: Files, config: Any) -> Files:
         for module in modules:
             parts.append(f"## tfe_bench.{module}\n\n::: tfe_bench.{module}\n")
         files.append(File.generated(config, f"api/{name}.md", content="\n".join(parts)))
-    for name, picture in _pictures().items():
+    for name, picture in _module("pictures").all_of_them().items():
         files.append(File.generated(config, f"{name}.svg", content=picture))
+    notebooks = _module("run_notebooks")
+    for path in notebooks.NOTEBOOKS:
+        text = f"{notebooks.markdown(path)}\n[This page as a notebook]({path.name})\n"
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
     return files
 
 
-def _pictures() -> dict[str, str]:
-    """By file name; mkdocs runs hooks outside of any package."""
-    spec = importlib.util.spec_from_file_location("pictures", ROOT / "docs" / "pictures.py")
+def _module(name: str) -> Any:
+    """docs/NAME.py; mkdocs runs hooks outside of any package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: dict[str, str] = module.all_of_them()
-    return found
+    return module
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

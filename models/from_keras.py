@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +205,18 @@ class Reader(reading.Reader):
         except reading.Unfit as error:
             self._refuse(layer, prefix, str(error))
             return [given[0]]
+
+    def within(self, layer: Any, call: reading.Call) -> str:
+        if isinstance(layer, self.keras.Model):
+            (found,) = self.read(self.function_of(layer), call.inputs, f"{call.name}/")
+            return found
+        kind = self.kinds.get(type(layer))
+        if kind is None:
+            raise reading.Unfit(f"around a {type(layer).__name__}, which is not supported")
+        self.check(layer)
+        self.rank = len(call.shape) + 1
+        value: str = kind.read(self, replace(call, layer=layer))
+        return value
 
     def _operation(self, node: Any, values: Mapping[int, str], prefix: str) -> list[str]:
         """Reads x + y, keras.ops.relu(x), ...; returns no names where one is refused."""

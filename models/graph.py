@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench import atomic
-from tfe_bench.errors import DataError, RangeError, UsageError
+from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.kinds.layer import Array as Array
 from tfe_bench.models.kinds.layer import Layer as Layer
@@ -297,6 +297,35 @@ def replaced(graph: Graph, layers: Sequence[Layer], **changed: Any) -> Graph:
         **changed,
     }
     return Graph(layers=ordered(layers, fields["inputs"]), **fields)
+
+
+def until(graph: Graph, name: str) -> Graph:
+    """The part of a graph that ends with a layer of Keras, its activation included.
+
+    Raises:
+        UsageError: nothing in the graph is of such a layer.
+    """
+    own = [x.name for x in graph.layers if x.name == name or x.name.startswith(f"{name}/")]
+    if not own:
+        names = [x.name for x in graph.layers]
+        raise UsageError(
+            f"The model has no layer {str(name)[:80]!r} that computes something."
+            f"{did_you_mean(str(name), names)} Its last ones: {', '.join(names[-8:])}."
+        )
+    needed, layers = {own[-1]}, []
+    for layer in reversed(graph.layers):
+        if layer.name in needed:
+            layers.append(layer)
+            needed.update(layer.inputs)
+    return replaced(
+        graph,
+        layers[::-1],
+        inputs={k: v for k, v in graph.inputs.items() if k in needed},
+        scaling={k: v for k, v in graph.scaling.items() if k in needed},
+        outputs=(own[-1],),
+        results=(),
+        labels=(),
+    )
 
 
 def ordered(layers: Sequence[Layer], inputs: Iterable[str]) -> tuple[Layer, ...]:

@@ -180,16 +180,20 @@ def check_same(party: Party, store: Store, facts: Facts) -> None:
 Check = Callable[[Mapping[str, Any], Sequence[InputSpec]], None]
 
 
-def check_keeping(program: str, parameters: Mapping[str, Any], what: str) -> Mapping[str, Any]:
+def check_keeping(
+    program: str, parameters: Mapping[str, Any], what: str, more: Sequence[str] = ()
+) -> Mapping[str, Any]:
     """What is public about values that a client wants to be kept.
 
     Args:
         what: of a name, in errors.
+        more: parameters that are the program's own.
 
     Raises:
         UsageError: naming the parameter that does not fit.
     """
-    check_known(program, parameters, ("name", "clients", "replace", "deployment", "about"))
+    known = ("name", "clients", "replace", "deployment", "about", *more)
+    check_known(program, parameters, known)
     check_name(parameters.get("name"), what)
     check_clients(parameters.get("clients"))
     if type(parameters.get("replace")) is not bool:
@@ -205,8 +209,23 @@ def facts_of(parameters: Mapping[str, Any], owner: str) -> Facts:
     return Facts(p["name"], owner, tuple(p["clients"]), p["deployment"], p["about"])
 
 
-def keeping(program: str, kind: Kind, check: Check, about: str) -> Program:
-    """A program that keeps its inputs under a name: at all three workers, or at none."""
+Values = Mapping[str, Shared]
+
+
+def keeping(
+    program: str,
+    kind: Kind,
+    check: Check,
+    about: str,
+    made: Callable[[Context], tuple[Values, Values]] = lambda context: (context.inputs, {}),
+    **more: Any,
+) -> Program:
+    """A program that keeps values under a name: at all three workers, or at none.
+
+    Args:
+        made: what is kept, and what leaves to the client, of a job; its inputs unless given.
+        more: of the Program.
+    """
 
     def permit(
         client: str, store: Store, parameters: Mapping[str, Any], _: Sequence[InputSpec]
@@ -216,12 +235,13 @@ def keeping(program: str, kind: Kind, check: Check, about: str) -> Program:
     def run(context: Context) -> dict[str, Shared]:
         store = store_of(context)
         permit(context.client, store, context.parameters, ())
+        values, leaving = made(context)
         context.progress(0.0, "writing")
         facts = facts_of(context.parameters, context.client)
-        write(context.party, store.of(kind), facts, context.inputs)
-        return {}
+        write(context.party, store.of(kind), facts, values)
+        return dict(leaving)
 
-    return Program(program, run, check, about, permit=permit)
+    return Program(program, run, check, about, permit=permit, **more)
 
 
 def removing(program: str, kind: Kind, what: str, about: str) -> Program:

@@ -13,11 +13,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.requests import JobResult, PrivateInput, Progress, spec_of
 from tfe_bench.cluster.stored import DATA, check_name
+from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.models import service
 from tfe_bench.models.datasets import Rows
 from tfe_bench.models.kept import Kept, ordered
+from tfe_bench.models.private import PrivateModel
 from tfe_bench.models.programs import provide as program
 from tfe_bench.models.rows import encoded_labels, shared_features, shared_targets
 from tfe_bench.models.tables import Table
@@ -35,6 +40,7 @@ def provide(
     clients: Sequence[str] = (),
     replace: bool = False,
     progress: Progress | None = None,
+    through: PrivateModel | None = None,
 ) -> JobResult:
     """Shares rows among the workers, which keep them under a name for others to train on.
 
@@ -42,30 +48,51 @@ def provide(
         rows: features, labels, or both.
         clients: who may train on them besides this one; "*" for every client of the cluster.
         replace: what this client provided under the name before.
+        through: a model whose outputs are kept in place of the features: `convert(model).until(
+            layer)`.  Nobody sees them, and the workers learn neither its weights nor the rows.
 
     Raises:
-        UsageError: the name is none or taken.
-        RangeError: values that do not fit.
+        UsageError: the name is none or taken, or the model does not take the rows.
+        RangeError: values that do not fit, or that leave the model's range: nothing is kept then.
         PolicyError: an operator does not let this client provide.
     """
     inputs: dict[str, PrivateInput] = {}
-    if rows.x is not None:
+    shape = None if rows.x is None else list(np.shape(rows.x)[1:])
+    if through is not None:
+        if rows.x is None:
+            raise UsageError("Features come from rows. Received: labels only.")
+        service.check_private(through, "provide", "convert(model).until(layer)")
+        service.check_precision(cluster, through)
+        inputs.update(through.shared_weights() | through.shared_inputs(rows.x))
+        shape = list(through.graph.shapes[through.graph.outputs[0]])
+    elif rows.x is not None:
         inputs["x"] = shared_features(rows.x, cluster.config.fractional_bits)
     if rows.y is not None:
         inputs["y"] = shared_targets(encoded_labels(rows))
     about = {
         "rows": len(rows),
-        "x": list(inputs["x"].shape[1:]) if "x" in inputs else None,
+        "x": shape,
         "y": list(inputs["y"].shape[1:]) if "y" in inputs else None,
         "target": rows.target,
         "classes": rows.classes,
-        "columns": list(rows.columns),
-        **_units(rows.table),
+        "columns": [] if through else list(rows.columns),
+        **_units(None if through else rows.table),
     }
     parameters = ordered(name, clients, replace, about)
+    if through is not None:
+        asked = through.parameters(cluster.profile.name, check_range=None)
+        parameters[program.THROUGH] = asked
     specs = [spec_of(name, value) for name, value in inputs.items()]
     program.check(parameters, specs)  # here too: a mistake costs nothing then
-    return cluster.run("provide", parameters, inputs, progress)
+    result = cluster.run("provide", parameters, inputs, progress)
+    left = None if through is None else through.left_range(result)
+    if left is not None and left.any():
+        withdraw(cluster, name)
+        raise RangeError(
+            f"Values left the range that the model was planned for in {int(left.sum())} of "
+            f"{left.size} rows, so that none are kept. Convert it with samples like these."
+        )
+    return result
 
 
 def _units(table: Table | None) -> dict[str, Any]:

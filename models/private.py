@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from tfe_bench.models import (
     verify,
     weights,
 )
+from tfe_bench.models import graph as graphs
 from tfe_bench.models.graph import Array, Graph
 from tfe_bench.models.programs import predict as program
 from tfe_bench.models.summary import Summary, summarize
@@ -47,7 +48,9 @@ class PrivateModel:
         bounds: Mapping[str, float],
         calibrated: bool,
         samples: Mapping[str, Array] | None = None,
+        cut: Callable[[str], PrivateModel] | None = None,
     ) -> None:
+        self._cut = cut
         self.plan = plan
         self.samples = samples
         self.graph = plan.graph
@@ -58,6 +61,19 @@ class PrivateModel:
     def name(self) -> str:
         """Of the model."""
         return self.graph.name
+
+    def until(self, layer: str) -> PrivateModel:
+        """The part of the model that ends with a layer: what makes its features.
+
+        Args:
+            layer: its name in Keras ("model/layer" of a model within the model).
+
+        Raises:
+            UsageError: there is none, or the model was not converted here.
+        """
+        if self._cut is None:
+            raise UsageError("A model is cut where it was converted: convert(model).until(layer).")
+        return self._cut(layer)
 
     @property
     def fractional_bits(self) -> int:
@@ -234,7 +250,12 @@ def plan_of(
     made = ranges.plan(optimized, bounds, fractional_bits)
     some = None if samples is None else plaintext.check_images(optimized, samples)
     kept = {name: a[: precision.SAMPLES] for name, a in some.items()} if some else None
-    return PrivateModel(made, bounds, samples is not None or given is not None, kept)
+
+    def cut(layer: str) -> PrivateModel:
+        part = graphs.until(graph, layer)
+        return plan_of(part, samples, given, fractional_bits, margin, merge)
+
+    return PrivateModel(made, bounds, samples is not None or given is not None, kept, cut)
 
 
 def convert(

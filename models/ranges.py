@@ -173,7 +173,7 @@ def plan(graph: Graph, bounds: Mapping[str, float], fraction: int = 16) -> Plan:
         raise UsageError(f"A model has 8 to 20 fractional bits. Received: {fraction!r}.")
     uses = graph.uses()
     outputs = {name for name, takers in uses.items() if set(takers) == {""}}
-    planner = Planner(graph.inputs, outputs, bounds, fraction, _multiplied(graph))
+    planner = Planner(graph.inputs, outputs, bounds, fraction, graph.shapes, _multiplied(graph))
     for name in graph.inputs:
         if planner.magnitude(name) + fraction > PRODUCT_BITS - FEWEST_WEIGHT_BITS:
             planner.unfit.append(f"input {name!r} reaches {bounds[name]:g}")

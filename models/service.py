@@ -106,8 +106,8 @@ def deploy(
         PolicyError: an operator does not let this client deploy.
     """
     cluster.check_open()
-    _check_private(private, "deploy", "convert(model)")
-    _check_precision(cluster, private)
+    check_private(private, "deploy", "convert(model)")
+    check_precision(cluster, private)
     parameters = deployment(private, name, clients, replace, preprocessing, table)
     # Here too: a mistake costs nothing then.
     program.check(parameters, weights.specs(private.plan))
@@ -182,24 +182,34 @@ def predict(
         inputs = kept.private.shared_inputs(images)
         result = cluster.run("serve", parameters, inputs, progress)
         return kept.private.decode(result), result
-    _check_private(
+    check_private(
         model,
         "predict",
         "convert(model), or a deployed model's name; of a Trainable, convert(private.keras)",
     )
-    _check_precision(cluster, model)
+    check_precision(cluster, model)
     inputs = {**model.shared_weights(), **model.shared_inputs(images)}
     parameters = model.parameters(planned, batch, check_range)
     result = cluster.run("predict", parameters, inputs, progress)
     return model.decode(result), result
 
 
-def _check_private(private: object, what: str, wanted: str) -> None:
+def check_private(private: object, what: str, wanted: str) -> None:
+    """Refuses what `convert` did not give.
+
+    Raises:
+        UsageError: saying what is wanted.
+    """
     if not isinstance(private, PrivateModel):
         raise UsageError(f"{what} takes {wanted}. Received: {type(private).__name__}.")
 
 
-def _check_precision(cluster: Client, private: PrivateModel) -> None:
+def check_precision(cluster: Client, private: PrivateModel) -> None:
+    """Refuses a model with another fixed point than a cluster's.
+
+    Raises:
+        UsageError: naming both.
+    """
     config = cluster.config
     if private.fractional_bits != config.fractional_bits or config.ring != 64:
         raise UsageError(

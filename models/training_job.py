@@ -151,6 +151,11 @@ class TrainingJob:
                 "The weights after each epoch leave trainings without deploy and without a "
                 "checkpoint."
             )
+        if self.snapshots and self.recipe.optimizer.use_ema:
+            raise UsageError(
+                "Callbacks that look at the weights after each epoch do not go with an optimizer "
+                "that averages them (use_ema=True): the averages come at the end."
+            )
         words = (self.epochs - self.first) * self.recipe.graph.parameters
         if self.snapshots and words > MOST_SNAPSHOTS:
             raise UsageError(
@@ -359,8 +364,10 @@ def _anonymous(recipe: Mapping[str, Any]) -> dict[str, Any]:
     shapes = [graph["inputs"][name] for name in graph["inputs"]]
     outputs = [number[name] for name in graph["outputs"]]
     nameless = {k: v for k, v in graph.items() if k != "name"}
+    optimizer = recipe["optimizer"]
     return {
         **recipe,
+        "optimizer": {**optimizer, "undecayed": sorted(key(k) for k in optimizer["undecayed"])},
         "graph": {**nameless, "inputs": shapes, "outputs": outputs, "layers": layers},
         "order": [key(k) for k in recipe["order"]],
         "frozen": sorted(key(k) for k in recipe["frozen"]),

@@ -10,11 +10,10 @@ class LibraryMissing(ConfigError, ImportError):
 
 
 try:
-    from tfe_bench.models.estimators import (
+    from tfe_bench.models.estimators.layered import PrivateMLPClassifier, PrivateMLPRegressor
+    from tfe_bench.models.estimators.linear import (
         PrivateLinearRegression,
         PrivateLogisticRegression,
-        PrivateMLPClassifier,
-        PrivateMLPRegressor,
     )
 except ImportError as error:
     raise LibraryMissing(

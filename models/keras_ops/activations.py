@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from typing import Any
 
 from tfe_bench.models.kinds.calls import Operation, Value, reads
-from tfe_bench.models.kinds.reading import Reader, axis_of
+from tfe_bench.models.kinds.reading import Reader
 
 _NAMES = {"exp": "exponential"}
 
 
 @reads(
-    *("Relu", "Relu6", "Sigmoid", "Tanh", "Silu", "Exp"),
-    *("HardSigmoid", "HardSilu", "HardTanh", "LogSigmoid", "Selu", "Softplus", "Softsign"),
-    *("SparsePlus", "SparseSigmoid", "TanhShrink"),
+    *("Relu", "Relu6", "LeakyRelu", "Sigmoid", "Tanh", "Silu", "Gelu", "Exp", "Softmax"),
+    *("Celu", "Elu", "Glu", "HardSigmoid", "HardSilu", "HardShrink", "HardTanh", "LogSigmoid"),
+    *("LogSoftmax", "Selu", "SoftShrink", "Softplus", "Softsign", "SparsePlus", "SparseSigmoid"),
+    *("Sparsemax", "Squareplus", "TanhShrink", "Threshold"),
 )
-def activation(r: Reader, op: Operation, x: Value) -> str:
+def activation(r: Reader, op: Operation, x: Value, **settings: Any) -> str:
+    """The function of keras.activations by that name, which takes the same settings."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(op.own).__name__).lower()
     function = getattr(r.keras.activations, _NAMES.get(words, words))
-    return r.activate(function, x.name, op.name)
-
-
-@reads("Softmax")
-def softmax(r: Reader, op: Operation, x: Value, axis: int) -> str:
-    return r.emit(op.name, "softmax", [x.name], None, axis=axis_of(axis, len(x.shape) + 1))
-
-
-@reads("LeakyRelu")
-def leaky_relu(r: Reader, op: Operation, x: Value, negative_slope: float) -> str:
-    return r.emit(op.name, "leaky_relu", [x.name], None, alpha=float(negative_slope))
+    return r.activate(functools.partial(function, **settings), x.name, op.name)

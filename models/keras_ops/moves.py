@@ -64,7 +64,14 @@ def pad(r: Reader, op: Operation, x: Value, pad_width: Any, mode: str, constant_
     sides = np.broadcast_to(np.asarray(pad_width, int), (len(x.shape) + 1, 2)).tolist()
     if any(sides[0]):
         raise Unfit("pads the batch")
-    return r.emit(op.name, "pad", [x.name], None, sides=sides[1:])
+    if not any(sides[-1]) and 2 <= len(x.shape) <= 4:
+        return r.emit(op.name, "zero_pad", [x.name], None, pads=sides[1:-1])
+    if len(x.shape) > 3:
+        raise Unfit("pads the last of so many axes")
+    # (a channel of its own, which is not padded)
+    apart = _reshaped(r, r.unique(f"{op.name}/apart"), x.name, x.shape, (*x.shape, 1))
+    padded = r.emit(r.unique(f"{op.name}/padded"), "zero_pad", [apart], None, pads=sides[1:])
+    return _reshaped(r, op.name, padded, (*op.shape, 1), op.shape)
 
 
 @reads("Concatenate")

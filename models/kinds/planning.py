@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from tfe_bench.models.kinds.layer import Layer, Numbers
+from tfe_bench.models.kinds.layer import Layer, Numbers, Shape
 
 # Comparisons take no more bits than this; larger values get fewer fractional bits.
 MOST_BITS = 36
@@ -40,6 +40,7 @@ class Planner:
         outputs: values that nobody but whoever gets the outputs takes.
         bounds: on |v|, by layer and by "layer:sum".
         fraction: fractional bits, where they fit.
+        shapes: of all values, without the batch.
         multiplied: values that products with weights alone take.
     """
 
@@ -49,8 +50,10 @@ class Planner:
         outputs: Collection[str],
         bounds: Mapping[str, float],
         fraction: int,
+        shapes: Mapping[str, Shape],
         multiplied: Collection[str] = (),
     ) -> None:
+        self.shapes = shapes
         self.bounds = dict(bounds)
         self.fraction = fraction
         self.outputs = outputs

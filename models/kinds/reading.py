@@ -90,6 +90,14 @@ class Reader:
         self.layers.append(Layer(name, op, tuple(given), o, arrays))
         return name
 
+    def within(self, layer: Any, call: Call) -> str:
+        """Writes a layer that another one calls, in place of the call of that one.
+
+        Raises:
+            Unfit: why it cannot be converted.
+        """
+        raise NotImplementedError
+
     def activated(self, layer: Any, name: str) -> str:
         """Adds the activation that a layer has as an argument."""
         function = getattr(layer, "activation", None)

@@ -10,7 +10,7 @@ import numpy as np
 from tfe_bench.models.kinds.checks import alone, image, need, only, pair
 from tfe_bench.models.kinds.kind import Kind
 from tfe_bench.models.kinds.layer import Array, Options, Shape, Shapes
-from tfe_bench.models.kinds.reading import Call, Reader
+from tfe_bench.models.kinds.reading import Call, Reader, Unfit
 from tfe_bench.models.kinds.turning import channels_last, reshaped, turned
 from tfe_bench.protocols.ring.conv import Windows
 
@@ -28,6 +28,12 @@ class Windowed(Kind):
     @channels_last
     def read(self, r: Reader, call: Call) -> str:
         layer = call.layer
+        if call.kind.startswith("Adaptive"):
+            old, new = call.shapes[0][:-1], call.shape[:-1]
+            if any(n % k for n, k in zip(old, new, strict=True)):
+                raise Unfit(f"parts {list(new)} of {list(old)} that are not equal")
+            sizes = [n // k for n, k in zip(old, new, strict=True)]
+            return self.read_windows(r, call, sizes, sizes, "VALID")
         return self.read_windows(r, call, layer.pool_size, layer.strides, layer.padding.upper())
 
     def read_windows(

@@ -1,4 +1,4 @@
-"""Add and Subtract, and what is added that is public."""
+"""Add and Subtract, what is made of them, and what is added that is public."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from tfe_bench.models.kinds.kind import Kind, Watch, check_room
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass, spread
 from tfe_bench.models.kinds.planning import Planner
+from tfe_bench.models.kinds.reading import Call, Reader
+from tfe_bench.models.kinds.turning import reshaped
 from tfe_bench.protocols.session.sharing import Shared
 
 
@@ -24,6 +26,9 @@ class Broadcast(Kind):
     most: ClassVar[int] = 64
     pointwise = True
 
+    def read(self, r: Reader, call: Call) -> str:
+        return r.emit(call.name, self.op, of_one_rank(r, call))
+
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         held(weights)
         need(2 <= len(given) <= self.most, f"2 to {self.most} inputs", len(given))
@@ -31,11 +36,29 @@ class Broadcast(Kind):
         return broadcast(given)
 
 
+def of_one_rank(r: Reader, call: Call) -> list[str]:
+    """The inputs of a call, those of fewer axes with axes of 1 before them, as Keras has it."""
+    rank = max(map(len, call.shapes))
+    found = []
+    for i, (given, shape) in enumerate(zip(call.inputs, call.shapes, strict=True)):
+        more = (1,) * (rank - len(shape))
+        name = f"{call.name}/input{i}"
+        found.append(reshaped(r, given, name, (*more, *shape)) if more else given)
+    return found
+
+
 class Add(Broadcast):
     """The sum of several values, broadcast."""
 
     op = "add"
-    keras = ("Add",)
+    keras: ClassVar[tuple[str, ...]] = ("Add", "Average")
+
+    def read(self, r: Reader, call: Call) -> str:
+        if call.kind != "Average":
+            return super().read(r, call)
+        total = r.emit(r.unique(f"{call.name}/sum"), self.op, of_one_rank(r, call))
+        share = {"scale": 1 / len(call.inputs), "offset": 0.0}
+        return r.emit(call.name, "rescale", [total], None, **share)
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.asarray(sum(values))
@@ -61,8 +84,27 @@ class Subtract(Add):
     """The difference of two values, broadcast."""
 
     op = "subtract"
-    keras = ("Subtract",)
+    keras = ("Subtract", "Maximum", "Minimum")
     most = 2
+
+    def read(self, r: Reader, call: Call) -> str:
+        """max(x, y) = y + relu(x - y), min(x, y) = y - relu(y - x); of more, those of pairs."""
+        if call.kind == "Subtract":
+            return r.emit(call.name, self.op, of_one_rank(r, call))
+        left, number = of_one_rank(r, call), 0
+        while len(left) > 1:
+            pairs = list(zip(left[::2], left[1::2], strict=False))
+            found = []
+            for x, y in pairs:
+                last = len(left) == 2
+                name = call.name if last else r.unique(f"{call.name}/pair{number}")
+                number += 1
+                larger = call.kind == "Maximum"
+                apart = r.emit(r.unique(f"{name}/apart"), self.op, [x, y] if larger else [y, x])
+                bent = r.emit(r.unique(f"{name}/relu"), "relu", [apart], None, max_value=None)
+                found.append(r.emit(name, "add" if larger else self.op, [y, bent]))
+            left = [*found, *left[2 * len(pairs) :]]
+        return left[0]
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.asarray(values[0] - values[1])

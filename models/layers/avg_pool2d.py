@@ -74,7 +74,10 @@ class AvgPool2D(Windowed, Average):
     """The mean of each window."""
 
     op = "avg_pool2d"
-    keras = ("AveragePooling1D", "AveragePooling2D", "AveragePooling3D")
+    keras = (
+        *(f"AveragePooling{n}D" for n in (1, 2, 3)),
+        "AdaptiveAveragePooling3D",
+    )
     total = "sum_pool2d"
 
     def count(self, x: Layer, given: Shape) -> int | None:

@@ -171,9 +171,10 @@ class GroupedConv2D(Convolution):
 
     def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
         groups = options.get("groups")
-        need(whole(groups) and groups <= _MOST_GROUPS, f"1 to {_MOST_GROUPS} groups", groups)
+        fits = isinstance(groups, int) and whole(groups) and groups <= _MOST_GROUPS
+        need(fits, f"1 to {_MOST_GROUPS} groups", groups)
         assert isinstance(groups, int)
-        even = x[-1] % groups == 0 and kernel[-1:] and kernel[-1] % groups == 0
+        even = len(kernel) > 0 and x[-1] % groups == kernel[-1] % groups == 0
         need(even, f"channels in {groups} equal parts", [list(x), list(kernel)])
         return super().product_shape((*x[:-1], x[-1] // groups), options, kernel)
 

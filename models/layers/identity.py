@@ -17,7 +17,7 @@ class Identity(Kind):
 
     op = "identity"
     keras: ClassVar[tuple[str, ...]] = ("Activation",)
-    functions = ("linear",)
+    functions: ClassVar[tuple[str, ...]] = ("linear",)
     nothing = True
 
     def read(self, r: Reader, call: Call) -> str:

@@ -30,7 +30,7 @@ class MaxPool2D(Windowed, Largest):
     """The largest value of each window."""
 
     op = "max_pool2d"
-    keras = ("MaxPooling1D", "MaxPooling2D", "MaxPooling3D")
+    keras = tuple(f"{kind}Pooling{n}D" for kind in ("Max", "AdaptiveMax") for n in (1, 2, 3))
     fuses = True
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:

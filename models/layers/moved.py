@@ -14,6 +14,7 @@ from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped, summed
 from tfe_bench.models.kinds.reading import Call, Reader, Unfit
 from tfe_bench.models.kinds.turning import channels_last, sides
 from tfe_bench.models.kinds.turning import reshaped as in_shape
+from tfe_bench.models.layers import resize
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -159,8 +160,7 @@ class Repeat(Kind):
             row = in_shape(r, given[0], f"{call.name}/row", (1, call.shape[1]))
             return r.emit(call.name, self.op, [row], None, times=[int(layer.n), 1])
         if getattr(layer, "interpolation", "nearest") != "nearest":
-            size, method = [int(n) for n in call.shape[:2]], str(layer.interpolation)
-            return r.emit(call.name, "resize", given, None, size=size, method=method)
+            return resize.emit(r, call, str(layer.interpolation))
         size = layer.size if isinstance(layer.size, (list, tuple)) else [layer.size]
         return r.emit(call.name, self.op, given, None, times=[*(int(n) for n in size), 1])
 

@@ -25,6 +25,7 @@ from tfe_bench.models.kinds.planning import (
 from tfe_bench.models.layers.affine import Affine
 from tfe_bench.models.layers.conv1d import Conv1D, DepthwiseConv1D, GroupedConv1D
 from tfe_bench.models.layers.conv2d import Conv2D, DepthwiseConv2D, GroupedConv2D
+from tfe_bench.models.layers.conv3d import Conv3D
 from tfe_bench.models.layers.conv_transpose import Conv1DTranspose, Conv2DTranspose
 from tfe_bench.models.layers.dense import Dense
 from tfe_bench.models.layers.linear import Linear, biased
@@ -36,7 +37,7 @@ from tfe_bench.protocols.session.sharing import Shared
 _LINEAR: tuple[Linear, ...] = (
     *(Conv2D(), DepthwiseConv2D(), GroupedConv2D(), Conv2DTranspose()),
     *(Conv1D(), DepthwiseConv1D(), GroupedConv1D(), Conv1DTranspose()),
-    *(Dense(), Affine()),
+    *(Conv3D(), Dense(), Affine()),
 )
 TERMS: Mapping[str, Linear] = {kind.op: kind for kind in _LINEAR}
 ACTIVATIONS = ("none", "relu")

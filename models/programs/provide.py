@@ -1,22 +1,34 @@
 """The program "provide": the workers keep an owner's rows, for others to train on.
 
+Or what a private model makes of them, which nobody sees: features for a model that is trained.
+
 What is public: how many rows, which shape, names of columns, the owner, and who may use them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.jobs import Context, InputSpec
+from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import DATA, check_about
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept
 from tfe_bench.models.csv_file import MOST_TEXT
+from tfe_bench.models.kinds.operations import Operations, Setting
+from tfe_bench.models.kinds.passes import Precision, brought
+from tfe_bench.models.programs import predict
+from tfe_bench.models.ranges import Plan
 from tfe_bench.models.rows import LABEL_BITS
 from tfe_bench.models.tables import TARGETS, Table
+from tfe_bench.protocols.session.sharing import Shared
 
 NAME_IS = "A data set's name"
+# The parameter that is a model: parameters of the program "predict".
+THROUGH = "through"
+FEATURE_BITS = Precision().activation
 _FACTS = ("rows", "x", "y", "target", "classes", "columns")
 # Of a Table, besides: there for tables that were read from files.
 UNITS = ("label", "classes", "scale", "unit")
@@ -28,7 +40,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     Raises:
         UsageError: naming what does not fit.
     """
-    about = kept.check_keeping("provide", parameters, NAME_IS)
+    about = kept.check_keeping("provide", parameters, NAME_IS, (THROUGH,))
     if set(about) - {"units"} != set(_FACTS):
         raise UsageError(f'"about" holds {", ".join(_FACTS)}.')
     rows, classes = about["rows"], about["classes"]
@@ -48,6 +60,8 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
             f"features {about['x']}."
         )
     table_of(about)
+    if parameters.get(THROUGH) is not None:
+        inputs = _check_through(parameters[THROUGH], about, inputs)
     # Features have the scale that their owner says; a training refuses another than its own.
     bits = {"x": next((i.fractional_bits for i in inputs if i.name == "x"), 0), "y": LABEL_BITS}
     wanted = [
@@ -60,6 +74,59 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
             f"The inputs of a data set are its rows as it says: x {about['x']}, y {about['y']}. "
             f"Received: {[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}."
         )
+
+
+def _check_through(
+    through: Mapping[str, Any], about: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> list[InputSpec]:
+    """The inputs of a data set whose features a model makes, as if these came from its owner.
+
+    Raises:
+        UsageError, DataError: the model is none, or makes other features.
+    """
+    own = [i for i in inputs if i.name != "y"]
+    predict.check(through, own)
+    graph = Plan.of(through["plan"]).graph
+    if len(graph.inputs) != 1 or len(graph.outputs) != 1 or graph.results:
+        raise UsageError(
+            "Features come from a model of one input and one output, which is not scaled behind it."
+        )
+    made = list(graph.shapes[graph.outputs[0]])
+    if own[-1].shape[0] != about["rows"] or made != about["x"] or "units" in about:
+        raise UsageError(
+            f"The model makes features {made} of {own[-1].shape[0]} rows, which are no columns of "
+            f"a table. Received: {about['rows']} rows of {about['x']}."
+        )
+    features = InputSpec("x", (about["rows"], *made), FEATURE_BITS)
+    return [features, *(i for i in inputs if i.name == "y")]
+
+
+def _made(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]:
+    """What is kept: the inputs, or a model's features in place of what it made them from."""
+    through = context.parameters.get(THROUGH)
+    if through is None:
+        return context.inputs, {}
+    labels = {name: context.inputs.pop(name) for name in ("y",) if name in context.inputs}
+    found = predict.run(dataclasses.replace(context, parameters=through))
+    party, (name,) = context.party, predict.output_names(Plan.of(through["plan"]))[:1]
+
+    def settled(x: Shared) -> Shared:
+        return brought(Operations(party, Setting()), x, FEATURE_BITS)
+
+    features = {"x": party.function(settled)(found.pop(name))}
+    # (whatever the model does, what stays or leaves has masks of its own)
+    leaving = kept.refreshed(party, found) if found else {}
+    return {**kept.refreshed(party, features), **labels}, leaving
+
+
+def _size(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> int:
+    """As of the program "predict", where a model makes the features."""
+    through = parameters.get(THROUGH)
+    if through is None:
+        return 0
+    return predict.size(client, store, through, [i for i in inputs if i.name != "y"])
 
 
 def table_of(about: Mapping[str, Any]) -> Table | None:
@@ -85,4 +152,4 @@ def _is_shape(value: object) -> bool:
     return True
 
 
-PROGRAM = kept.keeping("provide", DATA, check, "keeps an owner's rows")
+PROGRAM = kept.keeping("provide", DATA, check, "keeps an owner's rows", _made, size=_size)

@@ -86,7 +86,7 @@ def size(
     return max(
         GROWTH * max(recipe.batch * largest, _tested(job) * largest),
         FUNCTION_GROWTH * max(recipe.batch, _tested(job)) * smooth,
-        (FUNCTION_GROWTH if recipe.optimizer.adaptive else GROWTH) * weights,
+        (FUNCTION_GROWTH if recipe.optimizer.heavy else GROWTH) * weights,
         (job.rows + job.holdout) * features,
     )
 
@@ -309,11 +309,12 @@ class _Training:
     def _outputs(self) -> dict[str, Shared]:
         job = self._job
         leaving: dict[str, Shared] = {}
+        weights = state.final(job.recipe, self._state)
         if job.deploy is not None:
-            deploying.deploy(self._context, job.recipe, job.deploy, self._state)
+            deploying.deploy(self._context, job.recipe, job.deploy, weights)
         elif job.total:
             numbered = {key: i for i, key in enumerate(self._keys)}
-            leaving = {state_name(numbered[k]): self._state[k] for k in job.recipe.order}
+            leaving = {state_name(numbered[k]): v for k, v in weights.items()}
             # (those after the last epoch are what leaves anyway)
             for epoch, held in enumerate(self._snapshots[:-1]):
                 leaving |= {snapshot_name(epoch, numbered[k]): v for k, v in held.items()}

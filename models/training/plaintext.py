@@ -15,7 +15,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Array
 from tfe_bench.models.layers.dropout import mask_name
 from tfe_bench.models.training import reader, shuffling
-from tfe_bench.models.training.optimizers import Optimizer
+from tfe_bench.models.training.optimizers.optimizer import Optimizer
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import KERAS, Schedule
 from tfe_bench.models.training.step import public_values
@@ -32,18 +32,8 @@ def _rate(schedule: Schedule) -> Any:
 
 def keras_optimizer(optimizer: Optimizer) -> Any:
     """Keras' own optimizer of the same settings."""
-    import keras
-
     rate = _rate(optimizer.schedule)
-    if not optimizer.adaptive:
-        return keras.optimizers.SGD(rate, optimizer.momentum, optimizer.nesterov)
-    return keras.optimizers.Adam(
-        rate,
-        optimizer.beta_1,
-        optimizer.beta_2,
-        optimizer.epsilon,
-        amsgrad=optimizer.name == "amsgrad",
-    )
+    return optimizer.keras(rate)
 
 
 def _with_masks(model: Any, batch: int) -> tuple[Any, dict[str, Any]]:
@@ -101,7 +91,11 @@ class Twin:
             )
         last = graph.by_name[graph.outputs[0]]
         self._logits = last.op != recipe.loss.folded
-        self.model.compile(keras_optimizer(recipe.optimizer), recipe.loss.plain(self._logits))
+        optimizer = keras_optimizer(recipe.optimizer)
+        named = dict(zip(recipe.order, reader.variables(self.model), strict=True))
+        if recipe.optimizer.undecayed:
+            optimizer.exclude_from_weight_decay([named[k] for k in recipe.optimizer.undecayed])
+        self.model.compile(optimizer, recipe.loss.plain(self._logits))
         self._steps = 0
 
     def step(self, x: Any, y: Any, weights: Any = None) -> float:
@@ -117,6 +111,11 @@ class Twin:
             mask.assign(public[mask_name(name)].astype(np.float32))
         self._steps += 1
         return float(self.model.train_on_batch(x, y, sample_weight=weights))
+
+    def finish(self) -> list[Array]:
+        """The weights that the training ends with: their averages, if it has them."""
+        self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
+        return list(self.model.get_weights())
 
     def correct(self, x: Any, targets: Array) -> int:
         """The number of right answers, as evaluate.correct counts them."""
@@ -164,4 +163,4 @@ def train(
             found.append(twin.correct(test[0], right) / answers(recipe, len(right)))
             if heard is not None:
                 heard(epoch, found[-1])
-    return found, twin.model.get_weights()
+    return found, twin.finish()

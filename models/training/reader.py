@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ class Read:
         graph: with the model's weights.
         order: keys in the order of model.weights.
         frozen: keys of weights that are not trained.
+        variables: Keras' weights by key, none without a Keras model.
         penalties: of weights with a regularizer, by key.
         private: layers "rescale" whose numbers are statistics of rows (a Normalization's).
     """
@@ -35,6 +37,7 @@ class Read:
     frozen: frozenset[str] = frozenset()
     private: frozenset[str] = frozenset()
     penalties: Mapping[str, Penalty] = field(default_factory=dict)
+    variables: Mapping[str, Any] | None = None
 
 
 class TrainingReader(from_keras.Reader):
@@ -53,6 +56,8 @@ class TrainingReader(from_keras.Reader):
         used = [name for name in _EXTRAS if getattr(layer, name, None) is not None]
         if used:
             raise Unfit(f"it has {', '.join(used)}, which training does not support")
+        if isinstance(getattr(layer, "activation", None), functools.partial):
+            raise Unfit("its activation is a functools.partial, of which Keras makes no copy")
 
     def emit(
         self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
@@ -116,6 +121,6 @@ def read(model: Any) -> Read:
 
     graph = from_keras.from_keras(model, make)
     (reader,) = found
-    order = tuple(reader.keys[id(v)] for v in variables(model))
+    named = {reader.keys[id(v)]: v for v in variables(model)}
     untrained, private = frozenset(reader.untrained), frozenset(reader.private)
-    return Read(graph, order, untrained, private, reader.penalties)
+    return Read(graph, tuple(named), untrained, private, reader.penalties, named)

@@ -24,7 +24,7 @@ from tfe_bench.models.kinds.passes import Precision
 from tfe_bench.models.training import losses, optimizers, penalties, reader
 from tfe_bench.models.training.losses.loss import Loss
 from tfe_bench.models.training.nodes import check_trainable, nodes_of
-from tfe_bench.models.training.optimizers import Optimizer
+from tfe_bench.models.training.optimizers.optimizer import Optimizer
 from tfe_bench.models.training.penalties import Penalty
 
 FORMAT = 2
@@ -99,6 +99,8 @@ class Recipe:
             raise UsageError("A recipe's order names each array of weights once.")
         if not self.frozen <= keys:
             raise UsageError(f"There are no weights {sorted(self.frozen - keys)} to freeze.")
+        if strange := sorted(set(self.optimizer.undecayed) - keys):
+            raise UsageError(f"There are no weights {strange} to exclude from decay.")
         object.__setattr__(self, "penalties", penalties.of(self.penalties, keys))
         object.__setattr__(self, "order", order)
         object.__setattr__(self, "nodes", nodes_of(self.graph, self.numbers))
@@ -115,7 +117,7 @@ class Recipe:
         """The recipe for a Keras model (or a .keras file, or a Graph with training's layers).
 
         Args:
-            optimizer: keras.optimizers.SGD or Adam, or "sgd", "adam", "amsgrad".
+            optimizer: of keras.optimizers, or a name of registry.NAMES.
             loss: a Keras loss or its name.  As in Keras, a name means that the model ends in the
                 loss's softmax or sigmoid; from_logits=True means that it does not.
             seed: of Dropout's masks: public.
@@ -132,7 +134,7 @@ class Recipe:
                 "others, or beside them. Its statistics would become public."
             )
         graph = _from_logits(graph, chosen, logits)
-        own = optimizers.of_keras(optimizer)
+        own = optimizers.of_keras(optimizer, found.variables)
         made = cls(graph, chosen, own, batch, found.order, found.frozen, seed)
         return replace(made, penalties=found.penalties)
 
@@ -220,7 +222,7 @@ class Recipe:
             return cls(
                 Graph.of(header["graph"]),
                 losses.of(header["loss"]),
-                Optimizer.of(header["optimizer"]),
+                optimizers.of(header["optimizer"]),
                 header["batch"],
                 tuple(str(k) for k in header["order"]),
                 frozenset(str(k) for k in header["frozen"]),
@@ -236,7 +238,7 @@ class Recipe:
 
     def __repr__(self) -> str:
         return (
-            f"Recipe({self.graph.name!r}, {self.loss.name}, {self.optimizer.name}, "
+            f"Recipe({self.graph.name!r}, {self.loss.name}, {self.optimizer.kind}, "
             f"batch={self.batch}, {self.graph.parameters} parameters)"
         )
 

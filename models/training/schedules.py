@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Context, Decimal, localcontext
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
 from typing import Any
 
 from tfe_bench.errors import UsageError, check_one_of
@@ -19,24 +19,7 @@ DIGITS = Context(prec=50)
 MOST_STEPS = 10**9
 MOST_PIECES = 1000
 _PI = Decimal("3.14159265358979323846264338327950288419716939937511")
-# Options of each kind, by the names that Keras gives them.
-KINDS: Mapping[str, tuple[str, ...]] = {
-    "constant": ("rate",),
-    "exponential": ("initial_learning_rate", "decay_steps", "decay_rate", "staircase"),
-    "piecewise": ("boundaries", "values"),
-    "cosine": (
-        "initial_learning_rate",
-        "decay_steps",
-        "alpha",
-        "warmup_target",
-        "warmup_steps",
-    ),
-}
-KERAS = {
-    "ExponentialDecay": "exponential",
-    "PiecewiseConstantDecay": "piecewise",
-    "CosineDecay": "cosine",
-}
+Options = Mapping[str, Any]
 
 
 def real(value: Any, low: float = 0.0, high: float = 1e6) -> bool:
@@ -49,6 +32,29 @@ def _count(value: Any, low: int = 1) -> bool:
     return type(value) is int and low <= value <= MOST_STEPS
 
 
+def _steps(value: Any) -> bool:
+    """Whether this is a number of steps to divide by."""
+    return real(value, 1e-3, MOST_STEPS)
+
+
+def _part(value: Any) -> bool:
+    return real(value, 0.0, 1.0)
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _edges(value: Any) -> bool:
+    listed = isinstance(value, (list, tuple)) and all(_count(e, 0) for e in value)
+    return listed and all(a < b for a, b in itertools.pairwise(value))
+
+
+def _values(value: Any) -> bool:
+    listed = isinstance(value, (list, tuple)) and 1 <= len(value) <= MOST_PIECES
+    return listed and all(real(v) for v in value)
+
+
 def cosine(x: Decimal) -> Decimal:
     """cos(x) for 0 <= x <= pi, by its series."""
     with localcontext(DIGITS):
@@ -57,6 +63,145 @@ def cosine(x: Decimal) -> Decimal:
             term = -term * x * x / ((2 * i - 1) * (2 * i))
             total += term
         return +total
+
+
+# ---- each kind: the rate of a step, counted from 0
+
+
+def _exponential(o: Options, step: int) -> Decimal:
+    passed = _passed(o, step)
+    return Decimal(o["initial_learning_rate"]) * (Decimal(o["decay_rate"]).ln() * passed).exp()
+
+
+def _inverse_time(o: Options, step: int) -> Decimal:
+    lost = 1 + Decimal(o["decay_rate"]) * _passed(o, step)
+    return Decimal(o["initial_learning_rate"]) / lost
+
+
+def _passed(o: Options, step: int) -> Decimal:
+    """How often decay_steps have passed, whole times with staircase."""
+    passed = Decimal(step) / Decimal(o["decay_steps"])
+    return passed.to_integral_value(ROUND_FLOOR) if o["staircase"] else passed
+
+
+def _piecewise(o: Options, step: int) -> Decimal:
+    return Decimal(o["values"][sum(step > e for e in o["boundaries"])])
+
+
+def _polynomial(o: Options, step: int) -> Decimal:
+    first, last = Decimal(o["initial_learning_rate"]), Decimal(o["end_learning_rate"])
+    steps, now, power = Decimal(o["decay_steps"]), Decimal(step), Decimal(o["power"])
+    if o["cycle"]:
+        steps *= max(Decimal(1), (now / steps).to_integral_value(ROUND_CEILING))
+    left = 1 - min(now, steps) / steps
+    # (0^0 is 1, as Keras has it)
+    kept = (left.ln() * power).exp() if left else Decimal(not power)
+    return (first - last) * kept + last
+
+
+def _cosine(o: Options, step: int) -> Decimal:
+    first, target = Decimal(o["initial_learning_rate"]), o["warmup_target"]
+    warm: int = o["warmup_steps"]
+    if target is not None:
+        top = Decimal(target)
+        if step < warm:
+            return first + (top - first) * step / warm
+        first, step = top, step - warm
+    steps = Decimal(o["decay_steps"])
+    return _cosine_decayed(first, Decimal(o["alpha"]), min(Decimal(step), steps) / steps)
+
+
+def _cosine_decayed(
+    first: Decimal, alpha: Decimal, part: Decimal, height: Decimal = Decimal(1)
+) -> Decimal:
+    return first * ((1 - alpha) * height * (1 + cosine(_PI * part)) / 2 + alpha)
+
+
+def _restarts(o: Options, step: int) -> Decimal:
+    passed, longer = Decimal(step) / Decimal(o["first_decay_steps"]), Decimal(o["t_mul"])
+    if longer == 1:
+        count = int(passed)
+        part = passed - count
+    else:
+        # the periods before number i take (longer^i - 1) / (longer - 1) of the first one
+        grown = 1 + passed * (longer - 1)
+        count = int(grown.ln() / longer.ln())
+        # (a logarithm is rounded)
+        while longer ** (count + 1) <= grown:
+            count += 1
+        while longer**count > grown:
+            count -= 1
+        part = (grown / longer**count - 1) / (longer - 1)
+    height = Decimal(o["m_mul"]) ** count if count else Decimal(1)
+    first, alpha = Decimal(o["initial_learning_rate"]), Decimal(o["alpha"])
+    return _cosine_decayed(first, alpha, part, height)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Learning rates of one kind.
+
+    Attributes:
+        checks: of its options, by the names that Keras gives them.
+        rate: of a step.
+        keras: the class of keras.optimizers.schedules.
+    """
+
+    checks: Mapping[str, Callable[[Any], bool]]
+    rate: Callable[[Options, int], Decimal]
+    keras: str | None = None
+
+
+_FIRST: Mapping[str, Callable[[Any], bool]] = {"initial_learning_rate": real}
+_DECAY = {**_FIRST, "decay_steps": _steps}
+# Those that may stand for the largest rate.
+_TOPS = ("rate", "initial_learning_rate", "end_learning_rate", "warmup_target")
+KINDS: Mapping[str, _Kind] = {
+    "constant": _Kind({"rate": real}, lambda o, step: Decimal(o["rate"])),
+    "exponential": _Kind(
+        {**_DECAY, "decay_rate": lambda v: real(v, 1e-9, 1.0), "staircase": _flag},
+        _exponential,
+        "ExponentialDecay",
+    ),
+    "piecewise": _Kind(
+        {"boundaries": _edges, "values": _values}, _piecewise, "PiecewiseConstantDecay"
+    ),
+    "polynomial": _Kind(
+        {
+            **_DECAY,
+            "end_learning_rate": real,
+            "power": lambda v: real(v, 0.0, 100.0),
+            "cycle": _flag,
+        },
+        _polynomial,
+        "PolynomialDecay",
+    ),
+    "inverse_time": _Kind(
+        {**_DECAY, "decay_rate": real, "staircase": _flag}, _inverse_time, "InverseTimeDecay"
+    ),
+    "cosine": _Kind(
+        {
+            **_DECAY,
+            "alpha": _part,
+            "warmup_target": lambda v: v is None or real(v),
+            "warmup_steps": lambda v: _count(v, 0),
+        },
+        _cosine,
+        "CosineDecay",
+    ),
+    "restarts": _Kind(
+        {
+            **_FIRST,
+            "first_decay_steps": _steps,
+            "t_mul": lambda v: real(v, 1.0, 100.0),
+            "m_mul": _part,
+            "alpha": _part,
+        },
+        _restarts,
+        "CosineDecayRestarts",
+    ),
+}
+KERAS = {kind.keras: name for name, kind in KINDS.items() if kind.keras is not None}
 
 
 @dataclass(frozen=True)
@@ -72,63 +217,38 @@ class Schedule:
     """
 
     kind: str
-    options: Mapping[str, Any]
+    options: Options
 
     def __post_init__(self) -> None:
         check_one_of("Learning rates are", self.kind, KINDS)
-        if set(self.options) != set(KINDS[self.kind]) or not self._fits():
+        checks = KINDS[self.kind].checks
+        bad = [n for n in checks if n not in self.options or not checks[n](self.options[n])]
+        if not bad and "boundaries" in checks:
+            fits = len(self.options["values"]) == len(self.options["boundaries"]) + 1
+            bad = [] if fits else ["values"]
+        if bad or set(self.options) != set(checks):
             raise UsageError(
-                f"A learning rate of kind {self.kind!r} wants {', '.join(KINDS[self.kind])}, rates "
-                f"from 0 to 10^6 and whole steps. Received: {dict(self.options)!r}."
+                f"A learning rate of kind {self.kind!r} wants {', '.join(checks)}: rates from 0 to "
+                f"10^6, that do not grow beyond the first, and steps. Received: "
+                f"{str(dict(self.options))[:300]}"
+                f"{', where ' + ', '.join(bad) + ' do not fit' if bad else ''}."
             )
-
-    def _fits(self) -> bool:
-        o = self.options
-        if self.kind == "constant":
-            return real(o["rate"])
-        if self.kind == "piecewise":
-            edges, values = o["boundaries"], o["values"]
-            lists = all(isinstance(v, (list, tuple)) for v in (edges, values))
-            return (
-                lists
-                and len(values) == len(edges) + 1 <= MOST_PIECES
-                and all(_count(e, 0) for e in edges)
-                and all(a < b for a, b in itertools.pairwise(edges))
-                and all(real(v) for v in values)
-            )
-        fits = real(o["initial_learning_rate"]) and _count(o["decay_steps"])
-        if self.kind == "exponential":
-            rate = o["decay_rate"]
-            return fits and real(rate, 1e-9, 1.0) and isinstance(o["staircase"], bool)
-        target = o["warmup_target"]
-        return (
-            fits
-            and real(o["alpha"], 0.0, 1.0)
-            and (target is None or real(target))
-            and _count(o["warmup_steps"], 0)
-        )
 
     def rate(self, step: int) -> Decimal:
         """Of a step, counted from 0."""
         with localcontext(DIGITS):
-            return +_RATES[self.kind](self.options, step)
+            return +KINDS[self.kind].rate(self.options, step)
 
     @property
     def largest(self) -> Decimal:
         """A bound on all rates."""
-        o = self.options
-        if self.kind == "constant":
-            return Decimal(o["rate"])
-        if self.kind == "piecewise":
-            return max(Decimal(v) for v in o["values"])
-        first = Decimal(o["initial_learning_rate"])
-        target = o.get("warmup_target")
-        return first if target is None else max(first, Decimal(target))
+        tops = [self.options.get(name) for name in _TOPS]
+        return max(Decimal(v) for v in (*tops, *self.options.get("values", ())) if v is not None)
 
     def header(self) -> dict[str, Any]:
         """As JSON holds it."""
-        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in self.options.items()}
-        return {"kind": self.kind, **plain}
+        simple = {k: list(v) if isinstance(v, tuple) else v for k, v in self.options.items()}
+        return {"kind": self.kind, **simple}
 
 
 def of_keras(given: Any) -> Schedule:
@@ -142,7 +262,11 @@ def of_keras(given: Any) -> Schedule:
         options.pop("name", None)
         if name in KERAS:
             kind = KERAS[name]
-            known = {k: _plain(options.pop(k)) for k in KINDS[kind] if k in options}
+            known = {k: plain(options.pop(k)) for k in KINDS[kind].checks if k in options}
+            if "boundaries" in known:  # (which Keras compares as integers)
+                known["boundaries"] = [
+                    int(v) if real(v, 0, MOST_STEPS) else v for v in known["boundaries"]
+                ]
             if not options:
                 return Schedule(kind, known)
         raise UsageError(f"Learning rates are numbers or {', '.join(KERAS)}. Received: {name!r}.")
@@ -153,42 +277,8 @@ def of_keras(given: Any) -> Schedule:
     return Schedule("constant", {"rate": float(given)})
 
 
-def _plain(value: Any) -> Any:
-    """Keras' options as JSON holds them; whole floats (steps) become integers where due."""
+def plain(value: Any) -> Any:
+    """Keras' options as JSON holds them."""
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value.item() if hasattr(value, "item") else value
-
-
-def _exponential(o: Mapping[str, Any], step: int) -> Decimal:
-    steps = o["decay_steps"]
-    exponent = Decimal(step // steps) if o["staircase"] else Decimal(step) / steps
-    return Decimal(o["initial_learning_rate"]) * (Decimal(o["decay_rate"]).ln() * exponent).exp()
-
-
-def _piecewise(o: Mapping[str, Any], step: int) -> Decimal:
-    edges: Sequence[int] = o["boundaries"]
-    values: Sequence[float] = o["values"]
-    return Decimal(values[sum(step > e for e in edges)])
-
-
-def _cosine(o: Mapping[str, Any], step: int) -> Decimal:
-    first, target = Decimal(o["initial_learning_rate"]), o["warmup_target"]
-    warm: int = o["warmup_steps"]
-    steps: int = o["decay_steps"]
-    if target is not None:
-        top = Decimal(target)
-        if step < warm:
-            return first + (top - first) * step / warm
-        first, step = top, step - warm
-    part = Decimal(min(step, steps)) / steps
-    alpha = Decimal(o["alpha"])
-    return first * ((1 - alpha) * (1 + cosine(_PI * part)) / 2 + alpha)
-
-
-_RATES: Mapping[str, Callable[[Mapping[str, Any], int], Decimal]] = {
-    "constant": lambda o, step: Decimal(o["rate"]),
-    "exponential": _exponential,
-    "piecewise": _piecewise,
-    "cosine": _cosine,
-}

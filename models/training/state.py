@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Array
+from tfe_bench.models.training.optimizers.optimizer import Slot
 from tfe_bench.models.training.recipe import Recipe
 
-# Adam's means: of the gradients, and of their squares.
-MOMENT_BITS, SQUARE_BITS = 26, 40
+T = TypeVar("T")
+# The slot of the weights' moving average.
+AVERAGE = "average"
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,11 @@ class StateSpec:
     fractional_bits: int
 
 
-def slots(recipe: Recipe) -> list[tuple[str, int]]:
-    """What the optimizer remembers of an array of weights: names, and fractional bits."""
-    optimizer = recipe.optimizer
-    if optimizer.adaptive:
-        found = [("m", MOMENT_BITS), ("v", SQUARE_BITS)]
-        return [*found, ("v_hat", SQUARE_BITS)] if optimizer.name == "amsgrad" else found
-    return [("velocity", recipe.numbers.weight)] if optimizer.momentum else []
+def slots(recipe: Recipe) -> list[Slot]:
+    """What is remembered of each array of weights that learns."""
+    found = list(recipe.optimizer.slots(recipe.numbers))
+    average = Slot(AVERAGE, recipe.numbers.weight)
+    return [*found, average] if recipe.optimizer.use_ema else found
 
 
 def specs(recipe: Recipe) -> list[StateSpec]:
@@ -43,7 +44,9 @@ def specs(recipe: Recipe) -> list[StateSpec]:
     shapes = {k: tuple(int(n) for n in a.shape) for k, a in recipe.graph.arrays().items()}
     found = [StateSpec(key, shapes[key], recipe.numbers.weight) for key in recipe.order]
     for key in learned(recipe):
-        found += [StateSpec(f"{key}:{name}", shapes[key], bits) for name, bits in slots(recipe)]
+        found += [
+            StateSpec(f"{key}:{s.name}", shapes[key], s.fractional_bits) for s in slots(recipe)
+        ]
     return found
 
 
@@ -62,10 +65,11 @@ def initial(recipe: Recipe, arrays: Mapping[str, Array] | None = None) -> dict[s
         UsageError: arrays are missing or of other shapes.
     """
     given = recipe.graph.arrays() if arrays is None else arrays
-    found = {}
+    found, starts = {}, {slot.name: slot.initial for slot in slots(recipe)}
     for spec in specs(recipe):
-        if ":" in spec.key:
-            found[spec.key] = np.zeros(spec.shape)
+        _, remembered, slot = spec.key.partition(":")
+        if remembered:
+            found[spec.key] = np.full(spec.shape, starts[slot])
             continue
         array = given.get(spec.key)
         if array is None or tuple(array.shape) != spec.shape:
@@ -75,6 +79,12 @@ def initial(recipe: Recipe, arrays: Mapping[str, Array] | None = None) -> dict[s
             )
         found[spec.key] = np.asarray(array, np.float64)
     return found
+
+
+def final(recipe: Recipe, held: Mapping[str, T]) -> dict[str, T]:
+    """The weights by key that a training ends with: their averages, if it has them."""
+    averaged = set(learned(recipe)) if recipe.optimizer.use_ema else set()
+    return {k: held[f"{k}:{AVERAGE}" if k in averaged else k] for k in recipe.order}
 
 
 def trained(recipe: Recipe, arrays: Mapping[str, Array]) -> list[Array]:

@@ -13,12 +13,11 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 @functools.cache
-def _rsqrt(f: int, bits: int, precision: int) -> power.Power:
-    check_fractional("rsqrt", f)
-    scheme = normalize_plan.scheme(bits, precision)
-    # 2^(3f/2) / sqrt(X) with X = c 2^(top - shift)
+def _rsqrt(twice: int, bits: int, precision: int, lowest: int = 0) -> power.Power:
+    scheme = normalize_plan.scheme(bits, precision, lowest=lowest)
+    # 2^(twice/2) / sqrt(X) with X = c 2^(top - shift)
     factor = power.factors(
-        scheme, Fraction(1, 2), Fraction(3 * f - scheme.top, 2), 8, precision + 2, keep=5
+        scheme, Fraction(1, 2), Fraction(twice - scheme.top, 2), 8, precision + 2, keep=5
     )
     mantissa = power.mantissa(approximation.rsqrt, scheme, precision, factor.sqrt2)
     return power.Power(scheme, mantissa, factor)
@@ -48,7 +47,29 @@ def rsqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) -
     Off by 2^-precision of the result and 1.2 ulp at most.
     Rounds: 9 (5 for bits <= 12), one more with dealing.
     """
-    return power.power(party, x, _rsqrt(x.fractional_bits, bits, precision), x.fractional_bits)
+    f = x.fractional_bits
+    check_fractional("rsqrt", f)
+    return power.power(party, x, _rsqrt(3 * f, bits, precision), f)
+
+
+def reciprocal_root(
+    party: Party, x: Shared, scale: int, bits: int, lowest: int, precision: int = PRECISION
+) -> Shared:
+    """2^scale / sqrt(X) of ring elements X, as an integer: a root that has more bits than x.
+
+    Args:
+        scale: what no value may leave 63 bits with, less about 12 to 22 of precision.
+        bits, lowest: 2^lowest <= X < 2^bits; with lowest 0 an X of 0 gives 0.
+        precision: as of `rsqrt`.
+
+    Off by 2^-precision of the result and 1.2 at most, or by 2^-p of it where p bits are what the
+    largest result leaves of 61.
+    Rounds: as `rsqrt`.
+    Raises:
+        UsageError: more bits than fit.
+    """
+    found = _rsqrt(2 * scale, bits, precision, lowest)
+    return power.power(party, x, found, 0)
 
 
 def sqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) -> Shared:

@@ -17,7 +17,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import activations, linear
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
-from tfe_bench.protocols.ring.truncation import truncate
+from tfe_bench.protocols.ring.truncation import MOST_DROPPED, truncate
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -120,7 +120,7 @@ def _value(
     if form.negative != 1:
         tail = _times(tail, Fraction(form.negative), _FACTOR_BITS)
     if form.positive != 1:
-        more = _PRODUCT_BITS - bits - int(abs(form.positive)).bit_length()
+        more = min(MOST_DROPPED, _PRODUCT_BITS - bits - int(abs(form.positive)).bit_length())
         if more < 8:
             raise UsageError(
                 f"A factor leaves room for {bits - 8 + more} bits or fewer. Received: {bits}."

@@ -70,7 +70,8 @@ def slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
 
     Rounds, bits and errors: those of piecewise.logistic.
     """
-    return piecewise.logistic(party, x, bits=bits)
+    # (one bit more: x is compared with knots other than 0)
+    return piecewise.logistic(party, x, bits=bits + 1)
 
 
 def log_sigmoid_slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:

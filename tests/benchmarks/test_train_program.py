@@ -23,13 +23,15 @@ from tfe_bench.models.training_job import Saving, TrainingJob
 _BATCH, _ROWS = 16, 70
 
 
-def _recipe(loss: str = "mean_squared_error", seed: int = 2) -> Recipe:
+def _recipe(
+    loss: str = "mean_squared_error", seed: int = 2, optimizer: str = "SGD", **options: Any
+) -> Recipe:
     import keras
 
     start = keras.initializers.GlorotUniform(seed=seed)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer=start)])
-    recipe = Recipe.build(model, keras.optimizers.SGD(0.1), loss, _BATCH)
-    return recipe
+    chosen = getattr(keras.optimizers, optimizer)(0.1, **options)
+    return Recipe.build(model, chosen, loss, _BATCH)
 
 
 def test_one_bit_says_whether_a_weight_left_its_range(rng: np.random.Generator) -> None:
@@ -80,7 +82,8 @@ def test_squared_errors_are_added_up(rng: np.random.Generator) -> None:
 
 
 def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generator) -> None:
-    recipe = _recipe("mean_squared_error")
+    # (which begins with something to remember, and ends with averages)
+    recipe = _recipe(optimizer="Adagrad", use_ema=True, ema_momentum=0.5)
     x = rng.normal(0, 1, (_ROWS, 3))
     y = (x @ [[0.5], [-1.0], [0.25]]) + 0.1
     job = TrainingJob(recipe, 2, _ROWS, 3, "0" * 32, test=_ROWS, steps=7)
@@ -123,10 +126,10 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
     for step in range(7):
         rows = job.batch_rows(step)
         twin.step(x[rows], y[rows])
-    for ours, theirs in zip(weights, twin.model.get_weights(), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
     error = float(((np.asarray(twin.model(x)) - y) ** 2).mean())
-    assert errors.shape == (2,) and abs(errors[-1] - error) < 1e-3
+    for ours, theirs in zip(weights, twin.finish(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-3)
+    assert errors.shape == (2,) and abs(errors[-1] - error) < 1e-2
     for each in measured.values():
         assert each["scored"] == [4, 7] and each["steps"] == 7 and len(each["seconds"]) == 6
         assert len(each["rounds"]) == 1 and each["losses"] == []

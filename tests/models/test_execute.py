@@ -82,6 +82,42 @@ def cases() -> dict[str, Any]:
         "upsampling of rows": of(L.UpSampling1D(3), L.ReLU(), shape=(4, 2)),
         "batch norm": of(L.Conv2D(3, 2, use_bias=False), L.BatchNormalization(), L.ReLU()),
         "batch norm first": of(L.BatchNormalization(), L.ReLU(), L.Conv2D(2, 3, **same)),
+        "rows": of(
+            L.Conv1D(4, 3, padding="causal", dilation_rate=2),
+            L.BatchNormalization(),
+            L.ReLU(),
+            L.ZeroPadding1D(1),
+            L.Conv1D(4, 3, strides=2, groups=2, activation="relu"),
+            L.MaxPooling1D(2, padding="same"),
+            L.SeparableConv1D(4, 2, padding="same"),
+            L.Conv1DTranspose(2, 3, strides=2, activation="relu"),
+            L.AveragePooling1D(2),
+            L.GlobalAveragePooling1D(),
+            shape=(16, 2),
+        ),
+        "groups": of(L.Conv2D(4, 3, groups=2, padding="same"), L.BatchNormalization(), L.ReLU()),
+        "transposed": of(L.Conv2DTranspose(3, 3, strides=2, **same), L.BatchNormalization()),
+        "volumes": of(
+            L.ZeroPadding3D(1), L.MaxPooling3D(2), L.AveragePooling3D(2), shape=(3, 4, 4, 2)
+        ),
+        "volumes, convolved": of(L.Conv3D(2, 2, strides=2, activation="relu"), shape=(4, 4, 4, 2)),
+        "resized": of(L.UpSampling2D(2, interpolation="bilinear"), L.Resizing(7, 3), L.ReLU()),
+        "frames": of(L.TimeDistributed(L.Conv2D(2, 2)), L.ReLU(), shape=(2, 4, 4, 2)),
+        "heads": of(L.EinsumDense("abc,cde->adbe", (2, 4, 3), bias_axes="de"), shape=(4, 5)),
+        "extremes": keras.Sequential(
+            [
+                L.Input((4, 4, 2)),
+                joined(L.Maximum(), L.Conv2D(2, 1), L.ReLU(), L.Activation("linear")),
+                joined(L.Minimum(), L.Conv2D(2, 1), L.ReLU()),
+                joined(L.Average(), L.Conv2D(2, 1), L.ReLU(), L.Activation("linear")),
+            ]
+        ),
+        "dot": joined(L.Dot((2, 1)), L.Reshape((4, 8)), L.Reshape((8, 4))),
+        "layer norm": of(L.LayerNormalization(), L.ReLU(), shape=(5, 12)),
+        "layer norm of images": of(L.LayerNormalization(axis=[1, 2, 3], epsilon=1e-6)),
+        "rms norm": of(L.RMSNormalization(), L.Dense(3), shape=(3, 8)),
+        "group norm": of(L.GroupNormalization(3), shape=(4, 4, 6)),
+        "unit norm": of(L.UnitNormalization(), shape=(3, 7)),
         "relu": of(L.ReLU()),
         "relu6": of(L.Rescaling(5.0), L.Conv2D(3, 2), L.ReLU(6.0)),
         "relu6 alone": of(L.Rescaling(5.0), L.ReLU(6.0)),
@@ -317,7 +353,7 @@ def test_small_samples_keep_their_digits_and_what_is_lost_is_said(
     rng: np.random.Generator,
 ) -> None:
     """Values of 1e-4 times weights of 1e4, as a Rescaling leaves them."""
-    graph = net(dense("a", "x", rng.normal(0, 1e4, (2, 3))), relu_of("r", "a"))
+    graph = net(dense("a", "x", rng.uniform(0.5, 1, (2, 3)) * 1e4), relu_of("r", "a"))
     images = rng.uniform(0.5, 1, (4, 2)) * 1e-4
     private = convert(graph, samples=images)
     assert private.plan.inputs == {"x": 25}

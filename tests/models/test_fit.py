@@ -149,7 +149,7 @@ def test_a_training_goes_on_from_its_checkpoint(cluster: LocalCluster, folder: P
         "checkpoint": "tiny",
         "checkpoint_every": 2,
     }
-    private = private_model()
+    private = private_model(averaged=True)
     begun = private.keras.get_weights()
     first = private.fit(cluster, x, y, steps=7, **asked)
     assert first.steps == 7

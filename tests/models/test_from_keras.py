@@ -193,7 +193,7 @@ def test_a_saved_model_is_read_like_the_model(model: Any, tmp_path: Path) -> Non
 
 def test_all_unsupported_layers_are_listed() -> None:
     inner = keras.Sequential(
-        [L.Input((4, 4, 1)), L.UpSampling2D(interpolation="bilinear", name="up")], name="inner"
+        [L.Input((4, 4, 1)), L.UpSampling2D(interpolation="lanczos3", name="up")], name="inner"
     )
 
     class Own(L.Dense):  # type: ignore[misc]
@@ -224,7 +224,7 @@ def test_all_unsupported_layers_are_listed() -> None:
         assert part in text, part
     assert "'fine'" not in text and "'here'" not in text
     outer = keras.Sequential([L.Input((4, 4, 1)), inner], name="outer")
-    with pytest.raises(UsageError, match=r"UpSampling2D 'inner/up' \(interpolation='bilinear'"):
+    with pytest.raises(UsageError, match=r"UpSampling2D 'inner/up' \(interpolation='lanczos3'"):
         from_keras(outer)
 
 

@@ -16,12 +16,16 @@ from tests.cluster.conftest import Hosts
 from tests.models.tiny import BATCH, assert_close, data, plain_twin, private_model
 from tfe_bench.cluster.launch import Cluster
 from tfe_bench.cluster.requests import PrivateInput
-from tfe_bench.errors import ClusterError, PolicyError, TfeBenchError, UsageError
-from tfe_bench.models import owners, sources
+from tfe_bench.errors import ClusterError, PolicyError, RangeError, TfeBenchError, UsageError
+from tfe_bench.models import owners, service, sources
 from tfe_bench.models.datasets import Rows
+from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.trainable import trainable
+
+keras: Any = pytest.importorskip("keras")
 
 _CLIENTS = ("alice", "bob", "bank")
-_PROGRAMS = ("train", "provide", "withdraw")
+_PROGRAMS = ("train", "provide", "withdraw", "predict")
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +117,59 @@ def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
     with pytest.raises(UsageError, match="keeps no data set 'rows-b'"):
         owners.withdraw(bob, "rows-b")
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_head_is_trained_on_features_that_a_model_makes_and_nobody_sees(
+    clients: dict[str, Any], rng: np.random.Generator
+) -> None:
+    """Two owners' images go through the bank's backbone; its head is used with it."""
+    layers = keras.layers
+    keras.utils.set_random_seed(4)
+    y = rng.integers(0, 2, 96)
+    x = rng.normal(0, 1, (96, 6, 6, 1)).clip(-3, 3) * 0.5 + (2 * y[:, None, None, None] - 1)
+    backbone = keras.Sequential(
+        [
+            layers.Input((6, 6, 1)),
+            layers.Conv2D(6, 3, activation="relu", name="last"),
+            layers.GlobalAveragePooling2D(name="avg_pool"),
+            layers.Dense(10, activation="softmax"),
+        ]
+    )
+    private = convert(backbone, samples=x[:8], margin=4)
+    with pytest.raises(UsageError, match=r"no layer 'avg_pol'.*Did you mean .avg_pool"):
+        private.until("avg_pol")
+    assert private.until("last").plain(x).min() == 0  # (its activation is part of it)
+    features = private.until("avg_pool")
+    with pytest.raises(UsageError, match="where it was converted"):
+        PrivateModel(features.plan, features.bounds, True).until("avg_pool")
+    bank = clients["bank"].client
+    for name, some in (("first", slice(0, 48)), ("second", slice(48, 96))):
+        owners.provide(
+            bank, name, Rows(x[some], y[some], "binary", 2, (), "test"), through=features
+        )
+    assert owners.listed(bank)["first"].about["x"] == [6]
+    head = keras.Sequential([layers.Input((6,)), layers.Dense(1, activation="sigmoid")])
+    model = trainable(head)
+    model.compile(keras.optimizers.SGD(0.5, momentum=0.9), "binary_crossentropy")
+    history = model.fit(clients["bank"], rows_of=["first", "second"], batch_size=BATCH, epochs=4)
+    pooled = keras.Model(backbone.inputs[0], backbone.get_layer("avg_pool").output)
+    seen = np.asarray(pooled(x))
+    assert_close(history.model, plain_twin(model, seen, y, 12))
+    whole = keras.Sequential([pooled, history.model])
+    told, _ = service.predict(bank, convert(whole, samples=x[:8], margin=4), x)
+    assert np.abs(told - np.asarray(whole(x))).max() < 1e-3
+    assert ((told[:, 0] > 0.5) == y).mean() > 0.8
+    # what leaves the model's range is not kept
+    wild = Rows(x[:48] * 40, y[:48], "binary", 2, (), "test")
+    for rows, error, text in (
+        (wild, RangeError, "outside of the model's range"),
+        (Rows(None, y, "binary", 2, (), "test"), UsageError, "come from rows"),
+        (Rows(x[..., 0], y, "binary", 2, (), "test"), UsageError, "wants"),
+    ):
+        with pytest.raises(error, match=text):
+            owners.provide(bank, "third", rows, through=features)
+    for name in ("first", "second"):
+        owners.withdraw(bank, name)
 
 
 def test_columns_of_two_owners_and_the_labels_of_one_are_trained_on(

@@ -34,12 +34,15 @@ def model_of(outputs: int = 1, end: str | None = "sigmoid", seed: int = 3) -> An
 
 
 def private_model(
-    rate: float = 0.1, loss: Any = "binary_crossentropy", **options: Any
+    rate: float = 0.1, loss: Any = "binary_crossentropy", averaged: bool = False, **options: Any
 ) -> Trainable:
     import keras
 
     private = trainable(model_of(**options))
-    private.compile(keras.optimizers.SGD(rate, momentum=0.9), loss)
+    more = {"weight_decay": 0.1, "use_ema": True, "ema_momentum": 0.5} if averaged else {}
+    optimizer = keras.optimizers.SGD(rate, momentum=0.9, **more)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    private.compile(optimizer, loss)
     return private
 
 
@@ -55,6 +58,7 @@ def plain_twin(private: Trainable, x: Any, y: Any, steps: int, seed: int = 1) ->
             losses.append([])
         rows = shuffling.batches(seed, step // per, len(x), BATCH)[step % per]
         losses[-1].append(twin.step(x[rows], targets[rows]))
+    twin.finish()
     twin.losses = [float(np.mean(each)) for each in losses]
     return twin
 

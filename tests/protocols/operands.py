@@ -96,7 +96,7 @@ def logits(
 
     def made(bits: int, rng: np.random.Generator) -> list[Array]:
         top = (1 << (bits - 1)) - (less << f)
-        x = rng.choice(below(top, rng, [activations._cutoff(f)]), (ROWS, classes))
+        x = rng.choice(below(top, rng, [activations._cutoff(f, classes)]), (ROWS, classes))
         x[0], x[1], x[2], x[3] = top - 1, 1 - top, 1 - top, 0
         x[2, -1] = top - 1
         few = min(top, 3 << f)
@@ -194,6 +194,11 @@ def normal(v: Array) -> Array:
 def softmax(v: Array) -> Array:
     e = np.exp(v - v.max(-1, keepdims=True))
     return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+def log_softmax(v: Array) -> Array:
+    d = v - v.max(-1, keepdims=True)
+    return np.asarray(d - np.log(np.exp(d).sum(-1, keepdims=True)))
 
 
 def loss(bits: int, x: Array, y: Array) -> Array:

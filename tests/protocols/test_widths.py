@@ -7,7 +7,9 @@ tests/protocols/test_widths.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -16,7 +18,6 @@ import pytest
 
 import tfe_bench as tfe
 from tests.protocols.gated import FUNCTIONS, Function
-from tests.protocols.number_widths import NUMBERS
 from tests.protocols.operands import (
     DROP,
     KNOT,
@@ -29,7 +30,10 @@ from tests.protocols.operands import (
     below,
     channels,
     clipped,
+    close_to,
     divided,
+    dividends,
+    erf_step,
     four,
     halves,
     images,
@@ -37,12 +41,14 @@ from tests.protocols.operands import (
     labeled,
     largest,
     line,
+    log_softmax,
     logits,
     loss,
     magnitude,
     multiplied,
     normalized,
     pairs,
+    points,
     pooled,
     positive,
     quotients,
@@ -53,11 +59,18 @@ from tests.protocols.operands import (
     ulp,
     values,
 )
-from tests.protocols.width_row import Row
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import piecewise
-from tfe_bench.protocols.nn import cross_entropy, linear
+from tfe_bench.protocols.nn import (
+    activations,
+    cross_entropy,
+    elu,
+    linear,
+    ramped,
+    softsign,
+    squareplus,
+)
 from tfe_bench.protocols.nn import relu as rectifier
 from tfe_bench.protocols.ring import products
 from tfe_bench.protocols.session.counting import Private, Tally, count
@@ -67,7 +80,35 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 # where the largest constant of each stops to fit, and one exchange to suffice
 OF_SIGMOID, OF_SOFTMAX = (2, 20, 21, 49, 62), (2, 19, 20, 48, 62)
 POLYNOMIAL = [0.5, -1.25]
+SELU = elu.Form(1.05, 1.76)
+MOST_INT = 2**63 - 1
 CLOSE = relative(2.0**-20, 1.2)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operation.
+
+    Attributes:
+        least, most: the widths that it takes.
+        inputs: (width, rng) -> its private operands, ring elements.
+        run: (party, width, *operands) -> private numbers or bits.
+        right: (width, *operands) -> what comes out, in ring units: floats, or exact integers.
+        off: (right) -> the error of floats that its documentation states, in those units.
+        some: of the widths, those that are tested by default; none: the least and the most.
+        fraction: fractional bits of the operands.
+        refused: widths that it does not take.
+    """
+
+    least: int
+    most: int
+    inputs: Callable[[int, np.random.Generator], list[Array]]
+    run: Callable[..., Any]
+    right: Callable[..., Array]
+    off: Callable[[Array], Any] = lambda right: 0
+    some: tuple[int, ...] = ()
+    fraction: int = F
+    refused: tuple[int, ...] = (1, 65)
 
 
 # ---- the rows
@@ -89,18 +130,24 @@ def activation(
     )
 
 
+def called(function: Function, p: Party, x: Shared, bits: int) -> Any:
+    """As users call it, or as models do."""
+    public = getattr(tfe, function.name, None)
+    return function.protocol(p, x, bits) if public is None else public(x, bits)
+
+
 def gated(function: Function, f: int) -> Row:
-    of_x = getattr(tfe, function.name)
+    most = 62 if hasattr(tfe, function.name) else 63
     return Row(
         2,
-        62,
+        most,
         lambda b, rng: [below(1 << (b - 1), rng, function.edges(f))],
-        lambda p, b, x: of_x(x, b),
+        lambda p, b, x: called(function, p, x, b),
         lambda b, x: function.value(x, f),
         ulp(function.ulps),
-        function.widths if f == F else (f + 4,),
+        (*function.widths[:-1], most) if f == F else (f + 4,),
         f,
-        (1, 63),
+        (1, most + 1),
     )
 
 
@@ -209,7 +256,9 @@ WIDTHS: dict[str, Row] = {
         for f in (8, F, 20)
     },
     **{
-        f"neural.{name}, {f} fractional bits": gated(function, f)
+        f"{'neural' if hasattr(tfe, name) else name}.{name}, {f} fractional bits": gated(
+            function, f
+        )
         for name, function in FUNCTIONS.items()
         for f in (8, F)
     },
@@ -255,7 +304,102 @@ WIDTHS: dict[str, Row] = {
         ulp(1.2),
         refused=(1, 62),
     ),
-    **NUMBERS,
+    **{
+        f"elementary.erf, {f} fractional bits": Row(
+            2,
+            62,
+            lambda b, rng, f=f: [below(1 << (b - 1), rng, [k * erf_step(f) for k in (1, 2)])],
+            lambda p, b, x: tfe.erf(x, b),
+            lambda b, x, f=f: np.vectorize(math.erf)(x * 2.0**-f) * 2.0**f,
+            ulp(3),
+            (2, F + 3, F + 4, 62) if f == F else (f + 4,),
+            f,
+            (1, 63),
+        )
+        for f in (8, F)
+    },
+    "elementary.atan2": Row(
+        2,
+        31,
+        points,
+        lambda p, b, y, x: tfe.atan2(y, x, b),
+        lambda b, y, x: np.arctan2(y, x) * ONE,
+        ulp(4),
+        refused=(1, 32),
+    ),
+    "scans.cummax": Row(
+        2,
+        64,
+        rows(5),
+        lambda p, b, x: tfe.cummax(x, 1, bits=b),
+        lambda b, x: np.maximum.accumulate(x, 1),
+    ),
+    "pooling.max_pool_with_argmax": Row(
+        2,
+        64,
+        rows(4),
+        lambda p, b, x: line(tfe.max_pool_with_argmax(images(x), 2, bits=b)[0]),
+        largest,
+    ),
+    "pooling.adaptive_max_pool2d": Row(
+        2, 64, rows(4), lambda p, b, x: line(tfe.adaptive_max_pool2d(images(x), 1, b)), largest
+    ),
+    "indexing.one_hot": Row(
+        2,
+        64,
+        values,
+        lambda p, b, x: tfe.one_hot(x, 3, bits=b),
+        lambda b, x: (x[:, None] == np.arange(3)).astype(np.int64),
+        fraction=0,
+    ),
+    "indexing.gather": Row(
+        2,
+        64,
+        values,
+        lambda p, b, x: tfe.gather(x[:3], x, bits=b),
+        lambda b, x: np.where((x >= 0) & (x < 3), x[np.clip(x, 0, 2)], 0),
+        fraction=0,
+    ),
+    "statistics.bincount": Row(
+        3,
+        64,
+        close_to(0, 1, 2),
+        lambda p, b, x: tfe.bincount(x, maxlength=2, bits=b),
+        lambda b, x: np.array([(x == 0).sum(), (x == 1).sum()]),
+        fraction=0,
+    ),
+    "statistics.histogram_fixed_width": Row(
+        3,
+        64,
+        close_to(-2, 0, 2),
+        lambda p, b, x: tfe.histogram_fixed_width(x, [-4 / ONE, 4 / ONE], 4, bits=b),
+        lambda b, x: np.histogram(x, [-MOST_INT, -2, 0, 2, MOST_INT])[0],
+    ),
+    "bitwise.popcount": Row(
+        2,
+        64,
+        values,
+        lambda p, b, x: tfe.popcount(x, b),
+        lambda b, x: np.array([(int(v) % (1 << b)).bit_count() for v in x]),
+        some=(2, 9),
+        fraction=0,
+    ),
+    **{
+        f"rounding.{name}, by {what}": Row(
+            2,
+            most,
+            inputs,
+            lambda p, b, *xs, g=g: g(xs[0], xs[-1] if len(xs) > 1 else 3, bits=b),
+            lambda b, *xs, h=h: h(xs[0], xs[-1] if len(xs) > 1 else 3),
+            fraction=0,
+            refused=(1, most + 1),
+        )
+        for name, g, h in (
+            ("floordiv", tfe.floordiv, np.floor_divide),
+            ("floormod", tfe.floormod, np.mod),
+        )
+        for what, most, inputs in (("3", 31, values), ("a private one", 60, dividends))
+    },
     # what has no public name of its own
     "cross_entropy.softmax_for_gradient": of_gradient(5),
     "cross_entropy.softmax_for_gradient, 20 classes": of_gradient(20),
@@ -334,6 +478,78 @@ WIDTHS: dict[str, Row] = {
         lambda b, x: ((-1 << (b - 1) <= x) & (x < 1 << (b - 1))).astype(np.int64),
         refused=(1, 64),
     ),
+    "linear.above": Row(
+        2,
+        63,
+        values,
+        lambda p, b, x: line(linear.above(p, x, LIMITS, b)[0]),
+        lambda b, x: np.maximum(x - np.array(LIMITS)[:, None], 0).reshape(-1),
+        refused=(1, 65),
+    ),
+    "elu.elu": Row(
+        2,
+        63,
+        lambda b, rng: [below(1 << (b - 1), rng, [elu.Form().edge(F)])],
+        lambda p, b, x: elu.elu(p, x, bits=b),
+        lambda b, x: np.where(x > 0, x, np.expm1(np.minimum(x, 0) / ONE) * ONE),
+        ulp(2),
+        (*OF_SIGMOID, 63),
+        refused=(1, 64),
+    ),
+    "elu.elu, scaled": Row(
+        2,
+        52,
+        values,
+        lambda p, b, x: elu.elu(p, x, SELU, b),
+        lambda b, x: (
+            SELU.positive * np.maximum(x, 0)
+            + SELU.negative * np.expm1(np.minimum(x, 0) / ONE) * ONE
+        ),
+        lambda right: 3 + np.abs(right) * 2.0**-10,
+        (2, 20, 52),
+        refused=(1, 53),
+    ),
+    "ramped.ramped": Row(
+        2,
+        63,
+        lambda b, rng: [below(1 << (b - 1), rng, [3 * ONE])],
+        lambda p, b, x: ramped.ramped(p, x, bits=b),
+        lambda b, x: np.clip(x * np.clip(x / ONE + 3, 0, 6) / 6, -ONE, None),
+        ulp(1.2),
+        (*OF_SIGMOID, 63),
+        refused=(1, 64),
+    ),
+    "softsign.softsign": Row(
+        2,
+        62,
+        values,
+        lambda p, b, x: softsign.softsign(p, x, b),
+        lambda b, x: x / (1 + np.abs(x / ONE)),
+        ulp(1.5),
+        refused=(1, 64),
+    ),
+    "squareplus.squareplus": Row(
+        2,
+        31,
+        values,
+        lambda p, b, x: squareplus.squareplus(p, x, bits=b),
+        lambda b, x: np.maximum(x, 0) + 2 * ONE / (np.abs(x / ONE) + np.hypot(x / ONE, 2)),
+        ulp(3),
+        refused=(1, 32),
+    ),
+    **{
+        f"activations.log_softmax, {classes} classes": Row(
+            2,
+            62,
+            logits(classes, F),
+            lambda p, b, x: activations.log_softmax(p, x, bits=b),
+            lambda b, x: log_softmax(x / ONE) * ONE,
+            ulp(2.2),
+            OF_SOFTMAX if classes == 3 else (19,),
+            refused=(0, 63),
+        )
+        for classes in (3, 12)
+    },
     "linear.capped_relu": Row(
         4,  # (the narrowest that the limit fits)
         64,

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tfe_bench.models.training_job import TrainingJob
 
 # As published: SGD 0.01 with momentum 0.9, Adam and AMSGrad 0.001.
-_RATES = {"sgd": 0.01, "amsgrad": 0.001, "adam": 0.001}
 _MOMENTUM = 0.9
 # By which private and plaintext answers may differ: both have chance in them.
 _TOLERANCE = 0.02
@@ -269,12 +268,13 @@ def _model(
 
 
 def _optimizer(arguments: argparse.Namespace) -> Any:
-    import keras
+    from tfe_bench.models.training import optimizers
+    from tfe_bench.models.training.optimizers.sgd import Sgd
 
-    rate = arguments.learning_rate or _RATES[arguments.optimizer]
-    if arguments.optimizer == "sgd":
-        return keras.optimizers.SGD(rate, momentum=_MOMENTUM)
-    return keras.optimizers.Adam(rate, amsgrad=arguments.optimizer == "amsgrad")
+    chosen = optimizers.of_name(arguments.optimizer)
+    if isinstance(chosen, Sgd):
+        chosen = dataclasses.replace(chosen, momentum=_MOMENTUM)
+    return chosen.keras(arguments.learning_rate or chosen.usual_rate)
 
 
 def _order(

@@ -50,6 +50,11 @@ def drawn() -> dict[str, Any]:
     return {f"{name}_initializer": keras.initializers.RandomUniform(0.4, 1.6) for name in names}
 
 
+def most() -> Any:
+    """The largest of each channel, [1, 1, channels]."""
+    return keras.Sequential([conv(), L.GlobalMaxPooling2D(keepdims=True)])
+
+
 def cases() -> dict[str, Any]:
     """Models with a layer each whose gradient is looked at through those before it."""
     flat = (6,)
@@ -70,6 +75,39 @@ def cases() -> dict[str, Any]:
         "dilated": of(conv(dilation_rate=2), *ends()),
         "depthwise": of(conv(), L.DepthwiseConv2D(2, depth_multiplier=2), L.ReLU(), *ends()),
         "separable": of(L.SeparableConv2D(3, 3, **same), L.ReLU(), *ends()),
+        "rows": of(
+            L.Conv1D(3, 3, padding="causal", activation="relu"),
+            L.ZeroPadding1D(1),
+            L.MaxPooling1D(2),
+            L.SeparableConv1D(4, 3, **same),
+            L.Conv1DTranspose(2, 3, strides=2),
+            L.AveragePooling1D(2),
+            L.Conv1D(2, 2, groups=2),
+            *ends(),
+            shape=(8, 2),
+        ),
+        "groups, transposed, resized": of(
+            L.Conv2D(4, 3, groups=2, strides=2, **same),
+            L.Conv2DTranspose(3, 3, strides=2, activation="relu", **same),
+            L.UpSampling2D(2, interpolation="bilinear"),
+            L.Resizing(5, 4),
+            *ends(),
+        ),
+        "channels first": of(
+            L.Conv2D(3, 2, data_format="channels_first"),
+            L.BatchNormalization(axis=1),
+            L.MaxPooling2D(2, data_format="channels_first"),
+            L.GlobalAveragePooling2D(data_format="channels_first"),
+            L.Dense(3),
+            shape=(2, 7, 7),
+        ),
+        "maximum": joined(L.Maximum(), conv(), conv()),
+        "average": joined(L.Average(), conv(), conv(), conv()),
+        "dot": joined(
+            L.Dot((2, 1)),
+            keras.Sequential([L.Reshape((12, 6)), L.Dense(3)]),
+            keras.Sequential([L.Reshape((3, 24)), L.Dense(4)]),
+        ),
         "relu": of(conv(), L.Reshape((4, 12)), L.ReLU(), *ends()),
         "leaky relu": of(conv(), L.LeakyReLU(0.2), *ends()),
         **{
@@ -103,6 +141,9 @@ def cases() -> dict[str, Any]:
         "average pool": of(conv(), L.AveragePooling2D(2), *ends()),
         "average pool at edges": of(conv(), L.AveragePooling2D(3, 2, "same"), *ends()),
         "global average": of(conv(activation="relu"), L.GlobalAveragePooling2D(), L.Dense(3)),
+        "global max": of(conv(), L.GlobalMaxPooling2D(), L.Dense(3)),
+        "softmax": of(conv(), L.Softmax(2), *ends()),
+        "multiply": joined(L.Multiply(), conv(), most(), conv()),
         "zero padding": of(conv(), L.ZeroPadding2D(((1, 0), (2, 1))), conv(), *ends()),
         "permute": of(conv(), L.Identity(), L.Permute((3, 1, 2)), L.ReLU(), *ends()),
         "cropping": of(conv(), L.Cropping2D(((1, 0), (0, 2))), *ends()),
@@ -125,15 +166,9 @@ def cases() -> dict[str, Any]:
 
 # Those of which another case has the layer too.
 VARIANTS = (
-    *(
-        "batch norm, frozen alone",
-        "dense without bias",
-        "conv2d",
-        "dilated",
-        "batch norm alone",
-        "batch norm, max pool",
-    ),
+    *("dense without bias", "conv2d", "dilated", "batch norm alone", "batch norm, max pool"),
     *("max pool", "max pool alone", "relu, max pool", "average pool", "add"),
+    *("batch norm, frozen alone", "global max"),
 )
 
 

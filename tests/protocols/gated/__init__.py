@@ -1,4 +1,4 @@
-"""Functions x g(x) with g between 0 and 1: a module each, whose FUNCTION all their tests read.
+"""Functions that are 0 far below 0 and x far above: a module each, whose FUNCTION all tests read.
 
 test_gated.py compares values, slopes and costs; test_widths.py has their rows of widths,
 test_joint_views.py and test_joint_faults.py those of views and of seeded faults.
@@ -25,13 +25,15 @@ class Function:
 
     Attributes:
         module: of its protocol, which has its name, and of `slope`.
-        rest: max(v, 0) - f(v) of |v|: as a difference, since doubles do not hold all of 62 bits.
+        rest: max(v, 0) - f(v): as a difference, since doubles do not hold all of 62 bits.
         slope: in float64.
         ulps: the error that it states.
         edges: fractional bits -> the ring elements beside 0 that it compares with.
         slope_edge: the outermost knot of its slope, as a real.
         widths: of 16 fractional bits where something changes.
-        sites: of its protocol, for which its row of joint views is the test.
+        sites: of its protocol, for which its row of joint views is the test; none if it is made of
+            others, which have rows.
+        slope_fitted: whether its slope is a formula's pieces, at a site of its own.
         exact_beyond: whether it promises max(x, 0) from the last of its edges on, and 0 at 0.
         faults: ways to be wrong unseen, by what they are.
     """
@@ -43,7 +45,8 @@ class Function:
     edges: Callable[[int], Sequence[int]]
     slope_edge: int
     widths: tuple[int, ...]
-    sites: tuple[str, ...]
+    sites: tuple[str, ...] = ()
+    slope_fitted: bool = True
     exact_beyond: bool = False
     faults: Mapping[str, Fault] = field(default_factory=dict)
 
@@ -58,11 +61,11 @@ class Function:
 
     def value(self, x: Array, f: int) -> Array:
         """Of ring elements, in ring units."""
-        return np.asarray(np.maximum(x, 0) - self.rest(np.abs(x) * 2.0**-f) * 2.0**f)
+        return np.asarray(np.maximum(x, 0) - self.rest(x * 2.0**-f) * 2.0**f)
 
     def off(self, got: Array, x: Array, f: int) -> Array:
         """By how much a result is off, in ring units: small numbers, that doubles hold."""
-        return np.asarray((got - np.maximum(x, 0)) + self.rest(np.abs(x) * 2.0**-f) * 2.0**f)
+        return np.asarray((got - np.maximum(x, 0)) + self.rest(x * 2.0**-f) * 2.0**f)
 
     def operands(self, width: int, f: int, rng: np.random.Generator) -> Array:
         """Ring elements: the middle, all of the range, and both sides of every comparison."""
@@ -74,17 +77,11 @@ class Function:
     def rows(self) -> dict[str, Row]:
         """Of joint views."""
         module, protocol = self.module, self.protocol
-        return {
-            self.name: Row(
-                lambda p, x, y: protocol(p, x, bits=12), self.sites, n=1, fractional_bits=8
-            ),
-            f"{self.name}_slope": Row(
-                lambda p, x, y: module.slope(p, x, bits=25),
-                (f"{self.name}_slope",),
-                n=1,
-                fractional_bits=20,
-            ),
-        }
+        value = Row(lambda p, x, y: protocol(p, x, bits=12), self.sites, n=1, fractional_bits=8)
+        own = (f"{self.name}_slope",)
+        slope = Row(lambda p, x, y: module.slope(p, x, bits=25), own, n=1, fractional_bits=20)
+        found = {self.name: value} if self.sites else {}
+        return found | ({f"{self.name}_slope": slope} if self.slope_fitted else {})
 
 
 FUNCTIONS: dict[str, Function] = {

@@ -18,7 +18,7 @@ def slope(v: Array) -> Array:
 
 FUNCTION = Function(
     gelu,
-    rest=lambda a: a * normal(-a),
+    rest=lambda v: np.abs(v) * normal(-np.abs(v)),
     slope=slope,
     ulps=3,
     edges=lambda f: [gelu.bump(f).step, 2 * gelu.bump(f).step],

@@ -17,7 +17,7 @@ def slope(v: Array) -> Array:
 
 FUNCTION = Function(
     silu,
-    rest=lambda a: a * sigmoid(-a),
+    rest=lambda v: np.abs(v) * sigmoid(-np.abs(v)),
     slope=slope,
     ulps=2,
     edges=lambda f: [activations.edge(f)],

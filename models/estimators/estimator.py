@@ -8,7 +8,7 @@ The client that calls `fit` shares its rows and gets the trained weights.  It sc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -25,16 +25,15 @@ from tfe_bench.models.clusters import Cluster, LocalCluster
 from tfe_bench.models.graph import Array
 from tfe_bench.models.private import convert
 from tfe_bench.models.trainable import trainable
+from tfe_bench.models.training.penalties import LARGEST
 
 WORKERS, OWNER = "workers", "owner"
 # Rows of a batch, where nothing else is asked for: as many as make batches of one size.
 _BATCH = 256
-_MOST_WIDTH = 1 << 16
 # What training holds (models/training/evaluate.py); beyond it weights are no weights.
 _LARGEST_WEIGHT = 2.0**10
 # A deviation below this share of the largest value is the rounding of a constant.
 _CONSTANT = 1e-9
-_ACTIVATIONS = {"identity": None, "logistic": "sigmoid", "tanh": "tanh", "relu": "relu"}
 
 
 class Unlearnable(UsageError, ValueError):
@@ -48,12 +47,12 @@ class _Elsewhere:
         return "<left behind by pickle>"
 
 
-class _Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
+class Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
     """What all have in common: scaling, training, and outputs of the last layer.
 
     Attributes:
-        n_features_in_, feature_names_in_: as scikit-learn has them.
-        mean_, scale_: of each column, float64.
+        mean_: of each column, float64.
+        scale_: the deviation of each column, float64.
         n_iter_: the epochs of the training.
     """
 
@@ -76,11 +75,15 @@ class _Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
         """Keras' name of the activation between layers."""
         return None
 
-    def _optimizer(self, steps: int, features: int, curvature: float) -> Any:
+    def _penalty(self, total: float) -> float:
+        """What squares of weights count beside the mean loss of samples of such a total weight."""
+        return 0.0
+
+    def _optimizer(self, steps: int, steepest: float) -> Any:
         """Keras' optimizer for so many steps.
 
         Args:
-            curvature: the largest second derivative of a row's loss by an output.
+            steepest: of one layer, the loss's second derivative in any direction is at most that.
         """
         raise NotImplementedError
 
@@ -94,6 +97,7 @@ class _Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
         Args:
             x, y: [n, columns] as they are, and targets as `loss` wants them.
             weights: of samples, [n], at any scale.
+            curvature: the largest second derivative of a row's loss by an output.
         """
         check_one_of("predict_on is", self.predict_on, (WORKERS, OWNER))
         if isinstance(self.max_iter, bool) or not isinstance(self.max_iter, (int, np.integer)):
@@ -110,11 +114,19 @@ class _Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
                 f"{self.batch_size!r}."
             )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        scales = _scale(x, weights)
-        model = self._network([x.shape[1], *self._widths(), outputs], seed)
+        scales = _scale(x)
+        penalty = self._penalty(float(len(x) if weights is None else weights.sum()))
+        if not 0 <= penalty <= LARGEST:
+            raise Unlearnable(
+                f"A penalty is at most {LARGEST:g} of the mean loss. Received: {penalty:g}, from "
+                f"{len(x)} rows. Use a larger C, or a smaller alpha."
+            )
+        model = self._network([x.shape[1], *self._widths(), outputs], seed, penalty)
         private = trainable(model)
         steps = int(self.max_iter) * (len(x) // batch)
-        private.compile(self._optimizer(steps, x.shape[1], curvature), loss)
+        # Deviations are 1, so that no direction is steeper than there are columns.
+        steepest = curvature * max(2.0, x.shape[1]) + 2 * penalty
+        private.compile(self._optimizer(steps, steepest), loss)
         with _opened(self.cluster) as cluster:
             private.fit(
                 cluster,
@@ -122,7 +134,7 @@ class _Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
                 y,
                 batch_size=batch,
                 epochs=int(self.max_iter),
-                verbose=int(self.verbose),
+                verbose=self.verbose,
                 sample_weight=None if weights is None else weights / weights.mean(),
                 seed=seed,
             )
@@ -136,16 +148,19 @@ class _Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
         self._layers = list(zip(flat[::2], flat[1::2], strict=True))
         self.n_iter_ = int(self.max_iter)
 
-    def _network(self, widths: list[int], seed: int) -> Any:
+    def _network(self, widths: list[int], seed: int, penalty: float = 0.0) -> Any:
         """The Keras model of layers of such widths, which ends in logits or numbers."""
         import keras
 
+        l2 = keras.regularizers.L2(penalty) if penalty else None
         layers: list[Any] = [keras.Input((widths[0],))]
         last = len(widths) - 1
         for i, width in enumerate(widths[1:], 1):
             start = "zeros" if last == 1 else keras.initializers.GlorotUniform(seed=seed + i)
             hidden = None if i == last else self._hidden()
-            layers.append(keras.layers.Dense(width, hidden, kernel_initializer=start))
+            layers.append(
+                keras.layers.Dense(width, hidden, kernel_initializer=start, kernel_regularizer=l2)
+            )
         return keras.Sequential(layers)
 
     # ---- predictions
@@ -180,13 +195,14 @@ class _Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
 
     def __getstate__(self) -> Any:
         """Without an open cluster, which holds this client's key."""
-        state = dict(super().__getstate__())
+        given: Any = super().__getstate__()
+        state: dict[str, Any] = dict(given)
         if isinstance(state.get("cluster"), Client):
             state["cluster"] = _Elsewhere()
         return state
 
 
-class _Classifier(ClassifierMixin, _Private):  # type: ignore[misc]
+class Classifier(ClassifierMixin, Private):  # type: ignore[misc]
     """What classifiers have in common: classes by any names.
 
     Attributes:
@@ -217,8 +233,13 @@ class _Classifier(ClassifierMixin, _Private):  # type: ignore[misc]
             )
         weights = _weights(sample_weight, X)
         if self.class_weight is not None:
-            each = compute_sample_weight(self.class_weight, y)
-            weights = _weights(each if weights is None else each * weights, X)
+            known = np.ones(len(X)) if weights is None else weights
+            if isinstance(self.class_weight, str) and self.class_weight == "balanced":
+                counts = np.bincount(numbers, known)
+                each = (counts.sum() / len(counts) / np.where(counts > 0, counts, 1.0))[numbers]
+            else:
+                each = compute_sample_weight(self.class_weight, y)
+            weights = _weights(known * each, X)
         import keras
 
         if len(classes) == 2:
@@ -258,11 +279,12 @@ class _Classifier(ClassifierMixin, _Private):  # type: ignore[misc]
         return np.asarray(self.classes_[np.asarray(second, np.intp)])
 
 
-class _Regressor(RegressorMixin, _Private):  # type: ignore[misc]
+class Regressor(RegressorMixin, Private):  # type: ignore[misc]
     """What regressors have in common: a number of any unit.
 
     Attributes:
-        target_mean_, target_scale_: by which the number to learn is scaled.
+        target_mean_: of the number to learn.
+        target_scale_: its deviation.
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -280,7 +302,7 @@ class _Regressor(RegressorMixin, _Private):  # type: ignore[misc]
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         y = np.asarray(y, np.float64)
         weights = _weights(sample_weight, X)
-        [mean], [scale] = _scale(y[:, None], weights)
+        [mean], [scale] = _scale(y[:, None])
         self._train(X, (y - mean) / scale, weights, "mean_squared_error", 1, 2.0)
         self.target_mean_, self.target_scale_ = mean, scale
         return self
@@ -296,203 +318,11 @@ class _Regressor(RegressorMixin, _Private):  # type: ignore[misc]
         return pandas.DataFrame({"prediction": self.predict(X)}, getattr(X, "index", None))
 
 
-class _Linear(_Private):
-    """One layer, trained by gradient descent with momentum and a rate that falls to 0.
-
-    The rate that "auto" chooses follows from the number of columns alone: deviations are 1, so
-    that no direction is steeper than their number.
-    """
-
-    learning_rate_init: float | str
-    momentum: float
-
-    def __init__(
-        self,
-        *,
-        max_iter: int = 100,
-        batch_size: int | str = "auto",
-        learning_rate_init: float | str = "auto",
-        momentum: float = 0.9,
-        random_state: Any = None,
-        predict_on: str = WORKERS,
-        cluster: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.learning_rate_init = learning_rate_init
-        self.momentum = momentum
-        self.random_state = random_state
-        self.predict_on = predict_on
-        self.cluster = cluster
-        self.verbose = verbose
-
-    def _optimizer(self, steps: int, features: int, curvature: float) -> Any:
-        import keras
-
-        rate = self.learning_rate_init
-        if rate == "auto":
-            rate = min(1.0, 2.0 / features) / curvature / 2
-        schedule = keras.optimizers.schedules.CosineDecay(rate, steps)
-        return keras.optimizers.SGD(schedule, momentum=self.momentum)
-
-
-class PrivateLogisticRegression(_Classifier, _Linear):
-    """Logistic regression without a penalty, trained by three workers; softmax for many classes.
-
-    Args:
-        max_iter: epochs, through all rows each.
-        batch_size: rows of a step; "auto": all up to 256, or else equal batches of at most 256.
-        learning_rate_init: with which training begins; it falls to 0 by half a cosine.
-        momentum: of gradient descent.
-        class_weight: {label: weight} or "balanced", as in scikit-learn.
-        random_state: of the order of rows, which is public. Two fits of one seed differ by the
-            rounding of fixed point alone, which is random.
-        predict_on: "workers": predictions are computed on shares too; "owner": here, in the clear,
-            where the weights are anyway.
-        cluster: a LocalCluster, a Cluster, a Client, or the path of a cluster.toml; None starts
-            three local workers for the call.
-        verbose: as for Trainable.fit.
-
-    Attributes:
-        coef_, intercept_: of the columns as they are, [1 or classes, columns], [1 or classes].
-        classes_, n_features_in_, feature_names_in_, n_iter_: as scikit-learn has them.
-    """
-
-    def __init__(
-        self,
-        *,
-        max_iter: int = 100,
-        batch_size: int | str = "auto",
-        learning_rate_init: float | str = "auto",
-        momentum: float = 0.9,
-        class_weight: Mapping[Any, float] | str | None = None,
-        random_state: Any = None,
-        predict_on: str = WORKERS,
-        cluster: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        super().__init__(
-            max_iter=max_iter,
-            batch_size=batch_size,
-            learning_rate_init=learning_rate_init,
-            momentum=momentum,
-            random_state=random_state,
-            predict_on=predict_on,
-            cluster=cluster,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
-
-    @property
-    def coef_(self) -> Array:
-        """[1 or classes, columns]."""
-        return self._unscaled()[0][0].T
-
-    @property
-    def intercept_(self) -> Array:
-        """[1 or classes]."""
-        return self._unscaled()[0][1]
-
-
-class PrivateLinearRegression(_Regressor, _Linear):
-    """Least squares, trained by three workers.
-
-    Args: as for PrivateLogisticRegression, without class_weight.
-
-    Attributes:
-        coef_, intercept_: of the columns and the number as they are, [columns], a number.
-        n_features_in_, feature_names_in_, n_iter_: as scikit-learn has them.
-    """
-
-    @property
-    def coef_(self) -> Array:
-        """[columns]."""
-        return np.asarray(self._unscaled()[0][0][:, 0] * self.target_scale_)
-
-    @property
-    def intercept_(self) -> float:
-        """Of the number as it is."""
-        return float(self._unscaled()[0][1][0] * self.target_scale_ + self.target_mean_)
-
-
-class _Layered(_Private):
-    """Hidden layers of one activation; names and defaults of scikit-learn's networks.
-
-    Args:
-        hidden_layer_sizes: outputs of each hidden layer.
-        activation: "relu", "logistic", "tanh" or "identity".
-        solver: "adam" or "sgd".
-        momentum: of "sgd".
-        max_iter, batch_size, learning_rate_init, random_state, predict_on, cluster, verbose: as for
-            PrivateLogisticRegression; the rate stays as it is.
-    """
-
-    def __init__(
-        self,
-        hidden_layer_sizes: Any = (100,),
-        activation: str = "relu",
-        *,
-        solver: str = "adam",
-        max_iter: int = 200,
-        batch_size: int | str = "auto",
-        learning_rate_init: float = 0.001,
-        momentum: float = 0.9,
-        random_state: Any = None,
-        predict_on: str = WORKERS,
-        cluster: Any = None,
-        verbose: Any = 0,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.solver = solver
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.learning_rate_init = learning_rate_init
-        self.momentum = momentum
-        self.random_state = random_state
-        self.predict_on = predict_on
-        self.cluster = cluster
-        self.verbose = verbose
-
-    def _widths(self) -> tuple[int, ...]:
-        given = self.hidden_layer_sizes
-        widths = tuple(given) if isinstance(given, (tuple, list, np.ndarray)) else (given,)
-        for width in widths:
-            if isinstance(width, bool) or not isinstance(width, (int, np.integer)):
-                raise UsageError(f"hidden_layer_sizes are integers. Received: {width!r}.")
-            check_range("Each of hidden_layer_sizes", int(width), 1, _MOST_WIDTH)
-        return tuple(int(width) for width in widths)
-
-    def _hidden(self) -> str | None:
-        check_one_of("activation is", self.activation, tuple(_ACTIVATIONS))
-        return _ACTIVATIONS[self.activation]
-
-    def _optimizer(self, steps: int, features: int, curvature: float) -> Any:
-        import keras
-
-        check_one_of("solver is", self.solver, ("adam", "sgd"))
-        if self.solver == "adam":
-            return keras.optimizers.Adam(self.learning_rate_init)
-        return keras.optimizers.SGD(self.learning_rate_init, momentum=self.momentum)
-
-    @property
-    def coefs_(self) -> list[Array]:
-        """The kernel of each layer, [inputs, outputs]; the first for columns as they are."""
-        return [kernel for kernel, _ in self._unscaled()]
-
-    @property
-    def intercepts_(self) -> list[Array]:
-        """The bias of each layer, [outputs]."""
-        return [bias for _, bias in self._unscaled()]
-
-
-class PrivateMLPClassifier(_Classifier, _Layered):
-    __doc__ = _Layered.__doc__
-
-
-class PrivateMLPRegressor(_Regressor, _Layered):
-    __doc__ = _Layered.__doc__
+def positive(what: str, value: Any, most: float) -> float:
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number or not 0 < value <= most:
+        raise Unlearnable(f"{what} is a number above 0, at most {most:g}. Received: {value!r}.")
+    return float(value)
 
 
 @contextmanager
@@ -515,12 +345,11 @@ def _opened(given: Any) -> Iterator[Any]:
         )
 
 
-def _scale(x: Array, weights: Array | None) -> tuple[Array, Array]:
-    """Mean and deviation of each column, as samples count; 1 for a column that is constant."""
+def _scale(x: Array) -> tuple[Array, Array]:
+    """Mean and deviation of each column; 1 for a column that is constant."""
     size = np.abs(x).max(0)
     size[size == 0] = 1.0  # (squares of very large and very small numbers are none)
-    mean = np.average(x / size, 0, weights)
-    spread = np.sqrt(np.average(np.square(x / size - mean), 0, weights))
+    mean, spread = (x / size).mean(0), (x / size).std(0)
     spread[spread < _CONSTANT] = 1.0
     return mean * size, spread * size
 
@@ -534,8 +363,8 @@ def _weights(given: Any, x: Array) -> Array | None:
     if given is None:
         return None
     found: Array = _check_sample_weight(given, x, dtype=np.float64, ensure_non_negative=True)
-    if not found.any():
-        raise Unlearnable("Sample weights are all 0: there is nothing to learn from.")
+    if not 0 < found.sum() < math.inf:
+        raise Unlearnable("Sample weights are all 0, or too large to be added up.")
     return found
 
 

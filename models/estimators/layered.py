@@ -1,0 +1,102 @@
+"""Estimators of hidden layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError, check_one_of, check_range
+from tfe_bench.models.estimators.estimator import WORKERS, Classifier, Private, Regressor, positive
+from tfe_bench.models.graph import Array
+
+_MOST_WIDTH = 1 << 16
+_ACTIVATIONS = {"identity": None, "logistic": "sigmoid", "tanh": "tanh", "relu": "relu"}
+
+
+class _Layered(Private):
+    """Hidden layers of one activation."""
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Any = (100,),
+        activation: str = "relu",
+        *,
+        solver: str = "adam",
+        alpha: float = 0.0,
+        max_iter: int = 200,
+        batch_size: int | str = "auto",
+        learning_rate_init: float = 0.001,
+        momentum: float = 0.9,
+        random_state: Any = None,
+        predict_on: str = WORKERS,
+        cluster: Any = None,
+        verbose: Any = 0,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.solver = solver
+        self.alpha = alpha
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.momentum = momentum
+        self.random_state = random_state
+        self.predict_on = predict_on
+        self.cluster = cluster
+        self.verbose = verbose
+
+    def _widths(self) -> tuple[int, ...]:
+        given = self.hidden_layer_sizes
+        widths = tuple(given) if isinstance(given, (tuple, list, np.ndarray)) else (given,)
+        for width in widths:
+            if isinstance(width, bool) or not isinstance(width, (int, np.integer)):
+                raise UsageError(f"hidden_layer_sizes are integers. Received: {width!r}.")
+            check_range("Each of hidden_layer_sizes", int(width), 1, _MOST_WIDTH)
+        return tuple(int(width) for width in widths)
+
+    def _penalty(self, total: float) -> float:
+        return 0.0 if self.alpha == 0 else positive("alpha", self.alpha, 1e6) / (2.0 * total)
+
+    def _hidden(self) -> str | None:
+        check_one_of("activation is", self.activation, tuple(_ACTIVATIONS))
+        return _ACTIVATIONS[self.activation]
+
+    def _optimizer(self, steps: int, steepest: float) -> Any:
+        import keras
+
+        check_one_of("solver is", self.solver, ("adam", "sgd"))
+        if self.solver == "adam":
+            return keras.optimizers.Adam(self.learning_rate_init)
+        return keras.optimizers.SGD(self.learning_rate_init, momentum=self.momentum)
+
+    @property
+    def coefs_(self) -> list[Array]:
+        """The kernel of each layer, [inputs, outputs]; the first for columns as they are."""
+        return [kernel for kernel, _ in self._unscaled()]
+
+    @property
+    def intercepts_(self) -> list[Array]:
+        """The bias of each layer, [outputs]."""
+        return [bias for _, bias in self._unscaled()]
+
+
+class PrivateMLPClassifier(Classifier, _Layered):
+    """Classes, by hidden layers; names and defaults of scikit-learn's networks.
+
+    Args:
+        hidden_layer_sizes: outputs of each hidden layer.
+        activation: "relu", "logistic", "tanh" or "identity".
+        solver: "adam" or "sgd".
+        alpha: how much squares of the weights count, as in scikit-learn.
+        momentum: of "sgd".
+        max_iter, batch_size, learning_rate_init, random_state, predict_on, cluster, verbose: as for
+            PrivateLogisticRegression; the rate stays as it is.
+    """
+
+
+class PrivateMLPRegressor(Regressor, _Layered):
+    """A number, by hidden layers.
+
+    Args: as for PrivateMLPClassifier.
+    """

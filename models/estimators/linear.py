@@ -1,0 +1,137 @@
+"""Estimators of one layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.models.estimators.estimator import WORKERS, Classifier, Private, Regressor, positive
+from tfe_bench.models.graph import Array
+
+
+class _Linear(Private):
+    """One layer, trained by gradient descent with momentum and a rate that falls to 0.
+
+    The rate that "auto" chooses follows from the number of columns alone: deviations are 1, so
+    that no direction is steeper than their number.
+    """
+
+    learning_rate_init: float | str
+    momentum: float
+
+    def __init__(
+        self,
+        *,
+        max_iter: int = 100,
+        batch_size: int | str = "auto",
+        learning_rate_init: float | str = "auto",
+        momentum: float = 0.9,
+        random_state: Any = None,
+        predict_on: str = WORKERS,
+        cluster: Any = None,
+        verbose: Any = 0,
+    ) -> None:
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.momentum = momentum
+        self.random_state = random_state
+        self.predict_on = predict_on
+        self.cluster = cluster
+        self.verbose = verbose
+
+    def _optimizer(self, steps: int, steepest: float) -> Any:
+        import keras
+
+        rate = self.learning_rate_init
+        if rate == "auto":
+            rate = 1.0 / steepest
+        schedule = keras.optimizers.schedules.CosineDecay(rate, steps)
+        return keras.optimizers.SGD(schedule, momentum=self.momentum)
+
+
+class PrivateLogisticRegression(Classifier, _Linear):
+    """Logistic regression, trained by three workers; softmax for many classes.
+
+    It learns what scikit-learn's does behind a StandardScaler.
+
+    Args:
+        C: the inverse of how much squares of the scaled columns' weights count, as in scikit-learn;
+            infinity for no penalty.
+        max_iter: epochs, through all rows each.
+        batch_size: rows of a step; "auto": all up to 256, or else equal batches of at most 256.
+        learning_rate_init: with which training begins; it falls to 0 by half a cosine.
+        momentum: of gradient descent.
+        class_weight: {label: weight} or "balanced", as in scikit-learn.
+        random_state: of the order of rows, which is public. Two fits of one seed differ by the
+            rounding of fixed point alone, which is random.
+        predict_on: "workers": predictions are computed on shares too; "owner": here, in the clear,
+            where the weights are anyway.
+        cluster: a LocalCluster, a Cluster, a Client, or the path of a cluster.toml; None starts
+            three local workers for the call.
+        verbose: as for Trainable.fit.
+
+    Attributes `classes_`, `n_features_in_`, `feature_names_in_` and `n_iter_` as in scikit-learn.
+    """
+
+    def __init__(
+        self,
+        *,
+        C: float = 1.0,
+        max_iter: int = 100,
+        batch_size: int | str = "auto",
+        learning_rate_init: float | str = "auto",
+        momentum: float = 0.9,
+        class_weight: Mapping[Any, float] | str | None = None,
+        random_state: Any = None,
+        predict_on: str = WORKERS,
+        cluster: Any = None,
+        verbose: Any = 0,
+    ) -> None:
+        super().__init__(
+            max_iter=max_iter,
+            batch_size=batch_size,
+            learning_rate_init=learning_rate_init,
+            momentum=momentum,
+            random_state=random_state,
+            predict_on=predict_on,
+            cluster=cluster,
+            verbose=verbose,
+        )
+        self.C = C
+        self.class_weight = class_weight
+
+    def _penalty(self, total: float) -> float:
+        return 1.0 / (2.0 * positive("C", self.C, math.inf) * total)
+
+    @property
+    def coef_(self) -> Array:
+        """Slopes of the logits by the columns as they are, [1 or classes, columns]."""
+        return self._unscaled()[0][0].T
+
+    @property
+    def intercept_(self) -> Array:
+        """Logits where all columns are 0, [1 or classes]."""
+        return self._unscaled()[0][1]
+
+
+class PrivateLinearRegression(Regressor, _Linear):
+    """Least squares, trained by three workers.
+
+    Args: as for PrivateLogisticRegression, without class_weight.
+
+    Attributes `n_features_in_`, `feature_names_in_` and `n_iter_` as in scikit-learn.
+    """
+
+    @property
+    def coef_(self) -> Array:
+        """Slopes of the number as it is by the columns as they are, [columns]."""
+        return np.asarray(self._unscaled()[0][0][:, 0] * self.target_scale_)
+
+    @property
+    def intercept_(self) -> float:
+        """The number where all columns are 0."""
+        return float(self._unscaled()[0][1][0] * self.target_scale_ + self.target_mean_)

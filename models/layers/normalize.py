@@ -1,0 +1,325 @@
+"""LayerNormalization, RMSNormalization, GroupNormalization and UnitNormalization.
+
+What is left of them when their gamma and beta are an affine map: y = u / sqrt(s + epsilon), of
+which s is opened to nobody and costs one element for each row (a row is what one s is of).
+
+With n elements in a row, S their sum and Q that of their squares, all is exact modulo 2^64 if no
+element is rounded before:
+
+    by variance:     u = n x - S,  n^2 s = n Q - S^2
+    by mean square:  u = n x,      n^2 s = n Q
+    by sum:          u = x,        s = Q
+
+Where n^2 s could leave the ring, n s is the sum of squares of what is rounded: x less its mean, or
+x.  A constant row has u = 0, and so y = 0, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.models.kinds.checks import alone, need, only, real, whole
+from tfe_bench.models.kinds.kind import Kind, Watch
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
+from tfe_bench.models.kinds.passes import Pass, summed
+from tfe_bench.models.kinds.planning import FEWEST_BITS, PRODUCT_BITS, Planner
+from tfe_bench.models.kinds.reading import Call, Reader, Unfit
+from tfe_bench.models.kinds.reading import axis_of as axis_of_keras
+from tfe_bench.models.kinds.turning import axis_last, reshaped, turned
+from tfe_bench.protocols.functions import roots
+from tfe_bench.protocols.ring.products import Product, Two, elementwise
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.sharing import Shared
+
+STATISTICS = ("variance", "mean_square", "sum")
+# Of the reciprocal root, of which its largest values leave less.
+PRECISION = 20
+# Of the largest reciprocal root, and of a public number that it may be multiplied by.
+_ROOT_BITS, _RATIO_BITS = 42, 18
+_MOST_DROPPED = 48
+# What comes to a layer may exceed its bounds so far, in bits, before a check of ranges notices.
+_SPARE = 2
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How one layer computes.
+
+    X is what is summed of v^2, and epsilon; v is x or u, rounded if `own` says so.
+
+    Attributes:
+        count: n.
+        by: the statistic.
+        epsilon: added to it.
+        given: fractional bits of x.
+        own: fractional bits of v; 0 where x enters as it is.
+        bits: X < 2^bits.
+    """
+
+    count: int
+    by: str
+    epsilon: float
+    given: int
+    own: int
+    bits: int = 0
+
+    @property
+    def times(self) -> int:
+        """u over what is divided by the root."""
+        return self.count if self.by != "sum" else 1
+
+    @property
+    def lost(self) -> int:
+        """Bits that v loses of u, or of x where no mean is taken off."""
+        if not self.own:
+            return 0
+        return self.given - self.own + (self._log if self.by == "variance" else 0)
+
+    @property
+    def _log(self) -> int:
+        return self.count.bit_length() - 1
+
+    @property
+    def spread(self) -> Fraction:
+        """X = spread (s + epsilon) 2^scale."""
+        if not self.own or self.by == "sum":
+            return Fraction(self.times**2)
+        kept = Fraction(self.count, 1 << self._log) if self.by == "variance" else 1
+        return self.count * Fraction(kept) ** 2
+
+    @property
+    def scale(self) -> int:
+        """Fractional bits of X."""
+        return 2 * (self.own or self.given)
+
+    def ring(self, s: Fraction) -> int:
+        """A statistic, or epsilon, in X."""
+        return round(s * self.spread * (1 << self.scale))
+
+    @property
+    def lowest(self) -> int:
+        """X >= 2^lowest; 0 where X may be 0."""
+        return max(0, self.ring(Fraction(self.epsilon)).bit_length() - 1)
+
+    @property
+    def ratio(self) -> tuple[int, int]:
+        """(c, j) with sqrt(spread) / times = c 2^-(_RATIO_BITS + j), c of as many bits."""
+        square = self.spread / self.times**2
+        j = 0
+        while square * 4 ** (j + 1) <= 1:
+            j += 1
+        return math.isqrt(int(square * 4 ** (_RATIO_BITS + j))), j
+
+    @property
+    def root(self) -> int:
+        """Of the reciprocal root 2^root / sqrt(X)."""
+        return min(_ROOT_BITS + self.lowest // 2, self._room - self._shift)
+
+    @property
+    def product(self) -> int:
+        """Fractional bits of u times the reciprocal root (and the ratio)."""
+        return self.root + self._shift
+
+    @property
+    def _room(self) -> int:
+        return PRODUCT_BITS - (self.count.bit_length() + 1) // 2
+
+    @property
+    def _shift(self) -> int:
+        return self.given - self.scale // 2 + self.ratio[1]
+
+    def most(self, magnitude: int) -> int:
+        """Bits of X for |x| < 2^magnitude."""
+        s = Fraction(4) ** magnitude * (self.count if self.by == "sum" else 1)
+        return max(self.ring(s + Fraction(self.epsilon)).bit_length(), self.lowest + 2)
+
+
+def _product(scheme: Scheme, axes: Sequence[int]) -> Two:
+    """The bilinear form of rows whose value of (u, u) is what is summed."""
+    centered = scheme.by == "variance" and not scheme.own
+    times = 1 if scheme.own else scheme.times
+
+    def two(a: list[Any], b: list[Any]) -> Any:
+        def sums(v: Any) -> Any:
+            return local.reduce_sum(v, list(axes), keepdims=True)
+
+        total = sums(elementwise(a, b))
+        total = total * times if times > 1 else total
+        if not centered:
+            return total
+        return total - elementwise([sums(v) for v in a], [sums(v) for v in b])
+
+    return two
+
+
+class Normalize(Kind):
+    """Rows over the root of their variance, their mean square or their sum of squares."""
+
+    op = "normalize"
+    keras = (
+        *("LayerNormalization", "RMSNormalization"),
+        *("GroupNormalization", "UnitNormalization"),
+    )
+    heavy = True
+
+    # ---- from Keras
+
+    def read(self, r: Reader, call: Call) -> str:
+        layer, rank = call.layer, len(call.shapes[0]) + 1
+        if r.training:
+            raise Unfit("which is not trained; use BatchNormalization")
+        if call.kind == "GroupNormalization":
+            if layer.axis != -1 and layer.axis < 1:
+                raise Unfit(f"axis {layer.axis}; -1 and axes from 1 on are supported")
+            return axis_last(self._read_groups, r, call, axis_of_keras(layer.axis, rank))
+        if getattr(layer, "rms_scaling", False):
+            raise Unfit("rms_scaling=True, which divides by a deviation; use RMSNormalization")
+        several = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
+        axes = sorted(axis_of_keras(axis, rank) for axis in several)
+        if len(set(axes)) < len(axes):
+            raise Unfit(f"axis {layer.axis}; each axis once")
+        if call.kind == "RMSNormalization" and axes != [*range(rank - len(axes), rank)]:
+            raise Unfit(f"axis {layer.axis}; the last axes are supported")  # (Keras scales these)
+        if call.kind == "UnitNormalization":
+            options = {"axes": axes, "by": "sum", "epsilon": 0.0}
+            return r.emit(call.name, self.op, call.inputs, None, **options)
+        by = "mean_square" if call.kind == "RMSNormalization" else "variance"
+        weights = {"kernel": getattr(layer, "scale" if by == "mean_square" else "gamma", None)}
+        weights["bias"] = getattr(layer, "beta", None)
+        options = {"axes": axes, "by": by, "epsilon": float(layer.epsilon)}
+        name = r.unique(f"{call.name}/normalized") if len(_held(weights)) > 0 else call.name
+        found = r.emit(name, self.op, call.inputs, None, **options)
+        return _scaled(r, call, found, axes, weights)
+
+    def _read_groups(self, r: Reader, call: Call) -> str:
+        layer, shape = call.layer, call.shapes[0]
+        groups = shape[-1] if layer.groups == -1 else int(layer.groups)
+        cut = reshaped(
+            r, call.inputs[0], f"{call.name}/groups", (*shape[:-1], groups, shape[-1] // groups)
+        )
+        axes = [*range(1, len(shape)), len(shape) + 1]
+        name = r.unique(f"{call.name}/normalized")
+        options = {"axes": axes, "by": "variance", "epsilon": float(layer.epsilon)}
+        found = r.emit(name, self.op, [cut], None, **options)
+        found = reshaped(r, found, f"{call.name}/channels", shape)
+        weights = {"kernel": layer.gamma, "bias": layer.beta}
+        return _scaled(r, call, found, [len(shape)], weights)
+
+    # ---- as data
+
+    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = alone(given, weights)
+        only(options, "axes", "by", "epsilon")
+        axes = options["axes"]
+        fits = isinstance(axes, (list, tuple)) and len(axes) > 0 and all(map(whole, axes))
+        fits = fits and len(set(axes)) == len(axes) and max(axes) <= len(x)
+        need(fits, f"axes from 1 to {len(x)} (0 is the batch)", axes)
+        need(options["by"] in STATISTICS, f"a statistic of {STATISTICS}", options["by"])
+        epsilon = options["epsilon"]
+        need(real(epsilon) and 0 <= epsilon <= 1024, "an epsilon from 0 to 1024", epsilon)
+        return x
+
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        (v,), axes, by = values, tuple(x.options["axes"]), x.options["by"]
+        u = v - v.mean(axes, keepdims=True) if by == "variance" else v
+        s = (u * u).sum(axes, keepdims=True)
+        s = s if by == "sum" else s / math.prod(v.shape[a] for a in axes)
+        root = np.sqrt(s + x.options["epsilon"])
+        return np.asarray(np.divide(u, root, out=np.zeros_like(u), where=root > 0))
+
+    # ---- in fixed point
+
+    def numbers(self, planner: Planner, x: Layer) -> Numbers:
+        given, m = planner.most(x)
+        axes, shape = x.options["axes"], planner.shapes[x.inputs[0]]
+        count = math.prod(shape[axis - 1] for axis in axes)
+        for own in (0, *range(given, FEWEST_BITS - 1, -1)):
+            scheme = Scheme(count, x.options["by"], float(x.options["epsilon"]), given, own)
+            if scheme.most(m + _SPARE) <= PRODUCT_BITS:
+                break
+        else:
+            planner.lost(x, f"takes {count} values up to {2.0**m:g} at a time")
+        bits = min(scheme.most(m + _SPARE), PRODUCT_BITS)
+        return Numbers(min(planner.fraction, scheme.product - 1), own, bits)
+
+    def _scheme(self, node: Node) -> Scheme:
+        o, numbers = node.layer.options, node.numbers
+        count = math.prod(node.given[0][axis - 1] for axis in o["axes"])
+        bits = numbers.scale, numbers.bits
+        return Scheme(count, o["by"], float(o["epsilon"]), node.scales[0], *bits)
+
+    def check(self, node: Node) -> None:
+        scheme = self._scheme(node)
+        fits = scheme.own <= scheme.given and scheme.lowest + 2 <= scheme.bits <= PRODUCT_BITS
+        if not fits or not 1 <= scheme.product - node.numbers.fraction <= _MOST_DROPPED:
+            raise UsageError(f"has {node.numbers} for {scheme.count} values at a time.")
+
+    def limit(self, node: Node, given: list[int]) -> int | None:
+        """No element is more than a root of n deviations away."""
+        count = self._scheme(node).count
+        return math.isqrt(count << (2 * node.numbers.fraction)) * 17 // 16 + 2
+
+    def compared(self, node: Node, given: list[int]) -> int:
+        return self._scheme(node).most(given[0].bit_length() - node.scales[0])
+
+    def watchable(self, node: Node, given: list[int] | None) -> bool:
+        return given is None or self.compared(node, given) <= PRODUCT_BITS
+
+    # ---- in private
+
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        (x,), ops, scheme = values, p.ops, self._scheme(node)
+        axes = list(node.layer.options["axes"])
+        u = ops.times(x, scheme.times)
+        if scheme.by == "variance":
+            u = ops.sub(u, summed(ops, x, axes, keepdims=True))
+        v = x
+        if scheme.own:
+            v = u if scheme.by == "variance" else x
+            v = ops.truncate(v, scheme.lost) if scheme.lost else v
+        s = ops.product([Product(v, v, _product(scheme, axes))])
+        s = ops.add_public(s, scheme.ring(Fraction(scheme.epsilon)))
+        root = ops.call(
+            roots.reciprocal_root, s, scheme.root, scheme.bits, scheme.lowest, PRECISION
+        )
+        if scheme.own and scheme.by != "sum":
+            c, _ = scheme.ratio
+            root = ops.truncate(ops.times(root, c, _RATIO_BITS), _RATIO_BITS)
+        y = replace(ops.mul(u, root), fractional_bits=scheme.product)
+        return ops.truncate(y, scheme.product - node.numbers.fraction)
+
+
+def _held(weights: dict[str, Any]) -> list[Any]:
+    return [w for w in weights.values() if w is not None]
+
+
+def _scaled(r: Reader, call: Call, found: str, axes: list[int], weights: dict[str, Any]) -> str:
+    """gamma and beta of some axes, as a factor and a shift of those axes as one, which is last."""
+    if not _held(weights):
+        return found
+    shape, rank = call.shapes[0], len(call.shapes[0])
+    count = math.prod(shape[axis - 1] for axis in axes)
+    arrays = {name: np.asarray(w).reshape(-1) for name, w in weights.items() if w is not None}
+    arrays.setdefault("kernel", np.ones(count, np.float32))
+    rest = [axis for axis in range(1, rank + 1) if axis not in axes]
+    order = [*rest, *axes]
+    if order != sorted(order):
+        found = turned(r, found, f"{call.name}/axes_last", order)
+    moved = tuple(shape[axis - 1] for axis in order)
+    if len(axes) > 1:
+        flat = (*moved[: len(rest)], count)
+        found = reshaped(r, found, f"{call.name}/row", flat)
+    found = r.emit(call.name, "affine", [found], arrays)
+    if len(axes) > 1:
+        found = reshaped(r, found, f"{call.name}/axes", moved)
+    if order != sorted(order):
+        back = [order.index(axis) + 1 for axis in range(1, rank + 1)]
+        found = turned(r, found, f"{call.name}/axes_back", back)
+    return found

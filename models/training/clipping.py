@@ -1,0 +1,110 @@
+"""Clipping of gradients: their elements or their norms become no larger than a public bound.
+
+A norm is never revealed.  With u = sum g^2 / c^2 the gradient is multiplied by
+1 / sqrt(max(u, 1)) = min(1, c / |g|): one private reciprocal root for each norm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from tfe_bench.models.kinds.operations import Operations
+from tfe_bench.models.kinds.passes import brought, reshaped
+from tfe_bench.models.training.optimizers import moments
+from tfe_bench.models.training.optimizers.optimizer import (
+    CLIPPED_BITS,
+    CLIPPED_RANGE,
+    Optimizer,
+    exponent,
+    rounded,
+)
+from tfe_bench.protocols.functions import roots
+from tfe_bench.protocols.nn import relu
+from tfe_bench.protocols.ring.products import Product, matrix_product
+from tfe_bench.protocols.session.sharing import Shared
+
+# Of u and of the factor.
+_UNIT_BITS = 20
+# Of 1 / c.
+_BOUND_BITS = 14
+# A sum of squares stays below 2^62 in ring units.
+_MOST_SUM = 62
+
+
+def fraction(stepped: Fraction) -> int:
+    """Fractional bits of summed gradients whose mean has CLIPPED_BITS.
+
+    Args:
+        stepped: what takes the sum to the mean.
+    """
+    return max(1, exponent(1 / stepped, CLIPPED_BITS + 1))
+
+
+def clipped(
+    ops: Operations, optimizer: Optimizer, stepped: Fraction, gradients: Mapping[str, Shared]
+) -> dict[str, Shared]:
+    """Summed gradients whose means keep the optimizer's bound.
+
+    Args:
+        stepped: what takes a sum to its mean.
+        gradients: with `fraction(stepped)` fractional bits, means below 2^CLIPPED_RANGE.
+
+    Off by 2^-11 of the bound at most, and 2^-22 of a mean.
+    Rounds: 5 to 6 by value, 17 to 19 by norm.
+    """
+    keys, xs = list(gradients), list(gradients.values())
+    if optimizer.clipvalue is not None:
+        row = _by_value(ops, moments.flat(ops, xs), Fraction(optimizer.clipvalue), stepped)
+    else:
+        bound = optimizer.clipnorm or optimizer.global_clipnorm
+        assert bound is not None
+        groups = [moments.flat(ops, [x]) for x in xs]
+        groups = groups if optimizer.clipnorm else [moments.flat(ops, groups)]
+        row = _by_norm(ops, groups, stepped / Fraction(bound))
+    found = moments.parts(ops, row, [ops.shape(x) for x in xs])
+    return dict(zip(keys, found, strict=True))
+
+
+def _by_value(ops: Operations, g: Shared, bound: Fraction, stepped: Fraction) -> Shared:
+    """g - max(g - c, 0) + max(-c - g, 0), in one comparison of both."""
+    n, unit = math.prod(ops.shape(g)), (1 << g.fractional_bits) / stepped
+    c = rounded(bound * unit)
+    sides = [ops.add_public(x, -c) for x in (g, ops.neg(g))]
+    wide = math.ceil(unit).bit_length() + CLIPPED_RANGE + 2
+    over = _positive(ops, ops.concat(sides, 0), wide)
+    above, below = moments.parts(ops, over, [(n,), (n,)])
+    return ops.add(ops.sub(g, above), below)
+
+
+def _by_norm(ops: Operations, groups: Sequence[Shared], share: Fraction) -> Shared:
+    """Each group times min(1, c / |g|), all in one row.
+
+    Args:
+        share: what takes a sum to its mean over c.
+    """
+    sizes = [math.prod(ops.shape(g)) for g in groups]
+    # Rounding adds n / 4 units to a sum of squares: they are to be 2^-18 of c^2 or less.
+    bits = max(14, 9 + max(sizes).bit_length() // 2)
+    e = exponent(share, _BOUND_BITS)
+    units = brought(
+        ops, ops.times(moments.flat(ops, groups), rounded(share * Fraction(2) ** e), e), bits
+    )
+    sums = []
+    for x, n in zip(moments.parts(ops, units, [(n,) for n in sizes]), sizes, strict=True):
+        square = Product(reshaped(ops, x, (1, n)), reshaped(ops, x, (n, 1)), matrix_product)
+        sums.append(reshaped(ops, ops.product([square]), (1,)))
+    u = ops.truncate(moments.flat(ops, sums), 2 * bits - _UNIT_BITS)
+    wide = _MOST_SUM - 2 * bits + _UNIT_BITS
+    over = _positive(ops, ops.add_public(u, -(1 << _UNIT_BITS)), wide + 2)
+    factor = ops.call(roots.rsqrt, ops.add_public(over, 1 << _UNIT_BITS), wide + 1)
+    factors = moments.parts(ops, factor, [(1,)] * len(groups))
+    products = [ops.mul(g, f) for g, f in zip(groups, factors, strict=True)]
+    return ops.truncate(moments.flat(ops, products), _UNIT_BITS)
+
+
+def _positive(ops: Operations, x: Shared, bits: int) -> Shared:
+    """max(x, 0)."""
+    exchanges = ops.setting.exchanges(math.prod(ops.shape(x)), bits)
+    return ops.call(relu.relu, x, bits, exchanges)

@@ -1,0 +1,71 @@
+"""Adamax (Kingma and Ba, ICLR 2015): Adam by the largest gradient in place of their mean square.
+
+    m += (1 - beta_1)(g - m),  u = max(beta_2 u, |g|)
+    w -= rate / (1 - beta_1^t) m / sqrt(u^2 + epsilon^2)
+
+What is kept is u^2, so that no absolute value is taken; Keras divides by u + epsilon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+from tfe_bench.errors import UsageError
+from tfe_bench.models.kinds.passes import Pass, Precision, brought
+from tfe_bench.models.training.optimizers import moments
+from tfe_bench.models.training.optimizers.optimizer import Optimizer, Slot, Terms, number
+from tfe_bench.models.training.schedules import DIGITS
+from tfe_bench.protocols.session.sharing import Shared
+
+
+@dataclass(frozen=True)
+class Adamax(Optimizer):
+    """Steps of the rate's size, by the largest gradient."""
+
+    beta_1: float = number(0.9, 0.0, 0.9999)
+    beta_2: float = number(0.999, 0.5, 0.9999)
+    epsilon: float = number(1e-7, 0.0, 1.0)
+
+    kind = "adamax"
+    classes = ("Adamax",)
+
+    def check(self) -> None:
+        """m is bounded by u, as products are."""
+        part = self.beta_1 / self.beta_2
+        if part >= 1 or (1 - self.beta_1) / (1 - part) > moments.LARGEST_TURN:
+            raise UsageError(
+                f"beta_1 is below beta_2, or else a step has no bound. Received: {self.beta_1} and "
+                f"{self.beta_2}."
+            )
+
+    def slots(self, numbers: Precision) -> Sequence[Slot]:
+        """The mean, and the square of the largest."""
+        return [Slot("m", moments.MOMENT_BITS), Slot("u2", moments.SQUARE_BITS)]
+
+    def _corrected(self, count: int) -> Decimal:
+        return 1 / (1 - Decimal(self.beta_1) ** count)
+
+    def _exponent(self, terms: Terms) -> int:
+        with localcontext(DIGITS):
+            top = self.schedule.largest * self._corrected(1)
+        return moments.rate_exponent(top, moments.MOMENT_BITS, terms.numbers.weight)
+
+    def public(self, terms: Terms, step: int) -> dict[str, int]:
+        """The rate with the correction of the mean."""
+        with localcontext(DIGITS):
+            rate = self.schedule.rate(step) * self._corrected(step + 1)
+        return moments.public_rate(rate, self._exponent(terms))
+
+    def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
+        """17 to 19 rounds."""
+        row, ops = moments.Row(p, terms, gradients), p.ops
+        m, old = row.mean("m", self.beta_1), row.held("u2")
+        lost, s = moments.decay(Fraction(self.beta_2) ** 2, moments.MEAN_DECAY_BITS)
+        old = ops.sub(old, ops.truncate(ops.times(old, lost, s), s))
+        square = brought(ops, ops.mul(row.gradient, row.gradient), moments.SQUARE_BITS)
+        u2 = row.larger(old, square)
+        turn = row.divided(m, u2, Fraction(self.epsilon) ** 2 / terms.scale**2)
+        return row.found(row.moved(row.held(), turn, self._exponent(terms)), m=m, u2=u2)

@@ -1,0 +1,94 @@
+"""Nadam (Dozat, ICLR workshop 2016): Adam that looks ahead.
+
+u_t = beta_1 (1 - 0.96^t / 2),  U_t = u_1 ... u_t
+n = u_{t+1} / (1 - U_{t+1}) m + (1 - u_t) / (1 - U_t) g
+w -= rate sqrt(1 - beta_2^t) n / sqrt(v + epsilon^2)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import cache
+
+from tfe_bench.models.kinds.passes import Pass, Precision
+from tfe_bench.models.training.optimizers import moments
+from tfe_bench.models.training.optimizers.optimizer import Optimizer, Slot, Terms, number, rounded
+from tfe_bench.models.training.schedules import DIGITS
+from tfe_bench.protocols.session.sharing import Shared
+
+_OF_MEAN, _OF_GRADIENT = "of_mean", "of_gradient"
+_BITS = 16
+# 0.96^t is below 10^-50 then.
+_WARM = 3000
+
+
+@cache
+def _warming() -> list[Decimal]:
+    """Products of 1 - 0.96^t / 2 up to each t."""
+    with localcontext(DIGITS):
+        found, power = [Decimal(1)], Decimal(1)
+        for _ in range(_WARM):
+            power *= Decimal("0.96")
+            found.append(found[-1] * (1 - power / 2))
+        return found
+
+
+@dataclass(frozen=True)
+class Nadam(Optimizer):
+    """Adam with Nesterov's momentum."""
+
+    beta_1: float = number(0.9, 0.0, 0.9999)
+    beta_2: float = number(0.999, 0.5, 0.9999)
+    epsilon: float = number(1e-7, 0.0, 1.0)
+
+    kind = "nadam"
+    classes = ("Nadam",)
+
+    def check(self) -> None:
+        """n is bounded by sqrt(v), as products are: the factors of m and g are at most 1."""
+        moments.check_bound(self.beta_1, self.beta_2, more=1 / math.sqrt(1 - self.beta_2))
+
+    def slots(self, numbers: Precision) -> Sequence[Slot]:
+        """The means."""
+        return [Slot("m", moments.MOMENT_BITS), Slot("v", moments.SQUARE_BITS)]
+
+    def _momentum(self, t: int) -> Decimal:
+        return Decimal(self.beta_1) * (1 - Decimal("0.96") ** t / 2)
+
+    def _product(self, t: int) -> Decimal:
+        return Decimal(self.beta_1) ** t * _warming()[min(t, _WARM)]
+
+    def _exponent(self, terms: Terms) -> int:
+        # (the correction is below 1)
+        return moments.rate_exponent(
+            self.schedule.largest, moments.MOMENT_BITS, terms.numbers.weight
+        )
+
+    def public(self, terms: Terms, step: int) -> dict[str, int]:
+        """The rate, and the factors of the mean and of the gradient."""
+        t = step + 1
+        with localcontext(DIGITS):
+            of_mean = self._momentum(t + 1) / (1 - self._product(t + 1))
+            of_gradient = (1 - self._momentum(t)) / (1 - self._product(t))
+            rate = self.schedule.rate(step) * moments.square_correction(self.beta_2, t)
+        return {
+            **moments.public_rate(rate, self._exponent(terms)),
+            _OF_MEAN: rounded(Fraction(of_mean) * (1 << _BITS)),
+            _OF_GRADIENT: rounded(Fraction(of_gradient) * (1 << _BITS)),
+        }
+
+    def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
+        """14 to 15 rounds."""
+        row, ops = moments.Row(p, terms, gradients), p.ops
+        m, v = row.mean("m", self.beta_1), row.squares("v", self.beta_2)
+        g = ops.shifted(row.gradient, m.fractional_bits)
+        ahead = ops.add(
+            ops.times(m, p.public[_OF_MEAN], _BITS), ops.times(g, p.public[_OF_GRADIENT], _BITS)
+        )
+        ahead = ops.truncate(ahead, _BITS)
+        turn = row.divided(ahead, v, Fraction(self.epsilon) ** 2 / terms.scale**2)
+        return row.found(row.moved(row.held(), turn, self._exponent(terms)), m=m, v=v)
