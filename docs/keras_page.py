@@ -7,6 +7,7 @@ a model with it.  What is refused is told in the refusal's own words.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -63,7 +64,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "Discretization": lambda: _L.Discretization([-1.0, 0.0, 1.0]),
     "Dot": lambda: _L.Dot(1),
     "Dropout": lambda: _L.Dropout(0.5),
-    "EinsumDense": lambda: _L.EinsumDense("abc,cd->abd", (None, 3)),
+    "EinsumDense": lambda: _L.EinsumDense("abc,cd->abd", (6, 3)),
     "Embedding": lambda: _L.Embedding(8, 3),
     "GRU": lambda: _L.GRU(3),
     "GaussianDropout": lambda: _L.GaussianDropout(0.5),
@@ -110,6 +111,11 @@ MADE: dict[str, Callable[[], Any]] = {
 # What layers take that do not take numbers of any of SHAPES.
 GIVEN: dict[str, tuple[tuple[int, ...], str]] = {
     **dict.fromkeys(("AdditiveAttention", "Attention"), (SERIES, "float32")),
+    **{
+        f"Adaptive{kind}Pooling{n}D": (shape, "float32")
+        for kind in ("Average", "Max")
+        for n, shape in ((1, SERIES), (2, IMAGE), (3, VOLUME))
+    },
     "ConvLSTM1D": ((3, 6, 4), "float32"),
     "ConvLSTM2D": ((3, 6, 6, 4), "float32"),
     "ConvLSTM3D": ((3, 4, 4, 4, 2), "float32"),
@@ -297,13 +303,19 @@ def layers() -> list[Tried]:
 # ---- all that is no layer
 
 
+# What has no defaults.
+FUNCTIONS = {
+    "threshold": functools.partial(keras.activations.threshold, threshold=0.5, default_value=0.0)
+}
+
+
 def activations() -> list[Tried]:
     """All functions of keras.activations."""
     found = []
     for name in exported(keras.activations):
         x = keras.Input(SERIES)
         try:
-            y = keras.layers.Activation(name)(x)
+            y = keras.layers.Activation(FUNCTIONS.get(name, name))(x)
             model = keras.Model(x, y)
             _check(model)
             found.append(Tried(name, "yes", _trains(name, x, y)))
