@@ -42,11 +42,11 @@ _CASES: dict[str, Case] = {
     "`floordiv` of two private ones": (lambda x: x // x, 1000),
     "`bitwise_and`": (lambda x: tfe.bitwise_and(_integers(x), 255), 1000),
     "`bitwise_and` of two private words": (
-        lambda x: tfe.bitwise_and(_integers(x), _integers(x), 16),
+        lambda x: tfe.bitwise_and(_integers(x), _integers(x), 8),
         1000,
     ),
     "`bit_extract`": (lambda x: tfe.bit_extract(_integers(x), 31), 1000),
-    "`popcount`": (lambda x: tfe.popcount(_integers(x), 16), 1000),
+    "`popcount`": (lambda x: tfe.popcount(_integers(x), 8), 1000),
     "`right_shift`": (lambda x: tfe.right_shift(_integers(x), 8), 1000),
     "`einsum`": (lambda x: tfe.einsum("ij,kj->ik", x, x), 10000),
     "`reduce_prod`": (lambda x: tfe.reduce_prod(x, 1), 1000),
