@@ -64,7 +64,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "Discretization": lambda: _L.Discretization([-1.0, 0.0, 1.0]),
     "Dot": lambda: _L.Dot(1),
     "Dropout": lambda: _L.Dropout(0.5),
-    "EinsumDense": lambda: _L.EinsumDense("abc,cd->abd", (None, 3)),
+    "EinsumDense": lambda: _L.EinsumDense("abc,cd->abd", (6, 3)),
     "Embedding": lambda: _L.Embedding(8, 3),
     "GRU": lambda: _L.GRU(3),
     "GaussianDropout": lambda: _L.GaussianDropout(0.5),
@@ -111,6 +111,11 @@ MADE: dict[str, Callable[[], Any]] = {
 # What layers take that do not take numbers of any of SHAPES.
 GIVEN: dict[str, tuple[tuple[int, ...], str]] = {
     **dict.fromkeys(("AdditiveAttention", "Attention"), (SERIES, "float32")),
+    **{
+        f"Adaptive{kind}Pooling{n}D": (shape, "float32")
+        for kind in ("Average", "Max")
+        for n, shape in ((1, SERIES), (2, IMAGE), (3, VOLUME))
+    },
     "ConvLSTM1D": ((3, 6, 4), "float32"),
     "ConvLSTM2D": ((3, 6, 6, 4), "float32"),
     "ConvLSTM3D": ((3, 4, 4, 4, 2), "float32"),

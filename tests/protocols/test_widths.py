@@ -29,7 +29,7 @@ from tests.protocols.operands import (
     close_to,
     divided,
     dividends,
-    erf_step,
+    erf_edges,
     four,
     halves,
     images,
@@ -167,7 +167,7 @@ WIDTHS: dict[str, Row] = {
         f"elementary.erf, {f} fractional bits": Row(
             2,
             62,
-            lambda b, rng, f=f: [below(1 << (b - 1), rng, [k * erf_step(f) for k in (1, 2)])],
+            erf_edges(f),
             lambda p, b, x: tfe.erf(x, b),
             lambda b, x, f=f: np.vectorize(math.erf)(x * 2.0**-f) * 2.0**f,
             ulp(3),
