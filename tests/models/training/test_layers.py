@@ -16,7 +16,6 @@ from tfe_bench.models.training.recipe import Recipe
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
-A: Any = keras.activations
 Array = np.ndarray[Any, Any]
 BATCH = 8
 RATE = 0.125
@@ -24,6 +23,19 @@ RATE = 0.125
 
 # Activations that have cases as layers, or none.  (Keras copies no function with arguments.)
 WITH_LAYERS = ("relu", "relu6", "linear", "elu", "leaky_relu", "threshold")
+
+
+def trained() -> list[list[str]]:
+    """The other activations that have a gradient, a few together."""
+    kinds = {name: kind for name, kind in registry.functions(keras).values()}
+    names = [n for n in named() if kinds[n].trains and n not in WITH_LAYERS]
+    return [names[i::4] for i in range(4)]
+
+
+def activated(names: list[str]) -> Any:
+    """A model of activations next to each other, each of values of its own."""
+    x = keras.Input((6,))
+    return keras.Model(x, L.Dense(3)(L.Concatenate()([L.Dense(4, name)(x) for name in names])))
 
 
 def of(*layers: Any, shape: tuple[int, ...] = (6, 6, 2)) -> Any:
@@ -110,11 +122,7 @@ def cases() -> dict[str, Any]:
         ),
         "relu": of(conv(), L.Reshape((4, 12)), L.ReLU(), *ends()),
         "leaky relu": of(conv(), L.LeakyReLU(0.2), *ends()),
-        **{
-            name: of(L.Dense(5, activation=function), L.Dense(3), shape=flat)
-            for name, function in named().items()
-            if registry.functions(keras)[getattr(A, name)][1].trains and name not in WITH_LAYERS
-        },
+        **{f"activations, {i}": activated(names) for i, names in enumerate(trained())},
         "relu6": of(L.Rescaling(4.0), conv(activation="relu6"), *ends()),
         "bent twice": of(conv(), L.ReLU(0.75, 0.25, 0.125), *ends()),
         "elu": of(conv(), L.ELU(0.3), *ends()),
