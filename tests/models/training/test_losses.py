@@ -32,8 +32,8 @@ def near(rng: np.random.Generator, shape: tuple[int, ...], high: float) -> Array
     return np.round(rng.uniform(-high, high, shape) * 1024) / 1024
 
 
-def points(rng: np.random.Generator) -> dict[str, tuple[Any, bool, Array, Array]]:
-    """Keras' loss, whether of logits, predictions and labels [rows, 3]."""
+def points(rng: np.random.Generator) -> dict[str, tuple[Any, Array, Array]]:
+    """Keras' loss, predictions (or logits) and labels [rows, 3]."""
     z, y = near(rng, (12, 3), 4), near(rng, (12, 3), 4)
     z[0], y[0] = [1, 0, -2], [1, 0, -2]  # no difference
     z[1], y[1] = [1.5, -0.5, 0.5], [0, 1, 1]  # delta, the margin
