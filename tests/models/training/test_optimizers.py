@@ -179,7 +179,8 @@ def compared(
         except AssertionError as error:
             raise AssertionError(f"{name}: {error}") from None
         if case.loss:
-            assert result.loss is not None and abs(result.loss - last) < 2**-9, name
+            near = 2**-9 * max(1.0, abs(last))
+            assert result.loss is not None and abs(result.loss - last) < near, name
         if case.evaluated:
             right = twin.correct(case.x, case.recipe.targets(case.y))
             assert abs(result.right - right) <= 1, name
