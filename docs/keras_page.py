@@ -7,6 +7,7 @@ a model with it.  What is refused is told in the refusal's own words.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -110,9 +111,11 @@ MADE: dict[str, Callable[[], Any]] = {
 # What layers take that do not take numbers of any of SHAPES.
 GIVEN: dict[str, tuple[tuple[int, ...], str]] = {
     **dict.fromkeys(("AdditiveAttention", "Attention"), (SERIES, "float32")),
-    # (Keras builds these for every rank, and fails at what is no series)
-    **dict.fromkeys(("AdaptiveAveragePooling1D", "AdaptiveMaxPooling1D"), (SERIES, "float32")),
-    **dict.fromkeys(("AdaptiveAveragePooling3D", "AdaptiveMaxPooling3D"), (VOLUME, "float32")),
+    **{
+        f"Adaptive{kind}Pooling{n}D": (shape, "float32")
+        for kind in ("Average", "Max")
+        for n, shape in ((1, SERIES), (2, IMAGE), (3, VOLUME))
+    },
     "ConvLSTM1D": ((3, 6, 4), "float32"),
     "ConvLSTM2D": ((3, 6, 6, 4), "float32"),
     "ConvLSTM3D": ((3, 4, 4, 4, 2), "float32"),
@@ -300,13 +303,19 @@ def layers() -> list[Tried]:
 # ---- all that is no layer
 
 
+# What has no defaults.
+FUNCTIONS = {
+    "threshold": functools.partial(keras.activations.threshold, threshold=0.5, default_value=0.0)
+}
+
+
 def activations() -> list[Tried]:
     """All functions of keras.activations."""
     found = []
     for name in exported(keras.activations):
         x = keras.Input(SERIES)
         try:
-            y = keras.layers.Activation(name)(x)
+            y = keras.layers.Activation(FUNCTIONS.get(name, name))(x)
             model = keras.Model(x, y)
             _check(model)
             found.append(Tried(name, "yes", _trains(name, x, y)))

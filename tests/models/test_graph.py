@@ -16,6 +16,8 @@ from tfe_bench.models.private import convert
 
 DENSE = {"kernel": np.ones((4, 3), np.float32), "bias": np.zeros(3, np.float32)}
 CONV = {"strides": [1, 1], "padding": "VALID", "dilations": [1, 1]}
+ROWS = {"strides": [1], "padding": "VALID", "dilations": [1]}
+ROOT = {"axes": [1], "by": "variance", "epsilon": 1e-3}
 SUM = {"terms": [{"op": "dense", "sign": 1}], "activation": "none", "max_value": None}
 
 
@@ -82,6 +84,15 @@ def test_a_file_holds_a_graph_and_is_private(tmp_path: Path) -> None:
         (Layer("a", "concat", ("x", "x"), {"axis": 2}), "axis"),
         (Layer("a", "subtract", ("x", "x", "x")), "2 to 2 inputs"),
         (Layer("a", "rescale", ("x",), {"scale": [1.0, 2.0], "offset": 0.0}), "numbers"),
+        (Layer("a", "conv1d", ("x",), ROWS, {"kernel": np.ones((1, 4, 2))}), "rows"),
+        (Layer("a", "conv3d", ("x",), CONV, {"kernel": np.ones((1, 1, 1, 4, 2))}), "volumes"),
+        (Layer("a", "zero_pad", ("x",), {"pads": []}), "rows, images or volumes"),
+        (Layer("a", "resize", ("x",), {"size": [2, 2], "method": "bilinear"}), "images"),
+        (Layer("a", "matmul", ("x", "x")), r"\[..., m, k\]"),
+        (Layer("a", "normalize", ("x",), {**ROOT, "axes": [0]}), "axes"),
+        (Layer("a", "normalize", ("x",), {**ROOT, "axes": [1, 1]}), "axes"),
+        (Layer("a", "normalize", ("x",), {**ROOT, "by": "median"}), "statistic"),
+        (Layer("a", "normalize", ("x",), {**ROOT, "epsilon": -1e-3}), "epsilon"),
         (Layer("a", "sum", ("x",), {**SUM, "activation": "exec"}, {}), "activation"),
         (Layer("a", "sum", ("x",), {**SUM, "terms": [{"op": "skip", "sign": 1}]}, {}), "product"),
         (Layer("a", "sum", ("x",), {**SUM, "terms": [{"op": "dense", "sign": 2}]}, {}), "sign"),
@@ -93,11 +104,36 @@ def test_refuses_what_is_no_layer(layer: Layer, text: str) -> None:
         graph(layer)
 
 
-@pytest.mark.parametrize("options", [{"padding": "FULL"}, {"strides": [0, 1]}, {"dilations": 1}])
-def test_refuses_windows_that_are_none(options: Any) -> None:
+@pytest.mark.parametrize(
+    ("op", "options", "text"),
+    [
+        ("conv2d", {"padding": "FULL"}, "padding"),
+        ("conv2d", {"strides": [0, 1]}, "strides"),
+        ("conv2d", {"dilations": 1}, "dilations"),
+        ("grouped_conv2d", {"groups": 3}, "equal parts"),
+        ("grouped_conv2d", {"groups": 0}, "groups"),
+        ("grouped_conv2d", {"groups": 2.0}, "groups"),
+        ("grouped_conv2d", {"groups": 2}, "2 channels"),
+        ("conv2d_transpose", {"size": [3, 3]}, "4 channels in its last axis"),
+        ("conv2d_transpose", {"size": [1 << 30, 3]}, "size"),
+        ("resize", {"size": [2, 2]}, "options"),
+    ],
+)
+def test_refuses_windows_that_are_none(op: str, options: Any, text: str) -> None:
     kernel = {"kernel": np.ones((1, 1, 4, 2))}
-    with pytest.raises(UsageError, match=next(iter(options))):
-        graph(Layer("a", "conv2d", ("x",), {**CONV, **options}, kernel), inputs={"x": (3, 3, 4)})
+    with pytest.raises(UsageError, match=text):
+        graph(
+            Layer("a", op, ("x",), {**CONV, **options}, {} if op == "resize" else kernel),
+            inputs={"x": (3, 3, 4)},
+        )
+
+
+@pytest.mark.parametrize("size", [[4, 3], [2, 3], [1 << 20, 3]])
+def test_refuses_sizes_that_no_transposed_convolution_gives(size: list[int]) -> None:
+    kernel = {"kernel": np.ones((1, 1, 2, 4))}
+    with pytest.raises(UsageError, match="of which a convolution makes its input's"):
+        layer = Layer("a", "conv2d_transpose", ("x",), {**CONV, "size": size}, kernel)
+        graph(layer, inputs={"x": (3, 3, 4)})
 
 
 def test_refuses_weights_that_are_no_numbers() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import images, zoo
+from tfe_bench.models.private import convert
 from tfe_bench.models.zoo import networks, seeded
 
 # PROTOCOLS.md 5.2: products per image
@@ -68,6 +69,47 @@ def test_seeded_batch_normalization_keeps_ranges_and_tells_images_apart() -> Non
 @pytest.mark.parametrize("name", ["resnet50", "resnet50v2", "vgg19", "densenet121"])
 def test_seeded_weights_of_the_larger_models(name: str) -> None:
     _check_seeded(name)
+
+
+# The smallest member of each family, pixels, and whether its own layers scale 0 to 255.
+FAMILIES = [
+    ("ConvNeXtTiny", 64, True),
+    ("DenseNet121", 64, False),
+    ("EfficientNetB0", 64, True),
+    ("EfficientNetV2B0", 64, True),
+    ("InceptionResNetV2", 75, False),
+    ("InceptionV3", 75, False),
+    ("MobileNet", 64, False),
+    ("MobileNetV2", 64, False),
+    ("MobileNetV3Small", 64, True),
+    ("NASNetMobile", 64, False),
+    ("ResNet50", 64, False),
+    ("ResNet50V2", 64, False),
+    ("VGG16", 64, False),
+    ("Xception", 71, False),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "size", "scales"), FAMILIES)
+def test_every_family_predicts_as_in_the_clear(
+    name: str, size: int, scales: bool, rng: np.random.Generator
+) -> None:
+    """Within 4 ulp or 2^-10 of the range, and the same class."""
+    import keras
+
+    from tests.models.test_execute import ULP, case, run_all
+    from tests.models.test_from_keras import shaken
+
+    keras.utils.set_random_seed(int(rng.integers(1 << 31)))
+    make = getattr(keras.applications, name)
+    model = shaken(make(weights=None, input_shape=(size, size, 3), classes=10), rng)
+    shown = seeded.images((size, size, 3), 1, 4)
+    shown = shown if scales else shown / 127.5 - 1
+    expected = np.asarray(model(shown[:1]))
+    ((got, _),) = run_all([case(convert(model, samples=shown), shown[:1])], 0, again=False)
+    assert np.abs(got - expected).max() <= max(4 * ULP, np.abs(expected).max() / 1024)
+    assert got.argmax() == expected.argmax()
 
 
 def test_a_network_without_normalization_is_scaled() -> None:

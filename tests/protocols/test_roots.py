@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
-from tfe_bench.protocols.functions.roots import rsqrt, sqrt
+from tfe_bench.protocols.functions.roots import reciprocal_root, rsqrt, sqrt
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -63,6 +63,36 @@ def test_roots_are_right_over_the_whole_range(
     sent = zip(*(cost.by_party(dealer) for cost in costs), strict=True)
     assert sim.sent == tuple(map(sum, sent)) and sim.rounds == sum(c.rounds for c in costs)
     assert costs[0].rounds == costs[1].rounds == (5 if bits <= 12 else 9)
+
+
+# scale, bits, lowest: the largest result has 42 bits, or few; one stage, two, and the whole range
+SCALED = [(58, 54, 32), (42, 61, 0), (52, 61, 38), (20, 20, 14), (61, 61, 38), (38, 43, 40)]
+
+
+def test_roots_of_more_bits_are_right_from_the_lowest_value_on(rng: np.random.Generator) -> None:
+    """Within 2^-18 of the result, and 1.2: the largest leave 19 of 61 bits."""
+    given = []
+    for _, bits, lowest in SCALED:
+        x = values(rng, bits, 300)
+        given.append(np.concatenate([[0] if not lowest else [], x[x >= 2**lowest]]).astype(int))
+
+    def program(p: Party, *xs: Shared) -> Any:
+        def all_of(*xs: Shared) -> list[Shared]:
+            rows = zip(xs, SCALED, strict=True)
+            return [reciprocal_root(p, x, *row) for x, row in rows]
+
+        return p.function(all_of)(*xs)
+
+    dealer = int(rng.integers(3))
+    sim = simulate(program, *given, dealer=dealer)
+    for i, (x, (scale, _, _)) in enumerate(zip(given, SCALED, strict=True)):
+        got = sim.value(itemgetter(i)).astype(float)
+        want = np.where(x > 0, 2.0**scale / np.sqrt(np.maximum(x, 1)), 0)
+        assert (np.abs(got - want) - 2.0**-18 * want).max() <= 1.2, SCALED[i]
+    costs = [
+        cost_of(reciprocal_root, Private((len(x),)), *r) for x, r in zip(given, SCALED, strict=True)
+    ]
+    assert sim.sent == tuple(map(sum, zip(*(c.by_party(dealer) for c in costs), strict=True)))
 
 
 @pytest.mark.parametrize("dealer", range(3))
