@@ -76,10 +76,10 @@ class Windowed(Kind):
         need(same or options["padding"] == "VALID", 'padding "SAME" or "VALID"', options["padding"])
         windows = windows_of(options)
         # Each cell of a window is listed: those outside of the image are no use.
-        fits = all(k <= (2 * n if same else n) for k, n in zip(kernel, x[:2], strict=True))
+        fits = all(k <= (2 * n + 1 if same else n) for k, n in zip(kernel, x[:2], strict=True))
         need(
             fits,
-            "windows no larger than the image (SAME: than twice the image)",
+            "windows no larger than the image (SAME: than twice the image and 1)",
             [list(kernel), list(x)],
         )
         height, width = (int(windows.size(a, x[a], kernel[a])) for a in (0, 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 
 from tfe_bench.models.kinds.checks import need, only
 from tfe_bench.models.kinds.layer import Array, Node, Options, Shape
-from tfe_bench.models.kinds.reading import Call, Reader
 from tfe_bench.models.layers.linear import Maps, Trained
 from tfe_bench.protocols.ring.products import Two, elementwise
 from tfe_bench.protocols.session import local
@@ -20,16 +18,6 @@ class Affine(Trained):
     """x * kernel + bias."""
 
     op = "affine"
-
-    def classes(self, keras: Any) -> list[type]:
-        """The layer of its own that ConvNeXt has in keras.applications."""
-        try:
-            return [importlib.import_module("keras.src.applications.convnext").LayerScale]
-        except (ImportError, AttributeError):
-            return []
-
-    def read(self, r: Reader, call: Call) -> str:
-        return r.emit(call.name, self.op, call.inputs, {"kernel": call.layer.gamma})
 
     def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
         only(options)

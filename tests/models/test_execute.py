@@ -102,12 +102,20 @@ def cases() -> dict[str, Any]:
             L.GlobalAveragePooling1D(),
             shape=(16, 2),
         ),
-        "groups": of(L.Conv2D(4, 3, groups=2, padding="same"), L.BatchNormalization(), L.ReLU()),
-        "transposed": of(L.Conv2DTranspose(3, 3, strides=2, **same), L.BatchNormalization()),
-        "volumes": of(
-            L.ZeroPadding3D(1), L.MaxPooling3D(2), L.AveragePooling3D(2), shape=(3, 4, 4, 2)
+        "groups, transposed": of(
+            L.Conv2D(4, 3, groups=2, **same),
+            L.BatchNormalization(),
+            L.ReLU(),
+            L.Conv2DTranspose(3, 3, strides=2, **same),
+            L.BatchNormalization(),
         ),
-        "volumes, convolved": of(L.Conv3D(2, 2, strides=2, activation="relu"), shape=(4, 4, 4, 2)),
+        "volumes": of(
+            L.ZeroPadding3D(1),
+            L.Conv3D(2, 2, activation="relu"),
+            L.MaxPooling3D(2),
+            L.AveragePooling3D(2),
+            shape=(3, 4, 4, 2),
+        ),
         "resized": of(L.UpSampling2D(2, interpolation="bilinear"), L.Resizing(7, 3), L.ReLU()),
         "frames": of(L.TimeDistributed(L.Conv2D(2, 2)), L.ReLU(), shape=(2, 4, 4, 2)),
         "heads": of(L.EinsumDense("abc,cde->adbe", (2, 4, 3), bias_axes="de"), shape=(4, 5)),
