@@ -7,6 +7,7 @@ a model with it.  What is refused is told in the refusal's own words.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -302,13 +303,19 @@ def layers() -> list[Tried]:
 # ---- all that is no layer
 
 
+# What has no defaults.
+FUNCTIONS = {
+    "threshold": functools.partial(keras.activations.threshold, threshold=0.5, default_value=0.0)
+}
+
+
 def activations() -> list[Tried]:
     """All functions of keras.activations."""
     found = []
     for name in exported(keras.activations):
         x = keras.Input(SERIES)
         try:
-            y = keras.layers.Activation(name)(x)
+            y = keras.layers.Activation(FUNCTIONS.get(name, name))(x)
             model = keras.Model(x, y)
             _check(model)
             found.append(Tried(name, "yes", _trains(name, x, y)))

@@ -270,11 +270,19 @@ def functions() -> str:
     return "".join(lines)
 
 
+def optimizers() -> str:
+    """The table of docs/optimizers.py."""
+    from docs import optimizers
+
+    return optimizers.table()
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "functions": functions,
     "keras-applications": keras_applications,
     "keras-layers": keras_layers,
     "layer-kinds": layer_kinds,
+    "optimizers": optimizers,
     "programs": programs,
 }
 

@@ -9,14 +9,14 @@ from typing import Any
 from tfe_bench.models.kinds.calls import Operation, Value, reads
 from tfe_bench.models.kinds.reading import Reader
 
-_NAMES = {"exp": "exponential"}
+_NAMES = {"exp": "exponential", "re_lu": "relu"}
 
 
 @reads(
     *("Relu", "Relu6", "LeakyRelu", "Sigmoid", "Tanh", "Silu", "Gelu", "Exp", "Softmax"),
     *("Celu", "Elu", "Glu", "HardSigmoid", "HardSilu", "HardShrink", "HardTanh", "LogSigmoid"),
     *("LogSoftmax", "Selu", "SoftShrink", "Softplus", "Softsign", "SparsePlus", "SparseSigmoid"),
-    *("Sparsemax", "Squareplus", "TanhShrink", "Threshold"),
+    *("ReLU", "Sparsemax", "Squareplus", "TanhShrink", "Threshold"),
 )
 def activation(r: Reader, op: Operation, x: Value, **settings: Any) -> str:
     """The function of keras.activations by that name, which takes the same settings."""

@@ -61,7 +61,7 @@ class Operation:
 Read = Callable[..., "str | list[str]"]
 READERS: dict[str, Read] = {}
 # Whose classes these are; an operation of another module computes we do not know what.
-_MODULES = "keras.src.ops."
+_MODULES = ("keras.src.ops.", "keras.src.activations.")
 _SIZES = (bool, int, float, complex, str, type(None))
 
 

@@ -133,7 +133,8 @@ class Operations:
 
     def add_public(self, x: Shared, ring: Any) -> Shared:
         """x + c at x's scale, for public ring elements that broadcast to x."""
-        return arithmetic.add_public(x, np.asarray(ring, np.int64))
+        ring = ring if local.is_tensor(ring) else np.asarray(ring, np.int64)
+        return arithmetic.add_public(x, ring)
 
     def times(self, x: Shared, factor: Any, fraction: int = 0) -> Shared:
         """x times public ring elements: an integer, or int64 that broadcast to x."""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from tfe_bench.models.kinds.checks import need, only
-from tfe_bench.models.kinds.layer import Array, Options, Shape
-from tfe_bench.models.layers.linear import Linear
+from tfe_bench.models.kinds.layer import Array, Node, Options, Shape
+from tfe_bench.models.layers.linear import Maps, Trained
 from tfe_bench.protocols.ring.products import Two, elementwise
+from tfe_bench.protocols.session import local
 
 
-class Affine(Linear):
+class Affine(Trained):
     """x * kernel + bias."""
 
     op = "affine"
@@ -27,6 +29,14 @@ class Affine(Linear):
 
     def bilinear(self, options: Options) -> Two:
         return elementwise
+
+    def maps(self, node: Node, x: Shape) -> Maps:
+        axes = list(range(len(x) - 1))
+
+        def kernel(a: list[Any], b: list[Any]) -> Any:
+            return local.reduce_sum(elementwise(a, b), axes)
+
+        return Maps(elementwise, kernel, elementwise)
 
     def multiplications(self, kernel: Shape, shape: Shape, given: Shape) -> int:
         return math.prod(shape)

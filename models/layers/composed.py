@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from tfe_bench.models.kinds.layer import Options
@@ -13,7 +15,7 @@ class TanhShrink(Identity):
     """x - tanh(x)."""
 
     op = "tanh_shrink"
-    keras = ()
+    keras: ClassVar[tuple[str, ...]] = ()
     functions = ("tanh_shrink",)
     nothing = False
 
@@ -27,8 +29,12 @@ class PRelu(Identity):
 
     op = "prelu"
     keras = ("PReLU",)
-    functions = ()
+    functions: ClassVar[tuple[str, ...]] = ()
     nothing = False
+
+    @property
+    def trains(self) -> bool:
+        return False
 
     def read(self, r: Reader, call: Call) -> str:
         if r.training:

@@ -30,6 +30,7 @@ class Exponential(Kind):
     op = "exponential"
     functions = ("exponential",)
     heavy = True
+    pointwise = True
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         only(options)
@@ -52,8 +53,9 @@ class Exponential(Kind):
             raise UsageError(f"has {node.numbers.fraction} fractional bits, not 8 to 20.")
 
     def limit(self, node: Node, given: list[int]) -> int | None:
-        f = node.numbers.fraction
-        return math.ceil(math.exp(min(node.moved(given)[0] / 2**f, _most(f))) * 2**f * 1.01) + 2
+        one = 2.0**node.numbers.fraction
+        largest = min(node.moved(given)[0] / one, _most(node.numbers.fraction))
+        return int(math.exp(largest) * one * 1.01) + 3
 
     def watchable(self, node: Node, given: list[int] | None) -> bool:
         f = node.numbers.fraction

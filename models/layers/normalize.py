@@ -28,7 +28,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.checks import alone, need, only, real, whole
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Pass, summed
+from tfe_bench.models.kinds.passes import Gradients, Pass, Precision, brought, summed
 from tfe_bench.models.kinds.planning import FEWEST_BITS, PRODUCT_BITS, Planner
 from tfe_bench.models.kinds.reading import Call, Reader, Unfit
 from tfe_bench.models.kinds.reading import axis_of as axis_of_keras
@@ -44,6 +44,8 @@ PRECISION = 20
 # Of the largest reciprocal root, and of a public number that it may be multiplied by.
 _ROOT_BITS, _RATIO_BITS = 42, 18
 _MOST_DROPPED = 48
+# In training: of values, in front of the point, and of the reciprocal root over n, behind it.
+TRAINED_BITS, _SLOPE_BITS = 14, 28
 # What comes to a layer may exceed its bounds so far, in bits, before a check of ranges notices.
 _SPARE = 2
 
@@ -173,8 +175,8 @@ class Normalize(Kind):
 
     def read(self, r: Reader, call: Call) -> str:
         layer, rank = call.layer, len(call.shapes[0]) + 1
-        if r.training:
-            raise Unfit("which is not trained; use BatchNormalization")
+        if r.training and call.kind not in ("LayerNormalization", "RMSNormalization"):
+            raise Unfit("which is not trained; use LayerNormalization or BatchNormalization")
         if call.kind == "GroupNormalization":
             if layer.axis != -1 and layer.axis < 1:
                 raise Unfit(f"axis {layer.axis}; -1 and axes from 1 on are supported")
@@ -193,6 +195,8 @@ class Normalize(Kind):
         by = "mean_square" if call.kind == "RMSNormalization" else "variance"
         weights = {"kernel": getattr(layer, "scale" if by == "mean_square" else "gamma", None)}
         weights["bias"] = getattr(layer, "beta", None)
+        if r.training and (weights["kernel"] is None or len(axes) > 1 or axes[0] != rank - 1):
+            raise Unfit("of other axes than the last, or without gamma, which is not trained")
         options = {"axes": axes, "by": by, "epsilon": float(layer.epsilon)}
         name = r.unique(f"{call.name}/normalized") if len(_held(weights)) > 0 else call.name
         found = r.emit(name, self.op, call.inputs, None, **options)
@@ -238,16 +242,11 @@ class Normalize(Kind):
 
     def numbers(self, planner: Planner, x: Layer) -> Numbers:
         given, m = planner.most(x)
-        axes, shape = x.options["axes"], planner.shapes[x.inputs[0]]
-        count = math.prod(shape[axis - 1] for axis in axes)
-        for own in (0, *range(given, FEWEST_BITS - 1, -1)):
-            scheme = Scheme(count, x.options["by"], float(x.options["epsilon"]), given, own)
-            if scheme.most(m + _SPARE) <= PRODUCT_BITS:
-                break
-        else:
-            planner.lost(x, f"takes {count} values up to {2.0**m:g} at a time")
-        bits = min(scheme.most(m + _SPARE), PRODUCT_BITS)
-        return Numbers(min(planner.fraction, scheme.product - 1), own, bits)
+        found = _planned(x, planner.shapes[x.inputs[0]], given, m + _SPARE)
+        if found is None:
+            planner.lost(x, f"sums squares of values up to {2.0**m:g}")
+        assert found is not None
+        return Numbers(min(planner.fraction, found.product - 1), found.own, found.bits)
 
     def _scheme(self, node: Node) -> Scheme:
         o, numbers = node.layer.options, node.numbers
@@ -275,7 +274,11 @@ class Normalize(Kind):
     # ---- in private
 
     def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        (x,), ops, scheme = values, p.ops, self._scheme(node)
+        return self._normalized(p, node, values[0], self._scheme(node))[0]
+
+    def _normalized(self, p: Pass, node: Node, x: Shared, scheme: Scheme) -> tuple[Shared, Shared]:
+        """The value, and the reciprocal root over n, if not by sum."""
+        ops = p.ops
         axes = list(node.layer.options["axes"])
         u = ops.times(x, scheme.times)
         if scheme.by == "variance":
@@ -293,7 +296,49 @@ class Normalize(Kind):
             c, _ = scheme.ratio
             root = ops.truncate(ops.times(root, c, _RATIO_BITS), _RATIO_BITS)
         y = replace(ops.mul(u, root), fractional_bits=scheme.product)
-        return ops.truncate(y, scheme.product - node.numbers.fraction)
+        y = ops.truncate(y, scheme.product - node.numbers.fraction)
+        return y, replace(root, fractional_bits=scheme.product - scheme.given)
+
+    # ---- in training
+
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        """With values of any size that a training has."""
+        f = p.precision.activation
+        scheme = _planned(node.layer, node.given[0], f, TRAINED_BITS)
+        assert scheme is not None  # (see untrained)
+        y, root = self._normalized(p, node, values[0], scheme)
+        if p.learning:
+            p.kept[node.output] = y, brought(p.ops, root, _SLOPE_BITS)
+        return y
+
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+        """(g - the mean of g - y (the mean of g y)) over the root; by mean square without one."""
+        ops, axes = p.ops, list(node.layer.options["axes"])
+        (y, root), g = p.kept[node.output], p.settled(g)
+        along = p.settled(summed(ops, ops.mul(g, y), axes, keepdims=True))
+        found = ops.times(g, math.prod(node.given[0][axis - 1] for axis in axes))
+        if node.layer.options["by"] == "variance":
+            found = ops.sub(found, summed(ops, g, axes, keepdims=True))
+        part = ops.mul(y, along)
+        found = p.settled(ops.sub(ops.shifted(found, part.fractional_bits), part))
+        return [ops.mul(found, root)]
+
+    def untrained(self, x: Layer, given: list[Shape]) -> str:
+        if x.options["by"] == "sum":
+            return f"{x.op} by a sum"
+        found = _planned(x, given[0], Precision().activation, TRAINED_BITS)
+        return "" if found is not None else f"{x.op} of too many values"
+
+
+def _planned(x: Layer, given: Shape, fraction: int, magnitude: int) -> Scheme | None:
+    """How a layer computes for |x| < 2^magnitude; None if nothing holds that."""
+    count = math.prod(given[axis - 1] for axis in x.options["axes"])
+    for own in (0, *range(fraction, FEWEST_BITS - 1, -1)):
+        found = Scheme(count, x.options["by"], float(x.options["epsilon"]), fraction, own)
+        bits = found.most(magnitude)
+        if bits <= PRODUCT_BITS:
+            return replace(found, bits=bits)
+    return None
 
 
 def _held(weights: dict[str, Any]) -> list[Any]:
@@ -306,8 +351,10 @@ def _scaled(r: Reader, call: Call, found: str, axes: list[int], weights: dict[st
         return found
     shape, rank = call.shapes[0], len(call.shapes[0])
     count = math.prod(shape[axis - 1] for axis in axes)
-    arrays = {name: np.asarray(w).reshape(-1) for name, w in weights.items() if w is not None}
-    arrays.setdefault("kernel", np.ones(count, np.float32))
+    arrays = {name: w for name, w in weights.items() if w is not None}
+    if not r.training:  # (which knows the variables)
+        arrays = {name: np.asarray(w).reshape(-1) for name, w in arrays.items()}
+        arrays.setdefault("kernel", np.ones(count, np.float32))
     rest = [axis for axis in range(1, rank + 1) if axis not in axes]
     order = [*rest, *axes]
     if order != sorted(order):

@@ -9,8 +9,10 @@ and every slope is rounded once, so that an error does not grow from one knot to
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -150,6 +152,7 @@ class Polyline(Kind):
     """Straight lines between public knots, which may jump there."""
 
     op = "polyline"
+    pointwise = True
     functions = (
         *("hard_sigmoid", "sparse_sigmoid", "hard_tanh"),
         *("hard_shrink", "soft_shrink", "threshold"),
@@ -195,7 +198,7 @@ class Polyline(Kind):
 
     def limit(self, node: Node, given: list[int]) -> int | None:
         line, f = line_of(node.layer), node.numbers.fraction
-        return math.ceil(line.bound(node.moved(given)[0] / 2**f) * 2**f) + 2
+        return math.ceil(line.bound(node.moved(given)[0] / 2.0**f) * 2.0**f) + 2
 
     def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         numbers = node.numbers
@@ -219,14 +222,15 @@ def bent(p: Pass, x: Shared, line: Line, scale: int, bits: int) -> tuple[Shared,
     n, edges = math.prod(shape), line.edges(x.fractional_bits)
     high, below = ops.call(linear.above, x, edges, bits)
     under = [
-        logic.rearrange(below, (len(edges), n), lambda a, i=i: a[i], n) for i in range(len(edges))
+        logic.rearrange(below, (len(edges), n), operator.itemgetter(i), n)
+        for i in range(len(edges))
     ]
     slopes = [round(Fraction(s) * (1 << scale)) for s in line.slopes]
     first = round(Fraction(line.knots[0]) * (1 << f))
     offset = round(Fraction(line.start) * (1 << (f + scale))) - slopes[0] * first
     y = ops.times(x, slopes[0], scale)
     for i, edge in enumerate(edges):
-        part = ops.map(lambda v, i=i: shapes.getitem(v, i), high, shape)
+        part = ops.map(functools.partial(shapes.getitem, key=i), high, shape)
         steeper = slopes[i + 1] - slopes[i]
         y = ops.add(y, ops.times(part, steeper, scale))
         if line.jumps[i]:

@@ -78,5 +78,5 @@ class LogSoftmax(_AlongAxis):
 
     def limit(self, node: Node, given: list[int]) -> int | None:
         """Twice the largest, and the logarithm of the number of values."""
-        classes = node.shape[node.layer.options["axis"] - 1]
+        classes = int(node.shape[node.layer.options["axis"] - 1])
         return 2 * node.moved(given)[0] + (classes.bit_length() << node.numbers.fraction) + 2

@@ -84,6 +84,8 @@ def _check_through(
     Raises:
         UsageError, DataError: the model is none, or makes other features.
     """
+    if not isinstance(through, Mapping):
+        raise UsageError('"through" is what the program "predict" takes.')
     own = [i for i in inputs if i.name != "y"]
     predict.check(through, own)
     graph = Plan.of(through["plan"]).graph

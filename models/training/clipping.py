@@ -52,7 +52,7 @@ def clipped(
         gradients: with `fraction(stepped)` fractional bits, means below 2^CLIPPED_RANGE.
 
     Off by 2^-11 of the bound at most, and 2^-22 of a mean.
-    Rounds: 5 to 6 by value, 17 to 19 by norm.
+    Rounds: 4 to 6 by value, 19 to 21 by norm.
     """
     keys, xs = list(gradients), list(gradients.values())
     if optimizer.clipvalue is not None:

@@ -67,7 +67,7 @@ def update(p: Pass, recipe: Recipe, gradients: Mapping[str, Shared]) -> dict[str
         p: the pass through the step, with the state as its weights.
         gradients: of the weights by key, summed over the batch, at any scale.
 
-    Rounds: those of the optimizer; clipping takes 5 to 6 before it by value and 17 to 19 by norm,
+    Rounds: those of the optimizer; clipping takes 4 to 6 before it by value and 19 to 21 by norm,
     an average 1 behind it.
     """
     optimizer, known = recipe.optimizer, terms(recipe)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands as given
@@ -144,7 +145,7 @@ def _both(operation: str, x: Operand, y: Operand, bits: int) -> Shared:
     return found
 
 
-def _weights(bits: int) -> np.ndarray:  # type: ignore[type-arg]
+def _weights(bits: int) -> npt.NDArray[np.int64]:
     """Of a word's bits: the highest is its sign."""
     every = np.left_shift(np.int64(1), np.arange(bits, dtype=np.int64))
     with np.errstate(over="ignore"):

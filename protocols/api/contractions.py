@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import string
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -60,7 +60,7 @@ def tensordot(
             f"tensordot wants a number of axes or a pair of lists. Received: {axes!r}."
         )
     else:
-        listed = [v if isinstance(v, (list, tuple, np.ndarray)) else [v] for v in axes]
+        listed: list[Any] = [v if isinstance(v, (list, tuple, np.ndarray)) else [v] for v in axes]
         over = [
             [checks.axis_of("tensordot", i, r) for i in part]
             for part, r in zip(listed, ranks, strict=True)

@@ -11,6 +11,7 @@ from tfe_bench.protocols.order import lookup
 from tfe_bench.protocols.order import one_hot as positions
 from tfe_bench.protocols.ring import arithmetic, checks, compare, convert, shapes
 from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.party import current
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
@@ -19,7 +20,7 @@ EXACT_BITS = compare.EXACT_BITS
 MOST_POSITIONS = 1 << 20
 
 
-def _index(operation: str, indices: Shared) -> Shared:
+def _index(operation: str, indices: object) -> Shared:
     indices = given.private(operation, indices)
     if indices.fractional_bits:
         raise UsageError(
@@ -36,6 +37,7 @@ def gather(
     axis: int | None = None,
     batch_dims: int = 0,
     bits: int = EXACT_BITS,
+    method: str = "auto",
 ) -> Shared:
     """The parts of x at indices along an axis; the indices' shape replaces the axis.
 
@@ -46,10 +48,14 @@ def gather(
         batch_dims: so many leading axes are shared with the indices, of which each row is of a row
             of x.
         bits: of a private index, |index| < 2^(bits-1).
+        method: of private indices: "one-hot" compares each with all positions, at a cost of the
+            product of both numbers, and runs in a graph; "shuffle" sorts them together with the
+            rows, at a cost of the sum times its logarithm and some 100 rounds, and is called
+            between graphs (as `sort`), for a vector of indices into the first axis; "auto" takes
+            what sends less there, a round counted as 3 Mbit.
 
-    Rounds and bits: none of public indices; of private ones those of `one_hot` and of
-    lookup.chosen, the cheaper of two products.  Between graphs, a vector of private indices into
-    the first axis may also go by lookup.shuffled, where that is cheaper: see there.
+    Rounds and bits: none of public indices; of private ones those of lookup.chosen (order.one_hot
+    and the cheaper of two products) or of lookup.shuffled.
     Raises:
         UsageError: a public index that is outside, an axis or batch_dims that do not fit.
     """
@@ -73,8 +79,26 @@ def gather(
     width = given.elements([sizes[i] for i in (*lead, *tail)])
     table = shapes.reshape(moved, [first, sizes[at], width])
     asked = shapes.reshape(indices, [first, given.elements(many[batch:])])
-    party = given.in_graph("gather")
-    found = lookup.chosen(party, table, asked, bits)
+    party = current()
+    if not party.tracing:
+        if len(many) != 1 or at or batch:
+            raise UsageError(
+                "gather between graphs wants a vector of private indices into the first axis. "
+                f"Received: indices {many}, axis {at}, batch_dims {batch}. Call it in a graph."
+            )
+        chosen = lookup.choose(method, sizes[0], width, many[0])
+        if chosen == "shuffle":
+            found = lookup.shuffled(party, shapes.reshape(table, [sizes[0], width]), indices)
+            return shapes.reshape(found, [many[0], *sizes[1:]])
+        key = ("gather", tuple(sizes), many[0], bits, x.dealer, x.fractional_bits)
+        graph = party.cached_function(key, lambda: lambda t, a: lookup.chosen(party, t, a, bits))
+        return shapes.reshape(graph(table, asked), [many[0], *sizes[1:]])
+    if method not in ("auto", "one-hot"):
+        raise UsageError(
+            f'gather in a graph knows the methods "auto" and "one-hot". Received: {method!r}. '
+            "Return the tensors from the graph and call it with these."
+        )
+    found = lookup.chosen(given.in_graph("gather"), table, asked, bits)
     new = many[batch:]
     whole = [*sizes[:batch], *new, *(sizes[i] for i in (*lead, *tail))]
     # the new axes go behind what stood between the batch and the axis

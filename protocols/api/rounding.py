@@ -184,8 +184,8 @@ def _by_private(
     if signed:
         negative = convert.mask_bits(party, compare.msb(party, y, bits + 1))
         x, y = (convert.negated(party, negative, v) for v in (x, y))
-    real = [replace(v, fractional_bits=_POINT) for v in (x, y)]
-    about = reciprocal.divide(party, *real, bits, precision=_PRECISION)
+    above, under = (replace(v, fractional_bits=_POINT) for v in (x, y))
+    about = reciprocal.divide(party, above, under, bits, precision=_PRECISION)
     quotient = floor_shift(party, about, _POINT)
     rest = arithmetic.sub(x, arithmetic.mul(party, quotient, y))
     tested = shapes.stack([rest, arithmetic.sub(rest, y)])

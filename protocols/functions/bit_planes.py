@@ -6,6 +6,7 @@ Bit k of x is the sign of x modulo 2^(k+1): a comparison of k + 1 bits, all of t
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, shapes
@@ -37,7 +38,7 @@ def planes(party: Party, x: Shared, bits: int) -> MaskedBits:
     return logic.rearrange(together, padded, lambda a: a[:, :n], bits * n)
 
 
-def weighed(party: Party, bits: MaskedBits, weights: np.ndarray, like: Shared) -> Shared:  # type: ignore[type-arg]
+def weighed(party: Party, bits: MaskedBits, weights: npt.NDArray[np.int64], like: Shared) -> Shared:
     """The sum over k of weights[k] times bit plane k: integers of the shape of `like`.
 
     Args:

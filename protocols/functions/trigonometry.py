@@ -7,6 +7,7 @@ x / 2 pi is one product with a public number, and the ring is made one turn of i
 from __future__ import annotations
 
 import functools
+import operator
 from dataclasses import replace
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -132,7 +133,8 @@ def atan2(party: Party, y: Shared, x: Shared, bits: int) -> Shared:
     slope = reciprocal.divide(party, other, longest, max(2, bits - 1))
     a = _octant(f).evaluate(party, "atan", slope)
     n = x.shape.num_elements()
-    down, left = (logic.rearrange(signs, (2, n), lambda ones, i=i: ones[i], n) for i in range(2))
+    down = logic.rearrange(signs, (2, n), operator.itemgetter(0), n)
+    left = logic.rearrange(signs, (2, n), operator.itemgetter(1), n)
     for bit, whole in ((steep, Fraction(1, 2)), (left, Fraction(1)), (down, Fraction(0))):
         mirrored = arithmetic.moved(arithmetic.mul_public(a, -2), _of_pi(f, whole))
         a = arithmetic.add(a, convert.inject(party, bit, mirrored))

@@ -5,6 +5,7 @@ Source: Howard et al., Searching for MobileNetV3, ICCV 2019; how it is computed 
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -89,7 +90,7 @@ def ramped_with_slope(
     # where x is not between, v is 0 or 2 reach
     for i, jump in enumerate((-first, last - 1)):
         if jump:
-            where = logic.rearrange(below, (2, n), lambda a, i=i: a[i], n)
+            where = logic.rearrange(below, (2, n), operator.itemgetter(i), n)
             ones = convert.b2a(party, where, shape)
             factor = np.int64(round(jump * (1 << (f + SLOPE_BITS))))
             slope = arithmetic.add(slope, arithmetic.mul_public(ones, factor, f + SLOPE_BITS))

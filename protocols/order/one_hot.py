@@ -8,6 +8,7 @@ own for each position takes two.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, shapes
@@ -19,7 +20,7 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 WAYS = ("direct", "clamped")
 
 
-def below(party: Party, x: Shared, edges: np.ndarray, bits: int) -> MaskedBits:  # type: ignore[type-arg]
+def below(party: Party, x: Shared, edges: npt.NDArray[np.int64], bits: int) -> MaskedBits:
     """[x < edge], [edges, n], for public edges in ring units.
 
     Args:

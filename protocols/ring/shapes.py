@@ -402,8 +402,10 @@ def gathered(
         UsageError: they do not fit x and the indices.
     """
     rank = rank_of(operation, x)
-    shape = indices.shape if hasattr(indices, "shape") else np.shape(_known(indices))
-    sizes = shape.as_list() if hasattr(shape, "as_list") else list(shape)
+    shape: Any = getattr(indices, "shape", None)
+    if shape is None:
+        shape = np.shape(_known(indices))
+    sizes: list[int | None] = shape.as_list() if hasattr(shape, "as_list") else list(shape)
     if not is_integer(batch_dims) or not -len(sizes) <= batch_dims <= len(sizes):
         raise UsageError(
             f"{operation} wants batch_dims from {-len(sizes)} to {len(sizes)}, the axes of the "
@@ -423,7 +425,7 @@ def gathered(
     return at, batch
 
 
-def _known(indices: Public) -> Any:
+def _known(indices: Any) -> Any:
     array = _integer_array(indices)
     return () if array is None else array
 

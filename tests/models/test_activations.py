@@ -52,10 +52,13 @@ PRIVATE: list[tuple[str, dict[str, Any]]] = [
 KNOTS = (-3.0, -1.25, -1.0, -0.75, 0.0, 1.0, 1.25, 1.5, 3.0, 6.0)
 
 
-def every(some: list[tuple[str, dict[str, Any]]], shape: tuple[int, ...]) -> Any:
-    """A model of several activations of the same values."""
+def every(
+    some: list[tuple[str, dict[str, Any]]], shape: tuple[int, ...], called: bool = False
+) -> Any:
+    """A model of several activations of the same values, as layers or as functions."""
     x = keras.Input(shape)
-    given = [L.Activation(partial(getattr(A, name), **options))(x) for name, options in some]
+    functions = [partial(getattr(A, name), **options) for name, options in some]
+    given = [f(x) if called else L.Activation(f)(x) for f in functions]
     return keras.Model(x, L.Concatenate()(given))
 
 
@@ -66,9 +69,11 @@ def edges() -> Any:
 
 
 def test_every_form_of_a_relu_is_read_as_what_it_is() -> None:
-    model, x = every(RELUS, (6, 6)), edges()
-    want = model.predict(x, verbose=0)
-    assert np.abs(convert(model).plain(x) - want).max() < 1e-5
+    x = edges()
+    for called in (False, True):
+        model = every(RELUS, (6, 6), called)
+        want = model.predict(x, verbose=0)
+        assert np.abs(convert(model).plain(x) - want).max() < 1e-5
 
 
 def test_activations_are_right_at_the_edges_of_their_arguments(rng: np.random.Generator) -> None:

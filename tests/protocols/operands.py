@@ -146,9 +146,10 @@ def close_to(*edges: int) -> Callable[[int, np.random.Generator], list[Array]]:
     return made
 
 
-def erf_step(f: int) -> int:
-    """Where erf's two polynomials meet."""
-    return error_function.parts(f).step
+def erf_edges(f: int) -> Callable[[int, np.random.Generator], list[Array]]:
+    """Ring elements with |x| < 2^(bits-1): where erf's two polynomials meet, and where it is 1."""
+    step = error_function.parts(f).step
+    return lambda bits, rng: [below(1 << (bits - 1), rng, [step, 2 * step])]
 
 
 def multiplied(bits: int, rng: np.random.Generator) -> list[Array]:

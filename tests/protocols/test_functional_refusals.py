@@ -226,8 +226,8 @@ LOCAL |= {"subtract", "tile", "transpose", "unstack", "logical_not", "logical_xo
 
 
 LOCAL |= {"scatter_nd", "tensor_scatter_nd_update", "invert", "left_shift"}
-WINDOWS = ("avg_pool2d", "max_pool2d", "max_pool_with_argmax")
-WINDOWS += ("adaptive_avg_pool2d", "adaptive_max_pool2d")
+WINDOWS = ["avg_pool2d", "max_pool2d", "max_pool_with_argmax"]
+WINDOWS += ["adaptive_avg_pool2d", "adaptive_max_pool2d"]
 # What is made of others is refused by the first of them.
 BY = {"clip_by_value": "maximum", "pow": "square", "floor_div": "floordiv", "mod": "floormod"}
 BY |= dict.fromkeys(("einsum", "matvec", "tensordot"), "matmul")

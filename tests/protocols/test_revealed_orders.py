@@ -14,7 +14,7 @@ from tests.protocols.viewed import ALPHA, Words
 from tests.protocols.views import independent_p, normal_p
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import TfeBenchError
-from tfe_bench.protocols.order import shuffle, sort
+from tfe_bench.protocols.order import lookup, shuffle, sort
 from tfe_bench.protocols.order.sort_plan import SortPlan
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -143,3 +143,38 @@ def test_what_a_sort_reveals_does_not_depend_on_the_data_after_a_sort_of_another
     bits = revealed[-1][:384].reshape(128, 3)
     p_values = [stats.binomtest(int(b), 128).pvalue for b in bits.sum(axis=0)]
     assert min(p_values) > ALPHA, f"ones among 128 reveals: {bits.sum(axis=0)}"
+
+
+def test_what_a_lookup_reveals_takes_all_orders_alike_whatever_is_asked(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three keys: of a table of one row, its end, and a position that is there or is not."""
+    seen: list[tuple[int, ...]] = []
+    cached = Party.cached_function
+
+    def recording(party: Party, key: Any, make: Any, dynamic: bool = False) -> Any:
+        graph = cached(party, key, make, dynamic)
+        if key[0] != "lookup.mixed" or party.index:
+            return graph
+
+        def call(*given: Any) -> Any:
+            origins, rest = graph(*given)
+            seen.append(tuple(origins.numpy()[0].tolist()))
+            return origins, rest
+
+        return call
+
+    monkeypatch.setattr(Party, "cached_function", recording)
+    turns = 30
+
+    def program(party: Party, x: Shared, *asked: Shared) -> Any:
+        return [lookup.shuffled(party, x, i) for i in asked for _ in range(turns)]
+
+    keys = [rng.bytes(16) for _ in range(3)]
+    inputs = (np.array([[5]]), np.array([0]), np.array([7]))
+    out = simulate(program, *inputs, keys=keys).outputs
+    assert len(out[0]) == len(seen) == 2 * turns
+    orders = sorted(set(seen))
+    assert len(orders) == 6 and all(sorted(o) == [0, 1, 2] for o in orders)
+    for part in (seen[:turns], seen[turns:]):
+        assert stats.chisquare([part.count(o) for o in orders]).pvalue > ALPHA

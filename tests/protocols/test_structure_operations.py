@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfe_bench as tfe
-from tests.protocols.test_functional import ULP, Array, Case, check, reals
+from tests.protocols.test_functional import ULP, Array, Case, check, reals, untyped
 from tests.protocols.test_functional_refusals import refused
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import lookup, one_hot
 from tfe_bench.protocols.session.counting import Private, PrivateBits, count
+from tfe_bench.protocols.session.party import Party
 
 INTEGERS = tfe.FixedPoint(0)
 EQUATIONS = [
@@ -33,6 +39,8 @@ EQUATIONS = [
     "i,j->ij",
     ",i->i",
 ]
+PAIRED: list[Any] = [0, [[0], [0]], [[2, 1], [2, 1]], [-1, -1], [[0, 1, 2], [0, 1, 2]]]
+MODES: list[Any] = ["REFLECT", "SYMMETRIC", "symmetric"]
 ALONE = ["ij->ji", "ii->i", "ii", "ijk->j", "i...->...", "ij->"]
 
 
@@ -90,7 +98,7 @@ def test_products_of_vectors_and_paired_axes(rng: np.random.Generator) -> None:
                 lambda x, v, w, a=a: np.tensordot(x, x, a),
                 1,
             )
-            for a in (0, [[0], [0]], [[2, 1], [2, 1]], [-1, -1], [[0, 1, 2], [0, 1, 2]])
+            for a in PAIRED
         ),
         (lambda x, v, w: tfe.tensordot(x, v, 1), lambda x, v, w: x @ v, 1),
         (lambda x, v, w: tfe.tensordot(2.0 * np.eye(4), v, 1), lambda x, v, w: 2 * v, 0),
@@ -144,7 +152,7 @@ def test_parts_at_public_places_and_mirrored_edges(rng: np.random.Generator) -> 
                 lambda x, m=m: np.pad(x, [(0, 1), (2, 0), (1, 3)], m.lower()),
                 0,
             )
-            for m in ("REFLECT", "SYMMETRIC", "symmetric")
+            for m in MODES
         ),
         (
             lambda x: tfe.pad(x, [[2, 2], [3, 3], [4, 0]], "SYMMETRIC"),
@@ -171,7 +179,7 @@ def test_private_positions(rng: np.random.Generator) -> None:
     x = rng.integers(-(2**40), 2**40, (2, 5, 3))
 
     def rows(i: Array, n: int) -> Array:
-        return (i[..., None] == np.arange(n)).astype(np.int64)
+        return np.asarray(i[..., None] == np.arange(n), np.int64)
 
     cases: list[Case] = [
         *(
@@ -224,6 +232,40 @@ def test_the_cheaper_way_is_taken() -> None:
         least = min(price(lookup.product, bits, table, asked, w) for w in lookup.PRODUCTS)
         whole = price(lookup.chosen, table, Private((1, asked), 0))
         assert whole == least + price(one_hot.one_hot, Private((1, asked), 0), shape[1])
+
+
+def test_large_tables_are_looked_up_by_a_shuffle(rng: np.random.Generator) -> None:
+    """Between graphs: what is outside gives 0, and the order that is revealed says nothing."""
+    x = rng.integers(-(2**62), 2**62, (9, 2, 2))
+    i = np.array([8, 0, 3, 3, -1, 9, *(s * 2**k for k in (4, 40, 63) for s in (-1, 1))][:-1])
+    i = np.append(i, rng.integers(0, 9, 20))
+    inside = (i >= 0) & (i < 9)
+    want = np.where(inside[:, None, None], x[np.clip(i, 0, 8)], 0)
+
+    def program(p: Party, x: Any, i: Any) -> Any:
+        found = [tfe.gather(x, i, method=m) for m in ("shuffle", "one-hot", "auto")]
+        return [*found, tfe.gather(x[:, 0, 0], i, method="shuffle")]
+
+    dealer = int(rng.integers(3))
+    sim = simulate(program, x, i, dealer=dealer)
+    table, positions = Private(x.shape, 0), Private(i.shape, 0)
+    cost = count(program, table, positions, graphs=True).cost
+    assert sim.sent == cost.by_party(dealer) and sim.rounds == cost.rounds
+    for k in range(3):
+        near = np.abs(i.astype(float)) < 2.0**62 if k else np.full(i.shape, True)
+        got = sim.value(itemgetter(k))
+        assert np.array_equal(got[near], want[near]), k
+    assert np.array_equal(sim.value(lambda out: out[3]), want[:, 0, 0])
+    assert lookup.choose("auto", 9, 4, len(i)) == "one-hot"
+    assert lookup.choose("auto", 20000, 1, 20000) == "shuffle"
+    wrong: list[Callable[..., Any]] = [
+        lambda p, x, i: tfe.gather(x, i, method="shufle"),
+        lambda p, x, i: tfe.gather(x, i, 1),
+        lambda p, x, i: tfe.gather(x, i, 1, method="shuffle"),
+    ]
+    for each in wrong:
+        with pytest.raises(UsageError, match=r"^gather .*Received"):
+            simulate(each, x, i)
 
 
 def test_pooling_with_places_and_of_a_given_size(rng: np.random.Generator) -> None:
@@ -289,7 +331,7 @@ BAD: list[tuple[str, Any]] = [
     ("gather", lambda x: tfe.gather(x, [[0], [0]], 0, 1)),
     ("gather", lambda x: tfe.gather(x, [3])),
     ("gather", lambda x: tfe.gather(x, x[0])),
-    ("gather", lambda x: tfe.gather(np.ones(3), tfe.cast(x < 0))),
+    ("gather", lambda x: untyped.gather(np.ones(3), tfe.cast(x < 0))),
     ("gather", lambda x: tfe.gather(x[:, :0], tfe.cast(x < 0), 1)),
     ("scatter_nd", lambda x: tfe.scatter_nd([[3]], x[:1], [3, 4])),
     ("scatter_nd", lambda x: tfe.scatter_nd([[-1]], x[:1], [3, 4])),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
@@ -17,33 +16,26 @@ import numpy as np
 import pytest
 
 import tfe_bench as tfe
-from tests.protocols.gated import FUNCTIONS, Function
+from tests.protocols.activation_widths import ACTIVATIONS
 from tests.protocols.operands import (
     DROP,
-    KNOT,
     LIMITS,
     ONE,
-    ROWS,
     Array,
     F,
-    activation_edges,
     below,
     channels,
     clipped,
     close_to,
     divided,
     dividends,
-    erf_step,
+    erf_edges,
     four,
     halves,
     images,
     inverse,
-    labeled,
     largest,
     line,
-    log_softmax,
-    logits,
-    loss,
     magnitude,
     multiplied,
     normalized,
@@ -54,22 +46,14 @@ from tests.protocols.operands import (
     quotients,
     relative,
     rows,
-    sigmoid,
-    softmax,
     ulp,
     values,
 )
+from tests.protocols.widths import Row
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.functions import piecewise
 from tfe_bench.protocols.nn import (
-    activations,
-    cross_entropy,
-    elu,
     linear,
-    ramped,
-    softsign,
-    squareplus,
 )
 from tfe_bench.protocols.nn import relu as rectifier
 from tfe_bench.protocols.ring import products
@@ -77,93 +61,12 @@ from tfe_bench.protocols.session.counting import Private, Tally, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-# where the largest constant of each stops to fit, and one exchange to suffice
-OF_SIGMOID, OF_SOFTMAX = (2, 20, 21, 49, 62), (2, 19, 20, 48, 62)
 POLYNOMIAL = [0.5, -1.25]
-SELU = elu.Form(1.05, 1.76)
 MOST_INT = 2**63 - 1
 CLOSE = relative(2.0**-20, 1.2)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One operation.
-
-    Attributes:
-        least, most: the widths that it takes.
-        inputs: (width, rng) -> its private operands, ring elements.
-        run: (party, width, *operands) -> private numbers or bits.
-        right: (width, *operands) -> what comes out, in ring units: floats, or exact integers.
-        off: (right) -> the error of floats that its documentation states, in those units.
-        some: of the widths, those that are tested by default; none: the least and the most.
-        fraction: fractional bits of the operands.
-        refused: widths that it does not take.
-    """
-
-    least: int
-    most: int
-    inputs: Callable[[int, np.random.Generator], list[Array]]
-    run: Callable[..., Any]
-    right: Callable[..., Array]
-    off: Callable[[Array], Any] = lambda right: 0
-    some: tuple[int, ...] = ()
-    fraction: int = F
-    refused: tuple[int, ...] = (1, 65)
-
-
 # ---- the rows
-
-
-def activation(
-    function: Callable[[Shared, int], Shared], right: Callable[[Array], Array], f: int
-) -> Row:
-    return Row(
-        2,
-        62,
-        lambda b, rng: [below(1 << (b - 1), rng, activation_edges(f))],
-        lambda p, b, x: function(x, b),
-        lambda b, x: right(x * 2.0**-f) * 2.0**f,
-        ulp(2),
-        OF_SIGMOID if f == F else (f + 4,),
-        f,
-        (1, 63),
-    )
-
-
-def called(function: Function, p: Party, x: Shared, bits: int) -> Any:
-    """As users call it, or as models do."""
-    public = getattr(tfe, function.name, None)
-    return function.protocol(p, x, bits) if public is None else public(x, bits)
-
-
-def gated(function: Function, f: int) -> Row:
-    most = 62 if hasattr(tfe, function.name) else 63
-    return Row(
-        2,
-        most,
-        lambda b, rng: [below(1 << (b - 1), rng, function.edges(f))],
-        lambda p, b, x: called(function, p, x, b),
-        lambda b, x: function.value(x, f),
-        ulp(function.ulps),
-        (*function.widths[:-1], most) if f == F else (f + 4,),
-        f,
-        (1, most + 1),
-    )
-
-
-def gated_slope(function: Function) -> Row:
-    """(one bit more than its outermost knot has)"""
-    least = F + function.slope_edge.bit_length() + 2
-    return Row(
-        least,
-        62,
-        lambda b, rng: [below(1 << (b - 1), rng, [function.slope_edge * ONE])],
-        lambda p, b, x: function.module.slope(p, x, b),
-        lambda b, x: function.slope(x / ONE) * 2.0**piecewise.RESULT_BITS,
-        ulp(2.0 ** (piecewise.RESULT_BITS - 9.5)),
-        (least, 55, 56, 62),
-        refused=(1, least - 1),
-    )
 
 
 def magnitudes(
@@ -174,23 +77,6 @@ def magnitudes(
 ) -> Row:
     """Of |x| < 2^bits."""
     return Row(2, 62, inputs, run, right, off, some=(2,), refused=(1, 63))
-
-
-def of_gradient(classes: int, f: int = F) -> Row:
-    """Softmax of logits that more fractional bits leave less room."""
-    made = logits(classes, F, cross_entropy.CUTOFF)
-    most = 45 if f == F else 39
-    return Row(
-        23,
-        most,
-        lambda b, rng: [x << (f - F) for x in made(b, rng)],
-        lambda p, b, x: cross_entropy.softmax_for_gradient(p, x, bits=b),
-        lambda b, x: softmax(x * 2.0**-f) * 2.0**cross_entropy.RESULT_BITS,
-        ulp(2.0 ** (cross_entropy.RESULT_BITS - 14)),
-        (23,) if f == F else (),
-        f,
-        (22, most + 1),
-    )
 
 
 LESS: dict[str, tuple[Callable[..., Any], Callable[[Array, Array], Array]]] = {
@@ -250,33 +136,6 @@ WIDTHS: dict[str, Row] = {
     "neural.max_pool2d": Row(
         2, 64, rows(4), lambda p, b, x: line(tfe.max_pool2d(images(x), 2, bits=b)), largest
     ),
-    **{
-        f"neural.{name}, {f} fractional bits": activation(g, h, f)
-        for name, g, h in (("sigmoid", tfe.sigmoid, sigmoid), ("tanh", tfe.tanh, np.tanh))
-        for f in (8, F, 20)
-    },
-    **{
-        f"{'neural' if hasattr(tfe, name) else name}.{name}, {f} fractional bits": gated(
-            function, f
-        )
-        for name, function in FUNCTIONS.items()
-        for f in (8, F)
-    },
-    **{f"{name}.slope": gated_slope(function) for name, function in FUNCTIONS.items()},
-    **{
-        f"neural.softmax, {classes} classes, {f} fractional bits": Row(
-            2,
-            62,
-            logits(classes, f),
-            lambda p, b, x: tfe.softmax(x, bits=b),
-            lambda b, x, f=f: softmax(x * 2.0**-f) * 2.0**f,
-            ulp(2),
-            OF_SOFTMAX if (classes, f) == (3, F) else (f + 3,),
-            f,
-            (1, 63),
-        )
-        for classes, f in ((3, F), (12, F), (3, 8), (3, 20))
-    },
     "elementary.log": magnitudes(
         lambda p, b, x: tfe.log(x, b),
         positive(np.log, np.log(2.0**-F) * ONE),
@@ -308,7 +167,7 @@ WIDTHS: dict[str, Row] = {
         f"elementary.erf, {f} fractional bits": Row(
             2,
             62,
-            lambda b, rng, f=f: [below(1 << (b - 1), rng, [k * erf_step(f) for k in (1, 2)])],
+            erf_edges(f),
             lambda p, b, x: tfe.erf(x, b),
             lambda b, x, f=f: np.vectorize(math.erf)(x * 2.0**-f) * 2.0**f,
             ulp(3),
@@ -400,30 +259,8 @@ WIDTHS: dict[str, Row] = {
         )
         for what, most, inputs in (("3", 31, values), ("a private one", 60, dividends))
     },
+    **ACTIVATIONS,
     # what has no public name of its own
-    "cross_entropy.softmax_for_gradient": of_gradient(5),
-    "cross_entropy.softmax_for_gradient, 20 classes": of_gradient(20),
-    "cross_entropy.softmax_for_gradient, 40 fractional bits": of_gradient(5, 40),
-    "cross_entropy.softmax_and_loss": Row(
-        23,
-        38,
-        labeled,
-        lambda p, b, x, y: cross_entropy.softmax_and_loss(p, x, y, bits=b)[1],
-        loss,
-        ulp(ROWS * 2.0 ** (cross_entropy.INNER - 17)),
-        some=(38,),
-        refused=(22, 39),
-    ),
-    "piecewise.logistic": Row(
-        23,
-        64,
-        lambda b, rng: [below((1 << (b - 1)) - KNOT, rng, [KNOT, KNOT // 2])],
-        lambda p, b, x: piecewise.logistic(p, x, bits=b),
-        lambda b, x: sigmoid(x / ONE) * 2.0**piecewise.RESULT_BITS,
-        ulp(2.0 ** (piecewise.RESULT_BITS - 10.5)),
-        (23, 56, 57, 64),
-        refused=(1, 22),
-    ),
     "batch_norm.normalize": Row(
         F + 1,
         40,
@@ -478,78 +315,6 @@ WIDTHS: dict[str, Row] = {
         lambda b, x: ((-1 << (b - 1) <= x) & (x < 1 << (b - 1))).astype(np.int64),
         refused=(1, 64),
     ),
-    "linear.above": Row(
-        2,
-        63,
-        values,
-        lambda p, b, x: line(linear.above(p, x, LIMITS, b)[0]),
-        lambda b, x: np.maximum(x - np.array(LIMITS)[:, None], 0).reshape(-1),
-        refused=(1, 65),
-    ),
-    "elu.elu": Row(
-        2,
-        63,
-        lambda b, rng: [below(1 << (b - 1), rng, [elu.Form().edge(F)])],
-        lambda p, b, x: elu.elu(p, x, bits=b),
-        lambda b, x: np.where(x > 0, x, np.expm1(np.minimum(x, 0) / ONE) * ONE),
-        ulp(2),
-        (*OF_SIGMOID, 63),
-        refused=(1, 64),
-    ),
-    "elu.elu, scaled": Row(
-        2,
-        52,
-        values,
-        lambda p, b, x: elu.elu(p, x, SELU, b),
-        lambda b, x: (
-            SELU.positive * np.maximum(x, 0)
-            + SELU.negative * np.expm1(np.minimum(x, 0) / ONE) * ONE
-        ),
-        lambda right: 3 + np.abs(right) * 2.0**-10,
-        (2, 20, 52),
-        refused=(1, 53),
-    ),
-    "ramped.ramped": Row(
-        2,
-        63,
-        lambda b, rng: [below(1 << (b - 1), rng, [3 * ONE])],
-        lambda p, b, x: ramped.ramped(p, x, bits=b),
-        lambda b, x: np.clip(x * np.clip(x / ONE + 3, 0, 6) / 6, -ONE, None),
-        ulp(1.2),
-        (*OF_SIGMOID, 63),
-        refused=(1, 64),
-    ),
-    "softsign.softsign": Row(
-        2,
-        62,
-        values,
-        lambda p, b, x: softsign.softsign(p, x, b),
-        lambda b, x: x / (1 + np.abs(x / ONE)),
-        ulp(1.5),
-        refused=(1, 64),
-    ),
-    "squareplus.squareplus": Row(
-        2,
-        31,
-        values,
-        lambda p, b, x: squareplus.squareplus(p, x, bits=b),
-        lambda b, x: np.maximum(x, 0) + 2 * ONE / (np.abs(x / ONE) + np.hypot(x / ONE, 2)),
-        ulp(3),
-        refused=(1, 32),
-    ),
-    **{
-        f"activations.log_softmax, {classes} classes": Row(
-            2,
-            62,
-            logits(classes, F),
-            lambda p, b, x: activations.log_softmax(p, x, bits=b),
-            lambda b, x: log_softmax(x / ONE) * ONE,
-            ulp(2.2),
-            OF_SOFTMAX if classes == 3 else (19,),
-            refused=(0, 63),
-        )
-        for classes in (3, 12)
-    },
     "linear.capped_relu": Row(
         4,  # (the narrowest that the limit fits)
         64,

@@ -60,6 +60,8 @@ class Adagrad(Optimizer):
         total = ops.add(row.held("sum"), brought(ops, square, SUM_BITS))
         # a / sqrt(b 2^-k) for even k is 2^(k/2) a / sqrt(b), which the rate takes back
         small = replace(total, fractional_bits=moments.SQUARE_BITS)
-        turn = row.divided(row.gradient, small, Fraction(self.epsilon) / (1 << _FEWER))
+        turn = row.divided(
+            row.gradient, small, moments.units(Fraction(self.epsilon) / (1 << _FEWER))
+        )
         w = row.moved(row.held(), turn, self._exponent(terms))
         return row.found(w, sum=total)

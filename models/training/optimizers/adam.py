@@ -64,11 +64,11 @@ class Adam(Optimizer):
         return moments.public_rate(rate, self._exponent(terms))
 
     def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
-        """14 rounds, those of a maximum more for AMSGrad."""
+        """13 rounds; for AMSGrad those of a maximum more."""
         row = moments.Row(p, terms, gradients)
         m, v = row.mean("m", self.beta_1), row.squares("v", self.beta_2)
         root, slots = v, {"m": m, "v": v}
         if self.amsgrad:
             root = slots["v_hat"] = row.larger(row.held("v_hat"), v)
-        turn = row.divided(m, root, Fraction(self.epsilon) ** 2 / terms.scale**2)
+        turn = row.divided(m, root, moments.units(Fraction(self.epsilon) ** 2 / terms.scale**2))
         return row.found(row.moved(row.held(), turn, self._exponent(terms)), **slots)

@@ -60,12 +60,12 @@ class Adamax(Optimizer):
         return moments.public_rate(rate, self._exponent(terms))
 
     def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
-        """17 to 19 rounds."""
+        """16 to 18 rounds."""
         row, ops = moments.Row(p, terms, gradients), p.ops
         m, old = row.mean("m", self.beta_1), row.held("u2")
         lost, s = moments.decay(Fraction(self.beta_2) ** 2, moments.MEAN_DECAY_BITS)
         old = ops.sub(old, ops.truncate(ops.times(old, lost, s), s))
         square = brought(ops, ops.mul(row.gradient, row.gradient), moments.SQUARE_BITS)
         u2 = row.larger(old, square)
-        turn = row.divided(m, u2, Fraction(self.epsilon) ** 2 / terms.scale**2)
+        turn = row.divided(m, u2, moments.units(Fraction(self.epsilon) ** 2 / terms.scale**2))
         return row.found(row.moved(row.held(), turn, self._exponent(terms)), m=m, u2=u2)

@@ -47,7 +47,7 @@ class Lion(Optimizer):
         return {RATE: rounded(Fraction(self.schedule.rate(step)) * (1 << terms.numbers.weight))}
 
     def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
-        """6 to 7 rounds: comparisons of both signs at once."""
+        """4 to 6 rounds: comparisons of both signs at once."""
         row, ops = moments.Row(p, terms, gradients), p.ops
         m, n = row.held("m"), math.prod(ops.shape(row.gradient))
         of_mean = rounded(Fraction(self.beta_1) * (1 << _BITS))

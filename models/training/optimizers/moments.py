@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.layer import Shape
@@ -87,6 +88,11 @@ def rate_exponent(top: Decimal, fractional_bits: int, weight: int, bits: int = R
 def public_rate(rate: Decimal, e: int) -> dict[str, int]:
     """The public integer c."""
     return {RATE: rounded(Fraction(rate) * Fraction(2) ** e)}
+
+
+def units(square: Fraction) -> int:
+    """A public square in units of the means of squares."""
+    return rounded(square * (1 << SQUARE_BITS))
 
 
 # ---- all weights in one row
@@ -174,15 +180,16 @@ class Row:
         exchanges = ops.setting.exchanges(math.prod(ops.shape(x)), bits)
         return ops.call(relational.maximum, x, y, bits, exchanges)
 
-    def divided(self, x: Shared, square: Shared, floor: Fraction) -> Shared:
-        """x / sqrt(square + floor), with adaptive.RESULT_BITS more.  9 rounds.
+    def divided(self, x: Shared, square: Shared, least: Any) -> Shared:
+        """x / sqrt(square + least), with adaptive.RESULT_BITS more.  9 rounds.
 
         Args:
             square: with SQUARE_BITS fractional bits.
-            floor: public, rounded to those.
+            least: public, in units of those (`units`).
         """
-        ops, least = self.ops, rounded(floor * (1 << SQUARE_BITS))
-        root = ops.add_public(square, least) if least else square
+        ops = self.ops
+        none = isinstance(least, int) and not least
+        root = square if none else ops.add_public(square, least)
         return ops.call(adaptive.update, x, root, profile=ops.setting.update_profile)
 
     def moved(self, w: Shared, turn: Shared, e: int) -> Shared:

@@ -70,7 +70,7 @@ class RmsProp(Optimizer):
         """13 rounds."""
         row, ops, e = moments.Row(p, terms, gradients), p.ops, self._exponent(terms)
         v, w = row.squares("v", self.rho), row.held()
-        turn = row.divided(row.gradient, v, Fraction(self.epsilon) / terms.scale**2)
+        turn = row.divided(row.gradient, v, moments.units(Fraction(self.epsilon) / terms.scale**2))
         if not self.momentum:
             return row.found(row.moved(w, turn, e), v=v)
         drop = e + turn.fractional_bits - w.fractional_bits

@@ -144,6 +144,13 @@ def cases() -> dict[str, Any]:
         "global max": of(conv(), L.GlobalMaxPooling2D(), L.Dense(3)),
         "softmax": of(conv(), L.Softmax(2), *ends()),
         "multiply": joined(L.Multiply(), conv(), most(), conv()),
+        "layer norm": of(
+            L.Dense(6),
+            L.LayerNormalization(gamma_initializer="random_uniform"),
+            *ends(),
+            shape=flat,
+        ),
+        "rms norm": of(L.Dense(6), L.RMSNormalization(), L.ReLU(), *ends(), shape=(3, 6)),
         "zero padding": of(conv(), L.ZeroPadding2D(((1, 0), (2, 1))), conv(), *ends()),
         "permute": of(conv(), L.Identity(), L.Permute((3, 1, 2)), L.ReLU(), *ends()),
         "cropping": of(conv(), L.Cropping2D(((1, 0), (0, 2))), *ends()),

@@ -17,6 +17,7 @@ from tfe_bench.models.kinds.operations import Setting
 from tfe_bench.models.rows import weighted
 from tfe_bench.models.training import optimizers, plaintext, schedules, state, step, updates
 from tfe_bench.models.training.losses.loss import NUMBERS
+from tfe_bench.models.training.optimizers.optimizer import Optimizer
 from tfe_bench.models.training.optimizers.sgd import Sgd
 from tfe_bench.models.training.recipe import MOST_WEIGHT, Recipe
 from tfe_bench.protocols.ring import rotation
@@ -269,6 +270,57 @@ def test_adaptive_optimizers_follow_keras(rng: np.random.Generator) -> None:
     assert {case.recipe.optimizer.kind for case, _, _ in found.values()} == {*optimizers.KINDS} - {
         "sgd"
     }
+
+
+def at_the_ends(kind: type[Optimizer], rate: float) -> dict[str, tuple[Any, Any, Any]]:
+    """An optimizer of Keras with each setting at both ends of its range, where they are taken."""
+    found = {}
+    for setting in kind.own():
+        for value in setting.metadata.get("range", (True, False)):
+            name = f"{kind.kind} {setting.name}={value}"
+            # (RMSprop's first step is rate / sqrt(1 - rho))
+            own = rate * (1 - value) ** 0.5 if setting.name == "rho" else rate
+            try:
+                made = kind(schedules.of_keras(own), **{setting.name: value})
+            except UsageError:  # another setting has to change with it
+                continue
+            found[name] = (net(L.Dense(3)), made.keras(own), "mse")
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", optimizers.KINDS)
+def test_settings_follow_keras_to_the_ends_of_their_ranges(
+    kind: str, rng: np.random.Generator
+) -> None:
+    keras.utils.set_random_seed(int(rng.integers(1 << 31)))
+    rate, steps = 2.0**-6, 4
+    chosen = at_the_ends(optimizers.KINDS[kind], rate)
+    assert chosen
+    compared(chosen, rng, steps, rate, typical=rate * steps / 16)
+
+
+@pytest.mark.slow
+def test_common_options_follow_keras_to_the_ends_of_their_ranges(rng: np.random.Generator) -> None:
+    """Gradients far above and below their bounds, of losses that are summed too."""
+    keras.utils.set_random_seed(int(rng.integers(1 << 31)))
+    summed = keras.losses.MeanSquaredError(reduction="sum")
+    chosen = {}
+    for loss in ("mse", summed):
+        for name in ("clipvalue", "clipnorm", "global_clipnorm"):
+            for value in (1e-4, 0.3, 1e3):
+                optimizer = Opt.SGD(0.01, **{name: value})
+                chosen[f"{name} {value} {loss}"] = (net(L.Dense(3)), optimizer, loss)
+        for optimizer in (
+            Opt.Adagrad(0.02),
+            Opt.RMSprop(0.02),
+            Opt.SGD(1e-3, weight_decay=1000.0),
+            Opt.SGD(1e-3, weight_decay=1e-3),
+            Opt.SGD(0.01, use_ema=True, ema_momentum=0.0),
+            Opt.SGD(0.01, use_ema=True, ema_momentum=0.9999, ema_overwrite_frequency=1),
+        ):
+            chosen[f"{len(chosen)} {loss}"] = (net(L.Dense(3)), optimizer, loss)
+    compared(chosen, rng, 4, 2.0**-7)
 
 
 def test_directions_are_dealt_by_thirds_where_that_pays(

@@ -123,8 +123,8 @@ def test_layers_that_cannot_be_trained_are_named() -> None:
     image = L.Input((6, 6, 2))
     for layers, text in (
         ([L.Input((12, 12, 1)), L.GlobalMaxPooling2D(), L.Dense(2)], "128 cells"),
-        ([image, L.ReLU(6.0), L.Flatten(), L.Dense(2)], "relu with max_value"),
-        ([image, L.Conv2D(2, 3, groups=2), L.LayerNormalization()], "groups=2.*LayerNormal"),
+        ([image, L.GroupNormalization(2)], "GroupNormalization"),
+        ([image, L.LayerNormalization(axis=(1, 2))], "other axes than the last"),
         ([image, L.Flatten(), L.Dense(2, kernel_regularizer="orthogonal_regularizer")], "Orthog"),
         ([image, L.Flatten(), L.Dense(2, activity_regularizer="l2")], "activity_regularizer"),
         ([image, L.Flatten(), L.Dense(2, bias_constraint="non_neg")], "bias_constraint"),

@@ -1,4 +1,4 @@
-"""GELU by tanh."""
+"""GELU by tanh, at the sites of GELU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 
 from tests.protocols.gated import Function
 from tests.protocols.operands import Array, sigmoid
-from tests.protocols.seeded import merged
 from tfe_bench.protocols.nn import gelu_tanh
 
 _ROOT = math.sqrt(2 / math.pi)
@@ -33,6 +32,4 @@ FUNCTION = Function(
     edges=lambda f: [gelu_tanh.bump(f).step, 2 * gelu_tanh.bump(f).step],
     slope_edge=5,
     widths=(2, 19, 20, 47, 62),
-    sites=("gelu_parts", "gelu_tanh"),
-    faults={"it is exchanged under a dealt mask": merged("gelu_tanh", {4: 0})},
 )

@@ -1,0 +1,55 @@
+"""The table of optimizers in docs/training.md: what each takes, and what an update costs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfe_bench.models.graph import Graph
+from tfe_bench.models.kinds.layer import Layer
+from tfe_bench.models.kinds.operations import Operations, Setting
+from tfe_bench.models.kinds.passes import Pass
+from tfe_bench.models.training import state, updates
+from tfe_bench.models.training.optimizers import NAMES
+from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+WEIGHTS = 1000
+
+
+def cost(name: str) -> Cost:
+    """Of an update of WEIGHTS weights, counted."""
+    layer = Layer("dense", "dense", ("x",), {}, {"kernel": np.zeros((WEIGHTS, 1))})
+    graph = Graph("update", {"x": (WEIGHTS,)}, (layer,), ("dense",))
+    recipe = Recipe.build(graph, name, "mse")
+    numbers, public = recipe.numbers, updates.public_rates(recipe, 0)
+    held = {s.key: Private(s.shape, s.fractional_bits).made() for s in state.specs(recipe)}
+
+    def counted(party: Party, gradient: Shared) -> None:
+        p = Pass(Operations(party, Setting()), held, numbers, public=public)
+        updates.update(p, recipe, {"dense/kernel": gradient})
+
+    return count(counted, Private((WEIGHTS, 1), numbers.activation + numbers.gradient)).cost
+
+
+def table() -> str:
+    """The lines of the table."""
+    lines = [
+        "| name | of keras.optimizers | settings | rounds | bytes per weight |\n",
+        "|---|---|---|--:|--:|\n",
+    ]
+    for name, (cls, options) in sorted(NAMES.items()):
+        given = ", ".join(f"`{key}={value}`" for key, value in options.items())
+        own = [f"`{key}={value}` alone" for key, (value, _) in cls.only.items()]
+        for setting in cls.own():
+            low, high = setting.metadata.get("range", ("true", "or false"))
+            own.append(f"`{setting.name}` {low} {high if low == 'true' else f'to {high}'}")
+        found = cost(name)
+        lines.append(
+            f"| `{name}` | {' or '.join(f'`{c}`' for c in cls.classes)}"
+            f"{' with ' if given else ''}{given} | {', '.join(own)} | {found.rounds} | "
+            f"{round(found.total / 8 / WEIGHTS)} |\n"
+        )
+    return "".join(lines)

@@ -1,0 +1,37 @@
+"""What the test of widths has to know of an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.protocols.operands import Array, F
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operation.
+
+    Attributes:
+        least, most: the widths that it takes.
+        inputs: (width, rng) -> its private operands, ring elements.
+        run: (party, width, *operands) -> private numbers or bits.
+        right: (width, *operands) -> what comes out, in ring units: floats, or exact integers.
+        off: (right) -> the error of floats that its documentation states, in those units.
+        some: of the widths, those that are tested by default; none: the least and the most.
+        fraction: fractional bits of the operands.
+        refused: widths that it does not take.
+    """
+
+    least: int
+    most: int
+    inputs: Callable[[int, np.random.Generator], list[Array]]
+    run: Callable[..., Any]
+    right: Callable[..., Array]
+    off: Callable[[Array], Any] = lambda right: 0
+    some: tuple[int, ...] = ()
+    fraction: int = F
+    refused: tuple[int, ...] = (1, 65)
