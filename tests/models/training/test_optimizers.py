@@ -94,7 +94,7 @@ def sgd_cases() -> dict[str, tuple[Any, Any, Any]]:
             keras.losses.MeanSquaredError(reduction="sum"),
         ),
         "huber": (net(L.Dense(2)), Opt.SGD(0.02), keras.losses.Huber(0.5, reduction="sum")),
-        "percentage": (net(L.Dense(2)), Opt.SGD(0.005), "mape"),
+        "percentage": (net(L.Dense(2)), Opt.SGD(0.0002), "mape"),
         "hinge": (net(L.Dense(2)), Opt.SGD(0.1), "hinge"),
         "smoothed": (
             net(L.Dense(1, activation="sigmoid")),
