@@ -18,12 +18,14 @@ from tests.protocols.gated import FUNCTIONS
 from tests.protocols.joint_views import Row, check
 from tests.protocols.viewed import sums
 from tfe_bench.protocols.functions import (
+    error_function,
     exp_select,
     exponential,
     logarithm,
     piecewise,
     polynomial,
     reciprocal,
+    trigonometry,
 )
 from tfe_bench.protocols.nn import (
     activations,
@@ -339,6 +341,19 @@ ROWS: dict[str, Row] = {
         lambda p, x, y: polynomial.polyval(p, [1.0, -0.5, 0.25], x, 20),
         ("polyval",),
         fractional_bits=12,
+    ),
+    "erf": Row(
+        lambda p, x, y: error_function.parts(12).first.evaluate(p, "erf", x),
+        ("erf",),
+        n=1,
+        fractional_bits=12,
+    ),
+    "sine": Row(lambda p, x, y: trigonometry._quarter(4).evaluate(p, "sine", x), ("sine",), n=1),
+    "atan": Row(
+        lambda p, x, y: trigonometry._octant(8).evaluate(p, "atan", x),
+        ("atan",),
+        n=1,
+        fractional_bits=8,
     ),
     "logistic": Row(
         lambda p, x, y: piecewise.logistic(p, x, bits=28), ("logistic",), n=1, fractional_bits=20
