@@ -17,6 +17,7 @@ from tfe_bench.models.tables import Table
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client
+    from tfe_bench.models.training.losses.loss import Loss
     from tfe_bench.protocols.session.party import Party
     from tfe_bench.protocols.session.sharing import Shared
 
@@ -92,6 +93,21 @@ class Joined:
     classes: int
     target: str
     table: Table | None = None
+
+
+def check_target(joined: Joined, loss: Loss) -> None:
+    """Refuses labels that a loss is not for: nobody sees them, so that nobody would notice.
+
+    Raises:
+        UsageError: these.
+    """
+    if joined.target not in loss.takes:
+        known = (
+            f"labels that are {' or '.join(loss.takes)}" if loss.takes else "x and y of your own"
+        )
+        raise UsageError(
+            f"{loss.name} wants {known}. Received: owners' labels that are {joined.target!r}."
+        )
 
 
 def joined(source: Source, facts: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Joined:

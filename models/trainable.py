@@ -249,6 +249,7 @@ class Trainable:
                     "rows holdout=N are kept to evaluate on."
                 )
             source, joined = sources.source_of(cluster, rows_of or columns_of or (), labels_of)
+            sources.check_target(joined, recipe.loss)
             rows = joined.rows - holdout
         elif x is None or y is None:
             raise UsageError("fit takes x and y, or rows_of, or columns_of with labels_of.")

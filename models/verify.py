@@ -40,7 +40,14 @@ def check(reading: Reading, graph: Graph, samples: Any = None) -> None:
     given = [_as_keras(t, inputs[n]) for t, n in zip(function.inputs, graph.inputs, strict=True)]
     tree = reading.keras.tree
     struct = tree.pack_sequence_as(function._inputs_struct, given)
-    wanted = [_numbers(reading, y) for y in tree.flatten(function(struct, training=False))]
+    try:
+        outputs = tree.flatten(function(struct, training=False))
+    except Exception as error:  # whatever Keras raises where a layer takes no such values
+        raise UsageError(
+            f"Keras itself cannot run {reading.model.name!r}. Received: {type(error).__name__}: "
+            f"{str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}"
+        ) from None
+    wanted = [_numbers(reading, y) for y in outputs]
     tolerance = _tolerance(reading.model)
     if all(_alike(a, b, tolerance) for a, b in zip(_outputs(graph, inputs), wanted, strict=True)):
         return

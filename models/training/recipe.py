@@ -245,6 +245,8 @@ class Recipe:
 
 def _scaled(graph: Graph) -> Graph:
     """Rescaling right behind the input is left to the owner of the features."""
+    if len(graph.inputs) != 1:
+        return graph  # which is refused
     (name,) = graph.inputs
     uses = graph.uses()[name]
     first = graph.layers[0]

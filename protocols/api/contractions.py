@@ -229,6 +229,7 @@ def _reduced(operation: str, value: Operand, part: Axes, kept: Axes) -> Operand:
     gone = [i for i, n in enumerate(part) if n not in kept]
     value = reductions.reduce_sum(value, gone) if gone else value
     left = [n for n in part if n in kept]
+    assert isinstance(value, Shared)
     return shapes.transpose(value, [left.index(n) for n in kept])
 
 

@@ -223,16 +223,16 @@ def predict(arguments: argparse.Namespace) -> int:
         "bytes_sent": [sum(m["payload"]) for m in measured],
         "rounds": total_rounds(measured)[0],
     }
-    named = outputs if isinstance(outputs, dict) else None
-    several = list(named.values()) if named else outputs
+    labels: list[str] = list(outputs) if isinstance(outputs, dict) else []
+    several: Any = [outputs[name] for name in labels] if labels else outputs
     several = several if isinstance(several, list) else [several]
     header, rows = _told(model, several[0])
     if arguments.output is not None:
         _write(arguments.output, several, header, rows)
     if arguments.json:
         shown: Any = None if arguments.output is not None else [y.tolist() for y in several]
-        if named and shown:
-            shown = dict(zip(named, shown, strict=True))
+        if labels and shown:
+            shown = dict(zip(labels, shown, strict=True))
         print(json.dumps({**told, "images": names, "outputs": shown}))
         return 0
     for i, row in enumerate(several[0]):

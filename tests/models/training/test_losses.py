@@ -11,6 +11,7 @@ import pytest
 from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, simulate
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.kinds.operations import Operations, Setting
+from tfe_bench.models.sources import Joined, check_target
 from tfe_bench.models.training import losses
 from tfe_bench.models.training.losses.loss import LARGEST
 from tfe_bench.protocols.session.counting import Private, count
@@ -119,7 +120,8 @@ def test_gradients_and_values_are_those_of_keras(fraction: int, rng: np.random.G
     scales = [20 if i % 2 else fraction for i in range(len(flat))]
 
     def every(party: Party, *given: Shared) -> list[Any]:
-        ops, found = Operations(party, Setting()), []
+        ops = Operations(party, Setting())
+        found: list[Any] = []
         for i, loss in enumerate(made.values()):
             z, y = given[2 * i : 2 * i + 2]
             found += loss.slope(ops, z, y, True)
@@ -127,7 +129,6 @@ def test_gradients_and_values_are_those_of_keras(fraction: int, rng: np.random.G
         return found
 
     def program(party: Party, *given: Shared) -> Any:
-
         scaled = [replace(v, fractional_bits=f) for v, f in zip(given, scales, strict=True)]
         function = party.function(lambda *given: every(party, *given))
         return function(*scaled), measured(party, function, *scaled)
@@ -149,8 +150,8 @@ def test_gradients_and_values_are_those_of_keras(fraction: int, rng: np.random.G
             error = np.abs(got * factor - slope) / np.maximum(np.abs(slope), 1)
             assert error.max() < 2**-10, (name, np.unravel_index(error.argmax(), error.shape))
         mean = loss.scale((3,), n) / (n * loss.terms((3,)))
-        error = abs(float(parts[1]) * mean - value)
-        assert error < 2**-9 * z.size * max(1, abs(value) / z.size), (name, parts[1] * mean, value)
+        away = abs(float(parts[1]) * mean - value)
+        assert away < 2**-9 * z.size * max(1, abs(value) / z.size), (name, parts[1] * mean, value)
 
 
 def test_losses_are_found_by_all_of_keras_names() -> None:
@@ -193,6 +194,18 @@ def test_what_no_loss_is_is_refused_by_name() -> None:
     ):
         with pytest.raises(UsageError):
             losses.of(header)
+
+
+@pytest.mark.parametrize(
+    ("loss", "target"),
+    [("poisson", "number"), ("mape", "binary"), ("hinge", "number"), ("kl_divergence", "binary")],
+)
+def test_labels_of_owners_are_such_as_a_loss_is_for(loss: str, target: str) -> None:
+    """Nobody sees them, so that nobody would notice."""
+    joined = Joined(8, (3,), (1,), 2, target)
+    check_target(joined, losses.of_keras("mse")[0])
+    with pytest.raises(UsageError, match=f"owners' labels that are '{target}'"):
+        check_target(joined, losses.of_keras(loss)[0])
 
 
 def test_labels_that_a_loss_does_not_take_are_refused() -> None:

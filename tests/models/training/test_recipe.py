@@ -147,6 +147,17 @@ def test_layers_that_cannot_be_trained_are_named() -> None:
         Recipe.build(net(L.Dense(1)), "sgd", logits)
 
 
+def test_a_model_has_one_input_and_one_output() -> None:
+    a, b = L.Input((3,)), L.Input((3,))
+    several = (
+        keras.Model([a, b], L.Dense(1)(L.Add()([a, b]))),
+        keras.Model(a, [L.Dense(1)(a)] * 2),
+    )
+    for model in several:
+        with pytest.raises(UsageError, match="one input and one output"):
+            Recipe.build(model, "sgd", "mse")
+
+
 def test_labels_are_checked_without_being_told() -> None:
     made = recipe()
     assert np.array_equal(made.targets([0, 2]), [[1, 0, 0], [0, 0, 1]])
