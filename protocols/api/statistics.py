@@ -144,7 +144,8 @@ def _counted(
     party = given.in_graph(operation)
     found = one_hot.below(party, x, np.array(edges, np.int64), bits)
     if weights is None:
-        weights = arithmetic.public(x, np.ones([*rows, n], np.int64))
+        one = arithmetic.public(x, np.ones([1], np.int64))
+        weights = shapes.broadcast_to(one, [*rows, n])
     # pick sums over a first axis: of [n, edges, rows]
     count, several = len(edges), given.elements(rows)
     bits_of = one_hot.values_first(found, count, several, n)

@@ -47,6 +47,6 @@ def weighed(party: Party, bits: MaskedBits, weights: npt.NDArray[np.int64], like
     Rounds: 1 (2 with dealing).  Bits sent: D 128 per bit, E1, E2 64 per element.
     """
     shape, n = like.shape.as_list(), like.shape.num_elements()
-    every = np.broadcast_to(weights.reshape(len(weights), -1), (len(weights), n))
-    known = arithmetic.public(like, np.ascontiguousarray(every, np.int64))
+    known = arithmetic.public(like, weights.reshape(len(weights), -1))
+    known = shapes.broadcast_to(known, [len(weights), n])
     return shapes.reshape(extremes.pick(party, bits, known), shape)
