@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tfe_bench.models.kinds import discovery
 from tfe_bench.models.kinds.layer import Array, Shape
 from tfe_bench.models.kinds.reading import Reader, Unfit
 
@@ -78,8 +78,8 @@ def reads(*names: str) -> Callable[[Read], Read]:
 def load() -> dict[str, Read]:
     """All readers by the name of the class that each reads."""
     package = importlib.import_module("tfe_bench.models.keras_ops")
-    for found in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        importlib.import_module(found.name)
+    for _ in discovery.modules(package.__name__, package.__path__):
+        pass  # (a module registers its readers)
     return READERS
 
 

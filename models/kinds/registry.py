@@ -6,25 +6,17 @@ Another package's kind is a class that its metadata names in the entry point gro
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Iterator
 from importlib.metadata import entry_points
-from types import ModuleType
 from typing import Any
 
 from tfe_bench.errors import UsageError, unknown
 from tfe_bench.models import layers
+from tfe_bench.models.kinds import discovery
 from tfe_bench.models.kinds.checks import Bad
 from tfe_bench.models.kinds.kind import Kind
 from tfe_bench.models.kinds.layer import Layer, Shape, Shapes
 
 GROUP = "tfe_bench.layers"
-
-
-def _modules() -> Iterator[ModuleType]:
-    for found in pkgutil.iter_modules(layers.__path__, layers.__name__ + "."):
-        yield importlib.import_module(found.name)
 
 
 def discovered() -> dict[str, Kind]:
@@ -33,12 +25,8 @@ def discovered() -> dict[str, Kind]:
     Raises:
         UsageError: two of one op, or an entry point that is no kind.
     """
-    found: dict[str, Kind] = {}
-    for module in _modules():
-        for cls in vars(module).values():
-            own = isinstance(cls, type) and cls.__module__ == module.__name__
-            if own and issubclass(cls, Kind) and hasattr(cls, "op"):
-                found[cls.op] = cls()
+    own = discovery.classes(layers.__name__, layers.__path__, Kind, "op")
+    found = {op: cls() for op, cls in own.items()}
     for point in entry_points(group=GROUP):
         cls = point.load()
         if not (isinstance(cls, type) and issubclass(cls, Kind) and hasattr(cls, "op")):

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
 from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.models.kinds import discovery
 from tfe_bench.models.training.losses.loss import MEAN, Loss
 
 # Options of Keras' losses that have one value here, and what it is.
 _UNUSED: Mapping[str, Any] = {"axis": -1, "ignore_class": None}
 
-
-def _discovered() -> dict[str, type[Loss]]:
-    """All losses by name."""
-    found = {}
-    for module in pkgutil.iter_modules(__path__, __name__ + "."):
-        for cls in vars(importlib.import_module(module.name)).values():
-            own = isinstance(cls, type) and cls.__module__ == module.name
-            if own and issubclass(cls, Loss) and hasattr(cls, "name"):
-                found[cls.name] = cls
-    return found
-
-
-LOSSES = _discovered()
+LOSSES = discovery.classes(__name__, __path__, Loss, "name")
 
 
 def folded() -> set[str]:

@@ -3,13 +3,12 @@ from a name, from a header."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from tfe_bench.errors import UsageError, did_you_mean, unknown
+from tfe_bench.models.kinds import discovery
 from tfe_bench.models.training import schedules
 from tfe_bench.models.training.optimizers.optimizer import Optimizer
 from tfe_bench.models.training.schedules import Schedule
@@ -22,18 +21,7 @@ _REFUSED = {
 _EMA = ("ema_momentum", "ema_overwrite_frequency")
 
 
-def _discovered() -> dict[str, type[Optimizer]]:
-    """All optimizers by their kind."""
-    found = {}
-    for module in pkgutil.iter_modules(__path__, __name__ + "."):
-        for cls in vars(importlib.import_module(module.name)).values():
-            own = isinstance(cls, type) and cls.__module__ == module.name
-            if own and issubclass(cls, Optimizer) and hasattr(cls, "kind"):
-                found[cls.kind] = cls
-    return found
-
-
-KINDS = _discovered()
+KINDS = discovery.classes(__name__, __path__, Optimizer, "kind")
 NAMES: dict[str, tuple[type[Optimizer], Mapping[str, Any]]] = {
     cls.kind: (cls, {}) for cls in KINDS.values()
 }
