@@ -12,9 +12,9 @@ from tests.models.test_execute import case, run_all
 from tests.models.training.bench import Case, train
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import UsageError
-from tfe_bench.models import execute
+from tfe_bench.models import execute, layers
 from tfe_bench.models.graph import Graph
-from tfe_bench.models.kinds import registry
+from tfe_bench.models.kinds import discovery, registry
 from tfe_bench.models.kinds.checks import alone, only
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
@@ -155,5 +155,7 @@ def test_entry_points_that_are_no_kinds_are_refused(
 
 def test_every_module_of_layers_has_a_kind_or_is_what_kinds_have_in_common() -> None:
     homes = {type(kind).__module__ for kind in registry.KINDS.values()}
-    shared = {module.__name__ for module in registry._modules()} - homes
+    shared = {
+        module.__name__ for module in discovery.modules(layers.__name__, layers.__path__)
+    } - homes
     assert {name.rpartition(".")[2] for name in shared} == {"linear", "smooth"}
