@@ -281,7 +281,8 @@ def convert(
     Error: each layer rounds its values by less than 2^-16 and its weights by 2^-17 or 2^-15 of the
         largest, whichever is less; `PrivateModel.agreement` measures what becomes of that.
     Raises:
-        UsageError: unsupported layers, all of them listed, or arguments that do not fit.
+        UsageError: unsupported layers, all of them listed, arguments that do not fit, or a model
+            that would give other values than in Keras (models/verify.py compares them).
         DataError: a file that is no Keras model.
         RangeError: weights that are NaN, or layers whose values fit no fixed point.
     """
