@@ -205,25 +205,25 @@ def rerun(page: str, fast: bool) -> tuple[str, list[str]]:
 
 def keras_layers() -> str:
     """What of Keras predicts and trains: each class is tried."""
-    return str(_keras_page().tables())
+    return str(_beside("keras_page").tables())
 
 
 def keras_applications() -> str:
     """Which families of keras.applications predict."""
-    return str(_keras_page().applications_table())
+    return str(_beside("keras_page").applications_table())
 
 
-def _keras_page() -> Any:
-    """docs/keras_page.py; tests run this file outside of any package."""
+def _beside(name: str) -> Any:
+    """docs/NAME.py; tests run this file outside of any package."""
     import importlib.util
 
-    spec = importlib.util.spec_from_file_location(
-        "keras_page", Path(__file__).with_name("keras_page.py")
-    )
+    path = Path(__file__).with_name(f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", path)
     assert spec is not None and spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = found  # dataclasses look there
+    spec.loader.exec_module(found)
+    return found
 
 
 def layer_kinds() -> str:
@@ -272,9 +272,7 @@ def functions() -> str:
 
 def optimizers() -> str:
     """The table of docs/optimizers.py."""
-    from docs import optimizers
-
-    return optimizers.table()
+    return str(_beside("optimizers").table())
 
 
 GENERATED: dict[str, Callable[[], str]] = {
