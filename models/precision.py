@@ -64,7 +64,7 @@ def errors(plan: Plan, samples: Mapping[str, Array]) -> dict[str, Error]:
         return np.asarray(np.floor(value * scale + chance) / scale)
 
     layers = [
-        replace(x, weights={name: _rounded(plan, x.name, name) for name in x.weights})
+        replace(x, weights={k: _rounded(w, plan.weight_bits(x, k)) for k, w in x.weights.items()})
         for x in plan.graph.layers
     ]
     plaintext.evaluate(replaced(plan.graph, layers), some, compare, rounded)
@@ -74,9 +74,5 @@ def errors(plan: Plan, samples: Mapping[str, Array]) -> dict[str, Error]:
     }
 
 
-def _rounded(plan: Plan, layer: str, name: str) -> Array:
-    x = plan.graph.by_name[layer]
-    bits = plan.numbers[layer].scale
-    if name != "bias":
-        bits = plan.weight_bits(x, int(name.removeprefix("kernel")))
-    return np.rint(np.asarray(x.weights[name], np.float64) * 2.0**bits) / 2.0**bits
+def _rounded(weights: Array, bits: int) -> Array:
+    return np.rint(np.asarray(weights, np.float64) * 2.0**bits) / 2.0**bits

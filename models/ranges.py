@@ -89,9 +89,12 @@ class Plan:
         scales = [self.fraction_of(name) for name in layer.inputs]
         return self.graph.node(layer, self.numbers[layer.name], scales)
 
-    def weight_bits(self, layer: Layer, term: int) -> int:
-        """Fractional bits of the kernel of a sum's term."""
-        return self.numbers[layer.name].scale - self.fraction_of(layer.inputs[term])
+    def weight_bits(self, layer: Layer, name: str) -> int:
+        """Fractional bits of a sum's bias, or of the kernel of one of its terms."""
+        scale = self.numbers[layer.name].scale
+        if name == "bias":
+            return scale
+        return scale - self.fraction_of(layer.inputs[int(name.removeprefix("kernel"))])
 
 
 def calibrate(graph: Graph, samples: Any, margin: float = MARGIN) -> dict[str, float]:

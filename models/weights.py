@@ -48,11 +48,9 @@ def parts(plan: Plan) -> Iterator[Part]:
     for layer in plan.graph.layers:
         for name in sorted(layer.weights):
             weights, negated = layer.weights[name], False
-            bits = plan.numbers[layer.name].scale
+            bits = plan.weight_bits(layer, name)
             if name != "bias":
-                term = int(name.removeprefix("kernel"))
-                bits = plan.weight_bits(layer, term)
-                negated = layer.options["terms"][term]["sign"] < 0
+                negated = layer.options["terms"][int(name.removeprefix("kernel"))]["sign"] < 0
             key, same = f"{layer.name}/{name}", (id(weights), bits, negated)
             if same in found:
                 found[same] = replace(found[same], keys=(*found[same].keys, key))

@@ -82,7 +82,7 @@ def sums_beyond_the_ring(plan: Plan, bounds: Mapping[str, float]) -> list[str]:
                 total += float(limit << (scale - plan.fraction_of(name)))
                 continue
             kernel = np.abs(np.asarray(x.weights[f"kernel{i}"], np.float64))
-            kernel = np.rint(kernel * 2.0 ** plan.weight_bits(x, i))
+            kernel = np.rint(kernel * 2.0 ** plan.weight_bits(x, f"kernel{i}"))
             axes = tuple(range(kernel.ndim - 1)) if term["op"] != "depthwise_conv2d" else (0, 1)
             each = kernel if term["op"] == "affine" else kernel.sum(axis=axes)
             total += float(each.max(initial=0.0)) * limit
