@@ -94,7 +94,7 @@ class Graph:
             raise UsageError(f"Only inputs are scaled. Received: {sorted(self.scaling)}.")
         if len(self.results) not in (0, len(self.outputs)):
             raise UsageError("Results are scaled for each output, or for none.")
-        if self.labels and len({*self.labels}) != len(self.outputs):
+        if self.labels and not len({*self.labels}) == len(self.labels) == len(self.outputs):
             raise UsageError("Outputs are named each by one name, or none.")
         for name, pair in [*self.scaling.items(), *zip(self.outputs, self.results, strict=False)]:
             if not all(_scales(part, shapes[name]) for part in pair):

@@ -93,7 +93,8 @@ def test_outputs_keep_their_names() -> None:
     header = private.graph.header()
     again = type(private.graph).of(header, private.graph.arrays())
     assert again.labels == private.graph.labels and again.digest() == private.graph.digest()
-    with pytest.raises(UsageError, match="named each by one name"):
-        replaced(private.graph, private.graph.layers, labels=("one",))
+    for labels in (("one",), ("one", "two", "three", "one"), ("one", "two", "two")):
+        with pytest.raises(UsageError, match="named each by one name"):
+            replaced(private.graph, private.graph.layers, labels=labels)
     with pytest.raises(UsageError, match="one output"):
         private.agreement(given, found)
