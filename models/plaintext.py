@@ -48,7 +48,7 @@ def check_images(graph: Graph, images: Any) -> dict[str, Array]:
                 f"The input {name!r} wants [batch, {', '.join(map(str, wanted))}]. Received: "
                 f"{list(array.shape)}.{hint}"
             )
-        found[name] = array.astype(np.float64)
+        found[name] = array.astype(np.float64, copy=False)
     if len({len(a) for a in found.values()}) != 1:
         raise UsageError(
             f"All inputs have one batch. Received: {[list(a.shape) for a in found.values()]}."

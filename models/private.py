@@ -243,13 +243,13 @@ def plan_of(
         raise UsageError(f"margin is a number from 1 to 1024. Received: {margin!r}.")
     optimized = optimize.optimize(graph, merge)
     if samples is not None:
+        samples = plaintext.check_images(optimized, samples)
         bounds = ranges.calibrate(optimized, samples, margin)
     else:
         default = ranges.default_bound(fractional_bits)
         bounds = ranges.declared(optimized, {} if given is None else given, default)
     made = ranges.plan(optimized, bounds, fractional_bits)
-    some = None if samples is None else plaintext.check_images(optimized, samples)
-    kept = {name: a[: precision.SAMPLES] for name, a in some.items()} if some else None
+    kept = samples and {name: a[: precision.SAMPLES].copy() for name, a in samples.items()}
 
     def cut(layer: str) -> PrivateModel:
         part = graphs.until(graph, layer)

@@ -7,6 +7,7 @@ changes a result is overlooked.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
@@ -75,6 +76,7 @@ def reads(*names: str) -> Callable[[Read], Read]:
     return register
 
 
+@functools.cache
 def load() -> dict[str, Read]:
     """All readers by the name of the class that each reads."""
     package = importlib.import_module("tfe_bench.models.keras_ops")
