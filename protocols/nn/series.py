@@ -40,12 +40,14 @@ class Bend:
         low, high: knots, in quarters.
         series: between them.
         ends: its values below and above; None: 0 and x, and x / 2 is added between.
+        room: where |x| < 2^(room-1), |f(x)| < 2^(room-1); beyond, and with none, |f(x)| <= |x|.
     """
 
     low: int
     high: int
     series: Series
     ends: tuple[int, int] | None = None
+    room: int = 0
 
 
 def _even(turn: int, odd: int, *cosines: int) -> Series:
@@ -67,7 +69,9 @@ BENDS: Final[Mapping[str, Bend]] = MappingProxyType(
             *(-40, 40),
             _even(9, 21, 194430, -167182, -5119, -16944, -652, -3676, 133, -860, 76, -179),
         ),
-        "softplus": Bend(-31, 31, _even(9, 23, 184269, -133262, 1841, -6838, 70, -481, -142)),
+        "softplus": Bend(
+            *(-31, 31), _even(9, 23, 184269, -133262, 1841, -6838, 70, -481, -142), room=5
+        ),
         "mish": Bend(
             *(-40, 20),
             Series(
@@ -100,7 +104,7 @@ def most_bits(name: str, fractional_bits: int) -> int:
     """The most bits of x that `bent` takes, |x| < 2^(bits-1) units, at its fractional bits."""
     if BENDS[name].ends is not None:
         return compare.EXACT_BITS - 2
-    return harmonics.most_bits(fractional_bits + 1) - 2
+    return harmonics.most_bits(fractional_bits + 1) - 2  # f + 29: room is no matter
 
 
 def bent(
@@ -143,7 +147,7 @@ def bent(
     below = convert.mask_bits(party, compare.coarse(party, moved, cut, width, count))
     # the result's scale and ring: |result| < 2^(k-2)
     scale = f + more_bits(name)
-    k = max(bits, f) + 2 if bend.ends is None else f + 3
+    k = max(bits, f + bend.room) + 2 if bend.ends is None else f + 3
     inner = harmonics.evaluate(party, "harmonics", bend.series, x, scale, k)
     if bend.ends is None:
         half = replace(small_ring.reduced(x, k), fractional_bits=scale)
