@@ -21,6 +21,7 @@ from tfe_bench.protocols.functions import (
     error_function,
     exp_select,
     exponential,
+    harmonics,
     logarithm,
     piecewise,
     polynomial,
@@ -60,6 +61,10 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 K = 5  # bits of the comparisons that only feed other protocols
 SMALL = 19  # bits of the small rings
+
+
+# Two harmonics, of period 4.
+SHORT = harmonics.Series(2, 1, (1000, 40_000, -9000, 3000, 20_000))
 
 
 def shaped(x: Shared, *shape: int) -> Shared:
@@ -354,6 +359,12 @@ ROWS: dict[str, Row] = {
         ("atan",),
         n=1,
         fractional_bits=8,
+    ),
+    "harmonics": Row(
+        lambda p, x, y: harmonics.evaluate(p, "harmonics", SHORT, x, 12, 16),
+        ("harmonics",),
+        n=1,
+        fractional_bits=12,
     ),
     "logistic": Row(
         lambda p, x, y: piecewise.logistic(p, x, bits=28), ("logistic",), n=1, fractional_bits=20
