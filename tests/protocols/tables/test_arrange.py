@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.protocols.shares import at
+from tests.protocols.tables.relations import bit
 from tfe_bench.cluster.simulate import simulate, total_rounds
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.order import shuffle
-from tfe_bench.protocols.ring import equality
+from tfe_bench.protocols.ring import equality, logic
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits
 
 INT64 = np.iinfo(np.int64)
-
-
-def bit(x: Shared) -> Shared:
-    return replace(x, bits=1)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, pytest.param(600, marks=pytest.mark.slow)])
@@ -99,7 +95,7 @@ def test_an_equality_is_exact_for_every_value_modulo_its_ring(
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def both(x: Shared, y: Shared) -> Any:
             found = equality.zero(p, [(x, k)], [bits.masked_bits(bit(y))])
-            return bits.of(p, found), bits.exchanged(p, bits.logic.all_of(p, [found]))
+            return bits.of(p, found), bits.exchanged(p, logic.all_of(p, [found]))
 
         return p.function(both)(x, y)
 
