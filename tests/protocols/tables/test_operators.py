@@ -235,11 +235,11 @@ def test_ranges_and_unique_keys_are_made_sure_of() -> None:
     values = np.array([3, -4, 0, 2**62, -(2**63)])
 
     def program(p: Party, x: Shared, ones: Shared) -> None:
-        for low, high, count in ((-4, 2**62, 4), (-(2**63), -1, 0), (-4, 3, 3)):
-            results.check_range(p, x.map(lambda a, c=count: a[:c]), low, high)
-        for low, high, count in ((-3, 2**62, 4), (-4, 2**62 - 1, 4), (-4, 2**62, 5)):
+        for low, high, rows in ((-4, 2**62, 4), (-(2**63), -1, 0), (-4, 3, 3)):
+            results.check_range(p, x.map(lambda a, c=rows: a[:c]), low, high)
+        for low, high, rows in ((-3, 2**62, 4), (-4, 2**62 - 1, 4), (-4, 2**62, 5)):
             with pytest.raises(RangeError, match="outside of what is declared"):
-                results.check_range(p, x.map(lambda a, c=count: a[:c]), low, high)
+                results.check_range(p, x.map(lambda a, c=rows: a[:c]), low, high)
         for low, high in ((1, 0), (-1, 2**63 - 1)):
             with pytest.raises(UsageError, match="Received: "):
                 results.check_range(p, x, low, high)
