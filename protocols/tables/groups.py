@@ -98,7 +98,8 @@ def group(
         relation.column(i)
     found: list[Column | None] = [None] * len(aggregates)
     result: Relation | None = None
-    for last, descending in _sorts(relation, aggregates) or [(None, False)]:
+    sorts: list[tuple[int | None, bool]] = [*_sorts(relation, aggregates)]
+    for last, descending in sorts or [(None, False)]:
         wanted = [
             i
             for i, a in enumerate(aggregates)
@@ -224,18 +225,18 @@ def _result(
     for column in of_key:
         found.append(column.with_parts(parts[at : at + len(column.parts)]))
         at += len(column.parts)
-    for a, column in zip(aggregates, of, strict=True):
+    for a, source in zip(aggregates, of, strict=True):
         null = None
         values = parts[at]
         at += 1
-        if a.how != "count" and column is not None and column.null is not None:
+        if a.how != "count" and source is not None and source.null is not None:
             null = parts[at]
             at += 1
         if a.how == "count":
             found.append(Column(replace(values, fractional_bits=0), count_bits(n)))
         else:
-            assert column is not None
-            found.append(Column(values, ANY if a.how == "sum" else column.bits, null))
+            assert source is not None
+            found.append(Column(values, ANY if a.how == "sum" else source.bits, null))
     return Relation(tuple(found), parts[at])
 
 
