@@ -31,7 +31,7 @@ class Series(Kind):
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         only(options, "function")
         function = options["function"]
-        need(function in series.BENDS, f"a function of {', '.join(series.BENDS)}", function)
+        need(function in list(series.BENDS), f"a function of {', '.join(series.BENDS)}", function)
         return alone(given, weights)
 
     def label(self, x: Layer) -> str:
