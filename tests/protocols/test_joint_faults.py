@@ -189,6 +189,10 @@ FAULTS: dict[str, tuple[Row, Fault]] = {
         ROWS["extend_small"],
         merged("extend_small", {1: 0}),
     ),
+    "a series is exchanged under the mask of what is dealt": (
+        ROWS["harmonics"],
+        merged("harmonics", {1: 0}),
+    ),
     "a polynomial exchanges under the dealt masks": (ROWS["polyval"], merged("polyval", {1: 0})),
     "an input without its mask": (ROWS["input"], bare("input", "is_e1")),
     **{

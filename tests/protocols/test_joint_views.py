@@ -21,6 +21,7 @@ from tfe_bench.protocols.functions import (
     error_function,
     exp_select,
     exponential,
+    harmonics,
     logarithm,
     piecewise,
     polynomial,
@@ -61,6 +62,10 @@ from tfe_bench.protocols.tables import bits, dense
 
 K = 5  # bits of the comparisons that only feed other protocols
 SMALL = 19  # bits of the small rings
+
+
+# Two harmonics, of period 4.
+SHORT = harmonics.Series(2, 1, (1000, 40_000, -9000, 3000, 20_000))
 
 
 def shaped(x: Shared, *shape: int) -> Shared:
@@ -380,6 +385,12 @@ ROWS: dict[str, Row] = {
         n=1,
         fractional_bits=8,
     ),
+    "harmonics": Row(
+        lambda p, x, y: harmonics.evaluate(p, "harmonics", SHORT, x, 12, 16),
+        ("harmonics",),
+        n=1,
+        fractional_bits=12,
+    ),
     "logistic": Row(
         lambda p, x, y: piecewise.logistic(p, x, bits=28), ("logistic",), n=1, fractional_bits=20
     ),
@@ -488,6 +499,7 @@ def sites_of_the_package() -> set[str]:
                         found.update(s for s in strings if isinstance(s, str))
 
     ask("site", 0)
+    ask("Slope", 0)  # which keeps the name of its site
     return found
 
 
