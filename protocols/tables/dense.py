@@ -213,7 +213,7 @@ def dense_sums(
     ones = bits.masked_bits(valid)
     there = convert.b2a_shares(s, ones, tf.constant([n], tf.int64), _VALID, _VALID, width)
     turned = None if s.is_dealer else _Turn(code.m, turn)
-    shares = []
+    shares, whole = [], None
     if turned is not None:
         whole = turned(_with_last(rows, tf.ones_like(code.m) if s.is_e2 else None))
         invalid = (n if s.is_e2 else 0) - tf.reduce_sum(there)
