@@ -109,7 +109,7 @@ def _sorted(less: Callable[[Positions, Positions], Any], segment: Positions) -> 
 
 
 def _sample_size(count: int) -> int:
-    return min(count // 2, max(32, round(count ** (2 / 3))))
+    return min(count // 2, max(32, round(math.pow(count, 2 / 3))))
 
 
 def _gap(size: int) -> int:
