@@ -163,7 +163,7 @@ def _grouped(
         # one more row, which ends the last group
         flag = shapes.pad(first, [[0, 1]], constant_values=1)
         columns = [shapes.pad(p, [[0, 1]]) for i in by for p in taken[place[i]].parts]
-        columns.append(_places(valid, n + 1))
+        columns.append(places(valid, n + 1))
         for a in aggregates:
             columns += _measured(party, a, None if a.column is None else taken[place[a.column]])
         return flag, [*columns, shapes.pad(counted, [[0, 1]])]
@@ -245,12 +245,12 @@ def count_bits(n: int) -> int:
     return max(1, n.bit_length())
 
 
-def _places(like: Shared, n: int) -> Shared:
+def places(like: Shared, n: int) -> Shared:
     """0 .. n-1, which is public, as a column."""
     return arithmetic.public(like, np.arange(n, dtype=np.int64))
 
 
-def _running(x: Shared) -> Shared:
+def running(x: Shared) -> Shared:
     """The sum before each row, and behind the last.  Local."""
     return shapes.pad(x.map(lambda a: local.cumsum(a, 0, False, False)), [[1, 0]])
 
@@ -262,12 +262,12 @@ def _measured(party: Party, aggregate: Aggregate, column: Column | None) -> list
     if aggregate.how in ("min", "max"):
         return [_end(p, aggregate.how, column.null is not None) for p in column.parts]
     if column.null is None:
-        return [] if aggregate.how == "count" else [_running(column.values)]
+        return [] if aggregate.how == "count" else [running(column.values)]
     there = bits.invert(column.null)
-    count = _running(bits.number(party, there))
+    count = running(bits.number(party, there))
     if aggregate.how == "count":
         return [count]
-    return [_running(bits.times(party, there, column.values)), count]
+    return [running(bits.times(party, there, column.values)), count]
 
 
 def _end(x: Shared, how: str, nullable: bool) -> Shared:

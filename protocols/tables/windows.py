@@ -20,7 +20,7 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, keys
 from tfe_bench.protocols.tables.arrange import graph
-from tfe_bench.protocols.tables.groups import count_bits
+from tfe_bench.protocols.tables.groups import count_bits, places
 from tfe_bench.protocols.tables.keys import Key
 from tfe_bench.protocols.tables.relation import ANY, Column, Relation
 
@@ -115,9 +115,9 @@ def windows(
 
     key = (n, widths, finer, tuple(functions))
     first, new, pairs = graph(party, "marked", marked, *key)(compared, ordered, rows)
-    begin, *starts = broadcast(party, first, [_places(first, n), *(s for _, s in pairs)])
+    begin, *starts = broadcast(party, first, [places(first, n), *(s for _, s in pairs)])
     ranked = any(f.how == "rank" for f in functions)
-    peers = broadcast(party, new, [_places(first, n)] if ranked else [])
+    peers = broadcast(party, new, [places(first, n)] if ranked else [])
 
     def found(
         rows: Relation,
@@ -217,11 +217,6 @@ def _neighbor(
     if column.null is not None:
         there = bits.all_of(party, [there, bits.invert(move(column.null, by))])
     return [bits.times(party, there, move(column.values, by)), bits.invert(there)]
-
-
-def _places(like: Shared, n: int) -> Shared:
-    """0 .. n-1, which is public, as a column."""
-    return arithmetic.public(like, np.arange(n, dtype=np.int64))
 
 
 def _column(f: Window, rows: Relation, parts: Sequence[Shared]) -> Column:

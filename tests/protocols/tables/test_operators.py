@@ -25,7 +25,7 @@ from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.protocols.session.counting import Private, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables import dense, groups, joins, results, windows
+from tfe_bench.protocols.tables import dense, groups, joins, quantiles, results, windows
 from tfe_bench.protocols.tables import relation as relations
 from tfe_bench.protocols.tables.groups import Aggregate
 from tfe_bench.protocols.tables.keys import Key
@@ -192,6 +192,42 @@ def test_the_common_rows_of_two_and_three_relations_come_first_alike(
             found = set(keys[0][:rows].tolist())
             # a key that the third relation repeats may find no match
             assert found == common if j == 0 else found <= common
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_quantiles_of_groups_are_values_at_their_ranks(n: int, rng: np.random.Generator) -> None:
+    given = list(tables(n, rng))
+    fractions = (0, 333, 500, 1000)
+
+    def operator(p: Party, r: Relation) -> Any:
+        by_key = quantiles.quantiles(p, r, [0], 1, fractions)
+        return [results.deliver(p, q) for q in (by_key, quantiles.quantiles(p, r, [], 3, [500]))]
+
+    sim = run(operator, given, n % 3)
+    for i, table in enumerate(given):
+        expected = []
+        for key, some in itertools.groupby(sorted(table.rows, key=lambda r: r[:2]), lambda r: r[0]):
+            values = [r[1] for r in some]
+            expected.append((key, *(values[q * (len(values) - 1) // 1000] for q in fractions)))
+        assert ranked(delivered(sim, at(0, i, 0))) == expected
+        unique = sorted(r[3] for r in table.rows)
+        middle = [(unique[(len(unique) - 1) // 2],)] if unique else []
+        assert delivered(sim, at(0, i, 1)) == middle
+
+
+def test_a_part_of_a_size_is_rounded_down() -> None:
+    sizes = np.array([0, 1, 2, 999, 1000, 1001, 2**24 - 1, 2**24])
+    wanted = (0, 1, 250, 333, 500, 999, 1000)
+
+    def program(p: Party, x: Shared) -> Any:
+        def all_of(x: Shared) -> Any:
+            return [quantiles._share_of(p, x, q, 2**24) for q in wanted]
+
+        return p.function(all_of)(x)
+
+    sim = simulate(program, sizes)
+    for i, q in enumerate(wanted):
+        assert np.array_equal(sim.value(at(i)), q * sizes // 1000)
 
 
 @pytest.mark.parametrize("n", SIZES)
