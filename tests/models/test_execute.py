@@ -142,7 +142,7 @@ def cases() -> dict[str, Any]:
         "elu": of(L.ELU(0.3)),
         "prelu": of(L.PReLU(shared_axes=[1, 2])),
         "prelu of each place": of(L.PReLU(shared_axes=[2]), L.Conv2D(2, 2)),
-        "prelu of dense": of(L.Dense(4), L.PReLU(), shape=flat),
+        "prelu of dense": of(L.Dense(4), L.PReLU(), L.PReLU(shared_axes=[1]), shape=flat),
         "activation": of(L.Activation("tanh"), shape=flat),
         "softmax of rows": of(L.Softmax(axis=1), shape=(3, 4)),
         "max pool": of(L.MaxPooling2D(2)),

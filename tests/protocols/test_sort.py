@@ -152,7 +152,7 @@ def test_key_bits_that_are_none_are_refused(bits: Any) -> None:
         simulate(lambda p, x: sort(p, x, key_bits=bits), np.arange(3))
 
 
-@pytest.mark.parametrize(("n", "profile"), [(1000, "local"), (1 << 14, "local"), (1 << 13, "wan")])
+@pytest.mark.parametrize(("n", "profile"), [(6500, "local"), (1 << 15, "local"), (6500, "wan")])
 def test_expected_comparisons_are_those_of_a_random_order(
     n: int, profile: str, rng: np.random.Generator
 ) -> None:
@@ -162,7 +162,7 @@ def test_expected_comparisons_are_those_of_a_random_order(
             made += len(left)
             packed = np.packbits(rank[left] < rank[right], bitorder="little")
             plan.answer(np.resize(packed, -(-len(packed) // 8) * 8).view(np.int64))
-    assert sum(expected_levels(n, profile)) == pytest.approx(made, rel=0.05)
+    assert sum(expected_levels(n, profile)) == pytest.approx(made, rel=0.1)
 
 
 def test_keys_outside_the_range_promised_end_in_a_range_error_or_a_result(
