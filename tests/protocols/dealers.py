@@ -5,9 +5,7 @@ Roles are counted from the dealer in one place (Site); the slow tests turn them 
 
 from __future__ import annotations
 
-import pytest
-
 from tests.edges import daily
 
 # (not 0, by whom all is dealt where a test says nothing)
-by_a_dealer = pytest.mark.parametrize("dealer", daily(range(3), [1]))
+by_a_dealer = daily("dealer", range(3), [1])

@@ -169,9 +169,8 @@ def test_every_form_keeps_its_error_bound_all_over_its_range_and_costs_what_it_s
         )
 
 
-@pytest.mark.parametrize(
-    ("ring", "clamp"),
-    daily(itertools.product(RINGS, CLAMPS[1:]), [(RINGS[0], "low"), (RINGS[1], "both")]),
+@daily(
+    ("ring", "clamp"), itertools.product(RINGS, CLAMPS[1:]), [(RINGS[0], "low"), (RINGS[1], "both")]
 )
 def test_clamped_inputs_outside_the_range_give_the_value_at_its_end(
     ring: tuple[int, int], clamp: str, seed: int, rng: np.random.Generator

@@ -66,7 +66,7 @@ def reduced(
     return found
 
 
-@pytest.mark.parametrize("widths", daily([DAILY, WIDTHS], [DAILY]), ids=["some", "every"])
+@daily("widths", [DAILY, WIDTHS], [DAILY], ids=["some", "every"])
 @pytest.mark.parametrize("method", ["tree", "all-pairs"])
 def test_extremes_of_every_width_are_exact_the_first_wins_and_they_cost_what_they_say(
     method: str, widths: tuple[int, ...], rng: np.random.Generator

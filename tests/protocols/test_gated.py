@@ -25,7 +25,7 @@ EVERY += [(f, width) for f in (FEWEST_BITS, MOST_BITS) for width in (12, 48)]
 every_function = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=list(FUNCTIONS))
 
 
-@pytest.mark.parametrize("cases", daily([EDGES, EVERY], [EDGES]), ids=["edges", "every"])
+@daily("cases", [EDGES, EVERY], [EDGES], ids=["edges", "every"])
 @every_function
 def test_it_is_right_at_every_scale_over_the_whole_range(
     function: Function, cases: list[tuple[int, int]], rng: np.random.Generator

@@ -68,7 +68,7 @@ CASES: list[tuple[int, int, int, bool]] = [
 DAILY = [(16, 62, 20, True), (24, 62, 22, False), (16, 12, 16, False), (4, 2, 6, False)]
 
 
-@pytest.mark.parametrize("case", daily(CASES, DAILY), ids=str)
+@daily("case", CASES, DAILY, ids=str)
 def test_reciprocal_is_right_over_the_whole_range(
     case: tuple[int, int, int, bool], rng: np.random.Generator
 ) -> None:
@@ -138,9 +138,7 @@ def test_quotients_err_relative_to_themselves(rng: np.random.Generator) -> None:
     assert (sim.rounds, sim.with_dealing) == (9, 10) == (cost[0].rounds, cost[0].with_dealing)
 
 
-@pytest.mark.parametrize(
-    ("f", "bits"), daily([(8, 62), (20, 31), (24, 62), (16, 20), (10, 12)], [(24, 62), (10, 12)])
-)
+@daily(("f", "bits"), [(8, 62), (20, 31), (24, 62), (16, 20), (10, 12)], [(24, 62), (10, 12)])
 def test_quotients_are_right_at_other_scales_and_ranges(
     f: int, bits: int, rng: np.random.Generator
 ) -> None:

@@ -6,7 +6,6 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.edges import daily
 from tests.protocols.dealers import by_a_dealer
@@ -38,7 +37,7 @@ def values(rng: np.random.Generator, bits: int, n: int) -> Array:
     return np.concatenate([[0, 1 - 2**bits], x, -x[::9]])
 
 
-@pytest.mark.parametrize("case", daily(CASES, [CASES[0], CASES[-1]]), ids=str)
+@daily("case", CASES, [CASES[0], CASES[-1]], ids=str)
 def test_roots_are_right_over_the_whole_range(
     case: tuple[int, int, int, int], rng: np.random.Generator
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ RATE = 0.125
 
 # Activations that have cases as layers, or none.  (Keras copies no function with arguments.)
 WITH_LAYERS = ("relu", "relu6", "linear", "elu", "leaky_relu", "threshold")
+THRESHOLD = functools.partial(keras.activations.threshold, threshold=0.3, default_value=-1.0)
 
 
 def trained() -> list[list[str]]:
@@ -87,6 +89,10 @@ def drawn() -> dict[str, Any]:
     return {f"{name}_initializer": keras.initializers.RandomUniform(0.4, 1.6) for name in names}
 
 
+def drawn_alpha() -> Any:
+    return keras.initializers.RandomUniform(0.2, 0.9)
+
+
 def most() -> Any:
     """The largest of each channel, [1, 1, channels]."""
     return keras.Sequential([conv(), L.GlobalMaxPooling2D(keepdims=True)])
@@ -94,7 +100,7 @@ def most() -> Any:
 
 def cases() -> dict[str, Any]:
     """Models with a layer each whose gradient is looked at through those before it."""
-    flat = (6,)
+    flat, x = (6,), keras.Input((6,))
     same = {"padding": "same"}
     return {
         "dense of images": of(
@@ -112,7 +118,7 @@ def cases() -> dict[str, Any]:
         "separable, strided, depthwise": of(
             L.SeparableConv2D(3, 3, **same),
             L.ReLU(),
-            conv(strides=2, activation="relu", **same),
+            conv(strides=2, **same),  # (behind a ReLU, all of a window may be at another's edge)
             L.DepthwiseConv2D(2, depth_multiplier=2),
             L.ReLU(),
             *ends(),
@@ -151,6 +157,19 @@ def cases() -> dict[str, Any]:
         ),
         "bent": bent(),
         **{f"activations, {i}": activated(names) for i, names in enumerate(trained())},
+        "thresholds": of(
+            conv(activation=THRESHOLD), L.ReLU(threshold=0.3), L.ReLU(None, 0.5, 0.5), *ends()
+        ),
+        "sizes": keras.Model(x, L.Dense(3)(keras.ops.abs(L.Dense(5)(x)))),
+        "prelu": of(
+            conv(), L.PReLU(drawn_alpha(), shared_axes=[1, 2]), L.PReLU(drawn_alpha()), *ends()
+        ),
+        "volumes": of(
+            L.Conv3D(3, 2, (2, 1, 1), "same", activation="relu"),
+            L.Conv3D(2, 2, dilation_rate=(2, 1, 1)),
+            *ends(),
+            shape=(5, 3, 4, 2),
+        ),
         "batch norm": of(conv(), L.BatchNormalization(), L.ReLU(), *ends()),
         "batch norm, frozen": of(
             conv(), L.BatchNormalization(trainable=False, **drawn()), L.ReLU(), *ends()
@@ -184,6 +203,36 @@ def cases() -> dict[str, Any]:
             shape=flat,
         ),
         "rms norm": of(L.Dense(6), L.RMSNormalization(), L.ReLU(), *ends(), shape=(3, 6)),
+        "group norm": of(conv(), L.Conv2D(4, 1), L.GroupNormalization(2), *ends()),
+        "unit norm": of(
+            L.Dense(5),
+            L.UnitNormalization(),
+            L.LayerNormalization(axis=(1, 2), center=False, scale=False),
+            *ends(),
+            shape=(3, 6),
+        ),
+        "einsum": of(
+            L.EinsumDense("abc,cd->abd", (3, 4), bias_axes="d", activation="relu"),
+            L.EinsumDense("abd,bf->adf", (4, 5)),
+            *ends(),
+            shape=(3, 6),
+        ),
+        "noise": of(
+            L.Dense(5),
+            L.GaussianNoise(0.5),
+            L.GaussianDropout(0.3),
+            L.AlphaDropout(0.4),
+            *ends(),
+            shape=(4, 3),
+        ),
+        "dropout of channels": of(
+            conv(),
+            L.SpatialDropout2D(0.4),
+            L.SpatialDropout2D(0.5, "channels_first"),
+            L.Reshape((4, 12)),
+            L.SpatialDropout1D(0.3),
+            *ends(),
+        ),
         "moved": of(
             L.Rescaling(0.5, 0.1),
             conv(),
