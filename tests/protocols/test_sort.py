@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tfe_bench.cluster.simulate import Simulation, share, simulate, total_rounds
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.protocols.order.sort import choose, round_cost, sort
@@ -230,7 +231,7 @@ def test_payload_of_another_dealer_is_refused(algorithm: str) -> None:
         simulate(program, np.arange(4))
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 @pytest.mark.parametrize(("n", "payload"), [(0, 0), (1, 1), (2, 1), (9, 0)])
 def test_network_costs_what_it_says_whatever_the_keys(
     n: int, payload: int, dealer: int, rng: np.random.Generator
