@@ -1,0 +1,151 @@
+"""Relations: columns of private numbers, and a private bit for each row that says if it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.ring.checks import is_from
+from tfe_bench.protocols.session.sharing import Shared
+
+# Any signed number.  Fewer bits: 0 <= v < 2^bits, which somebody must have made sure of.
+ANY = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One column of n rows.
+
+    Attributes:
+        values: [n], of Z_2^64; or of Z_2 for a column of bits.
+        bits: 1 to 63: 0 <= v < 2^bits in every row that is valid and not NULL, which operators
+            rely on (`results.check_range`); 64: any number.
+        null: [n] of Z_2, 1 where there is no value; None: there is one in every row.
+    """
+
+    values: Shared
+    bits: int = ANY
+    null: Shared | None = None
+
+    def __post_init__(self) -> None:
+        if not is_from(self.bits, 1, ANY):
+            raise UsageError(f"A column has 1 to 64 bits. Received: {self.bits!r}.")
+        if self.values.limbs != 1 or self.values.bits not in (0, 1):
+            raise UsageError(
+                f"A column has values of Z_2^64, or bits of Z_2. Received: {self.values!r}."
+            )
+        for bit in () if self.null is None else (self.null,):
+            _check_bits("A column's NULL bits", bit, self.values)
+
+    @property
+    def parts(self) -> tuple[Shared, ...]:
+        """The values, and the NULL bits if there are any."""
+        return (self.values,) if self.null is None else (self.values, self.null)
+
+    def with_parts(self, parts: Sequence[Shared]) -> Column:
+        """The same column with other rows."""
+        return replace(self, values=parts[0], null=None if self.null is None else parts[1])
+
+
+@dataclass(frozen=True, eq=False)
+class Relation:
+    """Rows of columns.
+
+    Attributes:
+        columns: all of one number of rows and one dealer.
+        valid: [n] of Z_2, 1 in rows that count.
+    """
+
+    columns: tuple[Column, ...]
+    valid: Shared
+
+    def __post_init__(self) -> None:
+        if self.valid.ring_bits != 1 or len(self.valid.shape) != 1:
+            raise UsageError(f"A relation has one bit for each row. Received: {self.valid!r}.")
+        for column in self.columns:
+            _check_rows("A relation's columns", column.values, self.valid)
+
+    @property
+    def rows(self) -> int:
+        """The public number of rows."""
+        return int(self.valid.shape[0])
+
+    @property
+    def parts(self) -> tuple[Shared, ...]:
+        """Everything private, the validity last."""
+        return (*(part for column in self.columns for part in column.parts), self.valid)
+
+    def with_parts(self, parts: Sequence[Shared]) -> Relation:
+        """The same columns with other rows."""
+        columns, at = [], 0
+        for column in self.columns:
+            columns.append(column.with_parts(parts[at : at + len(column.parts)]))
+            at += len(column.parts)
+        return Relation(tuple(columns), parts[at])
+
+    def column(self, index: int) -> Column:
+        """A column by its number.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if not is_from(index, 0, len(self.columns) - 1):
+            raise UsageError(
+                f"A relation of {len(self.columns)} columns has no column {index!r}. "
+                "They are numbered from 0."
+            )
+        return self.columns[index]
+
+
+def limit(relation: Relation, count: int) -> Relation:
+    """The first rows, valid or not.  Local.
+
+    Raises:
+        UsageError: count is negative.
+    """
+    if not is_from(count, 0, 2**62):
+        raise UsageError(f"limit takes a number of rows from 0. Received: {count!r}.")
+    kept = min(count, relation.rows)
+    return relation.with_parts([part.map(lambda a: a[:kept]) for part in relation.parts])
+
+
+def union(relations: Sequence[Relation]) -> Relation:
+    """All rows of relations, one after the other.  Local.
+
+    Raises:
+        UsageError: none, or columns of other numbers, rings, scales or NULL bits.
+    """
+    if not relations:
+        raise UsageError("union wants relations. Received: none.")
+    first = relations[0]
+    for other in relations[1:]:
+        if [_kind(c) for c in other.columns] != [_kind(c) for c in first.columns]:
+            raise UsageError(
+                "union wants columns of one number, kind and scale, with NULL bits in all or none. "
+                f"Received: {[_kind(c) for c in first.columns]} and "
+                f"{[_kind(c) for c in other.columns]}."
+            )
+    parts = [
+        shapes.concat(list(each), 0) for each in zip(*(r.parts for r in relations), strict=True)
+    ]
+    joined = first.with_parts(parts)
+    widest = [max(r.columns[i].bits for r in relations) for i in range(len(first.columns))]
+    columns = (replace(c, bits=b) for c, b in zip(joined.columns, widest, strict=True))
+    return Relation(tuple(columns), joined.valid)
+
+
+def _kind(column: Column) -> tuple[int, int, bool]:
+    return column.values.ring_bits, column.values.fractional_bits, column.null is not None
+
+
+def _check_rows(what: str, part: Shared, like: Shared) -> None:
+    if part.shape.as_list() != like.shape.as_list() or part.dealer != like.dealer:
+        raise UsageError(f"{what} have one shape and dealer. Received: {part!r} and {like!r}.")
+
+
+def _check_bits(what: str, bits: Shared, like: Shared) -> None:
+    _check_rows(what, bits, like)
+    if bits.ring_bits != 1:
+        raise UsageError(f"{what} are of Z_2. Received: {bits!r}.")
