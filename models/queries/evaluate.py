@@ -13,8 +13,6 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from tfe_bench.protocols.tables import bits
-from tfe_bench.protocols.tables.relation import Column
 
 from tfe_bench.models.queries.expressions import (
     Fact,
@@ -34,6 +32,8 @@ from tfe_bench.models.queries.types import BITS, BOOL, TEXT, Type
 from tfe_bench.protocols.ring import arithmetic, full_range, relational, shapes, truncation
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.tables import bits
+from tfe_bench.protocols.tables.relation import Column
 
 # Of a comparison.
 _WORD = 64
@@ -144,6 +144,10 @@ class Evaluator:
 
     def _not(self, bit: Bit) -> Bit:
         return (not bit) if isinstance(bit, bool) else bits.invert(bit)
+
+    def both(self, a: Bit, b: Bit) -> Bit:
+        """AND."""
+        return self._all([a, b])
 
     def shared(self, bit: Bit) -> Shared:
         """A bit as a private one."""

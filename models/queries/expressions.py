@@ -314,8 +314,8 @@ def ratio_type(kind: Type, ratio: Fraction) -> Type:
     by = ratio * (1 << FRACTION) / kind.denominator
     if by.denominator != 1 and kind.magnitude.bit_length() > _MOST_INEXACT:
         raise UsageError(
-            f"A value of {kind.magnitude.bit_length()} bits is divided; at most {_MOST_INEXACT} are "
-            "right. Have its owner declare a narrower range, as int[0,120]."
+            f"A value of {kind.magnitude.bit_length()} bits is divided; at most {_MOST_INEXACT} "
+            "are right. Have its owner declare a narrower range, as int[0,120]."
         )
     edges = sorted(int(edge * by) for edge in (kind.low, kind.high))
     return scaled(kind, edges[0] - 2, edges[1] + 2, 0, FRACTION)

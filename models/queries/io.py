@@ -103,7 +103,7 @@ def read(source: object) -> dict[str, Sequence[Any]]:
                 f"A table is a file .csv, .parquet, .feather or .arrow. Received: {path.name!r}."
             )
         table = _read_arrow(path)
-    elif type(source).__module__.startswith("pandas."):
+    elif type(source).__module__.partition(".")[0] == "pandas":
         table = arrow().Table.from_pandas(source, preserve_index=False)
     else:
         table = source

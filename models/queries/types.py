@@ -236,7 +236,7 @@ def element_of(text: str, kind: Type) -> int:
 
 
 def parse(text: str) -> Type:
-    """A type as people write it: int[0,120], decimal(2), fixed(16)[-5,5], date, category(a,b), text.
+    """A type as people write it: int[0,120], decimal(2), fixed(16)[-5,5], date, category(a,b).
 
     `int` and the others without a range take elements up to 2^40; `int64` takes all integers.
 
