@@ -3,20 +3,26 @@
 The permutation is the composition of three, each known to two parties, so no
 party knows it.  Every row of a matrix gets permutations of its own: one for all
 rows would reveal which rows have equal order.
+
+What a worker knows of a permutation (`Factors`) can be kept, to move other columns by it (`move`)
+and back (`undo`): a permutation serves many columns, a mask one.  The kept factors must not outlive
+what they are for, and of all that moves by them one vector at most may be opened
+(tables/arrange.py sees to that).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import masked
 from tfe_bench.protocols.session import ops, wide
-from tfe_bench.protocols.session.cost import Cost
+from tfe_bench.protocols.session.cost import Cost, packed
 from tfe_bench.protocols.session.counting import Counting
-from tfe_bench.protocols.session.party import K1, K2, K3, Party
+from tfe_bench.protocols.session.packing import as_sent, received
+from tfe_bench.protocols.session.party import K1, K2, K3, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -25,6 +31,26 @@ if TYPE_CHECKING:
 # Mask numbers of a column c: a0, a1 and the mask of the result.
 _FIRST, _PER_COLUMN = 3, 3
 MAX_COLUMNS = (256 - _FIRST) // _PER_COLUMN
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Factors:
+    """The two of a permutation's three factors that this worker knows: of p2 after p1 after p0.
+
+    Attributes:
+        p0: int32 [rows, n], at D and E2.
+        p1: at D and E1.
+        p2: at E1 and E2.
+        dealer: of the columns that they move.
+    """
+
+    p0: Any
+    p1: Any
+    p2: Any
+    dealer: int
+
+    def __repr__(self) -> str:
+        return f"Factors(dealer={self.dealer})"
 
 
 def _permute(x: tf.Tensor, permutation: tf.Tensor) -> tf.Tensor:
@@ -36,49 +62,163 @@ def _permute(x: tf.Tensor, permutation: tf.Tensor) -> tf.Tensor:
     return tf.reshape(moved, tf.shape(x))
 
 
+def _drawn(s: Site, shape: Any) -> Factors:
+    return Factors(
+        None if s.is_e1 else s.permutation(K2, 0, shape),
+        None if s.is_e2 else s.permutation(K1, 1, shape),
+        None if s.is_dealer else s.permutation(K3, 2, shape),
+        s.dealer,
+    )
+
+
+def draw(party: Party, rows: int, n: int, dealer: int) -> Factors:
+    """A secret permutation of n for each row.  Rounds: 0.  Bits sent: none."""
+    if isinstance(party, Counting):
+        return Factors(None, None, None, dealer)
+    import tensorflow as tf
+
+    return _drawn(party.site("order", rows, n, dealer=dealer), tf.constant([rows, n], tf.int64))
+
+
 def shuffle(party: Party, columns: Sequence[Shared]) -> list[Shared]:
     """Permutes the elements of each row, all columns of a row alike.
 
     Args:
         columns: private tensors [rows, n] of one dealer (wide ones as [rows, n, 2] words).
 
-    Rounds: 2.  Bits sent per 64-bit word: D 64, E1 64, E2 128.
+    Rounds: 2.  Bits sent per 64-bit word: D 64, E1 64, E2 128; of a ring Z_2^k k, k and 2k, packed.
+    Raises:
+        UsageError: too many columns, or of several dealers.
     """
-    if not columns or len(columns) > MAX_COLUMNS:
-        raise UsageError(f"shuffle takes 1 to {MAX_COLUMNS} columns. Received: {len(columns)}.")
-    dealer = columns[0].dealer
-    if any(c.dealer != dealer for c in columns):
-        raise UsageError("shuffle wants columns of one dealer.")
+    return move(party, None, columns)
+
+
+def move(party: Party, factors: Factors | None, columns: Sequence[Shared]) -> list[Shared]:
+    """`shuffle` by a permutation that is there already, under masks of its own.
+
+    Rounds and bits, errors: as `shuffle`.
+    """
+    dealer = _check("shuffle", columns, None if factors is None else factors.dealer)
     if isinstance(party, Counting):
-        w = sum(64 * c.any.shape.num_elements() for c in columns)
+        w = _bits(columns)
         party.sent(Cost(w, w, 2 * w, rounds=2, with_dealing=2), (), *columns)
         nothing = Cost(0, 0, 0, rounds=2, with_dealing=2)
         return [replace(c, m=party.sent(nothing, c.any.shape, *columns)) for c in columns]
     import tensorflow as tf
 
-    s = party.site("shuffle", tuple(c.limbs for c in columns), dealer=dealer)
-    rows_n = tf.shape(columns[0].any, out_type=tf.int64)[:2]
-    p0 = None if s.is_e1 else s.permutation(K2, 0, rows_n)
-    p1 = None if s.is_e2 else s.permutation(K1, 1, rows_n)
-    p2 = None if s.is_dealer else s.permutation(K3, 2, rows_n)
+    drawn = factors is None
+    s = party.site("shuffle", drawn, tuple(c.ring_bits for c in columns), dealer=dealer)
+    p = _drawn(s, tf.shape(columns[0].any, out_type=tf.int64)[:2]) if factors is None else factors
     result = []
     for c, x in enumerate(columns):
-        a0, a1, fresh = (_FIRST + _PER_COLUMN * c + i for i in range(3))
-        plus, minus = ("add", "sub") if x.limbs == 1 else ("add128", "sub128")
+        a0, a1, fresh = _tensors(c)
+        width = _width(x)
+        plus, minus = (masked.operation(name, width) for name in ("add", "sub"))
         shape = tf.shape(x.any, out_type=tf.int64)
         y = None
         if s.is_dealer:
             both = x.l1 + x.l2 if x.limbs == 1 else wide.add(x.l1, x.l2)
             known = -both if x.limbs == 1 else wide.negate(both)
-            inner = s.apply_mask(_permute(known, p0), K2, a0, minus, sent=False)
-            s.send(s.apply_mask(_permute(inner, p1), K1, a1, minus), s.e2, 3 * c, run_ahead=True)
+            inner = s.apply_mask(_permute(known, p.p0), K2, a0, minus, sent=False)
+            delta = s.apply_mask(_permute(inner, p.p1), K1, a1, minus)
+            s.send(as_sent(delta, width), s.e2, 3 * c, run_ahead=True)
         elif s.is_e2:
-            s.send(s.apply_mask(_permute(x.m, p0), K2, a0, plus), s.e1, 3 * c + 1)
-            y = _permute(s.recv(shape, s.d, 3 * c), p2)
+            gamma = s.apply_mask(_permute(x.m, p.p0), K2, a0, plus)
+            s.send(as_sent(gamma, width), s.e1, 3 * c + 1)
+            y = _permute(received(s, shape, s.d, 3 * c, width), p.p2)
         else:
-            gamma = s.recv(shape, s.e2, 3 * c + 1)
-            y = _permute(s.apply_mask(_permute(gamma, p1), K1, a1, plus, sent=False), p2)
-        scale, width = x.fractional_bits, 64 * x.limbs
-        moved = masked.exchanged(s, y, shape, fresh, 3 * c + 2, scale=scale, width=width)
+            gamma = received(s, shape, s.e2, 3 * c + 1, width)
+            y = _permute(s.apply_mask(_permute(gamma, p.p1), K1, a1, plus, sent=False), p.p2)
+        moved = masked.exchanged(
+            s, y, shape, fresh, 3 * c + 2, scale=x.fractional_bits, width=width
+        )
         result.append(replace(moved, bits=x.bits))
     return result
+
+
+def undo(party: Party, factors: Factors, columns: Sequence[Shared]) -> list[Shared]:
+    """Moves columns back to where `move` takes them from, under masks of their own.
+
+    x = m - l1 - l2 is, for E1 as the dealer, m' - l1' - l2' with m' = -l2, l1' = l1, l2' = -m, of
+    which D and E2 are the evaluators.  They are moved by the inverse factors in the reverse order,
+    of which each of the three lacks one: the shuffle of these roles.
+
+    Args:
+        columns: [1, n], of one word.
+
+    Rounds: 2.  Bits sent of a ring Z_2^k: E1 k, D k, E2 2k per element.
+    Raises:
+        UsageError: as `shuffle`; several rows or wide columns.
+    """
+    dealer = _check("undo", columns, factors.dealer)
+    if any(c.limbs != 1 or c.shape[0] != 1 for c in columns):
+        raise UsageError(f"undo takes one row of words. Received: {list(columns)}.")
+    if isinstance(party, Counting):
+        w = _bits(columns)
+        party.sent(Cost(w, w, 2 * w, rounds=2, with_dealing=2), (), *columns)
+        nothing = Cost(0, 0, 0, rounds=2, with_dealing=2)
+        found = [party.sent(nothing, c.any.shape, *columns) for c in columns]
+        # one of the dealer's masks is what was exchanged
+        return [
+            replace(c, m=replace(m, masks=m.with_dealing))
+            for c, m in zip(columns, found, strict=True)
+        ]
+    import tensorflow as tf
+
+    s = party.site("undo", tuple(c.ring_bits for c in columns), dealer=dealer)
+    q0, q1, q2 = (
+        None if p is None else tf.math.invert_permutation(p[0])[None]
+        for p in (factors.p0, factors.p1, factors.p2)
+    )
+    result = []
+    for c, x in enumerate(columns):
+        a0, a1, fresh = _tensors(c)
+        width = x.ring_bits
+        shape = tf.shape(x.any, out_type=tf.int64)
+        # delta waits for what has just arrived: nobody runs ahead
+        if s.is_e1:
+            inner = s.apply_mask(_permute(x.m - x.l1, q2), K3, a0, "sub", sent=False)
+            delta = s.apply_mask(_permute(inner, q1), K1, a1, "sub")
+            s.send(as_sent(delta, width), s.e2, 3 * c)
+            back = Shared(-s.mask(K3, fresh, shape), s.mask(K1, fresh, shape), None, s.dealer)
+        else:
+            if s.is_e2:
+                gamma = s.apply_mask(_permute(-x.l2, q2), K3, a0, "add")
+                s.send(as_sent(gamma, width), s.d, 3 * c + 1)
+                y = _permute(received(s, shape, s.e1, 3 * c, width), q0)
+            else:
+                gamma = received(s, shape, s.e2, 3 * c + 1, width)
+                y = _permute(s.apply_mask(_permute(gamma, q1), K1, a1, "add", sent=False), q0)
+            key, peer = (K3, s.d) if s.is_e2 else (K1, s.e2)
+            own = as_sent(s.apply_mask(y, key, fresh, "add"), width)
+            s.send(own, peer, 3 * c + 2)
+            got = s.recv(tf.shape(own, out_type=tf.int64), peer, 3 * c + 2, own.dtype)
+            l2 = -masked.joined(own, got, shape, width)
+            mask = s.mask(key, fresh, shape)
+            back = (
+                Shared(-mask, None, l2, s.dealer) if s.is_e2 else Shared(None, mask, l2, s.dealer)
+            )
+        result.append(replace(back, fractional_bits=x.fractional_bits, bits=x.bits))
+    return result
+
+
+def _tensors(column: int) -> list[int]:
+    return [_FIRST + _PER_COLUMN * column + i for i in range(_PER_COLUMN)]
+
+
+def _width(x: Shared) -> int:
+    """Bits of an element that travel."""
+    return 64 * x.limbs if x.limbs == 2 else x.ring_bits
+
+
+def _bits(columns: Sequence[Shared]) -> int:
+    return sum(packed(c.shape.num_elements(), _width(c)) for c in columns)
+
+
+def _check(name: str, columns: Sequence[Shared], dealer: int | None) -> int:
+    if not columns or len(columns) > MAX_COLUMNS:
+        raise UsageError(f"{name} takes 1 to {MAX_COLUMNS} columns. Received: {len(columns)}.")
+    dealer = columns[0].dealer if dealer is None else dealer
+    if any(c.dealer != dealer for c in columns):
+        raise UsageError(f"{name} wants columns of one dealer.")
+    return dealer

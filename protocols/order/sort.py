@@ -21,7 +21,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order.shuffle import shuffle
 from tfe_bench.protocols.order.sort_plan import SortPlan, odd_even_merge
 from tfe_bench.protocols.ring import arithmetic, compare, convert, rotation, shapes
-from tfe_bench.protocols.ring.checks import check_choice, check_ring
+from tfe_bench.protocols.ring.checks import check_choice, check_ring, is_from
 from tfe_bench.protocols.session import local, ops, sizes, wide
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.io import reveal_bits
@@ -47,6 +47,8 @@ _SLICES = 2  # of each dealer's
 # Where the line is what is waited for, parties take turns to deal for slices; from this on that
 # saves more than what a slice costs.
 _ROTATED_AT = 5_000
+# A key of so many bits is a number of one word with a sign.
+MOST_KEY_BITS = 62
 
 
 @dataclass(frozen=True)
@@ -126,29 +128,39 @@ def index_bits(n: int) -> int:
     return max(1, (n - 1).bit_length())
 
 
-def wide_keys(party: Party, keys: Shared, descending: bool, full_range: bool) -> Shared:
-    """(key, index) as one element per key: key * 2^p + index, over Z_2^(65+p) or Z_2^(64+p).
+def wide_keys(
+    party: Party, keys: Shared, descending: bool, full_range: bool, key_bits: int | None = None
+) -> Shared:
+    """(key, index) as one element per key: key * 2^p + index, over a ring with a bit for the sign.
 
     Args:
         keys: [rows, n]; read as signed 64-bit values if full_range, else |key| < 2^62 is assumed
             and the extension of the ring by a comparison is saved.
+        key_bits: k: 0 <= key < 2^k is assumed; the ring is Z_2^(k+p+1), of one word where it can
+            be.
     """
     p = index_bits(int(keys.shape[1]))
     # Descending: ~key reverses the order without overflow, and keeps ties in their order.
     x = keys
     if descending:
-        x = arithmetic.add_public(arithmetic.neg(x), np.int64(-1))
-    if full_range:
+        top = -1 if key_bits is None else (1 << key_bits) - 1
+        x = arithmetic.add_public(arithmetic.neg(x), np.int64(top))
+    bits = 64 + p if key_bits is None else key_bits + p + 1
+    if bits <= 64:
+        lifted = replace(x.map(lambda a: local.left_shift(a, p)), bits=bits % 64)
+    elif full_range and key_bits is None:
         # signed -> unsigned order
         x = arithmetic.add_public(x, np.int64(-(2**63)))
         lifted = convert.extend(party, x, p)
     else:
-        lifted = replace(x.map(lambda a: wide.shift_left(a, p)), limbs=2, bits=64 + p)
+        lifted = replace(x.map(lambda a: wide.shift_left(a, p)), limbs=2, bits=bits)
     if lifted.m is None or not local.known(lifted.m):
         return lifted
     import tensorflow as tf
 
     index = tf.range(tf.shape(lifted.m)[1], dtype=tf.int64)
+    if lifted.limbs == 1:
+        return replace(lifted, m=lifted.m + index)
     index = tf.broadcast_to(index, tf.shape(lifted.m)[:2])
     added = wide.add(lifted.m, tf.stack([index, tf.zeros_like(index)], axis=-1))
     return replace(lifted, m=added)
@@ -194,16 +206,22 @@ def compare_pairs(
     return bits[0] if slices == 1 else local.concat(bits, axis=0)
 
 
-def _run_plan(
+def revealed_order(
     party: Party,
     keys: Shared,
-    rows: int,
-    n: int,
-    all_pairs_at: int,
-    profile: str,
-    progress: Callable[[float], None] | None,
+    chosen: str,
+    profile: str = "local",
+    progress: Callable[[float], None] | None = None,
 ) -> Any:
-    """The order of shuffled keys, public: position of rank i in row r at [r, i]."""
+    """The order of shuffled distinct keys, made public: position of rank i in row r at [r, i].
+
+    Args:
+        keys: [rows, n] of `wide_keys`, shuffled.
+        chosen: "quick" or "all-pairs".
+    """
+    rows, n = (int(d) for d in keys.shape)
+    all_pairs_at = n if chosen == "all-pairs" else _ALL_PAIRS_AT
+    keys = _flat(keys)
     first = keys.dealer
     turns = 3 if profile == "wan" else 1
     dealers = tuple((first + turn) % 3 for turn in range(turns))
@@ -265,6 +283,7 @@ def sort(
     descending: bool = False,
     algorithm: str = "auto",
     full_range: bool = True,
+    key_bits: int | None = None,
     profile: str = "local",
     progress: Callable[[float], None] | None = None,
 ) -> Sorted:
@@ -280,6 +299,8 @@ def sort(
         full_range: keys may be any 64-bit value.  False saves a comparison per key where the
             program itself guarantees |key| < 2^62; others would sort wrongly and give away that
             they are out of range, so never say so for what a client chose.
+        key_bits: k from 1 to 62: the program itself guarantees 0 <= key < 2^k.  Saves the extension
+            and compares fewer bits; what is said of full_range=False holds for it too.
         profile: network profile that "auto" plans for.
         progress: called with a fraction in [0, 1).
 
@@ -297,6 +318,10 @@ def sort(
             raise UsageError(
                 f"sort wants payload of the keys' shape {shape}. Received: {column!r}."
             )
+    if key_bits is not None and not is_from(key_bits, 1, MOST_KEY_BITS):
+        raise UsageError(
+            f"sort takes 1 to {MOST_KEY_BITS} key_bits, or None. Received: {key_bits!r}."
+        )
     rows, n = (1, shape[0]) if len(shape) == 1 else shape
     chosen = choose(algorithm, n, profile, rows)
 
@@ -308,27 +333,19 @@ def sort(
     # Graphs are kept for later sorts: they hold shapes, which are in their keys, and no share.
     def prepare(k: Shared, *more: Shared) -> list[Shared]:
         parts = [c.map(lambda a: local.reshape(a, [rows, n])) for c in (k, *more)]
-        lifted = wide_keys(party, parts[0], descending, full_range)
+        lifted = wide_keys(party, parts[0], descending, full_range, key_bits)
         moved = [lifted, *parts, _positions(k, rows, n, [rows, n])]
         return moved if chosen == "network" else shuffle(party, moved)
 
     start = party.cached_function(
-        ("sort.prepare", chosen == "network", descending, full_range, rows, n, dealer),
+        ("sort.prepare", chosen == "network", descending, full_range, key_bits, rows, n, dealer),
         lambda: prepare,
     )
     lifted, *moved = start(*columns)
     if chosen == "network":
         moved = _run_network(party, lifted, moved, rows, n, progress)
     else:
-        order = _run_plan(
-            party,
-            _flat(lifted),
-            rows,
-            n,
-            n if chosen == "all-pairs" else _ALL_PAIRS_AT,
-            profile,
-            progress,
-        )
+        order = revealed_order(party, lifted, chosen, profile, progress)
 
         def finish(positions: Any, *parts: Shared) -> list[Shared]:
             return [_reorder(c, positions, shape) for c in parts]

@@ -62,7 +62,7 @@ class SortPlan:
 
         Raises:
             RangeError: the answers contradict each other, as those of keys outside the range that
-                full_range=False promises do.
+                full_range=False or key_bits promises do.
         """
         words = np.ascontiguousarray(words)
         answered = self._native.plan_answer(self._plan, words.ctypes.data)
@@ -70,8 +70,8 @@ class SortPlan:
             raise self._too_large()
         if answered != 0:
             raise RangeError(
-                "The comparisons contradict each other: keys lie outside |key| < 2^62. "
-                "Sort them with full_range=True."
+                "The comparisons contradict each other: keys lie outside of the range that was "
+                "promised for them. Sort them with full_range=True and no key_bits."
             )
 
     def order(self) -> Pairs:

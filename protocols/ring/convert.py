@@ -76,39 +76,45 @@ def unpacked(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
     return local.reshape(ones, shape)
 
 
-def b2a_shares(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int) -> Any:
+def b2a_shares(
+    s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int, width: int = masked.RING
+) -> Any:
     """The evaluators' additive shares of bits as ring elements, not exchanged yet; None at the
     dealer.
 
     Args:
         shape: public, of n elements.
         tensor, slot: number of the dealt mask and of its message.
+        width: of the ring.
 
-    Rounds: 0 with D ahead, else 1.  Bits sent: D 64 per bit.
+    Rounds: 0 with D ahead, else 1.  Bits sent: D width per bit.
     """
     known = unpacked(bits, shape)
-    share = masked.deal(s, known, shape, tensor, slot)
+    share = masked.deal(s, known, shape, tensor, slot, width)
     if s.is_dealer:
         return None
     y = (1 - 2 * known) * share
     return y + known if s.is_e2 else y
 
 
-def b2a(party: Party, bits: MaskedBits, shape: Any = None) -> Shared:
+def b2a(party: Party, bits: MaskedBits, shape: Any = None, width: int = masked.RING) -> Shared:
     """Bits as ring elements 0 and 1.
 
     Args:
         shape: public, of n elements; None gives [n].
+        width: of the ring Z_2^width, 64 or less.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per bit each.
+    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 width per bit each.
     """
     if isinstance(party, Counting):
-        return party.exchanged([bits.n] if shape is None else shape, 64 * bits.n, bits)
+        dealt = packed(bits.n, width)
+        return party.exchanged([bits.n] if shape is None else shape, dealt, bits, width=width)
     import tensorflow as tf
 
-    s = party.site("b2a", dealer=bits.dealer)
+    s = party.site("b2a", width, dealer=bits.dealer)
     shape = sizes.vector(bits.n) if shape is None else tf.cast(shape, tf.int64)
-    return masked.exchanged(s, b2a_shares(s, bits, shape, tensor=0, slot=0), shape, 1, 1)
+    share = b2a_shares(s, bits, shape, 0, 0, width)
+    return masked.exchanged(s, share, shape, 1, 1, width=width)
 
 
 def inject_shares(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfe_bench.protocols.session import local, ops, sizes, wide
+from tfe_bench.protocols.session.packing import as_sent, received
 from tfe_bench.protocols.session.party import K1, K2, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -16,12 +17,8 @@ RING = 64
 WIDE = 128
 
 
-def _as_sent(x: Any, width: int) -> Any:
-    return x if width >= RING else ops.module().tfe_bench_pack_words(x=x, width=width)
-
-
-def _operation(name: str, width: int) -> str:
-    """Of Site.apply_mask."""
+def operation(name: str, width: int) -> str:
+    """Of Site.apply_mask: "add" or "sub" in a ring of so many bits."""
     return f"{name}128" if width == WIDE else name
 
 
@@ -36,20 +33,13 @@ def deal(s: Site, value: Any, shape: Any, tensor: int, slot: int = 0, width: int
     Rounds: 0 when the dealer runs ahead, else 1.  Bits sent: D width per element.
     """
     if s.is_dealer:
-        message = s.apply_mask(value, K1, tensor, _operation("sub", width))
-        s.send(_as_sent(message, width), s.e2, slot, run_ahead=True)
+        message = s.apply_mask(value, K1, tensor, operation("sub", width))
+        s.send(as_sent(message, width), s.e2, slot, run_ahead=True)
         return None
     if s.is_e1:
         mask = s.mask(K1, tensor, shape)
         return mask if width >= RING else local.low_bits(mask, width)
-    if width >= RING:
-        return s.recv(shape, s.d, slot)
-    import tensorflow as tf
-
-    n = sizes.elements(shape)
-    packed = s.recv(sizes.vector((n * width + 7) // 8), s.d, slot, tf.uint8)
-    words = ops.module().tfe_bench_unpack_words(packed=packed, n=n, width=width)
-    return tf.reshape(words, shape)
+    return received(s, shape, s.d, slot, width)
 
 
 def exchange(s: Site, share: Any, tensor: int, slot: int = 0, width: int = RING) -> Any:
@@ -57,15 +47,14 @@ def exchange(s: Site, share: Any, tensor: int, slot: int = 0, width: int = RING)
 
     Rounds: 1.  Bits sent: E1, E2 width per element each.
     """
-    own = s.apply_mask(share, s.own_key, tensor, _operation("add", width))
-    return _joined(s, _as_sent(own, width), local.shape(share), slot, width)
+    own = as_sent(s.apply_mask(share, s.own_key, tensor, operation("add", width)), width)
+    return joined(own, s.swap(own, slot), local.shape(share), width)
 
 
-def _joined(s: Site, own: Any, shape: Any, slot: int, width: int) -> Any:
-    """The sum of what both evaluators send."""
+def joined(own: Any, got: Any, shape: Any, width: int) -> Any:
+    """The sum of two messages, as words."""
     import tensorflow as tf
 
-    got = s.swap(own, slot)
     if width == WIDE:
         return wide.add(own, got)
     if own.dtype == tf.int64:
@@ -99,7 +88,7 @@ def exchanged(
     m = None
     if not s.is_dealer:
         if left:
-            m = _joined(s, share, shape, slot, width)
+            m = joined(share, s.swap(share, slot), shape, width)
         else:
             m = exchange(s, share, tensor, slot, width)
     return under(s, m, shape, tensor, scale=scale, width=width)

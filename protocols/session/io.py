@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session import sizes
-from tfe_bench.protocols.session.cost import Cost, words
+from tfe_bench.protocols.session.cost import Cost, packed, words
 from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session.packing import as_sent, received
 from tfe_bench.protocols.session.party import K1, K2, K3, Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
 
@@ -86,16 +87,17 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
         Ring elements, int64, signed (with an axis of 2 words where x is wide), at those who learn
         them; None elsewhere.
 
-    Rounds: 1.  Bits sent: 64 per element and learning party.  A value of a small ring is sent in
-    whole words too, but only the bits of its ring: the others may hold more than it says.  A
-    truncated value gives away one comparison of its dropped bits as well (docs/threat_model.md, the
-    carry bit), unless it comes from truncate(.., "exact").
+    Rounds: 1.  Bits sent: 64 per word and learning party; of a ring of fewer bits these alone,
+    packed: the others may hold more than the value says.  A truncated value gives away one
+    comparison of its dropped bits as well (docs/threat_model.md, the carry bit), unless it comes
+    from truncate(.., "exact").
     """
     if to is not None and to not in (0, 1, 2):
         raise UsageError(f"reveal goes to party 0, 1 or 2, or to all. Received: to={to!r}.")
     if isinstance(party, Counting):
         learners = ROLES if to is None else (ROLES[(to - x.dealer) % 3],)
-        each = 64 * x.any.shape.num_elements()
+        n = x.any.shape.num_elements()
+        each = packed(n, 64 if x.limbs == 2 else x.ring_bits)
         senders = {"e1": "dealer", "e2": "e1", "dealer": "e2"}
         bits = {sender: each * (learner in learners) for learner, sender in senders.items()}
         return party.sent(Cost(**bits, rounds=1, with_dealing=1), x.any.shape, x)
@@ -103,6 +105,7 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
 
     s = party.site("reveal", to, x.fractional_bits, dealer=x.dealer)
     shape = tf.shape(x.any, out_type=tf.int64)
+    width = 64 if x.limbs == 2 else x.ring_bits
     # Each role lacks one part: D lacks m, E1 lacks l2, E2 lacks l1.  A fixed sender provides it.
     result = None
     learns = (0, 1, 2) if to is None else (to,)
@@ -110,30 +113,30 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
         if s.is_dealer:
             s.send(_in_ring(x.l2, x), s.e1, slot=0)
         elif s.is_e1:
-            result = _value(x.m, x.l1, s.recv(shape, s.d, slot=0), x)
+            result = _value(x.m, x.l1, received(s, shape, s.d, 0, width), x)
     if s.e2 in learns:
         if s.is_e1:
             s.send(_in_ring(x.l1, x), s.e2, slot=1)
         elif s.is_e2:
-            result = _value(x.m, s.recv(shape, s.e1, slot=1), x.l2, x)
+            result = _value(x.m, received(s, shape, s.e1, 1, width), x.l2, x)
     if s.d in learns:
         if s.is_e2:
             s.send(_in_ring(x.m, x), s.d, slot=2)
         elif s.is_dealer:
-            result = _value(s.recv(shape, s.e2, slot=2), x.l1, x.l2, x)
+            result = _value(received(s, shape, s.e2, 2, width), x.l1, x.l2, x)
     return result
 
 
 def _in_ring(part: tf.Tensor | None, x: Shared) -> tf.Tensor:
-    """A part of x, which is held here, modulo x's ring."""
+    """A part of x, which is held here, modulo x's ring, as it travels."""
     import tensorflow as tf
 
     assert part is not None
-    if x.ring_bits == 64 * x.limbs:
-        return part
-    left = [min(64, max(0, x.ring_bits - 64 * word)) for word in range(x.limbs)]
+    if x.limbs == 1:
+        return as_sent(part, x.ring_bits)
+    left = [min(64, max(0, x.ring_bits - 64 * word)) for word in range(2)]
     ring = [(1 << bits) - 1 if bits < 64 else -1 for bits in left]
-    return tf.bitwise.bitwise_and(part, tf.constant(ring if x.limbs == 2 else ring[0], tf.int64))
+    return tf.bitwise.bitwise_and(part, tf.constant(ring, tf.int64))
 
 
 def _value(m: Any, l1: Any, l2: Any, x: Shared) -> Any:

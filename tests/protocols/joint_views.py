@@ -296,7 +296,7 @@ def _all_of(stream: Stream) -> Pad:
 
 
 def _permutes(stream: Stream, names: Mapping[int, str]) -> bool:
-    return names[stream.site] == "shuffle" and stream.tensor in PERMUTATIONS
+    return names[stream.site] in ("shuffle", "order") and stream.tensor in PERMUTATIONS
 
 
 # ---- one protocol

@@ -103,8 +103,9 @@ def one_site_for_all(site: str) -> Fault:
         named = Site._named
 
         def wrong(self: Site, key: int, tensor: int) -> dict[str, Any]:
-            first = min(n for n, name in self.party.site_names.items() if name == site)
-            return {**named(self, key, tensor), "site": first}
+            same = [n for n, name in self.party.site_names.items() if name == site]
+            made = named(self, key, tensor)
+            return {**made, "site": min(same)} if self.number in same else made
 
         patch.setattr(Site, "_named", wrong)
 
@@ -128,6 +129,11 @@ FAULTS: dict[str, tuple[Row, Fault]] = {
     "reveal_bits sends D the shares as they are": (ROWS["reveal_bits"], zeroed("reveal_bits")),
     "shuffle without p2": (ROWS["shuffle"], without_the_third_permutation),
     "columns of a shuffle share a mask": (ROWS["shuffle"], merged("shuffle", {6: 3})),
+    "E2 goes back without its mask": (ROWS["rearranged"], bare("undo", "is_e2")),
+    "columns that go back share a mask": (ROWS["rearranged"], merged("undo", {6: 3})),
+    "an order moves twice under one mask": (ROWS["rearranged"], one_site_for_all("shuffle")),
+    "D shares a bit's mask as it is": (ROWS["bits"], bare("split_bits", "is_dealer")),
+    "bits leave without E1's mask": (ROWS["bits"], bare("exchange_bits", "is_e1")),
     "levels of a comparison share a mask": (
         ROWS["msb"],
         changed("msb", 2, "is_e1", under_the_mask_of_the_level_before),

@@ -57,6 +57,7 @@ from tfe_bench.protocols.ring import (
 from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+from tfe_bench.protocols.tables import bits
 
 K = 5  # bits of the comparisons that only feed other protocols
 SMALL = 19  # bits of the small rings
@@ -95,6 +96,21 @@ def shuffled(party: Party, x: Shared, y: Shared) -> Any:
     columns = shuffle.shuffle(party, [shaped(c, 1, -1) for c in (x, y)])
     first, second = (columns[0].map(lambda a, i=i: a[0, i : i + 1]) for i in (0, 1))
     return io.reveal_bits(party, compare.msb(party, arithmetic.sub(first, second), K, 1))
+
+
+def rearranged(party: Party, x: Shared, y: Shared) -> Any:
+    """Columns that one order moves one after the other, there and back, of two rings."""
+    columns = [shaped(x, 1, -1), small_ring.reduced(shaped(y, 1, -1), 13)]
+    factors = shuffle.draw(party, 1, x.shape[0], x.dealer)
+    there = [shuffle.move(party, factors, [c])[0] for c in columns]
+    return shuffle.undo(party, factors, there)
+
+
+def in_two(party: Party, x: Shared, y: Shared) -> Any:
+    """Bits whose masks are shared anew, and what they open to."""
+    split = bits.of(party, signs(party, x))
+    joined = bits.exchanged(party, logic.all_of(party, [bits.masked_bits(split)] * 2))
+    return bits.number(party, joined, 7)
 
 
 def watched(party: Party, x: Shared, y: Shared) -> Any:
@@ -245,6 +261,8 @@ ROWS: dict[str, Row] = {
     ),
     "refresh_wide": Row(lambda p, x, y: refresh.refresh(p, x), ("refresh",), limbs=2),
     "shuffle": Row(shuffled, ("shuffle",), n=2),
+    "rearranged": Row(rearranged, ("order", "shuffle", "undo"), n=2),
+    "bits": Row(in_two, ("split_bits", "exchange_bits", "b2a")),
     "sort": Row(
         lambda p, x, y: sort.sort(p, x, algorithm="all-pairs", full_range=False),
         ("shuffle", "reveal_bits"),

@@ -1,0 +1,112 @@
+"""Whether values are 0 in a small ring, exactly: an AND over the bits of what is masked.
+
+x = m - lam is 0 modulo 2^k where every bit of m is that of lam.  NOT (m_j ^ lam_j) is a private bit
+already: masked, NOT m_j, is known to the evaluators and beta, lam_j, to the dealer.  So an equality
+is one AND of k bits, for which nothing is compared: a tree of multi-input ANDs (ring/logic.py).
+It is right for every value, where relational.equal wants a bit more than the values have.
+
+Source: the one-hot tables of ABY2.0's comparisons (Patra et al., USENIX Security 2021) come to the
+same; the direct AND is this project's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import compare, convert, logic
+from tfe_bench.protocols.session import local, ops
+from tfe_bench.protocols.session.cost import words
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
+
+_LEVELS = 3
+_SUPERBLOCK = 8  # words of one plane that are next to each other (kernels/core/lut.h)
+
+
+@functools.cache
+def tree(nodes: int, levels: int = _LEVELS) -> tuple[tuple[int, ...], ...]:
+    """Sizes of the groups of each level that AND so many bits, for the fewest bits sent."""
+    if nodes == 1:
+        return ()
+    found = []
+    for radix in range(2, min(logic.MOST, nodes) + 1):
+        parts = -(-nodes // radix)
+        if parts == 1 or levels > 1:
+            small, more = divmod(nodes, parts)
+            sizes = (small,) * (parts - more) + (small + 1,) * more
+            found.append((sizes, *tree(parts, levels - 1)))
+    # more nodes than so few levels join
+    return min(found, key=_sent) if found else tree(nodes, levels + 1)
+
+
+def _sent(levels: tuple[tuple[int, ...], ...]) -> int:
+    return sum((1 << size) + 1 for sizes in levels for size in sizes)
+
+
+def zero(
+    party: Party, values: Sequence[tuple[Shared, int]], bits: Sequence[MaskedBits] = ()
+) -> MaskedBits:
+    """[all of the values are 0, each modulo 2^k] AND all of the bits, element by element.
+
+    Args:
+        values: (x, k) with x of n elements, of a ring of k bits at least, one word.
+        bits: n of each.
+
+    Rounds: those of `tree`, 3 for up to 729 bits (4 with dealing).  Bits sent: of a group of r bits
+    D 2^r - 1, E1, E2 1 each: 21 B for 32 bits.
+    Raises:
+        UsageError: no values, wide ones, other rings, dealers or sizes.
+    """
+    if not values:
+        raise UsageError("An equality wants values. Received: none.")
+    first, n = values[0][0], values[0][0].shape.num_elements()
+    for x, k in values:
+        if x.limbs != 1 or not 1 <= k <= x.ring_bits or x.dealer != first.dealer:
+            raise UsageError(f"An equality of {k} bits wants words of one dealer. Received: {x!r}.")
+        if n is None or x.shape.num_elements() != n:
+            raise UsageError(f"An equality wants values of one known size. Received: {x!r}.")
+    rows = [_planes(party, x, k) for x, k in values]
+    rows += [local.reshape(b.beta if b.masked is None else b.masked, [1, words(n)]) for b in bits]
+    nodes = local.concat(rows, 0)
+    width = words(n)
+    for sizes in tree(int(nodes.shape[0])):
+        nodes = _joined(party, nodes, sizes, width, first.dealer)
+    found = local.reshape(nodes, [width])
+    if first.m is None:
+        return MaskedBits(None, found, n, first.dealer, (n,))
+    return MaskedBits(found, None, n, first.dealer, (n,))
+
+
+def _joined(party: Party, nodes: Any, sizes: Sequence[int], width: int, dealer: int) -> Any:
+    """The ANDs of groups of rows [nodes, width], exchanged under masks: [groups, width]."""
+    begin, shares = 0, []
+    for size in sorted(set(sizes)):
+        count = sizes.count(size)
+        group = nodes[begin : begin + count * size]
+        begin += count * size
+        operands = local.transpose(local.reshape(group, [count, size, width]), [1, 0, 2])
+        rows = local.reshape(operands, [size, count * width])
+        shares.append(logic.all_of_rows(party, rows, size, 64 * count * width, dealer).share)
+    held = None if shares[0] is None else local.concat(shares, 0)
+    both = convert.mask_bits(party, EvaluatorBits(held, None, 64 * len(sizes) * width, dealer))
+    found = both.beta if both.masked is None else both.masked
+    return local.reshape(found, [len(sizes), width])
+
+
+def _planes(party: Party, x: Shared, k: int) -> Any:
+    """Bit planes [k, words]: of lam at the dealer, of NOT m at the evaluators.  Local."""
+    part = compare.masked_part(party, x)
+    n = int(part.shape[0])
+    width = words(n)
+    if not local.known(part):
+        return part.like([k, width])
+    found = ops.module().tfe_bench_planes(x=part, bits=k)
+    whole = width // _SUPERBLOCK * _SUPERBLOCK
+    blocks = local.reshape(found[: whole * k], [whole // _SUPERBLOCK, k, _SUPERBLOCK])
+    head = local.reshape(local.transpose(blocks, [1, 0, 2]), [k, whole])
+    tail = local.reshape(found[whole * k :], [k, width - whole])
+    planes = local.concat([head, tail], 1)
+    return planes if x.m is None else local.invert(planes)

@@ -1,0 +1,346 @@
+"""Arrangements: private orders of rows that columns are moved into, and back from.
+
+An arrangement is a secret shuffle (order/shuffle.py) and one vector that was opened after it: the
+answers of a sort, or where each shuffled row belongs, which is a permutation that looks uniformly
+random to every single party.  Columns move by the same shuffle under masks of their own, and then
+by what is public.  Nothing else may ever be opened in a shuffled order: two vectors would tell how
+they relate.  So an `Order` opens once and then refuses; what else is to be opened takes another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import ProtocolError, UsageError
+from tfe_bench.protocols.order import shuffle, sort
+from tfe_bench.protocols.ring import arithmetic, shapes, small_ring
+from tfe_bench.protocols.ring.checks import is_from
+from tfe_bench.protocols.session import local, ops
+from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session.io import reveal
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.tables import bits
+
+# Bits of a key that one sort of words takes.
+MOST_BITS = sort.MOST_KEY_BITS
+
+
+def graph(party: Party, name: str, function: Callable[..., Any], *about: Any) -> Any:
+    """The graph of an operator, kept for later uses.
+
+    Args:
+        about: what else the function depends on, beside the shapes and kinds of what it is given.
+    """
+    return party.cached_function((f"tables.{name}", *about), lambda: function)
+
+
+class Order:
+    """A secret permutation of n rows.
+
+    Args:
+        factors: drawn for it.
+    """
+
+    def __init__(self, party: Party, factors: shuffle.Factors, n: int) -> None:
+        self._party, self._factors, self._n = party, factors, n
+        self._spent = False
+
+    def spend(self) -> None:
+        """Says that something is about to be opened in this order.
+
+        Raises:
+            ProtocolError: something has been.
+        """
+        if self._spent:
+            raise ProtocolError(
+                "A second vector would be opened in the order of a shuffle, which tells how the "
+                "two relate. Shuffle anew."
+            )
+        self._spent = True
+
+    def open(self, column: Shared) -> Any:
+        """Moves a column and makes it public: the only way to see anything in this order.
+
+        Rounds: 3.  Bits sent: those of shuffle.move and of reveal to all.
+        Raises:
+            ProtocolError: something has been opened before.
+        """
+        self.spend()
+        party = self._party
+
+        def opened(factors: shuffle.Factors, x: Shared) -> Any:
+            return reveal(party, _moved(party, factors, [x])[0])
+
+        return graph(party, "open", opened)(self._factors, column)
+
+    def again(self, columns: Sequence[Shared], positions: Any = None) -> list[Shared]:
+        """Columns [n] in this order, or in the public rearrangement positions [m] of it.
+
+        Rounds: 2.  Bits sent: those of shuffle.move.
+        """
+        party = self._party
+
+        def moved(factors: shuffle.Factors, at: Any, *given: Shared) -> list[Shared]:
+            return [_gathered(c, at) for c in _moved(party, factors, given)]
+
+        return self._by_graph("again", moved, positions, columns)
+
+    def undo(self, columns: Sequence[Shared], positions: Any = None) -> list[Shared]:
+        """Columns, after a public rearrangement, moved back by the order.
+
+        Rounds: 2.  Bits sent: those of shuffle.undo.
+        """
+        party = self._party
+
+        def moved(factors: shuffle.Factors, at: Any, *given: Shared) -> list[Shared]:
+            rows = [_row(_gathered(c, at)) for c in given]
+            return [_flat(c) for c in shuffle.undo(party, factors, rows)]
+
+        return self._by_graph("undo", moved, positions, columns)
+
+    def _by_graph(
+        self, name: str, function: Callable[..., Any], positions: Any, columns: Sequence[Shared]
+    ) -> list[Shared]:
+        found: list[Shared] = []
+        moving = graph(self._party, name, function)
+        for begin in range(0, len(columns), shuffle.MAX_COLUMNS):
+            some = columns[begin : begin + shuffle.MAX_COLUMNS]
+            found += moving(self._factors, positions, *some)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Arrangement:
+    """An order of n rows.
+
+    Attributes:
+        n: the number of rows.
+        order: None where there is nothing to arrange.
+        positions: int32 [n], public: row i of the arrangement is the shuffled row positions[i].
+        then: another arrangement that follows.
+    """
+
+    n: int
+    order: Order | None
+    positions: Any
+    then: Arrangement | None = None
+
+    def forward(self, columns: Sequence[Shared]) -> list[Shared]:
+        """Columns [n] in this order.  Rounds: 2.  Bits sent: those of shuffle.move.
+
+        Raises:
+            UsageError: columns of another size.
+        """
+        found = self._checked("forward", columns)
+        if self.order is not None and found:
+            found = self.order.again(found, self.positions)
+        return found if self.then is None else self.then.forward(found)
+
+    def back(self, columns: Sequence[Shared]) -> list[Shared]:
+        """Columns in this order where they were before.  Rounds: 2.  Bits sent: of shuffle.undo.
+
+        Raises:
+            UsageError: columns of another size.
+        """
+        found = self._checked("back", columns)
+        if self.then is not None:
+            found = self.then.back(found)
+        if self.order is None or not found:
+            return found
+        return self.order.undo(found, _inverse(self.positions))
+
+    def _checked(self, name: str, columns: Sequence[Shared]) -> list[Shared]:
+        for c in columns:
+            if list(c.shape) != [self.n] or c.limbs != 1:
+                raise UsageError(f"{name} moves columns of {self.n} words. Received: {c!r}.")
+        return list(columns)
+
+
+def nothing(n: int) -> Arrangement:
+    """Rows as they are."""
+    return Arrangement(n, None, None)
+
+
+def by_target(party: Party, target: Shared) -> Arrangement:
+    """Row i goes to target[i], a private permutation.
+
+    Args:
+        target: [n], of any ring that holds n - 1, read without a sign.
+
+    Rounds: 3.  Bits sent: those of shuffle.move and reveal.
+    Raises:
+        ProtocolError: it is no permutation: a worker departs from the protocol.
+    """
+    n = int(target.shape[0])
+    if n < 2:
+        return nothing(n)
+    order = _drawn(party, n, target.dealer)
+    opened = order.open(target)
+    if isinstance(party, Counting):
+        return Arrangement(n, order, _abstract(n))
+    places = opened.numpy()
+    if target.bits:
+        places &= (1 << target.bits) - 1
+    if not np.array_equal(np.sort(places), np.arange(n)):
+        raise ProtocolError("The targets of rows are no permutation: a worker goes astray.")
+    return Arrangement(n, order, _inverse(places))
+
+
+def by_bit(party: Party, bit: Shared) -> Arrangement:
+    """The rows whose bit is 1 first, then the others, each in their order.
+
+    With c_i = bit_0 + .. + bit_i the targets are c_i - 1 for ones and c_n + i - c_i for zeros,
+    modulo 2^p, as all of them are below n <= 2^p.
+
+    Rounds: 5.  Bits sent: for p = log2 n those of b2a and select in Z_2^p, and of `by_target`: 14 p
+    per row.
+    """
+    n = int(bit.shape[0])
+    if n < 2:
+        return nothing(n)
+    p = sort.index_bits(n)
+
+    def targets(bit: Shared) -> Shared:
+        ones = bits.number(party, bit, p)
+        before = ones.map(lambda a: local.cumsum(a, 0, False, False))
+        count = before.map(lambda a: a[n - 1 :])
+        index = np.arange(n, dtype=np.int64)
+        others = arithmetic.moved(arithmetic.sub(count, before), index)
+        firsts = arithmetic.moved(before, np.int64(-1))
+        return small_ring.select(party, bits.masked_bits(bit), firsts, others)
+
+    return by_target(party, graph(party, "targets", targets, n)(bit))
+
+
+def by_keys(
+    party: Party, keys: Sequence[tuple[Shared, int]], *, profile: str = "local"
+) -> Arrangement:
+    """Ascending by keys, the most significant first; equal ones stay in their order.
+
+    Args:
+        keys: ([n] of Z_2^64, bits): 0 <= key < 2^bits in every row, which is relied on and must be
+            a fact; 64 and 63: any signed number, by itself.
+        profile: network profile to plan the sort for.
+
+    Keys of up to 62 bits together are one sort; others are sorted one after the other from the
+    least significant, as these sorts are stable.
+
+    Rounds and bits: those of `sort` without payload for each; the keys of a later one are moved.
+    Raises:
+        UsageError: no keys, or bits out of range.
+        RangeError: keys out of their range.
+    """
+    if not keys:
+        raise UsageError("An order wants keys. Received: none.")
+    for key, k in keys:
+        if not is_from(k, 1, 64) or key.ring_bits != 64:
+            raise UsageError(f"A key has 1 to 64 bits of a word. Received: {k!r} of {key!r}.")
+    n = int(keys[0][0].shape[0])
+    if n < 2:
+        return nothing(n)
+    done: list[Arrangement] = []
+    for group in _passes([k for _, k in keys]):
+        columns = [keys[i][0] for i in group]
+        for before in done:
+            columns = before.forward(columns)
+        widths = tuple(keys[i][1] for i in group)
+        done.append(_sorted(party, columns, widths, profile))
+    found = done[-1]
+    for before in reversed(done[:-1]):
+        found = Arrangement(n, before.order, before.positions, found)
+    return found
+
+
+def _passes(widths: Sequence[int]) -> list[list[int]]:
+    """Keys of one sort each, the sort of the least significant ones first."""
+    found: list[list[int]] = []
+    room = 0
+    for i in reversed(range(len(widths))):
+        if not found or widths[i] > room:
+            found.append([])
+            room = MOST_BITS
+        found[-1].insert(0, i)
+        room -= widths[i]
+    return found
+
+
+def composite(columns: Sequence[Shared], widths: Sequence[int]) -> Shared:
+    """Keys as one number, the first the most significant.  Local."""
+    key = columns[0]
+    for column, width in zip(columns[1:], widths[1:], strict=True):
+        key = arithmetic.add(arithmetic.mul_public(key, np.int64(1 << width)), column)
+    return key
+
+
+def _sorted(
+    party: Party, columns: Sequence[Shared], widths: tuple[int, ...], profile: str
+) -> Arrangement:
+    n, dealer = int(columns[0].shape[0]), columns[0].dealer
+    total = sum(widths)
+    key_bits = total if total <= MOST_BITS else None
+    chosen = sort.choose("auto", n, profile)
+
+    def prepared(*given: Shared) -> Any:
+        plain = [_plain(c) for c in given]
+        lifted = sort.wide_keys(party, _row(composite(plain, widths)), False, True, key_bits)
+        factors = shuffle.draw(party, 1, n, dealer)
+        return factors, shuffle.move(party, factors, [lifted])[0]
+
+    factors, moved = graph(party, "prepared", prepared, widths, n, dealer)(*columns)
+    order = Order(party, factors, n)
+    order.spend()
+    positions = sort.revealed_order(party, moved, chosen, profile)
+    return Arrangement(n, order, _abstract(n) if isinstance(party, Counting) else positions[0])
+
+
+def _drawn(party: Party, n: int, dealer: int) -> Order:
+    factors = graph(party, "draw", lambda: shuffle.draw(party, 1, n, dealer), n, dealer)()
+    return Order(party, factors, n)
+
+
+def _plain(x: Shared) -> Shared:
+    """Without its scale: keys are numbers of ring units."""
+    return Shared(x.m, x.l1, x.l2, x.dealer)
+
+
+def _row(x: Shared) -> Shared:
+    return shapes.expand_dims(x, 0)
+
+
+def _flat(x: Shared) -> Shared:
+    return x.map(lambda a: a[0])
+
+
+def _moved(party: Party, factors: shuffle.Factors, columns: Sequence[Shared]) -> list[Shared]:
+    return [_flat(c) for c in shuffle.move(party, factors, [_row(c) for c in columns])]
+
+
+def _gathered(x: Shared, positions: Any) -> Shared:
+    if positions is None:
+        return x
+
+    def take(a: Any) -> Any:
+        if not local.known(a):
+            return a
+        words = local.reshape(a, [1, -1, 1])
+        moved = ops.module().tfe_bench_permute(x=words, permutation=positions[None])
+        return local.reshape(moved, [-1])
+
+    return x.map(take)
+
+
+def _inverse(places: Any) -> Any:
+    if isinstance(places, local.Abstract):
+        return places
+    found = np.empty(len(places), np.int32)
+    found[places] = np.arange(len(places), dtype=np.int32)
+    return found
+
+
+def _abstract(n: int) -> local.Abstract:
+    return local.Abstract(local.Shape([n]))

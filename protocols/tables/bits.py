@@ -1,0 +1,139 @@
+"""Private bits as values of Z_2: shared like numbers, so that they move with rows as these do.
+
+`MaskedBits` are known to the dealer as a whole.  Here its part is split in two, as of every other
+value, each held by the dealer and one evaluator: what a shuffle, its way back and a change of
+dealers want.  Sums modulo 2 are XORs, so that differences and running sums of bits are local too.
+
+All functions are called inside of graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import arithmetic, convert, logic, masked
+from tfe_bench.protocols.session import local, ops, sizes
+from tfe_bench.protocols.session.cost import Cost, words
+from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session.party import K1, Party
+from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
+
+
+def of(party: Party, bits: MaskedBits) -> Shared:
+    """Private bits as values of Z_2, [n]: D deals its part anew, in two.
+
+    Rounds: 0 (1 with dealing).  Bits sent: D 1 per bit, in whole words.
+    """
+    n = int(sizes.known(bits.n))
+    if isinstance(party, Counting):
+        cost = Cost(64 * words(n), 0, 0, rounds=0, with_dealing=1)
+        return Shared(party.sent(cost, [n], bits), None, None, bits.dealer, bits=1)
+    s = party.site("split_bits", n, dealer=bits.dealer)
+    shape = sizes.vector(words(n))
+    m = l1 = l2 = None
+    if s.is_dealer:
+        l1 = s.mask(K1, 0, shape)
+        l2 = s.apply_mask(bits.beta, K1, 0, "xor")
+        s.send(l2, s.e2, run_ahead=True)
+    elif s.is_e1:
+        m, l1 = bits.masked, s.mask(K1, 0, shape)
+    else:
+        m, l2 = bits.masked, s.recv(shape, s.d)
+    parts = (None if p is None else _unpacked(p, n) for p in (m, l1, l2))
+    return Shared(*parts, bits.dealer, bits=1)
+
+
+def exchanged(party: Party, bits: EvaluatorBits) -> Shared:
+    """XOR shares of the evaluators as values of Z_2 under a fresh mask, [n].
+
+    Rounds: 1.  Bits sent: E1, E2 1 per bit each, in whole bytes.
+    """
+    n = int(sizes.known(bits.n))
+    if isinstance(party, Counting):
+        return party.exchanged([n], None, bits, width=1)
+    s = party.site("exchange_bits", n, dealer=bits.dealer)
+    if s.is_dealer and bits.top is not None:
+        raise UsageError("exchanged wants bits that the evaluators hold completely.")
+    share = None if bits.share is None else _unpacked(bits.share, n)
+    return masked.exchanged(s, share, sizes.vector(n), 0, width=1)
+
+
+def masked_bits(x: Shared) -> MaskedBits:
+    """Values of Z_2 as bits that the dealer knows its part of.  Local."""
+    _check("masked_bits", [x])
+    n = x.shape.num_elements()
+
+    def packed(a: Any) -> Any:
+        return logic.packed(local.reshape(local.low_bits(a, 1), [1, n]))[0]
+
+    if x.m is None:
+        return MaskedBits(None, packed(x.l1 + x.l2), n, x.dealer, (n,))
+    return MaskedBits(packed(x.m), None, n, x.dealer, (n,))
+
+
+def invert(x: Shared) -> Shared:
+    """NOT.  Local."""
+    _check("invert", [x])
+    return arithmetic.moved(x, np.int64(1))
+
+
+def xor(x: Shared, y: Shared) -> Shared:
+    """XOR.  Local."""
+    _check("xor", [x, y])
+    return arithmetic.add(x, y)
+
+
+def all_of(party: Party, several: Sequence[Shared]) -> Shared:
+    """AND of 1 to 9 bits, element by element.
+
+    Rounds: 1 (2 with dealing).  Bits sent: those of logic.all_of and `exchanged`.
+    """
+    _check("all_of", several)
+    if len(several) == 1:
+        return several[0]
+    return exchanged(party, logic.all_of(party, [masked_bits(x) for x in several]))
+
+
+def any_of(party: Party, several: Sequence[Shared]) -> Shared:
+    """OR of 1 to 9 bits; rounds and bits as `all_of`."""
+    return invert(all_of(party, [invert(x) for x in several]))
+
+
+def number(party: Party, x: Shared, width: int = 64) -> Shared:
+    """0 and 1 as ring elements of Z_2^width.
+
+    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 width per bit each.
+    """
+    return convert.b2a(party, masked_bits(x), width=width)
+
+
+def times(party: Party, bit: Shared, x: Shared) -> Shared:
+    """x of Z_2^64 where the bit is 1, else 0; of bits their AND.
+
+    Rounds: 1 (2 with dealing).  Bits sent: D 128, E1, E2 64 per element each.
+    """
+    if x.ring_bits == 1:
+        return all_of(party, [bit, x])
+    return convert.inject(party, masked_bits(bit), x)
+
+
+def public(like: Shared, values: Any) -> Shared:
+    """Public bits 0 and 1, with the dealer of others.  Local."""
+    return replace(arithmetic.public(like, np.asarray(values, np.int64)), bits=1)
+
+
+def _unpacked(held: Any, n: int) -> Any:
+    return local.reshape(ops.module().tfe_bench_unpack_bits(words=held, n=n), [n])
+
+
+def _check(name: str, several: Sequence[Shared]) -> None:
+    for x in several:
+        if not isinstance(x, Shared) or x.ring_bits != 1 or x.limbs != 1:
+            raise UsageError(f"{name} wants bits of Z_2. Received: {x!r}.")
+    if not several or len({x.dealer for x in several}) > 1:
+        raise UsageError(f"{name} wants bits of one dealer. Received: {list(several)!r}.")

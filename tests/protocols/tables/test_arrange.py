@@ -1,0 +1,133 @@
+"""Arrangements move rows where they say and back, cost what they declare, and open one vector."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.protocols.shares import at
+from tfe_bench.cluster.simulate import simulate, total_rounds
+from tfe_bench.errors import ProtocolError, UsageError
+from tfe_bench.protocols.order import shuffle
+from tfe_bench.protocols.ring import equality
+from tfe_bench.protocols.session.counting import Private, cost_of
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.tables import arrange, bits
+
+INT64 = np.iinfo(np.int64)
+
+
+def bit(x: Shared) -> Shared:
+    return replace(x, bits=1)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, pytest.param(600, marks=pytest.mark.slow)])
+def test_rows_go_where_keys_and_bits_say_and_back(n: int, rng: np.random.Generator) -> None:
+    small, any_key = rng.integers(0, 32, n), rng.integers(INT64.min, INT64.max, n, endpoint=True)
+    chosen, v = rng.integers(0, 2, n), rng.integers(INT64.min, INT64.max, n, endpoint=True)
+
+    def program(p: Party, small: Shared, any_key: Shared, chosen: Shared, v: Shared) -> Any:
+        orders = [
+            arrange.by_keys(p, [(small, 5)]),
+            arrange.by_keys(p, [(small, 5), (any_key, 64), (small, 6)]),
+            arrange.by_bit(p, bit(chosen)),
+        ]
+        there = [order.forward([v, bit(chosen)]) for order in orders]
+        return there, [order.back(c) for order, c in zip(orders, there, strict=True)]
+
+    sim = simulate(program, small, any_key, chosen, v, dealer=n % 3)
+    expected = [
+        np.argsort(small, kind="stable"),
+        np.lexsort([any_key, small]),
+        np.argsort(1 - chosen, kind="stable"),
+    ]
+    for i, order in enumerate(expected):
+        assert np.array_equal(sim.value(at(0, i, 0)), v[order])
+        assert np.array_equal(sim.value(at(0, i, 1)), chosen[order])
+        assert np.array_equal(sim.value(at(1, i, 0)), v)
+        assert np.array_equal(sim.value(at(1, i, 1)), chosen)
+
+
+def test_a_partition_costs_what_it_says() -> None:
+    n = 70
+
+    def program(p: Party, x: Shared) -> Any:
+        p.reset_counters()
+        order = arrange.by_bit(p, bit(x))
+        order.back(order.forward([x, bit(x)]))
+        return 8 * sum(p.counters()["payload"]), p.rounds()
+
+    def counted(p: Party, x: Shared) -> Any:
+        order = arrange.by_bit(p, bit(x))
+        return order.back(order.forward([x, bit(x)]))
+
+    cost = cost_of(counted, Private((n,), 0), graphs=True)
+    for secret in (np.zeros(n, np.int64), np.arange(n) % 2):
+        sent, rounds = zip(*simulate(program, secret, dealer=1).outputs, strict=True)
+        found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "with_dealing"))
+        assert found == (cost.by_party(1), cost.rounds, cost.with_dealing)
+
+
+def test_an_order_opens_once(rng: np.random.Generator) -> None:
+    def program(p: Party, x: Shared) -> Any:
+        factors = p.function(lambda: shuffle.draw(p, 1, 3, x.dealer))()
+        order = arrange.Order(p, factors, 3)
+        order.open(x)
+        with pytest.raises(ProtocolError, match="second vector"):
+            order.open(x)
+
+    simulate(program, np.arange(3))
+
+
+def test_targets_that_are_no_permutation_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="no permutation"):
+        simulate(lambda p, x: arrange.by_target(p, x).n, np.array([0, 2, 2]))
+
+
+@pytest.mark.parametrize("k", [1, 3, 8, 9, 10, 33, 64])
+def test_an_equality_is_exact_for_every_value_modulo_its_ring(
+    k: int, rng: np.random.Generator
+) -> None:
+    edges = [0, 1, -1, 2 ** (k - 1) - 1, 2 ** min(k, 62), INT64.min, INT64.max]
+    x = np.concatenate([np.array(edges, np.int64), rng.integers(-2, 3, 600)])
+    y = rng.integers(0, 2, len(x))
+
+    def program(p: Party, x: Shared, y: Shared) -> Any:
+        def both(x: Shared, y: Shared) -> Any:
+            found = equality.zero(p, [(x, k)], [bits.masked_bits(bit(y))])
+            return bits.of(p, found), bits.exchanged(p, bits.logic.all_of(p, [found]))
+
+        return p.function(both)(x, y)
+
+    sim = simulate(program, x, y, dealer=k % 3)
+    expected = (x.astype(object) % 2**k == 0) & (y == 1)
+    assert np.array_equal(sim.value(at(0)) == 1, expected)
+    assert np.array_equal(sim.value(at(1)) == 1, expected)
+
+
+def test_a_tree_of_ands_ends_with_one_and_refuses_nothing() -> None:
+    for nodes in (1, 2, 9, 10, 64, 81, 500, 3000):
+        left = nodes
+        for sizes in equality.tree(nodes):
+            assert sum(sizes) == left and max(sizes) <= 9
+            left = len(sizes)
+        assert left == 1
+
+
+def test_columns_of_another_size_and_keys_of_no_bits_are_refused() -> None:
+    def program(p: Party, x: Shared) -> None:
+        for call in (
+            lambda: arrange.nothing(4).forward([x]),
+            lambda: arrange.nothing(4).back([x]),
+            lambda: arrange.by_keys(p, []),
+            lambda: arrange.by_keys(p, [(x, 0)]),
+            lambda: arrange.by_keys(p, [(x, 65)]),
+        ):
+            with pytest.raises(UsageError, match="Received: "):
+                call()
+
+    simulate(program, np.arange(3))
