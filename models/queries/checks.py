@@ -12,7 +12,6 @@ import numpy as np
 
 from tfe_bench.errors import RangeError
 from tfe_bench.models.queries import operators
-from tfe_bench.models.queries.evaluate import base
 from tfe_bench.models.queries.schema import Schema
 from tfe_bench.models.queries.stored import bit_of
 from tfe_bench.protocols.ring import arithmetic, relational, shapes
@@ -77,7 +76,7 @@ def _tops(schema: Schema) -> dict[str, int]:
             found[name] = 1
             continue
         kind = columns[int(name[1:])].type
-        if base(kind)[1] < _WORD:
+        if kind.width < _WORD:
             found[name] = kind.high - kind.low
     return found
 
@@ -125,7 +124,7 @@ def _is_unique(party: Party, schema: Schema, words: dict[str, Shared], name: str
     if schema.rows < 2:
         return True
     i = list(schema.columns).index(name)
-    width = base(schema.columns[name].type)[1]
+    width = schema.columns[name].type.width
     value, null, valid = words[f"v{i}"], words.get(f"n{i}"), words.get("valid")
 
     def keys(value: Shared, null: Shared | None, valid: Shared | None) -> list[Shared]:

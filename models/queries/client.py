@@ -227,7 +227,7 @@ def decoded(result: JobResult, facts: relations.Relation) -> io.Result:
         if null:
             continue
         kind = types[name] = facts.columns[name].known
-        low = 0 if kind.kind == BOOL else stored.base(kind)[0]
+        low = 0 if kind.kind == BOOL else kind.offset
         held = words[at[(name, False)]][kept]
         missing = words[at[(name, True)]][kept] if (name, True) in at else np.zeros(len(kept))
         columns[name] = [

@@ -57,11 +57,6 @@ class Value:
     fact: Fact
 
 
-def base(kind: Type) -> tuple[int, int]:
-    """(what is taken off elements in a stored column, the bits of what is left)."""
-    return (kind.low, max(1, kind.bits)) if kind.bits <= 62 else (0, _WORD)
-
-
 def column_of(value: Value) -> Column:
     """A value as a column of a relation."""
     null = value.null
@@ -70,15 +65,15 @@ def column_of(value: Value) -> Column:
     kind = value.fact.known
     if kind.kind == BOOL:
         return Column(value.data, 1, null)  # type: ignore[arg-type]
-    off, width = base(kind)
-    return Column(arithmetic.moved(value.data, np.int64(-off)), width, null)  # type: ignore[arg-type]
+    data = arithmetic.moved(value.data, np.int64(-kind.offset))
+    return Column(data, kind.width, null)  # type: ignore[arg-type]
 
 
 def value_of(column: Column, fact: Fact) -> Value:
     """A column of a relation as a value."""
     data = column.values
     if fact.known.kind != BOOL:
-        data = arithmetic.moved(data, np.int64(base(fact.known)[0]))
+        data = arithmetic.moved(data, np.int64(fact.known.offset))
     return Value(data, False if column.null is None else column.null, fact)
 
 
@@ -265,7 +260,7 @@ class Evaluator:
             difference = arithmetic.sub(then.data, other.data)
             data = arithmetic.add(other.data, bits.times(party, condition, difference))
         null: Bit
-        if isinstance(then.null, bool) and then.null == other.null:
+        if isinstance(then.null, bool) and isinstance(other.null, bool) and then.null == other.null:
             null = then.null
         else:
             null = self._chosen(condition, self.shared(then.null), self.shared(other.null))

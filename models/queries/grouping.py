@@ -168,7 +168,7 @@ def _finished(
         return totals.get((argument, _COUNT), rows)
 
     columns: dict[str, Column] = dict(zip(step["keys"], made.keys, strict=True))
-    best = iter(made.extremes)
+    best, keys_given = iter(made.extremes), bool(step["keys"])
     for name, function, argument in step["aggregates"]:
         fact, count = facts.columns[name], count_of(argument)
         null: Shared | bool = False
@@ -178,6 +178,8 @@ def _finished(
             data = count
         elif function in ("min", "max"):
             data = next(best)
+            if keys_given and fact.known.kind != BOOL:  # (of a column that is kept)
+                data = arithmetic.moved(data, np.int64(fact.known.offset))
             if fact.known.kind == BOOL:
                 data = replace(data, bits=1)
         elif function == "sum":

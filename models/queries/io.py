@@ -53,7 +53,7 @@ class Elements:
 
     Attributes:
         type: of the elements.
-        distances: element - type.low, 0 where there is none.
+        distances: element - type.offset, 0 where there is none.
         null: where there is none; None: nowhere.
     """
 
@@ -228,7 +228,7 @@ def encode(name: str, values: Sequence[Any], kind: Type) -> Elements:
             raise _outside(name, row, kind) from None
         if not kind.low <= element <= kind.high:
             raise _outside(name, row, kind)
-        found[row] = (element - kind.low + (1 << 63)) % (1 << 64) - (1 << 63)
+        found[row] = element - kind.offset
     return Elements(kind, found, null if null.any() else None)
 
 
@@ -266,8 +266,7 @@ def _encoded_arrow(name: str, values: Any, kind: Type) -> Elements | None:
     bad &= ~missing
     if bad.any():
         raise _outside(name, int(np.flatnonzero(bad)[0]), kind)
-    with np.errstate(over="ignore"):
-        distances = elements - np.int64(kind.low)
+    distances = elements - np.int64(kind.offset)
     distances[missing] = 0
     return Elements(kind, distances, missing.astype(np.int64) if missing.any() else None)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.queries.evaluate import base
 from tfe_bench.models.queries.io import Elements
 from tfe_bench.models.queries.schema import Schema
 from tfe_bench.models.queries.types import BOOL
@@ -61,7 +60,7 @@ def relation(schema: Schema, columns: Sequence[str], words: Mapping[str, Shared]
         value = words[f"v{i}"]
         if own.type.kind == BOOL:
             value = bit_of(value)
-        width = 1 if own.type.kind == BOOL else base(own.type)[1]
+        width = 1 if own.type.kind == BOOL else own.type.width
         found.append(Column(value, width, bit_of(words[f"n{i}"]) if own.nullable else None))
     if schema.padded:
         valid = bit_of(words["valid"])

@@ -31,6 +31,8 @@ NUMBER, BOOL, DATE, TIMESTAMP, CATEGORY, TEXT = (
 )
 KINDS = (NUMBER, BOOL, DATE, TIMESTAMP, CATEGORY, TEXT)
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
+# Bits of a column that is kept as distances from its lowest element.
+MOST_WIDTH = 62
 # Of elements of a number whose owner declares no range: the sum of 2^21 of them fits.
 USUAL = 1 << 40
 MOST_DIGITS, MOST_FRACTION = 18, 60
@@ -99,6 +101,16 @@ class Type:
     def bits(self) -> int:
         """Of an element's distance from `low`."""
         return (self.high - self.low).bit_length()
+
+    @property
+    def offset(self) -> int:
+        """What is taken off elements in a column that is kept: what is left is not negative."""
+        return self.low if self.bits <= MOST_WIDTH else 0
+
+    @property
+    def width(self) -> int:
+        """Bits of what is left; 64 for any number."""
+        return max(1, self.bits) if self.bits <= MOST_WIDTH else 64
 
     @property
     def magnitude(self) -> int:

@@ -11,10 +11,11 @@ from tfe_bench.cluster.requests import JobResult
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.models.queries import checks, execute, io, relations, sql, stored
 from tfe_bench.models.queries.client import decoded
+from tfe_bench.models.queries.io import shown
 from tfe_bench.models.queries.plan import Plan
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.schema import Column, Schema
-from tfe_bench.models.queries.types import parse
+from tfe_bench.models.queries.types import HASHES, TEXT, hash_of, parse
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
@@ -146,7 +147,15 @@ def _same(a: Any, b: Any) -> bool:
 
 def check_same(text: str, found: io.Result, wanted: Sequence[Sequence[Any]]) -> None:
     """A result is DuckDB's: as a sequence where it is ordered, else as a multiset."""
-    rows, due = found.rows, list(wanted)
+    kinds = [kind.kind for kind in found.types.values()]
+    rows = found.rows
+    due = [
+        tuple(
+            shown(hash_of(v), HASHES) if kind == TEXT and v is not None else v
+            for v, kind in zip(row, kinds, strict=True)
+        )
+        for row in wanted
+    ]
     if "order by" not in text.lower():
         rows, due = sorted(rows, key=_key), sorted(due, key=_key)
     same = len(rows) == len(due) and all(
