@@ -139,7 +139,7 @@ def _same(a: Any, b: Any) -> bool:
     if a is None or b is None:
         return a is b
     if isinstance(a, float) or isinstance(b, float):
-        return abs(float(a) - float(b)) <= 2e-4 + 2e-5 * abs(float(b))
+        return abs(float(a) - float(b)) <= 1e-3 + 2e-5 * abs(float(b))
     if _real(a) and _real(b):
         return bool(a == b)
     return str(a) == str(b)
