@@ -24,16 +24,16 @@ def refresh(party: Party, x: Shared) -> Shared:
     m' is uniform to both evaluators given what they held, as l2' is new to E1 and l1' to E2; D's
     l1' and l2' come from its keys.
 
-    Rounds: 1.  Bits sent: E1, E2 64 * limbs per element each.
+    Rounds: 1.  Bits sent: E1, E2 64 * limbs per element each; of a smaller ring Z_2^k k, packed.
     Raises:
-        UsageError: a value of a smaller ring; extend it first.
+        UsageError: a value of two words and fewer bits.
     """
-    if x.bits:
-        raise UsageError(f"refresh wants a value over Z_2^64 or Z_2^128. Received: {x!r}.")
+    if x.limbs == 2 and x.bits:
+        raise UsageError(f"refresh wants a value of a word or Z_2^128. Received: {x!r}.")
     scale, width = x.fractional_bits, x.ring_bits
     if isinstance(party, Counting):
         return party.exchanged(x.shape, None, x, scale=scale, width=width)
-    s = party.site("refresh", x.limbs, dealer=x.dealer)
+    s = party.site("refresh", x.limbs, x.bits, dealer=x.dealer)
     share = None
     if s.is_e1:
         share = x.m - x.l1 if x.limbs == 1 else wide.sub(x.m, x.l1)

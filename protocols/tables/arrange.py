@@ -9,6 +9,7 @@ they relate.  So an `Order` opens once and then refuses; what else is to be open
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -154,6 +155,11 @@ class Arrangement:
             return found
         return self.order.undo(found, _inverse(self.positions))
 
+    def followed_by(self, other: Arrangement) -> Arrangement:
+        """This one and then another of as many rows."""
+        then = other if self.then is None else self.then.followed_by(other)
+        return Arrangement(self.n, self.order, self.positions, then)
+
     def _checked(self, name: str, columns: Sequence[Shared]) -> list[Shared]:
         for c in columns:
             if list(c.shape) != [self.n] or c.limbs != 1:
@@ -250,10 +256,7 @@ def by_keys(
             columns = before.forward(columns)
         widths = tuple(keys[i][1] for i in group)
         done.append(_sorted(party, columns, widths, profile))
-    found = done[-1]
-    for before in reversed(done[:-1]):
-        found = Arrangement(n, before.order, before.positions, found)
-    return found
+    return functools.reduce(Arrangement.followed_by, done)
 
 
 def _passes(widths: Sequence[int]) -> list[list[int]]:

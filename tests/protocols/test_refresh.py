@@ -48,10 +48,11 @@ def test_the_value_stays_and_every_part_is_new(
     assert_costs([out[3] for out in sim.outputs], cost, dealer)
 
 
-def test_a_smaller_ring_is_refused() -> None:
+def test_a_smaller_ring_stays_and_one_of_part_of_two_words_is_refused() -> None:
     def program(p: Party, x: Shared) -> Any:
-        small = Shared(x.m, x.l1, x.l2, x.dealer, 0, 1, 31)
-        return p.function(lambda y: refresh.refresh(p, y))(small)
+        refreshed = p.function(lambda y: refresh.refresh(p, y))
+        with pytest.raises(UsageError, match="refresh wants"):
+            refreshed(Shared(x.m, x.l1, x.l2, x.dealer, 0, 2, 70))
+        return refreshed(Shared(x.m, x.l1, x.l2, x.dealer, 0, 1, 31))
 
-    with pytest.raises(UsageError, match="refresh wants"):
-        simulate(program, np.arange(3))
+    assert np.array_equal(simulate(program, np.arange(4)).value(), np.arange(4))

@@ -1,0 +1,386 @@
+"""Joins by equal keys: the rows of all sides are sorted together, and compared with neighbors.
+
+In the order of (invalid, key, side) the rows that belong to each other stand next to each other, as
+sorts are stable and the sides come one after the other.  Rows without a key join nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.order import sort
+from tfe_bench.protocols.ring import arithmetic, shapes, small_ring
+from tfe_bench.protocols.ring.checks import check_choice
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.tables import arrange, bits, keys
+from tfe_bench.protocols.tables.arrange import Arrangement, graph
+from tfe_bench.protocols.tables.relation import Column, Relation
+
+On = Sequence[tuple[int, int]]
+KINDS = ("inner", "left", "semi", "anti")
+
+
+@dataclass(frozen=True, eq=False)
+class _Union:
+    """The rows of several sides in the order of their keys.
+
+    Attributes:
+        order: of all rows.
+        parts: what is compared, in that order.
+        widths: of the parts.
+        valid: rows that count and have a key, in that order.
+    """
+
+    order: Arrangement
+    parts: tuple[Shared, ...]
+    widths: tuple[int, ...]
+    valid: Shared
+
+
+def unique_join(
+    party: Party, left: Relation, right: Relation, on: On, *, profile: str = "local"
+) -> Relation:
+    """Pairs of rows with equal keys, unique in each of both: left's columns, then right's.
+
+    There are as many rows as in both together.  Whoever repeats a key finds some pair for it.
+
+    Args:
+        on: pairs of columns, of left and of right.
+
+    Rounds: those of keys.cleared, keys.arranged, and 6.  Bits sent: those, one move of the wider
+    one's columns, and an equality.
+    Raises:
+        UsageError: no pairs, or columns of different kinds.
+        RangeError: a key is outside of its column's bits.
+    """
+    moving = list(itertools.zip_longest(_words(left), _words(right)))
+    moving += list(itertools.zip_longest(_bits(left), _bits(right)))
+    stacked = [_over(party, a, b, left, right) for a, b in moving]
+    sides = _sides([left, right])
+    union = _union(party, [left, right], _columns([left, right], on), profile)
+    *moved, side = union.order.forward([*stacked, sides[1]])
+
+    def matched(parts: list[Shared], valid: Shared, side: Shared, *moved: Shared) -> list[Shared]:
+        before = keys.shifted(bits.invert(side), 1)
+        match = _pairs(party, parts, union.widths, [valid, side, before], 1)
+        return [*(keys.shifted(c, 1) for c in moved), *moved, match]
+
+    found = graph(party, "matched", matched, union.widths)(
+        list(union.parts), union.valid, side, *moved
+    )
+    count = len(_words(left)), len(_words(right))
+    return _joined(left, right, found[: len(moved)], found[len(moved) : -1], count, found[-1])
+
+
+def lookup(
+    party: Party,
+    left: Relation,
+    right: Relation,
+    on: On,
+    kind: str = "inner",
+    *,
+    profile: str = "local",
+) -> Relation:
+    """Left's rows, in their order, with the columns of right's row that has their key.
+
+    Args:
+        right: of unique keys; of several with one key the last counts.
+        kind: "inner": rows without a match are not valid; "left": they stay, and right's columns
+            are NULL there; "semi" and "anti": left's columns alone, of rows with and without one.
+
+    Rounds: those of keys.cleared, keys.arranged, and about 20.  Bits sent: those, a partition, four
+    moves of right's columns and keys, and an equality; "left" an injection for each word.
+    Raises:
+        UsageError: as `unique_join`, an unknown kind.
+        RangeError: a key is outside of its column's bits.
+    """
+    check_choice("kind of join", kind, KINDS, "lookup")
+    if right.rows == 0:
+        # one that is not valid: of no rows nothing can be copied
+        right = right.with_parts([shapes.pad(p, [[0, 1]]) for p in right.parts])
+    n, rows = right.rows, right.rows + left.rows
+    given = [] if kind in ("semi", "anti") else list(right.columns)
+    of_keys = _columns([right, left], [(j, i) for i, j in on])
+    payload = [p for c in given for p in c.parts]
+    stacked = [shapes.pad(p, [[0, rows - n]]) for p in payload]
+    union = _union(party, [right, left], of_keys, profile)
+    *moved, side = union.order.forward([*stacked, _sides([right, left])[0]])
+    split = arrange.by_bit(party, side)
+    there = split.forward([*union.parts, *moved])
+
+    def steps(*given: Shared) -> list[Shared]:
+        # the first row of right's stands for its having come
+        first = bits.public(union.valid, np.arange(rows) == 0)
+        return [*(_steps(c, n) for c in given), first]
+
+    *copied, come = split.back(graph(party, "steps", steps, n, rows)(*there))
+
+    def matched(parts: list[Shared], copied: list[Shared], valid: Shared, come: Shared) -> Any:
+        found = [_sum(c) for c in copied]
+        last = found[: len(parts)]
+        also = [valid, _sum(come)]
+        match = keys.equal(party, parts, last, union.widths, also)
+        return [match, *found[len(parts) :]]
+
+    answers = graph(party, "looked up", matched, union.widths)(
+        list(union.parts), copied, union.valid, come
+    )
+    back = union.order.back(answers)
+    kinds = tuple((c.values.ring_bits, c.null is not None) for c in given)
+
+    def ended(left: Relation, *back: Shared) -> list[Shared]:
+        match, *found = (c.map(lambda a: a[n:]) for c in back)
+        if kind == "left":
+            return [*_or_null(party, given, match, found), left.valid]
+        kept = bits.invert(match) if kind == "anti" else match
+        return [*found, bits.all_of(party, [left.valid, kept])]
+
+    parts = graph(party, "ended", ended, kind, n, kinds)(left, *back)
+    columns, at = [], 0
+    for column in given:
+        width = 2 if kind == "left" else len(column.parts)
+        columns.append(Column(parts[at], column.bits, parts[at + 1] if width == 2 else None))
+        at += width
+    return Relation((*left.columns, *columns), parts[at])
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """How to bring the common rows of several relations to the front, all in one order.
+
+    Attributes:
+        orders: for each relation; moves any columns of its rows.
+        valid: which rows, after that, are common: of the relation with the fewest.
+    """
+
+    orders: tuple[Arrangement, ...]
+    valid: Shared
+
+
+def align(
+    party: Party,
+    relations: Sequence[Relation],
+    on: Sequence[Sequence[int]],
+    *,
+    profile: str = "local",
+) -> Alignment:
+    """Where the rows of 2 to 8 relations go so that those with common keys come first, alike.
+
+    Keys are unique in each relation; whoever repeats one finds some match for it, and what is
+    opened is a permutation whatever was given.
+
+    Args:
+        on: the key's columns of each relation.
+
+    Rounds: those of keys.cleared, keys.arranged, and about 24.  Bits sent: those, an equality,
+    about 16 p (k + 2) bits for p = log2 of all rows, and an opening for each relation.
+    Raises:
+        UsageError: other numbers of relations or columns, or columns of different kinds.
+        RangeError: a key is outside of its column's bits.
+    """
+    k = len(relations)
+    if not 2 <= k <= 8 or len(on) != k:
+        raise UsageError(f"align takes 2 to 8 relations, and the keys of each. Received: {k}.")
+    sizes = [r.rows for r in relations]
+    rows, width = sum(sizes), sort.index_bits(sum(sizes) + 1)
+    columns = [[r.column(i) for i in some] for r, some in zip(relations, on, strict=True)]
+    union = _union(party, relations, _alike(columns), profile)
+    sides = union.order.forward(_sides(relations))
+
+    def targets(parts: list[Shared], valid: Shared, *sides: Shared) -> list[Shared]:
+        run = [keys.shifted(side, k - 1 - i) for i, side in enumerate(sides)]
+        last = _pairs(party, parts, union.widths, [valid, *run], k - 1)
+        # rows of a match: runs do not overlap, as each has one row of each side
+        member = last
+        for i in range(1, k):
+            member = bits.xor(member, keys.later(last, i))
+        ones = bits.number(party, last, width)
+        before = ones.map(lambda a: local.cumsum(a, 0, False, False))
+        count = before.map(lambda a: a[rows - 1 :])
+        rank = _where(party, last, arithmetic.moved(before, np.int64(-1)))
+        target = rank
+        for i in range(1, k):
+            target = arithmetic.add(target, keys.later(rank, i))
+        for side in sides:
+            alone = bits.all_of(party, [side, bits.invert(member)])
+            ones = bits.number(party, alone, width)
+            others = ones.map(lambda a: local.cumsum(a, 0, False, False))
+            behind = arithmetic.moved(arithmetic.add(others, count), np.int64(-1))
+            target = arithmetic.add(target, _where(party, alone, behind))
+        return [target, member]
+
+    found = graph(party, "align", targets, union.widths, tuple(sizes))(
+        list(union.parts), union.valid, *sides
+    )
+    target, member = union.order.back(found)
+    ends = list(itertools.accumulate(sizes))
+    cuts = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    orders = tuple(arrange.by_target(party, target.map(lambda a, c=c: a[c])) for c in cuts)
+    fewest = int(np.argmin(sizes))
+    (valid,) = orders[fewest].forward([member.map(lambda a: a[cuts[fewest]])])
+    return Alignment(orders, valid)
+
+
+# ---- the union of several sides
+
+
+def _union(
+    party: Party, relations: Sequence[Relation], columns: Sequence[Sequence[Column]], profile: str
+) -> _Union:
+    """Rows of all relations, sorted by keys."""
+    valid = shapes.concat(
+        [
+            keys.without_nulls(party, r.valid, some)
+            for r, some in zip(relations, columns, strict=True)
+        ],
+        0,
+    )
+    of_keys = []
+    for several in zip(*columns, strict=True):
+        values = shapes.concat([c.values for c in several], 0)
+        of_keys.append((Column(values, max(c.bits for c in several)), False))
+    parts = keys.cleared(party, valid, of_keys)
+    order = keys.arranged(party, valid, parts, profile)
+    *moved, there = order.forward([*keys.narrowed(parts), valid])
+    return _Union(order, tuple(moved), tuple(k for _, k in parts), there)
+
+
+def _columns(relations: Sequence[Relation], on: On) -> list[list[Column]]:
+    if not on:
+        raise UsageError("A join wants pairs of columns with equal keys. Received: none.")
+    return _alike([[r.column(pair[i]) for pair in on] for i, r in enumerate(relations)])
+
+
+def _alike(columns: list[list[Column]]) -> list[list[Column]]:
+    """The columns of each side, if they can be compared.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    if not columns[0] or len({len(some) for some in columns}) > 1:
+        raise UsageError(
+            "A join wants as many key columns of each side. "
+            f"Received: {[len(some) for some in columns]}."
+        )
+    for several in zip(*columns, strict=True):
+        kinds = {(c.values.ring_bits, c.values.fractional_bits, c.values.dealer) for c in several}
+        # a number of fewer bits begins at 0, one of 64 may be negative: both are what they are
+        if len(kinds) > 1:
+            raise UsageError(
+                "A join compares columns of one kind, scale and dealer. "
+                f"Received: {[c.values for c in several]!r}."
+            )
+    return columns
+
+
+def _sides(relations: Sequence[Relation]) -> list[Shared]:
+    """For each relation the bits that say which rows of the union are its own; public."""
+    of = np.repeat(np.arange(len(relations)), [r.rows for r in relations])
+    like = relations[0].valid
+    return [bits.public(like, of == i) for i in range(len(relations))]
+
+
+def _pairs(
+    party: Party, parts: Sequence[Shared], widths: Sequence[int], also: Sequence[Shared], by: int
+) -> Shared:
+    """[a row has the keys of the row `by` before it] AND all of some bits; not the first `by`."""
+    n = int(parts[0].shape[0])
+    if n <= by:
+        return bits.public(parts[0], np.zeros(n))
+    here = [p.map(lambda a: a[by:]) for p in parts]
+    before = [p.map(lambda a: a[: n - by]) for p in parts]
+    found = keys.equal(party, here, before, widths, [b.map(lambda a: a[by:]) for b in also])
+    return shapes.pad(found, [[by, 0]])
+
+
+def _where(party: Party, bit: Shared, x: Shared) -> Shared:
+    """x of a small ring where the bit is 1, else 0."""
+    zeros = x.map(local.zeros_like)
+    return small_ring.select(party, bits.masked_bits(bit), x, zeros)
+
+
+# ---- columns of two sides
+
+
+def _words(relation: Relation) -> list[Shared]:
+    return [p for p in relation.parts[:-1] if p.ring_bits != 1]
+
+
+def _bits(relation: Relation) -> list[Shared]:
+    return [p for p in relation.parts[:-1] if p.ring_bits == 1]
+
+
+def _over(
+    party: Party, a: Shared | None, b: Shared | None, left: Relation, right: Relation
+) -> Shared:
+    """A part of left's above one of right's, 0 where there is none."""
+    like = a if a is not None else b
+    assert like is not None
+    bare = [
+        replace(
+            shapes.pad(like.map(lambda t: t[:0]), [[0, side.rows]]) if x is None else x,
+            fractional_bits=0,
+        )
+        for x, side in ((a, left), (b, right))
+    ]
+    return shapes.concat(bare, 0)
+
+
+def _joined(
+    left: Relation,
+    right: Relation,
+    of_left: Sequence[Shared],
+    of_right: Sequence[Shared],
+    words: tuple[int, int],
+    match: Shared,
+) -> Relation:
+    columns: list[Column] = []
+    most = max(words)
+    for side, found in ((left, of_left), (right, of_right)):
+        of_words, of_bits = iter(found[:most]), iter(found[most:])
+        for column in side.columns:
+            parts = [
+                replace(
+                    next(of_bits if p.ring_bits == 1 else of_words),
+                    fractional_bits=p.fractional_bits,
+                )
+                for p in column.parts
+            ]
+            columns.append(column.with_parts(parts))
+    return Relation(tuple(columns), match)
+
+
+def _steps(x: Shared, n: int) -> Shared:
+    """Differences of the first n rows, 0 behind.  Local."""
+    rows = int(x.shape[0])
+    own = x.map(lambda a: a[:n])
+    differences = arithmetic.sub(own, keys.shifted(own, 1))
+    return shapes.pad(differences, [[0, rows - n]])
+
+
+def _sum(x: Shared) -> Shared:
+    return x.map(lambda a: local.cumsum(a, 0, False, False))
+
+
+def _or_null(
+    party: Party, columns: Sequence[Column], match: Shared, found: Sequence[Shared]
+) -> list[Shared]:
+    """Values and NULL bits of columns, NULL without a match."""
+    result, at = [], 0
+    for column in columns:
+        values = bits.times(party, match, found[at])
+        if column.null is None:
+            null = bits.invert(match)
+        else:
+            null = bits.invert(bits.all_of(party, [match, bits.invert(found[at + 1])]))
+        result += [values, null]
+        at += len(column.parts)
+    return result

@@ -1,0 +1,185 @@
+"""Operators on private relations are those on plain ones, whatever invalid rows and NULLs hold."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.protocols.shares import at
+from tests.protocols.tables.relations import (
+    Table,
+    bit,
+    delivered,
+    parts_of,
+    ranked,
+    relation,
+    tables,
+    wrapped,
+)
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.tables import groups, joins, results
+from tfe_bench.protocols.tables import relation as relations
+from tfe_bench.protocols.tables.groups import Aggregate
+from tfe_bench.protocols.tables.keys import Key
+from tfe_bench.protocols.tables.relation import Relation
+
+AGGREGATES = (
+    *(Aggregate("sum", 1), Aggregate("count"), Aggregate("min", 1), Aggregate("max", 1)),
+    *(Aggregate("sum", 2), Aggregate("count", 2), Aggregate("max", 2)),
+)
+SIZES = [9, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 2, 30))]
+
+
+def run(operator: Any, given: Sequence[Table], dealer: int = 0) -> Any:
+    """operator(party, relation) of each table in one session."""
+
+    def program(p: Party, *shares: Shared) -> list[Any]:
+        several = [relation(shares[i : i + 6]) for i in range(0, len(shares), 6)]
+        return [[parts_of(r) for r in operator(p, each)] for each in several]
+
+    return simulate(program, *(a for t in given for a in t.arrays), dealer=dealer)
+
+
+def aggregated(rows: Sequence[tuple[Any, ...]], least: int = 1) -> list[tuple[Any, ...]]:
+    found = []
+    for key, some in itertools.groupby(sorted(rows, key=lambda r: r[0]), key=lambda r: r[0]):
+        several = list(some)
+        values, there = [r[1] for r in several], [r[2] for r in several if r[2] is not None]
+        total = wrapped(sum(there)) if there else None
+        of_values = (wrapped(sum(values)), len(several), min(values), max(values))
+        if len(several) >= least:
+            found.append((key, *of_values, total, len(there), max(there, default=None)))
+    return found
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_groups_have_what_their_rows_have(n: int, rng: np.random.Generator) -> None:
+    given = list(tables(n, rng))
+
+    def operator(p: Party, r: Relation) -> Any:
+        grouped = groups.group(p, r, [0], AGGREGATES, least=2)
+        return results.deliver(p, grouped), results.deliver(p, groups.distinct(p, r, [2]))
+
+    sim = run(operator, given, n % 3)
+    for i, table in enumerate(given):
+        assert ranked(delivered(sim, at(i, 0))) == aggregated(table.rows, 2)
+        assert ranked(delivered(sim, at(i, 1))) == ranked(list({(r[2],) for r in table.rows}))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_rows_are_put_in_order_and_shown_in_it(n: int, rng: np.random.Generator) -> None:
+    given = list(tables(n, rng))
+
+    def operator(p: Party, r: Relation) -> Any:
+        ordered = results.order_by(p, r, [Key(2, descending=True), Key(0), Key(3)])
+        return [results.deliver(p, relations.limit(ordered, 5), ordered=True)]
+
+    sim = run(operator, given, n % 3)
+    for i, table in enumerate(given):
+        rows = sorted(table.rows, key=lambda r: (r[2] is None, -(r[2] or 0), r[0], r[3]))
+        assert delivered(sim, at(i, 0)) == rows[:5]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_joins_find_the_rows_with_equal_keys(n: int, rng: np.random.Generator) -> None:
+    given = list(tables(n, rng))
+
+    def operator(p: Party, r: Relation) -> Any:
+        # unique numbers that are keys: of the rows that count alone
+        asked = Relation((r.columns[0], r.columns[2]), r.valid)
+        known = Relation((r.columns[3], r.columns[2], r.columns[1]), r.valid)
+        found = [joins.lookup(p, asked, known, [(0, 0)], kind) for kind in joins.KINDS]
+        both = joins.unique_join(p, r, relations.limit(known, 7), [(3, 0)])
+        return [results.deliver(p, f, ordered=f is not both) for f in (*found, both)]
+
+    sim = run(operator, given, n % 3)
+    for i, table in enumerate(given):
+        by_key = {u: (u, m, v) for _, v, m, u in table.rows}
+        asked = [(k, m) for k, _, m, _ in table.rows]
+        none = (None, None, None)
+        expected = [
+            [(*a, *by_key[a[0]]) for a in asked if a[0] in by_key],
+            [(*a, *by_key.get(a[0], none)) for a in asked],
+            [a for a in asked if a[0] in by_key],
+            [a for a in asked if a[0] not in by_key],
+        ]
+        for j, rows in enumerate(expected):
+            assert delivered(sim, at(i, j)) == rows
+        few = {u for u, ok in zip(table.unique[:7], table.valid, strict=False) if ok}
+        rows = [(*r, *by_key[r[3]]) for r in table.rows if r[3] in few]
+        assert ranked(delivered(sim, at(i, 4))) == ranked(rows)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_the_common_rows_of_two_and_three_relations_come_first_alike(
+    n: int, rng: np.random.Generator
+) -> None:
+    given, others = list(tables(n, rng)), list(tables(n, rng))
+
+    def program(p: Party, *shares: Shared) -> list[Any]:
+        several = [relation(shares[i : i + 6]) for i in range(0, len(shares), 6)]
+        found = []
+        for x, y in zip(several[::2], several[1::2], strict=True):
+            # the third one repeats keys
+            third = relations.union([x, relations.limit(y, 3)])
+            for some in ([x, y], [x, y, third]):
+                aligned = joins.align(p, some, [[3]] * len(some))
+                moved = [
+                    order.forward([r.columns[3].values, r.valid])
+                    for order, r in zip(aligned.orders, some, strict=True)
+                ]
+                found.append([aligned.valid, *(c for columns in moved for c in columns)])
+        return found
+
+    pairs = [t for pair in zip(given, others, strict=True) for t in pair]
+    sim = simulate(program, *(a for t in pairs for a in t.arrays), dealer=n % 3)
+    for i, (x, y) in enumerate(zip(given, others, strict=True)):
+        common = {r[3] for r in x.rows} & {r[3] for r in y.rows}
+        third = x.valid.sum() + y.valid[:3].sum()
+        for j in (0, 1):
+            valid = sim.value(at(2 * i + j, 0)).astype(int)
+            keys = [sim.value(at(2 * i + j, 1 + 2 * k)) for k in range(2 + j)]
+            counted = [sim.value(at(2 * i + j, 2 + 2 * k)).astype(int) for k in range(2 + j)]
+            rows = int(valid.sum())
+            assert np.array_equal(valid, np.arange(n) < rows)
+            for key, there in zip(keys, counted, strict=True):
+                assert np.array_equal(key[:rows], keys[0][:rows]) and there[:rows].all()
+            assert [c.sum() for c in counted] == [x.valid.sum(), y.valid.sum(), third][: 2 + j]
+            found = set(keys[0][:rows].tolist())
+            # a key that the third relation repeats may find no match
+            assert found == common if j == 0 else found <= common
+
+
+def test_ranges_and_unique_keys_are_made_sure_of() -> None:
+    values = np.array([3, -4, 0, 2**62, -(2**63)])
+
+    def program(p: Party, x: Shared, ones: Shared) -> None:
+        for low, high, count in ((-4, 2**62, 4), (-(2**63), -1, 0), (-4, 3, 3)):
+            results.check_range(p, x.map(lambda a, c=count: a[:c]), low, high)
+        for low, high, count in ((-3, 2**62, 4), (-4, 2**62 - 1, 4), (-4, 2**62, 5)):
+            with pytest.raises(RangeError, match="outside of what is declared"):
+                results.check_range(p, x.map(lambda a, c=count: a[:c]), low, high)
+        for low, high in ((1, 0), (-1, 2**63 - 1)):
+            with pytest.raises(UsageError, match="Received: "):
+                results.check_range(p, x, low, high)
+
+    simulate(program, values, np.ones(5, np.int64))
+
+
+def test_a_repeated_key_of_valid_rows_is_found() -> None:
+    key, valid = np.array([1, 2, 2, 3]), np.array([1, 1, 0, 1])
+
+    def program(p: Party, key: Shared, valid: Shared, every: Shared) -> None:
+        column = relations.Column(key, 2)
+        results.check_unique(p, Relation((column,), bit(valid)), [0])
+        with pytest.raises(RangeError, match="comes twice"):
+            results.check_unique(p, Relation((column,), bit(every)), [0])
+
+    simulate(program, key, valid, np.ones(4, np.int64))
