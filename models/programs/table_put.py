@@ -13,7 +13,7 @@ from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import TABLE, check_about
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept
-from tfe_bench.models.queries import checks
+from tfe_bench.models.queries import checks, stored
 from tfe_bench.models.queries.schema import Schema
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -31,7 +31,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     about = kept.check_keeping("table_put", parameters, NAME_IS)
     schema = Schema.of(about)
     check_about(about)
-    wanted = [InputSpec(WORDS, (len(checks.stored_names(schema)), schema.rows), 0)]
+    wanted = [InputSpec(WORDS, (len(stored.word_names(schema)), schema.rows), 0)]
     if list(inputs) != wanted:
         raise UsageError(
             f"The input of a table is its words, {list(wanted[0].shape)}. Received: "
@@ -45,7 +45,7 @@ def _made(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]
     given = context.inputs.pop(WORDS)
     words = {
         name: given.map(lambda a, i=i: a[i])  # type: ignore[misc]
-        for i, name in enumerate(checks.stored_names(schema))
+        for i, name in enumerate(stored.word_names(schema))
     }
     context.progress(0.0, "checking")
     checks.check(context.party, schema, words)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfe_bench.models.queries import grouping, operators
+from tfe_bench.models.queries import grouping
 from tfe_bench.models.queries.evaluate import (
     Evaluator,
     Value,
@@ -23,10 +23,11 @@ from tfe_bench.models.queries.expressions import Fact, factor
 from tfe_bench.models.queries.plan import Plan, Step
 from tfe_bench.models.queries.relations import Relation as Facts
 from tfe_bench.models.queries.types import BOOL
-from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.ring import arithmetic, shapes
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables import bits, relation
+from tfe_bench.protocols.tables import bits, joins, relation, results
+from tfe_bench.protocols.tables.keys import Key
 from tfe_bench.protocols.tables.relation import Column, Relation
 
 # The output that holds all words of a result, a row for each; columns.py lists what they are.
@@ -87,7 +88,15 @@ def delivered(party: Party, rows: Relation, facts: Facts) -> Shared:
     named = dict(zip(facts.columns, rows.columns, strict=True))
     kept = [named[name] for name, null in words_of(facts)[1:] if not null]
     wanted = Relation(tuple(kept), rows.valid)
-    return operators.deliver(party, wanted, facts.ordered)
+    left = results.deliver(party, wanted, ordered=facts.ordered)
+
+    def words(left: Relation) -> Shared:
+        parts = [left.valid, *(part for c in left.columns for part in c.parts)]
+        whole = [bits.number(party, p) if p.ring_bits == 1 else p for p in parts]
+        return shapes.stack([replace(w, fractional_bits=0) for w in whole], 0)
+
+    found: Shared = party.function(words)(left)
+    return found
 
 
 def _named(given: Relation, facts: Facts) -> dict[str, Column]:
@@ -147,7 +156,7 @@ def _group(
     setting: Setting,
 ) -> Relation:
     named = _named(given[0], about[0])
-    return grouping.group(party, step, given[0].valid, named, about[0], facts)
+    return grouping.group(party, step, given[0].valid, named, about[0], facts, setting.profile)
 
 
 def _distinct(
@@ -171,9 +180,9 @@ def _order(
     facts: Facts,
     setting: Setting,
 ) -> Relation:
-    named = _named(given[0], facts)
-    keys = [(named[name], way == "desc") for name, way in step["by"]]
-    return operators.order_by(party, given[0], keys, setting.profile)
+    names = list(facts.columns)
+    by = [Key(names.index(name), way == "desc") for name, way in step["by"]]
+    return results.order_by(party, given[0], by, profile=setting.profile)
 
 
 def _limit(
@@ -186,7 +195,7 @@ def _limit(
 ) -> Relation:
     rows = given[0]
     if not facts.ordered:  # any rows will do, and which they are tells nothing
-        rows = operators.gathered(party, rows)
+        rows = grouping.gathered(party, rows)
     found = relation.limit(rows, facts.rows)
     if step["count"] == 0:
         return replace(found, valid=party.function(lambda v: constant_bit(v, False))(found.valid))
@@ -236,43 +245,20 @@ def _join(
 ) -> Relation:
     names = [list(each.columns) for each in about]
     on = [(names[0].index(a), names[1].index(b)) for a, b in step["on"]]
-    kind = step["kind"]
-    right = given[1]
-    if kind in ("semi", "anti"):  # its columns are not wanted, but for the keys
-        used = [b for _, b in on]
-        right = Relation(tuple(right.columns[i] for i in used), right.valid)
-        on = [(a, i) for i, (a, _) in enumerate(on)]
-    from tfe_bench.protocols.tables import joins  # type: ignore[attr-defined]
-
-    found, match = joins.lookup(party, given[0], right, on)
-    count = len(names[0])
-
-    def joined(rows: Relation, match: Shared) -> Relation:
-        own = dict(zip(names[0], rows.columns[:count], strict=True))
-        valid = rows.valid
-        if kind != "left":
-            wanted = bits.invert(match) if kind == "anti" else match
-            valid = bits.all_of(party, [valid, wanted])
-        if kind in ("inner", "left"):
-            for name, column in zip(names[1], rows.columns[count:], strict=True):
-                fact = facts.columns[name]
-                own[name] = _missing(party, column, match) if kind == "left" else column
-                assert fact.nullable == (own[name].null is not None)
-        for name in facts.columns:
-            if name not in own:  # whose records there are in a left join
-                own[name] = Column(match, 1)
-        return Relation(tuple(own[name] for name in facts.columns), valid)
-
-    made: Relation = party.function(joined)(found, match)
-    return made
-
-
-def _missing(party: Party, column: Column, match: Shared) -> Column:
-    """A column of the right side of a left join: NULL where no row matched."""
-    null = bits.invert(match)
-    if column.null is not None:
-        null = bits.any_of(party, [null, column.null])
-    return replace(column, null=null)
+    kind, right = step["kind"], given[1]
+    if kind == "left":  # a column that is NULL where no row matched
+        ones = party.function(lambda v: constant_bit(v, True))(right.valid)
+        right = Relation((*right.columns, Column(ones, 1)), right.valid)
+    found = joins.lookup(party, given[0], right, on, kind, profile=setting.profile)
+    if kind in ("semi", "anti"):
+        return found
+    own = dict(zip([*names[0], *names[1]], found.columns, strict=False))
+    if kind == "left":
+        null = found.columns[-1].null
+        assert null is not None
+        there = Column(party.function(bits.invert)(null), 1)
+        own.update({name: there for name in facts.columns if name not in own})
+    return Relation(tuple(own[name] for name in facts.columns), found.valid)
 
 
 _STEPS: Mapping[str, Callable[..., Relation]] = {

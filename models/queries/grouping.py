@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tfe_bench.models.queries import operators
+from tfe_bench.models.queries.arranged import Grouped, dense_groups, every, gathered
 from tfe_bench.models.queries.evaluate import Value, column_of, constant_bit, value_of
 from tfe_bench.models.queries.expressions import Fact
 from tfe_bench.models.queries.plan import Step
@@ -20,7 +20,7 @@ from tfe_bench.protocols.ring import arithmetic, relational
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables import bits
+from tfe_bench.protocols.tables import bits, groups
 from tfe_bench.protocols.tables.relation import Column, Relation, limit
 
 
@@ -31,6 +31,7 @@ def group(
     named: Mapping[str, Column],
     about: Facts,
     facts: Facts,
+    profile: str = "local",
 ) -> Relation:
     """The relation of a step `group`: keys, then aggregates.
 
@@ -53,17 +54,17 @@ def group(
     if not keys:
         found = _whole(party, valid, sums, extremes_of)
     elif dense := is_dense(key_facts, functions):
-        found = operators.dense(party, Relation(tuple(keys), valid), sums, dense, key_facts)
+        found = dense_groups(party, Relation(tuple(keys), valid), sums, dense, key_facts)
     else:
-        found = operators.groups(party, Relation(tuple(keys), valid), sums, extremes_of)
+        found = _sorted(party, Relation(tuple(keys), valid), sums, extremes_of, profile)
 
-    def finished(made: operators.Grouped) -> Relation:
+    def finished(made: Grouped) -> Relation:
         totals = dict(zip(labels, made.sums, strict=True))
         return _finished(party, step, about, facts, made, totals)
 
     result: Relation = party.function(finished)(found)
     if step["bound"] is not None and keys and facts.rows < result.rows:
-        return limit(operators.gathered(party, result), facts.rows)
+        return limit(gathered(party, result), facts.rows)
     return result
 
 
@@ -122,7 +123,7 @@ def _whole(
     valid: Shared,
     sums: Sequence[Shared],
     extremes_of: Sequence[tuple[str, Column, Fact]],
-) -> operators.Grouped:
+) -> Grouped:
     """One group of all rows."""
 
     def made(
@@ -150,7 +151,36 @@ def _whole(
         return totals, found, one
 
     totals, found, one = party.function(made)(valid, list(sums), [c for _, c, _ in extremes_of])
-    return operators.Grouped((), tuple(totals), tuple(found), one)
+    return Grouped((), tuple(totals), tuple(found), one)
+
+
+def _sorted(
+    party: Party,
+    keys: Relation,
+    sums: Sequence[Shared],
+    extremes_of: Sequence[tuple[str, Column, Fact]],
+    profile: str,
+) -> Grouped:
+    """Rows of equal keys together: as many rows, of which the first are groups."""
+
+    def numbers(columns: list[Column]) -> list[Column]:
+        return [
+            replace(c, values=bits.number(party, c.values)) if c.values.ring_bits == 1 else c
+            for c in columns
+        ]
+
+    best: list[Column] = party.function(numbers)([column for _, column, _ in extremes_of])
+    columns = (*keys.columns, *(Column(s) for s in sums), *best)
+    at = len(keys.columns)
+    wanted = [groups.Aggregate("sum", at + i) for i in range(len(sums))]
+    at += len(sums)
+    wanted += [groups.Aggregate(how, at + i) for i, (how, _, _) in enumerate(extremes_of)]
+    by = range(len(keys.columns))
+    made = groups.group(party, Relation(columns, keys.valid), by, wanted, profile=profile)
+    values = [column.values for column in made.columns[len(by) :]]
+    return Grouped(
+        made.columns[: len(by)], tuple(values[: len(sums)]), tuple(values[len(sums) :]), made.valid
+    )
 
 
 def _finished(
@@ -158,7 +188,7 @@ def _finished(
     step: Step,
     about: Facts,
     facts: Facts,
-    made: operators.Grouped,
+    made: Grouped,
     totals: Mapping[_Label, Shared],
 ) -> Relation:
     """The columns of a group's relation, of what was added up."""
@@ -204,7 +234,7 @@ def _finished(
             width = max(about.rows, least).bit_length() + 1
             below = bits.of(party, relational.negative(party, enough, width))
             valid.append(bits.invert(below))
-    return Relation(tuple(columns[name] for name in facts.columns), operators.all_of(party, valid))
+    return Relation(tuple(columns[name] for name in facts.columns), every(party, valid))
 
 
 def _is_zero(party: Party, count: Shared, fact: Fact, rows: int) -> Shared:

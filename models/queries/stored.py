@@ -17,6 +17,16 @@ from tfe_bench.protocols.tables import bits
 from tfe_bench.protocols.tables.relation import Column, Relation
 
 
+def word_names(schema: Schema) -> list[str]:
+    """The words of a row: values v0, v1, ..., NULL bits n0, ... of nullable columns, valid."""
+    found = []
+    for i, column in enumerate(schema.columns.values()):
+        found.append(f"v{i}")
+        if column.nullable:
+            found.append(f"n{i}")
+    return [*found, "valid"] if schema.padded else found
+
+
 def names_of(schema: Schema, columns: Sequence[str]) -> list[str]:
     """The stored words that some columns and the rows' validity are; one at least."""
     listed = list(schema.columns)

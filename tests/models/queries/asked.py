@@ -73,7 +73,7 @@ def asked(
     def program(party: Party, *given: Shared) -> list[dict[str, Shared]]:
         kept: dict[str, dict[str, Shared]] = {}
         for (name, table), words in zip(tables.items(), given, strict=True):
-            names = checks.stored_names(table.schema)
+            names = stored.word_names(table.schema)
             kept[name] = {
                 n: words.map(lambda a, i=i: a[i])  # type: ignore[misc]
                 for i, n in enumerate(names)
