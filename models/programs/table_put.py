@@ -44,8 +44,7 @@ def _made(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]
     schema = Schema.of(context.parameters["about"])
     given = context.inputs.pop(WORDS)
     words = {
-        name: given.map(lambda a, i=i: a[i])  # type: ignore[misc]
-        for i, name in enumerate(stored.word_names(schema))
+        name: given.map(lambda a, i=i: a[i]) for i, name in enumerate(stored.word_names(schema))
     }
     context.progress(0.0, "checking")
     checks.check(context.party, schema, words)

@@ -12,6 +12,7 @@ query.run().to_pandas()
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -163,9 +164,8 @@ def _text_of(query: object) -> str:
     if isinstance(query, str):
         return query
     if type(query).__module__.startswith("ibis."):
-        import ibis  # type: ignore[import-not-found]
-
-        return str(ibis.to_sql(query, dialect="duckdb"))
+        to_sql = importlib.import_module("ibis").to_sql
+        return str(to_sql(query, dialect="duckdb"))
     raise UsageError(f"A query is SQL, or an expression of Ibis. Received: {type(query).__name__}.")
 
 

@@ -149,10 +149,10 @@ class Evaluator:
         return constant_bit(self._rows, bit) if isinstance(bit, bool) else bit
 
     def _compared(self, name: str, left: Expression, right: Expression) -> Bit:
-        facts = [typed(each, self._facts) for each in (left, right)]
-        if facts[0].type is None or facts[1].type is None:
+        first, second = (typed(each, self._facts) for each in (left, right))
+        if first.type is None or second.type is None:
             return False
-        kind = common(*facts)
+        kind = common(first, second)
         a, b = (self._as(each, kind) for each in (left, right))
         there = [self._not(a.null), self._not(b.null)]
         if name in (">", "<="):
@@ -163,8 +163,7 @@ class Evaluator:
             known = {"=": x == y, "<>": x != y, "<": x < y, ">=": x >= y}[name]
         elif kind.kind != TEXT:
             # whatever the rows are, by the bounds of the types
-            x, y = a.fact.known, b.fact.known
-            known = _decided(name, x, y)
+            known = _decided(name, a.fact.known, b.fact.known)
         if known is not None:
             return self._all([known, *there])
         bit = self._leaf(name, kind, a, b)

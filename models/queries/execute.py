@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfe_bench.models.queries import grouping
+from tfe_bench.models.queries.arranged import gathered
 from tfe_bench.models.queries.evaluate import (
     Evaluator,
     Value,
@@ -195,7 +196,7 @@ def _limit(
 ) -> Relation:
     rows = given[0]
     if not facts.ordered:  # any rows will do, and which they are tells nothing
-        rows = grouping.gathered(party, rows)
+        rows = gathered(party, rows)
     found = relation.limit(rows, facts.rows)
     if step["count"] == 0:
         return replace(found, valid=party.function(lambda v: constant_bit(v, False))(found.valid))

@@ -86,7 +86,9 @@ def read(source: object) -> dict[str, Sequence[Any]]:
         UsageError: another kind of file, or a package is missing.
     """
     if isinstance(source, Mapping):
-        columns = {str(name): list(values) for name, values in source.items()}
+        columns: dict[str, Sequence[Any]] = {
+            str(name): list(values) for name, values in source.items()
+        }
         if len({len(values) for values in columns.values()}) > 1:
             raise DataError("The columns of a table have one length.")
         return columns
@@ -107,27 +109,27 @@ def read(source: object) -> dict[str, Sequence[Any]]:
         table = arrow().Table.from_pandas(source, preserve_index=False)
     else:
         table = source
-    names = getattr(table, "column_names", None)
-    if names is None:
+    listed: Any = getattr(table, "column_names", None)
+    if listed is None:
         raise UsageError(
             "A table is a file, a pyarrow.Table, a pandas.DataFrame or a dict of lists. Received: "
             f"{type(source).__name__}."
         )
-    if len(set(names)) != len(names):
+    if len(set(listed)) != len(listed):
         raise DataError("A table names each of its columns once.")
-    return {name: table.column(name) for name in names}
+    return {name: table.column(name) for name in listed}
 
 
 def _read_arrow(path: Path) -> Any:
     pyarrow = arrow()
     try:
         if path.suffix.lower() == ".parquet":
-            import pyarrow.parquet
+            from pyarrow import parquet
 
-            return pyarrow.parquet.read_table(path)
-        import pyarrow.feather
+            return parquet.read_table(path)
+        from pyarrow import feather
 
-        return pyarrow.feather.read_table(path)
+        return feather.read_table(path)
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(
             f"{str(path)!r} cannot be read as a table. Received: {type(error).__name__}."

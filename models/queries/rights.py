@@ -135,8 +135,10 @@ def check_released(
         for source in sorted(fact.sources):
             if not tables[source[0]].allows(source[1]) & {OPEN, GROUPED}:
                 raise refused(tables, source, GROUPED, f"Grouping by {name[:80]!r}")
-    for name, function, fact in aggregates:
-        for source in sorted(fact.sources) if fact is not None else ():
+    for name, function, argument in aggregates:
+        if argument is None:
+            continue
+        for source in sorted(argument.sources):
             rights = tables[source[0]].allows(source[1])
             if OPEN in rights:
                 continue
@@ -147,8 +149,7 @@ def check_released(
                 raise refused(tables, source, OPEN, f"{what} ({function}: one record's value)")
             if AGGREGATE not in rights:
                 raise refused(tables, source, AGGREGATE, what)
-            assert fact is not None
-            if not fact.affine:
+            if not argument.affine:
                 raise refused(
                     tables, source, OPEN, f"{what} of more than a column times a public number"
                 )

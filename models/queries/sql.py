@@ -65,7 +65,7 @@ def compiled(text: str, tables: Mapping[str, Table], groups: int | None = None) 
             raise relations.missing_table(node.name, list(tables))
     from sqlglot.optimizer.qualify import qualify
 
-    schema = {
+    schema: dict[str, object] = {
         name: {c: _TYPES.get(own.type.kind, "BIGINT") for c, own in table.schema.columns.items()}
         for name, table in tables.items()
     }
@@ -219,7 +219,7 @@ class _Maker:
         order = node.args.get("order")
         if order is None:
             return step
-        by = []
+        by: list[list[str]] = []
         for each in order.expressions:
             if each.args.get("nulls_first"):
                 raise refused("NULLS FIRST")

@@ -169,13 +169,13 @@ def whole(low: int, high: int) -> Type:
     return Type(NUMBER, low, high)
 
 
-def _check_words(words: object) -> None:
-    fits = isinstance(words, tuple) and 1 <= len(words) <= MOST_WORDS
-    if not fits or not all(isinstance(w, str) and len(w) <= MOST_WORD for w in words):  # type: ignore[attr-defined]
+def _check_words(words: tuple[str, ...]) -> None:
+    fits = 1 <= len(words) <= MOST_WORDS
+    if not fits or not all(isinstance(w, str) and len(w) <= MOST_WORD for w in words):
         raise UsageError(
             f"A category has 1 to {MOST_WORDS} words of at most {MOST_WORD} characters."
         )
-    if len(set(words)) != len(words):  # type: ignore[arg-type]
+    if len(set(words)) != len(words):
         raise UsageError("A category names each of its words once.")
 
 
@@ -231,7 +231,8 @@ def element_of(text: str, kind: Type) -> int:
             if not value.is_finite():
                 raise ValueError("NaN or infinity")
             if kind.fraction:
-                return round(value * (1 << kind.fraction))
+                nearest: int = round(value * (1 << kind.fraction))
+                return nearest
             if value != value.to_integral_value():
                 raise ValueError("more digits behind the point than its type has")
             return int(value)
@@ -305,7 +306,8 @@ def _number(name: str, usual: int | None, most: int) -> Callable[[str | None], T
 
 def _times(argument: str | None) -> Type:
     unit = "us" if argument is None else argument.strip()
-    return Type(TIMESTAMP, *(UNITS[unit] * s for s in _SECONDS), unit=unit)
+    low, high = (UNITS[unit] * s for s in _SECONDS)
+    return Type(TIMESTAMP, low, high, unit=unit)
 
 
 def category(words: tuple[str, ...]) -> Type:

@@ -74,10 +74,7 @@ def asked(
         kept: dict[str, dict[str, Shared]] = {}
         for (name, table), words in zip(tables.items(), given, strict=True):
             names = stored.word_names(table.schema)
-            kept[name] = {
-                n: words.map(lambda a, i=i: a[i])  # type: ignore[misc]
-                for i, n in enumerate(names)
-            }
+            kept[name] = {n: words.map(lambda a, i=i: a[i]) for i, n in enumerate(names)}
             if checked:
                 checks.check(party, table.schema, kept[name])
         found = []
