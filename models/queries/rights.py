@@ -170,6 +170,8 @@ def check_units(tables: Tables, alias: str, records: Records | None) -> int:
         PolicyError: a unit may be in several rows, so that rows are no count of units.
     """
     table = tables[alias]
+    if not any(table.allows(column) for column in table.schema.columns):
+        raise refused(tables, (alias, next(iter(table.schema.columns))), FILTER, "Counting rows")
     if records is None or not records.single:
         raise PolicyError(
             f"Groups of this query may hold a record of table {table.name!r} several times, so "

@@ -52,8 +52,15 @@ class Given:
 
 
 def planned(text: str, tables: Mapping[str, Given], **more: Any) -> Plan:
-    """A query's plan, through JSON's checks."""
-    return Plan.of(sql.compiled(text, {n: t.table(n) for n, t in tables.items()}, **more))
+    """A query's plan, through the checks of workers."""
+    plan = Plan.of(sql.compiled(text, {n: t.table(n) for n, t in tables.items()}, **more))
+    derived(plan, tables)
+    return plan
+
+
+def derived(plan: Plan, tables: Mapping[str, Given]) -> list[relations.Relation]:
+    """What a worker makes of a plan."""
+    return relations.derive(plan, {a: tables[n].table(n) for a, (n, _) in plan.tables.items()})
 
 
 def asked(
@@ -65,10 +72,7 @@ def asked(
         checked: the tables go through the workers' checks first.
     """
     plans = [planned(text, tables, **more) for text in texts]
-    facts = [
-        relations.derive(p, {a: tables[n].table(n) for a, (n, _) in p.tables.items()})
-        for p in plans
-    ]
+    facts = [derived(plan, tables) for plan in plans]
 
     def program(party: Party, *given: Shared) -> list[dict[str, Shared]]:
         kept: dict[str, dict[str, Shared]] = {}
