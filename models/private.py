@@ -23,12 +23,16 @@ from tfe_bench.models import (
 )
 from tfe_bench.models import graph as graphs
 from tfe_bench.models.graph import Array, Graph
+from tfe_bench.models.layers.series import Series
 from tfe_bench.models.programs import predict as program
 from tfe_bench.models.summary import Summary, summarize
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.requests import JobResult
+
+# How smooth activations are computed.
+ACTIVATIONS = ("exact", "series")
 
 
 class PrivateModel:
@@ -232,7 +236,13 @@ def _told(graph: Graph, found: list[Array]) -> Any:
 
 
 def plan_of(
-    graph: Graph, samples: Any, given: Any, fractional_bits: int, margin: float, merge: bool = True
+    graph: Graph,
+    samples: Any,
+    given: Any,
+    fractional_bits: int,
+    margin: float,
+    merge: bool = True,
+    activations: str = "exact",
 ) -> PrivateModel:
     """`convert` for a Graph; `merge` as `optimize.optimize` has it."""
     if samples is not None and given is not None:
@@ -241,7 +251,13 @@ def plan_of(
         raise UsageError(f"A model has 8 to 20 fractional bits. Received: {fractional_bits!r}.")
     if not (isinstance(margin, (int, float)) and 1 <= margin <= 1024):
         raise UsageError(f"margin is a number from 1 to 1024. Received: {margin!r}.")
+    if activations not in ACTIVATIONS:
+        raise UsageError(
+            f"activations is one of {', '.join(ACTIVATIONS)}. Received: {activations!r}."
+        )
     optimized = optimize.optimize(graph, merge)
+    if activations == "series":
+        optimized = graphs.replaced(optimized, [Series.of(x) for x in optimized.layers])
     if samples is not None:
         samples = plaintext.check_images(optimized, samples)
         bounds = ranges.calibrate(optimized, samples, margin)
@@ -253,7 +269,7 @@ def plan_of(
 
     def cut(layer: str) -> PrivateModel:
         part = graphs.until(graph, layer)
-        return plan_of(part, samples, given, fractional_bits, margin, merge)
+        return plan_of(part, samples, given, fractional_bits, margin, merge, activations)
 
     return PrivateModel(made, bounds, samples is not None or given is not None, kept, cut)
 
@@ -264,6 +280,7 @@ def convert(
     ranges: Any = None,
     fractional_bits: int = 16,
     margin: float = ranges.MARGIN,
+    activations: str = "exact",
 ) -> PrivateModel:
     """A Keras model, ready for private predictions; nothing is sent yet.
 
@@ -277,6 +294,9 @@ def convert(
         fractional_bits: 8 to 20.
         margin: private inputs may exceed the samples' ranges by this factor: every value may be so
             many times the largest on the samples, and as large as on the samples times +-margin.
+        activations: "exact", off by an ulp or two, or "series": GELU, SiLU, softplus, mish,
+            sigmoid, tanh and erf off by up to 2^-10, for a quarter to a half of the bytes and
+            rounds (protocols/nn/series.py).
 
     Error: each layer rounds its values by less than 2^-16 and its weights by 2^-17 or 2^-15 of the
         largest, whichever is less; `PrivateModel.agreement` measures what becomes of that.
@@ -287,8 +307,10 @@ def convert(
         RangeError: weights that are NaN, or layers whose values fit no fixed point.
     """
     if isinstance(model, Graph):
-        return plan_of(model, samples, ranges, fractional_bits, margin)
+        return plan_of(model, samples, ranges, fractional_bits, margin, activations=activations)
     reading = from_keras.read(model)
-    private = plan_of(reading.graph, samples, ranges, fractional_bits, margin)
+    private = plan_of(
+        reading.graph, samples, ranges, fractional_bits, margin, activations=activations
+    )
     verify.check(reading, private.graph, samples)
     return private

@@ -1,4 +1,4 @@
-"""A factor and a shift for each channel: what is left of normalizations and rescalings."""
+"""Factors and a shift for each channel: what is left of normalizations, rescalings and PReLUs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ class Affine(Trained):
     op = "affine"
 
     def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
+        """A factor for each channel, or for each place but along axes of 1."""
         only(options)
-        need(kernel == (x[-1],), f"a factor [{x[-1]}]", list(kernel))
+        places = len(kernel) == len(x) and all(k in (1, n) for k, n in zip(kernel, x, strict=True))
+        need(places or kernel == (x[-1],), f"a factor [{x[-1]}]", list(kernel))
         return x
 
     def multiplied(self, x: Array, kernel: Array, options: Options) -> Array:
@@ -31,10 +33,12 @@ class Affine(Trained):
         return elementwise
 
     def maps(self, node: Node, x: Shape) -> Maps:
-        axes = list(range(len(x) - 1))
+        own = tuple(int(n) for n in node.layer.weights["kernel"].shape)
+        whole = (1,) * (len(x) - len(own)) + own
+        axes = [i for i, n in enumerate(whole) if n == 1]
 
         def kernel(a: list[Any], b: list[Any]) -> Any:
-            return local.reduce_sum(elementwise(a, b), axes)
+            return local.reshape(local.reduce_sum(elementwise(a, b), axes), own)
 
         return Maps(elementwise, kernel, elementwise)
 

@@ -22,8 +22,6 @@ class EinsumDense(Identity):
 
     def read(self, r: Reader, call: Call) -> str:
         layer, name, shape = call.layer, call.name, call.shapes[0]
-        if r.training:
-            raise Unfit("which is not trained; use Dense")
         given, own, found = _letters(layer.equation, len(shape))
         summed = [a for a in given if a in own]
         new = [a for a in own if a not in given]
@@ -45,10 +43,18 @@ class EinsumDense(Identity):
             value = turned(r, value, f"{name}/turned", order)
         depth = math.prod(int(sizes[a]) for a in summed)
         value = reshaped(r, value, f"{name}/rows", (math.prod(rest_sizes), depth))
-        kernel = np.asarray(layer.kernel).transpose([own.index(a) for a in (*summed, *new)])
-        weights: dict[str, Any] = {"kernel": kernel.reshape(depth, -1)}
-        if layer.bias is not None:
-            weights["bias"] = _bias(layer, found, new, new_sizes)
+        weights: dict[str, Any] = {"kernel": layer.kernel, "bias": layer.bias}
+        if not r.training:
+            kernel = np.asarray(layer.kernel).transpose([own.index(a) for a in (*summed, *new)])
+            weights["kernel"] = kernel.reshape(depth, -1)
+            if layer.bias is not None:
+                weights["bias"] = _bias(layer, found, new, new_sizes)
+        elif (summed, new) != ([own[0]], [own[-1]]) or (layer.bias_axes or new[0]) != new[0]:
+            raise Unfit(
+                f"of {layer.equation!r} with bias_axes={layer.bias_axes!r}, which is not trained; "
+                "one axis is, times a matrix with a bias of its columns"
+            )
+        weights = {name: w for name, w in weights.items() if w is not None}
         value = r.emit(name, "dense", [value], weights)
         value = reshaped(r, value, f"{name}/axes", (*rest_sizes, *new_sizes))
         made = [*kept[1:], *new]

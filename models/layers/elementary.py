@@ -15,7 +15,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.checks import alone, need, only
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Pass, brought
+from tfe_bench.models.kinds.passes import Gradients, Pass, brought
 from tfe_bench.models.kinds.planning import Planner
 from tfe_bench.models.layers.add import Broadcast
 from tfe_bench.protocols.functions import logarithm, reciprocal, roots
@@ -68,6 +68,15 @@ class Abs(_Function):
     def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         x = brought(p.ops, values[0], node.numbers.fraction)
         return p.ops.call(relational.maximum, x, p.ops.neg(x), node.numbers.bits + 1)
+
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        """2 max(x, 0) - x."""
+        positive, p.kept[node.output] = p.ops.relu_with_derivative(values[0])
+        return p.ops.sub(p.ops.times(positive, 2), values[0])
+
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+        """g or -g."""
+        return [p.ops.sub(p.ops.times(p.where_positive(node, g), 2), p.settled(g))]
 
 
 class Sqrt(_Function):

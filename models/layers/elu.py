@@ -15,8 +15,8 @@ from tfe_bench.protocols.nn import elu
 from tfe_bench.protocols.session.sharing import Shared
 
 # Klambauer et al., Self-normalizing neural networks, 2017.
-_SCALE = 1.0507009873554804934193349852946
-_ALPHA = 1.6732632423543772848170429916717
+SCALE = 1.0507009873554804934193349852946
+ALPHA = 1.6732632423543772848170429916717
 
 
 def _form(x: Layer) -> elu.Form:
@@ -35,8 +35,8 @@ class Elu(Beside):
         return self.activate(r, call.inputs[0], call.name, "elu", given)
 
     def function(self, name: str, rank: int, given: Options) -> Options:
-        positive = _SCALE if name == "selu" else 1.0
-        alpha = _SCALE * _ALPHA if name == "selu" else float(given["alpha"])
+        positive = SCALE if name == "selu" else 1.0
+        alpha = SCALE * ALPHA if name == "selu" else float(given["alpha"])
         form = {"positive": positive, "negative": alpha, "decay": alpha if name == "celu" else 1.0}
         try:
             elu.Form(**form)

@@ -10,7 +10,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.checks import alone, only
 from tfe_bench.models.kinds.kind import Kind, Watch, check_room
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Pass, brought
+from tfe_bench.models.kinds.passes import Gradients, Pass, brought
 from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
 from tfe_bench.protocols.functions import exponential
 from tfe_bench.protocols.session.sharing import Shared
@@ -63,3 +63,12 @@ class Exponential(Kind):
 
     def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         return p.ops.call(exponential.exp, brought(p.ops, values[0], node.numbers.fraction))
+
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        """Values of a training are below 2^14, and so is e^x of what may come; of less it is 0."""
+        y = p.kept[node.output] = p.ops.call(exponential.exp, values[0], clamp="low")
+        return y
+
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+        """g e^x."""
+        return [p.times_slope(node, g)]

@@ -175,8 +175,6 @@ class Normalize(Kind):
 
     def read(self, r: Reader, call: Call) -> str:
         layer, rank = call.layer, len(call.shapes[0]) + 1
-        if r.training and call.kind not in ("LayerNormalization", "RMSNormalization"):
-            raise Unfit("which is not trained; use LayerNormalization or BatchNormalization")
         if call.kind == "GroupNormalization":
             if layer.axis != -1 and layer.axis < 1:
                 raise Unfit(f"axis {layer.axis}; -1 and axes from 1 on are supported")
@@ -195,8 +193,8 @@ class Normalize(Kind):
         by = "mean_square" if call.kind == "RMSNormalization" else "variance"
         weights = {"kernel": getattr(layer, "scale" if by == "mean_square" else "gamma", None)}
         weights["bias"] = getattr(layer, "beta", None)
-        if r.training and (weights["kernel"] is None or len(axes) > 1 or axes[0] != rank - 1):
-            raise Unfit("of other axes than the last, or without gamma, which is not trained")
+        if r.training and len(_held(weights)) > 0 and axes != [rank - 1]:
+            raise Unfit("of other axes than the last, which is not trained")
         options = {"axes": axes, "by": by, "epsilon": float(layer.epsilon)}
         name = r.unique(f"{call.name}/normalized") if len(_held(weights)) > 0 else call.name
         found = r.emit(name, self.op, call.inputs, None, **options)
@@ -312,20 +310,22 @@ class Normalize(Kind):
         return y
 
     def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
-        """(g - the mean of g - y (the mean of g y)) over the root; by mean square without one."""
-        ops, axes = p.ops, list(node.layer.options["axes"])
+        """(g - the mean of g - y (the mean of g y)) over the root, or without the mean of g.
+
+        By a sum that of g y is one, too, and the root is not over n.
+        """
+        ops, axes, by = p.ops, list(node.layer.options["axes"]), node.layer.options["by"]
+        count = math.prod(node.given[0][axis - 1] for axis in axes) if by != "sum" else 1
         (y, root), g = p.kept[node.output], p.settled(g)
         along = p.settled(summed(ops, ops.mul(g, y), axes, keepdims=True))
-        found = ops.times(g, math.prod(node.given[0][axis - 1] for axis in axes))
-        if node.layer.options["by"] == "variance":
+        found = ops.times(g, count)
+        if by == "variance":
             found = ops.sub(found, summed(ops, g, axes, keepdims=True))
         part = ops.mul(y, along)
         found = p.settled(ops.sub(ops.shifted(found, part.fractional_bits), part))
         return [ops.mul(found, root)]
 
     def untrained(self, x: Layer, given: list[Shape]) -> str:
-        if x.options["by"] == "sum":
-            return f"{x.op} by a sum"
         found = _planned(x, given[0], Precision().activation, TRAINED_BITS)
         return "" if found is not None else f"{x.op} of too many values"
 
@@ -349,6 +349,8 @@ def _scaled(r: Reader, call: Call, found: str, axes: list[int], weights: dict[st
     """gamma and beta of some axes, as a factor and a shift of those axes as one, which is last."""
     if not _held(weights):
         return found
+    if r.training and weights["kernel"] is None:
+        raise Unfit("of a beta without gamma, which is not trained")
     shape, rank = call.shapes[0], len(call.shapes[0])
     count = math.prod(shape[axis - 1] for axis in axes)
     arrays = {name: w for name, w in weights.items() if w is not None}

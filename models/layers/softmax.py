@@ -80,3 +80,19 @@ class LogSoftmax(_AlongAxis):
         """Twice the largest, and the logarithm of the number of values."""
         classes = int(node.shape[node.layer.options["axis"] - 1])
         return 2 * node.moved(given)[0] + (classes.bit_length() << node.numbers.fraction) + 2
+
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        """Its backward pass wants the softmax, which it does not give on the way."""
+        (x,), axis, bits = values, node.layer.options["axis"], node.numbers.bits
+        if p.learning:
+            profile = p.ops.setting.profile
+            shares = p.ops.call(activations.softmax, x, axis, bits=bits, profile=profile)
+            p.kept[node.output] = shares
+        return self.forward(p, node, x)
+
+    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+        """g less the softmax times the sum of g."""
+        ops, y, axis = p.ops, p.kept[node.output], node.layer.options["axis"]
+        g = p.settled(g)
+        part = ops.mul(y, summed(ops, g, [axis], keepdims=True))
+        return [ops.sub(ops.shifted(g, part.fractional_bits), part)]

@@ -9,7 +9,8 @@ from tfe_bench.models.kinds.kind import Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Pass, brought
 from tfe_bench.models.kinds.planning import Planner
-from tfe_bench.models.layers.smooth import Gated, Smooth
+from tfe_bench.models.layers.smooth import Gated, Sloped
+from tfe_bench.protocols.functions import reciprocal
 from tfe_bench.protocols.nn import softplus, squareplus
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -41,7 +42,7 @@ class LogSigmoid(Softplus):
         return np.asarray(-np.logaddexp(0, -values[0]))
 
 
-class Squareplus(Smooth):
+class Squareplus(Sloped):
     """(x + sqrt(x^2 + b)) / 2."""
 
     op = "squareplus"
@@ -82,3 +83,12 @@ class Squareplus(Smooth):
     def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         x = brought(p.ops, values[0], node.numbers.fraction)
         return p.ops.call(squareplus.squareplus, x, node.layer.options["b"], node.numbers.bits)
+
+    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        """The slope is y over the root."""
+        (x,), ops, bits = values, p.ops, node.numbers.bits
+        y = self.forward(p, node, x)
+        if p.learning:
+            root, wide = ops.sub(ops.times(y, 2), x), bits + 1
+            p.kept[node.output] = ops.call(reciprocal.divide, y, root, wide, numerator_bits=wide)
+        return y

@@ -23,9 +23,7 @@ class Unchanged(Same):
 
     op = "unchanged"
     keras: ClassVar[tuple[str, ...]] = (
-        *("ActivityRegularization", "AlphaDropout", "GaussianDropout", "GaussianNoise"),
-        *("SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"),
-        *("AugMix", "CutMix", "MixUp", "RandAugment"),
+        *("ActivityRegularization", "AugMix", "CutMix", "MixUp", "RandAugment"),
         *("RandomBrightness", "RandomColorDegeneration", "RandomColorJitter", "RandomContrast"),
         *("RandomElasticTransform", "RandomErasing", "RandomFlip", "RandomGaussianBlur"),
         *("RandomGrayscale", "RandomHue", "RandomInvert", "RandomPerspective"),

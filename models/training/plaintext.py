@@ -14,6 +14,7 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Array
 from tfe_bench.models.layers.dropout import mask_name
+from tfe_bench.models.layers.elu import ALPHA, SCALE
 from tfe_bench.models.training import reader, shuffling
 from tfe_bench.models.training.optimizers.optimizer import Optimizer
 from tfe_bench.models.training.recipe import Recipe
@@ -36,37 +37,60 @@ def keras_optimizer(optimizer: Optimizer) -> Any:
     return optimizer.keras(rate)
 
 
-def _with_masks(model: Any, batch: int) -> tuple[Any, dict[str, Any]]:
-    """A copy of a model whose Dropout layers multiply by masks that are set; those by name."""
+def _changed(layer: Any, x: Any, drawn: Any) -> Any:
+    """What a layer of Keras makes of x in a step, with the numbers that are public there."""
+    kind = type(layer).__name__
+    if kind == "GaussianNoise":
+        return x + drawn / 2**16
+    if kind == "GaussianDropout":
+        return x * drawn / 2**16
+    if kind != "AlphaDropout":
+        return x * drawn / (1 - layer.rate)
+    low = -SCALE * ALPHA
+    factor = ((1 - layer.rate) * (1 + layer.rate * low**2)) ** -0.5
+    return factor * (x * drawn + low * (1 - drawn)) - factor * low * layer.rate
+
+
+def _with_drawn(model: Any, recipe: Recipe) -> tuple[Any, dict[str, Any]]:
+    """A copy of a model whose layers of the recipe's public numbers take given ones; those by name.
+
+    A Dropout is such a layer: its numbers are a mask.
+    """
     import keras
     import tensorflow as tf
 
-    masks: dict[str, Any] = {}
+    numbers = public_values(recipe, 0)
+    named = {x.name: numbers.get(mask_name(x.name)) for x in recipe.graph.layers}
+    shapes = {name: value.shape for name, value in named.items() if value is not None}
+    found: dict[str, Any] = {}
 
-    class PublicDropout(keras.layers.Layer):  # type: ignore[misc]  # (Keras is untyped)
-        """Dropout with a given mask."""
+    class Given(keras.layers.Layer):  # type: ignore[misc]  # (Keras is untyped)
+        """A layer with given numbers."""
 
-        def __init__(self, rate: float, name: str, shape: tuple[int, ...]) -> None:
-            super().__init__(name=name)
-            self.rate = rate
+        def __init__(self, like: Any) -> None:
+            super().__init__(name=like.name)
+            self.like = like
             # (not a weight of the model)
-            masks[name] = tf.Variable(tf.zeros((batch, *shape)), trainable=False)
+            found[like.name] = tf.Variable(tf.zeros(shapes[like.name]), trainable=False)
 
         def call(self, x: Any, training: Any = None) -> Any:
-            return x * masks[self.name] / (1 - self.rate) if training else x
+            return _changed(self.like, x, found[self.name]) if training else x
 
         def compute_output_shape(self, shape: Any) -> Any:
             return shape
 
     def made(layer: Any) -> Any:
-        if type(layer) is keras.layers.Dropout:
-            return PublicDropout(layer.rate, layer.name, tuple(layer.output.shape[1:]))
-        return layer.__class__.from_config(layer.get_config())
+        return Given(layer) if layer.name in shapes else reader.copied_layer(layer)
 
-    found = reader.copied(model, clone_function=made)
-    for own, layer in zip(found.layers, model.layers, strict=True):
+    copy = reader.copied(model, clone_function=made)
+    if set(shapes) != set(found):
+        raise UsageError(
+            "A plaintext run sets the masks of Dropout layers of the model itself. Received: "
+            f"{sorted(set(shapes) - set(found))} within others."
+        )
+    for own, layer in zip(copy.layers, model.layers, strict=True):
         own.trainable = layer.trainable
-    return found, masks
+    return copy, found
 
 
 class Twin:
@@ -82,13 +106,7 @@ class Twin:
     def __init__(self, model: Any, recipe: Recipe) -> None:
         graph = reader.read(model).graph
         self.recipe = recipe
-        self.model, self._masks = _with_masks(model, recipe.batch)
-        dropped = {layer.name for layer in graph.layers if layer.op == "dropout"}
-        if dropped != set(self._masks):
-            raise UsageError(
-                "A plaintext run sets the masks of Dropout layers of the model itself. Received: "
-                f"{sorted(dropped ^ set(self._masks))} within others."
-            )
+        self.model, self._masks = _with_drawn(model, recipe)
         last = graph.by_name[graph.outputs[0]]
         self._logits = last.op != recipe.loss.folded
         optimizer = keras_optimizer(recipe.optimizer)

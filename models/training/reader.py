@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tfe_bench.errors import UsageError
 from tfe_bench.models import from_keras
 from tfe_bench.models.graph import Graph, replaced
 from tfe_bench.models.kinds.reading import Unfit
@@ -56,8 +57,6 @@ class TrainingReader(from_keras.Reader):
         used = [name for name in _EXTRAS if getattr(layer, name, None) is not None]
         if used:
             raise Unfit(f"it has {', '.join(used)}, which training does not support")
-        if isinstance(getattr(layer, "activation", None), functools.partial):
-            raise Unfit("its activation is a functools.partial, of which Keras makes no copy")
 
     def emit(
         self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
@@ -87,8 +86,41 @@ def variables(model: Any) -> list[Any]:
     return [v for v in model.weights if id(v) not in passed]
 
 
-def copied(model: Any, weights: Any = None, clone_function: Any = None) -> Any:
-    """A copy of a Keras model, with its weights or others."""
+def copied_layer(layer: Any) -> Any:
+    """A new layer like one of Keras', whose activation may be a functools.partial.
+
+    Raises:
+        UsageError: Keras makes no copy of it.
+    """
+    import keras
+
+    function = getattr(layer, "activation", None)
+    partial = isinstance(function, functools.partial)
+    try:
+        if partial:  # which Keras cannot write into a config
+            layer.activation = keras.activations.linear
+        found = layer.__class__.from_config(layer.get_config())
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UsageError(
+            f"Keras makes no copy of layer {layer.name!r}, which has a function in it: "
+            f"{str(error)[:120]}. Put the function into an Activation of the model itself."
+        ) from None
+    finally:
+        if partial:
+            layer.activation = function
+    if partial:
+        found.activation = function
+    return found
+
+
+def copied(
+    model: Any, weights: Any = None, clone_function: Callable[[Any], Any] = copied_layer
+) -> Any:
+    """A copy of a Keras model, with its weights or others.
+
+    Raises:
+        UsageError: Keras makes no copy of one of its layers.
+    """
     import keras
 
     found = keras.models.clone_model(model, clone_function=clone_function)

@@ -41,3 +41,12 @@ def kept(seed: int, step: int, layer: str, count: int, rate: float) -> Array:
     """Which of `count` values a Dropout layer keeps in a step, bool; each with 1 - rate."""
     words = _words(f"dropout {seed} {step} {layer}", count, "<u4")
     return words >= np.uint32(round(rate * 2**32))
+
+
+def normal(seed: int, step: int, layer: str, count: int) -> Array:
+    """Normal numbers of deviation 1 with 16 fractional bits, int64: sums of 12 uniform ones each.
+
+    In integers alone: a logarithm or a cosine may differ from one processor to another.
+    """
+    words = _words(f"normal {seed} {step} {layer}", 12 * count, "<u2")
+    return words.reshape(count, 12).sum(-1, dtype=np.int64) - 6 * 65535

@@ -41,7 +41,7 @@ def above(
     width = compare.moved(bits, max(map(abs, knots)))
     n = x.shape.num_elements() * len(knots)
     count = compare.few_openings(n, width, exchanges)
-    return relu.relu_with_derivative(party, _lowered(x, knots), width, count)
+    return relu.relu_with_derivative(party, lowered(x, knots), width, count)
 
 
 def capped_relu(party: Party, x: Shared, most: int, bits: int, exchanges: int | None) -> Shared:
@@ -61,11 +61,11 @@ def capped_relu(party: Party, x: Shared, most: int, bits: int, exchanges: int | 
             f"A ReLU capped at {most} ring units wants {most.bit_length() + 2} bits or more. "
             f"Received: {width}."
         )
-    both = relu.relu(party, _lowered(x, (0, most)), bits, exchanges)
+    both = relu.relu(party, lowered(x, (0, most)), bits, exchanges)
     return both.map(lambda a: a[0] - a[1])
 
 
-def _lowered(x: Shared, knots: Sequence[int]) -> Shared:
+def lowered(x: Shared, knots: Sequence[int]) -> Shared:
     """x - k for each k."""
     several = x.map(lambda a: local.stack([a] * len(knots)))
     if several.m is None:
@@ -91,7 +91,7 @@ def watched_relu(
     Rounds and bits: as relu.relu and `capped_relu`.
     """
     bits = x.ring_bits
-    values = x if most is None else _lowered(x, (0, most))
+    values = x if most is None else lowered(x, (0, most))
     y, signed = relu.relu_watched(party, values, exchanges)
     if most is None:
         watch.zero(None if u is None else u - signed, RING - drop, bits)

@@ -19,6 +19,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order.shuffle import shuffle
+from tfe_bench.protocols.order.sort_costs import expected_levels
 from tfe_bench.protocols.order.sort_plan import SortPlan, odd_even_merge
 from tfe_bench.protocols.ring import arithmetic, compare, convert, rotation, shapes
 from tfe_bench.protocols.ring.checks import check_choice, check_ring, is_from
@@ -243,7 +244,7 @@ def revealed_order(
         return graph(a, b, *parts[:used])
 
     if isinstance(party, Counting):
-        return _count_all_pairs(compared, rows, n, all_pairs_at)
+        return _count(party, compared, rows, n, all_pairs_at, profile)
     expected = max(1.0, rows * n * math.log2(max(2, n)) * 1.25)
     done = 0
     with SortPlan(rows, n, all_pairs_at, round_cost(profile)) as plan:
@@ -259,20 +260,28 @@ def revealed_order(
         return plan.order().reshape(rows, n)
 
 
-def _count_all_pairs(
-    compared: Callable[[Any, Any], Any], rows: int, n: int, all_pairs_at: int
+def _count(
+    party: Counting,
+    compared: Callable[[Any, Any], Any],
+    rows: int,
+    n: int,
+    all_pairs_at: int,
+    profile: str,
 ) -> Any:
-    """Counts the comparisons of all pairs; an order."""
+    """Counts the comparisons of all pairs, or those expected of a quicksort; an order."""
+    levels = [rows * n * (n - 1) // 2]
     if all_pairs_at < n:
-        raise UsageError(
-            "What quicksort compares follows the shuffled order, and is not known before. "
-            'Count algorithm="all-pairs" or "network".'
-        )
-    pairs = rows * n * (n - 1) // 2
-    for start in range(0, pairs, _CALL_PAIRS):
-        positions = np.broadcast_to(np.int32(0), [min(_CALL_PAIRS, pairs - start)])
-        compared(positions, positions)
-    return np.zeros((rows, n), np.int32)
+        if not party.expected:
+            raise UsageError(
+                "What quicksort compares follows the shuffled order, and is not known before. "
+                'Count algorithm="all-pairs" or "network", or what is expected.'
+            )
+        levels = expected_levels(rows * n, profile)
+    for pairs in levels:
+        for start in range(0, pairs, _CALL_PAIRS):
+            positions = np.broadcast_to(np.int32(0), [min(_CALL_PAIRS, pairs - start)])
+            compared(positions, positions)
+    return np.broadcast_to(np.int32(0), [rows, n])
 
 
 def sort(

@@ -229,6 +229,23 @@ def _msb_of_words(party: Party, part: Any, dealer: int, r: Recipe, absorb: bool)
     return msb_of_planes(party, planes, n, r, dealer, absorb)
 
 
+def coarse(
+    party: Party, x: Shared, cut: int, bits: int, exchanges: int | None = None
+) -> EvaluatorBits:
+    """[y < 0] for y that is floor(x / 2^cut) or one more, |y| < 2^(bits-1).
+
+    Both sides drop bits of what they know, so that a borrow from those below is not seen: for
+    functions that may change over anywhere within 2^cut.
+
+    Args:
+        x: over Z_2^64; what moves it by multiples of 2^cut moves y exactly.
+
+    Rounds: exchanges (one more with dealing).  Bits sent: as `msb`.
+    """
+    part = local.arithmetic_shift(masked_part(party, x), cut)
+    return _msb_of_words(party, part, x.dealer, recipe(bits, exchanges), absorb=True)
+
+
 def borrow(party: Party, x: Shared, low: int, exchanges: int | None = None) -> EvaluatorBits:
     """[m mod 2^low < lam mod 2^low]: whether the low bits of x = m - lam borrow from the others.
 

@@ -76,9 +76,13 @@ class Counting(Party):
     """A party that sends nothing and adds up what would be sent.
 
     Its shares have the part `m` only, which is Abstract.
+
+    Args:
+        expected: what follows a secret shuffle is counted as it is on average, and not refused.
     """
 
-    def __init__(self, dealer: int = 0) -> None:
+    def __init__(self, dealer: int = 0, expected: bool = False) -> None:
+        self.expected = expected
         self.index = (dealer + 1) % 3  # what is masked is there
         self.dealer = dealer
         self.site_names = {}
@@ -226,18 +230,23 @@ def _begun(value: Any) -> Any:
 
 
 def count(
-    protocol: Callable[..., Any], *inputs: Any, graphs: bool = False, **options: Any
+    protocol: Callable[..., Any],
+    *inputs: Any,
+    graphs: bool = False,
+    expected: bool = False,
+    **options: Any,
 ) -> Tally:
     """Runs protocol(party, *inputs, **options) with a party that counts.
 
     Args:
         inputs: `Private`, `PrivateBits`, tuples of them, and what is public.
         graphs: the protocol calls graphs itself, as sorts do.
+        expected: as of `Counting`.
 
     Raises:
         ProtocolError: a protocol that is reached says not what it costs.
     """
-    party = Counting()
+    party = Counting(expected=expected)
 
     def run(*given: Any) -> Any:
         return protocol(party, *given, **options)

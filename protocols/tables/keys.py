@@ -143,11 +143,13 @@ def without_nulls(party: Party, valid: Shared, columns: Sequence[Column]) -> Sha
 def shifted(x: Shared, by: int) -> Shared:
     """Row i holds what row i - by held; the first ones 0.  Local."""
     n = int(x.shape[0])
+    by = min(by, n)
     return shapes.pad(x.map(lambda a: a[: n - by]), [[by, 0]])
 
 
 def later(x: Shared, by: int) -> Shared:
     """Row i holds what row i + by held; the last ones 0.  Local."""
+    by = min(by, int(x.shape[0]))
     return shapes.pad(x.map(lambda a: a[by:]), [[0, by]])
 
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -19,6 +19,8 @@ from tfe_bench.cluster.client import Client, new_job
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import JobCancelled, UsageError
+from tfe_bench.models import clusters
+from tfe_bench.models.private import convert
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Trio
@@ -205,7 +207,7 @@ def _typical(samples: Samples, party: int) -> tuple[int, int, float]:
 
 
 def _are_steady(before: Samples, after: Samples) -> None:
-    for party in range(3):
+    for party in range(len(before[0])):
         first, last = _typical(before, party), _typical(after, party)
         assert last[0] <= first[0] + 2
         # (an idle thread of the pool for what waits is used again)
@@ -224,6 +226,58 @@ def test_two_hundred_jobs_leave_three_processes_as_they_were(rng: np.random.Gene
                 kind(cluster, rng)
             held.append(_looked_at(cluster))
         _are_steady(held[:5], held[-5:])
+
+
+def _of_many_kinds() -> tuple[Any, Any]:
+    """A private model of convolutions of rows, normalizations and series."""
+    keras: Any = pytest.importorskip("keras")
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            layers.Input((8, 3)),
+            layers.Conv1D(4, 3, padding="causal", activation="silu"),
+            layers.GroupNormalization(2),
+            layers.PReLU("ones", shared_axes=[1]),
+            layers.UpSampling1D(2),
+            layers.LayerNormalization(),
+            layers.EinsumDense("abc,cd->abd", (16, 4), activation="gelu"),
+            layers.UnitNormalization(),
+            layers.Dense(3, activation="softmax"),
+        ]
+    )
+    return model, convert(model)
+
+
+@pytest.mark.slow
+def test_two_hundred_predictions_leave_workers_and_client_as_they_were(
+    rng: np.random.Generator,
+) -> None:
+    model, private = _of_many_kinds()
+    x = rng.normal(0, 1, (2, 8, 3)).astype(np.float32)
+    want = model.predict(x, verbose=0)
+    held: Samples = []
+    with clusters.LocalCluster() as cluster:
+        for number in range(260):
+            np.testing.assert_allclose(cluster.predict(private, x), want, atol=1e-3)
+            if number >= 60 and number % 10 == 9:
+                held.append([*_looked_at(cluster), _Process(os.getpid())])
+    _are_steady(held[:5], held[-5:])
+
+
+@pytest.mark.slow
+def test_estimators_that_open_clusters_of_their_own_leave_this_process_as_it_was(
+    rng: np.random.Generator,
+) -> None:
+    """Each of 30 opens three workers twice, to learn and to predict."""
+    sklearn = pytest.importorskip("tfe_bench.sklearn")
+    x = rng.normal(0, 1, (40, 3))
+    y = x @ [1.0, -2.0, 0.5] + 3
+    held: Samples = []
+    for _ in range(36):
+        ours = sklearn.PrivateLinearRegression(max_iter=1).fit(x, y)
+        assert ours.predict(x[:2]).shape == (2,)
+        held.append([_Process(os.getpid())])
+    _are_steady(held[6:11], held[-5:])
 
 
 @pytest.mark.slow

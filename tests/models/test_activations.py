@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from tests.models.test_execute import case, run_all
+from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import execute, plaintext
 from tfe_bench.models.graph import Graph, Layer
 from tfe_bench.models.private import convert
+from tfe_bench.models.ranges import Plan
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
@@ -87,6 +89,54 @@ def test_activations_are_right_at_the_edges_of_their_arguments(rng: np.random.Ge
     assert off.max() < 4 * ULP, dict(zip(map(str, PRIVATE), off / ULP, strict=True))
 
 
+SERIES: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in ("gelu", "silu", "softplus", "mish", "sigmoid", "tanh")),
+    ("gelu", {"approximate": True}),
+]
+
+
+@pytest.mark.parametrize("bits", [8, 16, 20])
+def test_series_are_near_and_cost_what_is_declared(bits: int, rng: np.random.Generator) -> None:
+    """Of values with samples or without; what follows takes theirs with one bit more."""
+    x, dealer = edges() / 2, int(rng.integers(3))
+    given = keras.Input((6, 6))
+    model = every(SERIES, (6, 6))
+    behind = keras.Model(given, L.Dense(4, "relu", kernel_initializer="ones")(model(given)))
+    calibrated = bool(rng.integers(2))
+    for net, most in ((model, 1), (behind, 6 * len(SERIES))):
+        private = convert(
+            net,
+            samples=x if calibrated else None,
+            fractional_bits=bits,
+            activations="series",
+        )
+        used = {y.op for y in private.graph.layers}
+        assert "series" in used and not used & {"gelu", "silu", "sigmoid", "tanh"}
+        some = case(private, x, watched=calibrated)
+        execute.check_executable(private.plan)
+        ((got, calls),) = run_all([some], dealer)
+        assert_costs(calls, execute.model_cost(some[0]), dealer)
+        (got,) = plaintext.finished(private.plan.graph, [got])
+        # (a step of 2^-16 goes missing where values have 8 fractional bits)
+        bound = most * (2.0**-10.5 + 4 * 2.0 ** -min(bits, 16))
+        assert np.abs(got - net.predict(x, verbose=0)).max() < bound
+
+
+def test_series_that_do_not_fit_are_refused_in_words() -> None:
+    x = keras.Input((4,))
+    model = keras.Model(x, L.Activation("silu")(x))
+    with pytest.raises(UsageError, match=r"one of exact, series\. Received: 'fast'"):
+        convert(model, activations="fast")
+    with pytest.raises(RangeError, match=r"compares values up to 2\.68435e"):
+        convert(model, ranges=2.0**28 - 1, fractional_bits=16, activations="series")
+    header = convert(model, ranges=8.0, activations="series").plan.header()
+    (name,) = header["numbers"]
+    for fraction, bits, text in ((8, 20, "takes 7"), (18, 20, "takes 17"), (17, 46, "of 46 bits")):
+        header["numbers"][name] = [fraction, 0, bits]
+        with pytest.raises(UsageError, match=text):
+            execute.check_executable(Plan.of(header))
+
+
 def test_activations_that_are_no_such_function_are_refused_in_words() -> None:
     x = keras.Input((4,))
 
@@ -134,6 +184,8 @@ LINE: dict[str, Any] = {
         ("elu", {"positive": 1.0, "negative": 1.0, "decay": 0.01}, "decay from"),
         ("elu", {"positive": True, "negative": 1.0, "decay": 1.0}, "three numbers"),
         ("squareplus", {"b": 0.0}, "from 2"),
+        ("series", {"function": "selu"}, "function of gelu"),
+        ("series", {"function": ["silu"]}, "function of gelu"),
     ],
 )
 def test_options_of_strangers_are_checked(op: str, options: dict[str, Any], text: str) -> None:

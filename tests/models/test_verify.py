@@ -75,6 +75,17 @@ def test_models_of_any_precision_pass(kind: str) -> None:
         keras.config.set_dtype_policy(before)
 
 
+def test_what_keras_itself_rounds_away_is_no_difference() -> None:
+    """A variance of 1e-11 makes much of single precision; each layer is right on what it takes."""
+    normal = L.BatchNormalization(epsilon=1e-12, name="large")
+    dense = L.Dense(3, bias_initializer=keras.initializers.Constant(3.0))
+    model = keras.Sequential([L.Input((4,)), dense, normal, L.Dense(2)])
+    normal.set_weights([np.ones(3), np.zeros(3), np.full(3, 3.0), np.full(3, 1e-11)])
+    private = convert(model, ranges=1e5)
+    x = np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32) * 1e-3
+    assert not np.allclose(private.plain(x), model(x), rtol=1e-4)
+
+
 def test_numbers_are_tried_that_are_like_the_samples() -> None:
     """exp(100 + x) is infinite in single precision; on values like the samples it is not."""
     x = keras.Input((3,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ from tfe_bench.protocols.nn import (
     elu,
     linear,
     ramped,
+    series,
     softsign,
     squareplus,
 )
@@ -116,7 +118,38 @@ def of_gradient(classes: int, f: int = F) -> Row:
     )
 
 
+def bent(name: str, f: int) -> Row:
+    """Near the knots and beyond, off by 2^-10.5 and two ulp at most."""
+    edges = [k << (f - 2) for k in (series.BENDS[name].low, series.BENDS[name].high)]
+    more = f + series.more_bits(name)
+    most = series.most_bits(name, f)
+    return Row(
+        2,
+        most,
+        lambda b, rng: [below(1 << (b - 1), rng, edges)],
+        lambda p, b, x: series.bent(p, x, name, b),
+        lambda b, x: EXACT[name](x * 2.0**-f) * 2.0**more,
+        ulp(2 + 2.0 ** (more - 10.5)),
+        (2, f, most),
+        f,
+        (1, most + 1),
+    )
+
+
+EXACT: dict[str, Callable[[Array], Array]] = {
+    **{
+        name: lambda v, of=function: of.value(v * 2.0**F, F) * 2.0**-F  # type: ignore[misc]
+        for name, function in FUNCTIONS.items()
+    },
+    "sigmoid": sigmoid,
+    "tanh": np.tanh,
+    "erf": np.vectorize(math.erf, [np.float64]),
+}
+
 ACTIVATIONS: dict[str, Row] = {
+    **{
+        f"series.bent, {name}, {f} fractional bits": bent(name, f) for name in EXACT for f in (8, F)
+    },
     **{
         f"neural.{name}, {f} fractional bits": activation(g, h, f)
         for name, g, h in (("sigmoid", tfe.sigmoid, sigmoid), ("tanh", tfe.tanh, np.tanh))

@@ -133,6 +133,11 @@ FAULTS: dict[str, tuple[Row, Fault]] = {
     "columns that go back share a mask": (ROWS["rearranged"], merged("undo", {6: 3})),
     "an order moves twice under one mask": (ROWS["rearranged"], one_site_for_all("shuffle")),
     "D shares a bit's mask as it is": (ROWS["bits"], bare("split_bits", "is_dealer")),
+    "a group's products share the mask of its row": (
+        ROWS["dense"],
+        merged("dense_sums", {1: 0}),
+    ),
+    "totals leave without E2's mask": (ROWS["dense"], bare("dense_totals", "is_e2")),
     "bits leave without E1's mask": (ROWS["bits"], bare("exchange_bits", "is_e1")),
     "levels of a comparison share a mask": (
         ROWS["msb"],
@@ -183,6 +188,10 @@ FAULTS: dict[str, tuple[Row, Fault]] = {
     "an extended ring's wraps share a mask": (
         ROWS["extend_small"],
         merged("extend_small", {1: 0}),
+    ),
+    "a series is exchanged under the mask of what is dealt": (
+        ROWS["harmonics"],
+        merged("harmonics", {1: 0}),
     ),
     "a polynomial exchanges under the dealt masks": (ROWS["polyval"], merged("polyval", {1: 0})),
     "an input without its mask": (ROWS["input"], bare("input", "is_e1")),

@@ -21,6 +21,7 @@ from tfe_bench.protocols.functions import (
     error_function,
     exp_select,
     exponential,
+    harmonics,
     logarithm,
     piecewise,
     polynomial,
@@ -57,10 +58,14 @@ from tfe_bench.protocols.ring import (
 from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
-from tfe_bench.protocols.tables import bits
+from tfe_bench.protocols.tables import bits, dense
 
 K = 5  # bits of the comparisons that only feed other protocols
 SMALL = 19  # bits of the small rings
+
+
+# Two harmonics, of period 4.
+SHORT = harmonics.Series(2, 1, (1000, 40_000, -9000, 3000, 20_000))
 
 
 def shaped(x: Shared, *shape: int) -> Shared:
@@ -111,6 +116,12 @@ def in_two(party: Party, x: Shared, y: Shared) -> Any:
     split = bits.of(party, signs(party, x))
     joined = bits.exchanged(party, logic.all_of(party, [bits.masked_bits(split)] * 2))
     return bits.number(party, joined, 7)
+
+
+def densely(party: Party, x: Shared, y: Shared) -> Any:
+    """Sums of two codes, exchanged for all rows as one."""
+    valid = party.cached_function("signs", lambda: lambda a: bits.of(party, signs(party, a)))(y)
+    return dense._totals(party, x, valid, [y], 1, 9)
 
 
 def watched(party: Party, x: Shared, y: Shared) -> Any:
@@ -262,6 +273,7 @@ ROWS: dict[str, Row] = {
     "refresh_wide": Row(lambda p, x, y: refresh.refresh(p, x), ("refresh",), limbs=2),
     "shuffle": Row(shuffled, ("shuffle",), n=2),
     "rearranged": Row(rearranged, ("order", "shuffle", "undo"), n=2),
+    "dense": Row(densely, ("dense_sums", "dense_totals"), n=2, whole=True),
     "bits": Row(in_two, ("split_bits", "exchange_bits", "b2a")),
     "sort": Row(
         lambda p, x, y: sort.sort(p, x, algorithm="all-pairs", full_range=False),
@@ -372,6 +384,12 @@ ROWS: dict[str, Row] = {
         ("atan",),
         n=1,
         fractional_bits=8,
+    ),
+    "harmonics": Row(
+        lambda p, x, y: harmonics.evaluate(p, "harmonics", SHORT, x, 12, 16),
+        ("harmonics",),
+        n=1,
+        fractional_bits=12,
     ),
     "logistic": Row(
         lambda p, x, y: piecewise.logistic(p, x, bits=28), ("logistic",), n=1, fractional_bits=20

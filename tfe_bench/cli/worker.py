@@ -108,9 +108,21 @@ def _enter(namespace: int) -> None:
 
 
 def _import_tensorflow() -> None:
-    """Loads TensorFlow and the ops, and starts no thread of theirs."""
+    """Loads TensorFlow and the ops, and starts no thread of theirs.
+
+    Keras stays away until a program asks for it: TensorFlow loads it where it is installed, and
+    Keras what it can use (pandas, scikit-learn, matplotlib), which takes longer than all else.
+    """
     common.quiet_tensorflow()
-    import tensorflow  # noqa: F401
+    away = "keras.src"
+    absent = away not in sys.modules
+    # (what is None cannot be imported, which TensorFlow takes for a machine without Keras)
+    sys.modules.setdefault(away, None)  # type: ignore[arg-type]
+    try:
+        import tensorflow  # noqa: F401
+    finally:
+        if absent:
+            del sys.modules[away]
 
     from tfe_bench.protocols.session import ops
 

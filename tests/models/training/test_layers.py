@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ RATE = 0.125
 
 # Activations that have cases as layers, or none.  (Keras copies no function with arguments.)
 WITH_LAYERS = ("relu", "relu6", "linear", "elu", "leaky_relu", "threshold")
+THRESHOLD = functools.partial(keras.activations.threshold, threshold=0.3, default_value=-1.0)
 
 
 def trained() -> list[list[str]]:
@@ -62,6 +64,10 @@ def drawn() -> dict[str, Any]:
     return {f"{name}_initializer": keras.initializers.RandomUniform(0.4, 1.6) for name in names}
 
 
+def drawn_alpha() -> Any:
+    return keras.initializers.RandomUniform(0.2, 0.9)
+
+
 def most() -> Any:
     """The largest of each channel, [1, 1, channels]."""
     return keras.Sequential([conv(), L.GlobalMaxPooling2D(keepdims=True)])
@@ -69,7 +75,7 @@ def most() -> Any:
 
 def cases() -> dict[str, Any]:
     """Models with a layer each whose gradient is looked at through those before it."""
-    flat = (6,)
+    flat, x = (6,), keras.Input((6,))
     same = {"padding": "same"}
     return {
         "dense of images": of(
@@ -125,6 +131,19 @@ def cases() -> dict[str, Any]:
         **{f"activations, {i}": activated(names) for i, names in enumerate(trained())},
         "relu6": of(L.Rescaling(4.0), conv(activation="relu6"), *ends()),
         "bent twice": of(conv(), L.ReLU(0.75, 0.25, 0.125), *ends()),
+        "thresholds": of(
+            conv(activation=THRESHOLD), L.ReLU(threshold=0.3), L.ReLU(None, 0.5, 0.5), *ends()
+        ),
+        "sizes": keras.Model(x, L.Dense(3)(keras.ops.abs(L.Dense(5)(x)))),
+        "prelu": of(
+            conv(), L.PReLU(drawn_alpha(), shared_axes=[1, 2]), L.PReLU(drawn_alpha()), *ends()
+        ),
+        "volumes": of(
+            L.Conv3D(3, 2, (2, 1, 1), "same", activation="relu"),
+            L.Conv3D(2, 2, dilation_rate=(2, 1, 1)),
+            *ends(),
+            shape=(5, 3, 4, 2),
+        ),
         "elu": of(conv(), L.ELU(0.3), *ends()),
         "batch norm": of(conv(), L.BatchNormalization(), L.ReLU(), *ends()),
         "batch norm, frozen": of(
@@ -159,6 +178,20 @@ def cases() -> dict[str, Any]:
             shape=flat,
         ),
         "rms norm": of(L.Dense(6), L.RMSNormalization(), L.ReLU(), *ends(), shape=(3, 6)),
+        "group norm": of(conv(), L.Conv2D(4, 1), L.GroupNormalization(2), *ends()),
+        "unit norm": of(
+            L.Dense(5),
+            L.UnitNormalization(),
+            L.LayerNormalization(axis=(1, 2), center=False, scale=False),
+            *ends(),
+            shape=(3, 6),
+        ),
+        "einsum": of(
+            L.EinsumDense("abc,cd->abd", (3, 4), bias_axes="d", activation="relu"),
+            L.EinsumDense("abd,bf->adf", (4, 5)),
+            *ends(),
+            shape=(3, 6),
+        ),
         "zero padding": of(conv(), L.ZeroPadding2D(((1, 0), (2, 1))), conv(), *ends()),
         "permute": of(conv(), L.Identity(), L.Permute((3, 1, 2)), L.ReLU(), *ends()),
         "cropping": of(conv(), L.Cropping2D(((1, 0), (0, 2))), *ends()),
@@ -167,6 +200,22 @@ def cases() -> dict[str, Any]:
         "upsampling": of(conv(), L.UpSampling2D((2, 3)), L.ReLU(), *ends()),
         "upsampling of rows": of(L.Dense(3), L.UpSampling1D(2), *ends(), shape=(4, 2)),
         "dropout": of(conv(activation="relu"), L.Dropout(0.5), L.Dropout(0.3), *ends()),
+        "noise": of(
+            L.Dense(5),
+            L.GaussianNoise(0.5),
+            L.GaussianDropout(0.3),
+            L.AlphaDropout(0.4),
+            *ends(),
+            shape=(4, 3),
+        ),
+        "dropout of channels": of(
+            conv(),
+            L.SpatialDropout2D(0.4),
+            L.SpatialDropout2D(0.5, "channels_first"),
+            L.Reshape((4, 12)),
+            L.SpatialDropout1D(0.3),
+            *ends(),
+        ),
         "rescaling": of(L.Rescaling(0.5, 0.1), conv(), L.Rescaling(0.3, offset=-0.5), *ends()),
         "add": joined(L.Add(), conv(), conv()),
         "add of a channel's number": joined(

@@ -123,7 +123,8 @@ def test_layers_that_cannot_be_trained_are_named() -> None:
     image = L.Input((6, 6, 2))
     for layers, text in (
         ([L.Input((12, 12, 1)), L.GlobalMaxPooling2D(), L.Dense(2)], "128 cells"),
-        ([image, L.GroupNormalization(2)], "GroupNormalization"),
+        ([image, L.GroupNormalization(2, scale=False)], "a beta without gamma"),
+        ([L.Input((4, 6)), L.EinsumDense("abc,cde->abde", (4, 2, 3))], "abc,cde->abde"),
         ([image, L.LayerNormalization(axis=(1, 2))], "other axes than the last"),
         ([image, L.Flatten(), L.Dense(2, kernel_regularizer="orthogonal_regularizer")], "Orthog"),
         ([image, L.Flatten(), L.Dense(2, activity_regularizer="l2")], "activity_regularizer"),
@@ -209,6 +210,9 @@ def test_orders_are_permutations_that_all_hosts_draw_alike() -> None:
     assert abs(kept.mean() - 0.7) < 0.01
     assert not np.array_equal(kept, shuffling.kept(1, 3, "dropout", 100_000, 0.3))
     assert shuffling.kept(1, 2, "a", 100, 0.0).all()
+    noise = shuffling.normal(1, 2, "noise", 100_000) / 2.0**16
+    assert abs(noise.mean()) < 0.02 and abs(noise.std() - 1) < 0.02
+    assert shuffling.normal(1, 0, "noise", 3).tolist() == [-68528, -37867, -18398]
 
 
 def test_the_plaintext_twin_learns_and_leaves_the_model_alone(rng: np.random.Generator) -> None:

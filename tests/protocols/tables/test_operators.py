@@ -24,7 +24,7 @@ from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables import groups, joins, results
+from tfe_bench.protocols.tables import dense, groups, joins, results
 from tfe_bench.protocols.tables import relation as relations
 from tfe_bench.protocols.tables.groups import Aggregate
 from tfe_bench.protocols.tables.keys import Key
@@ -71,6 +71,25 @@ def test_groups_have_what_their_rows_have(n: int, rng: np.random.Generator) -> N
     for i, table in enumerate(given):
         assert ranked(delivered(sim, at(i, 0))) == aggregated(table.rows, 2)
         assert ranked(delivered(sim, at(i, 1))) == ranked(list({(r[2],) for r in table.rows}))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_groups_of_public_codes_have_what_their_rows_have(n: int, rng: np.random.Generator) -> None:
+    given = list(tables(n, rng))
+    wanted = [a for a in AGGREGATES if a.how in ("sum", "count")]
+
+    def operator(p: Party, r: Relation) -> Any:
+        few = Relation((r.columns[0], r.columns[3]), r.valid)
+        by_key = dense.dense_group(p, r, 0, 8, wanted)
+        narrow = dense.dense_group(p, few, 0, 7, [Aggregate("sum", 1)], least=2)
+        return results.deliver(p, by_key), results.deliver(p, narrow)
+
+    sim = run(operator, given, n % 3)
+    for i, table in enumerate(given):
+        expected = [(k, s, c, t, d) for k, s, c, _, _, t, d, _ in aggregated(table.rows)]
+        assert ranked(delivered(sim, at(i, 0))) == expected
+        unique = aggregated([(r[0], r[3], None) for r in table.rows if r[0] < 7], 2)
+        assert ranked(delivered(sim, at(i, 1))) == [row[:2] for row in unique]
 
 
 @pytest.mark.parametrize("n", SIZES)

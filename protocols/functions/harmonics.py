@@ -1,0 +1,124 @@
+"""A periodic function of a private value in one round: a short Fourier series.
+
+    cos(w (m - lam)) = cos(w m) cos(w lam) + sin(w m) sin(w lam), and the sine alike,
+
+so that D deals additive shares mod 2^L of the cosines and sines of lam's multiples, and the
+evaluators, who know m, have additive shares of the series after a local step.  They drop bits and
+exchange them under a new mask (truncation T4).  The period in ring units is 2^p / odd: only
+x mod 2^p matters, so that a wrap of m - lam modulo 2^64 is none.
+
+All sines are integers made by integer arithmetic: one unit of difference between what E1 and E2
+multiply by would leave a multiple of a uniform share.
+
+Idea: Fourier terms of masked angles, Zheng et al. (ACSAC 2023).  That the period divides the ring,
+and the truncation, are this project's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import masked
+from tfe_bench.protocols.ring.checks import check_ring
+from tfe_bench.protocols.session import local, ops, sizes
+from tfe_bench.protocols.session.cost import packed
+from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+# Weights, and dealt cosines, are multiples of 2^-16.
+WEIGHT_BITS: Final = 16
+DEALT_BITS: Final = 16
+MOST_HARMONICS: Final = 16
+MOST_MODULUS_BITS: Final = 62
+# p: the finest phase.
+MOST_PHASE_BITS: Final = 32
+
+
+@dataclass(frozen=True)
+class Series:
+    """c + sum_j a_j cos(j w v) + b_j sin(j w v) with w = 2 pi odd / 2^turn.
+
+    Attributes:
+        turn, odd: the period of v is 2^turn / odd.
+        weights: c, a_1, b_1, a_2, ... with WEIGHT_BITS fractional bits.
+    """
+
+    turn: int
+    odd: int
+    weights: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """The number of harmonics."""
+        return (len(self.weights) - 1) // 2
+
+
+def most_bits(fractional_bits: int) -> int:
+    """The largest k of `evaluate` for a result of so many fractional bits."""
+    return MOST_MODULUS_BITS - WEIGHT_BITS - DEALT_BITS + fractional_bits
+
+
+def evaluate(
+    party: Party, name: str, series: Series, x: Shared, fractional_bits: int, bits: int
+) -> Shared:
+    """The series of x in Z_2^bits, stochastically rounded.
+
+    Off by less than an ulp of the result and (J + sum |a_j| + |b_j|) 2^-16 for the rounded cosines,
+    whatever x is.
+
+    Args:
+        name: of the site.
+        x: over Z_2^64, of any value.
+        fractional_bits: of the result.
+        bits: k; |series| < 2^(k-1) ring units of the result.
+
+    Rounds: 1 (2 with dealing).  Bits sent: per element D 2 J (k + 32 - fractional_bits), E1, E2 k
+        each.
+    Raises:
+        UsageError: another ring, or bits that do not fit a word.
+    """
+    f = check_ring(name, x, known=True).fractional_bits
+    drop = WEIGHT_BITS + DEALT_BITS - fractional_bits
+    modulus = drop + bits
+    phase = series.turn + f
+    most = most_bits(fractional_bits)
+    if not (drop >= 1 and 2 <= bits <= most and 1 <= phase <= MOST_PHASE_BITS):
+        raise UsageError(
+            f"{name} wants at most {WEIGHT_BITS + DEALT_BITS - 1} fractional bits of its result, "
+            f"{MOST_PHASE_BITS - series.turn} of x, and a ring of 2 to {most} bits. Received: "
+            f"{fractional_bits}, {f} and {bits}."
+        )
+    rows = 2 * series.count
+    if isinstance(party, Counting):
+        dealt = rows * packed(x.shape.num_elements(), modulus)
+        return party.exchanged(x.shape, dealt, x, scale=fractional_bits, width=bits)
+    import tensorflow as tf
+
+    s = party.site(name, series, f, fractional_bits, bits, dealer=x.dealer)
+    kernels = ops.module()
+    attributes: dict[str, Any] = {
+        **s.attributes(0),
+        "count": series.count,
+        "odd": series.odd,
+        "phase_bits": phase,
+        "scale": DEALT_BITS,
+        "modulus_bits": modulus,
+    }
+    share = None
+    if s.is_dealer:
+        message = kernels.tfe_bench_harmonics_deal(l1=x.l1, l2=x.l2, **attributes)
+        s.send(message, s.e2, 0, run_ahead=True)
+    else:
+        n = sizes.size(x.m)
+        share = kernels.tfe_bench_harmonics_share(
+            m=x.m,
+            dealt=s.dealt(rows * ((n * modulus + 7) // 8), 0, tf.uint8),
+            weights=list(series.weights),
+            drop=drop,
+            **attributes,
+        )
+    shape = local.shape(x.any)
+    return masked.exchanged(s, share, shape, 1, 1, scale=fractional_bits, width=bits)

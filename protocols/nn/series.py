@@ -1,0 +1,169 @@
+"""Smooth activations by a short Fourier series: in few rounds and bytes, off by less than 2^-10.
+
+Between two knots a function is (x / 2 and) a series of x (functions/harmonics.py); beyond them it
+is x, or a constant.  Two comparisons find the knots, on values of which all bits below a quarter
+are cut: around a knot both pieces are right.
+
+The weights are integers of this source, and are part of what the three parties agree on: a unit of
+difference in one would leave a multiple of a uniform share.  A test computes their error anew.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions import harmonics
+from tfe_bench.protocols.functions.harmonics import Series
+from tfe_bench.protocols.nn import linear
+from tfe_bench.protocols.ring import arithmetic, compare, convert, shapes, small_ring
+from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+FEWEST_BITS: Final = 8
+MOST_BITS: Final = 16
+# Comparisons see quarters.
+_STEP_BITS: Final = 2
+
+
+@dataclass(frozen=True)
+class Bend:
+    """A function in three pieces.
+
+    Attributes:
+        low, high: knots, in quarters.
+        series: between them.
+        ends: its values below and above; None: 0 and x, and x / 2 is added between.
+        room: where |x| < 2^(room-1), |f(x)| < 2^(room-1); beyond, and with none, |f(x)| <= |x|.
+    """
+
+    low: int
+    high: int
+    series: Series
+    ends: tuple[int, int] | None = None
+    room: int = 0
+
+
+def _even(turn: int, odd: int, *cosines: int) -> Series:
+    first, *rest = cosines
+    return Series(turn, odd, (first, *(w for a in rest for w in (a, 0))))
+
+
+def _odd(turn: int, odd: int, *sines: int) -> Series:
+    first, *rest = sines
+    return Series(turn, odd, (first, *(w for b in rest for w in (0, b))))
+
+
+# Least largest error on [low - 1, high + 1] quarters, by linear programming, rounded.
+BENDS: Final[Mapping[str, Bend]] = MappingProxyType(
+    {
+        "gelu": Bend(-15, 15, _even(8, 23, 87050, -76196, -4007, -6016, -363, -461)),
+        "gelu_tanh": Bend(-15, 15, _even(8, 23, 87088, -76263, -3968, -6050, -329, -468)),
+        "silu": Bend(
+            *(-40, 40),
+            _even(9, 21, 194430, -167182, -5119, -16944, -652, -3676, 133, -860, 76, -179),
+        ),
+        "softplus": Bend(
+            *(-31, 31), _even(9, 23, 184269, -133262, 1841, -6838, 70, -481, -142), room=5
+        ),
+        "mish": Bend(
+            *(-40, 20),
+            Series(
+                *(9, 25),
+                (
+                    *(173678, -156658, 12801, 3495, -12351, -12868, 15053, -6417, -6262, 2056),
+                    *(2320, -2937, 911, -36, -892, 1, 363, -236, 8, -58, -54),
+                ),
+            ),
+        ),
+        "sigmoid": Bend(
+            *(-31, 31), _odd(9, 23, 32768, 38286, -2203, 7152, -1337, 1624, -330, 249), (0, 1)
+        ),
+        "tanh": Bend(
+            *(-17, 17),
+            _odd(8, 21, 0, 77819, -4271, 16191, -3290, 4574, -1302, 1128, -274, 172),
+            (-1, 1),
+        ),
+        "erf": Bend(-10, 10, _odd(7, 15, 0, 75058, -3116, 10834, -1508, 1144, -118), (-1, 1)),
+    }
+)
+
+
+def more_bits(name: str) -> int:
+    """Fractional bits that a function's value has more than x."""
+    return 1 if BENDS[name].ends is None else 0
+
+
+def most_bits(name: str, fractional_bits: int) -> int:
+    """The most bits of x that `bent` takes, |x| < 2^(bits-1) units, at its fractional bits."""
+    if BENDS[name].ends is not None:
+        return compare.EXACT_BITS - 2
+    return harmonics.most_bits(fractional_bits + 1) - 2  # f + 29: room is no matter
+
+
+def bent(
+    party: Party,
+    x: Shared,
+    name: str,
+    bits: int = compare.LAYER_BITS,
+    exchanges: int | None = None,
+) -> Shared:
+    """A function of BENDS, off by less than 2^-10.5 and 2 ulp, for every |x| < 2^(bits-1) units.
+
+    0 and x, or the constants, are exact from a quarter beyond the knots on.
+
+    Args:
+        x: of any shape, over Z_2^64; 8 to 16 fractional bits.
+        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
+
+    Returns:
+        As many fractional bits as x; one more where the ends are 0 and x.
+    Rounds: exchanges + 3 (+ 4 with dealing).  Bits sent: those of two comparisons of bits - f + 5,
+        of harmonics.evaluate, of a choice and of the lift.
+    Raises:
+        UsageError: no such function, another ring or number of fractional bits, or bits that leave
+            no room in a word.
+    """
+    if name not in BENDS:
+        raise UsageError(f"A series is one of {', '.join(BENDS)}. Received: {name!r}.")
+    check_scale("series", check_ring("series", x, known=True), FEWEST_BITS, MOST_BITS)
+    bend, f, n = BENDS[name], x.fractional_bits, x.shape.num_elements()
+    if not 2 <= bits <= most_bits(name, f):
+        raise UsageError(
+            f"A series of {name} takes 2 to {most_bits(name, f)} bits. Received: {bits}. Use a "
+            "smaller range or fewer fractional bits."
+        )
+    knots = (bend.low, bend.high + 1)
+    cut = f - _STEP_BITS
+    width = compare.moved(max(bits - cut, 2), max(map(abs, knots)) + 1)
+    count = compare.few_openings(2 * n, width, exchanges)
+    moved = linear.lowered(x, [k << cut for k in knots])
+    below = convert.mask_bits(party, compare.coarse(party, moved, cut, width, count))
+    # the result's scale and ring: |result| < 2^(k-2)
+    scale = f + more_bits(name)
+    k = max(bits, f + bend.room) + 2 if bend.ends is None else f + 3
+    inner = harmonics.evaluate(party, "harmonics", bend.series, x, scale, k)
+    if bend.ends is None:
+        half = replace(small_ring.reduced(x, k), fractional_bits=scale)
+        inner = arithmetic.add(inner, half)
+        lower, upper = arithmetic.neg(inner), arithmetic.sub(arithmetic.add(half, half), inner)
+    else:
+        lower, upper = (
+            arithmetic.moved(arithmetic.neg(inner), value << scale) for value in bend.ends
+        )
+    # [x below the lower knot] lower + [x not below the upper one] upper
+    pairs = [(lower, lower.map(local.zeros_like)), (upper.map(local.zeros_like), upper)]
+    where, elsewhere = (shapes.stack([pair[i] for pair in pairs]) for i in range(2))
+    steps = small_ring.select(party, below, where, elsewhere)
+    y = functools.reduce(arithmetic.add, [inner, *(_part(steps, i) for i in range(2))])
+    return small_ring.lift(party, y)
+
+
+def _part(x: Shared, i: int) -> Shared:
+    return x.map(lambda a: a[i])

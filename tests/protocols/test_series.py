@@ -1,0 +1,129 @@
+"""Short Fourier series of private values: their tables, their integers, values, costs, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.protocols.activation_widths import EXACT
+from tests.protocols.operands import Array
+from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions import harmonics
+from tfe_bench.protocols.functions.harmonics import Series
+from tfe_bench.protocols.nn import series
+from tfe_bench.protocols.session.counting import Private, cost_of
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+UNIT = 2.0**-harmonics.WEIGHT_BITS
+
+
+def exactly(s: Series, v: Array) -> Array:
+    """The series in float64."""
+    constant, *rest = (w * UNIT for w in s.weights)
+    total = np.full(np.shape(v), constant)
+    for j, (a, b) in enumerate(zip(rest[::2], rest[1::2], strict=True), 1):
+        angle = 2 * np.pi * s.odd * j / 2**s.turn * v
+        total += a * np.cos(angle) + b * np.sin(angle)
+    return total
+
+
+@pytest.mark.parametrize("name", series.BENDS)
+def test_a_table_is_as_near_as_it_states(name: str) -> None:
+    """A quarter beyond the knots; the ends from the knots on; weights that rounding bears."""
+    bend, right = series.BENDS[name], EXACT[name]
+    low, high = bend.low / 4, bend.high / 4
+    v = np.linspace(low - 0.25, high + 0.25, 4001)
+    half = v / 2 if bend.ends is None else 0
+    assert np.abs(exactly(bend.series, v) + half - right(v)).max() < 2.0**-11
+    lower, upper = (0, None) if bend.ends is None else bend.ends
+    beyond = np.linspace(0, 40, 4001)
+    above = beyond + high if upper is None else upper
+    assert np.abs(right(beyond + high) - above).max() < 2.0**-11
+    assert np.abs(right(low - beyond) - lower).max() < 2.0**-11
+    weights = bend.series.weights
+    assert len(weights) % 2 == 1 and bend.series.count <= harmonics.MOST_HARMONICS
+    # what is exchanged has room for it, and its rounding stays below 2^-11 in all
+    assert sum(map(abs, weights)) * UNIT < 8
+    assert np.sqrt(2) * UNIT * (bend.series.count + sum(map(abs, weights[1:])) * UNIT) < 2.0**-11
+
+
+CASES = [(f, 12) for f in (0, 1, 11, 20)] + [(16, 16), (16, 17), (23, 31)]
+
+
+@pytest.mark.parametrize("count", [1, 2, harmonics.MOST_HARMONICS])
+def test_a_series_is_right_for_every_word(count: int, rng: np.random.Generator) -> None:
+    """Whatever the sum of the masks wraps to, and at every phase of a small one."""
+    weights = rng.integers(-(1 << 15), 1 << 15, 2 * count + 1)
+    # (a period of 32/5; fewer harmonics are no special case)
+    s = Series(5, 5, tuple(int(w) for w in weights))
+    edges = np.array([0, 1, -1, (1 << 63) - 1, -(1 << 63)])
+    x = np.concatenate([np.arange(1 << 8), rng.integers(-(1 << 62), 1 << 62, 801), edges])
+
+    def program(party: Party, x: Shared) -> Any:
+        def graph(x: Shared) -> Any:
+            return [
+                harmonics.evaluate(party, "h", s, replace(x, fractional_bits=f), out, out + 6)
+                for f, out in CASES
+            ]
+
+        return party.function(graph)(x)
+
+    sim = simulate(program, x, dealer=int(rng.integers(3)))
+    bound = np.sqrt(2) * UNIT * (count + np.abs(weights[1:]).sum() * UNIT)
+    for i, (f, out) in enumerate(CASES):
+        got = sim.value(lambda y, i=i: y[i])  # type: ignore[misc]
+        half = 1 << (out + 5)
+        small = (got + half) % (2 * half) - half
+        phase = (x & ((1 << (5 + f)) - 1)) * 2.0**-f
+        off = np.abs(small * 2.0**-out - exactly(s, phase))
+        assert off.max() < bound + 2.0**-out, (f, out, x[off.argmax()])
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "bits"), [("gelu", 5, 31), ("mish", 2100, 18), ("erf", 3, 62)]
+)
+def test_cost_is_what_is_declared(name: str, n: int, bits: int, rng: np.random.Generator) -> None:
+    def program(party: Party, x: Shared) -> Any:
+        return measured(party, party.function(lambda x: series.bent(party, x, name, bits)), x)
+
+    dealer, x = int(rng.integers(3)), rng.integers(-(1 << 16), 1 << 16, n)
+    sim = simulate(program, x, fractional_bits=16, dealer=dealer)
+    assert_costs(sim.outputs, cost_of(series.bent, Private((n,)), name, bits), dealer)
+
+
+def test_ends_are_exact_beyond_the_knots(rng: np.random.Generator) -> None:
+    f, bits = 12, 24
+    x = np.array([-(1 << 23) + 1, -11 << f, 11 << f, (1 << 23) - 1])
+
+    def program(party: Party, x: Shared) -> Any:
+        def graph(x: Shared) -> Any:
+            return [series.bent(party, x, name, bits) for name in series.BENDS]
+
+        return party.function(graph)(x)
+
+    sim = simulate(program, x, fractional_bits=f, dealer=int(rng.integers(3)))
+    for i, (name, bend) in enumerate(series.BENDS.items()):
+        lower, upper = bend.ends or (0, None)
+        high = 2 * x[2:] if upper is None else [upper << f] * 2
+        got = sim.value(lambda y, i=i: y[i])  # type: ignore[misc]
+        assert np.array_equal(got, [lower << f] * 2 + list(high)), name
+        assert sim.outputs[0][i].fractional_bits == f + series.more_bits(name)
+
+
+def test_what_does_not_fit_is_refused_in_words() -> None:
+    x = Shared(np.zeros(3, np.int64), None, np.zeros(3, np.int64), 0, 16)
+    for bad in (replace(x, fractional_bits=17), replace(x, fractional_bits=7), replace(x, bits=30)):
+        with pytest.raises(UsageError, match="series w"):
+            series.bent(None, bad, "silu")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"one of gelu.*Received: 'selu'"):
+        series.bent(None, x, "selu")  # type: ignore[arg-type]
+    s = series.BENDS["silu"].series
+    for scale, out, bits in ((24, 12, 20), (16, 32, 20), (16, 12, 1), (16, 12, 43)):
+        given = replace(x, fractional_bits=scale)
+        with pytest.raises(UsageError, match="h wants at most 31 fractional bits"):
+            harmonics.evaluate(None, "h", s, given, out, bits)  # type: ignore[arg-type]
