@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from tfe_bench.models.queries.expressions import Fact
-from tfe_bench.protocols.ring import arithmetic, relational, shapes
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables import arrange, bits, results
+from tfe_bench.protocols.tables import arrange, bits, dense, groups, results
 from tfe_bench.protocols.tables.relation import Column, Relation
 
 
@@ -44,42 +42,25 @@ def dense_groups(
     party: Party,
     keys: Relation,
     sums: Sequence[Shared],
-    groups: int,
+    count: int,
     facts: Sequence[Fact],
 ) -> Grouped:
     """A group for each public combination of codes: sums of what has it.
 
     Args:
-        sums: numbers to add up, 0 in rows that do not count; the first counts rows.
+        sums: numbers to add up, 0 in rows that do not count.
+        count: of the groups.
     """
-
-    def made(keys: Relation, sums: list[Shared]) -> Grouped:
-        code = _code(party, keys, facts)
-        n = keys.rows
-
-        def added(a: Any) -> Any:
-            return local.reduce_sum(local.reshape(a, [1, n]), [1], False)
-
-        hot = []
-        for group in range(groups):
-            away = arithmetic.moved(code, np.int64(-group))
-            zero = away.map(lambda a: 0 * a)
-            hot.append(relational.equal(party, away, zero, groups.bit_length() + 2))
-        totals = []
-        bit = [bits.of(party, h) for h in hot]
-        for word in sums:
-            rows = []
-            for b in bit:
-                chosen = bits.times(party, b, word)
-                rows.append(chosen.map(added))
-            totals.append(shapes.concat(rows, 0))
-        columns = _decoded(code, keys, facts, groups)
-        nothing = arithmetic.moved(totals[0], np.int64(-1))
-        empty = bits.of(party, relational.negative(party, nothing, n.bit_length() + 1))
-        return Grouped(columns, tuple(totals), (), bits.invert(empty))
-
-    result: Grouped = party.function(made)(keys, list(sums))
-    return result
+    code: Shared = party.function(lambda rows: _code(party, rows, facts))(keys)
+    column = Column(code, max(1, (count - 1).bit_length()))
+    made: list[Relation] = []
+    for begin in range(0, len(sums), dense.MOST_COLUMNS):
+        some = [Column(s) for s in sums[begin : begin + dense.MOST_COLUMNS]]
+        wanted = [groups.Aggregate("sum", 1 + i) for i in range(len(some))]
+        rows = Relation((column, *some), keys.valid)
+        made.append(dense.dense_group(party, rows, 0, count, wanted))
+    totals = [c.values for each in made for c in each.columns[1:]]
+    return Grouped(_decoded(made[0].valid, keys, facts, count), tuple(totals), (), made[0].valid)
 
 
 def _code(party: Party, keys: Relation, facts: Sequence[Fact]) -> Shared:
@@ -96,16 +77,12 @@ def _code(party: Party, keys: Relation, facts: Sequence[Fact]) -> Shared:
     return code
 
 
-def _decoded(
-    like: Shared, keys: Relation, facts: Sequence[Fact], groups: int
-) -> tuple[Column, ...]:
+def _decoded(like: Shared, keys: Relation, facts: Sequence[Fact], count: int) -> tuple[Column, ...]:
     """The keys of all groups, which are public."""
-    codes = np.arange(groups, dtype=np.int64)
+    codes = np.arange(count, dtype=np.int64)
     found: list[Column] = []
     for column, fact in reversed(list(zip(keys.columns, facts, strict=True))):
         codes, own = np.divmod(codes, fact.known.high + 1)
-        values: Any = arithmetic.public(like, own)
-        if column.values.ring_bits == 1:
-            values = replace(values, bits=1)
+        values = replace(arithmetic.public(like, own), bits=column.values.bits)
         found.append(Column(values, column.bits))
     return tuple(reversed(found))
