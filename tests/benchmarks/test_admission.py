@@ -79,6 +79,9 @@ class NoStore:
 
     party = 0
 
+    def of(self, kind: object) -> NoStore:
+        return self
+
     def facts(self, name: str, client: str) -> Any:
         raise UsageError("nothing is kept")
 
