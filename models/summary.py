@@ -19,7 +19,7 @@ MACS_PER_SECOND = 6e9
 BYTES_PER_SECOND = 600e6
 # What is dealt for a polynomial is multiplied in words of up to 256 bits: for EfficientNetB0, of
 # which SiLUs are nearly all, a byte takes 2.6 times as long; for a GELU alone 1.9, a SiLU 3.0.
-HEAVY_BYTES_PER_SECOND = 230e6
+WIDE_BYTES_PER_SECOND = 230e6
 ROUND_SECONDS = 0.2e-3
 # Each evaluator multiplies twice for each product in the clear.
 PRODUCTS = 2
@@ -116,14 +116,14 @@ class Summary:
         return [r.name for r in self.rows if r.error is not None and r.error.relative > MOST_ERROR]
 
 
-def _seconds(cost: Cost, macs: int, heavy: float, profile: profiles.Profile) -> float:
+def _seconds(cost: Cost, macs: int, wide: float, profile: profiles.Profile) -> float:
     """Computing, and the slower of the dealer's line and of the evaluators' lines and rounds.
 
     Args:
-        heavy: the share of what is sent that is of layers of heavy kinds.
+        wide: the share of what is sent that is multiplied in wide words (Kind.wide).
     """
     dealt, exchanged = cost.dealer / 8, max(cost.e1, cost.e2) / 8
-    each = heavy / HEAVY_BYTES_PER_SECOND + (1 - heavy) / BYTES_PER_SECOND
+    each = wide / WIDE_BYTES_PER_SECOND + (1 - wide) / BYTES_PER_SECOND
     computing = PRODUCTS * macs / MACS_PER_SECOND + max(dealt, exchanged) * each
     rounds = cost.rounds * (profile.delay + ROUND_SECONDS)
     if not profile.shaped:
@@ -150,10 +150,10 @@ def summarize(
     network = profiles.get(profile)
     s = execute.tuned(plan, network.plan, batch)
     rotated = execute.rotated(s)
-    rows, sent, heavy = [], 0, 0
+    rows, sent, wide = [], 0, 0
     for x, cost in zip(plan.graph.layers, execute.layer_costs(s), strict=True):
-        own = registry.find(x.op).heavy
-        sent, heavy = sent + cost.total, heavy + own * cost.total
+        own = registry.find(x.op).wide
+        sent, wide = sent + cost.total, wide + own * cost.total
         macs = batch * execute.macs(plan, x)
         shape = (batch, *plan.graph.shapes[x.name])
         seconds = _seconds(cost, macs, float(own), network)
@@ -164,7 +164,7 @@ def summarize(
     macs = batch * sum(execute.macs(plan, x) for x in plan.graph.layers)
     if rotated:  # every party then does a third of each role's work
         macs = macs * 5 // 6
-    seconds = _seconds(total, macs, heavy / max(sent, 1), network)
+    seconds = _seconds(total, macs, wide / max(sent, 1), network)
     graph = plan.graph
     return Summary(
         graph.name, profile, batch, graph.parameters, tuple(rows), total, seconds, rotated

@@ -44,6 +44,8 @@ class Kind:
         largest: whether it gives the largest of some values, which leaves signs as they are.
         fuses: whether a ReLU or a max pooling behind it run with it in a training step.
         heavy: whether its protocol holds many times its values, as exponentials and polynomials do.
+        wide: whether most of what it is dealt is multiplied in words of up to 256 bits, as
+            polynomials are, which takes longer.
         bounded: whether its values have a limit whatever comes to it.
     """
 
@@ -56,6 +58,7 @@ class Kind:
     largest: ClassVar[bool] = False
     fuses: ClassVar[bool] = False
     heavy: ClassVar[bool] = False
+    wide: ClassVar[bool] = False
     bounded: ClassVar[bool] = False
 
     # ---- from Keras

@@ -28,6 +28,19 @@ def mask_name(layer: str) -> str:
 class Drawn(Kind):
     """What a step multiplies by, or adds, is public and drawn anew: `public_values`."""
 
+    def read(self, r: Reader, call: Call) -> str:
+        if not r.training:
+            return call.inputs[0]
+        return r.emit(call.name, self.op, call.inputs, None, **self.settings(call))
+
+    def settings(self, call: Call) -> Options:
+        """The options of a layer of Keras.
+
+        Raises:
+            Unfit: it has others.
+        """
+        return {"rate": float(call.layer.rate)}
+
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         only(options, "rate")
         rate = options["rate"]
@@ -64,12 +77,10 @@ class Dropout(Drawn):
     op = "dropout"
     keras: ClassVar[tuple[str, ...]] = ("Dropout",)
 
-    def read(self, r: Reader, call: Call) -> str:
-        if not r.training:
-            return call.inputs[0]
+    def settings(self, call: Call) -> Options:
         if getattr(call.layer, "noise_shape", None) is not None:
             raise Unfit("noise_shape; only masks of the input's shape are supported")
-        return r.emit(call.name, self.op, call.inputs, None, rate=float(call.layer.rate))
+        return super().settings(call)
 
     def scaled(self, p: Pass, node: Node, x: Shared) -> Shared:
         """What is kept of x, times 1 / (1 - rate)."""
@@ -92,14 +103,9 @@ class SpatialDropout(Dropout):
     op = "spatial_dropout"
     keras = ("SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D")
 
-    def read(self, r: Reader, call: Call) -> str:
-        if not r.training:
-            return call.inputs[0]
-        layer = call.layer
-        options = {"rate": float(layer.rate), "axis": len(call.shapes[0])}
-        if getattr(layer, "data_format", None) == "channels_first":
-            options["axis"] = 1
-        return r.emit(call.name, self.op, call.inputs, None, **options)
+    def settings(self, call: Call) -> Options:
+        first = getattr(call.layer, "data_format", None) == "channels_first"
+        return {**super().settings(call), "axis": 1 if first else len(call.shapes[0])}
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         x = super().shape(given, {k: v for k, v in options.items() if k != "axis"}, weights)
@@ -146,11 +152,6 @@ class GaussianDropout(Drawn):
     op = "gaussian_dropout"
     keras = ("GaussianDropout",)
 
-    def read(self, r: Reader, call: Call) -> str:
-        if not r.training:
-            return call.inputs[0]
-        return r.emit(call.name, self.op, call.inputs, None, rate=float(call.layer.rate))
-
     def scaled(self, p: Pass, node: Node, x: Shared) -> Shared:
         return p.ops.times(x, self.drawn(p, node), FACTOR_BITS)
 
@@ -167,10 +168,8 @@ class GaussianNoise(Drawn):
     op = "gaussian_noise"
     keras = ("GaussianNoise",)
 
-    def read(self, r: Reader, call: Call) -> str:
-        if not r.training:
-            return call.inputs[0]
-        return r.emit(call.name, self.op, call.inputs, None, stddev=float(call.layer.stddev))
+    def settings(self, call: Call) -> Options:
+        return {"stddev": float(call.layer.stddev)}
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         only(options, "stddev")

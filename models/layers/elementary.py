@@ -36,6 +36,7 @@ class _Function(Kind):
     """
 
     heavy = True
+    wide = True
     protocol: ClassVar[Callable[..., Shared]]
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
@@ -61,6 +62,7 @@ class Abs(_Function):
 
     op = "abs"
     heavy = False
+    wide = False
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.abs(values[0])
@@ -144,6 +146,7 @@ class Divide(Broadcast):
 
     op = "divide"
     heavy = True
+    wide = True
     most = 2
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:

@@ -20,6 +20,7 @@ class HardSilu(Beside):
     op = "hard_silu"
     functions = ("hard_silu",)
     fractions = (8, 20)
+    wide = False
     ramp: ClassVar[ramped.Ramp] = ramped.HARD_SILU
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:

@@ -24,6 +24,7 @@ class Smooth(Kind):
     """
 
     heavy = True
+    wide = True
     pointwise = True
     protocol: ClassVar[Callable[..., Shared]]
     fractions: ClassVar[tuple[int, int]] = (8, 20)

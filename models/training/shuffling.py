@@ -49,4 +49,4 @@ def normal(seed: int, step: int, layer: str, count: int) -> Array:
     In integers alone: a logarithm or a cosine may differ from one processor to another.
     """
     words = _words(f"normal {seed} {step} {layer}", 12 * count, "<u2")
-    return words.reshape(count, 12).sum(-1, dtype=np.int64) - 6 * 65535
+    return np.asarray(words.reshape(count, 12).sum(-1, dtype=np.int64) - 6 * 65535)

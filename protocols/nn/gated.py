@@ -5,11 +5,14 @@ f(x) = max(x, 0) - h(|x|) with an h that is below half an ulp from some |x| on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final, TypeAlias
 
-from tfe_bench.protocols.functions import polynomial
-from tfe_bench.protocols.ring import convert, masked
+from tfe_bench.protocols.functions import piecewise, polynomial
+from tfe_bench.protocols.ring import compare, convert, masked
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
@@ -46,3 +49,40 @@ def positive_less(
         term = polynomial.shares(s, plan, values, 2 + i, 1 + i)
         share = None if s.is_dealer else share - term
     return masked.exchanged(s, share, local.shape(x.any), 2 + len(terms), 1 + len(terms), scale=f)
+
+
+# Of a piece of a slope.
+_TOLERANCE = Decimal(2) ** -11
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The derivative of such a function, for gradients: piecewise linear, off by less than 2^-9.5.
+
+    Attributes:
+        name: of the site.
+        derivative: in decimals.
+        edge: it is 0 below -edge, and 1 above edge.
+    """
+
+    name: str
+    derivative: Callable[[Decimal], Decimal]
+    edge: int
+
+    @functools.cached_property
+    def pieces(self) -> piecewise.Pieces:
+        """Which all parties come to alike."""
+        return piecewise.fit(self.derivative, -self.edge, self.edge, 0, 1, _TOLERANCE)
+
+    def __call__(self, party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
+        """The slope at x, with piecewise.RESULT_BITS fractional bits.
+
+        Args:
+            bits: |x| < 2^(bits-1) ring units, of 16 fractional bits.
+
+        Rounds: 3 (4 with dealing).  Bits sent: those of piecewise.evaluate.
+        Raises:
+            UsageError: as piecewise.evaluate.
+        """
+        # (one bit more: x is compared with knots other than 0)
+        return piecewise.evaluate(party, self.name, x, self.pieces, bits + 1)

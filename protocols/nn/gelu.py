@@ -15,7 +15,7 @@ from decimal import Decimal
 
 import numpy as np
 
-from tfe_bench.protocols.functions import approximation, piecewise, polynomial
+from tfe_bench.protocols.functions import approximation, polynomial
 from tfe_bench.protocols.nn import gated
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
@@ -178,24 +178,5 @@ def _parts(party: Party, own: Bump, under: list[MaskedBits], x: Shared) -> tuple
 
 # ---- the slope, for gradients
 
-_EDGE = 5
-_TOLERANCE = Decimal(2) ** -11
 
-
-@functools.cache
-def _slope_pieces() -> piecewise.Pieces:
-    return piecewise.fit(_slope, -_EDGE, _EDGE, 0, 1, _TOLERANCE)
-
-
-def slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
-    """Phi(x) + x phi(x) with piecewise.RESULT_BITS fractional bits, off by less than 2^-9.5.
-
-    Args:
-        bits: |x| < 2^(bits-1) ring units, of 16 fractional bits.
-
-    Rounds: 3 (4 with dealing).  Bits sent: those of piecewise.evaluate.
-    Raises:
-        UsageError: as piecewise.evaluate.
-    """
-    # (one bit more: x is compared with knots other than 0)
-    return piecewise.evaluate(party, "gelu_slope", x, _slope_pieces(), bits + 1)
+slope = gated.Slope("gelu_slope", _slope, 5)

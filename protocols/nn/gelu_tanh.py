@@ -8,8 +8,7 @@ from __future__ import annotations
 import functools
 from decimal import Decimal
 
-from tfe_bench.protocols.functions import piecewise
-from tfe_bench.protocols.nn import gelu
+from tfe_bench.protocols.nn import gated, gelu
 from tfe_bench.protocols.ring import compare
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -49,23 +48,4 @@ def gelu_tanh(
     return gelu.bumped(party, "gelu_tanh", x, bump, bits, exchanges)
 
 
-_EDGE = 5
-_TOLERANCE = Decimal(2) ** -11
-
-
-@functools.cache
-def _slope_pieces() -> piecewise.Pieces:
-    return piecewise.fit(_slope, -_EDGE, _EDGE, 0, 1, _TOLERANCE)
-
-
-def slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
-    """The derivative of gelu_tanh with piecewise.RESULT_BITS fractional bits, off by less than
-    2^-9.5.
-
-    Args:
-        bits: |x| < 2^(bits-1) ring units, of 16 fractional bits.
-
-    Rounds: 3 (4 with dealing).  Bits sent: those of piecewise.evaluate.
-    """
-    # (one bit more: x is compared with knots other than 0)
-    return piecewise.evaluate(party, "gelu_tanh_slope", x, _slope_pieces(), bits + 1)
+slope = gated.Slope("gelu_tanh_slope", _slope, 5)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 
-from tfe_bench.protocols.functions import approximation, piecewise, polynomial, small_product
+from tfe_bench.protocols.functions import approximation, polynomial, small_product
 from tfe_bench.protocols.nn import activations, gated, softplus
 from tfe_bench.protocols.ring import arithmetic, compare
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
@@ -96,9 +96,6 @@ def mish(
 
 # ---- the slope, for gradients
 
-_EDGE = 11
-_TOLERANCE = Decimal(2) ** -11
-
 
 def _slope(x: Decimal) -> Decimal:
     grown = x.exp()
@@ -107,20 +104,4 @@ def _slope(x: Decimal) -> Decimal:
     return kept + x * (1 - kept * kept) * grown / (1 + grown)
 
 
-@functools.cache
-def _slope_pieces() -> piecewise.Pieces:
-    return piecewise.fit(_slope, -_EDGE, _EDGE, 0, 1, _TOLERANCE)
-
-
-def slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
-    """The derivative of mish with piecewise.RESULT_BITS fractional bits, off by less than 2^-9.5.
-
-    Args:
-        bits: |x| < 2^(bits-1) ring units, of 16 fractional bits.
-
-    Rounds: 3 (4 with dealing).  Bits sent: those of piecewise.evaluate.
-    Raises:
-        UsageError: as piecewise.evaluate.
-    """
-    # (one bit more: x is compared with knots other than 0)
-    return piecewise.evaluate(party, "mish_slope", x, _slope_pieces(), bits + 1)
+slope = gated.Slope("mish_slope", _slope, 11)

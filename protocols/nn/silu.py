@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from decimal import Decimal
 
-from tfe_bench.protocols.functions import piecewise, polynomial, small_product
+from tfe_bench.protocols.functions import polynomial, small_product
 from tfe_bench.protocols.nn import activations, gated
 from tfe_bench.protocols.ring import compare
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
@@ -54,31 +54,10 @@ def _product(f: int) -> polynomial.Plan:
 
 # ---- the slope, for gradients
 
-_EDGE = 10
-_TOLERANCE = Decimal(2) ** -11
-
 
 def _slope(x: Decimal) -> Decimal:
     rising = 1 / (1 + (-x).exp())
     return rising + x * rising * (1 - rising)
 
 
-@functools.cache
-def _slope_pieces() -> piecewise.Pieces:
-    return piecewise.fit(_slope, -_EDGE, _EDGE, 0, 1, _TOLERANCE)
-
-
-def slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
-    """sigmoid(x) (1 + x (1 - sigmoid(x))), off by less than 2^-9.5.
-
-    It has piecewise.RESULT_BITS fractional bits.
-
-    Args:
-        bits: |x| < 2^(bits-1) ring units, of 16 fractional bits.
-
-    Rounds: 3 (4 with dealing).  Bits sent: those of piecewise.evaluate.
-    Raises:
-        UsageError: as piecewise.evaluate.
-    """
-    # (one bit more: x is compared with knots other than 0)
-    return piecewise.evaluate(party, "silu_slope", x, _slope_pieces(), bits + 1)
+slope = gated.Slope("silu_slope", _slope, 10)

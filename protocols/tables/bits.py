@@ -44,8 +44,8 @@ def of(party: Party, bits: MaskedBits) -> Shared:
         m, l1 = bits.masked, s.mask(K1, 0, shape)
     else:
         m, l2 = bits.masked, s.recv(shape, s.d)
-    parts = (None if p is None else _unpacked(p, n) for p in (m, l1, l2))
-    return Shared(*parts, bits.dealer, bits=1)
+    m, l1, l2 = (None if p is None else _unpacked(p, n) for p in (m, l1, l2))
+    return Shared(m, l1, l2, bits.dealer, bits=1)
 
 
 def exchanged(party: Party, bits: EvaluatorBits) -> Shared:

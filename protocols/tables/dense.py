@@ -81,7 +81,9 @@ def dense_group(
         )
     n = relation.rows
     numbers = [i for i in dict.fromkeys(a.column for a in aggregates) if i is not None]
-    columns, place, narrow = [], {}, [1]
+    columns: list[Shared] = []
+    place: dict[tuple[str, int], int] = {}
+    narrow = [1]
     for i in numbers:
         column = relation.column(i)
         summed = any(a.column == i and a.how == "sum" for a in aggregates)

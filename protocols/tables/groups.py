@@ -98,7 +98,8 @@ def group(
         relation.column(i)
     found: list[Column | None] = [None] * len(aggregates)
     result: Relation | None = None
-    for last, descending in _sorts(relation, aggregates) or [(None, False)]:
+    sorts: list[tuple[int | None, bool]] = [*_sorts(relation, aggregates)]
+    for last, descending in sorts or [(None, False)]:
         wanted = [
             i
             for i, a in enumerate(aggregates)
@@ -162,7 +163,7 @@ def _grouped(
         # one more row, which ends the last group
         flag = shapes.pad(first, [[0, 1]], constant_values=1)
         columns = [shapes.pad(p, [[0, 1]]) for i in by for p in taken[place[i]].parts]
-        columns.append(_places(valid, n + 1))
+        columns.append(places(valid, n + 1))
         for a in aggregates:
             columns += _measured(party, a, None if a.column is None else taken[place[a.column]])
         return flag, [*columns, shapes.pad(counted, [[0, 1]])]
@@ -224,18 +225,18 @@ def _result(
     for column in of_key:
         found.append(column.with_parts(parts[at : at + len(column.parts)]))
         at += len(column.parts)
-    for a, column in zip(aggregates, of, strict=True):
+    for a, source in zip(aggregates, of, strict=True):
         null = None
         values = parts[at]
         at += 1
-        if a.how != "count" and column is not None and column.null is not None:
+        if a.how != "count" and source is not None and source.null is not None:
             null = parts[at]
             at += 1
         if a.how == "count":
             found.append(Column(replace(values, fractional_bits=0), count_bits(n)))
         else:
-            assert column is not None
-            found.append(Column(values, ANY if a.how == "sum" else column.bits, null))
+            assert source is not None
+            found.append(Column(values, ANY if a.how == "sum" else source.bits, null))
     return Relation(tuple(found), parts[at])
 
 
@@ -244,12 +245,12 @@ def count_bits(n: int) -> int:
     return max(1, n.bit_length())
 
 
-def _places(like: Shared, n: int) -> Shared:
+def places(like: Shared, n: int) -> Shared:
     """0 .. n-1, which is public, as a column."""
     return arithmetic.public(like, np.arange(n, dtype=np.int64))
 
 
-def _running(x: Shared) -> Shared:
+def running(x: Shared) -> Shared:
     """The sum before each row, and behind the last.  Local."""
     return shapes.pad(x.map(lambda a: local.cumsum(a, 0, False, False)), [[1, 0]])
 
@@ -261,12 +262,12 @@ def _measured(party: Party, aggregate: Aggregate, column: Column | None) -> list
     if aggregate.how in ("min", "max"):
         return [_end(p, aggregate.how, column.null is not None) for p in column.parts]
     if column.null is None:
-        return [] if aggregate.how == "count" else [_running(column.values)]
+        return [] if aggregate.how == "count" else [running(column.values)]
     there = bits.invert(column.null)
-    count = _running(bits.number(party, there))
+    count = running(bits.number(party, there))
     if aggregate.how == "count":
         return [count]
-    return [_running(bits.times(party, there, column.values)), count]
+    return [running(bits.times(party, there, column.values)), count]
 
 
 def _end(x: Shared, how: str, nullable: bool) -> Shared:

@@ -499,6 +499,7 @@ def sites_of_the_package() -> set[str]:
                         found.update(s for s in strings if isinstance(s, str))
 
     ask("site", 0)
+    ask("Slope", 0)  # which keeps the name of its site
     return found
 
 

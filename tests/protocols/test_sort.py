@@ -10,8 +10,10 @@ import pytest
 
 from tfe_bench.cluster.simulate import Simulation, share, simulate, total_rounds
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.protocols.order.sort import choose, sort
-from tfe_bench.protocols.ring import convert
+from tfe_bench.protocols.order.sort import choose, round_cost, sort
+from tfe_bench.protocols.order.sort_costs import expected_levels
+from tfe_bench.protocols.order.sort_plan import SortPlan
+from tfe_bench.protocols.ring import arithmetic, convert
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -115,6 +117,52 @@ def test_keys_below_2_61_are_sorted_without_the_extension_to_full_range(
     sim = simulate(program, keys, dealer=1)
     for i, descending in enumerate((False, True)):
         assert_sorted(sim, keys, descending, itemgetter(i))
+
+
+@pytest.mark.parametrize("algorithm", ["quick", "all-pairs", "network"])
+@pytest.mark.parametrize("bits", [1, 40, 58, 59, 62])
+def test_keys_of_declared_bits_are_sorted_in_one_word_or_two(
+    bits: int, algorithm: str, rng: np.random.Generator
+) -> None:
+    # 32 keys have 5 bits more: 58 of a key are the most for one word with its sign
+    edges = [0, 1, 2**bits - 1, 2 ** (bits - 1)]
+    keys = np.stack([rng.integers(0, 2**bits, 32), rng.choice(edges, 32), np.full(32, edges[2])])
+
+    def program(p: Party, x: Shared) -> Any:
+        return [
+            sort(
+                p,
+                x,
+                [arithmetic.moved(arithmetic.neg(x), np.int64(-1))],
+                descending=d,
+                algorithm=algorithm,
+                key_bits=bits,
+            )
+            for d in (False, True)
+        ]
+
+    sim = simulate(program, keys, dealer=bits % 3)
+    for i, descending in enumerate((False, True)):
+        assert_sorted(sim, keys, descending, itemgetter(i))
+
+
+@pytest.mark.parametrize("bits", [0, 63, True, 1.0])
+def test_key_bits_that_are_none_are_refused(bits: Any) -> None:
+    with pytest.raises(UsageError, match="1 to 62 key_bits"):
+        simulate(lambda p, x: sort(p, x, key_bits=bits), np.arange(3))
+
+
+@pytest.mark.parametrize(("n", "profile"), [(1000, "local"), (1 << 14, "local"), (1 << 13, "wan")])
+def test_expected_comparisons_are_those_of_a_random_order(
+    n: int, profile: str, rng: np.random.Generator
+) -> None:
+    rank, made = rng.permutation(n), 0
+    with SortPlan(1, n, 10, round_cost(profile)) as plan:
+        for left, right in plan.levels():
+            made += len(left)
+            packed = np.packbits(rank[left] < rank[right], bitorder="little")
+            plan.answer(np.resize(packed, -(-len(packed) // 8) * 8).view(np.int64))
+    assert sum(expected_levels(n, profile)) == pytest.approx(made, rel=0.05)
 
 
 def test_keys_outside_the_range_promised_end_in_a_range_error_or_a_result(

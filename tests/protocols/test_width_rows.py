@@ -12,6 +12,7 @@ import pkgutil
 import tfe_bench as tfe
 from tests.protocols.test_widths import WIDTHS
 from tfe_bench import models, protocols
+from tfe_bench.protocols.nn import gated
 
 # What hands its width on to an operation with a row under another name, or is handed it by one.  (A
 # protocol is behind the public operation that has its name.)
@@ -51,8 +52,10 @@ def taking_bits() -> set[str]:
     for package in (protocols, models):
         for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(each.name)
-            for name, function in inspect.getmembers(module, inspect.isfunction):
-                if function.__module__ != module.__name__ or name.startswith("_"):
+            made = [(n, v) for n, v in vars(module).items() if isinstance(v, gated.Slope)]
+            for name, function in [*inspect.getmembers(module, inspect.isfunction), *made]:
+                home = module.__name__ if (name, function) in made else function.__module__
+                if home != module.__name__ or name.startswith("_"):
                     continue
                 parameters = inspect.signature(function).parameters
                 width = parameters.get("bits")

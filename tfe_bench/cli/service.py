@@ -49,6 +49,12 @@ def _deploy_options(p: argparse.ArgumentParser) -> None:
         "of a model of the zoo: imagenet, a path, or seeded (default)",
         default="seeded",
     )
+    common.option(
+        p,
+        "--activations HOW",
+        "exact (default), or series: off by up to 2^-10, for a quarter of the bytes",
+        default="exact",
+    )
     keeping.add_options(p, "models")
 
 
@@ -136,18 +142,20 @@ def _converted(
     from tfe_bench.models.private import convert
 
     way = arguments.preprocessing
+    how = {"activations": arguments.activations}
     samples = None if arguments.samples is None else _numbers(arguments.samples)
     table = None
     if arguments.model in zoo.names():
         built = zoo.build(arguments.model, arguments.weights)
         way = way or built.entry.preprocessing
         shown = zoo.samples(built.entry) if samples is None else samples
-        private, source = convert(built.keras, shown), built.weights
+        private, source = convert(built.keras, shown, **how), built.weights
     elif Path(arguments.model).suffix != ".keras" and not Path(arguments.model).exists():
         zoo.find(arguments.model)  # says which there are
         raise AssertionError("unreachable")
     else:
-        private, source = convert(arguments.model, samples), Path(arguments.model).name
+        private = convert(arguments.model, samples, **how)
+        source = Path(arguments.model).name
         table = tables.load(arguments.model)
     if way is not None:
         shapes = list(private.graph.inputs.values())

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tests.protocols.shares import at
+from tests.protocols.tables.relations import bit
+from tests.protocols.viewed import ALPHA
 from tfe_bench.cluster.simulate import simulate, total_rounds
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.order import shuffle
-from tfe_bench.protocols.ring import equality
+from tfe_bench.protocols.ring import equality, logic
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits
 
 INT64 = np.iinfo(np.int64)
-
-
-def bit(x: Shared) -> Shared:
-    return replace(x, bits=1)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, pytest.param(600, marks=pytest.mark.slow)])
@@ -83,6 +83,42 @@ def test_an_order_opens_once(rng: np.random.Generator) -> None:
     simulate(program, np.arange(3))
 
 
+def test_what_a_partition_opens_takes_all_orders_alike_whatever_its_bits(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, ...]] = []
+    turns = 60
+
+    class Recording(arrange.Order):
+        def open(self, column: Shared) -> Any:
+            opened = super().open(column)
+            if self._party.index == 0:
+                seen.append(tuple((opened.numpy() & 3).tolist()))
+            return opened
+
+    monkeypatch.setattr(arrange, "Order", Recording)
+
+    def program(p: Party, *several: Shared) -> None:
+        for x in several:
+            for _ in range(turns):
+                arrange.by_bit(p, bit(x))
+
+    keys = [rng.bytes(16) for _ in range(3)]
+    simulate(program, np.array([0, 1, 0]), np.ones(3, np.int64), keys=keys)
+    orders = sorted(set(seen))
+    assert len(seen) == 2 * turns and len(orders) == 6
+    for part in (seen[:turns], seen[turns:]):
+        assert stats.chisquare([part.count(o) for o in orders]).pvalue > ALPHA
+
+
+def test_private_tables_are_opened_in_two_places_alone() -> None:
+    """A vector in an order of its own, and one bit that is an AND of all rows."""
+    opened = re.compile(r"\breveal(?:_bits)?\(")
+    root = Path(arrange.__file__).parent
+    found = {f.name: len(opened.findall(f.read_text())) for f in root.glob("*.py")}
+    assert {name: n for name, n in found.items() if n} == {"arrange.py": 1, "results.py": 1}
+
+
 def test_targets_that_are_no_permutation_are_refused() -> None:
     with pytest.raises(ProtocolError, match="no permutation"):
         simulate(lambda p, x: arrange.by_target(p, x).n, np.array([0, 2, 2]))
@@ -99,7 +135,7 @@ def test_an_equality_is_exact_for_every_value_modulo_its_ring(
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def both(x: Shared, y: Shared) -> Any:
             found = equality.zero(p, [(x, k)], [bits.masked_bits(bit(y))])
-            return bits.of(p, found), bits.exchanged(p, bits.logic.all_of(p, [found]))
+            return bits.of(p, found), bits.exchanged(p, logic.all_of(p, [found]))
 
         return p.function(both)(x, y)
 

@@ -20,15 +20,17 @@ from tests.protocols.tables.relations import (
     tables,
     wrapped,
 )
-from tfe_bench.cluster.simulate import simulate
+from tfe_bench.cluster.simulate import simulate, total_rounds
 from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.protocols.session.counting import Private, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables import dense, groups, joins, results
+from tfe_bench.protocols.tables import dense, groups, joins, quantiles, results, windows
 from tfe_bench.protocols.tables import relation as relations
 from tfe_bench.protocols.tables.groups import Aggregate
 from tfe_bench.protocols.tables.keys import Key
 from tfe_bench.protocols.tables.relation import Relation
+from tfe_bench.protocols.tables.windows import Window
 
 AGGREGATES = (
     *(Aggregate("sum", 1), Aggregate("count"), Aggregate("min", 1), Aggregate("max", 1)),
@@ -38,13 +40,29 @@ SIZES = [9, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 2, 30))]
 
 
 def run(operator: Any, given: Sequence[Table], dealer: int = 0) -> Any:
-    """operator(party, relation) of each table in one session."""
+    """operator(party, relation) of each table in one session, results first.
 
-    def program(p: Party, *shares: Shared) -> list[Any]:
+    What that sends, in how many rounds, is what is declared, whatever the tables hold.
+    """
+
+    def program(p: Party, *shares: Shared) -> Any:
         several = [relation(shares[i : i + 6]) for i in range(0, len(shares), 6)]
-        return [[parts_of(r) for r in operator(p, each)] for each in several]
+        results, costs = [], []
+        for each in several:
+            p.reset_counters()
+            results.append([parts_of(r) for r in operator(p, each)])
+            costs.append((8 * sum(p.counters()["payload"]), p.rounds()))
+        return results, costs
 
-    return simulate(program, *(a for t in given for a in t.arrays), dealer=dealer)
+    sim = simulate(program, *(a for t in given for a in t.arrays), dealer=dealer)
+    n = len(given[0].key)
+    tally = count(lambda p, *s: operator(p, relation(s)), *[Private((n,), 0)] * 6, graphs=True)
+    for i in range(len(given)):
+        sent, rounds = zip(*(out[1][i] for out in sim.outputs), strict=True)
+        assert sent == tally.cost.by_party(dealer)
+        found = (total_rounds(rounds, "ahead"), total_rounds(rounds, "with_dealing"))
+        assert found == (tally.cost.rounds, tally.cost.with_dealing)
+    return sim
 
 
 def aggregated(rows: Sequence[tuple[Any, ...]], least: int = 1) -> list[tuple[Any, ...]]:
@@ -69,8 +87,8 @@ def test_groups_have_what_their_rows_have(n: int, rng: np.random.Generator) -> N
 
     sim = run(operator, given, n % 3)
     for i, table in enumerate(given):
-        assert ranked(delivered(sim, at(i, 0))) == aggregated(table.rows, 2)
-        assert ranked(delivered(sim, at(i, 1))) == ranked(list({(r[2],) for r in table.rows}))
+        assert ranked(delivered(sim, at(0, i, 0))) == aggregated(table.rows, 2)
+        assert ranked(delivered(sim, at(0, i, 1))) == ranked(list({(r[2],) for r in table.rows}))
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -87,9 +105,9 @@ def test_groups_of_public_codes_have_what_their_rows_have(n: int, rng: np.random
     sim = run(operator, given, n % 3)
     for i, table in enumerate(given):
         expected = [(k, s, c, t, d) for k, s, c, _, _, t, d, _ in aggregated(table.rows)]
-        assert ranked(delivered(sim, at(i, 0))) == expected
+        assert ranked(delivered(sim, at(0, i, 0))) == expected
         unique = aggregated([(r[0], r[3], None) for r in table.rows if r[0] < 7], 2)
-        assert ranked(delivered(sim, at(i, 1))) == [row[:2] for row in unique]
+        assert ranked(delivered(sim, at(0, i, 1))) == [row[:2] for row in unique]
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -103,7 +121,7 @@ def test_rows_are_put_in_order_and_shown_in_it(n: int, rng: np.random.Generator)
     sim = run(operator, given, n % 3)
     for i, table in enumerate(given):
         rows = sorted(table.rows, key=lambda r: (r[2] is None, -(r[2] or 0), r[0], r[3]))
-        assert delivered(sim, at(i, 0)) == rows[:5]
+        assert delivered(sim, at(0, i, 0)) == rows[:5]
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -130,10 +148,10 @@ def test_joins_find_the_rows_with_equal_keys(n: int, rng: np.random.Generator) -
             [a for a in asked if a[0] not in by_key],
         ]
         for j, rows in enumerate(expected):
-            assert delivered(sim, at(i, j)) == rows
+            assert delivered(sim, at(0, i, j)) == rows
         few = {u for u, ok in zip(table.unique[:7], table.valid, strict=False) if ok}
         rows = [(*r, *by_key[r[3]]) for r in table.rows if r[3] in few]
-        assert ranked(delivered(sim, at(i, 4))) == ranked(rows)
+        assert ranked(delivered(sim, at(0, i, 4))) == ranked(rows)
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -176,15 +194,88 @@ def test_the_common_rows_of_two_and_three_relations_come_first_alike(
             assert found == common if j == 0 else found <= common
 
 
+@pytest.mark.parametrize("n", SIZES)
+def test_quantiles_of_groups_are_values_at_their_ranks(n: int, rng: np.random.Generator) -> None:
+    given = list(tables(n, rng))
+    fractions = (0, 333, 500, 1000)
+
+    def operator(p: Party, r: Relation) -> Any:
+        by_key = quantiles.quantiles(p, r, [0], 1, fractions)
+        return [results.deliver(p, q) for q in (by_key, quantiles.quantiles(p, r, [], 3, [500]))]
+
+    sim = run(operator, given, n % 3)
+    for i, table in enumerate(given):
+        expected = []
+        for key, some in itertools.groupby(sorted(table.rows, key=lambda r: r[:2]), lambda r: r[0]):
+            values = [r[1] for r in some]
+            expected.append((key, *(values[q * (len(values) - 1) // 1000] for q in fractions)))
+        assert ranked(delivered(sim, at(0, i, 0))) == expected
+        unique = sorted(r[3] for r in table.rows)
+        middle = [(unique[(len(unique) - 1) // 2],)] if unique else []
+        assert delivered(sim, at(0, i, 1)) == middle
+
+
+def test_a_part_of_a_size_is_rounded_down() -> None:
+    sizes = np.array([0, 1, 2, 999, 1000, 1001, 2**24 - 1, 2**24])
+    wanted = (0, 1, 250, 333, 500, 999, 1000)
+
+    def program(p: Party, x: Shared) -> Any:
+        def all_of(x: Shared) -> Any:
+            return [quantiles._share_of(p, x, q, 2**24) for q in wanted]
+
+        return p.function(all_of)(x)
+
+    sim = simulate(program, sizes)
+    for i, q in enumerate(wanted):
+        assert np.array_equal(sim.value(at(i)), q * sizes // 1000)
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_rows_are_told_of_their_partitions(n: int, rng: np.random.Generator) -> None:
+    given = list(tables(n, rng))
+    functions = [
+        *(Window("row_number"), Window("rank"), Window("dense_rank"), Window("sum", 1)),
+        *(Window("sum", 2), Window("count", 2), Window("lag", 2), Window("lead", 1, 2)),
+    ]
+
+    def operator(p: Party, r: Relation) -> Any:
+        by_key = windows.windows(p, r, [0], [Key(1, descending=True)], functions)
+        of_all = windows.windows(p, r, [], [Key(0)], [Window("rank"), Window("count")])
+        return [results.deliver(p, w, ordered=True) for w in (by_key, of_all)]
+
+    def told(rows: Sequence[tuple[Any, ...]]) -> Any:
+        for i, (_, value, *_rest) in enumerate(rows):
+            values = [r[1] for r in rows]
+            there = [r[2] for r in rows[: i + 1] if r[2] is not None]
+            rank = 1 + sum(v > value for v in values)
+            dense_rank = 1 + len({v for v in values if v > value})
+            total = wrapped(sum(there)) if there else None
+            before = rows[i - 1][2] if i else None
+            behind = rows[i + 2][1] if i + 2 < len(rows) else None
+            running = wrapped(sum(values[: i + 1]))
+            found = (i + 1, rank, dense_rank, running, total, len(there), before, behind)
+            yield (*rows[i], *found)
+
+    sim = run(operator, given, n % 3)
+    for i, table in enumerate(given):
+        rows = sorted(table.rows, key=lambda r: (r[0], -r[1]))
+        parts = [[r for r in rows if r[0] == key] for key in dict.fromkeys(r[0] for r in rows)]
+        assert delivered(sim, at(0, i, 0)) == [row for part in parts for row in told(part)]
+        rows = sorted(table.rows, key=lambda r: r[0])
+        ranks = [1 + sum(other[0] < r[0] for other in rows) for r in rows]
+        expected = [(*r, k, c + 1) for c, (r, k) in enumerate(zip(rows, ranks, strict=True))]
+        assert delivered(sim, at(0, i, 1)) == expected
+
+
 def test_ranges_and_unique_keys_are_made_sure_of() -> None:
     values = np.array([3, -4, 0, 2**62, -(2**63)])
 
     def program(p: Party, x: Shared, ones: Shared) -> None:
-        for low, high, count in ((-4, 2**62, 4), (-(2**63), -1, 0), (-4, 3, 3)):
-            results.check_range(p, x.map(lambda a, c=count: a[:c]), low, high)
-        for low, high, count in ((-3, 2**62, 4), (-4, 2**62 - 1, 4), (-4, 2**62, 5)):
+        for low, high, rows in ((-4, 2**62, 4), (-(2**63), -1, 0), (-4, 3, 3)):
+            results.check_range(p, x.map(lambda a, c=rows: a[:c]), low, high)
+        for low, high, rows in ((-3, 2**62, 4), (-4, 2**62 - 1, 4), (-4, 2**62, 5)):
             with pytest.raises(RangeError, match="outside of what is declared"):
-                results.check_range(p, x.map(lambda a, c=count: a[:c]), low, high)
+                results.check_range(p, x.map(lambda a, c=rows: a[:c]), low, high)
         for low, high in ((1, 0), (-1, 2**63 - 1)):
             with pytest.raises(UsageError, match="Received: "):
                 results.check_range(p, x, low, high)

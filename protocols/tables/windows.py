@@ -1,0 +1,231 @@
+"""Windows: what a row is told of its partition, in an order: places, running sums, neighbors.
+
+After a sort, what a partition begins with is brought to all of its rows (`broadcast`): its position
+and the running sums before it.  Differences do the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.ring import arithmetic, equality, shapes
+from tfe_bench.protocols.ring.checks import check_choice, is_from
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.tables import arrange, bits, keys
+from tfe_bench.protocols.tables.arrange import graph
+from tfe_bench.protocols.tables.groups import count_bits, places
+from tfe_bench.protocols.tables.keys import Key
+from tfe_bench.protocols.tables.relation import ANY, Column, Relation
+
+HOW = ("row_number", "rank", "dense_rank", "sum", "count", "lag", "lead")
+
+
+@dataclass(frozen=True)
+class Window:
+    """What is computed for each row.
+
+    Attributes:
+        how: "row_number", "rank" and "dense_rank" count from 1; "sum" and "count" are of the
+            partition's rows up to this one, those without a value passed over; "lag" and "lead"
+            are the value `offset` rows before or behind, NULL where the partition has none.
+        column: of which; None for places, and to count rows.
+        offset: of "lag" and "lead", 1 or more.
+    """
+
+    how: str
+    column: int | None = None
+    offset: int = 1
+
+
+def broadcast(party: Party, flag: Shared, columns: Sequence[Shared]) -> list[Shared]:
+    """Each row gets what the last flagged row up to it holds; 0 before the first.
+
+    A partition brings the flagged rows together, where the difference of each from the one before
+    is taken; back in their places running sums are what was asked for.
+
+    Args:
+        flag: [n] of Z_2.
+        columns: [n].
+
+    Rounds: 10.  Bits sent: those of arrange.by_bit; and for each column two moves and an injection.
+    """
+    if not columns:
+        return []
+    order = arrange.by_bit(party, flag)
+    *there, flagged = order.forward([*columns, flag])
+
+    def steps(flagged: Shared, *given: Shared) -> list[Shared]:
+        every = (arithmetic.sub(c, keys.shifted(c, 1)) for c in given)
+        return [bits.times(party, flagged, step) for step in every]
+
+    back = order.back(graph(party, "steps of flags", steps)(flagged, *there))
+    return [c.map(lambda a: local.cumsum(a, 0, False, False)) for c in back]
+
+
+def windows(
+    party: Party,
+    relation: Relation,
+    partition: Sequence[int],
+    order: Sequence[Key],
+    functions: Sequence[Window],
+    *,
+    profile: str = "local",
+) -> Relation:
+    """The relation with a column more for each function, its rows in the order of the windows.
+
+    Rows are sorted by (partition, order), invalid ones last, where nothing counts.  Deliver them in
+    another order unless this one may be seen.
+
+    Args:
+        partition: columns whose keys rows of one partition share; none: all rows are one.
+        order: at least one key.  Rows that it does not tell apart stay as they were; to "rank" and
+            "dense_rank" they are one.
+
+    Rounds: those of keys.cleared, keys.arranged, and about 24.  Bits sent: those, two equalities,
+    two partitions, and four moves of what is brought to all rows.
+    Raises:
+        UsageError: no order, unknown functions or columns.
+        RangeError: a key is outside of its column's bits.
+    """
+    _check(relation, order, functions)
+    n = relation.rows
+    of_part = [(relation.column(i), False) for i in partition]
+    of_order = [(relation.column(k.column), k.descending) for k in order]
+    # without a partition only validity parts rows
+    parts = keys.cleared(party, relation.valid, of_part)
+    more = keys.cleared(party, relation.valid, of_order, False)
+    arranged = keys.arranged(party, relation.valid, [*parts, *more], profile)
+    widths, finer = (tuple(k for _, k in some) for some in (parts, more))
+    moved = arranged.forward([*keys.narrowed([*parts, *more]), *relation.parts])
+    compared, ordered = moved[: len(parts)], moved[len(parts) : len(parts) + len(more)]
+    rows = relation.with_parts(moved[len(parts) + len(more) :])
+
+    def marked(compared: list[Shared], ordered: list[Shared], rows: Relation) -> Any:
+        same = keys.same_as_before(party, compared, widths)
+        peers = keys.same_as_before(party, [*compared, *ordered], widths + finer)
+        first, new = bits.invert(same), bits.invert(peers)
+        return first, new, [pair for f in functions for pair in _running(party, f, rows, new)]
+
+    key = (n, widths, finer, tuple(functions))
+    first, new, pairs = graph(party, "marked", marked, *key)(compared, ordered, rows)
+    begin, *starts = broadcast(party, first, [places(first, n), *(s for _, s in pairs)])
+    ranked = any(f.how == "rank" for f in functions)
+    peers = broadcast(party, new, [places(first, n)] if ranked else [])
+
+    def found(
+        rows: Relation,
+        compared: list[Shared],
+        places: list[Shared],
+        now: list[Shared],
+        starts: list[Shared],
+    ) -> list[list[Shared]]:
+        begin, *peers = places
+        totals = iter([arithmetic.sub(a, b) for a, b in zip(now, starts, strict=True)])
+        result = []
+        for f in functions:
+            if f.how in ("lag", "lead"):
+                result.append(_neighbor(party, f, rows, compared, widths))
+            elif f.how == "rank":
+                result.append([arithmetic.moved(arithmetic.sub(peers[0], begin), np.int64(1))])
+            elif _is_place(f, rows):
+                index = arithmetic.moved(arithmetic.neg(begin), np.arange(1, n + 1))
+                result.append([index])
+            else:
+                result.append([next(totals)])
+                if f.how == "sum" and _nullable(f, rows):
+                    none = equality.zero(party, [(next(totals), count_bits(n))])
+                    result[-1].append(bits.of(party, none))
+        return result
+
+    now = [a for a, _ in pairs]
+    values = graph(party, "windows", found, *key)(rows, compared, [begin, *peers], now, starts)
+    columns = [_column(f, rows, each) for f, each in zip(functions, values, strict=True)]
+    return Relation((*rows.columns, *columns), rows.valid)
+
+
+def _check(relation: Relation, order: Sequence[Key], functions: Sequence[Window]) -> None:
+    if not order or not functions:
+        raise UsageError("windows wants an order and functions. Received: none.")
+    for f in functions:
+        check_choice("function", f.how, HOW, "windows")
+        if not is_from(f.offset, 1, 2**62):
+            raise UsageError(f"A window looks 1 row or more away. Received: {f.offset!r}.")
+        if f.column is None:
+            if f.how in ("sum", "lag", "lead"):
+                raise UsageError(f"windows wants the column of {f.how}. Received: None.")
+        elif relation.column(f.column).values.ring_bits == 1 and f.how == "sum":
+            raise UsageError(
+                f"windows adds numbers. Received: column {f.column}, of bits. Make numbers of them "
+                "(bits.number)."
+            )
+
+
+def _nullable(f: Window, rows: Relation) -> bool:
+    return f.column is not None and rows.columns[f.column].null is not None
+
+
+def _is_place(f: Window, rows: Relation) -> bool:
+    """Whether a function counts rows."""
+    return f.how == "row_number" or (f.how == "count" and not _nullable(f, rows))
+
+
+def _running(party: Party, f: Window, rows: Relation, new: Shared) -> list[tuple[Shared, Shared]]:
+    """What grows from row to row, and what of it was there before a partition's first row."""
+    if f.how == "dense_rank":
+        return [_sums(bits.number(party, new))]
+    if f.how not in ("sum", "count") or _is_place(f, rows):
+        return []
+    assert f.column is not None
+    column = rows.columns[f.column]
+    if column.null is None:
+        return [_sums(column.values)]
+    there = bits.invert(column.null)
+    count = _sums(bits.number(party, there))
+    if f.how == "count":
+        return [count]
+    return [_sums(bits.times(party, there, column.values)), count]
+
+
+def _sums(x: Shared) -> tuple[Shared, Shared]:
+    """Sums with and without each row.  Local."""
+    plain = replace(x, fractional_bits=0)
+    now = plain.map(lambda a: local.cumsum(a, 0, False, False))
+    return now, arithmetic.sub(now, plain)
+
+
+def _neighbor(
+    party: Party, f: Window, rows: Relation, compared: Sequence[Shared], widths: Sequence[int]
+) -> list[Shared]:
+    """The value some rows away in the same partition, and whether there is none."""
+    assert f.column is not None
+    column, n = rows.columns[f.column], rows.rows
+    by = min(f.offset, n)
+    there = bits.public(rows.valid, np.zeros(n))
+    if by < n:
+        here = [p.map(lambda a: a[by:]) for p in compared]
+        other = [p.map(lambda a: a[: n - by]) for p in compared]
+        found = keys.equal(party, here, other, widths)
+        there = shapes.pad(found, [[by, 0]] if f.how == "lag" else [[0, by]])
+    move = keys.shifted if f.how == "lag" else keys.later
+    if column.null is not None:
+        there = bits.all_of(party, [there, bits.invert(move(column.null, by))])
+    return [bits.times(party, there, move(column.values, by)), bits.invert(there)]
+
+
+def _column(f: Window, rows: Relation, parts: Sequence[Shared]) -> Column:
+    null = parts[1] if len(parts) == 2 else None
+    if f.how in ("sum", "lag", "lead"):
+        assert f.column is not None
+        of = rows.columns[f.column]
+        if of.values.ring_bits == 1:
+            return Column(parts[0], of.bits, null)
+        values = replace(parts[0], fractional_bits=of.values.fractional_bits)
+        return Column(values, ANY if f.how == "sum" else of.bits, null)
+    return Column(parts[0], count_bits(rows.rows), null)
