@@ -183,7 +183,9 @@ def _order(
 ) -> Relation:
     names = list(facts.columns)
     by = [Key(names.index(name), way == "desc") for name, way in step["by"]]
-    return results.order_by(party, given[0], by, profile=setting.profile)
+    # equal rows stay as they are, and where they were in their table is nobody's business
+    mixed = results.deliver(party, given[0])
+    return results.order_by(party, mixed, by, profile=setting.profile)
 
 
 def _limit(

@@ -142,7 +142,8 @@ def _filter(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
     if fact.type not in (BITS, None):
         raise UsageError(f"WHERE and HAVING take a condition. Received: a {fact.type}.")
     control = _used(relation, fact.sources, rights.CONDITION)
-    return replace(relation, valid=False, control=control, least={})
+    # (between rows in order those that are left out would show)
+    return replace(relation, valid=False, control=control, ordered=False, least={})
 
 
 def _project(step: Step, given: Sequence[Relation], _: Tables) -> Relation:

@@ -57,6 +57,16 @@ def test_answers_are_those_of_duckdb(rng: np.random.Generator) -> None:
     check_all(TEXTS, {"t": table}, checked=True)
 
 
+def test_rows_leave_in_no_order_but_the_one_that_was_asked_for() -> None:
+    rows = [(0, i) for i in range(30)]
+    table = Given({"k": "int[0,1]", "i": "int[0,99]"}, rows)
+    texts = ["select i from t", "select i from t order by k", "select i from t limit 20"]
+    texts.append("select i from (select i, k from t order by i) q where k < 1")
+    for text, found in zip(texts, asked(texts, {"t": table}), strict=True):
+        kept = [row[0] for row in found.rows]
+        assert kept != sorted(kept) and len(set(kept)) == len(kept), text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 40])
 def test_more_answers_are_those_of_duckdb(rng: np.random.Generator, n: int) -> None:
