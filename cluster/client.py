@@ -103,6 +103,13 @@ class Client:
         """The shared cluster file."""
         return self._config
 
+    @property
+    def identity(self) -> str:
+        """By which name the workers know this client."""
+        own = self._own[1]
+        named = (c.name for c in self.config.clients if own and own in c.certificates)
+        return next(named, "local")
+
     def close(self) -> None:
         """Closes the connections."""
         self._closed = True

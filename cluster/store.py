@@ -33,7 +33,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -300,8 +300,13 @@ class Store:
 
     # ---- reading
 
-    def load(self, name: str, client: str) -> tuple[Facts, dict[str, Tensor]]:
+    def load(
+        self, name: str, client: str, only: Collection[str] | None = None
+    ) -> tuple[Facts, dict[str, Tensor]]:
         """This party's parts of what is kept under a name, checked against their digests.
+
+        Args:
+            only: the values that are wanted; None for all.  (All are read for the digests.)
 
         Raises:
             UsageError, PolicyError, ConfigError, SecurityError, VersionMismatch: as `facts`.
@@ -329,7 +334,10 @@ class Store:
                         raise self._damaged(path)
                     digests[part].update(blob)
                     parts[part] = words
-                tensors[key] = Tensor(parts, row["dealer"], row["fractional_bits"], row["limbs"])
+                if only is None or key in only:
+                    tensors[key] = Tensor(
+                        parts, row["dealer"], row["fractional_bits"], row["limbs"]
+                    )
         if any(digests[part].hexdigest() != wanted for part, wanted in facts.digests.items()):
             raise self._damaged(path)
         return facts, tensors

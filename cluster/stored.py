@@ -60,6 +60,13 @@ DATA = Kind(
     "See `python -m tfe_bench provide --list`.",
     "Another client's is there once its owner has provided it with --for and this client's name.",
 )
+TABLE = Kind(
+    "table",
+    ".table",
+    "Have its owner put it again (python -m tfe_bench table put ... --replace).",
+    "See `python -m tfe_bench table list`.",
+    "Another client's is there once its owner has put it with --for and this client's name.",
+)
 # Two of each name: should the workers stop while they write one, they still share the other.
 CHECKPOINTS = tuple(
     Kind(
@@ -71,7 +78,7 @@ CHECKPOINTS = tuple(
     )
     for i in range(2)
 )
-KINDS = {kind.infix: kind for kind in (MODEL, DATA, *CHECKPOINTS)}
+KINDS = {kind.infix: kind for kind in (MODEL, DATA, TABLE, *CHECKPOINTS)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -48,6 +48,9 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "train --deploy": ("train", "deploy"),
     "provide": ("provide",),
     "provide --remove": ("withdraw",),
+    "table put": ("table_put",),
+    "table remove": ("table_remove",),
+    "query": ("query",),
     "suite": ("sort", "operation", "train"),
     **dict.fromkeys(("links", "doctor"), ("links",)),
 }

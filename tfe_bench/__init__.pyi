@@ -23,6 +23,7 @@ from tfe_bench.models.private import (
     PrivateModel as PrivateModel,
     convert as convert,
 )
+from tfe_bench.models.queries.client import tables as tables
 from tfe_bench.models.trainable import (
     Trainable as Trainable,
     trainable as trainable,

@@ -50,6 +50,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
         sort,
         storage,
         suite,
+        table,
         technologies,
         train,
         worker,
@@ -72,7 +73,19 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
     parser.add_argument("--version", action="version", version=f"tfe_bench {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     before = [sort, compare, exp, matmul]
-    after = [resnet50, service, train, provide, ops, suite, report, baselines, channel, links]
+    after = [
+        resnet50,
+        service,
+        train,
+        provide,
+        table,
+        ops,
+        suite,
+        report,
+        baselines,
+        channel,
+        links,
+    ]
     after += [technologies, functional, homomorphic, storage]
     after += [jobs, worker, certs, doctor]
     made = {name for module in (*before, *after) for name in module.COMMANDS}

@@ -23,6 +23,8 @@ from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.models import rows, tables, weights
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.models.programs import predict, train
+from tfe_bench.models.queries import types
+from tfe_bench.models.queries.schema import Column, Schema
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training_job import TrainingJob
 from tfe_bench.protocols.nn import gelu
@@ -77,6 +79,9 @@ class NoStore:
 
     party = 0
 
+    def of(self, kind: object) -> NoStore:
+        return self
+
     def facts(self, name: str, client: str) -> Any:
         raise UsageError("nothing is kept")
 
@@ -118,6 +123,16 @@ def ordinary() -> list[Job]:
     data["target"] = next(iter(tables.TARGETS))
     provided = (InputSpec("x", (4, 3), 16), InputSpec("y", (4,), rows.LABEL_BITS))
     features, through = {**data, "rows": 2, "columns": []}, {"plan": plan.header(), "batch": 2}
+    columns = {
+        "k": Column(types.parse("int[0,9]"), True),
+        "c": Column(types.parse("category(a,b)")),
+    }
+    table = Schema(9, columns, padded=True, unique=("k",), rights={"b": {"*": ("filter",)}})
+    scan = {"op": "scan", "in": [], "table": "t", "columns": ["k"]}
+    where = {"op": "filter", "in": [0], "where": ["<", ["col", "t.k"], ["int", 4]]}
+    group = {"op": "group", "in": [1], "keys": ["t.k"], "aggregates": [["n", "count", None]]}
+    about_t = {"t": {"name": "a", "deployment": "0" * 32}}
+    asked = {"tables": about_t, "steps": [scan, where, {**group, "bound": 4}], "output": 2}
     made = (*weights.specs(plan), *samples, InputSpec("y", (2,), rows.LABEL_BITS))
     found = [
         Job("sort", {"algorithm": "quick", "profile": "lan", "descending": True}, (_x("keys", 9),)),
@@ -133,6 +148,9 @@ def ordinary() -> list[Job]:
         Job("provide", {**keep, "about": data}, provided),
         Job("provide", {**keep, "about": features, "through": through}, made),
         Job("withdraw", {"name": "a"}, ()),
+        Job("table_put", {**keep, "about": table.header()}, (InputSpec("words", (4, 9), 0),)),
+        Job("table_remove", {"name": "a"}, ()),
+        Job("query", {"plan": asked, "profile": "wan"}, ()),
     ]
     extents = {1: (9,), 2: (3, 5), 3: (3, 4, 5), 4: (1, 6, 6, 4)}
     for name, operation in operations.OPERATIONS.items():
@@ -186,13 +204,13 @@ def _outcome(job: Job, program: Program, inputs: Any, parameters: Any) -> str:
 
 def test_every_installed_program_says_how_large_it_gets_or_holds_its_inputs_alone() -> None:
     unknown = {name for name in jobs.installed() if jobs.load(name).size is None}
-    assert unknown == {"deploy", "undeploy", "withdraw"}
+    assert unknown == {"deploy", "undeploy", "withdraw", "table_remove"}
 
 
 def test_what_is_ordered_ordinarily_is_admitted(ordinary: list[Job]) -> None:
     assert {job.program for job in ordinary} == set(jobs.installed())
     for job in ordinary:
-        if job.program != "serve":  # for which something is kept
+        if job.program not in ("serve", "query"):  # for which something is kept
             assert _largest(job, jobs.load(job.program), job.inputs, job.parameters) < 1 << 26
 
 

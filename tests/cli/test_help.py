@@ -26,6 +26,8 @@ COMMANDS = [
     ["models"],
     ["train"],
     ["provide"],
+    ["table"],
+    ["query"],
     ["ops"],
     ["links"],
     ["worker"],

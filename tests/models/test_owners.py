@@ -15,19 +15,23 @@ import pytest
 from tests.cluster.conftest import Hosts
 from tests.models.conftest import named
 from tests.models.tiny import BATCH, assert_close, data, plain_twin, private_model
+from tfe_bench.cluster.jobs import load
 from tfe_bench.cluster.launch import Cluster
+from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.requests import PrivateInput
+from tfe_bench.cluster.store import Store
 from tfe_bench.errors import ClusterError, PolicyError, RangeError, TfeBenchError, UsageError
 from tfe_bench.models import owners, service, sources
 from tfe_bench.models.clusters import LocalCluster
 from tfe_bench.models.datasets import Rows
 from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.queries.client import tables
 from tfe_bench.models.trainable import trainable
 
 keras: Any = pytest.importorskip("keras")
 
 _CLIENTS = ("alice", "bob", "bank")
-_PROGRAMS = ("train", "provide", "withdraw", "predict")
+_PROGRAMS = ("train", "provide", "withdraw", "predict", "table_put", "table_remove", "query")
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +123,57 @@ def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
     with pytest.raises(UsageError, match="keeps no data set 'rows-b'"):
         owners.withdraw(bob, "rows-b")
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_tables_of_two_owners_are_asked_about_as_far_as_their_rights_go(
+    three: Hosts, clients: dict[str, Any]
+) -> None:
+    alice, bob, bank = (tables(clients[name]) for name in _CLIENTS)
+    left = {"k": list(range(12)), "v": [3] * 12, "secret": [271828 + i for i in range(12)]}
+    bounds = {"k": "int[0,99]", "v": "int[0,9]", "secret": "int[0,999999]"}
+    rights = ["k:match", "v:aggregate", "secret:filter"]
+    alice.put("left", left, types=bounds, unique=["k"], clients=["bank"], rights=rights)
+    right = {"k": [50 - i for i in range(45)], "g": ["x", None, "x"] * 15}
+    more = {"types": {"k": "int[0,99]", "g": "category(x,y)"}, "unique": ["k"], "pad_to": 50}
+    bob.put("right", right, **more, clients=["bank"], rights=["*:open"])
+    assert set(bank.listed()) == {"left", "right"} and set(alice.listed()) == {"left"}
+    text = 'select sum(v) s, count(*) n from "left" l join "right" r on l.k = r.k'
+    assert bank.sql(text).run().rows == []  # 6 rows in common, 10 are due
+    whole = bank.sql('select sum(v) s, count(*) n from "left" where secret > 271828').run()
+    assert whole.rows == [(33, 11)]
+    shown = bank.sql('select g, count(*) from "right" group by g').run().rows
+    assert sorted(shown, key=str) == [("x", 30), (None, 15)]
+    # a patched compiler gets no further, at no worker
+    with pytest.raises(PolicyError, match=r"'open' to the column 'secret'.*'alice'"):
+        bank.sql('select secret from "left"')
+    plan = whole_plan = bank.sql('select sum(v) s from "left"').plan
+    scan = {"op": "scan", "in": [], "table": "left", "columns": ["secret"]}
+    plan = {"tables": plan["tables"], "steps": [scan], "output": 0}
+    for party in range(3):
+        with pytest.raises(PolicyError, match="'open' to the column 'secret'"):
+            _asked_alone(three, clients["bank"], party, plan)
+    with pytest.raises(UsageError, match="no table 'left' that this client may use"):
+        clients["bob"].run("query", {"plan": whole_plan}, {})
+    alice.put("left", left, types=bounds, clients=["bank"], rights=rights, replace=True)
+    with pytest.raises(UsageError, match="replaced meanwhile"):
+        clients["bank"].run("query", {"plan": whole_plan}, {})
+    with pytest.raises(UsageError, match="keeps no table 'left'"):
+        bob.remove("left")
+    alice.remove("left")
+    bob.remove("right")
+    assert bank.listed() == {}
+    for party in range(3):
+        assert "Traceback" not in three.log(party) and "271828" not in three.log(party)
+
+
+def _asked_alone(three: Hosts, client: Any, party: int, plan: dict[str, Any]) -> None:
+    """What one worker by itself says of a plan."""
+    policy = WorkerPolicy.load(three.folder / f"worker{party}.toml")
+    config = client.config
+    store = Store(None, party, config.ring, config.fractional_bits, 100)
+    # (the worker holds the folder; this reads beside it)
+    store._folder = policy.models
+    load("query").permit(client.identity, store, {"plan": plan}, ())  # type: ignore[misc]
 
 
 def test_a_head_is_trained_on_features_that_a_model_makes_and_nobody_sees(

@@ -22,6 +22,8 @@ from tfe_bench.cluster.worker.host import Host
 from tfe_bench.errors import PolicyError, ProtocolError, TfeBenchError, UsageError
 from tfe_bench.models import deploying
 from tfe_bench.models.private import convert
+from tfe_bench.models.queries import types
+from tfe_bench.models.queries.schema import Column, Schema
 from tfe_bench.models.rows import LABEL_BITS
 from tfe_bench.models.training_job import Saving, TrainingJob
 
@@ -117,6 +119,9 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
         saving=Saving("saved"),
         deploy=deploying.parameters(private.keras, "later", ["bob"]),
     )
+    table = Schema(3, {"k": Column(types.parse("int"))}, unique=("k",)).header()
+    scan = {"op": "scan", "in": [], "table": "t", "columns": ["k"]}
+    read = {"t": {"name": "t", "deployment": _DEPLOYMENT}}
     keep = {"clients": ["bob"], "replace": True, "deployment": _DEPLOYMENT}
     return {
         "sort": (
@@ -143,6 +148,9 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
             [InputSpec("x", (3, 2), 16), InputSpec("y", (3, 1), LABEL_BITS)],
         ),
         "withdraw": ({"name": "rows"}, []),
+        "table_put": ({**keep, "name": "t", "about": table}, [InputSpec("words", (1, 3), 0)]),
+        "table_remove": ({"name": "t"}, []),
+        "query": ({"plan": {"tables": read, "steps": [scan], "output": 0}, "profile": "lan"}, []),
         "train": (job.header(), job.wanted()),
     }
 
@@ -187,8 +195,8 @@ def test_every_field_of_a_submission_is_accepted_or_refused_in_words(
 ) -> None:
     parameters, inputs = programs[name]
     good = gate.submission(name, parameters, inputs)
-    if name == "serve":
-        with pytest.raises(UsageError, match="no model 'kept'"):
+    if name in ("serve", "query"):
+        with pytest.raises(UsageError, match=r"no (model 'kept'|table 't')"):
             gate.offer(good)
     else:
         assert gate.offer(good).header == json.loads(json.dumps(good))

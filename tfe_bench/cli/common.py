@@ -216,6 +216,14 @@ class Bar:
         """Shows what is going on, without a fraction."""
         self._progress.update(self._task, description=text, total=None)
 
+    def ask(self, text: str, question: str) -> bool:
+        """Shows a text and asks; whether the answer is yes."""
+        self._progress.stop()
+        print(text, file=sys.stderr)
+        said = input(question).strip().lower() in ("y", "yes")
+        self._progress.start()
+        return said
+
     def update(self, fraction: float, text: str) -> None:
         """Shows how far the job is."""
         self._progress.update(self._task, description=text, total=1.0, completed=fraction)

@@ -1,0 +1,104 @@
+"""The program "query": the rows that a plan makes of tables which the workers keep.
+
+The client sends the plan, which is data and public.  Every worker derives by itself, from the
+headers that it keeps, what the plan's steps are and whether the client may learn their result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tfe_bench.cluster.jobs import GROWTH, Context, InputSpec, Program, check_known
+from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.stored import TABLE
+from tfe_bench.cluster.timing import check_timing, metered
+from tfe_bench.errors import UsageError
+from tfe_bench.models import kept
+from tfe_bench.models.queries import execute, relations, stored
+from tfe_bench.models.queries.plan import Plan
+from tfe_bench.models.queries.rights import Table
+from tfe_bench.models.queries.schema import Schema
+from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.tables.relation import Relation
+
+
+def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+    """Refuses what is no plan.
+
+    Raises:
+        UsageError: naming what does not fit.
+    """
+    check_known("query", parameters, ("plan", "profile"))
+    check_timing(parameters)
+    Plan.of(parameters.get("plan"))
+    if inputs:
+        raise UsageError(f"query has no inputs. Received: {[i.name for i in inputs][:4]}.")
+
+
+def _tables(client: str, store: Store, plan: Plan) -> dict[str, Table]:
+    """The tables of a plan as this worker keeps them.
+
+    Raises:
+        UsageError: one is not there, or was replaced meanwhile.
+    """
+    kept_here = store.of(TABLE)
+    found = {}
+    for alias, (name, deployment) in plan.tables.items():
+        facts = kept_here.facts(name, client)
+        if facts.deployment != deployment:
+            raise UsageError(
+                f"Party {store.party} has another table {name!r} than this plan was made for: it "
+                "was replaced meanwhile. Ask again."
+            )
+        schema = Schema.of(facts.about)
+        found[alias] = Table(name, facts.owner, facts.deployment, schema, client)
+    return found
+
+
+def permit(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> None:
+    """Refuses a client that may not learn the result, or a plan that does not fit its tables.
+
+    Raises:
+        UsageError, PolicyError: as `relations.derive`, or Store.facts.
+    """
+    plan = Plan.of(parameters["plan"])
+    relations.derive(plan, _tables(client, store, plan))
+
+
+def size(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> int:
+    """Of what is dealt for comparisons of a relation's rows, or of its columns moved at once."""
+    plan = Plan.of(parameters["plan"])
+    found = relations.derive(plan, _tables(client, store, plan))
+    return max(GROWTH * each.rows + each.rows * 4 * (len(each.columns) + 2) for each in found)
+
+
+def run(context: Context) -> dict[str, Shared]:
+    """Carries the plan out; all words of the result's rows go to the client."""
+    party, store, parameters = context.party, kept.store_of(context), context.parameters
+    plan = Plan.of(parameters["plan"])
+    tables = _tables(context.client, store, plan)
+    found = relations.derive(plan, tables)
+    own = store.of(TABLE)
+
+    def load(alias: str, columns: Sequence[str]) -> Relation:
+        table = tables[alias]
+        names = stored.names_of(table.schema, columns)
+        facts, tensors = own.load(table.name, context.client, names)
+        kept.check_same(party, own, facts)
+        shared = {name: kept.shared_of(tensors.pop(name)) for name in list(tensors)}
+        return stored.relation(table.schema, columns, shared)
+
+    profile = str(parameters.get("profile", "local"))
+    setting = execute.Setting(load, profile, context.progress)
+    result, measured = metered(party, lambda: execute.run(party, plan, found, setting))
+    context.measurements.update(measured)
+    return {name: replace(x, fractional_bits=0) for name, x in result.items()}
+
+
+PROGRAM = Program("query", run, check, "queries private tables", permit=permit, size=size)

@@ -1,0 +1,63 @@
+"""The program "table_put": the workers keep an owner's table, for queries (docs/tables.md).
+
+What is public: its header, of which `models.queries.schema.Schema` lists all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfe_bench.cluster.jobs import GROWTH, Context, InputSpec
+from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.stored import TABLE, check_about
+from tfe_bench.errors import UsageError
+from tfe_bench.models import kept
+from tfe_bench.models.queries import checks, stored
+from tfe_bench.models.queries.schema import Schema
+from tfe_bench.protocols.session.sharing import Shared
+
+NAME_IS = "A table's name"
+# The one input: all words of all rows, [words, rows].
+WORDS = "words"
+
+
+def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+    """Refuses what is no table.
+
+    Raises:
+        UsageError: naming what does not fit.
+    """
+    about = kept.check_keeping("table_put", parameters, NAME_IS)
+    schema = Schema.of(about)
+    check_about(about)
+    wanted = [InputSpec(WORDS, (len(stored.word_names(schema)), schema.rows), 0)]
+    if list(inputs) != wanted:
+        raise UsageError(
+            f"The input of a table is its words, {list(wanted[0].shape)}. Received: "
+            f"{[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}."
+        )
+
+
+def _made(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]:
+    """What is kept, once the workers have seen that it is what the header says."""
+    schema = Schema.of(context.parameters["about"])
+    given = context.inputs.pop(WORDS)
+    words = {
+        name: given.map(lambda a, i=i: a[i]) for i, name in enumerate(stored.word_names(schema))
+    }
+    context.progress(0.0, "checking")
+    checks.check(context.party, schema, words)
+    return words, {}
+
+
+def _size(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> int:
+    """Of what is dealt for the comparisons of a slice, or of the sort of a unique column."""
+    schema = Schema.of(parameters["about"])
+    compared = GROWTH * min(schema.rows, 1 << 20)
+    return max(compared, GROWTH * schema.rows if schema.unique else 0, inputs[0].elements)
+
+
+PROGRAM = kept.keeping("table_put", TABLE, check, "keeps an owner's table", _made, size=_size)

@@ -1,0 +1,9 @@
+"""The program "table_remove": an owner has the workers remove its table."""
+
+from __future__ import annotations
+
+from tfe_bench.cluster.stored import TABLE
+from tfe_bench.models import kept
+from tfe_bench.models.programs.table_put import NAME_IS
+
+PROGRAM = kept.removing("table_remove", TABLE, NAME_IS, "removes an owner's table")

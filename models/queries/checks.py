@@ -1,0 +1,45 @@
+"""What workers make sure of before they keep a table: an owner's promises become facts.
+
+Comparisons of rows and keys are as narrow as columns' types say, and a key that is out of its range
+would make the order of the other owners' keys tell something.  So nobody is believed: the workers
+compare every word with its bounds, and look for values that a unique column has twice.  They learn
+one bit of each check: whether the table is as its owner says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tfe_bench.models.queries import stored
+from tfe_bench.models.queries.schema import Schema
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.tables import results
+
+_WORD = 64
+
+
+def check(party: Party, schema: Schema, words: Mapping[str, Shared]) -> None:
+    """Refuses a table that is not what its header says.
+
+    Args:
+        words: as `stored.word_names` lists them.
+
+    Raises:
+        RangeError: a value outside of its column's range, or twice in a unique column.
+    """
+    for name, (what, top) in _tops(schema).items():
+        results.check_range(party, words[name], 0, top, what=what)
+    for name in schema.unique:
+        results.check_unique(party, stored.relation(schema, [name], words), [0])
+
+
+def _tops(schema: Schema) -> dict[str, tuple[str, int]]:
+    """What a word is of, and the largest that it may be; of those that have bounds."""
+    found = {"valid": ("The rows' validity", 1)} if schema.padded else {}
+    for i, (name, column) in enumerate(schema.columns.items()):
+        if column.type.width < _WORD:
+            found[f"v{i}"] = (f"The column {name!r}", column.type.high - column.type.low)
+        if column.nullable:
+            found[f"n{i}"] = (f"The NULL bits of {name!r}", 1)
+    return found

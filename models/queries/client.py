@@ -1,0 +1,237 @@
+"""Private tables from a client's side: put, list, remove, ask.
+
+```python
+db = tfe_bench.tables(cluster)
+db.put("customers", "customers.csv", types={"income": "fixed(16)[0,500000]"}, unique=["id"],
+       clients=["analyst"], rights=["income:aggregate", "segment:group,filter"])
+query = db.sql("select segment, avg(income) from customers group by segment")
+print(query.explain())
+query.run().to_pandas()
+```
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.cluster.client import Client
+from tfe_bench.cluster.requests import JobResult, PrivateInput, Progress, spec_of
+from tfe_bench.cluster.stored import TABLE, check_name
+from tfe_bench.errors import ProtocolError, UsageError, did_you_mean
+from tfe_bench.models.kept import Kept, ordered
+from tfe_bench.models.programs import table_put as put_program
+from tfe_bench.models.queries import explain, io, relations, sql, stored
+from tfe_bench.models.queries.execute import ROWS, words_of
+from tfe_bench.models.queries.plan import Plan
+from tfe_bench.models.queries.rights import Table
+from tfe_bench.models.queries.schema import GROUP, Column, Schema, rights_of
+from tfe_bench.models.queries.types import BOOL, Type, parse
+
+
+def tables(cluster: Client) -> Tables:
+    """The private tables that a cluster's workers keep, as its client may use them."""
+    return Tables(cluster)
+
+
+class Tables:
+    """Private tables of one cluster.
+
+    Args:
+        cluster: a LocalCluster, a Cluster or a Client.
+    """
+
+    def __init__(self, cluster: Client) -> None:
+        self._cluster = cluster
+
+    def listed(self) -> dict[str, Kept]:
+        """What the workers keep that this client may use, by name."""
+        rows = self._cluster.stored(TABLE.infix)
+        return {str(row["name"]): Kept.of(row) for row in rows}
+
+    def seen(self) -> dict[str, Table]:
+        """The same with headers, as queries take them."""
+        found = {}
+        client = self._cluster.identity
+        for name, each in self.listed().items():
+            if each.complete:
+                schema = Schema.of(each.about)
+                found[name] = Table(name, each.owner, each.deployment, schema, client)
+        return found
+
+    def put(
+        self,
+        name: str,
+        source: object,
+        *,
+        types: Mapping[str, str] | None = None,
+        columns: Sequence[str] | None = None,
+        nullable: Sequence[str] = (),
+        unique: Sequence[str] = (),
+        sorted_by: str = "",
+        pad_to: int | None = None,
+        clients: Sequence[str] = (),
+        rights: Sequence[str] = (),
+        min_group: int = GROUP,
+        unit: str = "",
+        replace: bool = False,
+        progress: Progress | None = None,
+    ) -> Schema:
+        """Shares a table among the workers, which keep it under a name.
+
+        Args:
+            source: a file (.csv, .parquet, .feather), a pyarrow.Table, a pandas.DataFrame, or a
+                dict of lists; an empty field and NaN are NULL.
+            types: of columns, as `types.parse` takes them; others by their kind, with elements up
+                to 2^40.
+            columns: those that are put; None: all.
+            nullable: columns that may be NULL though none of this table's rows is: whether one is
+                would be public otherwise.
+            unique: columns without a value that is there twice; the workers check it.
+            sorted_by: the rows are sorted by it before they are shared.
+            pad_to: as many rows as are public; the others are none, and nobody knows which.
+            clients: who may use it besides this one; "*" for every client of the cluster.
+            rights: as "income:aggregate,filter"; what is not said is not permitted.
+            min_group: groups of fewer units are not told of, unless all of it is open.
+            unit: the column that says whose record a row is; "" where every row is another's.
+            replace: what this client put under the name before.
+
+        Raises:
+            UsageError, DataError, RangeError: it is no such table; rows are named, values are not.
+            PolicyError: an operator does not let this client put tables.
+        """
+        check_name(name, put_program.NAME_IS)
+        given = io.read(source)
+        declared = dict(types or {})
+        wanted = list(given) if columns is None else list(columns)
+        for each in (*wanted, *declared, *nullable, *unique):
+            if each not in given:
+                raise UsageError(
+                    f"The table has no column {each[:80]!r}.{did_you_mean(each, given)} Columns: "
+                    f"{', '.join(list(given)[:20])}."
+                )
+        held: dict[str, io.Elements] = {}
+        for each in wanted:
+            kind = parse(declared[each]) if each in declared else io.type_of(each, given[each])
+            held[each] = io.encode(each, given[each], kind)
+        rows = len(next(iter(held.values())).distances) if held else 0
+        if pad_to is not None and pad_to < rows:
+            raise UsageError(f"The table has {rows} rows; it cannot be padded to {pad_to}.")
+        schema = Schema(
+            rows if pad_to is None else pad_to,
+            {k: Column(e.type, e.null is not None or k in nullable) for k, e in held.items()},
+            pad_to is not None,
+            tuple(unique),
+            sorted_by,
+            rights_of(rights, clients),
+            min_group,
+            unit,
+        )
+        for each in unique:
+            io.check_unique(each, held[each])
+        if sorted_by:
+            held = _sorted(held, sorted_by)
+        words = {put_program.WORDS: PrivateInput(stored.words_of(schema, held, rows))}
+        parameters = ordered(name, clients, replace, schema.header())
+        put_program.check(parameters, [spec_of(k, v) for k, v in words.items()])
+        self._cluster.run("table_put", parameters, words, progress)
+        return schema
+
+    def remove(self, name: str) -> None:
+        """Removes a table of this client's from all workers."""
+        self._cluster.run("table_remove", {"name": check_name(name, put_program.NAME_IS)}, {})
+
+    def sql(self, query: object, groups: int | None = None) -> Query:
+        """A query, compiled but not run.
+
+        Args:
+            query: SQL in DuckDB's dialect, or an Ibis expression.
+            groups: at most so many groups leave, of any GROUP BY.
+
+        Raises:
+            UsageError: it is none, or is not offered.
+            PolicyError: this client lacks a right that it takes.
+        """
+        known = self.seen()
+        plan = sql.compiled(_text_of(query), known, groups)
+        return Query(self._cluster, plan, known)
+
+
+def _text_of(query: object) -> str:
+    if isinstance(query, str):
+        return query
+    if type(query).__module__.startswith("ibis."):
+        to_sql = importlib.import_module("ibis").to_sql
+        return str(to_sql(query, dialect="duckdb"))
+    raise UsageError(f"A query is SQL, or an expression of Ibis. Received: {type(query).__name__}.")
+
+
+def _sorted(held: Mapping[str, io.Elements], by: str) -> dict[str, io.Elements]:
+    key = held[by]
+    missing = np.zeros(len(key.distances)) if key.null is None else key.null
+    order = np.lexsort((key.distances, missing))
+    return {
+        name: io.Elements(e.type, e.distances[order], None if e.null is None else e.null[order])
+        for name, e in held.items()
+    }
+
+
+class Query:
+    """A plan that this client may run.
+
+    Attributes:
+        plan: as JSON: what the workers get.
+    """
+
+    def __init__(self, cluster: Client, plan: dict[str, Any], known: Mapping[str, Table]) -> None:
+        self._cluster, self.plan = cluster, plan
+        checked = Plan.of(plan)
+        tables = {alias: known[name] for alias, (name, _) in checked.tables.items()}
+        self._checked, self._tables = checked, tables
+        self._facts = relations.derive(checked, tables)
+
+    def explain(self) -> str:
+        """The steps, their rows, and what who learns."""
+        return explain.text(self._checked, self._facts, self._tables)
+
+    def run(self, progress: Progress | None = None) -> io.Result:
+        """Runs it on the workers.
+
+        Raises:
+            PolicyError: a worker does not permit it.
+            TfeBenchError: whatever else went wrong first.
+        """
+        profile = getattr(getattr(self._cluster, "profile", None), "name", "local")
+        parameters = {"plan": self.plan, "profile": profile}
+        result = self._cluster.run("query", parameters, {}, progress)
+        return decoded(result, self._facts[self._checked.output])
+
+
+def decoded(result: JobResult, facts: relations.Relation) -> io.Result:
+    """The rows that a result's words are.
+
+    Raises:
+        ProtocolError: they are other words than the plan makes.
+    """
+    words, listed = result.outputs[ROWS], words_of(facts)
+    if words.shape != (len(listed), facts.rows):
+        raise ProtocolError("The workers sent other rows than the plan makes.")
+    kept = np.flatnonzero(words[0])
+    at = {name: i for i, name in enumerate(listed)}
+    types: dict[str, Type] = {}
+    columns: dict[str, list[Any]] = {}
+    for name, null in listed[1:]:
+        if null:
+            continue
+        kind = types[name] = facts.columns[name].known
+        low = 0 if kind.kind == BOOL else kind.offset
+        held = words[at[(name, False)]][kept]
+        missing = words[at[(name, True)]][kept] if (name, True) in at else np.zeros(len(kept))
+        columns[name] = [
+            None if gone else io.shown(int(word) + low, kind)
+            for word, gone in zip(held, missing, strict=True)
+        ]
+    return io.Result(types, columns, result.measured)

@@ -1,0 +1,393 @@
+"""Expressions over private columns, computed by the three workers; called inside of graphs.
+
+A value is computed in the type that `expressions.typed` says; a condition as the bit that it is
+true, which is 0 where it is false or NULL.  NOT is taken to the leaves first, so that every leaf is
+right by itself: it holds, and none of its operands is NULL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.models.queries.expressions import (
+    Fact,
+    Facts,
+    common,
+    divisor,
+    dropped,
+    element_in,
+    factor,
+    first_days,
+    ratio_type,
+    typed,
+)
+from tfe_bench.models.queries.plan import COMPARISONS, Expression
+from tfe_bench.models.queries.quotient import quotient, times_ratio
+from tfe_bench.models.queries.types import BITS, BOOL, TEXT, Type
+from tfe_bench.protocols.ring import arithmetic, full_range, relational, shapes, truncation
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.tables import bits
+from tfe_bench.protocols.tables.relation import Column
+
+# Of a comparison.
+_WORD = 64
+_OPPOSITE = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+# Public where it is the same in all rows.
+Bit = Shared | bool
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value in every row.
+
+    Attributes:
+        data: elements [n]; bits of Z_2 where the fact's type is a bool.
+        null: where there is none.
+        fact: what is public.
+    """
+
+    data: Shared
+    null: Bit
+    fact: Fact
+
+
+def column_of(value: Value) -> Column:
+    """A value as a column of a relation."""
+    null = value.null
+    if isinstance(null, bool):
+        null = constant_bit(value.data, null) if value.fact.nullable else None  # type: ignore[assignment]
+    kind = value.fact.known
+    if kind.kind == BOOL:
+        return Column(value.data, 1, null)  # type: ignore[arg-type]
+    data = arithmetic.moved(value.data, np.int64(-kind.offset))
+    return Column(data, kind.width, null)  # type: ignore[arg-type]
+
+
+def value_of(column: Column, fact: Fact) -> Value:
+    """A column of a relation as a value."""
+    data = column.values
+    if fact.known.kind != BOOL:
+        data = arithmetic.moved(data, np.int64(fact.known.offset))
+    return Value(data, False if column.null is None else column.null, fact)
+
+
+def constant_bit(like: Shared, value: bool) -> Shared:
+    """A public bit in every row."""
+    return bits.public(like, np.full(like.shape.as_list(), int(value), np.int64))
+
+
+class Evaluator:
+    """Computes expressions over the columns of one relation.
+
+    Args:
+        like: any column, for the number of rows and the dealer.
+    """
+
+    def __init__(
+        self, party: Party, columns: Mapping[str, Column], facts: Facts, like: Shared
+    ) -> None:
+        self._party, self._columns, self._facts = party, columns, facts
+        self._rows = like.map(lambda a: a)
+        if self._rows.bits:
+            self._rows = replace(self._rows, bits=0)
+
+    # ---- conditions
+
+    def truth(self, e: Expression, negated: bool = False) -> Bit:
+        """Whether a condition is true (with negated: false), not NULL."""
+        name, *rest = e
+        if name == "not":
+            return self.truth(rest[0], not negated)
+        if name in ("and", "or"):
+            parts = [self.truth(each, negated) for each in rest]
+            return self._any(parts) if (name == "or") != negated else self._all(parts)
+        if name == "null":
+            return False
+        if name == "bool":
+            return bool(rest[0]) != negated
+        if name == "is_null":
+            null = self.value(rest[0]).null
+            return self._not(null) if negated else null
+        if name == "in":
+            op = "<>" if negated else "="
+            parts = [self.truth([op, rest[0], each]) for each in rest[1:]]
+            return self._all(parts) if negated else self._any(parts)
+        if name in COMPARISONS:
+            return self._compared(_OPPOSITE[name] if negated else name, *rest)
+        value = self.value(e)
+        bit = bits.invert(value.data) if negated else value.data
+        return self._all([bit, self._not(value.null)])
+
+    def _all(self, parts: Sequence[Bit]) -> Bit:
+        private = [p for p in parts if not isinstance(p, bool)]
+        if any(p is False for p in parts):
+            return False
+        while len(private) > 1:
+            private = [
+                bits.all_of(self._party, private[i : i + 6]) for i in range(0, len(private), 6)
+            ]
+        return private[0] if private else True
+
+    def _any(self, parts: Sequence[Bit]) -> Bit:
+        return self._not(self._all([self._not(p) for p in parts]))
+
+    def _not(self, bit: Bit) -> Bit:
+        return (not bit) if isinstance(bit, bool) else bits.invert(bit)
+
+    def both(self, a: Bit, b: Bit) -> Bit:
+        """AND."""
+        return self._all([a, b])
+
+    def shared(self, bit: Bit) -> Shared:
+        """A bit as a private one."""
+        return constant_bit(self._rows, bit) if isinstance(bit, bool) else bit
+
+    def _compared(self, name: str, left: Expression, right: Expression) -> Bit:
+        first, second = (typed(each, self._facts) for each in (left, right))
+        if first.type is None or second.type is None:
+            return False
+        kind = common(first, second)
+        a, b = (self._as(each, kind) for each in (left, right))
+        there = [self._not(a.null), self._not(b.null)]
+        if name in (">", "<="):
+            a, b, name = b, a, {">": "<", "<=": ">="}[name]
+        known = None
+        if a.fact.constant is not None and b.fact.constant is not None:
+            x, y = a.fact.constant, b.fact.constant
+            known = {"=": x == y, "<>": x != y, "<": x < y, ">=": x >= y}[name]
+        elif kind.kind != TEXT:
+            # whatever the rows are, by the bounds of the types
+            known = _decided(name, a.fact.known, b.fact.known)
+        if known is not None:
+            return self._all([known, *there])
+        bit = self._leaf(name, kind, a, b)
+        return self._all([bit, *there])
+
+    def _leaf(self, name: str, kind: Type, a: Value, b: Value) -> Shared:
+        party = self._party
+        if kind.kind == BOOL:
+            either = bits.xor(a.data, b.data)
+            match name:
+                case "=":
+                    return bits.invert(either)
+                case "<>":
+                    return either
+                case _:  # a < b: b and not a
+                    below = bits.all_of(party, [bits.invert(a.data), b.data])
+                    return below if name == "<" else bits.invert(below)
+        one, two = a.fact.known, b.fact.known
+        furthest = max(abs(one.high - two.low), abs(two.high - one.low))
+        width = furthest.bit_length() + 1
+        if name in ("=", "<>"):
+            if width <= _WORD:
+                found = relational.equal(party, a.data, b.data, width)
+            else:
+                found = full_range.equal(party, a.data, b.data)
+        elif width <= _WORD:
+            found = relational.less(party, a.data, b.data, width)
+        else:
+            found = full_range.less(party, a.data, b.data)
+        bit = bits.of(party, found)
+        return bits.invert(bit) if name in ("<>", ">=") else bit
+
+    # ---- values
+
+    def value(self, e: Expression) -> Value:
+        """A value, of the type that `typed` says."""
+        fact = typed(e, self._facts)
+        name, *rest = e
+        if name == "col":
+            return value_of(self._columns[rest[0]], fact)
+        if fact.constant is not None:
+            return self._public(fact, fact.constant)
+        if name == "case":
+            return self._case(fact, rest)
+        if name == "coalesce":
+            return self._coalesce(fact, rest)
+        if fact.known == BITS:
+            data = self.shared(self.truth(e))
+            null: Bit = False
+            if fact.nullable:
+                false = self.shared(self.truth(e, negated=True))
+                null = bits.invert(bits.xor(data, false))  # (never both)
+            return Value(data, null, fact)
+        operands = [self.value(each) for each in rest]
+        null = self._any([o.null for o in operands])
+        data, more = self._number(name, fact, operands)
+        return Value(data, self._any([null, more]), fact)
+
+    def _public(self, fact: Fact, element: int) -> Value:
+        if fact.known.kind == BOOL:
+            return Value(constant_bit(self._rows, bool(element)), False, fact)
+        zero = self._rows.map(lambda a: 0 * a)
+        return Value(arithmetic.moved(zero, np.int64(element)), False, fact)
+
+    def _as(self, e: Expression, kind: Type) -> Value:
+        """A value in a `common` type, its fact with the bounds that it has there."""
+        fact = typed(e, self._facts)
+        if fact.type is None:
+            nothing = self._public(Fact(kind, constant=max(kind.low, min(kind.high, 0))), 0)
+            return Value(nothing.data, True, Fact(kind, True))
+        if fact.constant is not None:
+            element = element_in(fact, kind)
+            if kind.kind != BOOL and kind.kind != TEXT:
+                kind = replace(kind, low=element, high=element) if not kind.words else kind
+            return self._public(Fact(kind, constant=element), element)
+        value, by = self.value(e), factor(fact.known, kind)
+        own = fact.known
+        if by != 1:
+            value = replace(value, data=arithmetic.mul_public(value.data, np.int64(by)))
+        if kind.kind in (BOOL, TEXT) or kind.words:
+            return replace(value, fact=replace(fact, type=kind))
+        bounds = replace(kind, low=own.low * by, high=own.high * by)
+        return replace(value, fact=replace(fact, type=bounds))
+
+    def _select(self, condition: Bit, then: Value, other: Value, kind: Type) -> Value:
+        fact = Fact(kind, True)
+        if isinstance(condition, bool):
+            return replace(then if condition else other, fact=fact)
+        party = self._party
+        if kind.kind == BOOL:
+            data = self._chosen(condition, then.data, other.data)
+        else:
+            difference = arithmetic.sub(then.data, other.data)
+            data = arithmetic.add(other.data, bits.times(party, condition, difference))
+        null: Bit
+        if isinstance(then.null, bool) and isinstance(other.null, bool) and then.null == other.null:
+            null = then.null
+        else:
+            null = self._chosen(condition, self.shared(then.null), self.shared(other.null))
+        return Value(data, null, fact)
+
+    def _chosen(self, condition: Shared, then: Shared, other: Shared) -> Shared:
+        changed = bits.all_of(self._party, [condition, bits.xor(then, other)])
+        return bits.xor(other, changed)
+
+    def _case(self, fact: Fact, rest: Sequence[Expression]) -> Value:
+        kind = fact.known
+        found = self._as(rest[-1], kind)
+        for i in reversed(range(0, len(rest) - 1, 2)):
+            condition = self.truth(rest[i])
+            found = self._select(condition, self._as(rest[i + 1], kind), found, kind)
+        return replace(found, fact=fact)
+
+    def _coalesce(self, fact: Fact, rest: Sequence[Expression]) -> Value:
+        kind = fact.known
+        found = self._as(rest[-1], kind)
+        for each in reversed(rest[:-1]):
+            value = self._as(each, kind)
+            found = self._select(self._not(value.null), replace(value, null=False), found, kind)
+        return replace(found, fact=fact)
+
+    def _number(self, name: str, fact: Fact, given: Sequence[Value]) -> tuple[Shared, Bit]:
+        """A number, and where there is none though its operands are there."""
+        party, kind = self._party, fact.known
+        data = [value.data for value in given]
+        types = [value.fact.known for value in given]
+        match name:
+            case "+" | "-":
+                x, y = (
+                    arithmetic.mul_public(d, np.int64(kind.denominator // t.denominator))
+                    for d, t in zip(data, types, strict=True)
+                )
+                return (arithmetic.add if name == "+" else arithmetic.sub)(x, y), False
+            case "*":
+                known = [value.fact.constant for value in given]
+                if known[0] is not None:
+                    product = arithmetic.mul_public(data[1], np.int64(known[0]))
+                elif known[1] is not None:
+                    product = arithmetic.mul_public(data[0], np.int64(known[1]))
+                else:
+                    product = arithmetic.mul(party, *data)
+                whole = replace(kind, fraction=types[0].fraction + types[1].fraction)
+                if drop := dropped(whole):
+                    product = self._truncated(product, drop)
+                return product, False
+            case "neg":
+                return arithmetic.neg(data[0]), False
+            case "abs":
+                if types[0].low >= 0:
+                    return data[0], False
+                below = bits.of(party, relational.negative(party, data[0], types[0].bits + 1))
+                twice = arithmetic.mul_public(bits.times(party, below, data[0]), np.int64(2))
+                return arithmetic.sub(data[0], twice), False
+            case "least" | "greatest":
+                return self._extreme(name, kind, given), False
+            case "real":
+                return times_ratio(party, data[0], types[0], Fraction(1)), False
+            case "/":
+                ratio = divisor(given[1].fact)
+                if ratio is not None:
+                    return times_ratio(party, data[0], types[0], ratio), False
+                top = Fraction(types[1].denominator)
+                x = times_ratio(party, data[0], types[0], top)
+                bound = ratio_type(types[0], top)
+                zero: Bit = False
+                if types[1].low == 0:
+                    found = relational.equal(
+                        party, data[1], data[1].map(lambda a: 0 * a), types[1].bits + 1
+                    )
+                    zero = bits.of(party, found)
+                return quotient(party, x, data[1], bound.magnitude, types[1].high), zero
+            case _:
+                return self._of_date(name, types[0], data[0]), False
+
+    def _truncated(self, x: Shared, drop: int) -> Shared:
+        short = truncation.truncate(self._party, replace(x, fractional_bits=drop), drop)
+        return replace(short, fractional_bits=0)
+
+    def _extreme(self, name: str, kind: Type, given: Sequence[Value]) -> Shared:
+        def scaled(value: Value) -> Shared:
+            by = factor(value.fact.known, kind)
+            return arithmetic.mul_public(value.data, np.int64(by))
+
+        found = scaled(given[0])
+        of_two = relational.minimum if name == "least" else relational.maximum
+        for value in given[1:]:
+            found = of_two(self._party, found, scaled(value), min(_WORD, kind.bits + 2))
+        return found
+
+    def _of_date(self, name: str, kind: Type, days: Shared) -> Shared:
+        """The year or month: by how many first days of years or months are not behind a date."""
+        from tfe_bench.models.queries.types import date_of
+
+        first = date_of(kind.low)
+        years = self._passed(days, kind, first_days(kind, monthly=False))
+        if name == "year":
+            return arithmetic.moved(years, np.int64(first.year))
+        months = self._passed(days, kind, first_days(kind, monthly=True))
+        within = arithmetic.sub(months, arithmetic.mul_public(years, np.int64(12)))
+        return arithmetic.moved(within, np.int64(first.month))
+
+    def _passed(self, days: Shared, kind: Type, cuts: Sequence[int]) -> Shared:
+        if not cuts:
+            return days.map(lambda a: 0 * a)
+        n = int(days.shape[0])
+        table = shapes.broadcast_to(shapes.expand_dims(days, 1), [n, len(cuts)])
+        less = arithmetic.moved(table, -np.array([cuts], np.int64))
+        below = relational.negative(self._party, shapes.reshape(less, [-1]), kind.bits + 2)
+        one = bits.number(self._party, bits.invert(bits.of(self._party, below)))
+
+        def added(a: Any) -> Any:
+            from tfe_bench.protocols.session import local
+
+            return local.reduce_sum(local.reshape(a, [n, len(cuts)]), [1], False)
+
+        return one.map(added)
+
+
+def _decided(name: str, one: Type, two: Type) -> bool | None:
+    """What a comparison is in every row, if the bounds of both sides tell."""
+    if one.high < two.low:
+        return name in ("<", "<>")
+    if one.low > two.high:
+        return name in (">=", "<>")
+    if one.low >= two.high and name in ("<", ">="):
+        return name == ">="
+    return None

@@ -1,0 +1,92 @@
+"""What a plan does, how large it is, and what it tells to whom: said before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfe_bench.models.queries.plan import Expression, Plan, Step
+from tfe_bench.models.queries.relations import Relation, is_dense
+from tfe_bench.models.queries.rights import Tables
+from tfe_bench.models.queries.types import TEXT, date_of
+
+
+def text(plan: Plan, facts: Sequence[Relation], tables: Tables) -> str:
+    """Lines for people."""
+    lines = [f"{len(plan.steps)} steps"]
+    for number, (step, made) in enumerate(zip(plan.steps, facts, strict=True)):
+        given = [facts[i] for i in step.inputs]
+        lines.append(f"  {number:2d} {_said(step, given)} -> {made.rows:,} rows")
+    read = ", ".join(
+        f"{tables[alias].name} ({tables[alias].schema.rows:,} rows)" for alias in plan.tables
+    )
+    last = facts[plan.output]
+    lines += [
+        f"The workers learn this plan, and of its tables what is public: {read}. They learn no "
+        "row, and nothing of the result.",
+        f"The client learns {', '.join(n for n in last.columns if '?' not in n)} of the rows that "
+        f"the query has, {last.rows:,} at most.",
+    ]
+    for made in facts:
+        for alias, least in made.least.items():
+            table = tables[alias]
+            lines.append(
+                f"Groups with fewer than {least} records of {table.name!r} are left out (a rule of "
+                f"{table.owner!r})."
+            )
+    hashed = [f for made in facts for f in made.columns.values() if f.type and f.type.kind == TEXT]
+    if hashed:
+        bits = 2 * max(made.rows for made in facts).bit_length() - 65
+        lines.append(f"Two different texts are taken for one with a probability below 2^{bits}.")
+    return "\n".join(lines)
+
+
+def _said(step: Step, given: Sequence[Relation]) -> str:
+    inputs = ", ".join(map(str, step.inputs))
+    match step.op:
+        case "scan":
+            return f"scan {step['table']} [{', '.join(step['columns'])}]"
+        case "filter":
+            return f"filter {inputs}: {written(step['where'])}"
+        case "project":
+            made = ", ".join(f"{n} = {written(e)}" for n, e in step["columns"])
+            return f"project {inputs}: {made}"
+        case "group":
+            functions = [function for _, function, _ in step["aggregates"]]
+            listed = ", ".join(f"{n} = {f}({a or '*'})" for n, f, a in step["aggregates"])
+            keys = [given[0].columns[name] for name in step["keys"]]
+            if not keys:
+                return f"aggregate {inputs}: {listed}"
+            how = "public codes" if is_dense(keys, functions) else "sorted"
+            return f"group {inputs} by {', '.join(step['keys'])} ({how}): {listed or 'distinct'}"
+        case "order":
+            return f"order {inputs} by {', '.join(f'{n} {w}' for n, w in step['by'])}"
+        case "limit":
+            return f"limit {inputs} to {step['count']}"
+        case "join":
+            pairs = " and ".join(f"{a} = {b}" for a, b in step["on"])
+            return f"{step['kind']} join {inputs} on {pairs}"
+        case _:
+            return f"{step.op} {inputs}"
+
+
+def written(e: Expression) -> str:
+    """An expression as people write it."""
+    name, *rest = e
+    match name:
+        case "col":
+            return str(rest[0])
+        case "decimal":
+            return f"{rest[0] / 10 ** rest[1]:g}"
+        case "date":
+            return date_of(rest[0]).isoformat()
+        case "word":
+            return repr(rest[0])
+        case "text":
+            return "a text"
+        case "null":
+            return "NULL"
+        case "int" | "bool" | "timestamp":
+            return str(rest[0])
+        case "+" | "-" | "*" | "/" | "=" | "<>" | "<" | "<=" | ">" | ">=" | "and" | "or":
+            return f"({f' {name} '.join(map(written, rest))})"
+    return f"{name}({', '.join(map(written, rest))})"

@@ -1,0 +1,407 @@
+"""Types of expressions: what a checked expression is, given the columns that it names.
+
+Bounds follow by interval arithmetic from the declared ranges of columns, so that no result leaves
+what its comparison or its word takes: what cannot be shown to fit is refused.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.models.queries.plan import COMPARISONS, Expression
+from tfe_bench.models.queries.types import (
+    BITS,
+    CATEGORY,
+    DATE,
+    FRACTION,
+    HASHES,
+    NUMBER,
+    TIMESTAMP,
+    UNITS,
+    Type,
+    category,
+    date_of,
+    days_of,
+    scaled,
+    whole,
+)
+
+# A column of a table: the table's alias, the column.
+Source = tuple[str, str]
+# Bits of a private divisor.
+MOST_DIVISOR = 24
+# Fractional bits that a product keeps.
+_MOST_FRACTION = 24
+# Bits of a number that is multiplied by a ratio.
+_MOST_INEXACT = 44
+_AFFINE = ("+", "-", "*", "/", "neg", "real")
+# Comparisons of one row for EXTRACT.
+_MOST_CUTS = 300
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What is public about a column or an expression.
+
+    Attributes:
+        type: None of NULL itself.
+        nullable: whether some rows may have no value.
+        sources: columns of tables that its values depend on.
+        affine: it is one column of a table, or a * x + b with public a and b.
+        constant: the element in all rows; None: it is private.
+    """
+
+    type: Type | None
+    nullable: bool = False
+    sources: frozenset[Source] = frozenset()
+    affine: bool = False
+    constant: int | None = None
+
+    @property
+    def known(self) -> Type:
+        """Its type.
+
+        Raises:
+            UsageError: it is NULL alone.
+        """
+        if self.type is None:
+            raise UsageError("NULL stands only where another value says what type it has.")
+        return self.type
+
+
+Facts = Mapping[str, Fact]
+
+
+def typed(expression: Expression, columns: Facts) -> Fact:
+    """The fact about a checked expression.
+
+    Raises:
+        UsageError: an unknown column, operands that do not fit each other, or values that may leave
+            62 bits.
+    """
+    name, *rest = expression
+    if name in _CONSTANTS:
+        return _CONSTANTS[name](*rest)
+    if name == "col":
+        if rest[0] not in columns:
+            raise UsageError(
+                f"There is no column {rest[0][:80]!r}.{did_you_mean(rest[0], columns)}"
+            )
+        return columns[rest[0]]
+    facts = [typed(each, columns) for each in rest]
+    sources = frozenset[Source]().union(*(fact.sources for fact in facts))
+    nullable = any(fact.nullable for fact in facts)
+    if name in ("and", "or", "not"):
+        for fact in facts:
+            if fact.type not in (BITS, None):
+                raise UsageError(f"{name.upper()} takes conditions. Received: a {fact.type}.")
+        return Fact(BITS, nullable, sources)
+    if name == "is_null":
+        return Fact(BITS, False, sources)
+    if name in COMPARISONS or name == "in":
+        for other in facts[1:]:
+            common(facts[0], other, ordered=name in ("<", "<=", ">", ">="))
+        return Fact(BITS, nullable, sources)
+    if name == "case":
+        for condition in facts[:-1:2]:
+            if condition.type not in (BITS, None):
+                raise UsageError(f"CASE takes conditions. Received: a {condition.type}.")
+        values = [*facts[1:-1:2], facts[-1]]
+        either = _either(values)
+        return Fact(either, any(v.nullable for v in values), sources)
+    if name == "coalesce":
+        return Fact(_either(facts), all(f.nullable for f in facts), sources)
+    if name in ("least", "greatest"):  # (skips NULLs, as DuckDB does)
+        either = _either(facts)
+        if not either.ordered:
+            raise UsageError("LEAST and GREATEST take what has an order.")
+        if nullable:
+            raise UsageError("LEAST and GREATEST of columns with NULLs are not offered. Use CASE.")
+        return Fact(either, nullable, sources)
+    if name in ("year", "month"):
+        return Fact(_of_date(name, facts[0]), nullable, sources)
+    made = _arithmetic(name, facts)
+    private = [fact for fact in facts if fact.constant is None]
+    affine = len(private) == 1 and private[0].affine and name in _AFFINE
+    affine = affine and not (name == "/" and facts[1].constant is None)
+    return replace(made, nullable=nullable or made.nullable, sources=sources, affine=affine)
+
+
+def common(a: Fact, b: Fact, ordered: bool = False) -> Type:
+    """The type in which two values are compared or stand for each other.
+
+    Raises:
+        UsageError: they have none, or no order though they want one.
+    """
+    if a.type is None or b.type is None:
+        return (a if b.type is None else b).known
+    one, two = a.type, b.type
+    if one.kind != two.kind:
+        raise UsageError(f"A {one} and a {two} are nothing that can be compared or mixed.")
+    if ordered and not one.ordered:
+        raise UsageError("Texts are compared for equality only; a category has an order.")
+    match one.kind:
+        case "number":
+            digits, fraction = max(one.digits, two.digits), max(one.fraction, two.fraction)
+            (low, high), (first, last) = (
+                _aligned((t.low, t.high), t, digits, fraction) for t in (one, two)
+            )
+            if digits or fraction:
+                return scaled(one, min(low, first), max(high, last), digits, fraction)
+            return whole(min(low, first), max(high, last))
+        case "category":
+            return _dictionary(a, b)
+        case "timestamp":
+            finer = max((one, two), key=lambda t: UNITS[t.unit])
+            bounds = [
+                edge * (UNITS[finer.unit] // UNITS[t.unit])
+                for t in (one, two)
+                for edge in (t.low, t.high)
+            ]
+            return replace(finer, low=min(bounds), high=max(bounds))
+        case _:
+            return replace(one, low=min(one.low, two.low), high=max(one.high, two.high))
+
+
+def _dictionary(a: Fact, b: Fact) -> Type:
+    one, two = a.known, b.known
+    if a.constant is not None or b.constant is not None:
+        word, listed = (one, two) if a.constant is not None else (two, one)
+        if word.words[0] not in listed.words:
+            raise UsageError(
+                f"{word.words[0][:40]!r} is none of the category's words."
+                f"{did_you_mean(word.words[0], listed.words)} "
+                f"Known: {', '.join(listed.words[:10])}."
+            )
+        return listed
+    if one.words != two.words:
+        first = next(
+            (i for i, (x, y) in enumerate(zip(one.words, two.words, strict=False)) if x != y),
+            min(len(one.words), len(two.words)),
+        )
+        raise UsageError(
+            f"Two categories have different words: they differ from number {first + 1} on."
+        )
+    return one
+
+
+def element_in(fact: Fact, kind: Type) -> int:
+    """A constant's element in a `common` type."""
+    assert fact.constant is not None and fact.type is not None
+    if kind.kind == CATEGORY and fact.type.words != kind.words:
+        return kind.words.index(fact.type.words[0])
+    return fact.constant * factor(fact.type, kind)
+
+
+def factor(kind: Type, wanted: Type) -> int:
+    """By what elements are multiplied to be of a `common` type."""
+    if kind.kind == TIMESTAMP:
+        return UNITS[wanted.unit] // UNITS[kind.unit]
+    return wanted.denominator // kind.denominator
+
+
+def _aligned(bounds: Sequence[int], kind: Type, digits: int, fraction: int) -> tuple[int, int]:
+    by = int(10 ** (digits - kind.digits) << (fraction - kind.fraction))
+    return bounds[0] * by, bounds[1] * by
+
+
+def _either(facts: Sequence[Fact]) -> Type:
+    """The type of one of several values.
+
+    Raises:
+        UsageError: they have none in common.
+    """
+    found = Fact(None)
+    for fact in facts:
+        kind = common(found, fact)
+        # a lone word is a constant still, and finds its place in the dictionary of another
+        constant = fact.constant if kind.kind == CATEGORY and len(kind.words) == 1 else None
+        found = Fact(kind, constant=constant)
+    return found.known
+
+
+def _arithmetic(name: str, facts: Sequence[Fact]) -> Fact:
+    types = []
+    for fact in facts:
+        kind = fact.known
+        if kind.kind not in (NUMBER, DATE) or (kind.kind == DATE and name not in ("+", "-")):
+            raise UsageError(f"{name} takes numbers. Received: a {kind}.")
+        types.append(kind)
+    one = types[0]
+    if name in ("neg", "abs"):
+        low, high = -one.high, -one.low
+        if name == "abs":
+            low, high = (
+                (0, one.magnitude)
+                if one.low < 0 < one.high
+                else (
+                    min(abs(one.low), abs(one.high)),
+                    one.magnitude,
+                )
+            )
+        constant = facts[0].constant
+        if constant is not None:
+            constant = -constant if name == "neg" else abs(constant)
+        return Fact(scaled(one, low, high, one.digits, one.fraction), constant=constant)
+    if name == "real":
+        return Fact(ratio_type(one, Fraction(1)))
+    if name == "/":
+        return _quotient(facts)
+    two = types[1]
+    if DATE in (one.kind, two.kind):
+        return _of_days(name, one, two, facts)
+    digits, fraction = max(one.digits, two.digits), max(one.fraction, two.fraction)
+    if name == "*":
+        digits, fraction = one.digits + two.digits, one.fraction + two.fraction
+        edges = [x * y for x in (one.low, one.high) for y in (two.low, two.high)]
+        kind = scaled(one, min(edges), max(edges), digits, fraction)
+        constant = _constant(facts, lambda x, y: x * y)
+        if constant is None and (drop := dropped(kind)):
+            kind = scaled(one, (kind.low >> drop) - 1, (kind.high >> drop) + 2, digits, FRACTION)
+        return Fact(kind, constant=constant)
+    (low, high), (first, last) = (
+        _aligned((t.low, t.high), t, digits, fraction) for t in (one, two)
+    )
+    if name == "-":
+        first, last = -last, -first
+    kind = scaled(one, low + first, high + last, digits, fraction)
+    sign = 1 if name == "+" else -1
+    by = [kind.denominator // t.denominator for t in types]
+    return Fact(kind, constant=_constant(facts, lambda x, y: x * by[0] + sign * y * by[1]))
+
+
+def dropped(product: Type) -> int:
+    """Fractional bits that a private product loses."""
+    return product.fraction - FRACTION if product.fraction > _MOST_FRACTION else 0
+
+
+def _constant(facts: Sequence[Fact], function: Callable[[int, int], int]) -> int | None:
+    x, y = (fact.constant for fact in facts)
+    return None if x is None or y is None else function(x, y)
+
+
+def _of_days(name: str, one: Type, two: Type, facts: Sequence[Fact]) -> Fact:
+    """A date and a number of days, or the days between two dates."""
+    kinds = (one.kind, two.kind)
+    days = [t for t in (one, two) if t.kind == NUMBER]
+    if any(t.denominator != 1 for t in days) or kinds not in (
+        (DATE, NUMBER),
+        *([(NUMBER, DATE)] if name == "+" else [(DATE, DATE)]),
+    ):
+        raise UsageError("A date takes whole days: date + days, date - days, or date - date.")
+    sign = 1 if name == "+" else -1
+    low, high = (one.low + two.low, one.high + two.high)
+    if sign < 0:
+        low, high = one.low - two.high, one.high - two.low
+    constant = _constant(facts, lambda x, y: x + sign * y)
+    if kinds == (DATE, DATE):
+        return Fact(whole(low, high), constant=constant)
+    if not -(10**6) <= low <= high <= 10**6:
+        raise UsageError("Days that are added to a date are at most a few thousand years.")
+    return Fact(Type(DATE, low, high), constant=constant)
+
+
+def ratio_type(kind: Type, ratio: Fraction) -> Type:
+    """Of a number times a public ratio, as fixed(16), off by 2 of its last places at most.
+
+    Raises:
+        UsageError: it does not fit.
+    """
+    by = ratio * (1 << FRACTION) / kind.denominator
+    if by.denominator != 1 and kind.magnitude.bit_length() > _MOST_INEXACT:
+        raise UsageError(
+            f"A value of {kind.magnitude.bit_length()} bits is divided; at most {_MOST_INEXACT} "
+            "are right. Have its owner declare a narrower range, as int[0,120]."
+        )
+    edges = sorted(int(edge * by) for edge in (kind.low, kind.high))
+    return scaled(kind, edges[0] - 2, edges[1] + 2, 0, FRACTION)
+
+
+def divisor(fact: Fact) -> Fraction | None:
+    """A public divisor's reciprocal; None of a private one.
+
+    Raises:
+        UsageError: it is 0.
+    """
+    if fact.constant is None:
+        return None
+    if fact.constant == 0:
+        raise UsageError("A division by 0.")
+    return Fraction(fact.known.denominator, fact.constant)
+
+
+def _quotient(facts: Sequence[Fact]) -> Fact:
+    one, two = facts[0].known, facts[1].known
+    ratio = divisor(facts[1])
+    if ratio is not None:
+        return Fact(ratio_type(one, ratio))
+    if two.low < 0:
+        raise UsageError(
+            "A private divisor may not be negative by its type. Declare a range from 0, as "
+            "int[0,1000]."
+        )
+    if two.high >> MOST_DIVISOR:
+        raise UsageError(
+            f"A private divisor has at most {MOST_DIVISOR} bits with the digits behind the point. "
+            f"Received: {two.high.bit_length()}. Have its owner declare a narrower range."
+        )
+    top = ratio_type(one, Fraction(two.denominator))
+    if top.magnitude >> 60:
+        raise UsageError(
+            "A numerator has at most 60 bits. Have its owner declare a narrower range."
+        )
+    return Fact(replace(top, low=min(top.low, -1), high=max(top.high, 1)), nullable=two.low == 0)
+
+
+def _of_date(name: str, fact: Fact) -> Type:
+    if fact.known.kind != DATE:
+        raise UsageError(f"{name} is of a date. Received: a {fact.known}.")
+    first, last = (date_of(day).year for day in (fact.known.low, fact.known.high))
+    count = (last - first) * (12 if name == "month" else 1)
+    if count > _MOST_CUTS:
+        raise UsageError(
+            f"EXTRACT({name}) of dates from {first} to {last} would compare each with {count} "
+            f"days; at most {_MOST_CUTS} are offered. Have the owner declare a narrower range, as "
+            "date[2015-01-01,2025-12-31]."
+        )
+    return whole(first, last) if name == "year" else whole(1, 12)
+
+
+def first_days(kind: Type, monthly: bool) -> list[int]:
+    """The first days of the years, or months, that begin after a type's lowest date."""
+    low, high = date_of(kind.low), date_of(kind.high)
+    found = []
+    for year in range(low.year, high.year + 1):
+        for month in range(1, 13) if monthly else (1,):
+            day = days_of(datetime.date(year, month, 1).isoformat())
+            if kind.low < day <= kind.high:
+                found.append(day)
+    return found
+
+
+def _whole(value: int) -> Fact:
+    return Fact(whole(value, value), constant=value)
+
+
+def _decimal(value: int, digits: int) -> Fact:
+    return Fact(Type(NUMBER, value, value, digits), constant=value)
+
+
+def _word(word: str) -> Fact:
+    return Fact(category((word,)), constant=0)
+
+
+_CONSTANTS: Mapping[str, Callable[..., Fact]] = {
+    "int": _whole,
+    "decimal": _decimal,
+    "bool": lambda value: Fact(BITS, constant=int(value)),
+    "date": lambda days: Fact(Type(DATE, days, days), constant=days),
+    "timestamp": lambda value, unit: Fact(Type(TIMESTAMP, value, value, unit=unit), constant=value),
+    "word": _word,
+    "text": lambda value: Fact(HASHES, constant=value),
+    "null": lambda: Fact(None, True),
+}

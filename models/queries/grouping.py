@@ -1,0 +1,242 @@
+"""Groups, orders and results of relations, composed of private arrangements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tfe_bench.models.queries.arranged import Grouped, dense_groups, every, gathered
+from tfe_bench.models.queries.evaluate import Value, column_of, constant_bit, value_of
+from tfe_bench.models.queries.expressions import Fact
+from tfe_bench.models.queries.plan import Step
+from tfe_bench.models.queries.quotient import mean
+from tfe_bench.models.queries.relations import Relation as Facts
+from tfe_bench.models.queries.relations import is_dense
+from tfe_bench.models.queries.types import BOOL
+from tfe_bench.protocols.order import extremes
+from tfe_bench.protocols.ring import arithmetic, relational
+from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.tables import bits, groups
+from tfe_bench.protocols.tables.relation import Column, Relation, limit
+
+
+def group(
+    party: Party,
+    step: Step,
+    valid: Shared,
+    named: Mapping[str, Column],
+    about: Facts,
+    facts: Facts,
+    profile: str = "local",
+) -> Relation:
+    """The relation of a step `group`: keys, then aggregates.
+
+    Args:
+        valid, named, about: the rows that are grouped.
+        facts: of what is made.
+
+    A group is left out where it has fewer records of a table than its owner's rule says: of its
+    rows, and of those that an aggregate counts.
+    """
+    sums, labels = _summed(party, step, valid, named, about, facts)
+    keys = [named[name] for name in step["keys"]]
+    extremes_of = [
+        (function, named[argument], about.columns[argument])
+        for _, function, argument in step["aggregates"]
+        if function in ("min", "max")
+    ]
+    key_facts = [about.columns[name] for name in step["keys"]]
+    functions = [function for _, function, _ in step["aggregates"]]
+    if not keys:
+        found = _whole(party, valid, sums, extremes_of)
+    elif dense := is_dense(key_facts, functions):
+        found = dense_groups(party, Relation(tuple(keys), valid), sums, dense, key_facts)
+    else:
+        found = _sorted(party, Relation(tuple(keys), valid), sums, extremes_of, profile)
+
+    def finished(made: Grouped) -> Relation:
+        totals = dict(zip(labels, made.sums, strict=True))
+        return _finished(party, step, about, facts, made, totals)
+
+    result: Relation = party.function(finished)(found)
+    if step["bound"] is not None and keys and facts.rows < result.rows:
+        return limit(gathered(party, result), facts.rows)
+    return result
+
+
+# What is added up: (an aggregate's column, or None for rows, or "?" and a table; what of it).
+_Label = tuple[str | None, str]
+_VALUES, _COUNT = "values", "count"
+
+
+def _summed(
+    party: Party,
+    step: Step,
+    valid: Shared,
+    named: Mapping[str, Column],
+    about: Facts,
+    facts: Facts,
+) -> tuple[list[Shared], list[_Label]]:
+    """Numbers [n] to add up in each group, 0 in rows that do not count, and what they are."""
+    wanted: list[_Label] = [(None, _COUNT)]
+    for _, function, argument in step["aggregates"]:
+        if argument is None:
+            continue
+        if function in ("sum", "avg") and (argument, _VALUES) not in wanted:
+            wanted.append((argument, _VALUES))
+        if about.columns[argument].nullable and (argument, _COUNT) not in wanted:
+            wanted.append((argument, _COUNT))
+    present = [about.records[alias].present for alias in facts.least]
+    wanted += [(name, _COUNT) for name in dict.fromkeys(present) if name]
+
+    def made(valid: Shared, named: dict[str, Column]) -> list[Shared]:
+        counted: dict[str | None, Shared] = {None: valid}
+        for name, _ in wanted:
+            if name is None or name in counted:
+                continue
+            column = named[name]
+            if "?" in name:
+                counted[name] = bits.all_of(party, [valid, column.values])
+            elif column.null is not None:
+                counted[name] = bits.all_of(party, [valid, bits.invert(column.null)])
+            else:
+                counted[name] = valid
+        found = []
+        for name, what in wanted:
+            if what == _COUNT:
+                found.append(bits.number(party, counted[name]))
+            else:
+                assert name is not None
+                value = value_of(named[name], about.columns[name])
+                found.append(bits.times(party, counted[name], value.data))
+        return found
+
+    return party.function(made)(valid, dict(named)), wanted
+
+
+def _whole(
+    party: Party,
+    valid: Shared,
+    sums: Sequence[Shared],
+    extremes_of: Sequence[tuple[str, Column, Fact]],
+) -> Grouped:
+    """One group of all rows."""
+
+    def made(
+        valid: Shared, sums: list[Shared], columns: list[Column]
+    ) -> tuple[list[Shared], list[Shared], Shared]:
+        totals = [
+            s.map(lambda a: local.reduce_sum(local.reshape(a, [1, -1]), [1], False)) for s in sums
+        ]
+        found = []
+        for (function, _, fact), column in zip(extremes_of, columns, strict=True):
+            there = [valid] if column.null is None else [valid, bits.invert(column.null)]
+            counted = bits.all_of(party, there)
+            value = value_of(column, fact)
+            data = value.data
+            if fact.known.kind == BOOL:
+                data = bits.number(party, data)
+            # what does not count is as far away as it can be
+            away = fact.known.high if function == "min" else fact.known.low
+            from_there = arithmetic.moved(data, np.int64(-away))
+            kept = bits.times(party, counted, from_there)
+            of_all = extremes.reduce_min if function == "min" else extremes.reduce_max
+            best = of_all(party, kept, 0, True, bits=min(64, fact.known.bits + 2))
+            found.append(arithmetic.moved(best, np.int64(away)))
+        one = constant_bit(totals[0], True)
+        return totals, found, one
+
+    totals, found, one = party.function(made)(valid, list(sums), [c for _, c, _ in extremes_of])
+    return Grouped((), tuple(totals), tuple(found), one)
+
+
+def _sorted(
+    party: Party,
+    keys: Relation,
+    sums: Sequence[Shared],
+    extremes_of: Sequence[tuple[str, Column, Fact]],
+    profile: str,
+) -> Grouped:
+    """Rows of equal keys together: as many rows, of which the first are groups."""
+
+    def numbers(columns: list[Column]) -> list[Column]:
+        return [
+            replace(c, values=bits.number(party, c.values)) if c.values.ring_bits == 1 else c
+            for c in columns
+        ]
+
+    best: list[Column] = party.function(numbers)([column for _, column, _ in extremes_of])
+    columns = (*keys.columns, *(Column(s) for s in sums), *best)
+    at = len(keys.columns)
+    wanted = [groups.Aggregate("sum", at + i) for i in range(len(sums))]
+    at += len(sums)
+    wanted += [groups.Aggregate(how, at + i) for i, (how, _, _) in enumerate(extremes_of)]
+    by = range(len(keys.columns))
+    made = groups.group(party, Relation(columns, keys.valid), by, wanted, profile=profile)
+    values = [column.values for column in made.columns[len(by) :]]
+    return Grouped(
+        made.columns[: len(by)], tuple(values[: len(sums)]), tuple(values[len(sums) :]), made.valid
+    )
+
+
+def _finished(
+    party: Party,
+    step: Step,
+    about: Facts,
+    facts: Facts,
+    made: Grouped,
+    totals: Mapping[_Label, Shared],
+) -> Relation:
+    """The columns of a group's relation, of what was added up."""
+    rows = totals[(None, _COUNT)]
+
+    def count_of(argument: str | None) -> Shared:
+        return totals.get((argument, _COUNT), rows)
+
+    columns: dict[str, Column] = dict(zip(step["keys"], made.keys, strict=True))
+    best, keys_given = iter(made.extremes), bool(step["keys"])
+    for name, function, argument in step["aggregates"]:
+        fact, count = facts.columns[name], count_of(argument)
+        null: Shared | bool = False
+        if fact.nullable:
+            null = _is_zero(party, count, facts.columns[name], about.rows)
+        if function == "count":
+            data = count
+        elif function in ("min", "max"):
+            data = next(best)
+            if keys_given and fact.known.kind != BOOL:  # (of a column that is kept)
+                data = arithmetic.moved(data, np.int64(fact.known.offset))
+            if fact.known.kind == BOOL:
+                data = replace(data, bits=1)
+        elif function == "sum":
+            data = totals[(argument, _VALUES)]
+        else:
+            assert argument is not None
+            kind = about.columns[argument].known
+            data = mean(party, totals[(argument, _VALUES)], count, kind, about.rows)
+        columns[name] = column_of(Value(data, null, fact))
+    valid = [made.valid]
+    for alias, least in facts.least.items():
+        own = about.records[alias].present or None
+        counts = {own} | {
+            argument
+            for _, _, argument in step["aggregates"]
+            if argument is not None
+            and (argument, _COUNT) in totals
+            and any(source[0] == alias for source in about.columns[argument].sources)
+        }
+        for name in sorted(counts, key=str):
+            enough = arithmetic.moved(count_of(name), np.int64(-least))
+            width = max(about.rows, least).bit_length() + 1
+            below = bits.of(party, relational.negative(party, enough, width))
+            valid.append(bits.invert(below))
+    return Relation(tuple(columns[name] for name in facts.columns), every(party, valid))
+
+
+def _is_zero(party: Party, count: Shared, fact: Fact, rows: int) -> Shared:
+    nothing = arithmetic.moved(count, np.int64(-1))
+    return bits.of(party, relational.negative(party, nothing, rows.bit_length() + 1))

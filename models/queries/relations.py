@@ -1,0 +1,351 @@
+"""What is public about the relation of each step of a plan, and whether the client may ask for it.
+
+Client and workers derive it from a plan and the headers of its tables, each by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.models.queries import rights
+from tfe_bench.models.queries.expressions import (
+    MOST_DIVISOR,
+    Fact,
+    Source,
+    common,
+    ratio_type,
+    typed,
+)
+from tfe_bench.models.queries.plan import Plan, Step, checked_step
+from tfe_bench.models.queries.rights import Control, Records, Tables
+from tfe_bench.models.queries.types import BITS, BOOL, CATEGORY, NUMBER, scaled, whole
+
+# Of one relation, with all its columns.
+MOST_CELLS = 1 << 31
+# Groups whose values are added up without a sort.
+MOST_DENSE = 32
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Public facts about the rows of a step.
+
+    Attributes:
+        rows: how many there are, valid or not.
+        columns: in their order.
+        valid: whether all of them are.
+        control: the columns that the rows depend on, and for what.
+        records: the tables whose records they are, by alias; none once they are released.
+        unique: columns of which no value is in two valid rows.
+        ordered: whether their order says something.
+        least: of a group: the tables whose records are counted, and how many there must be.
+    """
+
+    rows: int
+    columns: Mapping[str, Fact]
+    valid: bool = True
+    control: Control = frozenset()
+    records: Mapping[str, Records] = field(default_factory=dict)
+    unique: frozenset[str] = frozenset()
+    ordered: bool = False
+    least: Mapping[str, int] = field(default_factory=dict)
+
+    def column(self, name: str) -> Fact:
+        """A column's fact.
+
+        Raises:
+            UsageError: there is none.
+        """
+        return typed(["col", name], self.columns)
+
+    def take(self, names: Sequence[str]) -> dict[str, Fact]:
+        """Facts of some columns."""
+        return {name: self.column(name) for name in names}
+
+
+def derive(plan: Plan, tables: Tables) -> list[Relation]:
+    """The relations of a plan's steps.
+
+    Args:
+        tables: what the client may use, by the plan's aliases.
+
+    Raises:
+        UsageError: a step that does not fit its relations.
+        PolicyError: the client lacks a right; column, right and owner are named.
+    """
+    found: list[Relation] = []
+    for number, step in enumerate(plan.steps):
+        try:
+            made = _STEPS[step.op](step, [found[i] for i in step.inputs], tables)
+        except UsageError as error:
+            raise UsageError(f"Step {number} ({step.op}): {error}") from None
+        if made.rows * max(1, len(made.columns)) > MOST_CELLS:
+            raise UsageError(
+                f"Step {number} ({step.op}) has {made.rows} rows of {len(made.columns)} columns; "
+                f"at most {MOST_CELLS} values are offered."
+            )
+        found.append(made)
+    last = found[plan.output]
+    rights.check_shown(tables, last.columns, last.control, last.records)
+    return found
+
+
+def derive_step(given: Mapping[str, Any], inputs: Sequence[Relation], tables: Tables) -> Relation:
+    """The relation of one more step, of whoever makes a plan.
+
+    Raises:
+        UsageError, PolicyError: as `derive`.
+    """
+    step = checked_step(given)
+    return _STEPS[step.op](step, inputs, tables)
+
+
+def is_dense(keys: Sequence[Fact], functions: Sequence[str]) -> int:
+    """How many groups public codes make; 0 where rows are sorted to group them."""
+    count = 1
+    for fact in keys:
+        if fact.known.kind not in (CATEGORY, BOOL) or fact.nullable:
+            return 0
+        count *= fact.known.high + 1
+    fits = count <= MOST_DENSE and not {"min", "max"} & set(functions)
+    return count if keys and fits else 0
+
+
+def _used(relation: Relation, sources: frozenset[Source], use: int) -> Control:
+    return relation.control | {(source, use) for source in sources}
+
+
+def _scan(step: Step, _: Sequence[Relation], tables: Tables) -> Relation:
+    alias = step["table"]
+    schema = tables[alias].schema
+    columns = {}
+    for name in step["columns"]:
+        own = schema.column(name, f"table {tables[alias].name!r}")
+        columns[f"{alias}.{name}"] = Fact(
+            own.type, own.nullable, frozenset({(alias, name)}), affine=True
+        )
+    unit = schema.unit
+    records = {alias: Records(not unit or unit in schema.unique)}
+    unique = frozenset(f"{alias}.{name}" for name in schema.unique)
+    return Relation(
+        schema.rows, columns, not schema.padded, records=records, unique=unique & set(columns)
+    )
+
+
+def _filter(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
+    [relation] = given
+    fact = typed(step["where"], relation.columns)
+    if fact.type not in (BITS, None):
+        raise UsageError(f"WHERE and HAVING take a condition. Received: a {fact.type}.")
+    control = _used(relation, fact.sources, rights.CONDITION)
+    # (between rows in order those that are left out would show)
+    return replace(relation, valid=False, control=control, ordered=False, least={})
+
+
+def _project(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
+    [relation] = given
+    columns, unique = {}, set()
+    for name, expression in step["columns"]:
+        columns[name] = fact = typed(expression, relation.columns)
+        if fact.type is None:
+            raise UsageError("A column of nothing but NULL has no type.")
+        if expression[0] == "col" and expression[1] in relation.unique:
+            unique.add(name)
+    kept = {r.present for r in relation.records.values() if r.present}
+    columns.update({name: relation.columns[name] for name in sorted(kept)})
+    return replace(relation, columns=columns, unique=frozenset(unique), least={})
+
+
+def _group(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
+    [relation] = given
+    keys = relation.take(step["keys"])
+    aggregates = [
+        (name, function, None if argument is None else relation.column(argument))
+        for name, function, argument in step["aggregates"]
+    ]
+    columns = dict(keys)
+    for name, function, fact in aggregates:
+        columns[name] = _aggregate(function, fact, relation.rows, bool(keys))
+    dense = is_dense(list(keys.values()), [f for _, f, _ in aggregates])
+    rows = (dense or relation.rows) if keys else 1
+    if step["bound"] is not None and keys:
+        rows = min(rows, step["bound"])
+    own = frozenset[Source]().union(*(f.sources for f in columns.values()))
+    sources = own | {source for source, _ in relation.control}
+    unique = frozenset(keys) if len(keys) == 1 else frozenset[str]()
+    closed = rights.restricted(tables, sources, relation.records)
+    if not closed:
+        everything = {name: replace(fact, affine=False) for name, fact in columns.items()}
+        return Relation(rows, everything, not keys, relation.control, relation.records, unique)
+    rights.check_released(tables, keys, aggregates, relation.control)
+    least = {
+        alias: rights.check_units(tables, alias, relation.records.get(alias)) for alias in closed
+    }
+    released = {
+        name: replace(fact, sources=frozenset[Source](), affine=False)
+        for name, fact in columns.items()
+    }
+    return Relation(rows, released, False, unique=unique, least=least)
+
+
+def _aggregate(function: str, fact: Fact | None, rows: int, keys: bool) -> Fact:
+    if function == "count":
+        return Fact(whole(0, rows), False, frozenset() if fact is None else fact.sources)
+    assert fact is not None
+    kind, nullable = fact.known, fact.nullable or not keys
+    if function in ("min", "max"):
+        if not kind.ordered:
+            raise UsageError("MIN and MAX take what has an order; a text has none.")
+        return Fact(kind, nullable, fact.sources)
+    if kind.kind != NUMBER:
+        raise UsageError(f"{function.upper()} takes numbers. Received: a {kind}.")
+    low, high = min(0, kind.low * rows), max(0, kind.high * rows)
+    total = scaled(kind, low, high, kind.digits, kind.fraction)
+    if function == "sum":
+        return Fact(total, nullable, fact.sources)
+    if total.magnitude >> 60 or rows >> MOST_DIVISOR:
+        raise UsageError("AVG takes sums below 2^60 of fewer than 2^24 rows. Declare a range.")
+    return Fact(ratio_type(kind, Fraction(1)), nullable, fact.sources)
+
+
+def _distinct(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
+    about = {"keys": list(given[0].columns), "aggregates": [], "bound": None}
+    made = _group(Step("group", step.inputs, about), given, tables)
+    return replace(made, rows=given[0].rows)
+
+
+def _order(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
+    [relation] = given
+    sources = frozenset[Source]()
+    for name, _direction in step["by"]:
+        fact = relation.column(name)
+        if not fact.known.ordered:
+            raise UsageError(f"ORDER BY {name[:80]!r}: a text has no order here.")
+        sources |= fact.sources
+    control = _used(relation, sources, rights.CONDITION)
+    return replace(relation, control=control, ordered=True, least={})
+
+
+def _limit(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
+    [relation] = given
+    rows = max(1, min(step["count"], relation.rows))
+    valid = relation.valid and step["count"] > 0
+    return replace(relation, rows=rows, valid=valid, least={})
+
+
+def _union(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
+    first, *others = given
+    names = list(first.columns)
+    columns = dict(first.columns)
+    for other in others:
+        if len(other.columns) != len(names):
+            raise UsageError("UNION takes equally many columns of each.")
+        for name, fact in zip(names, other.columns.values(), strict=True):
+            one = columns[name]
+            if fact.constant is not None and fact.known.kind == CATEGORY:
+                raise UsageError("UNION of a lone word: use a column of a category.")
+            columns[name] = Fact(
+                common(replace(one, constant=None), fact),
+                one.nullable or fact.nullable,
+                one.sources | fact.sources,
+            )
+    # (whose record a row is cannot be told any more)
+    records = {alias: Records(False) for relation in given for alias in relation.records}
+    control = frozenset[tuple[Source, int]]().union(*(relation.control for relation in given))
+    rows, valid = sum(r.rows for r in given), all(r.valid for r in given)
+    return Relation(rows, columns, valid, control, records)
+
+
+def _join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
+    left, right = given
+    kind, pairs = step["kind"], step["on"]
+    if shared := set(left.columns) & set(right.columns):
+        raise UsageError(f"Two sides of a join name a column {min(shared)[:80]!r}.")
+    if shared := set(left.records) & set(right.records):
+        raise UsageError(f"A table is joined with itself under one alias, {min(shared)[:80]!r}.")
+    for one, other in pairs:
+        a, b = left.column(one), right.column(other)
+        if common(a, b) != a.type or a.type != b.type:
+            raise UsageError(
+                f"A join takes columns of one type and range. Received: {one[:80]!r} is a {a.type} "
+                f"from {a.known.low} to {a.known.high}, {other[:80]!r} a {b.type} from "
+                f"{b.known.low} to {b.known.high}. Have the owners declare the same."
+                if a.known.kind == b.known.kind == NUMBER
+                else f"A join takes columns of one type. Received: {one[:80]!r} is a {a.type}, "
+                f"{other[:80]!r} another {b.type}."
+            )
+    unique = {name for _, name in pairs} & right.unique
+    if not unique:
+        known = ", ".join(sorted(right.unique)) or "none"
+        raise UsageError(
+            "A join looks up rows of a table whose column is unique. Received: ON "
+            f"{', '.join(name[:40] for _, name in pairs)}; unique are {known}. Swap the sides, "
+            "group by the key first, or have the owner declare it (table put --unique)."
+        )
+    both = bool({name for name, _ in pairs} & left.unique)
+    return _joined(kind, pairs, left, right, both, tables)
+
+
+def _joined(
+    kind: str,
+    pairs: Sequence[Sequence[str]],
+    left: Relation,
+    right: Relation,
+    both: bool,
+    tables: Tables,
+) -> Relation:
+    control = left.control | right.control
+    for relation, others, index in ((left, right, 0), (right, left, 1)):
+        guessed = any(tables[alias].owner == tables[alias].client for alias in others.records)
+        for pair in pairs:
+            fact = relation.column(pair[index])
+            use = rights.GUESSED if guessed or not others.records else rights.MATCHED
+            if kind == "anti":
+                use = rights.LEFT_OUT
+            elif kind == "left" or not fact.affine:
+                use = rights.CONDITION
+            control |= {(source, use) for source in fact.sources}
+    records = dict(left.records)
+    columns = dict(left.columns)
+    if kind != "anti":
+        for alias, own in right.records.items():
+            present = own.present or (present_of(alias) if kind == "left" else "")
+            records[alias] = Records(own.single and both, present)
+            if kind == "left":
+                columns[present] = Fact(BITS)
+    if kind in ("inner", "left"):
+        for name, fact in right.columns.items():
+            columns[name] = replace(fact, nullable=fact.nullable or kind == "left")
+    unique = left.unique | (right.unique if both and kind in ("inner", "left") else frozenset())
+    valid = left.valid and kind == "left"
+    return Relation(left.rows, columns, valid, control, records, unique)
+
+
+def present_of(alias: str) -> str:
+    """The column that says in which rows a table's records are: no query can name it."""
+    return f"{alias}?"
+
+
+_STEPS: Mapping[str, Callable[[Step, Sequence[Relation], Tables], Relation]] = {
+    "scan": _scan,
+    "filter": _filter,
+    "project": _project,
+    "group": _group,
+    "distinct": _distinct,
+    "order": _order,
+    "limit": _limit,
+    "union": _union,
+    "join": _join,
+}
+
+
+def missing_table(name: str, known: Sequence[str]) -> UsageError:
+    """What is told of a table that is not there."""
+    return UsageError(
+        f"There is no table {name[:80]!r} that this client may use.{did_you_mean(name, known)} "
+        "See `python -m tfe_bench table list`."
+    )

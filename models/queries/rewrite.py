@@ -1,0 +1,73 @@
+"""Plans made cheaper: columns that nothing uses are dropped, so that nobody loads or moves them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfe_bench.models.queries.plan import columns_of
+
+
+def pruned(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """The same plan without columns that are never used, and without steps that are not.
+
+    What a SELECT returns stays as it is.  Columns of a union are kept, as they go by their places,
+    and those of a distinct, which all count.
+    """
+    steps = [dict(step) for step in plan["steps"]]
+    output = plan["output"]
+    # None: all of them
+    wanted: dict[int, set[str] | None] = {output: None}
+    for number in range(len(steps) - 1, -1, -1):
+        if number not in wanted:
+            continue
+        step, needed = steps[number], wanted[number]
+        for i, names in zip(step["in"], _needs(step, needed), strict=True):
+            before = wanted.get(i, set())
+            wanted[i] = None if names is None or before is None else before | names
+        if needed is not None:
+            _drop(step, needed)
+    places = {old: new for new, old in enumerate(sorted(wanted))}
+    made = [{**steps[old], "in": [places[i] for i in steps[old]["in"]]} for old in sorted(wanted)]
+    scanned = {step["table"] for step in made if step["op"] == "scan"}
+    tables = {alias: about for alias, about in plan["tables"].items() if alias in scanned}
+    return {"tables": tables, "steps": made, "output": places[output]}
+
+
+def _needs(step: Mapping[str, Any], needed: set[str] | None) -> list[set[str] | None]:
+    """What a step takes of each of its inputs."""
+    match step["op"]:
+        case "filter":
+            return [None if needed is None else needed | columns_of(step["where"])]
+        case "project":
+            used = [e for name, e in step["columns"] if needed is None or name in needed]
+            return [set[str]().union(*(columns_of(e) for e in used))]
+        case "group":
+            names = {a for name, _, a in step["aggregates"] if a is not None}
+            return [names | set(step["keys"])]
+        case "order":
+            return [None if needed is None else needed | {name for name, _ in step["by"]}]
+        case "limit":
+            return [needed]
+        case "join":
+            left = {name for name, _ in step["on"]}
+            right = {name for _, name in step["on"]}
+            if needed is None:
+                return [None, None if step["kind"] in ("inner", "left") else right]
+            # (a name that is the other side's is none of this one's: `_drop` leaves it out)
+            return [needed | left, (needed | right) if step["kind"] in ("inner", "left") else right]
+        case _:
+            return [None for _ in step["in"]]
+
+
+def _drop(step: dict[str, Any], needed: set[str]) -> None:
+    if step["op"] == "scan":
+        own = f"{step['table']}."
+        step["columns"] = [name for name in step["columns"] if own + name in needed]
+    elif step["op"] == "project":
+        kept = [pair for pair in step["columns"] if pair[0] in needed]
+        # (a relation of no columns has rows all the same)
+        step["columns"] = kept or step["columns"][:1]
+    elif step["op"] == "group":
+        kept = [each for each in step["aggregates"] if each[0] in needed]
+        step["aggregates"] = kept or ([] if step["keys"] else step["aggregates"][:1])

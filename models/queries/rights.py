@@ -1,0 +1,182 @@
+"""Who may learn what: the rights that each step of a query needs, and what is released by it.
+
+A relation carries the columns that its rows depend on: which of them are valid, matched, or first.
+Rows may be shown if all of these and all columns shown are `open`.  What is not open leaves inside
+aggregates over groups of at least `min_group` records of every table that is not open: sums, counts
+and means of a column or of a * x + b with public a and b.  Once such a result is released, what is
+made of it needs no right.  Workers decide this, each by itself, from the headers that they keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tfe_bench.errors import PolicyError
+from tfe_bench.models.queries.expressions import Fact, Source
+from tfe_bench.models.queries.schema import AGGREGATE, FILTER, GROUPED, MATCH, OPEN, Schema
+
+# What rows depend on a column for: a condition; a match with another owner's table; a match with a
+# table of the asking client, which could hold guesses; being left out of a match.
+CONDITION, MATCHED, GUESSED, LEFT_OUT = range(4)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as one client sees it.
+
+    Attributes:
+        name, owner, deployment: as it is kept.
+        schema: its header.
+        client: who asks.
+    """
+
+    name: str
+    owner: str
+    deployment: str
+    schema: Schema
+    client: str
+
+    def allows(self, column: str) -> frozenset[str]:
+        """The client's rights to a column."""
+        return self.schema.allows(self.client, self.owner, column)
+
+    @property
+    def shown(self) -> bool:
+        """Whether the client may know which of its rows there are: if any column is open."""
+        return any(OPEN in self.allows(column) for column in self.schema.columns)
+
+
+@dataclass(frozen=True)
+class Records:
+    """A table's records in a relation.
+
+    Attributes:
+        single: each unit of the table (a person, say) is in at most one row.
+        present: the column of bits that says in which rows it is; "" for all that are valid.
+    """
+
+    single: bool
+    present: str = ""
+
+
+Tables = Mapping[str, Table]
+Control = frozenset[tuple[Source, int]]
+
+
+def refused(tables: Tables, source: Source, right: str, what: str) -> PolicyError:
+    """What a client is told that lacks a right."""
+    table = tables[source[0]]
+    return PolicyError(
+        f"{what} takes the right {right!r} to the column {source[1]!r} of table {table.name!r}. "
+        f"Received: {', '.join(sorted(table.allows(source[1]))) or 'none'}. Its owner, "
+        f'{table.owner!r}, gives it with `table put ... --right "{source[1]}:{right}"`.'
+    )
+
+
+def is_open(tables: Tables, source: Source) -> bool:
+    """Whether a column may be shown."""
+    return OPEN in tables[source[0]].allows(source[1])
+
+
+def check_shown(
+    tables: Tables, shown: Mapping[str, Fact], control: Control, records: Iterable[str]
+) -> None:
+    """Refuses to show rows that a right is missing for.
+
+    Args:
+        shown: the columns.
+        records: aliases of the tables whose rows they are made of.
+
+    Raises:
+        PolicyError: naming column, right and owner.
+    """
+    for name, fact in shown.items():
+        for source in sorted(fact.sources):
+            if not is_open(tables, source):
+                raise refused(tables, source, OPEN, f"Showing {name[:80]!r}")
+    for source, use in sorted(control):
+        if is_open(tables, source):
+            continue
+        if use == MATCHED and MATCH in tables[source[0]].allows(source[1]):
+            continue
+        right = MATCH if use == MATCHED else OPEN
+        raise refused(tables, source, right, "Showing rows that depend on a column")
+    for alias in sorted(records):
+        if not tables[alias].shown:
+            first = next(iter(tables[alias].schema.columns))
+            raise refused(tables, (alias, first), OPEN, "Showing which rows there are")
+
+
+def restricted(
+    tables: Tables, sources: Iterable[Source], records: Mapping[str, Records]
+) -> list[str]:
+    """Aliases of the tables of whose records only aggregates may be told here."""
+    closed = {source[0] for source in sources if not is_open(tables, source)}
+    closed |= {alias for alias in records if not tables[alias].shown}
+    return sorted(closed)
+
+
+def check_released(
+    tables: Tables,
+    keys: Mapping[str, Fact],
+    aggregates: Iterable[tuple[str, str, Fact | None]],
+    control: Control,
+) -> None:
+    """Refuses aggregates that a right is missing for.
+
+    Args:
+        aggregates: name, function and argument of each.
+
+    Raises:
+        PolicyError: naming column, right and owner.
+    """
+    for name, fact in keys.items():
+        for source in sorted(fact.sources):
+            if not tables[source[0]].allows(source[1]) & {OPEN, GROUPED}:
+                raise refused(tables, source, GROUPED, f"Grouping by {name[:80]!r}")
+    for name, function, argument in aggregates:
+        if argument is None:
+            continue
+        for source in sorted(argument.sources):
+            rights = tables[source[0]].allows(source[1])
+            if OPEN in rights:
+                continue
+            what = f"The aggregate {name[:80]!r}"
+            if function == "count" and rights & {FILTER, AGGREGATE}:
+                continue
+            if function not in ("sum", "count", "avg"):
+                raise refused(tables, source, OPEN, f"{what} ({function}: one record's value)")
+            if AGGREGATE not in rights:
+                raise refused(tables, source, AGGREGATE, what)
+            if not argument.affine:
+                raise refused(
+                    tables, source, OPEN, f"{what} of more than a column times a public number"
+                )
+    for source, use in sorted(control):
+        rights = tables[source[0]].allows(source[1])
+        enough = {OPEN} if use == LEFT_OUT else {OPEN, FILTER}
+        if use in (MATCHED, GUESSED):
+            enough.add(MATCH)
+        if not rights & enough:
+            right = {CONDITION: FILTER, LEFT_OUT: OPEN}.get(use, MATCH)
+            raise refused(tables, source, right, "A condition or join on a column")
+
+
+def check_units(tables: Tables, alias: str, records: Records | None) -> int:
+    """The least number of a table's records in a group.
+
+    Raises:
+        PolicyError: a unit may be in several rows, so that rows are no count of units.
+    """
+    table = tables[alias]
+    if not any(table.allows(column) for column in table.schema.columns):
+        raise refused(tables, (alias, next(iter(table.schema.columns))), FILTER, "Counting rows")
+    if records is None or not records.single:
+        raise PolicyError(
+            f"Groups of this query may hold a record of table {table.name!r} several times, so "
+            f"that the rule of {table.owner!r} (at least {table.schema.min_group} of them in a "
+            "group) cannot be kept by counting rows. Join on columns that are unique in both "
+            "tables, ask without UNION, or have its owner open the columns."
+        )
+    return table.schema.min_group

@@ -1,0 +1,236 @@
+"""What is public about a private table: its columns, its rows, and who may learn what of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfe_bench.cluster.stored import check_clients
+from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.models.queries.types import MOST_OWN_FRACTION, Type
+
+MOST_COLUMNS, MOST_ROWS = 1000, 1 << 30
+MOST_GROUP = 1 << 20
+# Records in a group that is told of, unless a table's owner says how many.
+GROUP = 10
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
+# What a client may do with a column, see docs/tables.md.
+OPEN, GROUPED, AGGREGATE, QUANTILE, FILTER, MATCH, TRAIN = RIGHTS = (
+    "open",
+    "group",
+    "aggregate",
+    "quantile",
+    "filter",
+    "match",
+    "train",
+)
+ALL = "*"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a stored table.
+
+    Attributes:
+        type: of its elements, which are kept as distances from the type's `low`.
+        nullable: whether a column of bits beside it says which are missing.
+    """
+
+    type: Type
+    nullable: bool = False
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The public header of a table.
+
+    Attributes:
+        rows: how many there are, with padding.
+        columns: by name, in their order.
+        padded: whether a column of bits says which rows are none.
+        unique: columns of which no value that is not NULL is there twice.
+        sorted_by: the column by whose values the rows are sorted, "" for none.
+        rights: by client ("*": every client that may use the table) and column ("*": every one).
+        min_group: a group of fewer units is not told of.
+        unit: the column that says whose record a row is; "": every row is a unit of its own.
+
+    Raises:
+        UsageError: there is no such table.
+    """
+
+    rows: int
+    columns: Mapping[str, Column]
+    padded: bool = False
+    unique: tuple[str, ...] = ()
+    sorted_by: str = ""
+    rights: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    min_group: int = GROUP
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        if type(self.rows) is not int or not 1 <= self.rows <= MOST_ROWS:
+            raise UsageError(f"A table has 1 to {MOST_ROWS} rows.")
+        if not 1 <= len(self.columns) <= MOST_COLUMNS:
+            raise UsageError(f"A table has 1 to {MOST_COLUMNS} columns.")
+        for name, column in self.columns.items():
+            check_column_name(name)
+            if column.type.fraction > MOST_OWN_FRACTION:
+                raise UsageError(f"A column has at most {MOST_OWN_FRACTION} fractional bits.")
+        if len({name.lower() for name in self.columns}) != len(self.columns):
+            raise UsageError("The names of columns differ, also where case is ignored.")
+        if type(self.padded) is not bool:
+            raise UsageError("Whether a table is padded is true or false.")
+        for what, names in (("unique", self.unique), ("sorted_by", self.sorted_by.split())):
+            for name in names:
+                self.column(name, what)
+        if self.unit:
+            self.column(self.unit, "unit")
+        if type(self.min_group) is not int or not 1 <= self.min_group <= MOST_GROUP:
+            raise UsageError(f"min_group is 1 to {MOST_GROUP}.")
+        check_clients([client for client in self.rights])
+        for rights in self.rights.values():
+            for name, words in rights.items():
+                if name != ALL:
+                    self.column(name, "rights")
+                for word in words:
+                    if word not in RIGHTS:
+                        raise UsageError(
+                            f"A right is one of {', '.join(RIGHTS)}. Received: {str(word)[:40]!r}."
+                            f"{did_you_mean(str(word), RIGHTS)}"
+                        )
+
+    def column(self, name: str, what: str = "table") -> Column:
+        """A column by its name.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if name not in self.columns:
+            shown = str(name)[:80]
+            raise UsageError(
+                f"{what}: there is no column {shown!r}.{did_you_mean(shown, self.columns)} "
+                f"Columns: {', '.join(list(self.columns)[:20])}."
+            )
+        return self.columns[name]
+
+    def allows(self, client: str, owner: str, column: str) -> frozenset[str]:
+        """What a client may do with a column; its owner may do everything."""
+        if client == owner:
+            return frozenset(RIGHTS)
+        found: set[str] = set()
+        for who in (client, ALL):
+            for name in (column, ALL):
+                if name in self.rights.get(who, {}):
+                    found.update(self.rights[who][name])
+                    break
+        return frozenset(RIGHTS) if OPEN in found else frozenset(found)
+
+    def header(self) -> dict[str, Any]:
+        """As public JSON."""
+        return {
+            "rows": self.rows,
+            "columns": [
+                {"name": name, "type": c.type.header(), "nullable": c.nullable}
+                for name, c in self.columns.items()
+            ],
+            "padded": self.padded,
+            "unique": list(self.unique),
+            "sorted_by": self.sorted_by,
+            "rights": {
+                who: {name: list(words) for name, words in rights.items()}
+                for who, rights in self.rights.items()
+            },
+            "min_group": self.min_group,
+            "unit": self.unit,
+        }
+
+    @classmethod
+    def of(cls, header: object) -> Schema:
+        """From JSON of anybody.
+
+        Raises:
+            UsageError: it is no header of a table.
+        """
+        known = set(_EMPTY)
+        if not isinstance(header, Mapping) or set(header) != known:
+            raise UsageError(f"A table's header has {', '.join(sorted(known))}.")
+        listed = header["columns"]
+        if not isinstance(listed, list) or len(listed) > MOST_COLUMNS:
+            raise UsageError(f"A table has 1 to {MOST_COLUMNS} columns.")
+        columns: dict[str, Column] = {}
+        for each in listed:
+            if not isinstance(each, Mapping) or set(each) != {"name", "type", "nullable"}:
+                raise UsageError("A column has a name, a type, and is nullable or not.")
+            if type(each["nullable"]) is not bool or not isinstance(each["name"], str):
+                raise UsageError("A column has a name, a type, and is nullable or not.")
+            if each["name"] in columns:
+                raise UsageError("The names of columns differ, also where case is ignored.")
+            columns[each["name"]] = Column(Type.of(each["type"]), each["nullable"])
+        unique, rights = header["unique"], header["rights"]
+        if not _texts(unique) or not isinstance(header["sorted_by"], str):
+            raise UsageError("unique is a list of columns, sorted_by a column.")
+        if not isinstance(header["unit"], str) or not isinstance(rights, Mapping):
+            raise UsageError("A unit is a column, and rights are listed by client and column.")
+        if not all(
+            isinstance(of, Mapping) and all(_texts(words) for words in of.values())
+            for of in rights.values()
+        ):
+            raise UsageError("Rights are listed by client and column.")
+        return cls(
+            header["rows"],
+            columns,
+            header["padded"],
+            tuple(unique),
+            header["sorted_by"],
+            {w: {n: tuple(r) for n, r in of.items()} for w, of in rights.items()},
+            header["min_group"],
+            header["unit"],
+        )
+
+
+_EMPTY = ("rows", "columns", "padded", "unique", "sorted_by", "rights", "min_group", "unit")
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def check_column_name(name: object) -> None:
+    """Refuses what is no name of a column.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise UsageError(
+            "A column's name is 1 to 63 letters, digits and _, a letter or _ first. Received: "
+            f"{str(name)[:80]!r}."
+        )
+
+
+def rights_of(
+    written: Sequence[str], clients: Sequence[str]
+) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Rights as people write them: "income:aggregate,filter", for one client "income@bank:open".
+
+    Args:
+        clients: who may use the table, whom a right without a client is for.
+
+    Raises:
+        UsageError: one is no right.
+    """
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for each in written:
+        target, colon, words = each.partition(":")
+        column, at, client = target.partition("@")
+        if not colon or not column.strip() or (at and not client.strip()):
+            raise UsageError(
+                'A right is written as "income:aggregate,filter", or "income@bank:open" for one '
+                f"client. Received: {each[:80]!r}."
+            )
+        listed = tuple(word.strip() for word in words.split(",") if word.strip())
+        for who in [client.strip()] if at else clients:
+            found.setdefault(who, {})[column.strip()] = listed
+    return found

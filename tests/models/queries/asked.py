@@ -1,0 +1,208 @@
+"""Queries of tables in one process: three simulated workers, and DuckDB on the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.cluster.requests import JobResult
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.models.queries import checks, execute, io, relations, sql, stored
+from tfe_bench.models.queries.client import decoded
+from tfe_bench.models.queries.io import shown
+from tfe_bench.models.queries.plan import Plan
+from tfe_bench.models.queries.rights import Table
+from tfe_bench.models.queries.schema import Column, Schema
+from tfe_bench.models.queries.types import HASHES, TEXT, hash_of, parse
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.tables.relation import Relation
+
+OWNER, ANALYST = "bank", "analyst"
+
+
+class Given:
+    """A table as its owner has it, and as workers keep it.
+
+    Args:
+        types: of its columns, as people write them; with "?" behind it a column may be NULL.
+        rows: tuples.
+        more: of the Schema.
+    """
+
+    def __init__(self, types: Mapping[str, str], rows: Sequence[Sequence[Any]], **more: Any):
+        pad = more.pop("pad", 0)
+        self.client = more.pop("client", OWNER)
+        self.owner = more.pop("owner", OWNER)
+        self.rows = list(rows)
+        self.types = {name: parse(text.removesuffix("?")) for name, text in types.items()}
+        self.held = {
+            name: io.encode(name, [row[i] for row in rows], kind)
+            for i, (name, kind) in enumerate(self.types.items())
+        }
+        columns = {name: Column(self.types[name], text[-1] == "?") for name, text in types.items()}
+        self.schema = Schema(len(rows) + pad, columns, padded=pad > 0, **more)
+        self.words = stored.words_of(self.schema, self.held, len(rows))
+
+    def table(self, name: str) -> Table:
+        """As its client sees it."""
+        return Table(name, self.owner, "0" * 32, self.schema, self.client)
+
+
+def planned(text: str, tables: Mapping[str, Given], **more: Any) -> Plan:
+    """A query's plan, through the checks of workers."""
+    plan = Plan.of(sql.compiled(text, {n: t.table(n) for n, t in tables.items()}, **more))
+    derived(plan, tables)
+    return plan
+
+
+def derived(plan: Plan, tables: Mapping[str, Given]) -> list[relations.Relation]:
+    """What a worker makes of a plan."""
+    return relations.derive(plan, {a: tables[n].table(n) for a, (n, _) in plan.tables.items()})
+
+
+def asked(
+    texts: Sequence[str], tables: Mapping[str, Given], checked: bool = False, **more: Any
+) -> list[io.Result]:
+    """Results of queries, all in one session.
+
+    Args:
+        checked: the tables go through the workers' checks first.
+    """
+    plans = [planned(text, tables, **more) for text in texts]
+    facts = [derived(plan, tables) for plan in plans]
+
+    def program(party: Party, *given: Shared) -> list[dict[str, Shared]]:
+        kept: dict[str, dict[str, Shared]] = {}
+        for (name, table), words in zip(tables.items(), given, strict=True):
+            names = stored.word_names(table.schema)
+            kept[name] = {n: words.map(lambda a, i=i: a[i]) for i, n in enumerate(names)}
+            if checked:
+                checks.check(party, table.schema, kept[name])
+        found = []
+        for plan, fact in zip(plans, facts, strict=True):
+
+            def load(alias: str, columns: Sequence[str], plan: Plan = plan) -> Relation:
+                name = plan.tables[alias][0]
+                return stored.relation(tables[name].schema, columns, kept[name])
+
+            found.append(execute.run(party, plan, fact, execute.Setting(load)))
+        return found
+
+    done = simulate(program, *(t.words for t in tables.values()))
+    results = []
+    for i, (plan, fact) in enumerate(zip(plans, facts, strict=True)):
+        words = done.value(lambda out, i=i: out[i][execute.ROWS])  # type: ignore[misc]
+        results.append(decoded(JobResult({execute.ROWS: words}), fact[plan.output]))
+    return results
+
+
+def _declared(kind: Any) -> str:
+    match kind.kind:
+        case "number" if kind.fraction:
+            return "DOUBLE"
+        case "number" if kind.digits:
+            return f"DECIMAL(18, {kind.digits})"
+        case "number":
+            return "BIGINT"
+        case "category":
+            return f"ENUM ({', '.join(repr(w) for w in kind.words)})"
+        case "text":
+            return "VARCHAR"
+    return {"bool": "BOOLEAN", "date": "DATE", "timestamp": "TIMESTAMP"}[kind.kind]
+
+
+def oracle(texts: Sequence[str], tables: Mapping[str, Given]) -> list[list[tuple[Any, ...]]]:
+    """What DuckDB answers."""
+    import duckdb
+
+    base = duckdb.connect()
+    for name, table in tables.items():
+        columns = ", ".join(f"{c} {_declared(k)}" for c, k in table.types.items())
+        base.execute(f"CREATE TABLE {name} ({columns})")
+        marks = ", ".join("?" for _ in table.types)
+        for row in table.rows:
+            base.execute(f"INSERT INTO {name} VALUES ({marks})", list(row))
+    return [base.execute(text).fetchall() for text in texts]
+
+
+def _key(row: Sequence[Any]) -> Any:
+    return [(v is None, str(round(float(v), 2)) if _real(v) else str(v)) for v in row]
+
+
+def _real(value: Any) -> bool:
+    return hasattr(value, "__float__") and not isinstance(value, str)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a is None or b is None:
+        return a is b
+    if isinstance(a, float) or isinstance(b, float):
+        return abs(float(a) - float(b)) <= 1e-3 + 2e-5 * abs(float(b))
+    if _real(a) and _real(b):
+        return bool(a == b)
+    return str(a) == str(b)
+
+
+def check_same(text: str, found: io.Result, wanted: Sequence[Sequence[Any]]) -> None:
+    """A result is DuckDB's: as a sequence where it is ordered, else as a multiset."""
+    kinds = [kind.kind for kind in found.types.values()]
+    rows = found.rows
+    due = [
+        tuple(
+            shown(hash_of(v), HASHES) if kind == TEXT and v is not None else v
+            for v, kind in zip(row, kinds, strict=True)
+        )
+        for row in wanted
+    ]
+    if "order by" not in text.lower():
+        rows, due = sorted(rows, key=_key), sorted(due, key=_key)
+    same = len(rows) == len(due) and all(
+        all(_same(a, b) for a, b in zip(x, y, strict=True)) for x, y in zip(rows, due, strict=True)
+    )
+    assert same, f"{text}\nprivate {rows[:8]} ({len(rows)})\nDuckDB  {due[:8]} ({len(due)})"
+
+
+def check_all(texts: Sequence[str], tables: Mapping[str, Given], **more: Any) -> None:
+    """All queries against DuckDB."""
+    found = asked(texts, tables, **more)
+    for text, one, due in zip(texts, found, oracle(texts, tables), strict=True):
+        check_same(text, one, due)
+
+
+def random_rows(rng: np.random.Generator, n: int) -> list[tuple[Any, ...]]:
+    """Rows of `TYPES`."""
+    import datetime
+
+    def maybe(value: Any) -> Any:
+        return None if rng.random() < 0.25 else value
+
+    return [
+        (
+            int(rng.integers(0, 5)),
+            maybe(int(rng.integers(-9, 10))),
+            round(float(rng.integers(-5000, 5000))) / 100,
+            float(np.round(rng.normal(0, 3), 3)),
+            str(rng.choice(["a", "b", "c"])),
+            maybe(bool(rng.integers(0, 2))),
+            datetime.date(2019, 11, 1) + datetime.timedelta(days=int(rng.integers(0, 200))),
+            maybe(str(rng.choice(["x", "ä", "yy", ""]))),
+            i,
+        )
+        for i in rng.permutation(n).tolist()
+    ]
+
+
+TYPES = {
+    "k": "int[0,7]",
+    "z": "int[-10,10]?",
+    "p": "decimal(2)[-100,100]",
+    "r": "fixed(16)[-30,30]",
+    "seg": "category(a,b,c)",
+    "flag": "bool?",
+    "day": "date[2019-01-01,2020-12-31]",
+    "word": "text?",
+    "id": "int[0,500]",
+}

@@ -1,0 +1,95 @@
+"""Answers of three simulated workers are DuckDB's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.models.queries.asked import TYPES, Given, asked, check_all, random_rows
+from tfe_bench.errors import RangeError
+
+# Each of several kinds of steps at once: a session is traced once for all of them.
+TEXTS = [
+    "select p, z, seg, flag, day, word from t where not (z > 2) or seg in ('a') and p < 10.5",
+    "select count(*), count(z), sum(z), avg(p), min(z), max(k) from t where k between 2 and 4",
+    "select seg, count(*) n, sum(p) from t group by seg having count(*) > 1 order by seg desc",
+    "select z, sum(k) s from t group by z order by z limit 4",
+]
+MORE = [
+    "select sum(z) from t where k > 6",
+    "select k, z, count(*) c, sum(p), max(r) m, min(z), max(day), min(flag) from t group by k, z",
+    "select distinct k, flag from t where id > 3",
+    "select k, p from t order by p desc, k limit 5",
+    "select k from t where k = 1 union all select z from t where seg = 'b'",
+    "select flag from t union select k > 2 from t",
+    "select id, case when z is null then -1 when z > 0 then z else 0 end, coalesce(z, k), p / 7, "
+    "p / (k + 1), abs(z), p * k, year(day), month(day), p + k * 2 - z, r * r, r * p, z / k, -z, "
+    "greatest(k, id, 3), least(p, r) from t order by id",
+    "select k, count(distinct z) from t group by k",
+    "select count(*) filter (where flag), sum(case when flag then 0 else p end), avg(r) from t",
+    "select z > 3 and flag, flag is null, z <> 4 or not flag, not (flag and z = 2), word <> 'x', "
+    "day >= date '2020-02-29' - interval 1 month from t",
+    "select id from t where extract(month from day) = 12 and flag is not true or word = 'ä'",
+    "select count(*) from t limit 0",
+    "select max(flag), min(seg), max(word is null) from t where z < -20",
+    "select t.id, w, name from t join u on t.id = u.uid where w > 3",
+    "select id, w, name from t left join u on id = uid",
+    "select id from t where id in (select uid from u where w is not null)",
+    "select id from t where not exists (select 1 from u where u.uid = t.id and w > 2)",
+    "select name, sum(p), count(*) from u join t on uid = id group by name",
+    "with s as (select k, count(*) n from t group by k) select t.id, n from t join s using (k)",
+]
+
+
+def _other(rng: np.random.Generator, n: int) -> Given:
+    return Given(
+        {"uid": "int[0,500]", "w": "int[0,9]?", "name": "category(a,b,c)"},
+        [
+            (i, None if i % 3 == 0 else i % 10, "abc"[i % 3])
+            for i in rng.permutation(2 * n)[:n].tolist()
+        ],
+        unique=("uid",),
+    )
+
+
+def test_answers_are_those_of_duckdb(rng: np.random.Generator) -> None:
+    table = Given(TYPES, random_rows(rng, 20), pad=3, unique=("id",))
+    check_all(TEXTS, {"t": table}, checked=True)
+
+
+def test_rows_leave_in_no_order_but_the_one_that_was_asked_for() -> None:
+    rows = [(0, i) for i in range(30)]
+    table = Given({"k": "int[0,1]", "i": "int[0,99]"}, rows)
+    texts = ["select i from t", "select i from t order by k", "select i from t limit 20"]
+    texts.append("select i from (select i, k from t order by i) q where k < 1")
+    for text, found in zip(texts, asked(texts, {"t": table}), strict=True):
+        kept = [row[0] for row in found.rows]
+        assert kept != sorted(kept) and len(set(kept)) == len(kept), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [1, 2, 40])
+def test_more_answers_are_those_of_duckdb(rng: np.random.Generator, n: int) -> None:
+    table = Given(TYPES, random_rows(rng, n), pad=n % 2, unique=("id",))
+    check_all([*TEXTS, *MORE], {"t": table, "u": _other(rng, n)})
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "word", "said"),
+    [("k", 0, 9, "column 'k'"), ("flag", 6, 2, "NULL bits|flag"), ("id", -1, 5, "unique")],
+)
+def test_workers_keep_no_table_that_is_not_as_its_owner_says(
+    column: str, row: int, word: int, said: str
+) -> None:
+    table = Given(
+        {"k": "int[0,7]", "flag": "bool", "id": "int[0,9]"},
+        [(1, True, 3), (2, False, 5)],
+        unique=("id",),
+    )
+    at = list(table.types).index(column)
+    # what an honest client never sends
+    table.words[at, 0 if row < 0 else row % 2] = word
+    if row < 0:
+        table.words[at, :] = word
+    with pytest.raises(RangeError, match=said):
+        asked([], {"t": table}, checked=True)

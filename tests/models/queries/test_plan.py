@@ -1,0 +1,183 @@
+"""Plans of strangers: refused in words, whatever they are, and never with a row's value."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.queries.asked import ANALYST, Given, planned
+from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
+from tfe_bench.models.queries import relations, sql, types
+from tfe_bench.models.queries.plan import MOST_DEPTH, Plan
+
+SECRET = 271828
+TABLES = {
+    "t": Given(
+        {"k": "int[0,300000]", "p": "decimal(2)[0,90]?", "seg": "category(a,b)", "day": "date"},
+        [(SECRET, "1.25", "a", "2020-01-01"), (2, None, "b", "2021-01-01")],
+        unique=("k",),
+        rights={ANALYST: {"*": ("filter", "aggregate", "group")}},
+        client=ANALYST,
+    ),
+    "u": Given(
+        {"id": "int[0,300000]", "w": "bool"},
+        [(1, True)],
+        unique=("id",),
+        owner=ANALYST,
+        client=ANALYST,
+    ),
+}
+TEXT = (
+    "select seg, sum(p) s, count(*) n from t join u on k = id where day < date '2020-06-01' and "
+    "(p > 1.5 or k in (1, 2)) group by seg having count(*) > 2 order by s desc limit 5"
+)
+ODD: list[Any] = [None, True, -1, 0, 7, 2**70, 1e300, "", "t.k", "k?", "x" * 300, [], {}, ["col"]]
+ODD += [["int", 1 << 62], ["case"], ["not", ["null"]], ["+", ["col", "t.k"], ["date", 3]]]
+
+
+def _known() -> dict[str, Any]:
+    return {name: given.table(name) for name, given in TABLES.items()}
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    if isinstance(value, dict):
+        found += [p for k, v in value.items() for p in _places(v, (*path, k))]
+    elif isinstance(value, list):
+        found += [p for i, v in enumerate(value) for p in _places(v, (*path, i))]
+    return found
+
+
+def _mutated(rng: np.random.Generator, plan: dict[str, Any]) -> dict[str, Any]:
+    made = copy.deepcopy(plan)
+    for _ in range(int(rng.integers(1, 4))):
+        places = _places(made)
+        at = places[rng.integers(len(places))]
+        parent: Any = made
+        for key in at[:-1]:
+            parent = parent[key]
+        match int(rng.integers(4)):
+            case 0 if isinstance(parent, dict):
+                parent[str(rng.choice(["op", "in", "rights", "columns", "x"]))] = parent.pop(at[-1])
+            case 1:
+                del parent[at[-1]]
+            case 2:
+                other: Any = made
+                for key in places[rng.integers(len(places))]:
+                    other = other[key]
+                parent[at[-1]] = copy.deepcopy(other)
+            case _:
+                parent[at[-1]] = copy.deepcopy(ODD[rng.integers(len(ODD))])
+    return made
+
+
+def _judged(plan: Any) -> bool:
+    """Whether a plan is one; what it is refused with is typed, short, and tells no value."""
+    known = _known()
+    try:
+        checked = Plan.of(plan)
+        tables = {alias: known[name] for alias, (name, _) in checked.tables.items()}
+        relations.derive(checked, tables)
+    except TfeBenchError as error:
+        assert isinstance(error, (UsageError, PolicyError))
+        assert str(SECRET) not in str(error) and len(str(error)) < 2000
+        return False
+    except KeyError:
+        assert any(name not in known for name, _ in checked.tables.values())
+        return False
+    return True
+
+
+def test_strangers_plans_are_refused_in_words(rng: np.random.Generator) -> None:
+    plan = sql.compiled(TEXT, _known())
+    assert _judged(json.loads(json.dumps(plan)))
+    passed = sum(_judged(_mutated(rng, plan)) for _ in range(10_000))
+    assert passed < 5_000  # (a name or a limit may be another and still fit)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("select x from t", "could not be resolved"),
+        ("select k from tt", 'Did you mean "t"'),
+        ("select seg from t where seg = 'c'", "none of the category's words"),
+        ("select k from t where seg = k", "nothing that can be compared"),
+        ("select k from t join u on p = w", "nothing that can"),
+        ("select k from t, u", "an equality"),
+        ("select k from t join u on k < id", "an equality"),
+        ("select t.k from t join t as t2 on t.seg = t2.seg", "unique"),
+        ("select median(p) from t", "MEDIAN is not offered"),
+        ("select rank() over (order by k) from t", "not offered"),
+        ("select k / (p - 5) from t", "may not be negative"),
+        ("select k / 0 from t", "division by 0"),
+        ("select p * p * p * p * p * p * p * p from t", "bits"),
+        ("select month(day) from t", "narrower range"),
+        ("select k from t where p like '1%'", "not offered"),
+        ("select k from t offset 3", "OFFSET"),
+        ("delete from t", "DELETE is not offered"),
+        ("select 1; select 2", "2 statements"),
+        ("select (select max(k) from t)", "reads tables"),
+        ("select k from t where k not in (select p from t)", "NOT EXISTS"),
+        ("select from where", "no SQL"),
+        ("with recursive r as (select k from t) select k from r", "RECURSIVE"),
+        ("select k, k from t", "once"),
+        ("select sum(seg) from t", "takes numbers"),
+    ],
+)
+def test_what_is_not_offered_is_refused_in_words(text: str, said: str) -> None:
+    with pytest.raises((UsageError, PolicyError), match=said):
+        planned(text, TABLES)
+
+
+def test_columns_that_nothing_uses_are_not_read() -> None:
+    plan = planned(
+        "select sum(p) from t where k > 3",
+        {"t": Given({"k": "int", "p": "int", "x": "int", "y": "text"}, [(1, 2, 3, "a")])},
+    )
+    assert [step["columns"] for step in plan.steps if step.op == "scan"] == [["k", "p"]]
+
+
+def test_expressions_are_bounded() -> None:
+    deep: Any = ["col", "t.k"]
+    for _ in range(MOST_DEPTH + 1):
+        deep = ["neg", deep]
+    plan = sql.compiled("select k from u join t on k = id where w", _known())
+    next(s for s in plan["steps"] if s["op"] == "filter")["where"] = deep
+    with pytest.raises(UsageError, match="within one another"):
+        Plan.of(plan)
+
+
+@pytest.mark.parametrize(
+    ("written", "low", "high", "shown"),
+    [
+        ("int[0,120]", 0, 120, "int"),
+        ("int64", -(2**63), 2**63 - 1, "int"),
+        ("decimal(2)[-1.5,99.99]", -150, 9999, "decimal(2)"),
+        ("fixed(4)[-1,1]", -16, 16, "fixed(4)"),
+        ("date[1899-12-31,1970-01-02]", -25568, 1, "date"),
+        ("bool", 0, 1, "bool"),
+        ("category( a, b )", 0, 1, "category(2 words)"),
+        ("timestamp(ms)", 0, 4102444800000, "timestamp"),
+    ],
+)
+def test_types_are_read_as_they_are_written(written: str, low: int, high: int, shown: str) -> None:
+    made = types.parse(written)
+    assert (made.low, made.high, str(made)) == (low, high, shown)
+    assert types.Type.of(json.loads(json.dumps(made.header()))) == made
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("", "integer", "int[5,1]", "int[0]", "decimal", "decimal(19)", "fixed(25)", "bool[0,1]"),
+        *("category()x", "category(a,a)", "date[2020-02-30,2021-01-01]", "timestamp(h)"),
+        "int[0,1e30]",
+    ],
+)
+def test_types_that_are_none_are_refused(written: str) -> None:
+    with pytest.raises(UsageError):
+        types.parse(written)

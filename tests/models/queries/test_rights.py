@@ -1,0 +1,124 @@
+"""Who may learn what: each right alone, at every step that could launder it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.models.queries.asked import ANALYST, Given, asked, planned
+from tfe_bench.errors import PolicyError, UsageError
+
+# (a right to each column; c is the one that each case is about)
+ROWS = [(i, i % 3, i, "ab"[i % 2]) for i in range(24)]
+GUESSES = [(i, i % 2) for i in range(8)]
+
+
+def _tables(c: str, seg: str = "group", k: str = "", **more: object) -> dict[str, Given]:
+    rights = {"c": tuple(c.split()), "seg": tuple(seg.split()), "k": tuple(k.split())}
+    table = {"k": "int[0,99]", "n": "int[0,9]", "c": "int[0,99]", "seg": "category(a,b)"}
+    bank = Given(
+        table,
+        ROWS,
+        unique=("k",),
+        rights={ANALYST: {**rights, "n": ("open",)}},
+        client=ANALYST,
+        **more,
+    )
+    own = Given(
+        {"id": "int[0,99]", "g": "int[0,9]"}, GUESSES, unique=("id",), owner=ANALYST, client=ANALYST
+    )
+    other = Given(
+        {"id": "int[0,99]", "v": "int[0,9]"},
+        GUESSES,
+        unique=("id",),
+        owner="telco",
+        rights={ANALYST: {"*": ("open",)}},
+        client=ANALYST,
+    )
+    dim = Given({"g": "int[0,99]"}, [(1,), (1,)], owner=ANALYST, client=ANALYST)
+    return {"t": bank, "own": own, "other": other, "dim": dim}
+
+
+# What is asked, the rights to c that are enough, and those that are not.
+CASES = [
+    ("select c from t", ["open"], ["aggregate filter group quantile match train", ""]),
+    ("select c + n from t", ["open"], ["aggregate"]),
+    ("select n from t where c > 5", ["open"], ["filter", "aggregate"]),
+    ("select n from t order by c limit 1", ["open"], ["filter"]),
+    ("select n from t where c < 1 union all select n from t where c = 1", ["open"], ["filter"]),
+    ("select n, 1 as x from t where c < 1", ["open"], ["filter"]),
+    ("select sum(c) from t", ["aggregate", "open"], ["filter", "group", ""]),
+    ("select avg(c * 2 + 1) from t group by seg", ["aggregate"], ["filter group"]),
+    ("select sum(c * n) from t", ["open"], ["aggregate filter"]),
+    ("select sum(case when c = 93 then n end) from t", ["open"], ["aggregate filter"]),
+    ("select max(c) from t", ["open"], ["aggregate quantile"]),
+    ("select count(*) from t where c > 5", ["filter", "open"], ["aggregate", "group"]),
+    ("select count(c) from t", ["filter", "aggregate"], ["group", ""]),
+    ("select c, count(*) from t group by c", ["group"], ["filter aggregate"]),
+    ("select distinct c from t", ["group"], ["filter aggregate"]),
+    ("select x from (select seg, sum(c) x from t group by seg) q where x > 5", ["aggregate"], [""]),
+    ("select n from t join other on c = id", ["match"], ["filter", "group"]),
+    ("select n from t semi join other on c = id", ["match"], ["filter"]),
+    ("select n from t join own on c = id", ["open"], ["match filter"]),
+    ("select n from t anti join other on c = id", ["open"], ["match filter"]),
+    ("select n from t left join other on c = id", ["open"], ["match filter"]),
+    ("select count(*) from t join own on c = id", ["match", "filter"], ["aggregate"]),
+    ("select count(*) from t anti join other on c = id", ["open"], ["match filter"]),
+]
+
+
+@pytest.mark.parametrize(("text", "enough", "lacking"), CASES)
+def test_each_right_is_needed_and_enough(text: str, enough: list[str], lacking: list[str]) -> None:
+    for rights in enough:
+        planned(text, _tables(rights))
+    for rights in lacking:
+        with pytest.raises(PolicyError, match=r"'c'.*'bank'"):
+            planned(text, _tables(rights))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select n, sum(c) from (select n, c from t union all select n, k from t) q group by n",
+        "select g, sum(c) from dim join t on dim.g = t.k group by g",
+    ],
+)
+def test_groups_whose_records_may_repeat_are_refused(text: str) -> None:
+    with pytest.raises(PolicyError, match=r"several times|right"):
+        planned(text, _tables("aggregate filter", k="match"))
+
+
+def test_an_owner_may_do_everything_and_a_stranger_nothing() -> None:
+    tables = _tables("")
+    for who, fits in (("bank", True), ("thief", False)):
+        for given in tables.values():
+            given.client = who
+        if fits:
+            planned("select c, seg from t where c > 3 order by c", tables)
+            continue
+        with pytest.raises(PolicyError):
+            planned("select count(*) from t", tables)
+
+
+def test_small_groups_are_left_out() -> None:
+    tables = _tables("aggregate filter", min_group=8)
+    found = asked(
+        [
+            "select n, sum(c) s from t where c < 23 group by n order by n",
+            "select sum(c) s, count(*) from t where c > 20",
+        ],
+        tables,
+    )
+    # 8, 8 and 7 rows of n = 0, 1, 2; then 3 in all
+    assert [row[0] for row in found[0].rows] == [0, 1]
+    assert found[1].rows == []
+
+
+def test_rights_are_given_by_column_and_client() -> None:
+    schema = _tables("open")["t"].schema
+    both = replace(schema, rights={"*": {"*": ("filter",)}, ANALYST: {"c": ("aggregate",)}})
+    assert both.allows(ANALYST, "bank", "c") == {"aggregate", "filter"}
+    assert both.allows("other", "bank", "c") == {"filter"}
+    with pytest.raises(UsageError, match="A right is one of"):
+        replace(schema, rights={ANALYST: {"c": ("opne",)}})

@@ -1,0 +1,213 @@
+"""`python -m tfe_bench table` and `query`: private tables, and questions on them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tfe_bench.cli import common, keeping
+from tfe_bench.errors import UsageError
+
+WORDS = ("put", "list", "remove")
+
+
+def _table_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("word", choices=WORDS, help="what to do")
+    p.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, - and _")
+    common.option(p, "--csv FILE", "put this table, with a line of names")
+    common.option(p, "--parquet FILE", "put this table (also .feather)")
+    common.option(
+        p,
+        "--type COLUMN:TYPE",
+        "int[0,120], decimal(2), fixed(16), bool, date, timestamp(ms), category(a,b), text",
+        nargs="+",
+        default=[],
+        dest="types",
+    )
+    common.option(p, "--columns COLUMN", "these and no others", nargs="+")
+    common.option(p, "--nullable COLUMN", "may be NULL though none is", nargs="+", default=[])
+    common.option(p, "--unique COLUMN", "has no value twice", nargs="+", default=[])
+    common.option(p, "--sorted-by COLUMN", "sort the rows before they are shared", default="")
+    common.option(p, "--pad-to N", "as many rows as are public", type=int)
+    common.option(
+        p,
+        "--for CLIENT",
+        "a client that may ask, * for all; may be repeated",
+        dest="allow",
+        action="append",
+        default=[],
+    )
+    common.option(
+        p,
+        "--right COLUMN:RIGHTS",
+        "open, group, aggregate, quantile, filter, match, train; * for all columns",
+        nargs="+",
+        default=[],
+        dest="rights",
+    )
+    common.option(p, "--min-group N", "records in a group that is told of (10)", type=int)
+    common.option(p, "--unit COLUMN", "whose record a row is", default="")
+    common.option(p, "--replace", "replace what has this name")
+    keeping.add_options(p, "it")
+
+
+def table(arguments: argparse.Namespace) -> int:
+    """Keep private tables at three workers, list or remove them.
+
+    `table put NAME --csv FILE` shares a table among three workers, which keep it for the clients
+    that its owner names, each with the rights that its owner gives. No worker sees a value.
+    See docs/tables.md.
+    """
+    from tfe_bench.cluster.stored import check_clients, check_name
+    from tfe_bench.models.queries.client import tables
+
+    common.quiet_tensorflow()
+    source = _source(arguments)
+    if arguments.name is not None:
+        check_name(arguments.name, "A table's name")
+    check_clients(arguments.allow)
+    types = dict(_typed(each) for each in arguments.types)
+    started = time.perf_counter()
+    with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
+        own = tables(cluster)
+        if arguments.word == "list":
+            return _list(arguments, own.listed())
+        if arguments.word == "remove":
+            own.remove(arguments.name)
+        else:
+            bar.say("sharing")
+            more = {} if arguments.min_group is None else {"min_group": arguments.min_group}
+            schema = own.put(
+                arguments.name,
+                source,
+                types=types,
+                columns=arguments.columns,
+                nullable=arguments.nullable,
+                unique=arguments.unique,
+                sorted_by=arguments.sorted_by,
+                pad_to=arguments.pad_to,
+                clients=arguments.allow,
+                rights=arguments.rights,
+                unit=arguments.unit,
+                replace=arguments.replace,
+                progress=bar.update,
+                **more,
+            )
+    if arguments.word == "remove":
+        arguments.remove = arguments.name
+        return keeping.tell_removed(arguments)
+    told = {
+        "name": arguments.name,
+        "rows": schema.rows,
+        "columns": {name: str(c.type) for name, c in schema.columns.items()},
+        "clients": arguments.allow,
+        "seconds": time.perf_counter() - started,
+    }
+    if arguments.json:
+        print(json.dumps(told))
+        return 0
+    columns = ", ".join(f"{name} {c.type}" for name, c in schema.columns.items())
+    print(f"{arguments.name}: {schema.rows:,} rows of {columns}")
+    print(f"may be asked about by {keeping.allowed(arguments.allow)}")
+    return 0
+
+
+def _source(arguments: argparse.Namespace) -> Path | None:
+    files = [file for file in (arguments.csv, arguments.parquet) if file is not None]
+    if arguments.word == "list":
+        if arguments.name is not None or files:
+            raise UsageError("table list takes no name and no file.")
+        return None
+    if arguments.name is None:
+        raise UsageError(f"table {arguments.word} takes a NAME.")
+    if arguments.word == "remove":
+        return None
+    if len(files) != 1:
+        raise UsageError("table put takes one of --csv FILE and --parquet FILE.")
+    file: Path = files[0]
+    return file
+
+
+def _typed(text: str) -> tuple[str, str]:
+    column, colon, kind = text.partition(":")
+    if not colon or not column:
+        raise UsageError(f'--type is written as "COLUMN:TYPE". Received: {text[:80]!r}.')
+    return column, kind
+
+
+def _list(arguments: argparse.Namespace, found: Any) -> int:
+    from tfe_bench.models.queries.schema import Schema
+
+    told = []
+    for each in found.values():
+        schema = Schema.of(each.about)
+        columns = {name: str(c.type) for name, c in schema.columns.items()}
+        told.append({**keeping.facts(each), "rows": schema.rows, "columns": columns})
+    shown = {
+        "rows": lambda row: f"{row['rows']:,}",
+        "columns": lambda row: ", ".join(f"{k} {v}" for k, v in row["columns"].items()),
+    }
+    return keeping.tell_list(arguments, told, "table", shown)
+
+
+def _query_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("sql", metavar="SQL", help="one SELECT of DuckDB's dialect")
+    common.option(p, "--groups N", "at most so many groups leave, of any GROUP BY", type=int)
+    common.option(p, "--explain", "say what would be done and learned, and do nothing")
+    common.option(p, "--yes", "do not ask before it runs")
+    common.option(p, "--out FILE", "write the rows (.csv, .json, .parquet, .feather)")
+    keeping.add_options(p, "tables")
+
+
+def query(arguments: argparse.Namespace) -> int:
+    """Ask three workers about private tables.
+
+    The workers join, filter and aggregate tables that their owners share, and see no row; the
+    result goes to this client alone, as far as the owners' rights let it. On a terminal the plan
+    is shown first. See docs/tables.md.
+    """
+    from tfe_bench.models.queries.client import tables
+
+    common.quiet_tensorflow()
+    if arguments.out is not None and arguments.out.exists():
+        raise UsageError(f"{str(arguments.out)!r} is there already. Name another file.")
+    with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
+        asked = tables(cluster).sql(arguments.sql, arguments.groups)
+        said = asked.explain()
+        if arguments.explain:
+            print(json.dumps({"plan": asked.plan, "text": said}) if arguments.json else said)
+            return 0
+        unseen = arguments.yes or arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty())
+        if not (unseen or bar.ask(said, "Run it? [y/N] ")):
+            return 0
+        started = time.perf_counter()
+        result = asked.run(bar.update)
+        seconds = time.perf_counter() - started
+    if arguments.out is not None:
+        result.write(arguments.out)
+    if arguments.json:
+        sent = sum(sum(m["payload"]) for m in result.measured)
+        told = {"rows": result.listed(), "seconds": seconds, "bytes_sent": sent}
+        print(json.dumps(told))
+    elif arguments.out is None:
+        _show(result)
+    else:
+        print(f"{len(result):,} rows written to {arguments.out}")
+    return 0
+
+
+def _show(result: Any) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(*result.types)
+    for row in result.rows:
+        shown.add_row(*("NULL" if v is None else f"{v}" for v in row))
+    Console().print(shown)
+
+
+COMMANDS = {"table": (_table_options, table), "query": (_query_options, query)}
