@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from typing import Any
 
 import tfe_bench as tfe
 from tests.protocols.test_widths import WIDTHS
@@ -53,7 +54,8 @@ def taking_bits() -> set[str]:
         for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(each.name)
             made = [(n, v) for n, v in vars(module).items() if isinstance(v, gated.Slope)]
-            for name, function in [*inspect.getmembers(module, inspect.isfunction), *made]:
+            every: list[tuple[str, Any]] = [*inspect.getmembers(module, inspect.isfunction), *made]
+            for name, function in every:
                 home = module.__name__ if (name, function) in made else function.__module__
                 if home != module.__name__ or name.startswith("_"):
                     continue
