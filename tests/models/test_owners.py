@@ -134,8 +134,9 @@ def test_tables_of_two_owners_are_asked_about_as_far_as_their_rights_go(
     rights = ["k:match", "v:aggregate", "secret:filter"]
     alice.put("left", left, types=bounds, unique=["k"], clients=["bank"], rights=rights)
     right = {"k": [50 - i for i in range(45)], "g": ["x", None, "x"] * 15}
-    more: dict[str, Any] = {"types": {"k": "int[0,99]", "g": "category(x,y)"}, "unique": ["k"], "pad_to": 50}
-    bob.put("right", right, **more, clients=["bank"], rights=["*:open"])
+    kinds = {"k": "int[0,99]", "g": "category(x,y)"}
+    of_all = ["*:open"]
+    bob.put("right", right, types=kinds, unique=["k"], pad_to=50, clients=["bank"], rights=of_all)
     assert set(bank.listed()) == {"left", "right"} and set(alice.listed()) == {"left"}
     text = 'select sum(v) s, count(*) n from "left" l join "right" r on l.k = r.k'
     assert bank.sql(text).run().rows == []  # 6 rows in common, 10 are due

@@ -53,10 +53,9 @@ def taking_bits() -> set[str]:
     for package in (protocols, models):
         for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(each.name)
-            made: list[tuple[str, Any]] = [
-                (n, v) for n, v in vars(module).items() if isinstance(v, gated.Slope)
-            ]
-            for name, function in [*inspect.getmembers(module, inspect.isfunction), *made]:
+            made = [(n, v) for n, v in vars(module).items() if isinstance(v, gated.Slope)]
+            every: list[tuple[str, Any]] = [*inspect.getmembers(module, inspect.isfunction), *made]
+            for name, function in every:
                 home = module.__name__ if (name, function) in made else function.__module__
                 if home != module.__name__ or name.startswith("_"):
                     continue
