@@ -133,8 +133,16 @@ def test_tables_of_two_owners_are_asked_about_as_far_as_their_rights_go(
     rights = ["k:match", "v:aggregate", "secret:filter"]
     alice.put("left", left, types=bounds, unique=["k"], clients=["bank"], rights=rights)
     right = {"k": [50 - i for i in range(45)], "g": ["x", None, "x"] * 15}
-    more = {"types": {"k": "int[0,99]", "g": "category(x,y)"}, "unique": ["k"], "pad_to": 50}
-    bob.put("right", right, **more, clients=["bank"], rights=["*:open"])
+    bounds_of_right = {"k": "int[0,99]", "g": "category(x,y)"}
+    shown = ["*:open"]
+    bob.put(
+        *("right", right),
+        types=bounds_of_right,
+        pad_to=50,
+        unique=["k"],
+        clients=["bank"],
+        rights=shown,
+    )
     assert set(bank.listed()) == {"left", "right"} and set(alice.listed()) == {"left"}
     text = 'select sum(v) s, count(*) n from "left" l join "right" r on l.k = r.k'
     assert bank.sql(text).run().rows == []  # 6 rows in common, 10 are due
