@@ -147,16 +147,16 @@ def products_of_two(graph: Graph) -> Graph:
 # ---- batch normalization
 
 
-def _of_channels(x: Layer) -> bool:
+def _of_channels(graph: Graph, x: Layer) -> bool:
     """Whether a layer has a factor for each channel."""
-    return x.op == "affine" and x.weights["kernel"].ndim == 1
+    return x.op == "affine" and x.weights["kernel"].shape == graph.shapes[x.name][-1:]
 
 
 @wherever
 def fold_back(graph: Graph, x: Layer) -> Graph | None:
     """Batch norm behind a convolution or dense layer goes into its weights."""
     before = graph.by_name.get(x.inputs[0])
-    if not _of_channels(x) or before is None or before.op not in TERMS:
+    if not _of_channels(graph, x) or before is None or before.op not in TERMS:
         return None
     if _only_use(graph, before.name) is not x:
         return None
@@ -178,7 +178,7 @@ def _mixes(x: Layer) -> bool:
 @wherever
 def fold_forward(graph: Graph, x: Layer) -> Graph | None:
     """Batch norm right before a convolution that pads nothing, or a dense layer, goes into it."""
-    after = _only_use(graph, x.name) if _of_channels(x) else None
+    after = _only_use(graph, x.name) if _of_channels(graph, x) else None
     if after is None or not _mixes(after):
         return None
     kernel = _wide(after.weights["kernel"])

@@ -17,6 +17,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# What takes longest begins first: else the last minutes would be one process's alone.
+LONG = ("test_types", "test_layers", "test_optimizers", "test_service", "test_execute", "test_fit")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Orders files, as --no-loadscope-reorder leaves them."""
+    items.sort(key=lambda item: item.path.stem not in LONG)
+
+
 @pytest.fixture(autouse=True)
 def _log_ends_with_its_test() -> Iterator[None]:
     """A command's log goes to the standard error of its test, which is closed after it."""

@@ -207,21 +207,12 @@ def compare_pairs(
     return bits[0] if slices == 1 else local.concat(bits, axis=0)
 
 
-def revealed_order(
-    party: Party,
-    keys: Shared,
-    chosen: str,
-    profile: str = "local",
-    progress: Callable[[float], None] | None = None,
-) -> Any:
-    """The order of shuffled distinct keys, made public: position of rank i in row r at [r, i].
+def comparer(party: Party, keys: Shared, profile: str = "local") -> Callable[[Any, Any], Any]:
+    """What reveals [keys[left] < keys[right]] for positions of shuffled distinct keys, packed.
 
     Args:
-        keys: [rows, n] of `wide_keys`, shuffled.
-        chosen: "quick" or "all-pairs".
+        keys: [rows, n] of `wide_keys`, shuffled; positions are of all rows.
     """
-    rows, n = (int(d) for d in keys.shape)
-    all_pairs_at = n if chosen == "all-pairs" else _ALL_PAIRS_AT
     keys = _flat(keys)
     first = keys.dealer
     turns = 3 if profile == "wan" else 1
@@ -243,20 +234,44 @@ def revealed_order(
         )
         return graph(a, b, *parts[:used])
 
+    def all_compared(left: Any, right: Any) -> Any:
+        starts = range(0, len(left), _CALL_PAIRS)
+        cuts = [slice(start, start + _CALL_PAIRS) for start in starts]
+        answers = [compared(left[cut], right[cut]) for cut in cuts]
+        if isinstance(party, Counting):
+            return None
+        words = [a.numpy() for a in answers]
+        return np.concatenate(words) if len(words) > 1 else words[0]
+
+    return all_compared
+
+
+def revealed_order(
+    party: Party,
+    keys: Shared,
+    chosen: str,
+    profile: str = "local",
+    progress: Callable[[float], None] | None = None,
+) -> Any:
+    """The order of shuffled distinct keys, made public: position of rank i in row r at [r, i].
+
+    Args:
+        keys: [rows, n] of `wide_keys`, shuffled.
+        chosen: "quick" or "all-pairs".
+    """
+    rows, n = (int(d) for d in keys.shape)
+    all_pairs_at = n if chosen == "all-pairs" else _ALL_PAIRS_AT
+    compared = comparer(party, keys, profile)
     if isinstance(party, Counting):
         return _count(party, compared, rows, n, all_pairs_at, profile)
     expected = max(1.0, rows * n * math.log2(max(2, n)) * 1.25)
     done = 0
     with SortPlan(rows, n, all_pairs_at, round_cost(profile)) as plan:
         for left, right in plan.levels():
-            answers = []
-            for start in range(0, len(left), _CALL_PAIRS):
-                a, b = left[start : start + _CALL_PAIRS], right[start : start + _CALL_PAIRS]
-                answers.append(compared(a, b).numpy())
-                done += len(a)
-                if progress:
-                    progress(min(0.99, done / expected))
-            plan.answer(np.concatenate(answers) if len(answers) > 1 else answers[0])
+            plan.answer(compared(left, right))
+            done += len(left)
+            if progress:
+                progress(min(0.99, done / expected))
         return plan.order().reshape(rows, n)
 
 
@@ -278,9 +293,8 @@ def _count(
             )
         levels = expected_levels(rows * n, profile)
     for pairs in levels:
-        for start in range(0, pairs, _CALL_PAIRS):
-            positions = np.broadcast_to(np.int32(0), [min(_CALL_PAIRS, pairs - start)])
-            compared(positions, positions)
+        positions = np.broadcast_to(np.int32(0), [pairs])
+        compared(positions, positions)
     return np.broadcast_to(np.int32(0), [rows, n])
 
 

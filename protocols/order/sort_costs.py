@@ -1,6 +1,7 @@
 """How many comparisons a quicksort makes, on average: what follows its shuffle cannot be counted.
 
-Runs of SortPlan on one random order each; orders of one size differ by about 1 %, a test says.
+Means of runs of SortPlan on random orders.  From 2^12 elements on, orders of one size differ by a
+few per cent, below by up to a third, as the last level is or is not needed.
 """
 
 from __future__ import annotations
@@ -9,25 +10,29 @@ import math
 
 import numpy as np
 
-# By network profile: of 2^9, 2^10, .. 2^21 elements the comparisons of each, and the levels.
-_FIRST = 9
-_COMPARISONS = {
-    "local": (35.6, 53.2, 30.6, 20.7, 22.6, 23.1, 18.5, 18.5, 19.7, 21.0, 22.0, 23.1, 24.3),
-    "wan": (255.5, 56.8, 87.6, 62.4, 38.6, 37.1, 30.1, 26.6, 21.0, 21.5, 21.8, 22.9, 23.9),
-}
-_LEVELS = {
-    "local": (3, 3, 6, 8, 10, 13, 21, 25, 30, 36, 39, 42, 45),
-    "wan": (1, 3, 3, 4, 7, 8, 11, 14, 23, 27, 32, 35, 39),
-}
+# Elements, comparisons of each, and levels.
+_LOCAL = (
+    (300, 42.6, 3), (500, 37.1, 3), (700, 42.8, 3), (1000, 46.9, 3), (1024, 53.6, 3),
+    (1500, 35.3, 4), (2048, 28.8, 6), (3000, 30.1, 6), (4096, 25.8, 7), (6000, 22.4, 10),
+    (8192, 22.5, 10), (12_000, 23.5, 11), (16_384, 22.5, 13), (24_000, 18.8, 18),
+    (32_768, 18.4, 21), (65_536, 18.5, 25), (131_072, 19.7, 30), (262_144, 21.0, 36),
+    (524_288, 22.0, 39), (1_048_576, 23.1, 42), (2_097_152, 24.3, 45),
+)  # fmt: skip
+_WAN = (
+    (500, 249.5, 1), (632, 315.5, 1), (700, 80.6, 3), (1024, 56.4, 3), (1500, 64.2, 3),
+    (2048, 89.9, 3), (3000, 46.7, 4), (4096, 52.7, 4), (6000, 37.4, 7), (8192, 35.1, 7),
+    (12_000, 38.0, 7), (16_384, 34.5, 8), (24_000, 27.3, 11), (32_768, 28.1, 11),
+    (65_536, 26.6, 14), (131_072, 21.0, 23), (262_144, 21.5, 27), (524_288, 21.8, 32),
+    (1_048_576, 22.9, 35), (2_097_152, 23.9, 39),
+)  # fmt: skip
 
 
 def expected_levels(n: int, profile: str) -> list[int]:
     """The comparisons of each level of a quicksort of n elements, all alike."""
-    kind = "wan" if profile == "wan" else "local"
+    sizes, each_of, levels_of = np.array(_WAN if profile == "wan" else _LOCAL).T
     size = math.log2(max(2, n))
-    sizes = np.arange(len(_LEVELS[kind])) + _FIRST
     # beyond the last: a comparison and 4 levels more for each doubling
-    over = max(0.0, size - sizes[-1])
-    each = min((n - 1) / 2, float(np.interp(size, sizes, _COMPARISONS[kind])) + 1.2 * over)
-    levels = max(1, round(float(np.interp(size, sizes, _LEVELS[kind])) + 4 * over))
-    return [round(n * each / levels)] * levels
+    over = max(0.0, size - math.log2(sizes[-1]))
+    each = float(np.interp(size, np.log2(sizes), each_of)) + 1.2 * over
+    levels = max(1, round(float(np.interp(size, np.log2(sizes), levels_of)) + 4 * over))
+    return [round(n * min((n - 1) / 2, each) / levels)] * levels

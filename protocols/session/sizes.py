@@ -60,9 +60,16 @@ def matrix(rows: Any, columns: int) -> Any:
 
 
 def constant(shape: Any) -> Any:
-    """A shape as an int64 tensor, constant if it is known."""
+    """A shape as an int64 tensor, constant if it is known; one that is there is not made again."""
     import tensorflow as tf
 
+    if isinstance(shape, tf.TensorShape):
+        shape = shape.as_list()
+    if isinstance(shape, (list, tuple)) and not any(tf.is_tensor(n) for n in shape):
+        return tf.constant(shape, tf.int64)
     shape = tf.convert_to_tensor(shape)
     found = tf.get_static_value(shape)
-    return tf.cast(shape, tf.int64) if found is None else tf.constant(found, tf.int64)
+    here = getattr(shape, "graph", None) is tf.compat.v1.get_default_graph()
+    if found is None or (here and shape.dtype == tf.int64):
+        return tf.cast(shape, tf.int64)
+    return tf.constant(found, tf.int64)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import ProtocolError, UsageError
-from tfe_bench.protocols.order import shuffle, sort
+from tfe_bench.protocols.order import select, shuffle, sort
 from tfe_bench.protocols.ring import arithmetic, shapes, small_ring
 from tfe_bench.protocols.ring.checks import is_from
 from tfe_bench.protocols.session import local, ops
@@ -280,13 +280,28 @@ def composite(columns: Sequence[Shared], widths: Sequence[int]) -> Shared:
     return key
 
 
-def _sorted(
+def at_ranks(
+    party: Party, key: Shared, key_bits: int, ranks: Sequence[int], *, profile: str = "local"
+) -> tuple[Order, Any]:
+    """An order of n rows, and the public positions in it of those of some ranks by a key.
+
+    Args:
+        key: [n] of Z_2^64; as one of `by_keys`.
+        ranks: public, each from 0 to n - 1.
+
+    Rounds and bits: those of select.positions_of.  Errors: as `by_keys`.
+    """
+    order, moved, _ = _prepared(party, [key], (key_bits,), profile)
+    return order, select.positions_of(party, moved, ranks, profile)
+
+
+def _prepared(
     party: Party, columns: Sequence[Shared], widths: tuple[int, ...], profile: str
-) -> Arrangement:
+) -> tuple[Order, Shared, str]:
+    """An order that is about to be opened by comparisons, and keys in it."""
     n, dealer = int(columns[0].shape[0]), columns[0].dealer
     total = sum(widths)
     key_bits = total if total <= MOST_BITS else None
-    chosen = sort.choose("auto", n, profile)
 
     def prepared(*given: Shared) -> Any:
         plain = [_plain(c) for c in given]
@@ -297,7 +312,15 @@ def _sorted(
     factors, moved = graph(party, "prepared", prepared, widths, n, dealer)(*columns)
     order = Order(party, factors, n)
     order.spend()
+    return order, moved, sort.choose("auto", n, profile)
+
+
+def _sorted(
+    party: Party, columns: Sequence[Shared], widths: tuple[int, ...], profile: str
+) -> Arrangement:
+    order, moved, chosen = _prepared(party, columns, widths, profile)
     positions = sort.revealed_order(party, moved, chosen, profile)
+    n = int(columns[0].shape[0])
     return Arrangement(n, order, _abstract(n) if isinstance(party, Counting) else positions[0])
 
 
@@ -329,7 +352,7 @@ def _gathered(x: Shared, positions: Any) -> Shared:
 
     def take(a: Any) -> Any:
         if not local.known(a):
-            return a
+            return a.like(positions.shape)
         words = local.reshape(a, [1, -1, 1])
         moved = ops.module().tfe_bench_permute(x=words, permutation=positions[None])
         return local.reshape(moved, [-1])

@@ -156,11 +156,13 @@ def _totals(
     """[1 + columns, 2^turn] of Z_2^width: the number of valid rows of each code, and sums."""
     n, groups = int(valid.shape[0]), 1 << turn
 
-    def sliced(code: Shared, valid: Shared, *columns: Shared) -> Any:
+    def kept(code: Shared, valid: Shared) -> Shared:
         small = small_ring.reduced(replace(code, fractional_bits=0), max(2, turn))
         zeros = small.map(local.zeros_like)
-        kept = small_ring.select(party, bits.masked_bits(valid), small, zeros)
-        return dense_sums(party, kept, valid, columns, turn, width)
+        return small_ring.select(party, bits.masked_bits(valid), small, zeros)
+
+    def sliced(code: Shared, valid: Shared, *columns: Shared) -> Any:
+        return dense_sums(party, code, valid, columns, turn, width)
 
     def joined(shares: list[Any], like: Shared) -> Shared:
         share = None if shares[0] is None else sum(shares[1:], shares[0])
@@ -170,6 +172,7 @@ def _totals(
         s = party.site("dense_totals", width, dealer=like.dealer)
         return masked.exchanged(s, share, shape, 0, width=width)
 
+    code = graph(party, "dense codes", kept, turn)(code, valid)
     shares = []
     for begin in range(0, max(1, n), _SLICE):
         cut = slice(begin, begin + _SLICE)
@@ -210,7 +213,7 @@ def dense_sums(
     ones = bits.masked_bits(valid)
     there = convert.b2a_shares(s, ones, tf.constant([n], tf.int64), _VALID, _VALID, width)
     turned = None if s.is_dealer else _Turn(code.m, turn)
-    shares = []
+    shares, whole = [], None
     if turned is not None:
         whole = turned(_with_last(rows, tf.ones_like(code.m) if s.is_e2 else None))
         invalid = (n if s.is_e2 else 0) - tf.reduce_sum(there)

@@ -16,11 +16,13 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, equality, shapes
 from tfe_bench.protocols.ring.checks import is_from
 from tfe_bench.protocols.ring.truncation import truncate
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, keys
 from tfe_bench.protocols.tables.arrange import graph
 from tfe_bench.protocols.tables.groups import count_bits, places, running
+from tfe_bench.protocols.tables.keys import Key
 from tfe_bench.protocols.tables.relation import Column, Relation
 
 # A fraction is a number of these.
@@ -119,6 +121,39 @@ def quantiles(
         value = arithmetic.sub(keys.later(total, 1), total)
         found.append(Column(value.map(lambda a: a[:n]), of.bits))
     return Relation(tuple(found), counted.map(lambda a: a[:n]))
+
+
+def at_ranks(
+    party: Party, relation: Relation, by: Key, ranks: Sequence[int], *, profile: str = "local"
+) -> Relation:
+    """The rows of some public ranks in the order of a key, without a sort of the others.
+
+    Invalid rows come last, and before them those without a value: the median of all rows is at
+    rank (rows - 1) // 2 only where all of them are known to be valid.  Which of equal keys has a
+    rank is as random as their order.
+
+    Args:
+        by: of 61 bits or less; by wider ones all rows are sorted.
+        ranks: each from 0 to rows - 1.
+
+    Rounds and bits: those of keys.cleared, arrange.at_ranks, and of shuffle.move for all columns.
+    Raises:
+        UsageError: ranks that are not there.
+        RangeError: a key is outside of its column's bits.
+    """
+    n = relation.rows
+    if not ranks or not all(is_from(r, 0, n - 1) for r in ranks):
+        raise UsageError(f"at_ranks wants ranks of {n} rows. Received: {list(ranks)!r}.")
+    columns = [(relation.column(by.column), by.descending)]
+    parts = keys.cleared(party, relation.valid, columns)
+    if len(parts) > 1 or n < 2:
+        order = keys.arranged(party, relation.valid, parts, profile)
+        at = np.asarray(ranks, np.int64)
+        moved = order.forward(relation.parts)
+        return relation.with_parts([c.map(lambda a: local.gather(a, at)) for c in moved])
+    (key, width), *_ = parts
+    secret, positions = arrange.at_ranks(party, key, width, ranks, profile=profile)
+    return relation.with_parts(secret.again(relation.parts, positions))
 
 
 def _share_of(party: Party, size: Shared, q: int, n: int) -> Shared:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-Done = subprocess.CompletedProcess[str]
+from tests.commands import Done, finished
+
 Command = Callable[..., Done]
 
 # Room for three workers' start on a busy machine; what fails early takes a fraction of a second.
@@ -30,16 +29,8 @@ def command(tmp_path: Path) -> Command:
     """Runs ``tfe_bench arguments...`` in the test's own folder."""
 
     def run(*arguments: str, **environment: str) -> Done:
-        # A process group of its own would keep Ctrl-C from it; a time limit ends it with its pipes.
-        return subprocess.run(
-            [sys.executable, "-m", "tfe_bench", *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            timeout=PATIENCE,
-            env=plain_environment(**environment),
-        )
+        env = plain_environment(**environment)
+        return finished(*arguments, patience=PATIENCE, env=env, cwd=tmp_path)
 
     return run
 

@@ -209,8 +209,16 @@ def test_a_wrong_result_ends_with_code_1(
 # ---- ops
 
 
-def test_ops_prints_one_line_for_each_operation_within_80_columns(on_workers: Command) -> None:
-    code, out, err = on_workers("ops", "--quick", "--repeat", "1")
+# The shortest and the longest name, many classes, pairs of words, no figure in ulp.
+SOME = ("max", "depthwise_conv2d", "softmax", "floordiv", "top_k", "less")
+
+
+@pytest.mark.parametrize("names", [SOME, pytest.param((), marks=pytest.mark.slow)], ids=len)
+def test_ops_prints_one_line_for_each_operation_within_80_columns(
+    names: tuple[str, ...], on_workers: Command
+) -> None:
+    only = ("--only", ",".join(names)) if names else ()
+    code, out, err = on_workers("ops", "--quick", "--repeat", "1", *only)
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert max(map(len, lines)) <= 80 and "\x1b" not in out
@@ -218,7 +226,8 @@ def test_ops_prints_one_line_for_each_operation_within_80_columns(on_workers: Co
     assert lines[0].split() == [
         *("operation", "size", "time", "B/elem", "sent", "rounds", "ulp", "ok")
     ]
-    assert [line.split()[0] for line in lines[1:end]] == [o.name for o in operations.in_table()]
+    every = names or [o.name for o in operations.in_table()]
+    assert {line.split()[0] for line in lines[1:end]} == {*every} and end == 1 + len(every)
     assert all(line.endswith(" yes") for line in lines[1:end])
     assert f"{end - 1} operations, 1 runs each, all correct." in " ".join(lines[end:])
 

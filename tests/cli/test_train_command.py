@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.cli.conftest import Lent
+from tests.commands import fails
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.records import Record
 from tfe_bench.cluster import launch
@@ -29,12 +30,6 @@ def _table(path: Path, rows: int = 120, columns: str = "abc", seed: int = 4) -> 
     ]
     path.write_text("\n".join([",".join([*columns, "label"]), *lines]) + "\n")
     return path
-
-
-def _fails(capsys: pytest.CaptureFixture[str], code: int, word: str, *arguments: str) -> None:
-    assert main(list(arguments)) == code, arguments
-    out, err = capsys.readouterr()
-    assert out == "" and word in err and "Traceback" not in err, err
 
 
 def test_bad_orders_are_refused_before_anything_starts(
@@ -83,13 +78,13 @@ def test_bad_orders_are_refused_before_anything_starts(
         (10, "broken.keras", (f"{tmp_path}/broken.keras", *table)),
         (10, "has neither", ("logistic", "--data-dir", str(tmp_path))),
     ):
-        _fails(capsys, code, word, "train", *arguments, "--discard")
+        fails(capsys, code, word, "train", *arguments, "--discard")
     for code, word, arguments in (
         (2, "would be lost. Write it (--output", ("logistic", *table)),
         (2, "--discard keeps no model", ("logistic", *table, "--discard", "--checkpoint", "a")),
         (2, "--discard keeps no model", ("logistic", *table, "--discard", "--deploy", "a")),
     ):
-        _fails(capsys, code, word, "train", *arguments)
+        fails(capsys, code, word, "train", *arguments)
     more: tuple[tuple[int, str, tuple[str, ...]], ...] = (
         (2, "NAME, or --list", ()),
         (2, "NAME, or --list", ("a", "--list")),
@@ -109,7 +104,7 @@ def test_bad_orders_are_refused_before_anything_starts(
         if "--data-dir" in words and not _MNIST.is_dir():
             continue
         given = [str(_MNIST) if a == "x" and "mnist" in words else a for a in words]
-        _fails(capsys, code, word, "provide", *given)
+        fails(capsys, code, word, "provide", *given)
 
 
 @pytest.fixture(scope="module")

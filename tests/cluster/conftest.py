@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 
+from tests.commands import Done, finished
 from tfe_bench.cluster.launch import LocalCluster
 
 if TYPE_CHECKING:
@@ -156,16 +157,9 @@ class Hosts:
                 self.start(party, cluster=wanted[party])
         self.wait_ready()
 
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def command(self, *arguments: str) -> Done:
         """Runs ``tfe_bench arguments...`` to its end."""
-        return subprocess.run(
-            [sys.executable, "-m", "tfe_bench", *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            env=environment(),
-        )
+        return finished(*arguments, patience=PATIENCE, env=environment())
 
     def close(self) -> None:
         """Ends all workers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tests.edges import daily
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import PeerLost
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
     from tests.cluster.conftest import Processes
 
 # 2 s after a death and 10 s after a hang; the rest is slack for a busy machine.
-DEATH_SECONDS = 6.0
-HANG_SECONDS = 10.0 + 4.0
+SECONDS = {signal.SIGKILL: 6.0, signal.SIGSTOP: 10.0 + 4.0}
 
 
 def _break_mid_sort(cluster: LocalCluster, strike: Callable[[], None]) -> tuple[PeerLost, float]:
@@ -50,43 +51,24 @@ def _break_mid_sort(cluster: LocalCluster, strike: Callable[[], None]) -> tuple[
     return caught.value, seconds
 
 
-@pytest.mark.parametrize(
-    "party",
-    [
-        pytest.param(0, marks=pytest.mark.slow),
-        1,
-        pytest.param(2, marks=pytest.mark.slow),
-    ],
+@daily(
+    ("party", "strike"),
+    itertools.product(range(3), SECONDS),
+    [(1, signal.SIGKILL), (2, signal.SIGSTOP)],
 )
-def test_a_killed_worker_is_named_within_seconds(party: int, processes: Processes) -> None:
+def test_a_worker_that_dies_or_hangs_is_named_within_seconds_and_ends_on_close(
+    party: int, strike: signal.Signals, processes: Processes
+) -> None:
     with LocalCluster() as cluster:
         pids = processes.watch(cluster.pids)
-        error, seconds = _break_mid_sort(cluster, lambda: os.kill(pids[party], signal.SIGKILL))
-        print(f"party {party} killed: told after {seconds:.2f} s: {error}")
+        error, seconds = _break_mid_sort(cluster, lambda: os.kill(pids[party], strike))
+        print(f"party {party} gets {strike.name}: told after {seconds:.2f} s: {error}")
         assert error.party == party
         assert f"party {party}" in str(error)
-        assert seconds < DEATH_SECONDS
+        assert seconds < SECONDS[strike]
         # The survivors gave up the job too, and live until the cluster is closed.
         survivors = [pid for p, pid in enumerate(pids) if p != party]
         assert all(processes.is_alive(pid) for pid in survivors)
-    assert processes.wait_gone(pids, 5) == []
-
-
-@pytest.mark.parametrize(
-    "party",
-    [
-        pytest.param(0, marks=pytest.mark.slow),
-        pytest.param(1, marks=pytest.mark.slow),
-        2,
-    ],
-)
-def test_a_stopped_worker_is_named_and_ends_on_close(party: int, processes: Processes) -> None:
-    with LocalCluster() as cluster:
-        pids = processes.watch(cluster.pids)
-        error, seconds = _break_mid_sort(cluster, lambda: os.kill(pids[party], signal.SIGSTOP))
-        print(f"party {party} stopped: told after {seconds:.2f} s: {error}")
-        assert error.party == party
-        assert seconds < HANG_SECONDS
     assert processes.wait_gone(pids, 5) == []
 
 

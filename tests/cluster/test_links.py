@@ -282,13 +282,18 @@ def _sort(cluster: LocalCluster, n: int) -> tuple[float, int]:
     return max(m["seconds"][0] for m in result.measured), rounds
 
 
-def test_without_privileges_the_channel_emulates_and_wrong_figures_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def no_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine permits none."""
+
     def refuse(profile: profiles.Profile) -> links.Links:
         raise links.NoNamespaces("Network namespaces cannot be made here.")
 
     monkeypatch.setattr(links, "Links", refuse)
+
+
+@pytest.mark.usefixtures("no_namespaces")
+def test_without_privileges_the_channel_emulates_and_wrong_figures_are_refused() -> None:
     with LocalCluster(profile="wan") as cluster:
         assert cluster.emulation == "channel"
         assert cluster.fallback is not None and "namespaces" in cluster.fallback
@@ -307,13 +312,8 @@ def test_without_privileges_the_channel_emulates_and_wrong_figures_are_refused(
         assert ProfileError.exit_code == 60
 
 
-def test_namespaces_that_cannot_be_are_an_error_where_they_were_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(profile: profiles.Profile) -> links.Links:
-        raise links.NoNamespaces("Network namespaces cannot be made here.")
-
-    monkeypatch.setattr(links, "Links", refuse)
+@pytest.mark.usefixtures("no_namespaces")
+def test_namespaces_that_cannot_be_are_an_error_where_they_were_asked_for() -> None:
     with pytest.raises(links.NoNamespaces):
         LocalCluster(profile="wan", emulate="netns")
 

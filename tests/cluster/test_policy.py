@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.mistakes import check_told
 from tfe_bench.cli import certs
 from tfe_bench.cluster import policy, tls
 from tfe_bench.cluster.config import ClusterConfig
@@ -169,14 +170,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", list(BAD))
 def test_a_mistake_is_named_with_file_key_and_what_was_received(folder: Path, case: str) -> None:
-    old, new, expected = BAD[case]
-    assert old in GOOD
-    with pytest.raises(ConfigError) as caught:
-        _load(folder, GOOD.replace(old, new, 1))
-    text = str(caught.value)
-    assert str(folder / "worker.toml") in text
-    for part in expected:
-        assert part in text, text
+    check_told(_load, folder / "worker.toml", GOOD, BAD[case])
 
 
 def test_a_reveal_in_single_brackets_is_explained(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,12 @@ from tests.cluster.conftest import Hosts
 from tfe_bench import LocalCluster
 
 CLIENTS = ("owner", "hospital", "guest")
+
+
+def named(name: str, about: dict[str, Any]) -> dict[str, Any]:
+    """What is told of shares that stay under a name, for nobody else."""
+    told = {"name": name, "clients": [], "replace": False, "deployment": "0" * 32}
+    return {**told, "about": about}
 
 
 @pytest.fixture(autouse=True)

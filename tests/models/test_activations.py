@@ -74,7 +74,7 @@ def test_every_form_of_a_relu_is_read_as_what_it_is() -> None:
     x = edges()
     for called in (False, True):
         model = every(RELUS, (6, 6), called)
-        want = model.predict(x, verbose=0)
+        want = np.asarray(model(x, training=False))
         assert np.abs(convert(model).plain(x) - want).max() < 1e-5
 
 
@@ -85,7 +85,7 @@ def test_activations_are_right_at_the_edges_of_their_arguments(rng: np.random.Ge
     execute.check_executable(private.plan)
     ((got, _),) = run_all([some], int(rng.integers(3)), again=False)
     (got,) = plaintext.finished(private.plan.graph, [got])
-    off = np.abs(got - model.predict(x, verbose=0)).reshape(6, len(PRIVATE), 6).max((0, 2))
+    off = np.abs(got - np.asarray(model(x, training=False))).reshape(6, len(PRIVATE), 6).max((0, 2))
     assert off.max() < 4 * ULP, dict(zip(map(str, PRIVATE), off / ULP, strict=True))
 
 

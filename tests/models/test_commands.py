@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import Hosts
+from tests.commands import fails
 from tfe_bench.__main__ import main
 
 
@@ -19,12 +20,6 @@ def _picture(path: Path, shape: tuple[int, ...] = (40, 30, 3)) -> Path:
     pixels = np.random.default_rng(3).integers(0, 256, shape, np.uint8)
     path.write_bytes(tf.io.encode_png(pixels).numpy())
     return path
-
-
-def _fails(capsys: pytest.CaptureFixture[str], code: int, word: str, *arguments: str) -> None:
-    assert main(list(arguments)) == code, arguments
-    out, err = capsys.readouterr()
-    assert out == "" and word in err and "Traceback" not in err, err
 
 
 def test_networks_of_the_zoo_are_refused_with_bad_options(
@@ -49,7 +44,7 @@ def test_networks_of_the_zoo_are_refused_with_bad_options(
         (2, "--repeat", ("infer", "network-b", "--repeat", "0")),
         (2, "profile", ("infer", "network-b", "--profile", "moon")),
     ):
-        _fails(capsys, code, word, *arguments)
+        fails(capsys, code, word, *arguments)
 
 
 def test_bad_deployments_and_questions_are_refused(
@@ -80,7 +75,7 @@ def test_bad_deployments_and_questions_are_refused(
         (2, ".csv or .npy", ("predict", "a", "--image", "x", "--output", "x.txt")),
         (2, "--client goes with", ("models", "--client", "owner")),
     ):
-        _fails(capsys, code, word, *arguments, *where)
+        fails(capsys, code, word, *arguments, *where)
     assert not (tmp_path / "kept").exists()
 
 
@@ -121,7 +116,7 @@ def test_owners_deploy_and_clients_ask_by_commands(
     assert file.stat().st_mode & 0o777 == 0o600
 
     there = ("--cluster", str(hosts.cluster), "--client")
-    _fails(
+    fails(
         capsys,
         2,
         'Did you mean "digits"',
@@ -132,10 +127,10 @@ def test_owners_deploy_and_clients_ask_by_commands(
         *there,
         "owner",
     )
-    _fails(capsys, 2, "keeps no model 'digits'", "models", "--remove", "digits", *there, "hospital")
-    _fails(capsys, 10, "none.png", "predict", "digits", "--image", "none.png", *there, "owner")
+    fails(capsys, 2, "keeps no model 'digits'", "models", "--remove", "digits", *there, "hospital")
+    fails(capsys, 10, "none.png", "predict", "digits", "--image", "none.png", *there, "owner")
     (tmp_path / "bad.npy").write_bytes(b"x")
-    _fails(
+    fails(
         capsys,
         10,
         "bad.npy",
@@ -147,7 +142,7 @@ def test_owners_deploy_and_clients_ask_by_commands(
         "owner",
     )
     np.save(tmp_path / "first.npy", given.transpose(0, 3, 1, 2))
-    _fails(
+    fails(
         capsys,
         2,
         "channels first",

@@ -142,7 +142,7 @@ def cases() -> dict[str, Any]:
         "elu": of(L.ELU(0.3)),
         "prelu": of(L.PReLU(shared_axes=[1, 2])),
         "prelu of each place": of(L.PReLU(shared_axes=[2]), L.Conv2D(2, 2)),
-        "prelu of dense": of(L.Dense(4), L.PReLU(), shape=flat),
+        "prelu of dense": of(L.Dense(4), L.PReLU(), L.PReLU(shared_axes=[1]), shape=flat),
         "activation": of(L.Activation("tanh"), shape=flat),
         "softmax of rows": of(L.Softmax(axis=1), shape=(3, 4)),
         "max pool": of(L.MaxPooling2D(2)),
@@ -262,7 +262,7 @@ def test_every_layer_agrees_with_keras_and_costs_what_is_declared(
         private = convert(model, samples=images if calibrated else None)
         names.append(name)
         some.append(case(private, images, watched=watched))
-        expected.append(model.predict(images, verbose=0))
+        expected.append(np.asarray(model(images, training=False)))
     for name, (s, _, _), want, (got, calls) in zip(
         names, some, expected, run_all(some, dealer), strict=True
     ):
@@ -294,7 +294,7 @@ def test_the_summary_of_a_net_is_what_is_on_the_wire_also_rotated(
     images = rng.uniform(0, 1, (3, 8, 8, 1)).astype(np.float32)
     model = shaken(small_net(), rng)
     private = convert(model, samples=images)
-    expected = model.predict(images, verbose=0)
+    expected = np.asarray(model(images, training=False))
     for profile, turned in (("local", False), ("wan", False), ("wan", True)):
         with monkeypatch.context() as patched:
             if turned:
@@ -323,7 +323,7 @@ def test_a_batch_in_thirds_is_watched_too(
     monkeypatch.setattr(rotation, "worthwhile", lambda cost, bits: True)
     assert execute.rotated(some[0])
     ((got, calls),) = run_all([some], 0)
-    assert np.abs(got - model.predict(images, verbose=0)).max() < 32 * ULP
+    assert np.abs(got - np.asarray(model(images, training=False))).max() < 32 * ULP
     assert_costs(calls, execute.model_cost(some[0]))
 
 

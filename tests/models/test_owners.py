@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import Hosts
+from tests.models.conftest import named
 from tests.models.tiny import BATCH, assert_close, data, plain_twin, private_model
 from tfe_bench.cluster.jobs import load
 from tfe_bench.cluster.launch import Cluster
@@ -310,13 +311,7 @@ def test_what_is_no_data_set_is_refused(clients: dict[str, Any]) -> None:
         "classes": 2,
         "columns": ["a", "b"],
     }
-    good: dict[str, Any] = {
-        "name": "bad",
-        "clients": [],
-        "replace": False,
-        "deployment": "0" * 32,
-        "about": about,
-    }
+    good = named("bad", about)
     x = {"x": PrivateInput(np.zeros((3, 2), np.int64), 16)}
     for changed, inputs in (
         ({"name": "Bad"}, x),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import Hosts
-from tests.models.conftest import CLIENTS
+from tests.models.conftest import CLIENTS, named
 from tfe_bench.cluster import wire
 from tfe_bench.cluster.launch import Cluster
 from tfe_bench.cluster.requests import PrivateInput
@@ -177,13 +177,7 @@ def test_bad_deployments_are_refused_before_anything_is_kept(
         "bounds": private.bounds,
         "preprocessing": None,
     }
-    good: dict[str, Any] = {
-        "name": "bad",
-        "clients": [],
-        "replace": False,
-        "deployment": "0" * 32,
-        "about": about,
-    }
+    good = named("bad", about)
     vector = private.shared_weights()
     for changed in (
         {"name": "Bad"},

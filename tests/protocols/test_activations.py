@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import activations
@@ -144,7 +145,7 @@ COSTS: list[tuple[tuple[int, ...], Callable[..., Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_declared_costs_are_what_the_wire_carries(dealer: int) -> None:
     cases = COSTS if dealer == 0 else COSTS[:2]
 

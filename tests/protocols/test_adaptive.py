@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tests.protocols.pads import assert_one_message_each
 from tests.protocols.shares import assert_declared
 from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, share, simulate
@@ -31,7 +32,7 @@ def variances(rng: np.random.Generator) -> Array:
     return np.concatenate([fixed, np.exp2(rng.uniform(0, 46, MANY))]).astype(np.int64)
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 @pytest.mark.parametrize("f", [24, 28])
 def test_directions_are_right_to_6_bits(dealer: int, f: int, rng: np.random.Generator) -> None:
     v = variances(rng)
@@ -78,7 +79,7 @@ def test_each_party_deals_for_a_third(rng: np.random.Generator) -> None:
     assert max(cost.dealer, cost.e1, cost.e2) < 900 * n
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_it_costs_what_it_declares(dealer: int) -> None:
     def run(p: Party, n: int) -> Any:
         m = share(np.full(n, 77), p.index, b"m", 28, dealer)
@@ -93,7 +94,7 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
     assert_declared(dealer, (1, 63, 65, 1000), run, declared)
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_products_with_a_small_rings_factor_are_exact(
     dealer: int, rng: np.random.Generator
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import batch_norm
@@ -49,7 +50,7 @@ def scaled(values: tuple[Shared, ...]) -> list[Shared]:
     return [replace(v, fractional_bits=f) for v, f in zip(values, scales, strict=True)]
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_all_of_it_is_tensorflows_and_costs_what_it_says(
     dealer: int, rng: np.random.Generator
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, conv, convert
@@ -102,7 +103,7 @@ def operands(rng: np.random.Generator) -> list[Array]:
     return [words(rng, shape) for case in FULL + DEPTHWISE for shape in case[:2]]
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_convolutions_are_exact_modulo_2_64_with_private_and_public_kernels(
     dealer: int, rng: np.random.Generator
 ) -> None:
@@ -184,7 +185,7 @@ def test_shares_of_a_convolution_add_up_before_they_are_opened(rng: np.random.Ge
     assert np.array_equal(simulate(program, x, w, v).value(), want)
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_convolutions_cost_what_they_say_whatever_the_values(
     dealer: int, rng: np.random.Generator
 ) -> None:

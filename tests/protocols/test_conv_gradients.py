@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, conv, conv_gradients, products
@@ -113,7 +114,7 @@ def test_the_reference_has_tensorflows_gradients(rng: np.random.Generator) -> No
             assert np.array_equal(got, np.asarray(expected)), case
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_gradients_are_exact_modulo_2_64_and_cost_what_a_product_costs(
     dealer: int, rng: np.random.Generator
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exp_one_round, exp_select
@@ -97,7 +98,7 @@ def test_the_loss_comes_with_it(rng: np.random.Generator) -> None:
     assert cost.rounds == 13
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_it_costs_what_it_declares(dealer: int) -> None:
     cases = [(1, 10, 40), (128, 10, 40), (65, 3, 24), (7, 2, 16), (9, 16, 32), (3, 20, 40)]
 
@@ -116,7 +117,7 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
     assert cost_of(cross_entropy.softmax_for_gradient, Private((128, 10), 40)).rounds == 8
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_a_bit_times_an_exponential(dealer: int, rng: np.random.Generator) -> None:
     f, low = 24, exp_one_round.plan(64, 24, softmax=True).low
     inside = np.concatenate([[0, low, -1e-6, 0.25, -32.5], rng.uniform(low, 0, 5000)])

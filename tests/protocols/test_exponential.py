@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.edges import daily
+from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import parts_held
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
@@ -138,7 +141,7 @@ def valid_range(*how: Any, **options: Any) -> tuple[float, float]:
     return own.low, own.high
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 @pytest.mark.parametrize(("ring_bits", "f"), RINGS)
 def test_every_form_keeps_its_error_bound_all_over_its_range_and_costs_what_it_says(
     ring_bits: int, f: int, dealer: int, seed: int, rng: np.random.Generator
@@ -166,11 +169,13 @@ def test_every_form_keeps_its_error_bound_all_over_its_range_and_costs_what_it_s
         )
 
 
-@pytest.mark.parametrize(("ring_bits", "f"), RINGS)
-@pytest.mark.parametrize("clamp", CLAMPS[1:])
+@daily(
+    ("ring", "clamp"), itertools.product(RINGS, CLAMPS[1:]), [(RINGS[0], "low"), (RINGS[1], "both")]
+)
 def test_clamped_inputs_outside_the_range_give_the_value_at_its_end(
-    ring_bits: int, f: int, clamp: str, seed: int, rng: np.random.Generator
+    ring: tuple[int, int], clamp: str, seed: int, rng: np.random.Generator
 ) -> None:
+    ring_bits, f = ring
     cases: list[tuple[Array, str, str, dict[str, Any]]] = []
     for method in ("one-round", "pade") if clamp == "both" else ("prime", "taylor"):
         low, high = valid_range(method, ring_bits, f, clamp)

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.edges import daily
+from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import at
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
@@ -29,6 +31,8 @@ EDGES = np.array(
     np.int64,
 )
 WIDTHS = (*range(1, 11), 11, 17)
+# One, two, and odd ones left over at each depth.
+DAILY = (1, 2, 3, 5, 7, 17)
 ROWS = 150
 NAMES = ("reduce_max", "reduce_min", "argmax", "argmin")
 NUMPY: dict[str, Callable[..., Any]] = {
@@ -62,12 +66,13 @@ def reduced(
     return found
 
 
+@daily("widths", [DAILY, WIDTHS], [DAILY], ids=["some", "every"])
 @pytest.mark.parametrize("method", ["tree", "all-pairs"])
 def test_extremes_of_every_width_are_exact_the_first_wins_and_they_cost_what_they_say(
-    method: str, rng: np.random.Generator
+    method: str, widths: tuple[int, ...], rng: np.random.Generator
 ) -> None:
     dealer = int(rng.integers(3))
-    widths = WIDTHS if method == "tree" else WIDTHS[:10]
+    widths = widths if method == "tree" else tuple(w for w in widths if w <= 10)
     data = [columns(w, rng) for w in widths]
     # all four at one width, one or two at the others: what differs is a sign and an injection
     also = {3: NAMES[2:3], 5: NAMES[3:], 7: NAMES[1:], 10: NAMES[2:3], 17: NAMES[3:]}
@@ -100,7 +105,7 @@ def test_extremes_of_every_width_are_exact_the_first_wins_and_they_cost_what_the
             i += 1
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_many_values_of_all_sizes_by_each_dealer(dealer: int, rng: np.random.Generator) -> None:
     x = rng.integers(-(2**62), 2**62, (5, 4000))
     x[:, :2000] >>= rng.integers(0, 63, 2000)  # of all magnitudes, with ties among the small
@@ -212,7 +217,7 @@ def exchanged(p: Party, x: Shared) -> Shared:
     return convert.b2a(p, hot, tf.shape(x.any))
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_one_hot_marks_the_first_largest_and_pick_takes_what_is_marked(
     dealer: int, rng: np.random.Generator
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import convert, full_range
@@ -20,7 +21,7 @@ EDGES = np.array(
 )
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_all_pairs_of_edges_and_random_integers_are_told_apart(
     dealer: int, rng: np.random.Generator
 ) -> None:

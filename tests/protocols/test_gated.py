@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.edges import daily
 from tests.protocols.gated import FUNCTIONS, Function
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
@@ -17,29 +18,31 @@ from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-# (fractional bits, width): every scale, and the edges of both
-CASES = [(f, 31) for f in range(FEWEST_BITS, MOST_BITS + 1)]
-CASES += [(f, width) for f in (FEWEST_BITS, MOST_BITS) for width in (2, 12, 48, 62)]
+# (fractional bits, width): the edges of both, and every scale
+EDGES = [(f, width) for f in (FEWEST_BITS, MOST_BITS) for width in (2, 31, 62)]
+EVERY = [(f, 31) for f in range(FEWEST_BITS + 1, MOST_BITS)]
+EVERY += [(f, width) for f in (FEWEST_BITS, MOST_BITS) for width in (12, 48)]
 every_function = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=list(FUNCTIONS))
 
 
+@daily("cases", [EDGES, EVERY], [EDGES], ids=["edges", "every"])
 @every_function
 def test_it_is_right_at_every_scale_over_the_whole_range(
-    function: Function, rng: np.random.Generator
+    function: Function, cases: list[tuple[int, int]], rng: np.random.Generator
 ) -> None:
-    xs = [function.operands(width, f, rng) for f, width in CASES]
+    xs = [function.operands(width, f, rng) for f, width in cases]
 
     def program(party: Party, *given: Shared) -> Any:
         def graph(*given: Shared) -> Any:
             return [
                 function.protocol(party, replace(x, fractional_bits=f), width)
-                for x, (f, width) in zip(given, CASES, strict=True)
+                for x, (f, width) in zip(given, cases, strict=True)
             ]
 
         return party.function(graph)(*given)
 
     sim = simulate(program, *xs, dealer=int(rng.integers(3)))
-    for i, ((f, width), x) in enumerate(zip(CASES, xs, strict=True)):
+    for i, ((f, width), x) in enumerate(zip(cases, xs, strict=True)):
         got = sim.value(lambda out, i=i: out[i])  # type: ignore[misc]
         off = function.off(got, x, f)
         worst = np.abs(off).argmax()

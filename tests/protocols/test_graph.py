@@ -206,26 +206,18 @@ def test_only_the_ends_of_the_channel_are_stateful_in_a_numbered_loop() -> None:
 
 
 @pytest.mark.parametrize("party", range(3))
-def test_no_invocation_sends_only_after_another_has_received(
-    graphs: list[Traced], party: int
+@pytest.mark.parametrize(
+    ("kind", "others"), [(SEND, {RECV}), (RECV, {SEND, RECV})], ids=["sends", "receives"]
+)
+def test_no_invocation_sends_or_receives_only_after_another_has(
+    graphs: list[Traced], party: int, kind: str, others: set[str]
 ) -> None:
+    """A send may follow another's send: what is sent first does not wait."""
     traced = graphs[party]
-    for send in traced.ops(SEND):
-        own = traced.names[send.get_attr("site")]
-        for op in before(send):
-            if op.type == RECV:
-                assert traced.names[op.get_attr("site")] == own
-
-
-@pytest.mark.parametrize("party", range(3))
-def test_no_invocation_receives_only_after_another_has_sent_or_received(
-    graphs: list[Traced], party: int
-) -> None:
-    traced = graphs[party]
-    for receive in traced.ops(RECV):
-        own = traced.names[receive.get_attr("site")]
-        for op in before(receive):
-            if op.type in (SEND, RECV):
+    for end in traced.ops(kind):
+        own = traced.names[end.get_attr("site")]
+        for op in before(end):
+            if op.type in others:
                 assert traced.names[op.get_attr("site")] == own
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.protocols.functions.logarithm import log
 from tfe_bench.protocols.session.counting import Private, cost_of
@@ -52,7 +53,7 @@ def test_log_is_right_over_the_whole_range(
     assert sim.outputs[0].fractional_bits == f
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
     xs = [v for n in (1, 65) for v in (np.zeros(n, np.int64), np.full(n, 2**17 + 5))]
 

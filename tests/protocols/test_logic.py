@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import at, bits_of, packed
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import ProtocolError, UsageError
@@ -38,7 +39,7 @@ def held(columns: Any, p: Party, seed: int) -> list[MaskedBits]:
     return [masked(c, p, seed + i) for i, c in enumerate(columns)]
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_not_and_xor_are_those_of_numpy(dealer: int, seed: int, rng: np.random.Generator) -> None:
     columns = [rng.integers(0, 2, (2, n)) for n in SIZES]
 
@@ -60,7 +61,7 @@ def test_not_and_xor_are_those_of_numpy(dealer: int, seed: int, rng: np.random.G
             assert np.array_equal(bits_of(sim, at(i, j)), expected)
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_bits_are_rearranged_by_any_public_map(
     dealer: int, seed: int, rng: np.random.Generator
 ) -> None:
@@ -88,7 +89,7 @@ def test_bits_are_rearranged_by_any_public_map(
         assert np.array_equal(bits_of(sim, at(i)), expected.reshape(-1))
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_all_of_is_the_and_of_1_to_9_bits_and_costs_what_it_says_whatever_they_are(
     dealer: int, seed: int, rng: np.random.Generator
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import EDGES, at
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
@@ -29,7 +30,7 @@ def largest(x: Array, k: int) -> tuple[Array, Array]:
     return np.take_along_axis(x, places, axis=-1), places
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_the_k_largest_and_their_places_are_exact_and_of_equal_ones_the_first_comes_first(
     dealer: int, rng: np.random.Generator
 ) -> None:
@@ -93,7 +94,7 @@ def check_quantile(got: Array, x: Array, q: float) -> None:
         assert abs(int(value) - want) < 1 + Fraction(gap, 2**17), (q, want)
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_quantiles_are_within_their_bound_of_the_exact_ones(
     dealer: int, rng: np.random.Generator
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tests.protocols.pads import assert_one_message_each
 from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, share, simulate
 from tfe_bench.errors import UsageError
@@ -35,7 +36,7 @@ def values(limit: float, rng: np.random.Generator) -> Array:
     return np.concatenate([near, ends, rng.uniform(-9, 9, MANY), wide])
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_the_logistic_function_from_every_scale_and_ring(
     dealer: int, rng: np.random.Generator
 ) -> None:
@@ -81,7 +82,7 @@ def test_other_functions_have_pieces_too(rng: np.random.Generator) -> None:
     assert np.abs(got - want).max() < pieces.error + 0.5 * 1.5 * 2.0**-11 + 2.0**-10
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_it_costs_what_it_declares(dealer: int) -> None:
     cases = [(1, 16, 64), (128, 40, 64), (65, 16, 30), (128, 16, 30)]
 

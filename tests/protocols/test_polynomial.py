@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.protocols.dealers import by_a_dealer
 from tests.protocols.pads import assert_one_message_each
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
@@ -45,7 +46,7 @@ POLYNOMIALS: list[tuple[list[float], int, int, int | None]] = [
 ]
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_polyval_errs_by_less_than_an_ulp_and_a_fifth(
     dealer: int, rng: np.random.Generator
 ) -> None:
@@ -135,7 +136,7 @@ PRODUCTS: list[tuple[tuple[int, ...], int, int]] = [
 ]
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_products_are_rounded_to_a_neighbor_and_zero_stays_zero(
     dealer: int, rng: np.random.Generator
 ) -> None:
@@ -181,7 +182,7 @@ def test_product_refuses_other_numbers_of_factors() -> None:
     simulate(program, np.arange(3))
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
     sizes = (1, 63, 1000)
     a = [1.0, -2.0, 0.5, 3.0]
@@ -209,7 +210,7 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
 # ---- what the parties see
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_received_words_are_uniform_and_fresh_for_frozen_shares(
     dealer: int, rng: np.random.Generator, heard: list[list[Any]]
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import pool
@@ -88,7 +89,7 @@ def test_pooling_is_that_of_tensorflow_and_costs_what_it_says_whatever_the_value
             assert_costs([out[i][k] for out in sim.outputs], cost, dealer)
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_every_dealer_pools_and_other_widths_and_profiles_cost_what_they_say(
     dealer: int, rng: np.random.Generator
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tests.protocols.pads import assert_one_message_each
 from tests.protocols.shares import assert_refused_by_name
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
@@ -75,7 +76,7 @@ def pooled(p: Party, x: Shared, case: Case) -> tuple[Shared, Choice]:
     )
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
     dealer: int, rng: np.random.Generator
 ) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.edges import daily
+from tests.protocols.dealers import by_a_dealer
 from tests.protocols.pads import assert_one_message_each
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
@@ -62,9 +64,11 @@ CASES: list[tuple[int, int, int, bool]] = [
     (16, 12, 16, False),
     (4, 2, 6, False),
 ]
+# The widest, the most bits of a fraction, one stage, and the narrowest.
+DAILY = [(16, 62, 20, True), (24, 62, 22, False), (16, 12, 16, False), (4, 2, 6, False)]
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@daily("case", CASES, DAILY, ids=str)
 def test_reciprocal_is_right_over_the_whole_range(
     case: tuple[int, int, int, bool], rng: np.random.Generator
 ) -> None:
@@ -134,7 +138,7 @@ def test_quotients_err_relative_to_themselves(rng: np.random.Generator) -> None:
     assert (sim.rounds, sim.with_dealing) == (9, 10) == (cost[0].rounds, cost[0].with_dealing)
 
 
-@pytest.mark.parametrize(("f", "bits"), [(8, 62), (20, 31), (24, 62), (16, 20), (10, 12)])
+@daily(("f", "bits"), [(8, 62), (20, 31), (24, 62), (16, 20), (10, 12)], [(24, 62), (10, 12)])
 def test_quotients_are_right_at_other_scales_and_ranges(
     f: int, bits: int, rng: np.random.Generator
 ) -> None:
@@ -198,7 +202,7 @@ FUNCTIONS: dict[str, Callable[[Party, Shared], Shared]] = {
 }
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
     xs = [np.zeros(65, np.int64), np.full(65, 2**17 + 5), np.ones(1, np.int64)]
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import assert_refused_by_name
 from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
 from tfe_bench.errors import UsageError
@@ -83,7 +84,7 @@ def test_wide_sums_carry_between_all_words() -> None:
     assert [int(v) for v in got] == [10 * (int(v) % 2**64 << 30) % 2**95 for v in x[:, 0]]
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_squares_and_inner_products_are_exact_modulo_2_64(
     dealer: int, rng: np.random.Generator
 ) -> None:
@@ -209,7 +210,7 @@ def pooled(x: Array, ksize: Any, strides: Any, padding: Any) -> tuple[Array, Arr
     return sums, counts
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_average_pools_divide_by_the_cells_that_are_there(
     dealer: int, rng: np.random.Generator
 ) -> None:
@@ -244,7 +245,7 @@ def test_average_pools_divide_by_the_cells_that_are_there(
             assert np.allclose(same, means)
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_reductions_cost_what_they_say_whatever_the_values(
     dealer: int, rng: np.random.Generator
 ) -> None:

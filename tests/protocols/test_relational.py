@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import at, bits_of
 from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share, simulate
 from tfe_bench.errors import ProtocolError, UsageError
@@ -58,7 +59,7 @@ def check(sim: Simulation, x: Array, y: Array, *where: int) -> None:
         assert np.array_equal(sim.value(at(*where, i)), want), i
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_every_pair_of_edges_and_random_values_compare_exactly(
     dealer: int, rng: np.random.Generator
 ) -> None:
@@ -198,7 +199,7 @@ COSTS: list[Callable[..., Any]] = [
 ]
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_comparisons_cost_what_they_say_whatever_the_values(
     dealer: int, rng: np.random.Generator
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import assert_costs_of_all
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.errors import UsageError
@@ -56,7 +57,7 @@ def bits_of(sim: Simulation, pick: Callable[[Any], Any]) -> Array:
     return np.asarray(bits[: int(parts[0].n)])
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_relu_is_exact_in_its_range_and_so_is_its_derivative(
     dealer: int, rng: np.random.Generator
 ) -> None:
@@ -112,7 +113,7 @@ def test_outside_of_the_range_relu_is_the_value_or_0(rng: np.random.Generator) -
     assert np.array_equal(got, np.where(sign, 0, x))
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_relu_carries_every_value_of_a_small_ring_back(
     dealer: int, rng: np.random.Generator
 ) -> None:
@@ -141,7 +142,7 @@ def test_relu_carries_every_value_of_a_small_ring_back(
 # ---- the product
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_a_truncated_product_errs_less_than_one_unit_and_never_fails(
     dealer: int, seed: int, rng: np.random.Generator
 ) -> None:
@@ -240,7 +241,7 @@ COSTS: list[Callable[[Party, Shared], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_relu_and_products_cost_what_they_say_whatever_the_values(
     dealer: int, rng: np.random.Generator
 ) -> None:

@@ -6,8 +6,9 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-import pytest
 
+from tests.edges import daily
+from tests.protocols.dealers import by_a_dealer
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.protocols.functions.roots import reciprocal_root, rsqrt, sqrt
 from tfe_bench.protocols.session.counting import Private, cost_of
@@ -36,7 +37,7 @@ def values(rng: np.random.Generator, bits: int, n: int) -> Array:
     return np.concatenate([[0, 1 - 2**bits], x, -x[::9]])
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@daily("case", CASES, [CASES[0], CASES[-1]], ids=str)
 def test_roots_are_right_over_the_whole_range(
     case: tuple[int, int, int, int], rng: np.random.Generator
 ) -> None:
@@ -95,7 +96,7 @@ def test_roots_of_more_bits_are_right_from_the_lowest_value_on(rng: np.random.Ge
     assert sim.sent == tuple(map(sum, zip(*(c.by_party(dealer) for c in costs), strict=True)))
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
     xs = [v for n in (1, 65) for v in (np.zeros(n, np.int64), np.full(n, 2**17 + 5))]
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import at
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
@@ -20,7 +21,7 @@ from tfe_bench.protocols.session.sharing import Shared
 EDGES = np.array([0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63)], np.int64)
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 @pytest.mark.parametrize("limbs", (1, 2))
 def test_another_name_is_the_same_value_in_that_dealers_view(
     dealer: int, limbs: int, rng: np.random.Generator
@@ -57,7 +58,7 @@ def thirds(p: Party, x: Shared) -> Shared:
     return rotation.by_thirds(p, lambda part: [relu.relu(p, part)], [x])[0]
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_thirds_of_any_batch_cost_what_they_say(dealer: int, rng: np.random.Generator) -> None:
     sizes = (3, 4, 5, 1000, 1024)
     data = [rng.integers(-(2**30), 2**30, n) for n in sizes]
@@ -110,7 +111,7 @@ def test_small_extremes_are_dealt_by_one() -> None:
     assert cost.dealer > cost.e1
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_a_sort_on_slow_lines_is_the_same_sort(dealer: int, rng: np.random.Generator) -> None:
     keys = rng.integers(-(2**63), 2**63, 3000)
     keys[:500] = rng.integers(-3, 3, 500)

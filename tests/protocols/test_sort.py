@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tfe_bench.cluster.simulate import Simulation, share, simulate, total_rounds
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.protocols.order.sort import choose, round_cost, sort
@@ -152,7 +153,7 @@ def test_key_bits_that_are_none_are_refused(bits: Any) -> None:
         simulate(lambda p, x: sort(p, x, key_bits=bits), np.arange(3))
 
 
-@pytest.mark.parametrize(("n", "profile"), [(1000, "local"), (1 << 14, "local"), (1 << 13, "wan")])
+@pytest.mark.parametrize(("n", "profile"), [(6500, "local"), (1 << 15, "local"), (6500, "wan")])
 def test_expected_comparisons_are_those_of_a_random_order(
     n: int, profile: str, rng: np.random.Generator
 ) -> None:
@@ -162,7 +163,7 @@ def test_expected_comparisons_are_those_of_a_random_order(
             made += len(left)
             packed = np.packbits(rank[left] < rank[right], bitorder="little")
             plan.answer(np.resize(packed, -(-len(packed) // 8) * 8).view(np.int64))
-    assert sum(expected_levels(n, profile)) == pytest.approx(made, rel=0.05)
+    assert sum(expected_levels(n, profile)) == pytest.approx(made, rel=0.1)
 
 
 def test_keys_outside_the_range_promised_end_in_a_range_error_or_a_result(
@@ -230,7 +231,7 @@ def test_payload_of_another_dealer_is_refused(algorithm: str) -> None:
         simulate(program, np.arange(4))
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 @pytest.mark.parametrize(("n", "payload"), [(0, 0), (1, 1), (2, 1), (9, 0)])
 def test_network_costs_what_it_says_whatever_the_keys(
     n: int, payload: int, dealer: int, rng: np.random.Generator

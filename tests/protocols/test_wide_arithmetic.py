@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.dealers import by_a_dealer
 from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, share, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import compare, convert, masked
@@ -48,7 +49,7 @@ def signed(values: Any) -> list[int]:
     return [(int(v) + RING // 2) % RING - RING // 2 for v in values]
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_products_and_constants_are_modulo_2_128(
     dealer: int, seed: int, rng: np.random.Generator
 ) -> None:
@@ -80,7 +81,7 @@ def test_products_and_constants_are_modulo_2_128(
         assert parts[0].fractional_bits == scale
 
 
-@pytest.mark.parametrize("dealer", range(3))
+@by_a_dealer
 def test_truncation_keeps_its_bound_and_costs_what_it_says(
     dealer: int, seed: int, rng: np.random.Generator
 ) -> None:

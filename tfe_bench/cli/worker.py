@@ -118,9 +118,11 @@ def _import_tensorflow() -> None:
     absent = away not in sys.modules
     # (what is None cannot be imported, which TensorFlow takes for a machine without Keras)
     sys.modules.setdefault(away, None)  # type: ignore[arg-type]
+    gc.disable()  # (it would look at what is loaded ten times, and find nothing)
     try:
         import tensorflow  # noqa: F401
     finally:
+        gc.enable()
         if absent:
             del sys.modules[away]
 

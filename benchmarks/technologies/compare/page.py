@@ -38,25 +38,21 @@ def sections(measured: Sequence[Measurement], pictures: Mapping[str, Picture]) -
         "on the critical path, and the bytes on it over the rate. Three workers share the cores of "
         "this machine; on a LAN each has its own, so a modeled LAN may be faster."
     ]
-    if NAMES[0] in pictures:
-        parts.append(
-            Figure(
-                pictures[NAMES[0]],
-                "seconds of each job by each technology",
-                "Time of each job on this machine. Hatched: modeled, or a part that is "
-                "extrapolated. No bar: not supported, or not measured.",
-            )
-        )
-    if NAMES[1] in pictures:
-        parts.append(
-            Figure(
-                pictures[NAMES[1]],
-                "seconds on a WAN by bytes, colored by what leaks",
-                "Time on a WAN (modeled) by bytes that all send; the larger, the more rounds. "
-                "Green: nobody but the client learns anything. Orange: the server learns results. "
-                "Red: it learns the inputs.",
-            )
-        )
+    told = (
+        (
+            "seconds of each job by each technology",
+            "Time of each job on this machine. Hatched: modeled, or a part that is "
+            "extrapolated. No bar: not supported, or not measured.",
+        ),
+        (
+            "seconds on a WAN by bytes, colored by what leaks",
+            "Time on a WAN (modeled) by bytes that all send; the larger, the more rounds. "
+            "Green: nobody but the client learns anything. Orange: the server learns results. "
+            "Red: it learns the inputs.",
+        ),
+    )
+    drawn = zip(NAMES, told, strict=True)
+    parts += [Figure(pictures[name], *words) for name, words in drawn if name in pictures]
     parts += [_table(found), _protection(found), *_missing(found)]
     return [Section("technologies", "What private computing costs", parts)]
 

@@ -227,56 +227,29 @@ class LiftedProductOp : public FieldsOp {
   std::vector<Field> fields_;
 };
 
-#define SELECT_ATTRS              \
-  TENSOR_ATTRS.Attr("ring: int")  \
-      .Attr("shifts: list(int)")  \
-      .Attr("factors: list(int)") \
-      .Attr("width: int")         \
-      .Attr("factor_width: int")  \
-      .Attr("multiply: bool")
+#define SELECT_ATTRS                                                                    \
+  TENSOR_ATTRS                                                                          \
+  "; ring: int; shifts: list(int); factors: list(int); width: int; factor_width: int; " \
+  "multiply: bool"
 
-TFE_BENCH_CALL_OP("SelectDeal", Dealer<SelectOp>)
-    .Input("beta: int64")
-    .Input("l1: int64")
-    .Input("l2: int64")
-    .Input("u1: int64")
-    .Input("u2: int64")
-    .Output("message: uint8")
-    .SELECT_ATTRS.SetShapeFn(Outputs<kVector>);
+TFE_BENCH_CALL_OP("SelectDeal", Dealer<SelectOp>,
+    "beta l1 l2 u1 u2: int64 -> message: uint8", SELECT_ATTRS)
+    .SetShapeFn(Outputs<kVector>);
 
 // drop: bits dropped from the chosen piece, floor at E1 and ceiling at E2.
-TFE_BENCH_CALL_OP("SelectShare", Evaluator<SelectOp>)
-    .Input("masked_bits: int64")
-    .Input("m: int64")
-    .Input("part: int64")
-    .Input("um: int64")
-    .Input("upart: int64")
-    .Input("dealt: uint8")
-    .Output("share: int64")
-    .Output("factor: int64")
-    .Attr("drop: int")
-    .SELECT_ATTRS.SetShapeFn(Outputs<2, 2>);
+TFE_BENCH_CALL_OP("SelectShare", Evaluator<SelectOp>,
+    "masked_bits m part um upart: int64, dealt: uint8 -> share factor: int64",
+    "drop: int; " SELECT_ATTRS)
+    .SetShapeFn(Outputs<2, 2>);
 
-TFE_BENCH_CALL_OP("LiftedProductDeal", Dealer<LiftedProductOp>)
-    .Input("x1: int64")
-    .Input("x2: int64")
-    .Input("y1: int64")
-    .Input("y2: int64")
-    .Output("message: uint8")
-    .Attr("ring: int")
-    .TENSOR_ATTRS.SetShapeFn(Outputs<kVector>);
+TFE_BENCH_CALL_OP("LiftedProductDeal", Dealer<LiftedProductOp>,
+    "x1 x2 y1 y2: int64 -> message: uint8", "ring: int; " TENSOR_ATTRS)
+    .SetShapeFn(Outputs<kVector>);
 
 // mask: the tensor number of the mask under which the share leaves.
-TFE_BENCH_CALL_OP("LiftedProductShare", Evaluator<LiftedProductOp>)
-    .Input("x: int64")
-    .Input("xpart: int64")
-    .Input("y: int64")
-    .Input("ypart: int64")
-    .Input("dealt: uint8")
-    .Output("share: int64")
-    .Attr("mask: int")
-    .Attr("ring: int")
-    .TENSOR_ATTRS.SetShapeFn(Outputs<1>);
+TFE_BENCH_CALL_OP("LiftedProductShare", Evaluator<LiftedProductOp>,
+    "x xpart y ypart: int64, dealt: uint8 -> share: int64", "mask: int; ring: int; " TENSOR_ATTRS)
+    .SetShapeFn(Outputs<1>);
 
 }  // namespace
 }  // namespace tfe_bench

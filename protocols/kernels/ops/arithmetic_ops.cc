@@ -210,42 +210,28 @@ void MatMulShape(InferenceContext* c) {
 }
 
 // Sum over i of a_i @ b_i over Z_2^64; leading dimensions are batches, which broadcast.
-TFE_BENCH_OP("RingMatMul", RingMatMulOp)
-    .Input("a: N * int64")
-    .Input("b: N * int64")
-    .Output("c: int64")
-    .Attr("N: int >= 1")
+TFE_BENCH_OP("RingMatMul", RingMatMulOp,
+    "a b: N * int64 -> c: int64", "N: int >= 1")
     .SetShapeFn(Infer<MatMulShape>);
 
 // a * b mod 2^128 on pairs of words [..., 2], low word first.
-TFE_BENCH_OP("WideMul", WideMulOp)
-    .Input("a: int64")
-    .Input("b: int64")
-    .Output("c: int64")
+TFE_BENCH_OP("WideMul", WideMulOp,
+    "a b: int64 -> c: int64", "")
     .SetShapeFn(Outputs<0>);
 
 // The low `width` bits of each word, back to back, little endian.
-TFE_BENCH_OP("PackWords", PackWordsOp)
-    .Input("x: int64")
-    .Output("packed: uint8")
-    .Attr("width: int")
+TFE_BENCH_OP("PackWords", PackWordsOp,
+    "x: int64 -> packed: uint8", "width: int")
     .SetShapeFn(Outputs<kVector>);
-TFE_BENCH_OP("UnpackWords", UnpackWordsOp)
-    .Input("packed: uint8")
-    .Input("n: int64")
-    .Output("x: int64")
-    .Attr("width: int")
+TFE_BENCH_OP("UnpackWords", UnpackWordsOp,
+    "packed: uint8, n: int64 -> x: int64", "width: int")
     .SetShapeFn(Outputs<kVector>);
 
-TFE_BENCH_OP("EncodeFixed", FixedOp<true>)
-    .Input("x: float64")
-    .Output("ring: int64")
-    .Attr("fractional_bits: int")
+TFE_BENCH_OP("EncodeFixed", FixedOp<true>,
+    "x: float64 -> ring: int64", "fractional_bits: int")
     .SetShapeFn(Outputs<0>);
-TFE_BENCH_OP("DecodeFixed", FixedOp<false>)
-    .Input("ring: int64")
-    .Output("x: float64")
-    .Attr("fractional_bits: int")
+TFE_BENCH_OP("DecodeFixed", FixedOp<false>,
+    "ring: int64 -> x: float64", "fractional_bits: int")
     .SetShapeFn(Outputs<0>);
 
 }  // namespace

@@ -151,28 +151,22 @@ void PackedShape(InferenceContext* c) {
 }
 
 // beta [r, words] -> the message [2^r - 1, words] for E2.
-TFE_BENCH_CALL_OP("AndDeal", Dealer<AndOp>)
-    .Input("beta: int64")
-    .Output("message: int64")
-    .TENSOR_ATTRS.SetShapeFn(Infer<AndShape>);
+TFE_BENCH_CALL_OP("AndDeal", Dealer<AndOp>,
+    "beta: int64 -> message: int64", TENSOR_ATTRS)
+    .SetShapeFn(Infer<AndShape>);
 
 // masked_bits [r, words] and the message (empty at E1) -> this evaluator's share [words].
-TFE_BENCH_CALL_OP("AndShare", Evaluator<AndOp>)
-    .Input("masked_bits: int64")
-    .Input("dealt: int64")
-    .Output("share: int64")
-    .TENSOR_ATTRS.SetShapeFn(Outputs<kVector>);
+TFE_BENCH_CALL_OP("AndShare", Evaluator<AndOp>,
+    "masked_bits dealt: int64 -> share: int64", TENSOR_ATTRS)
+    .SetShapeFn(Outputs<kVector>);
 
 // 0 and 1 [rows, n] -> packed words [rows, ceil(n / 64)].
-TFE_BENCH_OP("PackBits", PackBitsOp)
-    .Input("bits: int64")
-    .Output("words: int64")
+TFE_BENCH_OP("PackBits", PackBitsOp,
+    "bits: int64 -> words: int64", "")
     .SetShapeFn(Infer<PackedShape>);
 
-TFE_BENCH_OP("UnpackBits", UnpackBitsOp)
-    .Input("words: int64")
-    .Input("n: int64")
-    .Output("bits: int64")
+TFE_BENCH_OP("UnpackBits", UnpackBitsOp,
+    "words n: int64 -> bits: int64", "")
     .SetShapeFn(Outputs<kVector>);
 
 }  // namespace

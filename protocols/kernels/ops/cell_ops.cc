@@ -92,25 +92,19 @@ class CellsOp : public Kernel {
 
 // rows and columns: for each cell of a window along that axis its place in each window, cell by
 // cell; cells: which of them, counted row by row, in the order of the result.
-#define CELL_ATTRS                \
-  Attr("image: list(int)")        \
-      .Attr("rows: list(int)")    \
-      .Attr("columns: list(int)") \
-      .Attr("windows: list(int)") \
-      .Attr("cells: list(int)")   \
-      .Attr("width: int")
+#define CELL_ATTRS                                                              \
+  "image: list(int); rows: list(int); columns: list(int); windows: list(int); " \
+  "cells: list(int); width: int"
 
 // Images [n, h, w, channels] -> [cells, width]: windows in row-major order, zeros after the last.
-TFE_BENCH_OP("TakeCells", CellsOp<true>)
-    .Input("x: int64")
-    .Output("y: int64")
-    .CELL_ATTRS.SetShapeFn(OutputShape<CellsShape>);
+TFE_BENCH_OP("TakeCells", CellsOp<true>,
+    "x: int64 -> y: int64", CELL_ATTRS)
+    .SetShapeFn(OutputShape<CellsShape>);
 
 // The transpose of that map: [cells, width] -> images, each place the sum of what lies on it.
-TFE_BENCH_OP("PlaceCells", CellsOp<false>)
-    .Input("x: int64")
-    .Output("y: int64")
-    .CELL_ATTRS.SetShapeFn(OutputShape<ImageShape>);
+TFE_BENCH_OP("PlaceCells", CellsOp<false>,
+    "x: int64 -> y: int64", CELL_ATTRS)
+    .SetShapeFn(OutputShape<ImageShape>);
 
 }  // namespace
 }  // namespace tfe_bench

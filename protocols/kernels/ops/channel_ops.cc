@@ -145,45 +145,34 @@ class HeardOp : public Kernel {
   void Work(OpKernelContext* context) override { PutToken(context); }
 };
 
-#define MESSAGE_ATTRS                        \
-  Attr("T: {int64, uint8, int32, float64}") \
-      .Attr("site: int")                     \
-      .Attr("slot: int")                     \
-      .Attr("peer: int")
+#define MESSAGE_ATTRS "T: {int64, uint8, int32, float64}; site: int; slot: int; peer: int"
 
 #define SEND_OP(name)             \
-  TFE_BENCH_CALL_OP(name, SendOp) \
-      .Input("data: T")           \
-      .Output("token: int32")     \
-      .MESSAGE_ATTRS              \
-      .Attr("run_ahead: bool")    \
-      .Attr("deps: string")       \
-      .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+  TFE_BENCH_CALL_OP(name, SendOp, \
+    "data: T -> token: int32", \
+    MESSAGE_ATTRS "; run_ahead: bool; deps: string") \
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
 
 SEND_OP("Send");
 // The body of a loop cannot return tokens: there a Send is stateful, and so never pruned.
 SEND_OP("SendInLoop").SetIsStateful();
 
-TFE_BENCH_CALL_OP("Recv", RecvOp)
-    .Input("shape: int64")
-    .Output("data: T")
-    .MESSAGE_ATTRS.Attr("index: int")
+TFE_BENCH_CALL_OP("Recv", RecvOp,
+    "shape: int64 -> data: T", MESSAGE_ATTRS "; index: int")
     .SetShapeFn(ShapeFromInput<1>);
 
 // `call`, once the dealer's earlier material has been used up far enough (Session::Gate).
-TFE_BENCH_CALL_OP("Gate", GateOp)
-    .Output("same: int64")
-    .Attr("site: int")
+TFE_BENCH_CALL_OP("Gate", GateOp,
+    "-> same: int64", "site: int")
     .SetShapeFn(Outputs<0>);
 
 // A zero that is there once the data is.  A message may come that a role does not use: its Recv must
 // not be pruned, or the message would arrive in a step that is over.
 #define HEARD_OP(name)                          \
-  TFE_BENCH_OP(name, HeardOp)                   \
-      .Input("data: T")                         \
-      .Output("token: int32")                   \
-      .Attr("T: {int64, uint8, int32, float64}") \
-      .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+  TFE_BENCH_OP(name, HeardOp, \
+    "data: T -> token: int32", \
+    "T: {int64, uint8, int32, float64}") \
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
 
 HEARD_OP("Heard");
 HEARD_OP("HeardInLoop").SetIsStateful();

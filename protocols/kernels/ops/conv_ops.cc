@@ -186,17 +186,11 @@ void KernelShape(InferenceContext* c) {
 }
 
 // Of sums over pairs of operands.  pads (EXPLICIT only): top, bottom, left, right.
-#define CONV_OP(name, kind)                               \
-  TFE_BENCH_OP(name, ConvOp<kind>)                        \
-      .Input("a: N * int64")                              \
-      .Input("b: N * int64")                              \
-      .Output("c: int64")                                 \
-      .Attr("N: int >= 1")                                \
-      .Attr("depthwise: bool")                            \
-      .Attr("strides: list(int)")                         \
-      .Attr("dilations: list(int)")                       \
-      .Attr("padding: {'SAME', 'VALID', 'EXPLICIT'}")     \
-      .Attr("pads: list(int)")
+#define CONV_OP(name, kind)                                             \
+  TFE_BENCH_OP(name, ConvOp<kind>, "a b: N * int64 -> c: int64",        \
+               "N: int >= 1; depthwise: bool; strides: list(int); "     \
+               "dilations: list(int); pads: list(int); "                \
+               "padding: {'SAME', 'VALID', 'EXPLICIT'}")
 
 // Images a and kernels b.
 CONV_OP("RingConv2D", kResult).SetShapeFn(Infer<ResultShape>);

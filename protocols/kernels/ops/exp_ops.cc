@@ -112,46 +112,31 @@ class ExpSelectOp : public ExpOp {
 };
 
 // The messages and shares are flat: the elements' shape is the caller's business.
-#define EXP_ATTRS                                 \
-  MASK_ATTRS.Attr("form: {'one-round', 'prime'}") \
-      .Attr("limbs: int")                         \
-      .Attr("factor: list(int)")                  \
-      .Attr("offset: int")                        \
-      .Attr("mantissa: int")                      \
-      .Attr("drop: int")                          \
-      .Attr("point: int")
+#define EXP_ATTRS                                                                \
+  MASK_ATTRS                                                                     \
+  "; form: {'one-round', 'prime'}; limbs: int; factor: list(int); offset: int; " \
+  "mantissa: int; drop: int; point: int"
 
 // The dealer's factor 2^offset exp(-(l1 + l2)), less the pad: what it sends to E2.
-TFE_BENCH_CALL_OP("ExpDeal", Dealer<ExpOp>)
-    .Input("l1: int64")
-    .Input("l2: int64")
-    .Output("message: int64")
-    .EXP_ATTRS.SetShapeFn(Outputs<kVector>);
+TFE_BENCH_CALL_OP("ExpDeal", Dealer<ExpOp>,
+    "l1 l2: int64 -> message: int64", EXP_ATTRS)
+    .SetShapeFn(Outputs<kVector>);
 
 // An evaluator's additive share of the exponential.  E1 makes its share of the dealer's factor from
 // the PRF (`dealt` is empty), E2 has received it.  `low` is empty in the one-round form.
-TFE_BENCH_CALL_OP("ExpShare", Evaluator<ExpOp>)
-    .Input("m: int64")
-    .Input("dealt: int64")
-    .Output("y: int64")
-    .Output("low: int64")
-    .EXP_ATTRS.SetShapeFn(Outputs<1, kVector>);
+TFE_BENCH_CALL_OP("ExpShare", Evaluator<ExpOp>,
+    "m dealt: int64 -> y low: int64", EXP_ATTRS)
+    .SetShapeFn(Outputs<1, kVector>);
 
 // The dealer's two factors of each element, less their pads: what it sends to E2.
-TFE_BENCH_CALL_OP("ExpSelectDeal", Dealer<ExpSelectOp>)
-    .Input("beta: int64")
-    .Input("l1: int64")
-    .Input("l2: int64")
-    .Output("message: int64")
-    .EXP_ATTRS.SetShapeFn(Outputs<kVector>);
+TFE_BENCH_CALL_OP("ExpSelectDeal", Dealer<ExpSelectOp>,
+    "beta l1 l2: int64 -> message: int64", EXP_ATTRS)
+    .SetShapeFn(Outputs<kVector>);
 
 // An evaluator's additive share, as above.
-TFE_BENCH_CALL_OP("ExpSelectShare", Evaluator<ExpSelectOp>)
-    .Input("masked_bits: int64")
-    .Input("m: int64")
-    .Input("dealt: int64")
-    .Output("share: int64")
-    .EXP_ATTRS.SetShapeFn(Outputs<2>);
+TFE_BENCH_CALL_OP("ExpSelectShare", Evaluator<ExpSelectOp>,
+    "masked_bits m dealt: int64 -> share: int64", EXP_ATTRS)
+    .SetShapeFn(Outputs<2>);
 
 }  // namespace
 }  // namespace tfe_bench

@@ -100,28 +100,18 @@ class HarmonicsOp : public FieldsOp {
   std::vector<Field> fields_;
 };
 
-#define HARMONICS_ATTRS       \
-  TENSOR_ATTRS                \
-      .Attr("count: int")     \
-      .Attr("odd: int")       \
-      .Attr("phase_bits: int") \
-      .Attr("scale: int")     \
-      .Attr("modulus_bits: int")
+#define HARMONICS_ATTRS                                                    \
+  TENSOR_ATTRS                                                             \
+  "; count: int; odd: int; phase_bits: int; scale: int; modulus_bits: int"
 
 // D: masked cosines and sines of the harmonics of lam, in turn.
-TFE_BENCH_CALL_OP("HarmonicsDeal", Dealer<HarmonicsOp>)
-    .Input("l1: int64")
-    .Input("l2: int64")
-    .Output("message: uint8")
-    .HARMONICS_ATTRS.SetShapeFn(Outputs<kVector>);
+TFE_BENCH_CALL_OP("HarmonicsDeal", Dealer<HarmonicsOp>,
+    "l1 l2: int64 -> message: uint8", HARMONICS_ATTRS)
+    .SetShapeFn(Outputs<kVector>);
 
 // E1 (dealt is empty) and E2: additive shares of the series / 2^drop, right mod 2^(modulus - drop).
-TFE_BENCH_CALL_OP("HarmonicsShare", Evaluator<HarmonicsOp>)
-    .Input("m: int64")
-    .Input("dealt: uint8")
-    .Output("share: int64")
-    .HARMONICS_ATTRS.Attr("weights: list(int)")
-    .Attr("drop: int")
+TFE_BENCH_CALL_OP("HarmonicsShare", Evaluator<HarmonicsOp>,
+    "m: int64, dealt: uint8 -> share: int64", HARMONICS_ATTRS "; weights: list(int); drop: int")
     .SetShapeFn(Outputs<1>);
 
 }  // namespace

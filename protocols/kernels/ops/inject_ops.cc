@@ -143,30 +143,18 @@ void InjectShapes(InferenceContext* c) {
   c->set_output(1, Attr<bool>(c, "whole") ? c->input(2) : c->Vector(0));
 }
 
-#define INJECT_ATTRS TENSOR_ATTRS.Attr("bits: int").Attr("drop: int = 0")
+#define INJECT_ATTRS TENSOR_ATTRS "; bits: int; drop: int = 0"
 
-TFE_BENCH_CALL_OP("InjectDeal", Dealer<InjectOp>)
-    .Input("beta: int64")
-    .Input("l1: int64")
-    .Input("l2: int64")
-    .Input("n: int64")
-    .Output("message: uint8")
-    .INJECT_ATTRS.SetShapeFn(Outputs<kVector>);
+TFE_BENCH_CALL_OP("InjectDeal", Dealer<InjectOp>,
+    "beta l1 l2 n: int64 -> message: uint8", INJECT_ATTRS)
+    .SetShapeFn(Outputs<kVector>);
 
 // mask: the tensor number of the mask under which the share leaves, -1 to keep it as it is.
 // whole: with b = [x < 0], also the share of x itself, read as signed, over Z_2^64 (else nothing).
-TFE_BENCH_CALL_OP("InjectShare", Evaluator<InjectOp>)
-    .Input("masked_bits: int64")
-    .Input("m: int64")
-    .Input("part: int64")
-    .Input("dealt: uint8")
-    .Input("n: int64")
-    .Output("share: int64")
-    .Output("signed: int64")
-    .Attr("mask: int")
-    .Attr("negate: bool")
-    .Attr("whole: bool = false")
-    .INJECT_ATTRS.SetShapeFn(Infer<InjectShapes>);
+TFE_BENCH_CALL_OP("InjectShare", Evaluator<InjectOp>,
+    "masked_bits m part: int64, dealt: uint8, n: int64 -> share signed: int64",
+    "mask: int; negate: bool; whole: bool = false; " INJECT_ATTRS)
+    .SetShapeFn(Infer<InjectShapes>);
 
 }  // namespace
 }  // namespace tfe_bench

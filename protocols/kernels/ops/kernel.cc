@@ -1,5 +1,7 @@
 #include "protocols/kernels/ops/kernel.h"
 
+#include <sstream>
+
 #include "protocols/kernels/core/memory.h"
 
 namespace tfe_bench {
@@ -133,6 +135,44 @@ void Kernel::Compute(OpKernelContext* context) {
   } catch (const std::exception&) {
     context->SetStatus(FromException());
   }
+}
+
+namespace {
+
+// The parts between separators, without blanks around them; empty ones are left out.
+std::vector<std::string> Parts(const std::string& text, char separator) {
+  std::vector<std::string> found;
+  std::istringstream from(text);
+  for (std::string part; std::getline(from, part, separator);) {
+    const size_t first = part.find_first_not_of(' ');
+    if (first == std::string::npos) continue;
+    found.push_back(part.substr(first, part.find_last_not_of(' ') - first + 1));
+  }
+  return found;
+}
+
+// Each value of "a b: int64, c: uint8" as "a: int64".
+template <typename Fn>
+void EachValue(const std::string& text, Fn fn) {
+  for (const std::string& values : Parts(text, ',')) {
+    const size_t colon = values.find(':');
+    for (const std::string& name : Parts(values.substr(0, colon), ' ')) {
+      fn(name + values.substr(colon));
+    }
+  }
+}
+
+}  // namespace
+
+tensorflow::register_op::OpDefBuilderWrapper Described(const char* name,
+                                                       const std::string& signature,
+                                                       const std::string& attributes) {
+  tensorflow::register_op::OpDefBuilderWrapper op(name);
+  const size_t arrow = signature.find("->");
+  EachValue(signature.substr(0, arrow), [&](const std::string& value) { op.Input(value); });
+  EachValue(signature.substr(arrow + 2), [&](const std::string& value) { op.Output(value); });
+  for (const std::string& attribute : Parts(attributes, ';')) op.Attr(attribute);
+  return op;
 }
 
 }  // namespace tfe_bench

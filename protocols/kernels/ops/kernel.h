@@ -218,16 +218,25 @@ tensorflow::OpKernel* Make(OpKernelConstruction* c) {
   }
 }
 
-// Registers an op and its kernel; what follows describes the op: .Input(...).Attr(...)
-#define TFE_BENCH_OP(name, kernel) TFE_BENCH_OP_NUMBERED(__COUNTER__, name, kernel)
-#define TFE_BENCH_OP_NUMBERED(number, name, kernel) TFE_BENCH_OP_AS(number, name, kernel)
-#define TFE_BENCH_OP_AS(number, name, kernel)                                          \
-  static const tensorflow::kernel_factory::OpKernelRegistrar kernel_##number(          \
-      tensorflow::register_kernel::Name("TfeBench>" name)                              \
-          .Device(tensorflow::DEVICE_CPU)                                              \
-          .Build(),                                                                    \
-      #kernel, Make<kernel>);                                                          \
-  REGISTER_OP("TfeBench>" name)
+// The description of an op: "a b: int64, c: uint8 -> y: int64" and "first: int; second: list(int)".
+tensorflow::register_op::OpDefBuilderWrapper Described(const char* name,
+                                                       const std::string& signature,
+                                                       const std::string& attributes);
+
+// Registers an op, described as above, and its kernel; .SetShapeFn(...) follows.
+#define TFE_BENCH_OP(name, kernel, signature, attributes) \
+  TFE_BENCH_OP_NUMBERED(__COUNTER__, name, kernel, signature, attributes)
+#define TFE_BENCH_OP_NUMBERED(number, name, kernel, signature, attributes) \
+  TFE_BENCH_OP_AS(number, name, kernel, signature, attributes)
+#define TFE_BENCH_OP_AS(number, name, kernel, signature, attributes)                        \
+  static const tensorflow::kernel_factory::OpKernelRegistrar kernel_##number(               \
+      tensorflow::register_kernel::Name("TfeBench>" name)                                   \
+          .Device(tensorflow::DEVICE_CPU)                                                   \
+          .Build(),                                                                         \
+      #kernel, Make<kernel>);                                                               \
+  static const tensorflow::InitOnStartupMarker op_##number = tensorflow::InitOnStartupMarker{} \
+                                                             << Described("TfeBench>" name, \
+                                                                          signature, attributes)
 
 }  // namespace tfe_bench
 

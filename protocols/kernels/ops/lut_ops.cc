@@ -197,47 +197,30 @@ class LutNodeOp : public LutOp {
   const int level_;
 };
 
-TFE_BENCH_OP("Planes", PlanesOp)
-    .Input("x: int64")
-    .Output("planes: int64")
-    .Attr("bits: int")
+TFE_BENCH_OP("Planes", PlanesOp,
+    "x: int64 -> planes: int64", "bits: int")
     .SetShapeFn(Outputs<kVector>);
 
-TFE_BENCH_OP("DifferencePlanes", PlanesOp)
-    .Input("x: int64")
-    .Input("left: int32")
-    .Input("right: int32")
-    .Output("planes: int64")
-    .Attr("bits: int")
+TFE_BENCH_OP("DifferencePlanes", PlanesOp,
+    "x: int64, left right: int32 -> planes: int64", "bits: int")
     .SetShapeFn(Outputs<kVector>);
 
-#define LUT_ATTRS                      \
-  SITE_ATTRS.Attr("bits: int")         \
-      .Attr("widths: list(int)")       \
-      .Attr("groups: list(int)")       \
-      .Attr("group_counts: list(int)") \
-      .Attr("absorb: bool")
+#define LUT_ATTRS                                                                \
+  SITE_ATTRS                                                                     \
+  "; bits: int; widths: list(int); groups: list(int); group_counts: list(int); " \
+  "absorb: bool"
 
-TFE_BENCH_CALL_OP("LutDeal", LutDealOp)
-    .Input("lam_planes: int64")
-    .Output("message: int64")
-    .Output("top: int64")
-    .LUT_ATTRS.SetShapeFn(Outputs<kVector, kVector>);
+TFE_BENCH_CALL_OP("LutDeal", LutDealOp,
+    "lam_planes: int64 -> message top: int64", LUT_ATTRS)
+    .SetShapeFn(Outputs<kVector, kVector>);
 
-TFE_BENCH_CALL_OP("LutExchange", LutExchangeOp)
-    .Input("m_planes: int64")
-    .Input("dealt: int64")
-    .Output("message: int64")
-    .LUT_ATTRS.SetShapeFn(Outputs<kVector>);
+TFE_BENCH_CALL_OP("LutExchange", LutExchangeOp,
+    "m_planes dealt: int64 -> message: int64", LUT_ATTRS)
+    .SetShapeFn(Outputs<kVector>);
 
-TFE_BENCH_CALL_OP("LutNode", LutNodeOp)
-    .Input("m_planes: int64")
-    .Input("own: int64")
-    .Input("other: int64")
-    .Input("dealt: int64")
-    .Output("message: int64")
-    .Attr("level: int")
-    .LUT_ATTRS.SetShapeFn(Outputs<kVector>);
+TFE_BENCH_CALL_OP("LutNode", LutNodeOp,
+    "m_planes own other dealt: int64 -> message: int64", "level: int; " LUT_ATTRS)
+    .SetShapeFn(Outputs<kVector>);
 
 }  // namespace
 }  // namespace tfe_bench

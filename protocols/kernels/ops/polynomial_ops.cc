@@ -69,30 +69,24 @@ class PolynomialOp : public RecordsOp {
   MaskedPolynomial polynomial_;
 };
 
-#define POLYNOMIAL_ATTRS               \
-  MASK_ATTRS.Attr("factors: int >= 1") \
-      .Attr("bits: list(int)")         \
-      .Attr("degrees: list(int)")      \
-      .Attr("widths: list(int)")       \
-      .Attr("modulus_bits: int")
+#define POLYNOMIAL_ATTRS                                                          \
+  MASK_ATTRS                                                                      \
+  "; factors: int >= 1; bits: list(int); degrees: list(int); widths: list(int); " \
+  "modulus_bits: int"
 
 void RecordsShape(InferenceContext* c) {
   c->set_output(0, c->Matrix(c->UnknownDim(), c->UnknownDim()));
 }
 
 // D: the masked powers of the factors' masks, a record of words for each element.
-TFE_BENCH_CALL_OP("PolynomialDeal", Dealer<PolynomialOp>)
-    .Input("lam: factors * int64")
-    .Output("message: int64")
-    .POLYNOMIAL_ATTRS.SetShapeFn(Infer<RecordsShape>);
+TFE_BENCH_CALL_OP("PolynomialDeal", Dealer<PolynomialOp>,
+    "lam: factors * int64 -> message: int64", POLYNOMIAL_ATTRS)
+    .SetShapeFn(Infer<RecordsShape>);
 
 // E1 (dealt is empty) and E2: additive shares of the polynomial / 2^drop.
-TFE_BENCH_CALL_OP("PolynomialShare", Evaluator<PolynomialOp>)
-    .Input("dealt: int64")
-    .Input("m: factors * int64")
-    .Output("share: int64")
-    .POLYNOMIAL_ATTRS.Attr("coefficients: list(int)")
-    .Attr("drop: int")
+TFE_BENCH_CALL_OP("PolynomialShare", Evaluator<PolynomialOp>,
+    "dealt: int64, m: factors * int64 -> share: int64",
+    POLYNOMIAL_ATTRS "; coefficients: list(int); drop: int")
     .SetShapeFn(Outputs<2>);
 
 }  // namespace

@@ -58,12 +58,8 @@ class RangeDigestOp : public SiteOp {
 };
 
 // share: [rows, n]; before: [rows], any words.  width: w; low: bits that are 0 in every sum anyway.
-TFE_BENCH_CALL_OP("RangeDigest", RangeDigestOp)
-    .Input("share: int64")
-    .Input("before: int64")
-    .Output("digest: int64")
-    .SITE_ATTRS.Attr("width: int")
-    .Attr("low: int")
+TFE_BENCH_CALL_OP("RangeDigest", RangeDigestOp,
+    "share before: int64 -> digest: int64", SITE_ATTRS "; width: int; low: int")
     .SetShapeFn(Outputs<2>);
 
 }  // namespace

@@ -22,7 +22,8 @@ struct Call {
 };
 
 // Registers an op that belongs to a call.
-#define TFE_BENCH_CALL_OP(name, kernel) TFE_BENCH_OP(name, kernel).Input("call: int64")
+#define TFE_BENCH_CALL_OP(name, kernel, signature, attributes) \
+  TFE_BENCH_OP(name, kernel, "call: int64, " signature, attributes)
 
 inline absl::Status ToStatus(const Error& error) {
   return error.empty() ? absl::OkStatus() : absl::AbortedError("TfeBench: " + error);
@@ -30,9 +31,9 @@ inline absl::Status ToStatus(const Error& error) {
 
 // The attributes of one protocol invocation: who deals in it, and which masks an op uses.  An op
 // that names no key deals under K1, one that names no tensor begins with mask 0.
-#define SITE_ATTRS Attr("site: int").Attr("dealer: int")
-#define TENSOR_ATTRS SITE_ATTRS.Attr("tensor: int")
-#define MASK_ATTRS TENSOR_ATTRS.Attr("key: int")
+#define SITE_ATTRS "site: int; dealer: int"
+#define TENSOR_ATTRS SITE_ATTRS "; tensor: int"
+#define MASK_ATTRS TENSOR_ATTRS "; key: int"
 struct MaskAttrs {
   int site, dealer, tensor = 0;
   KeyRole key = kK1;

@@ -93,35 +93,21 @@ class AddPackedOp : public Kernel {
   const int width_;
 };
 
-#define SMALL_ATTRS TENSOR_ATTRS.Attr("bits: int")
+#define SMALL_ATTRS TENSOR_ATTRS "; bits: int"
 
-TFE_BENCH_CALL_OP("SmallSelectDeal", Dealer<SmallSelectOp>)
-    .Input("beta: int64")
-    .Input("even_l1: int64")
-    .Input("even_l2: int64")
-    .Input("odd_l1: int64")
-    .Input("odd_l2: int64")
-    .Output("message: uint8")
-    .SMALL_ATTRS.SetShapeFn(Outputs<kVector>);
+TFE_BENCH_CALL_OP("SmallSelectDeal", Dealer<SmallSelectOp>,
+    "beta even_l1 even_l2 odd_l1 odd_l2: int64 -> message: uint8", SMALL_ATTRS)
+    .SetShapeFn(Outputs<kVector>);
 
 // This evaluator's share under the mask `tensor` + 2, k bits per element.
-TFE_BENCH_CALL_OP("SmallSelectShare", Evaluator<SmallSelectOp>)
-    .Input("masked_bits: int64")
-    .Input("even_m: int64")
-    .Input("even_part: int64")
-    .Input("odd_m: int64")
-    .Input("odd_part: int64")
-    .Input("dealt: uint8")
-    .Output("message: uint8")
-    .SMALL_ATTRS.SetShapeFn(Outputs<kVector>);
+TFE_BENCH_CALL_OP("SmallSelectShare", Evaluator<SmallSelectOp>,
+    "masked_bits even_m even_part odd_m odd_part: int64, dealt: uint8 -> message: uint8",
+    SMALL_ATTRS)
+    .SetShapeFn(Outputs<kVector>);
 
 // The sums mod 2^width of packed words.
-TFE_BENCH_OP("AddPacked", AddPackedOp)
-    .Input("own: uint8")
-    .Input("other: uint8")
-    .Input("shape: int64")
-    .Output("sum: int64")
-    .Attr("width: int")
+TFE_BENCH_OP("AddPacked", AddPackedOp,
+    "own other: uint8, shape: int64 -> sum: int64", "width: int")
     .SetShapeFn(ShapeFromInput<2>);
 
 }  // namespace

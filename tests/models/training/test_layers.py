@@ -58,6 +58,31 @@ def conv(**options: Any) -> Any:
     return L.Conv2D(3, 3, **options)
 
 
+def merged() -> Any:
+    """Layers of several values, each of three convolutions by turns."""
+    x = keras.Input((6, 6, 2))
+    p, q, r = (conv()(x) for _ in range(3))
+    mean = L.GlobalAveragePooling2D(keepdims=True)
+    every = [L.Maximum()([p, q]), L.Average()([p, q, r]), L.Subtract()([p, L.ReLU()(q)])]
+    y = L.Concatenate()([*every, L.Add()([r, mean(p)]), L.Conv2D(2, 3, activation="relu")(x)])
+    return keras.Model(x, L.Dense(3)(L.Flatten()(L.ReLU()(y))))
+
+
+def bent() -> Any:
+    """Functions of two straight pieces and more, next to each other, of a convolution."""
+    x = keras.Input((6, 6, 2))
+    y = conv()(x)
+    large = keras.Sequential([L.Rescaling(4.0), conv(activation="relu6")])
+    every = [
+        keras.Sequential([L.Reshape((4, 12)), L.ReLU(), L.Reshape((4, 4, 3))])(y),
+        L.LeakyReLU(0.2)(y),
+        large(x),
+        L.ReLU(0.75, 0.25, 0.125)(y),
+        L.ELU(0.3)(y),
+    ]
+    return keras.Model(x, L.Dense(3)(L.Flatten()(L.Concatenate()(every))))
+
+
 def drawn() -> dict[str, Any]:
     """Initializers of a BatchNormalization that has learned."""
     names = ("moving_mean", "moving_variance", "gamma", "beta")
@@ -89,10 +114,15 @@ def cases() -> dict[str, Any]:
         "dense without bias": of(L.Dense(5, use_bias=False), L.Dense(3), shape=flat),
         "dense of rows": of(L.Dense(4, activation="relu"), *ends(), shape=(3, 6)),
         "conv2d": of(conv(activation="relu"), *ends()),
-        "strided": of(conv(strides=2, activation="relu", **same), conv(**same), *ends()),
         "dilated": of(conv(dilation_rate=2), *ends()),
-        "depthwise": of(conv(), L.DepthwiseConv2D(2, depth_multiplier=2), L.ReLU(), *ends()),
-        "separable": of(L.SeparableConv2D(3, 3, **same), L.ReLU(), *ends()),
+        "separable, strided, depthwise": of(
+            L.SeparableConv2D(3, 3, **same),
+            L.ReLU(),
+            conv(strides=2, **same),  # (behind a ReLU, all of a window may be at another's edge)
+            L.DepthwiseConv2D(2, depth_multiplier=2),
+            L.ReLU(),
+            *ends(),
+        ),
         "rows": of(
             L.Conv1D(3, 3, padding="causal", activation="relu"),
             L.ZeroPadding1D(1),
@@ -119,18 +149,14 @@ def cases() -> dict[str, Any]:
             L.Dense(3),
             shape=(2, 7, 7),
         ),
-        "maximum": joined(L.Maximum(), conv(), conv()),
-        "average": joined(L.Average(), conv(), conv(), conv()),
+        "merged": merged(),
         "dot": joined(
             L.Dot((2, 1)),
             keras.Sequential([L.Reshape((12, 6)), L.Dense(3)]),
             keras.Sequential([L.Reshape((3, 24)), L.Dense(4)]),
         ),
-        "relu": of(conv(), L.Reshape((4, 12)), L.ReLU(), *ends()),
-        "leaky relu": of(conv(), L.LeakyReLU(0.2), *ends()),
+        "bent": bent(),
         **{f"activations, {i}": activated(names) for i, names in enumerate(trained())},
-        "relu6": of(L.Rescaling(4.0), conv(activation="relu6"), *ends()),
-        "bent twice": of(conv(), L.ReLU(0.75, 0.25, 0.125), *ends()),
         "thresholds": of(
             conv(activation=THRESHOLD), L.ReLU(threshold=0.3), L.ReLU(None, 0.5, 0.5), *ends()
         ),
@@ -144,7 +170,6 @@ def cases() -> dict[str, Any]:
             *ends(),
             shape=(5, 3, 4, 2),
         ),
-        "elu": of(conv(), L.ELU(0.3), *ends()),
         "batch norm": of(conv(), L.BatchNormalization(), L.ReLU(), *ends()),
         "batch norm, frozen": of(
             conv(), L.BatchNormalization(trainable=False, **drawn()), L.ReLU(), *ends()
@@ -192,14 +217,6 @@ def cases() -> dict[str, Any]:
             *ends(),
             shape=(3, 6),
         ),
-        "zero padding": of(conv(), L.ZeroPadding2D(((1, 0), (2, 1))), conv(), *ends()),
-        "permute": of(conv(), L.Identity(), L.Permute((3, 1, 2)), L.ReLU(), *ends()),
-        "cropping": of(conv(), L.Cropping2D(((1, 0), (0, 2))), *ends()),
-        "cropping of rows": of(L.Dense(3), L.Cropping1D((1, 2)), *ends(), shape=(6, 3)),
-        "repeat": of(L.Dense(3), L.RepeatVector(3), L.ReLU(), *ends(), shape=flat),
-        "upsampling": of(conv(), L.UpSampling2D((2, 3)), L.ReLU(), *ends()),
-        "upsampling of rows": of(L.Dense(3), L.UpSampling1D(2), *ends(), shape=(4, 2)),
-        "dropout": of(conv(activation="relu"), L.Dropout(0.5), L.Dropout(0.3), *ends()),
         "noise": of(
             L.Dense(5),
             L.GaussianNoise(0.5),
@@ -216,29 +233,46 @@ def cases() -> dict[str, Any]:
             L.SpatialDropout1D(0.3),
             *ends(),
         ),
-        "rescaling": of(L.Rescaling(0.5, 0.1), conv(), L.Rescaling(0.3, offset=-0.5), *ends()),
-        "add": joined(L.Add(), conv(), conv()),
-        "add of a channel's number": joined(
-            L.Add(),
+        "moved": of(
+            L.Rescaling(0.5, 0.1),
             conv(),
-            keras.Sequential([conv(), L.GlobalAveragePooling2D(keepdims=True)]),
+            L.Rescaling(0.3, offset=-0.5),
+            L.ZeroPadding2D(((1, 0), (2, 1))),
+            conv(),
+            L.Identity(),
+            L.Permute((3, 1, 2)),
+            L.ReLU(),
+            L.Cropping2D(((1, 0), (0, 2))),
+            L.UpSampling2D((2, 3)),
+            *ends(),
         ),
-        "subtract": joined(L.Subtract(), conv(), keras.Sequential([conv(), L.ReLU()])),
-        "concatenate": joined(L.Concatenate(), conv(), L.Conv2D(2, 3, activation="relu")),
+        "moved rows": of(
+            L.Dense(3),
+            L.RepeatVector(3),
+            L.ReLU(),
+            L.UpSampling1D(2),
+            L.Cropping1D((1, 2)),
+            *ends(),
+            shape=flat,
+        ),
+        "dropout": of(conv(activation="relu"), L.Dropout(0.5), L.Dropout(0.3), *ends()),
+        "add": joined(L.Add(), conv(), conv()),
     }
 
 
 # Those of which another case has the layer too.
 VARIANTS = (
-    *("dense without bias", "conv2d", "dilated", "batch norm alone", "batch norm, max pool"),
+    *("dense", "dense of rows", "dense without bias", "conv2d", "dilated", "global average"),
+    *("batch norm alone", "batch norm, max pool"),
     *("max pool", "max pool alone", "relu, max pool", "average pool", "add"),
     *("batch norm, frozen alone", "global max"),
 )
 
 
 def twin_of(case: Case, model: Any) -> Any:
-    """The Keras model after the steps."""
+    """The Keras model after the steps, which are too few to make a graph for."""
     twin = plaintext.Twin(model, case.recipe)
+    twin.model.run_eagerly = True
     targets = case.recipe.targets(case.y)
     for number in range(case.steps):
         cut = rows(case, number)

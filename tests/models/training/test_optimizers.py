@@ -31,7 +31,7 @@ BATCH = 16
 
 
 def net(*last: Any) -> Any:
-    return keras.Sequential([L.Input((5,)), L.Dense(6, activation="tanh"), *last])
+    return keras.Sequential([L.Input((5,)), L.Dense(6), *last])
 
 
 def without_biases(optimizer: Any) -> Any:

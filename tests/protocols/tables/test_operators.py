@@ -215,6 +215,25 @@ def test_quantiles_of_groups_are_values_at_their_ranks(n: int, rng: np.random.Ge
         assert delivered(sim, at(0, i, 1)) == middle
 
 
+@pytest.mark.parametrize("n", [1, 6, 700])
+def test_rows_of_public_ranks_are_found(n: int, rng: np.random.Generator) -> None:
+    key, valid = rng.integers(0, 2**20, n), (rng.integers(0, 5, n) > 0).astype(np.int64)
+    ranks = sorted({0, n // 3, n // 2, n - 1})
+    garbage = np.where(valid, key, -1)
+
+    def program(p: Party, key: Shared, valid: Shared) -> Any:
+        column = (relations.Column(key, 20), relations.Column(key))
+        found = quantiles.at_ranks(p, Relation(column, bit(valid)), Key(0), ranks)
+        # of 64 bits all rows are sorted
+        wide = quantiles.at_ranks(p, Relation(column, bit(valid)), Key(1, True), ranks[:1])
+        return [parts_of(results.deliver(p, r, ordered=True)) for r in (found, wide)]
+
+    sim = simulate(program, garbage, valid, dealer=n % 3)
+    rows = sorted(key[valid == 1].tolist())
+    assert delivered(sim, at(0)) == [(rows[r],) * 2 for r in ranks if r < len(rows)]
+    assert delivered(sim, at(1)) == [(r,) * 2 for r in rows[-1:]]
+
+
 def test_a_part_of_a_size_is_rounded_down() -> None:
     sizes = np.array([0, 1, 2, 999, 1000, 1001, 2**24 - 1, 2**24])
     wanted = (0, 1, 250, 333, 500, 999, 1000)

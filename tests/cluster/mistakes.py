@@ -1,0 +1,30 @@
+"""A file of settings with one mistake in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfe_bench.errors import ConfigError
+
+
+def check_told(
+    load: Callable[[Path, str], Any], file: Path, good: str, mistake: tuple[str, str, Sequence[str]]
+) -> None:
+    """Checks that a mistake is named with the file and all parts of what is to be said.
+
+    Args:
+        load: reads a text as the file in its folder.
+        mistake: what stands in the good text, what in its place, and what is said of it.
+    """
+    old, new, expected = mistake
+    assert old in good
+    with pytest.raises(ConfigError) as caught:
+        load(file.parent, good.replace(old, new, 1))
+    text = str(caught.value)
+    assert str(file) in text
+    for part in expected:
+        assert part in text, text
