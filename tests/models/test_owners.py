@@ -135,14 +135,13 @@ def test_tables_of_two_owners_are_asked_about_as_far_as_their_rights_go(
     alice.put("left", left, types=bounds, unique=["k"], clients=["bank"], rights=rights)
     right = {"k": [50 - i for i in range(45)], "g": ["x", None, "x"] * 15}
     bounds_of_right = {"k": "int[0,99]", "g": "category(x,y)"}
-    shown = ["*:open"]
     bob.put(
         *("right", right),
         types=bounds_of_right,
         pad_to=50,
         unique=["k"],
         clients=["bank"],
-        rights=shown,
+        rights=["*:open"],
     )
     assert set(bank.listed()) == {"left", "right"} and set(alice.listed()) == {"left"}
     text = 'select sum(v) s, count(*) n from "left" l join "right" r on l.k = r.k'
