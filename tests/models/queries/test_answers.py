@@ -23,8 +23,8 @@ MORE = [
     "select k from t where k = 1 union all select z from t where seg = 'b'",
     "select flag from t union select k > 2 from t",
     "select id, case when z is null then -1 when z > 0 then z else 0 end, coalesce(z, k), p / 7, "
-    "p / (k + 1), abs(z), p * k, year(day), month(day), p + k * 2 - z, r * r, r * p, z / k, -z, "
-    "greatest(k, id, 3), least(p, r) from t order by id",
+    "p / (k + 1), abs(z), p * k, year(day), month(day), p + k * 2 - z, r * r, r * p, -z, "
+    "case when k > 0 then z / k end, greatest(k, id, 3), least(p, r) from t order by id",
     "select k, count(distinct z) from t group by k",
     "select count(*) filter (where flag), sum(case when flag then 0 else p end), avg(r) from t",
     "select z > 3 and flag, flag is null, z <> 4 or not flag, not (flag and z = 2), word <> 'x', "
