@@ -117,7 +117,8 @@ def read(source: object) -> dict[str, Sequence[Any]]:
         )
     if len(set(listed)) != len(listed):
         raise DataError("A table names each of its columns once.")
-    return {name: table.column(name) for name in listed}
+    whole: Any = table
+    return {name: whole.column(name) for name in listed}
 
 
 def _read_arrow(path: Path) -> Any:
@@ -208,8 +209,9 @@ def encode(name: str, values: Sequence[Any], kind: Type) -> Elements:
     fast = _encoded_arrow(name, values, kind)
     if fast is not None:
         return fast
-    if hasattr(values, "to_pylist"):
-        values = values.to_pylist()
+    listed: Any = getattr(values, "to_pylist", None)
+    if listed is not None:
+        values = listed()
     found = np.zeros(len(values), np.int64)
     null = np.zeros(len(values), np.int64)
     for row, value in enumerate(values):

@@ -76,30 +76,29 @@ def table(arguments: argparse.Namespace) -> int:
         own = tables(cluster)
         if arguments.word == "list":
             return _list(arguments, own.listed())
+        name = str(arguments.name)
         if arguments.word == "remove":
-            own.remove(arguments.name)
-        else:
-            bar.say("sharing")
-            more = {} if arguments.min_group is None else {"min_group": arguments.min_group}
-            schema = own.put(
-                arguments.name,
-                source,
-                types=types,
-                columns=arguments.columns,
-                nullable=arguments.nullable,
-                unique=arguments.unique,
-                sorted_by=arguments.sorted_by,
-                pad_to=arguments.pad_to,
-                clients=arguments.allow,
-                rights=arguments.rights,
-                unit=arguments.unit,
-                replace=arguments.replace,
-                progress=bar.update,
-                **more,
-            )
-    if arguments.word == "remove":
-        arguments.remove = arguments.name
-        return keeping.tell_removed(arguments)
+            own.remove(name)
+            arguments.remove = name
+            return keeping.tell_removed(arguments)
+        bar.say("sharing")
+        more = {} if arguments.min_group is None else {"min_group": arguments.min_group}
+        schema = own.put(
+            name,
+            source,
+            types=types,
+            columns=arguments.columns,
+            nullable=arguments.nullable,
+            unique=arguments.unique,
+            sorted_by=arguments.sorted_by,
+            pad_to=arguments.pad_to,
+            clients=arguments.allow,
+            rights=arguments.rights,
+            unit=arguments.unit,
+            replace=arguments.replace,
+            progress=bar.update,
+            **more,
+        )
     told = {
         "name": arguments.name,
         "rows": schema.rows,
