@@ -7,8 +7,8 @@
 
 namespace tfe_bench {
 
-constexpr int kUnitBits = 30;  // cos and sin are multiples of 2^-30, off by less than 2^-26 up to J
-constexpr int kMostHarmonics = 16;  // J
+constexpr int kUnitBits = 30;  // cos and sin are multiples of 2^-30, those of j w x off by j^2 2^-27
+constexpr int kMostHarmonics = 16;  // j
 constexpr int64_t kMostWaves = 512;
 
 // cos(j w x) and sin(j w x) of up to kMostWaves words x, with w = 2 pi odd / 2^bits: of j = 1 at first.
