@@ -69,6 +69,14 @@ _SELECT = {
     "factor_width": 20,
     "multiply": False,
 }
+_HARMONICS = {
+    **_FIELDS,
+    "count": 1,
+    "odd": 3,
+    "phase_bits": 20,
+    "scale": 16,
+    "modulus_bits": 42,
+}
 _SEND = {"site": 5, "slot": 0, "peer": 1, "T": "int64"}
 _ROUTE = {**_SITE, "drop": 10, "cells": 2, "width": 64}
 _CONV = {"N": 1, "depthwise": False, **_WINDOWS}
@@ -88,6 +96,8 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "ExpSelectShare": _EXP,
     "ExpShare": _EXP,
     "Gate": {"site": 5},
+    "HarmonicsDeal": _HARMONICS,
+    "HarmonicsShare": {**_HARMONICS, "weights": [1, 2, 3], "drop": 10},
     "Heard": {"T": "int64"},
     "HeardInLoop": {"T": "int64"},
     "InjectDeal": {**_FIELDS, "bits": 31, "drop": 0},

@@ -91,7 +91,9 @@ def _run(arguments: argparse.Namespace, party: int) -> int:
         threading.Thread(target=_stop_with_parent, args=(stop, folder), daemon=True).start()
     else:
         print(f"party {party} ready on {config.parties[party].address}", file=sys.stderr)
-    stop.wait()
+    # (a signal just before a wait has set nothing yet, and does not end it)
+    while not stop.wait(1):
+        pass
     worker.stop()
     sys.stdout.flush()
     sys.stderr.flush()
