@@ -144,19 +144,18 @@ class Tables:
         """Removes a table of this client's from all workers."""
         self._cluster.run("table_remove", {"name": check_name(name, put_program.NAME_IS)}, {})
 
-    def sql(self, query: object, groups: int | None = None) -> Query:
+    def sql(self, query: object) -> Query:
         """A query, compiled but not run.
 
         Args:
             query: SQL in DuckDB's dialect, or an Ibis expression.
-            groups: at most so many groups leave, of any GROUP BY.
 
         Raises:
             UsageError: it is none, or is not offered.
             PolicyError: this client lacks a right that it takes.
         """
         known = self.seen()
-        plan = sql.compiled(_text_of(query), known, groups)
+        plan = sql.compiled(_text_of(query), known)
         return Query(self._cluster, plan, known)
 
 

@@ -168,7 +168,7 @@ def _distinct(
     facts: Facts,
     setting: Setting,
 ) -> Relation:
-    fields = {"keys": list(about[0].columns), "aggregates": [], "bound": None}
+    fields = {"keys": list(about[0].columns), "aggregates": []}
     own = Step("group", step.inputs, fields)
     return _group(party, own, given, about, facts, setting)
 

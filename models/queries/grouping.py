@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tfe_bench.models.queries.arranged import Grouped, dense_groups, every, gathered
+from tfe_bench.models.queries.arranged import Grouped, dense_groups, every
 from tfe_bench.models.queries.evaluate import Value, column_of, constant_bit, value_of
 from tfe_bench.models.queries.expressions import Fact
 from tfe_bench.models.queries.plan import Step
@@ -21,7 +21,7 @@ from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits, groups
-from tfe_bench.protocols.tables.relation import Column, Relation, limit
+from tfe_bench.protocols.tables.relation import Column, Relation
 
 
 def group(
@@ -63,8 +63,6 @@ def group(
         return _finished(party, step, about, facts, made, totals)
 
     result: Relation = party.function(finished)(found)
-    if step["bound"] is not None and keys and facts.rows < result.rows:
-        return limit(gathered(party, result), facts.rows)
     return result
 
 

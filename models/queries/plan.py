@@ -181,8 +181,6 @@ def _group(about: Mapping[str, Any]) -> None:
         if argument is not None:
             _name(argument)
     _names([*keys, *(name for name, _, _ in pairs)])
-    if about["bound"] is not None:
-        _count(about["bound"], 1)
 
 
 def _order(about: Mapping[str, Any]) -> None:
@@ -212,7 +210,7 @@ _STEPS: Mapping[str, tuple[int | None, set[str], Callable[[Mapping[str, Any]], N
     "scan": (0, {"table", "columns"}, _scan),
     "filter": (1, {"where"}, _filter),
     "project": (1, {"columns"}, _project),
-    "group": (1, {"keys", "aggregates", "bound"}, _group),
+    "group": (1, {"keys", "aggregates"}, _group),
     "distinct": (1, set(), _nothing),
     "order": (1, {"by"}, _order),
     "limit": (1, {"count"}, _limit),

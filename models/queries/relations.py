@@ -172,8 +172,6 @@ def _group(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
         columns[name] = _aggregate(function, fact, relation.rows, bool(keys))
     dense = is_dense(list(keys.values()), [f for _, f, _ in aggregates])
     rows = (dense or relation.rows) if keys else 1
-    if step["bound"] is not None and keys:
-        rows = min(rows, step["bound"])
     own = frozenset[Source]().union(*(f.sources for f in columns.values()))
     sources = own | {source for source, _ in relation.control}
     unique = frozenset(keys) if len(keys) == 1 else frozenset[str]()
@@ -213,7 +211,7 @@ def _aggregate(function: str, fact: Fact | None, rows: int, keys: bool) -> Fact:
 
 
 def _distinct(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
-    about = {"keys": list(given[0].columns), "aggregates": [], "bound": None}
+    about = {"keys": list(given[0].columns), "aggregates": []}
     made = _group(Step("group", step.inputs, about), given, tables)
     return replace(made, rows=given[0].rows)
 

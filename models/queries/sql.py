@@ -13,7 +13,6 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models.queries import relations, rewrite
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.scalars import Scalars, refused
-from tfe_bench.models.queries.schema import MOST_GROUP
 
 # Names of tables are not told apart by case, as in DuckDB; columns keep what their owner wrote.
 Names = dict[tuple[str, str], str]
@@ -35,21 +34,18 @@ def sqlglot() -> Any:
     return sqlglot
 
 
-def compiled(text: str, tables: Mapping[str, Table], groups: int | None = None) -> dict[str, Any]:
+def compiled(text: str, tables: Mapping[str, Table]) -> dict[str, Any]:
     """The plan of a query, as JSON.
 
     Args:
         text: one SELECT, or a UNION of several.
         tables: what the client may use, by name.
-        groups: at most so many groups are told, of any GROUP BY.
 
     Raises:
         UsageError: it is no query, or one that is not offered.
         PolicyError: the client lacks a right that it takes.
     """
     parser = sqlglot()
-    if groups is not None and not 1 <= groups <= MOST_GROUP:
-        raise UsageError(f"A number of groups is 1 to {MOST_GROUP}. Received: {groups}.")
     try:
         parsed = parser.parse(text, read="duckdb")
     except parser.errors.SqlglotError as error:
@@ -77,7 +73,7 @@ def compiled(text: str, tables: Mapping[str, Table], groups: int | None = None) 
         ) from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(f"sqlglot cannot take this query ({type(error).__name__}).") from None
-    maker = _Maker(tables, groups)
+    maker = _Maker(tables)
     step, _ = maker.query(whole, {})
     return rewrite.pruned(maker.plan(step))
 
@@ -89,7 +85,7 @@ def _first(error: Exception) -> str:
 class _Maker:
     """Makes the steps of one query; knows what each relation is as it is made."""
 
-    def __init__(self, tables: Mapping[str, Table], groups: int | None) -> None:
+    def __init__(self, tables: Mapping[str, Table]) -> None:
         from sqlglot import exp
 
         self._exp = exp
@@ -97,7 +93,6 @@ class _Maker:
         self._scanned: dict[str, Table] = {}
         self._steps: list[dict[str, Any]] = []
         self._facts: list[relations.Relation] = []
-        self._groups = groups
         self._fresh = 0
 
     def plan(self, output: int) -> dict[str, Any]:
@@ -439,7 +434,7 @@ class _Maker:
             if len({str(value) for _, value in columns[len(keys) :]}) != 1:
                 raise refused("COUNT(DISTINCT) of different columns")
             step = self._add("distinct", [step])
-        about = {"keys": keys, "aggregates": aggregates, "bound": self._groups if keys else None}
+        about = {"keys": keys, "aggregates": aggregates}
         step = self._add("group", [step], **about)
         # columns that are keys are found by themselves, too
         kept: Names = {}

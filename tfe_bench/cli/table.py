@@ -155,7 +155,6 @@ def _list(arguments: argparse.Namespace, found: Any) -> int:
 
 def _query_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("sql", metavar="SQL", help="one SELECT of DuckDB's dialect")
-    common.option(p, "--groups N", "at most so many groups leave, of any GROUP BY", type=int)
     common.option(p, "--explain", "say what would be done and learned, and do nothing")
     common.option(p, "--yes", "do not ask before it runs")
     common.option(p, "--out FILE", "write the rows (.csv, .json, .parquet, .feather)")
@@ -175,7 +174,7 @@ def query(arguments: argparse.Namespace) -> int:
     if arguments.out is not None and arguments.out.exists():
         raise UsageError(f"{str(arguments.out)!r} is there already. Name another file.")
     with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
-        asked = tables(cluster).sql(arguments.sql, arguments.groups)
+        asked = tables(cluster).sql(arguments.sql)
         said = asked.explain()
         if arguments.explain:
             print(json.dumps({"plan": asked.plan, "text": said}) if arguments.json else said)
