@@ -59,7 +59,7 @@ def run(party: Party, plan: Plan, facts: Sequence[Facts], setting: Setting) -> d
         setting.progress(number / (len(plan.steps) + 1), step.op)
         given = [made[i] for i in step.inputs]
         about = [facts[i] for i in step.inputs]
-        made[number] = _STEPS[step.op](party, step, given, about, facts[number], setting)
+        made[number] = _STEPS[step.op](_At(party, step, given, about, facts[number], setting))
         for i in step.inputs:
             if last[i] == number and i != plan.output:
                 made.pop(i, None)
@@ -100,108 +100,80 @@ def delivered(party: Party, rows: Relation, facts: Facts) -> Shared:
     return found
 
 
+@dataclass(frozen=True)
+class _At:
+    """A step where it stands.
+
+    Attributes:
+        given, about: its relations, and what is public of them.
+        facts: of what it makes.
+    """
+
+    party: Party
+    step: Step
+    given: Sequence[Relation]
+    about: Sequence[Facts]
+    facts: Facts
+    setting: Setting
+
+
 def _named(given: Relation, facts: Facts) -> dict[str, Column]:
     return dict(zip(facts.columns, given.columns, strict=True))
 
 
-def _scan(
-    party: Party,
-    step: Step,
-    given: Sequence[Relation],
-    about: Sequence[Facts],
-    facts: Facts,
-    setting: Setting,
-) -> Relation:
-    return setting.load(step["table"], step["columns"])
+def _scan(at: _At) -> Relation:
+    return at.setting.load(at.step["table"], at.step["columns"])
 
 
-def _filter(
-    party: Party,
-    step: Step,
-    given: Sequence[Relation],
-    about: Sequence[Facts],
-    facts: Facts,
-    setting: Setting,
-) -> Relation:
+def _filter(at: _At) -> Relation:
     def kept(rows: Relation) -> Shared:
-        own = Evaluator(party, _named(rows, about[0]), about[0].columns, rows.valid)
-        return own.shared(own.both(rows.valid, own.truth(step["where"])))
+        own = Evaluator(at.party, _named(rows, at.about[0]), at.about[0].columns, rows.valid)
+        return own.shared(own.both(rows.valid, own.truth(at.step["where"])))
 
-    return replace(given[0], valid=party.function(kept)(given[0]))
+    return replace(at.given[0], valid=at.party.function(kept)(at.given[0]))
 
 
-def _project(
-    party: Party,
-    step: Step,
-    given: Sequence[Relation],
-    about: Sequence[Facts],
-    facts: Facts,
-    setting: Setting,
-) -> Relation:
+def _project(at: _At) -> Relation:
     def made(rows: Relation) -> list[Column]:
-        named = _named(rows, about[0])
-        own = Evaluator(party, named, about[0].columns, rows.valid)
-        found = {name: column_of(own.value(e)) for name, e in step["columns"]}
+        named = _named(rows, at.about[0])
+        own = Evaluator(at.party, named, at.about[0].columns, rows.valid)
+        found = {name: column_of(own.value(e)) for name, e in at.step["columns"]}
         # (columns that say whose records there are stay)
-        return [found[name] if "?" not in name else named[name] for name in facts.columns]
+        return [found[name] if "?" not in name else named[name] for name in at.facts.columns]
 
-    return Relation(tuple(party.function(made)(given[0])), given[0].valid)
-
-
-def _group(
-    party: Party,
-    step: Step,
-    given: Sequence[Relation],
-    about: Sequence[Facts],
-    facts: Facts,
-    setting: Setting,
-) -> Relation:
-    named = _named(given[0], about[0])
-    return grouping.group(party, step, given[0].valid, named, about[0], facts, setting.profile)
+    return Relation(tuple(at.party.function(made)(at.given[0])), at.given[0].valid)
 
 
-def _distinct(
-    party: Party,
-    step: Step,
-    given: Sequence[Relation],
-    about: Sequence[Facts],
-    facts: Facts,
-    setting: Setting,
-) -> Relation:
-    fields = {"keys": list(about[0].columns), "aggregates": []}
-    own = Step("group", step.inputs, fields)
-    return _group(party, own, given, about, facts, setting)
+def _group(at: _At) -> Relation:
+    named = _named(at.given[0], at.about[0])
+    return grouping.group(
+        at.party, at.step, at.given[0].valid, named, at.about[0], at.facts, at.setting.profile
+    )
 
 
-def _order(
-    party: Party,
-    step: Step,
-    given: Sequence[Relation],
-    about: Sequence[Facts],
-    facts: Facts,
-    setting: Setting,
-) -> Relation:
-    names = list(facts.columns)
-    by = [Key(names.index(name), way == "desc") for name, way in step["by"]]
+def _distinct(at: _At) -> Relation:
+    fields = {"keys": list(at.about[0].columns), "aggregates": []}
+    own = Step("group", at.step.inputs, fields)
+    return _group(replace(at, step=own))
+
+
+def _order(at: _At) -> Relation:
+    names = list(at.facts.columns)
+    by = [Key(names.index(name), way == "desc") for name, way in at.step["by"]]
     # equal rows stay as they are, and where they were in their table is nobody's business
-    mixed = results.deliver(party, given[0])
-    return results.order_by(party, mixed, by, profile=setting.profile)
+    mixed = results.deliver(at.party, at.given[0])
+    return results.order_by(at.party, mixed, by, profile=at.setting.profile)
 
 
-def _limit(
-    party: Party,
-    step: Step,
-    given: Sequence[Relation],
-    about: Sequence[Facts],
-    facts: Facts,
-    setting: Setting,
-) -> Relation:
-    rows = given[0]
-    if not facts.ordered:  # any rows will do, and which they are tells nothing
-        rows = gathered(party, rows)
-    found = relation.limit(rows, facts.rows)
-    if step["count"] == 0:
-        return replace(found, valid=party.function(lambda v: constant_bit(v, False))(found.valid))
+def _limit(at: _At) -> Relation:
+    rows = at.given[0]
+    if not at.facts.ordered:  # any rows will do, and which they are tells nothing
+        rows = gathered(at.party, rows)
+    found = relation.limit(rows, at.facts.rows)
+    if at.step["count"] == 0:
+        return replace(
+            found, valid=at.party.function(lambda v: constant_bit(v, False))(found.valid)
+        )
     return found
 
 
@@ -214,57 +186,43 @@ def recast(party: Party, column: Column, fact: Fact, wanted: Fact) -> Column:
     return column_of(Value(data, value.null, wanted))
 
 
-def _union(
-    party: Party,
-    step: Step,
-    given: Sequence[Relation],
-    about: Sequence[Facts],
-    facts: Facts,
-    setting: Setting,
-) -> Relation:
-    wanted = list(facts.columns.values())
+def _union(at: _At) -> Relation:
+    wanted = list(at.facts.columns.values())
 
     def joined(several: list[Relation]) -> Relation:
         alike = []
-        for rows, own in zip(several, about, strict=True):
+        for rows, own in zip(several, at.about, strict=True):
             columns = [
-                recast(party, c, f, w)
+                recast(at.party, c, f, w)
                 for c, f, w in zip(rows.columns, own.columns.values(), wanted, strict=True)
             ]
             alike.append(Relation(tuple(columns), rows.valid))
         return relation.union(alike)
 
-    made: Relation = party.function(joined)(list(given))
+    made: Relation = at.party.function(joined)(list(at.given))
     return made
 
 
-def _join(
-    party: Party,
-    step: Step,
-    given: Sequence[Relation],
-    about: Sequence[Facts],
-    facts: Facts,
-    setting: Setting,
-) -> Relation:
-    names = [list(each.columns) for each in about]
-    on = [(names[0].index(a), names[1].index(b)) for a, b in step["on"]]
-    kind, right = step["kind"], given[1]
+def _join(at: _At) -> Relation:
+    names = [list(each.columns) for each in at.about]
+    on = [(names[0].index(a), names[1].index(b)) for a, b in at.step["on"]]
+    kind, right = at.step["kind"], at.given[1]
     if kind == "left":  # a column that is NULL where no row matched
-        ones = party.function(lambda v: constant_bit(v, True))(right.valid)
+        ones = at.party.function(lambda v: constant_bit(v, True))(right.valid)
         right = Relation((*right.columns, Column(ones, 1)), right.valid)
-    found = joins.lookup(party, given[0], right, on, kind, profile=setting.profile)
+    found = joins.lookup(at.party, at.given[0], right, on, kind, profile=at.setting.profile)
     if kind in ("semi", "anti"):
         return found
     own = dict(zip([*names[0], *names[1]], found.columns, strict=False))
     if kind == "left":
         null = found.columns[-1].null
         assert null is not None
-        there = Column(party.function(bits.invert)(null), 1)
-        own.update({name: there for name in facts.columns if name not in own})
-    return Relation(tuple(own[name] for name in facts.columns), found.valid)
+        there = Column(at.party.function(bits.invert)(null), 1)
+        own.update({name: there for name in at.facts.columns if name not in own})
+    return Relation(tuple(own[name] for name in at.facts.columns), found.valid)
 
 
-_STEPS: Mapping[str, Callable[..., Relation]] = {
+_STEPS: Mapping[str, Callable[[_At], Relation]] = {
     "scan": _scan,
     "filter": _filter,
     "project": _project,

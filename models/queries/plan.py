@@ -137,10 +137,9 @@ def _pairs(value: object, length: int) -> list[list[Any]]:
     return value
 
 
-def _count(value: object, least: int = 0) -> int:
-    if type(value) is not int or not least <= value <= 1 << 31:
-        raise UsageError(f"A number of rows is {least} to 2^31.")
-    return value
+def _count(value: object) -> None:
+    if type(value) is not int or not 0 <= value <= 1 << 31:
+        raise UsageError("A number of rows is 0 to 2^31.")
 
 
 def _of(value: object, known: Sequence[str], what: str) -> None:

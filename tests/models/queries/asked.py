@@ -51,9 +51,9 @@ class Given:
         return Table(name, self.owner, "0" * 32, self.schema, self.client)
 
 
-def planned(text: str, tables: Mapping[str, Given], **more: Any) -> Plan:
+def planned(text: str, tables: Mapping[str, Given]) -> Plan:
     """A query's plan, through the checks of workers."""
-    plan = Plan.of(sql.compiled(text, {n: t.table(n) for n, t in tables.items()}, **more))
+    plan = Plan.of(sql.compiled(text, {n: t.table(n) for n, t in tables.items()}))
     derived(plan, tables)
     return plan
 
@@ -64,14 +64,14 @@ def derived(plan: Plan, tables: Mapping[str, Given]) -> list[relations.Relation]
 
 
 def asked(
-    texts: Sequence[str], tables: Mapping[str, Given], checked: bool = False, **more: Any
+    texts: Sequence[str], tables: Mapping[str, Given], checked: bool = False
 ) -> list[io.Result]:
     """Results of queries, all in one session.
 
     Args:
         checked: the tables go through the workers' checks first.
     """
-    plans = [planned(text, tables, **more) for text in texts]
+    plans = [planned(text, tables) for text in texts]
     facts = [derived(plan, tables) for plan in plans]
 
     def program(party: Party, *given: Shared) -> list[dict[str, Shared]]:
@@ -165,9 +165,9 @@ def check_same(text: str, found: io.Result, wanted: Sequence[Sequence[Any]]) -> 
     assert same, f"{text}\nprivate {rows[:8]} ({len(rows)})\nDuckDB  {due[:8]} ({len(due)})"
 
 
-def check_all(texts: Sequence[str], tables: Mapping[str, Given], **more: Any) -> None:
+def check_all(texts: Sequence[str], tables: Mapping[str, Given], checked: bool = False) -> None:
     """All queries against DuckDB."""
-    found = asked(texts, tables, **more)
+    found = asked(texts, tables, checked)
     for text, one, due in zip(texts, found, oracle(texts, tables), strict=True):
         check_same(text, one, due)
 
