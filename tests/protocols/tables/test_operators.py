@@ -201,7 +201,14 @@ def test_quantiles_of_groups_are_values_at_their_ranks(n: int, rng: np.random.Ge
 
     def operator(p: Party, r: Relation) -> Any:
         by_key = quantiles.quantiles(p, r, [0], 1, fractions)
-        return [results.deliver(p, q) for q in (by_key, quantiles.quantiles(p, r, [], 3, [500]))]
+        of_all = quantiles.quantiles(p, r, [], 3, [500])
+        disc = quantiles.quantiles(p, r, [0], 2, fractions, how="disc")
+        cont = quantiles.quantiles(p, r, [0], 2, fractions, how="cont")
+        return [results.deliver(p, q) for q in (by_key, of_all, disc, cont)]
+
+    def between(values: Sequence[int], q: int) -> int:
+        low, rest = divmod(q * (len(values) - 1), 1000)
+        return wrapped(values[low] * (1000 - rest) + values[min(low + 1, len(values) - 1)] * rest)
 
     sim = run(operator, given, n % 3)
     for i, table in enumerate(given):
@@ -213,6 +220,13 @@ def test_quantiles_of_groups_are_values_at_their_ranks(n: int, rng: np.random.Ge
         unique = sorted(r[3] for r in table.rows)
         middle = [(unique[(len(unique) - 1) // 2],)] if unique else []
         assert delivered(sim, at(0, i, 1)) == middle
+        disc, cont = [], []
+        for key in sorted({r[0] for r in table.rows}):
+            there = sorted(r[2] for r in table.rows if r[0] == key and r[2] is not None) or [0]
+            disc.append((key, *(there[max(0, -(-q * len(there) // 1000) - 1)] for q in fractions)))
+            cont.append((key, *(between(there, q) for q in fractions)))
+        assert ranked(delivered(sim, at(0, i, 2))) == disc
+        assert ranked(delivered(sim, at(0, i, 3))) == cont
 
 
 @pytest.mark.parametrize("n", [1, 6, 700])
@@ -240,13 +254,14 @@ def test_a_part_of_a_size_is_rounded_down() -> None:
 
     def program(p: Party, x: Shared) -> Any:
         def all_of(x: Shared) -> Any:
-            return [quantiles._share_of(p, x, q, 2**24) for q in wanted]
+            every = itertools.product(wanted, (0, 1))
+            return [quantiles._share_of(p, x, q, 2**24, less) for q, less in every]
 
         return p.function(all_of)(x)
 
     sim = simulate(program, sizes)
-    for i, q in enumerate(wanted):
-        assert np.array_equal(sim.value(at(i)), q * sizes // 1000)
+    for i, (q, less) in enumerate(itertools.product(wanted, (0, 1))):
+        assert np.array_equal(sim.value(at(i)), (q * sizes - less) // 1000)
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -255,25 +270,33 @@ def test_rows_are_told_of_their_partitions(n: int, rng: np.random.Generator) -> 
     functions = [
         *(Window("row_number"), Window("rank"), Window("dense_rank"), Window("sum", 1)),
         *(Window("sum", 2), Window("count", 2), Window("lag", 2), Window("lead", 1, 2)),
+        *(Window("sum", 2, frame="range"), Window("sum", 1, frame="whole")),
+        *(Window("count", frame="range"), Window("sum", 2, frame=1), Window("count", frame=3)),
     ]
 
     def operator(p: Party, r: Relation) -> Any:
         by_key = windows.windows(p, r, [0], [Key(1, descending=True)], functions)
         of_all = windows.windows(p, r, [], [Key(0)], [Window("rank"), Window("count")])
-        return [results.deliver(p, w, ordered=True) for w in (by_key, of_all)]
+        in_all = windows.windows(p, r, [], [], [Window("count", 2, frame="whole")])
+        return [results.deliver(p, w, ordered=True) for w in (by_key, of_all, in_all)]
+
+    def total(rows: Sequence[tuple[Any, ...]], column: int) -> Any:
+        there = [r[column] for r in rows if r[column] is not None]
+        return wrapped(sum(there)) if there else None
 
     def told(rows: Sequence[tuple[Any, ...]]) -> Any:
         for i, (_, value, *_rest) in enumerate(rows):
             values = [r[1] for r in rows]
-            there = [r[2] for r in rows[: i + 1] if r[2] is not None]
             rank = 1 + sum(v > value for v in values)
             dense_rank = 1 + len({v for v in values if v > value})
-            total = wrapped(sum(there)) if there else None
+            peers = [r for r in rows if r[1] >= value]
             before = rows[i - 1][2] if i else None
             behind = rows[i + 2][1] if i + 2 < len(rows) else None
-            running = wrapped(sum(values[: i + 1]))
-            found = (i + 1, rank, dense_rank, running, total, len(there), before, behind)
-            yield (*rows[i], *found)
+            so_far = rows[: i + 1]
+            count = sum(r[2] is not None for r in so_far)
+            found = (i + 1, rank, dense_rank, total(so_far, 1), total(so_far, 2), count)
+            frames = (total(peers, 2), total(rows, 1), len(peers), total(so_far[-2:], 2))
+            yield (*rows[i], *found, before, behind, *frames, len(so_far[-4:]))
 
     sim = run(operator, given, n % 3)
     for i, table in enumerate(given):
@@ -284,6 +307,8 @@ def test_rows_are_told_of_their_partitions(n: int, rng: np.random.Generator) -> 
         ranks = [1 + sum(other[0] < r[0] for other in rows) for r in rows]
         expected = [(*r, k, c + 1) for c, (r, k) in enumerate(zip(rows, ranks, strict=True))]
         assert delivered(sim, at(0, i, 1)) == expected
+        there = sum(r[2] is not None for r in table.rows)
+        assert ranked(delivered(sim, at(0, i, 2))) == ranked([(*r, there) for r in table.rows])
 
 
 def test_ranges_and_unique_keys_are_made_sure_of() -> None:
