@@ -95,7 +95,8 @@ def run(context: Context) -> dict[str, Shared]:
         return stored.relation(table.schema, columns, shared)
 
     profile = str(parameters.get("profile", "local"))
-    setting = execute.Setting(load, profile, context.progress)
+    units = {alias: table.schema.unit for alias, table in tables.items()}
+    setting = execute.Setting(load, profile, units.__getitem__, context.progress)
     result, measured = metered(party, lambda: execute.run(party, plan, found, setting))
     context.measurements.update(measured)
     return {name: replace(x, fractional_bits=0) for name, x in result.items()}

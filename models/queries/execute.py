@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfe_bench.models.queries import grouping
+from tfe_bench.models.queries import grouping, windowing
 from tfe_bench.models.queries.arranged import gathered
 from tfe_bench.models.queries.evaluate import (
     Evaluator,
@@ -23,6 +23,7 @@ from tfe_bench.models.queries.evaluate import (
 from tfe_bench.models.queries.expressions import Fact, factor
 from tfe_bench.models.queries.plan import Plan, Step
 from tfe_bench.models.queries.relations import Relation as Facts
+from tfe_bench.models.queries.relations import shown_of
 from tfe_bench.models.queries.types import BOOL
 from tfe_bench.protocols.ring import arithmetic, shapes
 from tfe_bench.protocols.session.party import Party
@@ -43,11 +44,13 @@ class Setting:
     Attributes:
         load: the columns of a table that this worker keeps, by the plan's alias.
         profile: of the network, to plan sorts for.
+        unit_of: the column that says whose records a table's are, by the plan's alias.
         progress: hears a fraction and a word.
     """
 
     load: Load
     profile: str = "local"
+    unit_of: Callable[[str], str] = lambda alias: ""
     progress: Callable[[float, str], None] = lambda fraction, text: None
 
 
@@ -72,9 +75,8 @@ def words_of(facts: Facts) -> list[tuple[str, bool]]:
     The first, named "", says whether the row is one.
     """
     found = [("", False)]
-    for name, fact in facts.columns.items():
-        if "?" in name:
-            continue
+    for name in shown_of(facts.columns):
+        fact = facts.columns[name]
         found.append((name, False))
         if fact.nullable:
             found.append((name, True))
@@ -122,7 +124,13 @@ def _named(given: Relation, facts: Facts) -> dict[str, Column]:
 
 
 def _scan(at: _At) -> Relation:
-    return at.setting.load(at.step["table"], at.step["columns"])
+    alias, listed = at.step["table"], at.step["columns"]
+    if not at.facts.records[alias].unit:
+        return at.setting.load(alias, listed)
+    unit = at.setting.unit_of(alias)
+    every = [*listed, *({unit} - set(listed))]
+    rows = at.setting.load(alias, every)
+    return Relation((*rows.columns[: len(listed)], rows.columns[every.index(unit)]), rows.valid)
 
 
 def _filter(at: _At) -> Relation:
@@ -152,7 +160,7 @@ def _group(at: _At) -> Relation:
 
 
 def _distinct(at: _At) -> Relation:
-    fields = {"keys": list(at.about[0].columns), "aggregates": []}
+    fields = {"keys": shown_of(at.about[0].columns), "aggregates": []}
     own = Step("group", at.step.inputs, fields)
     return _group(replace(at, step=own))
 
@@ -163,6 +171,11 @@ def _order(at: _At) -> Relation:
     # equal rows stay as they are, and where they were in their table is nobody's business
     mixed = results.deliver(at.party, at.given[0])
     return results.order_by(at.party, mixed, by, profile=at.setting.profile)
+
+
+def _window(at: _At) -> Relation:
+    [rows], [about] = at.given, at.about
+    return windowing.window(at.party, at.step, rows, about, at.facts, at.setting.profile)
 
 
 def _limit(at: _At) -> Relation:
@@ -192,9 +205,10 @@ def _union(at: _At) -> Relation:
     def joined(several: list[Relation]) -> Relation:
         alike = []
         for rows, own in zip(several, at.about, strict=True):
+            named = _named(rows, own)
             columns = [
-                recast(at.party, c, f, w)
-                for c, f, w in zip(rows.columns, own.columns.values(), wanted, strict=True)
+                recast(at.party, named[name], own.columns[name], w)
+                for name, w in zip(shown_of(own.columns), wanted, strict=True)
             ]
             alike.append(Relation(tuple(columns), rows.valid))
         return relation.union(alike)
@@ -230,6 +244,7 @@ _STEPS: Mapping[str, Callable[[_At], Relation]] = {
     "distinct": _distinct,
     "order": _order,
     "limit": _limit,
+    "window": _window,
     "union": _union,
     "join": _join,
 }

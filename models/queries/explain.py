@@ -60,6 +60,14 @@ def _said(step: Step, given: Sequence[Relation]) -> str:
             return f"group {inputs} by {', '.join(step['keys'])} ({how}): {listed or 'distinct'}"
         case "order":
             return f"order {inputs} by {', '.join(f'{n} {w}' for n, w in step['by'])}"
+        case "window":
+            made = ", ".join(
+                f"{n} = {f}({a or ''})" + ("" if d is None else f" [{d}]")
+                for n, f, a, d in step["functions"]
+            )
+            parted = f" of each {', '.join(step['partition'])}" if step["partition"] else ""
+            by = ", ".join(f"{n} {w}" for n, w in step["order"])
+            return f"window {inputs}{parted}{f' by {by}' if by else ''}: {made}"
         case "limit":
             return f"limit {inputs} to {step['count']}"
         case "join":

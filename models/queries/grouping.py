@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tfe_bench.models.queries import ranking, units
 from tfe_bench.models.queries.arranged import Grouped, dense_groups, every
 from tfe_bench.models.queries.evaluate import Value, column_of, constant_bit, value_of
 from tfe_bench.models.queries.expressions import Fact
@@ -14,6 +15,7 @@ from tfe_bench.models.queries.plan import Step
 from tfe_bench.models.queries.quotient import mean
 from tfe_bench.models.queries.relations import Relation as Facts
 from tfe_bench.models.queries.relations import is_dense
+from tfe_bench.models.queries.rights import least_for
 from tfe_bench.models.queries.types import BOOL
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, relational
@@ -40,9 +42,13 @@ def group(
         facts: of what is made.
 
     A group is left out where it has fewer records of a table than its owner's rule says: of its
-    rows, and of those that an aggregate counts.
+    rows, and of those that an aggregate counts; of its units where these repeat.
     """
-    sums, labels = _summed(party, step, valid, named, about, facts)
+    repeated = [alias for alias in facts.least if not about.records[alias].single]
+    marks = units.Marks()
+    if repeated:
+        valid, named, marks = units.marked(party, step, valid, named, about, repeated, profile)
+    sums, labels = _summed(party, step, valid, named, about, facts, marks)
     keys = [named[name] for name in step["keys"]]
     extremes_of = [
         (function, named[argument], about.columns[argument])
@@ -58,11 +64,14 @@ def group(
     else:
         found = _sorted(party, Relation(tuple(keys), valid), sums, extremes_of, profile)
 
-    def finished(made: Grouped) -> Relation:
-        totals = dict(zip(labels, made.sums, strict=True))
-        return _finished(party, step, about, facts, made, totals)
+    rows = Relation(tuple(keys), valid)
+    ranked = ranking.quantiles_of(party, step["aggregates"], rows, named, about, profile)
 
-    result: Relation = party.function(finished)(found)
+    def finished(made: Grouped, ranked: dict[str, Shared]) -> Relation:
+        totals = dict(zip(labels, made.sums, strict=True))
+        return _finished(party, step, about, facts, made, totals, ranked, marks)
+
+    result: Relation = party.function(finished)(found, ranked)
     return result
 
 
@@ -78,6 +87,7 @@ def _summed(
     named: Mapping[str, Column],
     about: Facts,
     facts: Facts,
+    marks: units.Marks,
 ) -> tuple[list[Shared], list[_Label]]:
     """Numbers [n] to add up in each group, 0 in rows that do not count, and what they are."""
     wanted: list[_Label] = [(None, _COUNT)]
@@ -88,7 +98,8 @@ def _summed(
             wanted.append((argument, _VALUES))
         if about.columns[argument].nullable and (argument, _COUNT) not in wanted:
             wanted.append((argument, _COUNT))
-    present = [about.records[alias].present for alias in facts.least]
+    present = [about.records[alias].present for alias in facts.least if alias not in marks]
+    present += [name for own in marks.values() for name in own.values()]
     wanted += [(name, _COUNT) for name in dict.fromkeys(present) if name]
 
     def made(valid: Shared, named: dict[str, Column]) -> list[Shared]:
@@ -188,6 +199,8 @@ def _finished(
     facts: Facts,
     made: Grouped,
     totals: Mapping[_Label, Shared],
+    ranked: Mapping[str, Shared],
+    marks: units.Marks,
 ) -> Relation:
     """The columns of a group's relation, of what was added up."""
     rows = totals[(None, _COUNT)]
@@ -202,7 +215,9 @@ def _finished(
         null: Shared | bool = False
         if fact.nullable:
             null = _is_zero(party, count, facts.columns[name], about.rows)
-        if function == "count":
+        if name in ranked:
+            data = ranked[name]
+        elif function == "count":
             data = count
         elif function in ("min", "max"):
             data = next(best)
@@ -220,16 +235,19 @@ def _finished(
     valid = [made.valid]
     for alias, least in facts.least.items():
         own = about.records[alias].present or None
-        counts = {own} | {
-            argument
-            for _, _, argument in step["aggregates"]
-            if argument is not None
-            and (argument, _COUNT) in totals
-            and any(source[0] == alias for source in about.columns[argument].sources)
-        }
-        for name in sorted(counts, key=str):
-            enough = arithmetic.moved(count_of(name), np.int64(-least))
-            width = max(about.rows, least).bit_length() + 1
+        counts: dict[str | None, int] = {own: least}
+        if alias in marks:
+            counts = dict.fromkeys(marks[alias].values(), least)
+        for _, function, argument in step["aggregates"] if alias not in marks else ():
+            if argument is None or alias not in {s[0] for s in about.columns[argument].sources}:
+                continue
+            counted = argument if (argument, _COUNT) in totals else None
+            due = least_for(function, least)
+            if counted is not None or due > least:
+                counts[counted] = max(counts.get(counted, 0), due)
+        for name, due in sorted(counts.items(), key=str):
+            enough = arithmetic.moved(count_of(name), np.int64(-due))
+            width = max(about.rows, due).bit_length() + 1
             below = bits.of(party, relational.negative(party, enough, width))
             valid.append(bits.invert(below))
     return Relation(tuple(columns[name] for name in facts.columns), every(party, valid))

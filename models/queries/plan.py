@@ -20,7 +20,8 @@ Expression = list[Any]
 MOST_STEPS, MOST_TABLES, MOST_NAMES = 200, 16, 1000
 MOST_DEPTH, MOST_NODES = 32, 10_000
 MOST_NAME = 200
-MOST_RANKS = 10
+# Of quantiles of values that may not be shown; and what a part is a number of.
+MOST_RANKS, PARTS = 10, 1000
 # By name, how many operands it takes: exactly, or at least and at most.
 OPERATORS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("+", "-", "*", "/", "=", "<>", "<", "<=", ">", ">="), (2, 2)),
@@ -32,6 +33,12 @@ OPERATORS: Mapping[str, tuple[int, int]] = {
 COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 CONSTANTS = ("col", "int", "decimal", "bool", "date", "timestamp", "word", "text", "null")
 AGGREGATES = ("sum", "count", "avg", "min", "max")
+# Of a column's values: quantile_disc:900 is that at 900 thousandths.
+QUANTILES = ("quantile_disc", "quantile_cont")
+PLACES, NEIGHBORS = ("row_number", "rank", "dense_rank"), ("lag", "lead")
+WINDOWS = (*PLACES, *NEIGHBORS, "sum", "count", "avg")
+# Of a window's sum: to this row, to all that its order does not tell apart from it, the partition.
+FRAMES = ("rows", "range", "whole")
 JOINS = ("inner", "left", "semi", "anti")
 _INT = 1 << 63
 # Of a date, from 1970.
@@ -137,9 +144,9 @@ def _pairs(value: object, length: int) -> list[list[Any]]:
     return value
 
 
-def _count(value: object) -> None:
-    if type(value) is not int or not 0 <= value <= 1 << 31:
-        raise UsageError("A number of rows is 0 to 2^31.")
+def _count(value: object, least: int = 0) -> None:
+    if type(value) is not int or not least <= value <= 1 << 31:
+        raise UsageError(f"A number of rows is {least} to 2^31.")
 
 
 def _of(value: object, known: Sequence[str], what: str) -> None:
@@ -174,7 +181,8 @@ def _group(about: Mapping[str, Any]) -> None:
         raise UsageError("A group has keys or aggregates.")
     for name, function, argument in pairs:
         _name(name)
-        _of(function, AGGREGATES, "An aggregate")
+        if quantile_of(function) is None:
+            _of(function, (*AGGREGATES, *QUANTILES), "An aggregate")
         if argument is None and function != "count":
             raise UsageError("Only count needs no column.")
         if argument is not None:
@@ -182,11 +190,49 @@ def _group(about: Mapping[str, Any]) -> None:
     _names([*keys, *(name for name, _, _ in pairs)])
 
 
+def quantile_of(function: object) -> tuple[str, int] | None:
+    """What takes the value at some thousandths, as `quantile_disc:900`; None: another aggregate.
+
+    Raises:
+        UsageError: it says no thousandths from 0 to 1000.
+    """
+    name, _, part = function.partition(":") if isinstance(function, str) else ("", "", "")
+    if name not in QUANTILES:
+        return None
+    if not (part.isascii() and part.isdigit() and len(part) <= 4 and int(part) <= PARTS):
+        raise UsageError(f"A quantile is of 0 to {PARTS} thousandths.")
+    return name, int(part)
+
+
 def _order(about: Mapping[str, Any]) -> None:
     for name, direction in (pairs := _pairs(about["by"], 2)):
         _name(name)
         _of(direction, ("asc", "desc"), "A direction")
     _names([name for name, _ in pairs])
+
+
+def _window(about: Mapping[str, Any]) -> None:
+    _names(about["partition"], 0)
+    if about["order"] != []:
+        _order({"by": about["order"]})
+    functions = _pairs(about["functions"], 4)
+    for name, function, argument, detail in functions:
+        _name(name)
+        _of(function, WINDOWS, "A window function")
+        if (argument is None) != (function in PLACES) and function != "count":
+            raise UsageError("A window function has a column, unless it counts rows.")
+        if argument is not None:
+            _name(argument)
+        if function in PLACES:
+            if detail is not None:
+                raise UsageError("A place has no frame.")
+        elif function in NEIGHBORS:
+            _count(detail, 1)
+        elif type(detail) is int:
+            _count(detail)
+        else:
+            _of(detail, FRAMES, "A frame")
+    _names([name for name, _, _, _ in functions])
 
 
 def _limit(about: Mapping[str, Any]) -> None:
@@ -213,6 +259,7 @@ _STEPS: Mapping[str, tuple[int | None, set[str], Callable[[Mapping[str, Any]], N
     "distinct": (1, set(), _nothing),
     "order": (1, {"by"}, _order),
     "limit": (1, {"count"}, _limit),
+    "window": (1, {"partition", "order", "functions"}, _window),
     "union": (None, set(), _nothing),
     "join": (2, {"on", "kind"}, _join),
 }

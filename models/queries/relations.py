@@ -5,7 +5,7 @@ Client and workers derive it from a plan and the headers of its tables, each by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -20,7 +20,16 @@ from tfe_bench.models.queries.expressions import (
     ratio_type,
     typed,
 )
-from tfe_bench.models.queries.plan import Plan, Step, checked_step
+from tfe_bench.models.queries.plan import (
+    MOST_RANKS,
+    NEIGHBORS,
+    PARTS,
+    PLACES,
+    Plan,
+    Step,
+    checked_step,
+    quantile_of,
+)
 from tfe_bench.models.queries.rights import Control, Records, Tables
 from tfe_bench.models.queries.types import BITS, BOOL, CATEGORY, NUMBER, scaled, whole
 
@@ -28,6 +37,8 @@ from tfe_bench.models.queries.types import BITS, BOOL, CATEGORY, NUMBER, scaled,
 MOST_CELLS = 1 << 31
 # Groups whose values are added up without a sort.
 MOST_DENSE = 32
+# Rows that quantiles are taken of.
+_MOST_RANKED = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,18 @@ def derive(plan: Plan, tables: Tables) -> list[Relation]:
                 f"at most {MOST_CELLS} values are offered."
             )
         found.append(made)
+    ranks = [
+        function
+        for step, made in zip(plan.steps, found, strict=True)
+        if step.op == "group" and made.least
+        for _, function, _ in step["aggregates"]
+        if quantile_of(function)
+    ]
+    if len(ranks) > MOST_RANKS:
+        raise UsageError(
+            f"A query tells at most {MOST_RANKS} quantiles of values that may not be shown. "
+            f"Received: {len(ranks)}."
+        )
     last = found[plan.output]
     rights.check_shown(tables, last.columns, last.control, last.records)
     return found
@@ -111,7 +134,8 @@ def is_dense(keys: Sequence[Fact], functions: Sequence[str]) -> int:
         if fact.known.kind not in (CATEGORY, BOOL) or fact.nullable:
             return 0
         count *= fact.known.high + 1
-    fits = count <= MOST_DENSE and not {"min", "max"} & set(functions)
+    ranked = {"min", "max"} & set(functions) or any(map(quantile_of, functions))
+    fits = count <= MOST_DENSE and not ranked
     return count if keys and fits else 0
 
 
@@ -128,8 +152,13 @@ def _scan(step: Step, _: Sequence[Relation], tables: Tables) -> Relation:
         columns[f"{alias}.{name}"] = Fact(
             own.type, own.nullable, frozenset({(alias, name)}), affine=True
         )
-    unit = schema.unit
-    records = {alias: Records(not unit or unit in schema.unique)}
+    unit, carried = schema.unit, ""
+    if unit and not all(rights.is_open(tables, (alias, name)) for name in schema.columns):
+        # (counted, and never shown)
+        carried = unit_of(alias)
+        own = schema.column(unit)
+        columns[carried] = Fact(own.type, own.nullable)
+    records = {alias: Records(not unit or unit in schema.unique, unit=carried)}
     unique = frozenset(f"{alias}.{name}" for name in schema.unique)
     return Relation(
         schema.rows, columns, not schema.padded, records=records, unique=unique & set(columns)
@@ -155,7 +184,7 @@ def _project(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
             raise UsageError("A column of nothing but NULL has no type.")
         if expression[0] == "col" and expression[1] in relation.unique:
             unique.add(name)
-    kept = {r.present for r in relation.records.values() if r.present}
+    kept = {name for r in relation.records.values() for name in (r.present, r.unit) if name}
     columns.update({name: relation.columns[name] for name in sorted(kept)})
     return replace(relation, columns=columns, unique=frozenset(unique), least={})
 
@@ -178,10 +207,13 @@ def _group(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
     closed = rights.restricted(tables, sources, relation.records)
     if not closed:
         everything = {name: replace(fact, affine=False) for name, fact in columns.items()}
-        return Relation(rows, everything, not keys, relation.control, relation.records, unique)
+        several = {alias: Records(False) for alias in relation.records}
+        return Relation(rows, everything, not keys, relation.control, several, unique)
     rights.check_released(tables, keys, aggregates, relation.control)
+    functions = [function for _, function, _ in aggregates]
     least = {
-        alias: rights.check_units(tables, alias, relation.records.get(alias)) for alias in closed
+        alias: rights.check_units(tables, alias, relation.records.get(alias), functions)
+        for alias in closed
     }
     released = {
         name: replace(fact, sources=frozenset[Source](), affine=False)
@@ -199,8 +231,19 @@ def _aggregate(function: str, fact: Fact | None, rows: int, keys: bool) -> Fact:
         if not kind.ordered:
             raise UsageError("MIN and MAX take what has an order; a text has none.")
         return Fact(kind, nullable, fact.sources)
+    quantile = quantile_of(function)
+    if quantile and rows > _MOST_RANKED:
+        raise UsageError(f"Quantiles are of {_MOST_RANKED} rows at most. Received: {rows}.")
+    if quantile and quantile[0] == "quantile_disc":
+        if not kind.ordered or kind.kind == BOOL:
+            raise UsageError(f"QUANTILE_DISC takes what has an order. Received: a {kind}.")
+        return Fact(kind, nullable, fact.sources)
     if kind.kind != NUMBER:
+        function = function.partition(":")[0]
         raise UsageError(f"{function.upper()} takes numbers. Received: a {kind}.")
+    if quantile:  # in thousandths of what lies between two values
+        bounds = kind.low * PARTS, kind.high * PARTS
+        return Fact(scaled(kind, *bounds, kind.digits + 3, kind.fraction), nullable, fact.sources)
     low, high = min(0, kind.low * rows), max(0, kind.high * rows)
     total = scaled(kind, low, high, kind.digits, kind.fraction)
     if function == "sum":
@@ -211,9 +254,41 @@ def _aggregate(function: str, fact: Fact | None, rows: int, keys: bool) -> Fact:
 
 
 def _distinct(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
-    about = {"keys": list(given[0].columns), "aggregates": []}
+    about = {"keys": shown_of(given[0].columns), "aggregates": []}
     made = _group(Step("group", step.inputs, about), given, tables)
     return replace(made, rows=given[0].rows)
+
+
+def _window(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
+    [relation] = given
+    by = relation.take([name for name, _ in step["order"]])
+    for name, fact in by.items():
+        if not fact.known.ordered:
+            raise UsageError(f"A window by {name[:80]!r}: a text has no order here.")
+    keys = frozenset[Source]().union(
+        *(fact.sources for fact in [*by.values(), *relation.take(step["partition"]).values()])
+    )
+    # what a row is told depends on which others there are
+    sources = keys | {source for source, _ in relation.control}
+    columns = dict(relation.columns)
+    for name, function, argument, detail in step["functions"]:
+        if name in columns:
+            raise UsageError(f"There is a column {name[:80]!r} already.")
+        if detail != "whole" and all(fact.constant is not None for fact in by.values()):
+            raise UsageError(
+                f"{function.upper()} takes OVER (... ORDER BY columns): rows have no order of "
+                "their own."
+            )
+        of = None if argument is None else relation.column(argument)
+        if function in PLACES:
+            made = Fact(whole(1, relation.rows))
+        elif of is not None and function in NEIGHBORS:
+            made = Fact(of.known, True)
+        else:
+            made = _aggregate(function, of, relation.rows, True)
+        columns[name] = replace(made, sources=sources | (of.sources if of else frozenset()))
+    control = _used(relation, keys, rights.CONDITION)
+    return replace(relation, columns=columns, control=control, ordered=False, least={})
 
 
 def _order(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
@@ -237,12 +312,13 @@ def _limit(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
 
 def _union(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
     first, *others = given
-    names = list(first.columns)
-    columns = dict(first.columns)
+    names = shown_of(first.columns)
+    columns = first.take(names)
     for other in others:
-        if len(other.columns) != len(names):
+        listed = shown_of(other.columns)
+        if len(listed) != len(names):
             raise UsageError("UNION takes equally many columns of each.")
-        for name, fact in zip(names, other.columns.values(), strict=True):
+        for name, fact in zip(names, other.take(listed).values(), strict=True):
             one = columns[name]
             if fact.constant is not None and fact.known.kind == CATEGORY:
                 raise UsageError("UNION of a lone word: use a column of a category.")
@@ -312,7 +388,8 @@ def _joined(
     if kind != "anti":
         for alias, own in right.records.items():
             present = own.present or (present_of(alias) if kind == "left" else "")
-            records[alias] = Records(own.single and both, present)
+            unit = own.unit if kind in ("inner", "left") else ""
+            records[alias] = Records(own.single and both, present, unit)
             if kind == "left":
                 columns[present] = Fact(BITS)
     if kind in ("inner", "left"):
@@ -321,6 +398,16 @@ def _joined(
     unique = left.unique | (right.unique if both and kind in ("inner", "left") else frozenset())
     valid = left.valid and kind == "left"
     return Relation(left.rows, columns, valid, control, records, unique)
+
+
+def unit_of(alias: str) -> str:
+    """The column that says whose record of a table a row is: no query can name it."""
+    return f"{alias}?unit"
+
+
+def shown_of(columns: Iterable[str]) -> list[str]:
+    """The columns that a query can name."""
+    return [name for name in columns if "?" not in name]
 
 
 def present_of(alias: str) -> str:
@@ -336,6 +423,7 @@ _STEPS: Mapping[str, Callable[[Step, Sequence[Relation], Tables], Relation]] = {
     "distinct": _distinct,
     "order": _order,
     "limit": _limit,
+    "window": _window,
     "union": _union,
     "join": _join,
 }

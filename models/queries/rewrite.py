@@ -49,6 +49,12 @@ def _needs(step: Mapping[str, Any], needed: set[str] | None) -> list[set[str] | 
             return [None if needed is None else needed | {name for name, _ in step["by"]}]
         case "limit":
             return [needed]
+        case "window":
+            if needed is None:
+                return [None]
+            told = {*step["partition"], *(name for name, _ in step["order"])}
+            told |= {a for _, _, a, _ in step["functions"] if a is not None}
+            return [(needed | told) - {name for name, _, _, _ in step["functions"]}]
         case "join":
             left = {name for name, _ in step["on"]}
             right = {name for _, name in step["on"]}
@@ -71,3 +77,6 @@ def _drop(step: dict[str, Any], needed: set[str]) -> None:
     elif step["op"] == "group":
         kept = [each for each in step["aggregates"] if each[0] in needed]
         step["aggregates"] = kept or ([] if step["keys"] else step["aggregates"][:1])
+    elif step["op"] == "window":
+        kept = [each for each in step["functions"] if each[0] in needed]
+        step["functions"] = kept or step["functions"][:1]

@@ -3,7 +3,8 @@
 A relation carries the columns that its rows depend on: which of them are valid, matched, or first.
 Rows may be shown if all of these and all columns shown are `open`.  What is not open leaves inside
 aggregates over groups of at least `min_group` records of every table that is not open: sums, counts
-and means of a column or of a * x + b with public a and b.  Once such a result is released, what is
+and means of a column or of a * x + b with public a and b; and, by a right of their own, quantiles
+with so many records at each side.  Once such a result is released, what is
 made of it needs no right.  Workers decide this, each by itself, from the headers that they keep.
 """
 
@@ -14,7 +15,16 @@ from dataclasses import dataclass
 
 from tfe_bench.errors import PolicyError
 from tfe_bench.models.queries.expressions import Fact, Source
-from tfe_bench.models.queries.schema import AGGREGATE, FILTER, GROUPED, MATCH, OPEN, Schema
+from tfe_bench.models.queries.plan import PARTS, quantile_of
+from tfe_bench.models.queries.schema import (
+    AGGREGATE,
+    FILTER,
+    GROUPED,
+    MATCH,
+    OPEN,
+    QUANTILE,
+    Schema,
+)
 
 # What rows depend on a column for: a condition; a match with another owner's table; a match with a
 # table of the asking client, which could hold guesses; being left out of a match.
@@ -54,10 +64,13 @@ class Records:
     Attributes:
         single: each unit of the table (a person, say) is in at most one row.
         present: the column of bits that says in which rows it is; "" for all that are valid.
+        unit: the column that says whose record it is, to count units by where they repeat; "":
+            there is none.
     """
 
     single: bool
     present: str = ""
+    unit: str = ""
 
 
 Tables = Mapping[str, Table]
@@ -145,10 +158,13 @@ def check_released(
             what = f"The aggregate {name[:80]!r}"
             if function == "count" and rights & {FILTER, AGGREGATE}:
                 continue
-            if function not in ("sum", "count", "avg"):
+            needed = AGGREGATE
+            if (quantile := quantile_of(function)) is not None and 0 < quantile[1] < PARTS:
+                needed = QUANTILE
+            elif function not in ("sum", "count", "avg"):
                 raise refused(tables, source, OPEN, f"{what} ({function}: one record's value)")
-            if AGGREGATE not in rights:
-                raise refused(tables, source, AGGREGATE, what)
+            if needed not in rights:
+                raise refused(tables, source, needed, what)
             if not argument.affine:
                 raise refused(
                     tables, source, OPEN, f"{what} of more than a column times a public number"
@@ -163,20 +179,42 @@ def check_released(
             raise refused(tables, source, right, "A condition or join on a column")
 
 
-def check_units(tables: Tables, alias: str, records: Records | None) -> int:
-    """The least number of a table's records in a group.
+def least_for(function: str, least: int) -> int:
+    """How many records an aggregate takes, so that so many are at each side of a quantile."""
+    quantile = quantile_of(function)
+    if quantile is None:
+        return least
+    side = min(quantile[1], PARTS - quantile[1])
+    return -(-least * PARTS // side) if side else least
+
+
+def check_units(
+    tables: Tables, alias: str, records: Records | None, functions: Iterable[str] = ()
+) -> int:
+    """The least number of a table's units in a group.
+
+    Args:
+        functions: the aggregates.
 
     Raises:
-        PolicyError: a unit may be in several rows, so that rows are no count of units.
+        PolicyError: a unit may be in several rows, and no column says which these are.
     """
     table = tables[alias]
     if not any(table.allows(column) for column in table.schema.columns):
         raise refused(tables, (alias, next(iter(table.schema.columns))), FILTER, "Counting rows")
-    if records is None or not records.single:
+    repeated = records is not None and not records.single
+    if repeated and any(map(quantile_of, functions)):
+        raise PolicyError(
+            f"Groups of this query may hold a unit of table {table.name!r} several times, so that "
+            "a quantile could be one unit's. Have its owner, "
+            f"{table.owner!r}, open the columns, or ask for averages."
+        )
+    if records is None or not (records.single or records.unit):
         raise PolicyError(
             f"Groups of this query may hold a record of table {table.name!r} several times, so "
             f"that the rule of {table.owner!r} (at least {table.schema.min_group} of them in a "
             "group) cannot be kept by counting rows. Join on columns that are unique in both "
-            "tables, ask without UNION, or have its owner open the columns."
+            "tables, ask without UNION, or have its owner say whose records they are (table put "
+            "--unit) or open the columns."
         )
     return table.schema.min_group

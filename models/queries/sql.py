@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.queries import relations, rewrite
+from tfe_bench.models.queries import aggregates, relations, rewrite, windows
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.scalars import Scalars, refused
 
@@ -153,7 +153,7 @@ class _Maker:
 
     def _select(self, node: Any, ctes: Any) -> tuple[int, list[str]]:
         exp = self._exp
-        for part in ("laterals", "pivots", "qualify", "windows", "sample", "connect", "into"):
+        for part in ("laterals", "pivots", "windows", "sample", "connect", "into"):
             if node.args.get(part):
                 raise refused(part.upper())
         if node.args.get("from_") is None:
@@ -164,23 +164,58 @@ class _Maker:
         more: dict[str, str] = {}
         calls = [
             call
-            for part in (*node.expressions, node.args.get("having"), node.args.get("order"))
-            if part is not None
-            for call in part.find_all(exp.AggFunc)
-            if call.find_ancestor(exp.Select) is node
+            for call in self._found(node, exp.AggFunc)
+            if not isinstance(call.parent, exp.Window | exp.IgnoreNulls | exp.RespectNulls)
         ]
-        if node.find(exp.Window) is not None:
-            raise refused("A window function (OVER)")
         if calls or node.args.get("group") is not None:
             step, names, more = self._grouped(node, calls, step, names)
         if (having := node.args.get("having")) is not None:
             condition = self._scalars(step, names, more).condition(having.this)
+            step = self._add("filter", [step], where=condition)
+        if over := self._found(node, exp.Window):
+            step, more = self._windowed(over, step, names, more)
+        if (qualify := node.args.get("qualify")) is not None:
+            condition = self._scalars(step, names, more).condition(qualify.this)
             step = self._add("filter", [step], where=condition)
         outputs = [(e.alias_or_name, e.unalias()) for e in node.expressions]
         listed = [name for name, _ in outputs]
         if len(set(listed)) != len(listed):
             raise UsageError(f"A query names each of its columns once. Received: {listed[:20]}.")
         return self._projected(node, outputs, step, names, more), listed
+
+    def _found(self, node: Any, kind: Any) -> list[Any]:
+        """Expressions of one SELECT, none of the queries in it."""
+        parts = [node.args.get(name) for name in ("having", "qualify", "order")]
+        return [
+            each
+            for part in (*node.expressions, *parts)
+            if part is not None
+            for each in part.find_all(kind)
+            if each.find_ancestor(self._exp.Select) is node
+        ]
+
+    def _windowed(
+        self, over: Sequence[Any], step: int, names: Names, more: Mapping[str, str]
+    ) -> tuple[int, dict[str, str]]:
+        """A column for each window function, with those of the same order in one step."""
+        scalars = self._scalars(step, names, more)
+        found = dict(more)
+        columns = [[name, ["col", name]] for name in self._facts[step].columns if "?" not in name]
+        kept = len(columns)
+
+        def named(node: Any) -> str:
+            made = scalars.expression(node)
+            if made[0] == "col":
+                return str(made[1])
+            columns.append([self._name("over"), made])
+            return str(columns[-1][0])
+
+        steps = windows.steps_of(over, named, self._name, found)
+        if len(columns) > kept:
+            step = self._add("project", [step], columns=columns)
+        for about in steps:
+            step = self._add("window", [step], **about)
+        return step, found
 
     def _projected(
         self, node: Any, outputs: Sequence[Any], step: int, names: Names, more: Mapping[str, str]
@@ -408,15 +443,15 @@ class _Maker:
             name = more[e.sql()] = self._name("key")
             columns.append([name, scalars.expression(e)])
             keys.append(name)
-        aggregates: list[list[Any]] = []
+        listed: list[list[Any]] = []
         counted: list[str] = []
         for call in calls:
             where = call.parent if isinstance(call.parent, self._exp.Filter) else None
             text = (where or call).sql()
             if text in more:
                 continue
-            function, argument = self._aggregate(call, counted)
-            name = more[text] = self._name(function)
+            function, argument = aggregates.call_of(call, counted)
+            name = more[text] = self._name(function.replace(":", "_"))
             value = None if argument is None else scalars.expression(argument)
             if where is not None:
                 condition = scalars.condition(where.expression.this)
@@ -425,8 +460,8 @@ class _Maker:
             if value is not None:
                 own = self._name("value")
                 columns.append([own, value])
-            aggregates.append([name, function, own])
-        if counted and len(counted) != len(aggregates):
+            listed.append([name, function, own])
+        if counted and len(counted) != len(listed):
             raise refused("COUNT(DISTINCT) beside other aggregates")
         if columns:
             step = self._add("project", [step], columns=columns)
@@ -434,7 +469,7 @@ class _Maker:
             if len({str(value) for _, value in columns[len(keys) :]}) != 1:
                 raise refused("COUNT(DISTINCT) of different columns")
             step = self._add("distinct", [step])
-        about = {"keys": keys, "aggregates": aggregates}
+        about = {"keys": keys, "aggregates": listed}
         step = self._add("group", [step], **about)
         # columns that are keys are found by themselves, too
         kept: Names = {}
@@ -442,20 +477,3 @@ class _Maker:
             if isinstance(e, self._exp.Column):
                 kept[(e.table, e.name)] = more[e.sql()]
         return step, kept, more
-
-    def _aggregate(self, call: Any, counted: list[str]) -> tuple[str, Any]:
-        exp = self._exp
-        kinds = {exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max", exp.Count: "count"}
-        if type(call) not in kinds:
-            raise refused(type(call).__name__.upper())
-        function, argument = kinds[type(call)], call.this
-        if isinstance(argument, exp.Distinct):
-            if function != "count" or len(argument.expressions) != 1:
-                raise refused(f"{function.upper()}(DISTINCT)")
-            counted.append(call.sql())
-            return function, argument.expressions[0]
-        if isinstance(argument, exp.Star) or (function == "count" and argument is None):
-            return function, None
-        if call.expressions:
-            raise refused(f"{function.upper()} of several values")
-        return function, argument

@@ -25,6 +25,9 @@ from tfe_bench.protocols.tables.keys import Key
 from tfe_bench.protocols.tables.relation import ANY, Column, Relation
 
 HOW = ("row_number", "rank", "dense_rank", "sum", "count", "lag", "lead")
+# Of sums and counts, from the partition's first row: to this one, to the last that the order does
+# not tell apart from it, to the partition's last.
+ROWS, RANGE, WHOLE = FRAMES = ("rows", "range", "whole")
 
 
 @dataclass(frozen=True)
@@ -32,16 +35,19 @@ class Window:
     """What is computed for each row.
 
     Attributes:
-        how: "row_number", "rank" and "dense_rank" count from 1; "sum" and "count" are of the
-            partition's rows up to this one, those without a value passed over; "lag" and "lead"
-            are the value `offset` rows before or behind, NULL where the partition has none.
+        how: "row_number", "rank" and "dense_rank" count from 1; "sum" and "count" are of the rows
+            of a frame, those without a value passed over; "lag" and "lead" are the value `offset`
+            rows before or behind, NULL where the partition has none.
         column: of which; None for places, and to count rows.
         offset: of "lag" and "lead", 1 or more.
+        frame: of "sum" and "count", one of FRAMES; or a number, of rows before this one that count
+            with it.
     """
 
     how: str
     column: int | None = None
     offset: int = 1
+    frame: str | int = ROWS
 
 
 def broadcast(party: Party, flag: Shared, columns: Sequence[Shared]) -> list[Shared]:
@@ -85,11 +91,12 @@ def windows(
 
     Args:
         partition: columns whose keys rows of one partition share; none: all rows are one.
-        order: at least one key.  Rows that it does not tell apart stay as they were; to "rank" and
-            "dense_rank" they are one.
+        order: at least one key, or none for sums and counts of whole partitions.  Rows that it does
+            not tell apart stay as they were; to "rank" and "dense_rank" they are one.
 
     Rounds: those of keys.cleared, keys.arranged, and about 24.  Bits sent: those, two equalities,
-    two partitions, and four moves of what is brought to all rows.
+    two partitions, and four moves of what is brought to all rows; an equality for each "lag",
+    "lead" and frame of a number; a partition more for each kind of frame but "rows".
     Raises:
         UsageError: no order, unknown functions or columns.
         RangeError: a key is outside of its column's bits.
@@ -111,11 +118,14 @@ def windows(
         same = keys.same_as_before(party, compared, widths)
         peers = keys.same_as_before(party, [*compared, *ordered], widths + finer)
         first, new = bits.invert(same), bits.invert(peers)
-        return first, new, [pair for f in functions for pair in _running(party, f, rows, new)]
+        return first, new, [_running(party, f, rows, new) for f in functions]
 
     key = (n, widths, finer, tuple(functions))
-    first, new, pairs = graph(party, "marked", marked, *key)(compared, ordered, rows)
-    begin, *starts = broadcast(party, first, [places(first, n), *(s for _, s in pairs)])
+    first, new, sums = graph(party, "marked", marked, *key)(compared, ordered, rows)
+    now, before = ([pair[i] for some in sums for pair in some] for i in range(2))
+    frames = [f.frame for f, some in zip(functions, sums, strict=True) for _ in some]
+    begin, *starts = broadcast(party, first, [places(first, n), *before])
+    now = _at_ends(party, _at_ends(party, now, frames, RANGE, new), frames, WHOLE, first)
     ranked = any(f.how == "rank" for f in functions)
     peers = broadcast(party, new, [places(first, n)] if ranked else [])
 
@@ -124,10 +134,16 @@ def windows(
         compared: list[Shared],
         places: list[Shared],
         now: list[Shared],
+        before: list[Shared],
         starts: list[Shared],
     ) -> list[list[Shared]]:
         begin, *peers = places
-        totals = iter([arithmetic.sub(a, b) for a, b in zip(now, starts, strict=True)])
+        totals = iter(
+            [
+                arithmetic.sub(a, _start(party, frame, compared, widths, b, start))
+                for a, frame, b, start in zip(now, frames, before, starts, strict=True)
+            ]
+        )
         result = []
         for f in functions:
             if f.how in ("lag", "lead"):
@@ -144,16 +160,22 @@ def windows(
                     result[-1].append(bits.of(party, none))
         return result
 
-    now = [a for a, _ in pairs]
-    values = graph(party, "windows", found, *key)(rows, compared, [begin, *peers], now, starts)
+    step = graph(party, "windows", found, *key)
+    values = step(rows, compared, [begin, *peers], now, before, starts)
     columns = [_column(f, rows, each) for f, each in zip(functions, values, strict=True)]
     return Relation((*rows.columns, *columns), rows.valid)
 
 
 def _check(relation: Relation, order: Sequence[Key], functions: Sequence[Window]) -> None:
-    if not order or not functions:
+    plain = all(f.how in ("sum", "count") and f.frame == WHOLE for f in functions)
+    if not functions or not (order or plain):
         raise UsageError("windows wants an order and functions. Received: none.")
     for f in functions:
+        if f.frame not in FRAMES and not is_from(f.frame, 0, 2**62):
+            raise UsageError(
+                f"A frame is one of {', '.join(FRAMES)}, or a number of rows. "
+                f"Received: {f.frame!r}."
+            )
         check_choice("function", f.how, HOW, "windows")
         if not is_from(f.offset, 1, 2**62):
             raise UsageError(f"A window looks 1 row or more away. Received: {f.offset!r}.")
@@ -172,8 +194,9 @@ def _nullable(f: Window, rows: Relation) -> bool:
 
 
 def _is_place(f: Window, rows: Relation) -> bool:
-    """Whether a function counts rows."""
-    return f.how == "row_number" or (f.how == "count" and not _nullable(f, rows))
+    """Whether a function counts rows up to this one."""
+    counts = f.how == "count" and f.frame == ROWS and not _nullable(f, rows)
+    return f.how == "row_number" or counts
 
 
 def _running(party: Party, f: Window, rows: Relation, new: Shared) -> list[tuple[Shared, Shared]]:
@@ -182,8 +205,10 @@ def _running(party: Party, f: Window, rows: Relation, new: Shared) -> list[tuple
         return [_sums(bits.number(party, new))]
     if f.how not in ("sum", "count") or _is_place(f, rows):
         return []
-    assert f.column is not None
-    column = rows.columns[f.column]
+    column = None if f.column is None else rows.columns[f.column]
+    if column is None or (f.how == "count" and column.null is None):
+        index = places(rows.valid, rows.rows)
+        return [(arithmetic.moved(index, np.int64(1)), index)]
     if column.null is None:
         return [_sums(column.values)]
     there = bits.invert(column.null)
@@ -200,6 +225,59 @@ def _sums(x: Shared) -> tuple[Shared, Shared]:
     return now, arithmetic.sub(now, plain)
 
 
+def _at_ends(
+    party: Party,
+    now: Sequence[Shared],
+    frames: Sequence[str | int],
+    frame: str,
+    flag: Shared,
+) -> list[Shared]:
+    """What has this frame as it is at the last row before the next flag: `broadcast` backwards."""
+    if frame not in frames:
+        return list(now)
+    last = shapes.pad(flag.map(lambda a: a[1:]), [[0, 1]], constant_values=1)
+    given = [_backwards(x) for x, own in zip(now, frames, strict=True) if own == frame]
+    ends = iter(broadcast(party, _backwards(last), given))
+    return [
+        _backwards(next(ends)) if own == frame else x for x, own in zip(now, frames, strict=True)
+    ]
+
+
+def _backwards(x: Shared) -> Shared:
+    n = int(x.shape[0])
+    return x.map(lambda a: local.gather(a, np.arange(n - 1, -1, -1)))
+
+
+def _start(
+    party: Party,
+    frame: str | int,
+    compared: Sequence[Shared],
+    widths: Sequence[int],
+    before: Shared,
+    start: Shared,
+) -> Shared:
+    """What there was before a frame's first row."""
+    if isinstance(frame, str):
+        return start
+    by = min(frame, int(before.shape[0]))
+    there = _has_neighbor(party, compared, widths, by, "lag")
+    difference = arithmetic.sub(keys.shifted(before, by), start)
+    return arithmetic.add(start, bits.times(party, there, difference))
+
+
+def _has_neighbor(
+    party: Party, compared: Sequence[Shared], widths: Sequence[int], by: int, how: str
+) -> Shared:
+    """Whether the row that many rows before or behind is of the same partition."""
+    n = int(compared[0].shape[0])
+    if by >= n:
+        return bits.public(compared[0], np.zeros(n))
+    here = [p.map(lambda a: a[by:]) for p in compared]
+    other = [p.map(lambda a: a[: n - by]) for p in compared]
+    found = keys.equal(party, here, other, widths)
+    return shapes.pad(found, [[by, 0]] if how == "lag" else [[0, by]])
+
+
 def _neighbor(
     party: Party, f: Window, rows: Relation, compared: Sequence[Shared], widths: Sequence[int]
 ) -> list[Shared]:
@@ -207,12 +285,7 @@ def _neighbor(
     assert f.column is not None
     column, n = rows.columns[f.column], rows.rows
     by = min(f.offset, n)
-    there = bits.public(rows.valid, np.zeros(n))
-    if by < n:
-        here = [p.map(lambda a: a[by:]) for p in compared]
-        other = [p.map(lambda a: a[: n - by]) for p in compared]
-        found = keys.equal(party, here, other, widths)
-        there = shapes.pad(found, [[by, 0]] if f.how == "lag" else [[0, by]])
+    there = _has_neighbor(party, compared, widths, by, f.how)
     move = keys.shifted if f.how == "lag" else keys.later
     if column.null is not None:
         there = bits.all_of(party, [there, bits.invert(move(column.null, by))])

@@ -14,6 +14,9 @@ TEXTS = [
     "select count(*), count(z), sum(z), avg(p), min(z), max(k) from t where k between 2 and 4",
     "select seg, count(*) n, sum(p) from t group by seg having count(*) > 1 order by seg desc",
     "select z, sum(k) s from t group by z order by z limit 4",
+    "select seg, median(z), quantile_disc(p, 0.3), quantile_disc(p, 0.9) from t group by seg",
+    "select id, row_number() over (partition by k order by id desc) r, count(*) over () n, "
+    "sum(z) over (order by k), lag(p) over (partition by k order by id desc) from t qualify r < 4",
 ]
 MORE = [
     "select sum(z) from t where k > 6",
@@ -34,9 +37,24 @@ MORE = [
     "select max(flag), min(seg), max(word is null) from t where z < -20",
     "select t.id, w, name from t join u on t.id = u.uid where w > 3",
     "select id, w, name from t left join u on id = uid",
+    "select k, count(*), sum(w) from t left join u on id = uid group by k",
+    "select distinct k from t left join u on id = uid",
+    "select id from t left join u on id = uid union all select k from t where k > 2",
     "select id from t where id in (select uid from u where w is not null)",
     "select id from t where not exists (select 1 from u where u.uid = t.id and w > 2)",
     "select name, sum(p), count(*) from u join t on uid = id group by name",
+    "select k, median(z), quantile_disc(p, 0.9), quantile_cont(p::double, 0.25), count(*), sum(z), "
+    "max(p), median(r), quantile_disc(day, 0.3), quantile_disc(seg, 0.7) from t group by k",
+    "select median(z), quantile_disc(z, 1), quantile_disc(p, 0), count(z) from t where k > 2",
+    "select seg, flag, quantile_disc(id, 0.333) from t group by seg, flag",
+    "select median(p), quantile_cont(z, 0.999) from t where k > 6",
+    "select id, rank() over (partition by seg order by z), dense_rank() over (order by z desc), "
+    "avg(z) over (partition by k order by id rows 2 preceding), count(z) over (partition by z), "
+    "lead(flag, 2) over (partition by flag order by day, id), sum(p + k) over (order by id rows "
+    "unbounded preceding), lag(word) over (order by id), sum(r) over (partition by seg) from t",
+    "select k, sum(p), rank() over (order by count(*), k), sum(sum(p)) over (order by k) c from t "
+    "group by k qualify c > -20 or k < 3 order by k",
+    "select id from t qualify row_number() over (partition by flag, z order by day, id) = 1",
     "with s as (select k, count(*) n from t group by k) select t.id, n from t join s using (k)",
 ]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from tests.models.queries.asked import ANALYST, Given, asked, planned
+from tests.models.queries.asked import ANALYST, Given, asked, check_same, oracle, planned
 from tfe_bench.errors import PolicyError, UsageError
 
 # (a right to each column; c is the one that each case is about)
@@ -53,10 +54,32 @@ CASES = [
     ("select sum(c * n) from t", ["open"], ["aggregate filter"]),
     ("select sum(case when c = 93 then n end) from t", ["open"], ["aggregate filter"]),
     ("select max(c) from t", ["open"], ["aggregate quantile"]),
+    ("select seg, median(c) from t group by seg", ["quantile"], ["aggregate filter group"]),
+    ("select quantile_disc(c, 0.9) from t", ["quantile"], ["aggregate filter"]),
+    ("select quantile_disc(c, 1) from t", ["open"], ["quantile aggregate"]),
+    ("select median(c * n) from t", ["open"], ["quantile aggregate"]),
     ("select count(*) from t where c > 5", ["filter", "open"], ["aggregate", "group"]),
     ("select count(c) from t", ["filter", "aggregate"], ["group", ""]),
     ("select c, count(*) from t group by c", ["group"], ["filter aggregate"]),
     ("select distinct c from t", ["group"], ["filter aggregate"]),
+    ("select n, rank() over (order by c) from t", ["open"], ["filter aggregate quantile"]),
+    ("select n, sum(c) over (partition by n) from t", ["open"], ["aggregate filter quantile"]),
+    ("select n from t qualify rank() over (order by c) = 1", ["open"], ["filter", "group"]),
+    (
+        "select max(x) from (select n, rank() over (order by n) x from t where c > 5) q",
+        ["open"],
+        ["filter aggregate"],
+    ),
+    (
+        "select sum(x), count(*) from (select lag(c) over (order by n) x from t) q",
+        ["open"],
+        ["aggregate filter"],
+    ),
+    (
+        "select sum(n) from (select n from t qualify row_number() over (order by c) < 9) q",
+        ["filter"],
+        ["aggregate", "group"],
+    ),
     ("select x from (select seg, sum(c) x from t group by seg) q where x > 5", ["aggregate"], [""]),
     ("select n from t join other on c = id", ["match"], ["filter", "group"]),
     ("select n from t semi join other on c = id", ["match"], ["filter"]),
@@ -102,17 +125,66 @@ def test_an_owner_may_do_everything_and_a_stranger_nothing() -> None:
 
 
 def test_small_groups_are_left_out() -> None:
-    tables = _tables("aggregate filter", min_group=8)
+    tables = _tables("aggregate filter quantile", min_group=8)
     found = asked(
         [
             "select n, sum(c) s from t where c < 23 group by n order by n",
             "select sum(c) s, count(*) from t where c > 20",
+            "select median(c), quantile_disc(c, 0.5) from t",
+            "select quantile_disc(c, 0.25) from t",
+            "select n, median(c) from t group by n",
         ],
         tables,
     )
     # 8, 8 and 7 rows of n = 0, 1, 2; then 3 in all
     assert [row[0] for row in found[0].rows] == [0, 1]
     assert found[1].rows == []
+    # so many at each side of a quantile: 16 and 32 in all
+    assert [list(map(float, row)) for row in found[2].rows] == [[11.5, 11]]
+    assert found[3].rows == found[4].rows == []
+
+
+def test_quantiles_of_one_query_are_few() -> None:
+    tables = _tables("quantile")
+    listed = ", ".join(f"quantile_disc(c, 0.{i})" for i in range(10, 21))
+    with pytest.raises(UsageError, match="at most 10 quantiles"):
+        planned(f"select {listed} from t", tables)
+    planned(f"select {listed} from t", _tables("open"))
+
+
+def test_units_that_repeat_are_counted_once(rng: np.random.Generator) -> None:
+    def maybe(value: int) -> int | None:
+        return None if rng.random() < 0.4 else value
+
+    rows = [(maybe(int(rng.integers(9))), maybe(i), i % 5, "ab"[i % 2]) for i in range(30)]
+    types = {"who": "int[0,9]?", "v": "int[0,99]?", "k": "int[0,9]", "seg": "category(a,b)"}
+    rights = {ANALYST: {"*": ("aggregate", "group", "filter", "match", "quantile")}}
+    bank = Given(types, rows, rights=rights, client=ANALYST, min_group=3, unit="who")
+    people = [(i, i % 3) for i in range(9)]
+    more = {"client": ANALYST, "min_group": 2, "unit": "n", "unique": ("n",)}
+    telco = Given({"n": "int[0,9]", "g": "int[0,9]"}, people, owner="telco", rights=rights, **more)
+    tables = {"t": bank, "people": telco}
+    joined = "from t join people on who = n group by seg, k"
+    texts = [
+        "select k, sum(v) s, count(*) c from t where k > 0 group by k",
+        "select seg, count(*) c from t group by seg",
+        f"select seg, k, sum(v) s, sum(g) h {joined}",
+        "select k, sum(g) s, count(*) c from t left join people on who = n where v > 4 group by k",
+    ]
+    units = ["count(distinct who) >= 3"] * 4
+    # (an aggregate counts units with a value)
+    for i in (0, 2):
+        units[i] = "count(distinct case when v is not null then who end) >= 3"
+    units[3] += " and count(distinct n) >= 2"
+    due = [f"{text} having {u}" for text, u in zip(texts, units, strict=True)]
+    for text, found, wanted in zip(texts, asked(texts, tables), oracle(due, tables), strict=True):
+        check_same(text, found, wanted)
+    for text in (
+        "select median(v) from t",
+        "select k, sum(v) from (select k, v from t union all select k, v from t) q group by k",
+    ):
+        with pytest.raises(PolicyError, match=r"several times|right"):
+            planned(text, tables)
 
 
 def test_rights_are_given_by_column_and_client() -> None:
