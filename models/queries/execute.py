@@ -43,7 +43,7 @@ class Setting:
     Attributes:
         load: the columns of a table that this worker keeps, by the plan's alias.
         profile: of the network, to plan sorts for.
-        progress: hears a fraction and a word.
+        progress: hears a fraction and a word before each step, and before the delivery.
     """
 
     load: Load
@@ -63,6 +63,7 @@ def run(party: Party, plan: Plan, facts: Sequence[Facts], setting: Setting) -> d
         for i in step.inputs:
             if last[i] == number and i != plan.output:
                 made.pop(i, None)
+    setting.progress(len(plan.steps) / (len(plan.steps) + 1), "deliver")
     return {ROWS: delivered(party, made[plan.output], facts[plan.output])}
 
 
