@@ -211,7 +211,10 @@ def _join(at: _At) -> Relation:
     if kind == "left":  # a column that is NULL where no row matched
         ones = at.party.function(lambda v: constant_bit(v, True))(right.valid)
         right = Relation((*right.columns, Column(ones, 1)), right.valid)
-    found = joins.lookup(at.party, at.given[0], right, on, kind, profile=at.setting.profile)
+    unique = any(a in at.about[0].unique for a, _ in at.step["on"])
+    found = joins.lookup(
+        at.party, at.given[0], right, on, kind, unique=unique, profile=at.setting.profile
+    )
     if kind in ("semi", "anti"):
         return found
     own = dict(zip([*names[0], *names[1]], found.columns, strict=False))
