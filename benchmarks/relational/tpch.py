@@ -107,12 +107,14 @@ _QUERIES = {
     ),
     "q3": (
         "shipping priority",
-        "select l_orderkey, sum(l_extendedprice * (1 - l_discount)) revenue, o_orderdate, "
-        "o_shippriority from lineitem join orders on l_orderkey = o_orderkey "
-        "join customer on o_custkey = c_custkey "
-        "where c_mktsegment = 'BUILDING' and o_orderdate < date '1995-03-15' "
-        "and l_shipdate > date '1995-03-15' group by l_orderkey, o_orderdate, o_shippriority "
-        "order by revenue desc, o_orderdate limit 10",
+        # summed by order first: what is joined and put in order then are orders, not their lines
+        "with r as (select l_orderkey, sum(l_extendedprice * (1 - l_discount)) revenue "
+        "from lineitem where l_shipdate > date '1995-03-15' group by l_orderkey), "
+        "o as (select o_orderkey, o_orderdate, o_shippriority from orders join customer "
+        "on o_custkey = c_custkey where c_mktsegment = 'BUILDING' "
+        "and o_orderdate < date '1995-03-15') "
+        "select o_orderkey, revenue, o_orderdate, o_shippriority from o "
+        "join r on o_orderkey = l_orderkey order by revenue desc, o_orderdate limit 10",
     ),
     "q6": (
         "forecast of revenue",
