@@ -133,6 +133,15 @@ _QUERIES: dict[str, tuple[str, str, _Make]] = {
         "select count(*) from d join m on d.pid = m.pid and d.t <= m.t",
         _medication,
     ),
+    "syan": (
+        "costs by class of disease; the bounds are what owners would know of them",
+        "with p as (select person, sum(100 - coinsurance) w from t1 group by person), "
+        "s as (select disease, least(sum(cost * w), 1000000000000) v from t2 join p "
+        "using (person) group by disease), "
+        "g as (select disease, class_, least(count(*), 1000) n from t3 group by disease, class_) "
+        "select class_, sum(v * n) total from g join s using (disease) group by class_",
+        _costs,
+    ),
     "patients": (
         "patients of a medicine for a diagnosis",
         "select distinct pid from medication where med = 7 "
