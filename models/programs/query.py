@@ -6,6 +6,7 @@ headers that it keeps, what the plan's steps are and whether the client may lear
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -99,8 +100,10 @@ def run(context: Context) -> dict[str, Shared]:
 
     profile = profiles.get(parameters.get("profile", "local")).plan
 
+    name = ("query", json.dumps(parameters["plan"], sort_keys=True), profile)
+
     def once(progress: Callable[[float, str], None]) -> dict[str, Shared]:
-        return execute.run(party, plan, found, execute.Setting(load, profile, progress))
+        return execute.run(party, plan, found, execute.Setting(load, name, profile, progress))
 
     if "repeat" in parameters:
         result = measure(context, f"planned for {profile}", lambda p: once(lambda f, _: p(f)))
