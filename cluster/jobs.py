@@ -7,7 +7,7 @@ import importlib.metadata
 import math
 import tomllib
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +111,20 @@ class Context:
 
 
 @dataclass(frozen=True)
+class Size:
+    """How large a run gets.
+
+    Attributes:
+        words: an upper bound on the 64-bit words of the largest array that it makes anywhere,
+            messages and results included.
+        sent: bytes that the three workers send together; 0: the program does not say.
+    """
+
+    words: int
+    sent: int = 0
+
+
+@dataclass(frozen=True)
 class Program:
     """A computation that workers offer.
 
@@ -123,10 +137,10 @@ class Program:
         permit: refuses a client for what the store holds, before anything runs (raises UsageError
             or PolicyError). The store may change before the job's turn: `run` asks again.
         late: whether inputs may arrive while it runs; others are refused before `check`.
-        size: an upper bound on the 64-bit words of the largest array that a run makes anywhere,
-            messages and results included; asked, as `permit` is, once both have let a job pass. A
-            worker compares it with its limit before it takes any memory. None: nobody knows, and a
-            run is bounded by its inputs and by what each kernel finds of the host's memory.
+        size: how large a run gets: a Size, or its words alone; asked, as `permit` is, once both
+            have let a job pass. A worker compares it with its limits before it takes any memory.
+            None: nobody knows, and a run is bounded by its inputs and by what each kernel finds of
+            the host's memory.
         together: how many samples a job brings, if waiting jobs with equal parameters may be run
             as one: their inputs joined along the first axis, their outputs parted again (see
             batching.py). 0 for a job that runs alone.
@@ -143,16 +157,17 @@ class Program:
     late: bool = False
     together: Callable[[Mapping[str, Any], Sequence[InputSpec]], int] | None = None
     needs: Callable[[Mapping[str, Any]], Sequence[str]] = lambda parameters: ()
-    size: Callable[[str, Store, Mapping[str, Any], Sequence[InputSpec]], int] | None = None
+    size: Callable[[str, Store, Mapping[str, Any], Sequence[InputSpec]], int | Size] | None = None
 
-    def largest(
+    def sized(
         self, client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
-    ) -> int:
-        """Words of the largest array of a run; see `size`."""
+    ) -> Size:
+        """How large a run gets, its inputs at least."""
         given = max((_padded(spec.word_shape) for spec in inputs), default=0)
-        if self.size is None:
-            return given
-        return max(given, self.size(client, store, parameters, inputs))
+        own = 0 if self.size is None else self.size(client, store, parameters, inputs)
+        if not isinstance(own, Size):
+            own = Size(own)
+        return replace(own, words=max(given, own.words))
 
     def admit(self, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         """Refuses unfit parameters or inputs before anything runs.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.cluster import tls
+from tfe_bench.cluster.jobs import Size
 from tfe_bench.cluster.toml_file import Table, load_toml, naming
 from tfe_bench.errors import ConfigError, PolicyError
 
@@ -73,6 +74,8 @@ class WorkerPolicy:
         max_inputs: of one job.
         max_bytes_per_job, max_bytes_per_client, max_bytes: of inputs and of results that were not
             taken, which are kept for one job, for one client's jobs, and for all jobs.
+        max_sent_per_job: bytes that the three workers send together for a job, where its program
+            says how many.
         max_connections: that others may hold open.
         max_connections_per_address: the same of one address, as long as nobody has called over
             them with a certificate of the cluster.
@@ -97,6 +100,7 @@ class WorkerPolicy:
     max_bytes_per_job: int = _limit(2 << 30)
     max_bytes_per_client: int = _limit(4 << 30)
     max_bytes: int = _limit(8 << 30)
+    max_sent_per_job: int = _limit(1 << 40)
     max_connections: int = _limit(512, 64, _MOST_CONNECTIONS)
     max_connections_per_address: int = _limit(32, most=_MOST_CONNECTIONS)
 
@@ -263,18 +267,23 @@ class WorkerPolicy:
         most, remedy = self.max_inputs, "Its operator raises max_inputs"
         self._permit(count <= most, "so many inputs", str(count), most, remedy)
 
-    def permit_largest(self, count: int) -> None:
-        """Permits a job whose largest array, of whatever it makes, has `count` words.
+    def permit_size(self, size: Size) -> None:
+        """Permits a job that gets as large.
 
         Raises:
-            PolicyError: that is above GROWTH times max_elements.
+            PolicyError: its largest array is above GROWTH times max_elements, or what the workers
+                send for it above max_sent_per_job.
         """
         most = GROWTH * self.max_elements
         remedy = (
             f"Order less at once, or its operator raises max_elements (a {GROWTH}th of this limit)"
         )
-        given = f"arrays of up to {count} words"
-        self._permit(count <= most, "a job of this size", given, most, remedy)
+        given = f"arrays of up to {size.words} words"
+        self._permit(size.words <= most, "a job of this size", given, most, remedy)
+        remedy = "Ask for less, or its operator raises max_sent_per_job"
+        most = self.max_sent_per_job
+        given = f"{size.sent} bytes that the workers would send"
+        self._permit(size.sent <= most, "a job that costs so much", given, most, remedy)
 
     def _permit(self, fits: bool, what: str, given: str, most: int, remedy: str) -> None:
         if not fits:

@@ -51,7 +51,8 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "table put": ("table_put",),
     "table remove": ("table_remove",),
     "query": ("query",),
-    "suite": ("sort", "operation", "train"),
+    "relational": ("table_put", "table_remove", "query"),
+    "suite": ("sort", "operation", "train", "table_put", "table_remove", "query"),
     **dict.fromkeys(("links", "doctor"), ("links",)),
 }
 # Files that pages take as given.

@@ -51,8 +51,7 @@ def accept(host: Host, first: bytes, client: str, place: Place) -> Job:
         policy.permit_reveal(other, client)
     if program.permit is not None:
         program.permit(client, host.store, header["parameters"], job.inputs)
-    largest = program.largest(client, host.store, header["parameters"], job.inputs)
-    policy.permit_largest(largest)
+    policy.permit_size(program.sized(client, host.store, header["parameters"], job.inputs))
     held = {0: {"l1", "l2"}, 1: {"l1"}, 2: {"l2"}}[host.role]
     for spec, given in zip(job.inputs, header["inputs"], strict=True):
         # In words: the limit is about memory.

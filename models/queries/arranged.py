@@ -40,27 +40,50 @@ def gathered(party: Party, rows: Relation) -> Relation:
 
 def dense_groups(
     party: Party,
-    keys: Relation,
-    sums: Sequence[Shared],
+    rows: Relation,
+    keys: int,
+    wanted: Sequence[groups.Aggregate],
     count: int,
     facts: Sequence[Fact],
 ) -> Grouped:
-    """A group for each public combination of codes: sums of what has it.
+    """A group for each public combination of codes.
 
     Args:
-        sums: numbers to add up, 0 in rows that do not count.
+        rows: keys first; then what is added up or counted.
+        keys: how many there are.
+        wanted: the number of rows first, then of columns behind the keys.
         count: of the groups.
     """
-    code: Shared = party.function(lambda rows: _code(party, rows, facts))(keys)
+    of_keys = Relation(rows.columns[:keys], rows.valid)
+    code: Shared = party.function(lambda rows: _code(party, rows, facts))(of_keys)
     column = Column(code, max(1, (count - 1).bit_length()))
+    given = replace(rows, columns=(column, *rows.columns[keys:]))
+    found: dict[groups.Aggregate, Shared] = {}
     made: list[Relation] = []
-    for begin in range(0, len(sums), dense.MOST_COLUMNS):
-        some = [Column(s) for s in sums[begin : begin + dense.MOST_COLUMNS]]
-        wanted = [groups.Aggregate("sum", 1 + i) for i in range(len(some))]
-        rows = Relation((column, *some), keys.valid)
-        made.append(dense.dense_group(party, rows, 0, count, wanted))
-    totals = [c.values for each in made for c in each.columns[1:]]
-    return Grouped(_decoded(made[0].valid, keys, facts, count), tuple(totals), (), made[0].valid)
+    for some in _columns_at_once(rows, wanted):
+        own = [replace(a, column=None if a.column is None else a.column - keys + 1) for a in some]
+        made.append(dense.dense_group(party, given, 0, count, own))
+        found.update(zip(some, (c.values for c in made[-1].columns[1:]), strict=True))
+    sums = tuple(found[a] for a in wanted)
+    valid = made[0].valid
+    return Grouped(_decoded(valid, of_keys, facts, count), sums, (), valid)
+
+
+def _columns_at_once(
+    rows: Relation, wanted: Sequence[groups.Aggregate]
+) -> list[list[groups.Aggregate]]:
+    """Aggregates by what `dense_group` takes in one go; those of one column stay together."""
+    found: list[list[groups.Aggregate]] = [[]]
+    taken = 0
+    for column in dict.fromkeys(a.column for a in wanted):
+        own = [a for a in wanted if a.column == column]
+        each = 0 if column is None else 1 + (rows.columns[column].null is not None)
+        if taken + each > dense.MOST_COLUMNS:
+            found.append([])
+            taken = 0
+        found[-1] += own
+        taken += each
+    return found
 
 
 def _code(party: Party, keys: Relation, facts: Sequence[Fact]) -> Shared:

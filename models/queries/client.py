@@ -27,6 +27,7 @@ from tfe_bench.models.programs import table_put as put_program
 from tfe_bench.models.queries import explain, io, relations, sql, stored
 from tfe_bench.models.queries.execute import ROWS, words_of
 from tfe_bench.models.queries.plan import Plan
+from tfe_bench.models.queries.price import Price, price
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.schema import GROUP, Column, Schema, rights_of
 from tfe_bench.models.queries.types import BOOL, Type, parse
@@ -192,19 +193,33 @@ class Query:
         self._checked, self._tables = checked, tables
         self._facts = relations.derive(checked, tables)
 
-    def explain(self) -> str:
-        """The steps, their rows, and what who learns."""
-        return explain.text(self._checked, self._facts, self._tables)
+    def price(self, profile: str = "local") -> Price:
+        """What it costs under a network profile.
 
-    def run(self, progress: Progress | None = None) -> io.Result:
+        Raises:
+            UsageError: there is no such profile.
+        """
+        return price(self._checked, self._facts, self._tables, profile)
+
+    def explain(self, profiles: Sequence[str] = ("local", "wan")) -> str:
+        """The steps with rows, bytes, rounds and seconds under profiles; and what who learns."""
+        prices = [self.price(each) for each in profiles]
+        return explain.text(self._checked, self._facts, self._tables, prices)
+
+    def run(
+        self, progress: Progress | None = None, timing: Mapping[str, Any] | None = None
+    ) -> io.Result:
         """Runs it on the workers.
+
+        Args:
+            timing: "repeat", "warm_up" and "trace", of a measurement; None: it runs once.
 
         Raises:
             PolicyError: a worker does not permit it.
             TfeBenchError: whatever else went wrong first.
         """
         profile = getattr(getattr(self._cluster, "profile", None), "name", "local")
-        parameters = {"plan": self.plan, "profile": profile}
+        parameters = {"plan": self.plan, "profile": profile, **(timing or {})}
         result = self._cluster.run("query", parameters, {}, progress)
         return decoded(result, self._facts[self._checked.output])
 

@@ -6,7 +6,7 @@ as distances from the lowest that their type allows, so that keys are short.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,15 +43,18 @@ class Setting:
 
     Attributes:
         load: the columns of a table that this worker keeps, by the plan's alias.
+        name: of all that is public (the plan, which names deployments, and the profile), if graphs
+            are to be kept for the next time.
         profile: of the network, to plan sorts for.
+        progress: hears a fraction and a word before each step, and before the delivery.
         unit_of: the column that says whose records a table's are, by the plan's alias.
-        progress: hears a fraction and a word.
     """
 
     load: Load
+    name: Hashable | None
     profile: str = "local"
-    unit_of: Callable[[str], str] = lambda alias: ""
     progress: Callable[[float, str], None] = lambda fraction, text: None
+    unit_of: Callable[[str], str] = lambda alias: ""
 
 
 def run(party: Party, plan: Plan, facts: Sequence[Facts], setting: Setting) -> dict[str, Shared]:
@@ -62,11 +65,14 @@ def run(party: Party, plan: Plan, facts: Sequence[Facts], setting: Setting) -> d
         setting.progress(number / (len(plan.steps) + 1), step.op)
         given = [made[i] for i in step.inputs]
         about = [facts[i] for i in step.inputs]
-        made[number] = _STEPS[step.op](_At(party, step, given, about, facts[number], setting))
+        with party.kept_graphs(setting.name, number):
+            made[number] = _STEPS[step.op](_At(party, step, given, about, facts[number], setting))
         for i in step.inputs:
             if last[i] == number and i != plan.output:
                 made.pop(i, None)
-    return {ROWS: delivered(party, made[plan.output], facts[plan.output])}
+    setting.progress(len(plan.steps) / (len(plan.steps) + 1), "deliver")
+    with party.kept_graphs(setting.name):
+        return {ROWS: delivered(party, made[plan.output], facts[plan.output])}
 
 
 def words_of(facts: Facts) -> list[tuple[str, bool]]:
@@ -224,7 +230,10 @@ def _join(at: _At) -> Relation:
     if kind == "left":  # a column that is NULL where no row matched
         ones = at.party.function(lambda v: constant_bit(v, True))(right.valid)
         right = Relation((*right.columns, Column(ones, 1)), right.valid)
-    found = joins.lookup(at.party, at.given[0], right, on, kind, profile=at.setting.profile)
+    unique = any(a in at.about[0].unique for a, _ in at.step["on"])
+    found = joins.lookup(
+        at.party, at.given[0], right, on, kind, unique=unique, profile=at.setting.profile
+    )
     if kind in ("semi", "anti"):
         return found
     own = dict(zip([*names[0], *names[1]], found.columns, strict=False))

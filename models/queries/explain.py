@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tfe_bench.models.queries.plan import Expression, Plan, Step
+from tfe_bench.models.queries.price import Price
 from tfe_bench.models.queries.relations import Relation, is_dense
 from tfe_bench.models.queries.rights import Tables
 from tfe_bench.models.queries.types import TEXT, date_of
 
 
-def text(plan: Plan, facts: Sequence[Relation], tables: Tables) -> str:
-    """Lines for people."""
-    lines = [f"{len(plan.steps)} steps"]
+def text(plan: Plan, facts: Sequence[Relation], tables: Tables, prices: Sequence[Price]) -> str:
+    """Lines for people.
+
+    Args:
+        prices: of the plan, one for each network that they ask about.
+    """
+    told = []
     for number, (step, made) in enumerate(zip(plan.steps, facts, strict=True)):
         given = [facts[i] for i in step.inputs]
-        lines.append(f"  {number:2d} {_said(step, given)} -> {made.rows:,} rows")
+        told.append(f"{number:2d} {_said(step, given)} -> {made.rows:,} rows")
+    lines = _priced([*told, "   deliver the rows to the client"], prices)
     read = ", ".join(
         f"{tables[alias].name} ({tables[alias].schema.rows:,} rows)" for alias in plan.tables
     )
@@ -38,6 +44,22 @@ def text(plan: Plan, facts: Sequence[Relation], tables: Tables) -> str:
         bits = 2 * max(made.rows for made in facts).bit_length() - 65
         lines.append(f"Two different texts are taken for one with a probability below 2^{bits}.")
     return "\n".join(lines)
+
+
+def _priced(told: Sequence[str], prices: Sequence[Price]) -> list[str]:
+    """A table: megabytes, rounds and seconds of each step and of all."""
+    first = prices[0]
+    rows = [("MB sent", "rounds", *(f"s {p.profile}" for p in prices))]
+    for i in range(len(told) + 1):
+        costs = [p.cost if i == len(told) else p.steps[i] for p in prices]
+        seconds = (f"{p.seconds(c):,.2f}" for p, c in zip(prices, costs, strict=True))
+        rows.append((f"{costs[0].total / 8e6:,.2f}", f"{costs[0].rounds:,}", *seconds))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    said = ["step", *told, f"   all; bytes as on average for {first.profile}, seconds estimated"]
+    return [
+        f"{'  '.join(cell.rjust(w) for cell, w in zip(row, widths, strict=True))}  {text}"
+        for row, text in zip(rows, said, strict=True)
+    ]
 
 
 def _said(step: Step, given: Sequence[Relation]) -> str:

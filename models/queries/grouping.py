@@ -23,7 +23,7 @@ from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits, groups
-from tfe_bench.protocols.tables.relation import Column, Relation
+from tfe_bench.protocols.tables.relation import Column, Relation, limit
 
 
 def group(
@@ -48,7 +48,7 @@ def group(
     marks = units.Marks()
     if repeated:
         valid, named, marks = units.marked(party, step, valid, named, about, repeated, profile)
-    sums, labels = _summed(party, step, valid, named, about, facts, marks)
+    labels = _labels(step, about, facts, marks)
     keys = [named[name] for name in step["keys"]]
     extremes_of = [
         (function, named[argument], about.columns[argument])
@@ -58,17 +58,28 @@ def group(
     key_facts = [about.columns[name] for name in step["keys"]]
     functions = [function for _, function, _ in step["aggregates"]]
     if not keys:
+        sums = _summed(party, labels, valid, named, about)
         found = _whole(party, valid, sums, extremes_of)
-    elif dense := is_dense(key_facts, functions):
-        found = dense_groups(party, Relation(tuple(keys), valid), sums, dense, key_facts)
     else:
-        found = _sorted(party, Relation(tuple(keys), valid), sums, extremes_of, profile)
+        rows, wanted = _rows(party, valid, keys, labels, named)
+        if dense := is_dense(key_facts, functions):
+            found = dense_groups(party, rows, len(keys), wanted, dense, key_facts)
+        else:
+            found = _sorted(party, rows, len(keys), wanted, extremes_of, facts.rows, profile)
 
-    rows = Relation(tuple(keys), valid)
-    ranked = ranking.quantiles_of(party, step["aggregates"], rows, named, about, profile)
+    ranked = ranking.quantiles_of(
+        party, step["aggregates"], Relation(tuple(keys), valid), named, about, facts.rows, profile
+    )
 
     def finished(made: Grouped, ranked: dict[str, Shared]) -> Relation:
         totals = dict(zip(labels, made.sums, strict=True))
+        if keys:  # distances were added up
+            for name, what in labels:
+                if name is not None and what == _VALUES:
+                    count = totals.get((name, _COUNT), totals[(None, _COUNT)])
+                    by = np.int64(about.columns[name].known.offset)
+                    total = totals[name, what]
+                    totals[name, what] = arithmetic.add(total, arithmetic.mul_public(count, by))
         return _finished(party, step, about, facts, made, totals, ranked, marks)
 
     result: Relation = party.function(finished)(found, ranked)
@@ -80,16 +91,8 @@ _Label = tuple[str | None, str]
 _VALUES, _COUNT = "values", "count"
 
 
-def _summed(
-    party: Party,
-    step: Step,
-    valid: Shared,
-    named: Mapping[str, Column],
-    about: Facts,
-    facts: Facts,
-    marks: units.Marks,
-) -> tuple[list[Shared], list[_Label]]:
-    """Numbers [n] to add up in each group, 0 in rows that do not count, and what they are."""
+def _labels(step: Step, about: Facts, facts: Facts, marks: units.Marks) -> list[_Label]:
+    """What a step's aggregates take: the number of rows, then sums and numbers of values."""
     wanted: list[_Label] = [(None, _COUNT)]
     for _, function, argument in step["aggregates"]:
         if argument is None:
@@ -100,11 +103,46 @@ def _summed(
             wanted.append((argument, _COUNT))
     present = [about.records[alias].present for alias in facts.least if alias not in marks]
     present += [name for own in marks.values() for name in own.values()]
-    wanted += [(name, _COUNT) for name in dict.fromkeys(present) if name]
+    return wanted + [(name, _COUNT) for name in dict.fromkeys(present) if name]
+
+
+def _rows(
+    party: Party,
+    valid: Shared,
+    keys: Sequence[Column],
+    labels: Sequence[_Label],
+    named: Mapping[str, Column],
+) -> tuple[Relation, list[groups.Aggregate]]:
+    """Keys and columns, as they are, and what is wanted of these."""
+    columns, wanted = list(keys), []
+    at: dict[str, int] = {}
+    for name, what in labels:
+        if name is None:
+            wanted.append(groups.Aggregate("count"))
+            continue
+        if name not in at:
+            at[name] = len(columns)
+            column = named[name]
+            if "?" in name:  # where it is 0 there is no record
+                absent = party.function(bits.invert)(column.values)
+                column = replace(column, null=absent)
+            columns.append(column)
+        wanted.append(groups.Aggregate("sum" if what == _VALUES else "count", at[name]))
+    return Relation(tuple(columns), valid), wanted
+
+
+def _summed(
+    party: Party,
+    labels: Sequence[_Label],
+    valid: Shared,
+    named: Mapping[str, Column],
+    about: Facts,
+) -> list[Shared]:
+    """Numbers [n] to add up, 0 in rows that do not count."""
 
     def made(valid: Shared, named: dict[str, Column]) -> list[Shared]:
         counted: dict[str | None, Shared] = {None: valid}
-        for name, _ in wanted:
+        for name, _ in labels:
             if name is None or name in counted:
                 continue
             column = named[name]
@@ -115,7 +153,7 @@ def _summed(
             else:
                 counted[name] = valid
         found = []
-        for name, what in wanted:
+        for name, what in labels:
             if what == _COUNT:
                 found.append(bits.number(party, counted[name]))
             else:
@@ -124,7 +162,8 @@ def _summed(
                 found.append(bits.times(party, counted[name], value.data))
         return found
 
-    return party.function(made)(valid, dict(named)), wanted
+    sums: list[Shared] = party.function(made)(valid, dict(named))
+    return sums
 
 
 def _whole(
@@ -165,12 +204,14 @@ def _whole(
 
 def _sorted(
     party: Party,
-    keys: Relation,
-    sums: Sequence[Shared],
+    rows: Relation,
+    keys: int,
+    wanted: Sequence[groups.Aggregate],
     extremes_of: Sequence[tuple[str, Column, Fact]],
+    most: int,
     profile: str,
 ) -> Grouped:
-    """Rows of equal keys together: as many rows, of which the first are groups."""
+    """Rows of equal keys together: the first ones are groups, `most` of them at most."""
 
     def numbers(columns: list[Column]) -> list[Column]:
         return [
@@ -179,17 +220,14 @@ def _sorted(
         ]
 
     best: list[Column] = party.function(numbers)([column for _, column, _ in extremes_of])
-    columns = (*keys.columns, *(Column(s) for s in sums), *best)
-    at = len(keys.columns)
-    wanted = [groups.Aggregate("sum", at + i) for i in range(len(sums))]
-    at += len(sums)
-    wanted += [groups.Aggregate(how, at + i) for i, (how, _, _) in enumerate(extremes_of)]
-    by = range(len(keys.columns))
-    made = groups.group(party, Relation(columns, keys.valid), by, wanted, profile=profile)
-    values = [column.values for column in made.columns[len(by) :]]
-    return Grouped(
-        made.columns[: len(by)], tuple(values[: len(sums)]), tuple(values[len(sums) :]), made.valid
-    )
+    at = len(rows.columns)
+    more = [groups.Aggregate(how, at + i) for i, (how, _, _) in enumerate(extremes_of)]
+    given = replace(rows, columns=(*rows.columns, *best))
+    made = groups.group(party, given, range(keys), [*wanted, *more], profile=profile)
+    made = limit(made, most)
+    values = [column.values for column in made.columns[keys:]]
+    count = len(wanted)
+    return Grouped(made.columns[:keys], tuple(values[:count]), tuple(values[count:]), made.valid)
 
 
 def _finished(

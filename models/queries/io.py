@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from tfe_bench.models.queries.types import (
     BITS,
     CATEGORY,
     HASHES,
-    NUMBER,
     UNITS,
     Type,
     date_of,
@@ -245,34 +245,56 @@ def _outside(name: str, row: int, kind: Type) -> RangeError:
 
 
 def _encoded_arrow(name: str, values: Any, kind: Type) -> Elements | None:
-    """Arrow columns of numbers at once; None for others."""
-    stated = str(getattr(values, "type", ""))
-    if kind.kind != NUMBER or not stated.startswith(("int", "double", "float")):
+    """An Arrow column at once; None where its values have to be looked at one by one."""
+    if not hasattr(values, "is_null"):
         return None
-    if stated.startswith("int") and (kind.digits or kind.fraction):
-        return None
-    pyarrow = arrow()
-    import pyarrow.compute as compute
-
     missing = np.asarray(values.is_null(nan_is_null=True))
-    filled = np.asarray(compute.fill_null(values, pyarrow.scalar(0, values.type)))
-    if stated.startswith("int"):
-        elements = filled.astype(np.int64)
-        bad = (elements < kind.low) | (elements > kind.high)
-    else:
-        if not kind.fraction:
-            return None
-        with np.errstate(invalid="ignore", over="ignore"):
-            real = np.rint(filled.astype(np.float64) * float(1 << kind.fraction))
-        real[missing] = 0
-        bad = ~((real >= kind.low) & (real <= kind.high))
-        elements = np.where(bad, 0, real).astype(np.int64)
-    bad &= ~missing
+    elements = _arrow_elements(values, kind, missing)
+    if elements is None:
+        return None
+    bad = ((elements < kind.low) | (elements > kind.high)) & ~missing
     if bad.any():
         raise _outside(name, int(np.flatnonzero(bad)[0]), kind)
     distances = elements - np.int64(kind.offset)
     distances[missing] = 0
     return Elements(kind, distances, missing.astype(np.int64) if missing.any() else None)
+
+
+def _arrow_elements(values: Any, kind: Type, missing: Any) -> Any:
+    """Elements of values as far as whole columns are read, anything where they are missing."""
+    pyarrow = arrow()
+    compute: Any = importlib.import_module("pyarrow.compute")
+
+    def whole(numbers: Any) -> Any:
+        return np.asarray(compute.fill_null(numbers.cast(pyarrow.int64()), 0))
+
+    stated = str(values.type)
+    match kind.kind:
+        case "number" if stated.startswith("int") and not kind.digits and not kind.fraction:
+            return whole(values)
+        case "number" if stated.startswith(("double", "float")) and kind.fraction:
+            filled = np.asarray(compute.fill_null(values, pyarrow.scalar(0, values.type)))
+            with np.errstate(invalid="ignore", over="ignore"):
+                real = np.rint(filled.astype(np.float64) * float(1 << kind.fraction))
+            real[missing] = 0
+            # (what has no int64 is outside of every range)
+            most = float(1 << 62)
+            return np.where(np.abs(real) < most, real, np.copysign(most, real)).astype(np.int64)
+        case "number" if stated.startswith("decimal") and not kind.fraction:
+            scale = pyarrow.scalar(10**kind.digits, pyarrow.int64())
+            try:
+                return whole(compute.multiply(values, scale))
+            except pyarrow.ArrowInvalid:  # more digits than the type has, or than fit
+                return None
+        case "date" if stated.startswith("date32"):
+            return whole(values.cast(pyarrow.int32()))
+        case "bool" if stated == "bool":
+            return whole(values)
+        case "category" if stated in ("string", "large_string"):
+            words = pyarrow.array(kind.words, values.type)
+            found = compute.index_in(values, value_set=words)
+            return None if found.null_count > missing.sum() else whole(found)
+    return None
 
 
 def check_unique(name: str, column: Elements) -> None:

@@ -22,13 +22,15 @@ def quantiles_of(
     keys: Relation,
     named: Mapping[str, Column],
     about: Facts,
+    count: int,
     profile: str = "local",
 ) -> dict[str, Shared]:
     """The elements of aggregates that are quantiles, by name: in the order of sorted groups.
 
     Args:
-        keys: the key's columns; none: one group of all rows, whose one row is made.
+        keys: the key's columns; none: one group of all rows.
         named, about: the rows that are grouped.
+        count: of the groups' rows that are kept.
 
     One sort for each column, and for each way to take a quantile.
     """
@@ -45,6 +47,6 @@ def quantiles_of(
         # (columns are kept as distances)
         offset = about.columns[argument].known.offset * (1 if how == DISC else PARTS)
         for name, column in zip(parts, made.columns[len(by) :], strict=True):
-            data = column.values if by else column.values.map(lambda a: a[:1])
+            data = column.values.map(lambda a: a[:count])
             found[name] = arithmetic.moved(data, np.int64(offset))
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,41 +45,6 @@ class _Union:
     valid: Shared
 
 
-def unique_join(
-    party: Party, left: Relation, right: Relation, on: On, *, profile: str = "local"
-) -> Relation:
-    """Pairs of rows with equal keys, unique in each of both: left's columns, then right's.
-
-    There are as many rows as in both together.  Whoever repeats a key finds some pair for it.
-
-    Args:
-        on: pairs of columns, of left and of right.
-
-    Rounds: those of keys.cleared, keys.arranged, and 6.  Bits sent: those, one move of the wider
-    one's columns, and an equality.
-    Raises:
-        UsageError: no pairs, or columns of different kinds.
-        RangeError: a key is outside of its column's bits.
-    """
-    moving = list(itertools.zip_longest(_words(left), _words(right)))
-    moving += list(itertools.zip_longest(_bits(left), _bits(right)))
-    stacked = [_over(party, a, b, left, right) for a, b in moving]
-    sides = _sides([left, right])
-    union = _union(party, [left, right], _columns([left, right], on), profile)
-    *moved, side = union.order.forward([*stacked, sides[1]])
-
-    def matched(parts: list[Shared], valid: Shared, side: Shared, *moved: Shared) -> list[Shared]:
-        before = keys.shifted(bits.invert(side), 1)
-        match = _pairs(party, parts, union.widths, [valid, side, before], 1)
-        return [*(keys.shifted(c, 1) for c in moved), *moved, match]
-
-    found = graph(party, "matched", matched, union.widths)(
-        list(union.parts), union.valid, side, *moved
-    )
-    count = len(_words(left)), len(_words(right))
-    return _joined(left, right, found[: len(moved)], found[len(moved) : -1], count, found[-1])
-
-
 def lookup(
     party: Party,
     left: Relation,
@@ -87,19 +52,23 @@ def lookup(
     on: On,
     kind: str = "inner",
     *,
+    unique: bool = False,
     profile: str = "local",
 ) -> Relation:
     """Left's rows, in their order, with the columns of right's row that has their key.
 
     Args:
+        on: pairs of columns, of left and of right.
         right: of unique keys; of several with one key the last counts.
         kind: "inner": rows without a match are not valid; "left": they stay, and right's columns
             are NULL there; "semi" and "anti": left's columns alone, of rows with and without one.
+        unique: left's keys are unique as well; of rows with one key one finds a match at most.
 
-    Rounds: those of keys.cleared, keys.arranged, and about 20.  Bits sent: those, a partition, four
-    moves of right's columns and keys, and an equality; "left" an injection for each word.
+    Rounds: those of keys.cleared, keys.arranged, and about 20, or 10 of unique keys.  Bits sent:
+    those, an equality and two moves of right's columns; unless keys are unique a partition, and two
+    more moves of these and of the keys; "left" an injection for each word.
     Raises:
-        UsageError: as `unique_join`, an unknown kind.
+        UsageError: no pairs, columns of different kinds, an unknown kind.
         RangeError: a key is outside of its column's bits.
     """
     check_choice("kind of join", kind, KINDS, "lookup")
@@ -113,6 +82,47 @@ def lookup(
     stacked = [shapes.pad(p, [[0, rows - n]]) for p in payload]
     union = _union(party, [right, left], of_keys, profile)
     *moved, side = union.order.forward([*stacked, _sides([right, left])[0]])
+    find = _before if unique else _copied_down
+    back = union.order.back(find(party, union, moved, side, n))
+    kinds = tuple((c.values.ring_bits, c.null is not None) for c in given)
+
+    def ended(left: Relation, *back: Shared) -> list[Shared]:
+        match, *found = (c.map(lambda a: a[n:]) for c in back)
+        if kind == "left":
+            return [*_or_null(party, given, match, found), left.valid]
+        kept = bits.invert(match) if kind == "anti" else match
+        return [*found, bits.all_of(party, [left.valid, kept])]
+
+    parts = graph(party, "ended", ended, kind, n, kinds)(left, *back)
+    columns, at = [], 0
+    for column in given:
+        width = 2 if kind == "left" else len(column.parts)
+        columns.append(Column(parts[at], column.bits, parts[at + 1] if width == 2 else None))
+        at += width
+    return Relation((*left.columns, *columns), parts[at])
+
+
+def _before(
+    party: Party, union: _Union, moved: Sequence[Shared], side: Shared, n: int
+) -> list[Shared]:
+    """Whether the row before is right's with this one's key, and what that holds."""
+
+    def matched(parts: list[Shared], valid: Shared, side: Shared, *moved: Shared) -> list[Shared]:
+        also = [valid, bits.invert(side), keys.shifted(side, 1)]
+        match = _pairs(party, parts, union.widths, also, 1)
+        return [match, *(keys.shifted(c, 1) for c in moved)]
+
+    found: list[Shared] = graph(party, "matched", matched, union.widths)(
+        list(union.parts), union.valid, side, *moved
+    )
+    return found
+
+
+def _copied_down(
+    party: Party, union: _Union, moved: Sequence[Shared], side: Shared, n: int
+) -> list[Shared]:
+    """Whether the last of right's n rows above has this one's key, and what that holds."""
+    rows = int(side.shape[0])
     split = arrange.by_bit(party, side)
     there = split.forward([*union.parts, *moved])
 
@@ -130,26 +140,10 @@ def lookup(
         match = keys.equal(party, parts, last, union.widths, also)
         return [match, *found[len(parts) :]]
 
-    answers = graph(party, "looked up", matched, union.widths)(
+    answers: list[Shared] = graph(party, "looked up", matched, union.widths)(
         list(union.parts), copied, union.valid, come
     )
-    back = union.order.back(answers)
-    kinds = tuple((c.values.ring_bits, c.null is not None) for c in given)
-
-    def ended(left: Relation, *back: Shared) -> list[Shared]:
-        match, *found = (c.map(lambda a: a[n:]) for c in back)
-        if kind == "left":
-            return [*_or_null(party, given, match, found), left.valid]
-        kept = bits.invert(match) if kind == "anti" else match
-        return [*found, bits.all_of(party, [left.valid, kept])]
-
-    parts = graph(party, "ended", ended, kind, n, kinds)(left, *back)
-    columns, at = [], 0
-    for column in given:
-        width = 2 if kind == "left" else len(column.parts)
-        columns.append(Column(parts[at], column.bits, parts[at + 1] if width == 2 else None))
-        at += width
-    return Relation((*left.columns, *columns), parts[at])
+    return answers
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,55 +301,7 @@ def _where(party: Party, bit: Shared, x: Shared) -> Shared:
     return small_ring.select(party, bits.masked_bits(bit), x, zeros)
 
 
-# ---- columns of two sides
-
-
-def _words(relation: Relation) -> list[Shared]:
-    return [p for p in relation.parts[:-1] if p.ring_bits != 1]
-
-
-def _bits(relation: Relation) -> list[Shared]:
-    return [p for p in relation.parts[:-1] if p.ring_bits == 1]
-
-
-def _over(
-    party: Party, a: Shared | None, b: Shared | None, left: Relation, right: Relation
-) -> Shared:
-    """A part of left's above one of right's, 0 where there is none."""
-    like = a if a is not None else b
-    assert like is not None
-    bare = [
-        replace(
-            shapes.pad(like.map(lambda t: t[:0]), [[0, side.rows]]) if x is None else x,
-            fractional_bits=0,
-        )
-        for x, side in ((a, left), (b, right))
-    ]
-    return shapes.concat(bare, 0)
-
-
-def _joined(
-    left: Relation,
-    right: Relation,
-    of_left: Sequence[Shared],
-    of_right: Sequence[Shared],
-    words: tuple[int, int],
-    match: Shared,
-) -> Relation:
-    columns: list[Column] = []
-    most = max(words)
-    for side, found in ((left, of_left), (right, of_right)):
-        of_words, of_bits = iter(found[:most]), iter(found[most:])
-        for column in side.columns:
-            parts = [
-                replace(
-                    next(of_bits if p.ring_bits == 1 else of_words),
-                    fractional_bits=p.fractional_bits,
-                )
-                for p in column.parts
-            ]
-            columns.append(column.with_parts(parts))
-    return Relation(tuple(columns), match)
+# ---- columns
 
 
 def _steps(x: Shared, n: int) -> Shared:

@@ -16,7 +16,7 @@ import pytest
 from tests.benchmarks import sizes
 from tfe_bench.benchmarks import operations
 from tfe_bench.cluster import jobs
-from tfe_bench.cluster.jobs import GROWTH, Context, InputSpec, Program
+from tfe_bench.cluster.jobs import GROWTH, Context, InputSpec, Program, Size
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
@@ -186,7 +186,7 @@ def _changed(value: Any, path: Sequence[Any], other: Any) -> Any:
 
 def _largest(job: Job, program: Program, inputs: Sequence[InputSpec], parameters: Any) -> int:
     program.admit(parameters, inputs)
-    return program.largest("client", NoStore(), parameters, inputs)  # type: ignore[arg-type]
+    return program.sized("client", NoStore(), parameters, inputs).words  # type: ignore[arg-type]
 
 
 def _outcome(job: Job, program: Program, inputs: Any, parameters: Any) -> str:
@@ -250,14 +250,14 @@ def test_matrices_without_elements_whose_product_has_many_are_refused(
     with pytest.raises(TfeBenchError, match=r"words|at most"):
         inputs = [InputSpec("x", sizes, 16), InputSpec("y", sizes[::-1], 16)]
         program.admit({}, inputs)
-        policy.permit_largest(program.largest("", NoStore(), {}, inputs))  # type: ignore[arg-type]
+        policy.permit_size(program.sized("", NoStore(), {}, inputs))  # type: ignore[arg-type]
 
 
 def test_a_program_of_ones_own_is_admitted_by_its_inputs() -> None:
     program = Program("own", lambda context: {})
     specs = [InputSpec("a", (3, 0, 5), 0), InputSpec("b", (4,), 0)]
     program.admit({"anything": 1}, specs)
-    assert program.largest("", NoStore(), {}, specs) == 15  # type: ignore[arg-type]
+    assert program.sized("", NoStore(), {}, specs) == Size(15)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="different names"):
         program.admit({}, [specs[0], specs[0]])
     several: list[Any] = [[], None, "x", 3]
@@ -276,11 +276,13 @@ def test_the_largest_array_of_an_operation_is_counted() -> None:
     assert rows >= GROWTH * n * k
 
 
-def test_a_limit_of_growth_times_the_largest_input(tmp_path: Any) -> None:
-    policy = WorkerPolicy(0, max_elements=10)
-    policy.permit_largest(160)
+def test_limits_of_growth_times_the_largest_input_and_of_what_is_sent() -> None:
+    policy = WorkerPolicy(0, max_elements=10, max_sent_per_job=1000)
+    policy.permit_size(Size(160, 1000))
     with pytest.raises(PolicyError, match=r"up to 161 words, the limit is 160.*max_elements"):
-        policy.permit_largest(161)
+        policy.permit_size(Size(161))
+    with pytest.raises(PolicyError, match=r"1001 bytes .* the limit is 1000.*max_sent_per_job"):
+        policy.permit_size(Size(160, 1001))
 
 
 # ---- the sizes are upper bounds of what is made

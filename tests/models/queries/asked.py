@@ -9,7 +9,7 @@ import numpy as np
 
 from tfe_bench.cluster.requests import JobResult
 from tfe_bench.cluster.simulate import simulate
-from tfe_bench.models.queries import checks, execute, io, relations, sql, stored
+from tfe_bench.models.queries import checks, execute, io, price, relations, sql, stored
 from tfe_bench.models.queries.client import decoded
 from tfe_bench.models.queries.io import shown
 from tfe_bench.models.queries.plan import Plan
@@ -66,7 +66,7 @@ def derived(plan: Plan, tables: Mapping[str, Given]) -> list[relations.Relation]
 def asked(
     texts: Sequence[str], tables: Mapping[str, Given], checked: bool = False
 ) -> list[io.Result]:
-    """Results of queries, all in one session.
+    """Results of queries, all in one session; they cost what is said before.
 
     Args:
         checked: the tables go through the workers' checks first.
@@ -89,11 +89,18 @@ def asked(
                 return stored.relation(tables[name].schema, columns, kept[name])
 
             units = {a: tables[n].schema.unit for a, (n, _) in plan.tables.items()}
-            setting = execute.Setting(load, unit_of=units.__getitem__)
+            setting = execute.Setting(load, None, unit_of=units.__getitem__)
             found.append(execute.run(party, plan, fact, setting))
         return found
 
     done = simulate(program, *(t.words for t in tables.values()))
+    if not checked:  # what is said before is what is sent: few rows compare all pairs
+        prices = [
+            price.price(plan, fact, {a: tables[n].table(n) for a, (n, _) in plan.tables.items()})
+            for plan, fact in zip(plans, facts, strict=True)
+        ]
+        said = tuple(sum(p.cost.by_party(0)[i] for p in prices) for i in range(3))
+        assert (said, sum(p.cost.rounds for p in prices)) == (done.sent, done.rounds)
     results = []
     for i, (plan, fact) in enumerate(zip(plans, facts, strict=True)):
         words = done.value(lambda out, i=i: out[i][execute.ROWS])  # type: ignore[misc]

@@ -17,6 +17,8 @@ TEXTS = [
     "select seg, median(z), quantile_disc(p, 0.3), quantile_disc(p, 0.9) from t group by seg",
     "select id, row_number() over (partition by k order by id desc) r, count(*) over () n, "
     "sum(z) over (order by k), lag(p) over (partition by k order by id desc) from t qualify r < 4",
+    "select flag, k, count(*) n, max(p) from t group by flag, k",
+    "select distinct seg from t",
 ]
 MORE = [
     "select sum(z) from t where k > 6",

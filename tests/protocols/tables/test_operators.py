@@ -133,25 +133,24 @@ def test_joins_find_the_rows_with_equal_keys(n: int, rng: np.random.Generator) -
         asked = Relation((r.columns[0], r.columns[2]), r.valid)
         known = Relation((r.columns[3], r.columns[2], r.columns[1]), r.valid)
         found = [joins.lookup(p, asked, known, [(0, 0)], kind) for kind in joins.KINDS]
-        both = joins.unique_join(p, r, relations.limit(known, 7), [(3, 0)])
-        return [results.deliver(p, f, ordered=f is not both) for f in (*found, both)]
+        few = relations.limit(known, 7)
+        found += [joins.lookup(p, r, few, [(3, 0)], kind, unique=True) for kind in joins.KINDS]
+        return [results.deliver(p, f, ordered=True) for f in found]
 
     sim = run(operator, given, n % 3)
     for i, table in enumerate(given):
         by_key = {u: (u, m, v) for _, v, m, u in table.rows}
-        asked = [(k, m) for k, _, m, _ in table.rows]
-        none = (None, None, None)
-        expected = [
-            [(*a, *by_key[a[0]]) for a in asked if a[0] in by_key],
-            [(*a, *by_key.get(a[0], none)) for a in asked],
-            [a for a in asked if a[0] in by_key],
-            [a for a in asked if a[0] not in by_key],
-        ]
-        for j, rows in enumerate(expected):
-            assert delivered(sim, at(0, i, j)) == rows
-        few = {u for u, ok in zip(table.unique[:7], table.valid, strict=False) if ok}
-        rows = [(*r, *by_key[r[3]]) for r in table.rows if r[3] in few]
-        assert ranked(delivered(sim, at(0, i, 4))) == ranked(rows)
+        few = {u: by_key[u] for u, ok in zip(table.unique[:7], table.valid, strict=False) if ok}
+        cases = [([(k, m) for k, _, m, _ in table.rows], 0, by_key), (table.rows, 3, few)]
+        for j, (rows, key, right) in enumerate(cases):
+            expected = [
+                [(*a, *right[a[key]]) for a in rows if a[key] in right],
+                [(*a, *right.get(a[key], (None, None, None))) for a in rows],
+                [a for a in rows if a[key] in right],
+                [a for a in rows if a[key] not in right],
+            ]
+            for k, due in enumerate(expected):
+                assert delivered(sim, at(0, i, 4 * j + k)) == due
 
 
 @pytest.mark.parametrize("n", SIZES)
