@@ -138,7 +138,7 @@ class Phases:
 
     def __init__(self) -> None:
         names = ("encrypt", "derive", "decode", "evaluate", "logarithms", "clear")
-        self.seconds = dict.fromkeys(names, 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(names, 0.0)
         self.start()
 
     def start(self) -> None:
