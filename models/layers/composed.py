@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from tfe_bench.models.kinds.layer import Options
 from tfe_bench.models.kinds.reading import Call, Reader, Unfit
-from tfe_bench.models.layers.identity import Identity
+from tfe_bench.models.layers.identity import Composed
 
 
-class TanhShrink(Identity):
+class TanhShrink(Composed):
     """x - tanh(x)."""
 
     op = "tanh_shrink"
-    keras: ClassVar[tuple[str, ...]] = ()
     functions = ("tanh_shrink",)
-    nothing = False
 
     def activate(self, r: Reader, value: str, name: str, function: str, given: Options) -> str:
         tanh = r.emit(r.unique(f"{name}/tanh"), "tanh", [value])
         return r.emit(name, "subtract", [value, tanh])
 
 
-class PRelu(Identity):
+class PRelu(Composed):
     """max(x, 0) - alpha max(-x, 0), with an alpha that is learned."""
 
     op = "prelu"
     keras = ("PReLU",)
-    functions: ClassVar[tuple[str, ...]] = ()
-    nothing = False
 
     def read(self, r: Reader, call: Call) -> str:
         if not call.shapes[0]:

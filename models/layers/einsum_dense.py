@@ -9,16 +9,14 @@ import numpy as np
 
 from tfe_bench.models.kinds.reading import Call, Reader, Unfit
 from tfe_bench.models.kinds.turning import reshaped, turned
-from tfe_bench.models.layers.identity import Identity
+from tfe_bench.models.layers.identity import Composed
 
 
-class EinsumDense(Identity):
+class EinsumDense(Composed):
     """x, summed with a kernel over the axes that its equation leaves out."""
 
     op = "einsum_dense"
     keras = ("EinsumDense",)
-    functions = ()
-    nothing = False
 
     def read(self, r: Reader, call: Call) -> str:
         layer, name, shape = call.layer, call.name, call.shapes[0]

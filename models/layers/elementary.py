@@ -6,58 +6,28 @@ Where one has no value (a root or logarithm below 0, 1/0) it is what its protoco
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import ClassVar
 
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import alone, need, only
-from tfe_bench.models.kinds.kind import Kind, Watch
+from tfe_bench.models.kinds.checks import need
+from tfe_bench.models.kinds.kind import Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass, brought
 from tfe_bench.models.kinds.planning import Planner
 from tfe_bench.models.layers.add import Broadcast
+from tfe_bench.models.layers.smooth import Function
 from tfe_bench.protocols.functions import logarithm, reciprocal, roots
 from tfe_bench.protocols.ring import relational
 from tfe_bench.protocols.session.sharing import Shared
 
 # Fewer fractional bits than these are worth nothing; with more the constants do not fit.
-_FEWEST, _MOST = 8, 24
+_FEWEST, _MOST = Function.fractions
 # f + the bits of a numerator stay below this (reciprocal.divide).
 _DIVISION_BITS = 54
 
 
-class _Function(Kind):
-    """A function of one value.
-
-    Attributes:
-        protocol: (party, x, bits of x) -> value, at the scale of x.
-    """
-
-    heavy = True
-    wide = True
-    protocol: ClassVar[Callable[..., Shared]]
-
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        only(options)
-        return alone(given, weights)
-
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
-        f, m = planner.most(x)
-        f = min(max(f, _FEWEST), _MOST)
-        return Numbers(f, 0, planner.width(x, f, m))
-
-    def check(self, node: Node) -> None:
-        if not _FEWEST <= node.numbers.fraction <= _MOST:
-            raise UsageError(f"has {node.numbers.fraction} fractional bits, not {_FEWEST} to 24.")
-
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        x = brought(p.ops, values[0], node.numbers.fraction)
-        return p.ops.call(self.protocol, x, node.numbers.bits)
-
-
-class Abs(_Function):
+class Abs(Function):
     """|x|."""
 
     op = "abs"
@@ -81,7 +51,7 @@ class Abs(_Function):
         return [p.ops.sub(p.ops.times(p.where_positive(node, g), 2), p.settled(g))]
 
 
-class Sqrt(_Function):
+class Sqrt(Function):
     """sqrt(x), and 0 for x < 0."""
 
     op = "sqrt"
@@ -98,7 +68,7 @@ def _inverse(x: Array) -> Array:
     return np.divide(1.0, x, out=np.zeros_like(x), where=x != 0)
 
 
-class _Inverse(_Function):
+class _Inverse(Function):
     """A function that is largest for one ulp."""
 
     def limit(self, node: Node, given: list[int]) -> int | None:
@@ -128,7 +98,7 @@ class Reciprocal(_Inverse):
         return p.ops.call(reciprocal.reciprocal, x, node.numbers.bits, signed=True)
 
 
-class Log(_Function):
+class Log(Function):
     """ln(x); for x <= 0 that of the smallest number there is."""
 
     op = "log"

@@ -12,16 +12,8 @@ from tfe_bench.models.kinds.reading import Call, Reader
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class Identity(Kind):
-    """x."""
-
-    op = "identity"
-    keras: ClassVar[tuple[str, ...]] = ("Activation",)
-    functions: ClassVar[tuple[str, ...]] = ("linear",)
-    nothing = True
-
-    def read(self, r: Reader, call: Call) -> str:
-        return r.activate(call.layer.activation, call.inputs[0], call.name)
+class Composed(Kind):
+    """A kind that is read as other layers; by itself it gives what it takes."""
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         only(options)
@@ -35,3 +27,15 @@ class Identity(Kind):
 
     def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         return [g]
+
+
+class Identity(Composed):
+    """x."""
+
+    op = "identity"
+    keras: ClassVar[tuple[str, ...]] = ("Activation",)
+    functions = ("linear",)
+    nothing = True
+
+    def read(self, r: Reader, call: Call) -> str:
+        return r.activate(call.layer.activation, call.inputs[0], call.name)

@@ -31,11 +31,7 @@ class HardSilu(Beside):
         return node.moved(given)[0] + (1 << node.numbers.fraction) + 2
 
     def both(self, p: Pass, node: Node, x: Shared) -> tuple[Shared, Shared]:
-        bits = node.numbers.bits
-        if p.learning:
-            return p.ops.call(ramped.ramped_with_slope, x, self.ramp, bits)
-        y = p.ops.call(ramped.ramped, x, self.ramp, bits)
-        return y, y
+        return p.ops.call(ramped.ramped, x, self.ramp, node.numbers.bits)
 
 
 class SparsePlus(HardSilu):

@@ -6,16 +6,13 @@ import importlib
 from typing import Any, ClassVar
 
 from tfe_bench.models.kinds.reading import Call, Reader
-from tfe_bench.models.layers.identity import Identity
+from tfe_bench.models.layers.identity import Composed
 
 
-class Scaled(Identity):
+class Scaled(Composed):
     """x times a number for each channel."""
 
     op = "layer_scale"
-    keras = ()
-    functions = ()
-    nothing = False
     # The module within keras.src.applications, and the class.
     own: ClassVar[tuple[str, str]] = ("convnext", "LayerScale")
 

@@ -1,33 +1,37 @@
-"""What sigmoid, tanh, GELU, SiLU and softmax have in common."""
+"""What functions of one value have in common: roots and logarithms, sigmoid, GELU, softmax."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
+
+import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.checks import alone, only
-from tfe_bench.models.kinds.kind import Kind, check_room
-from tfe_bench.models.kinds.layer import Layer, Node, Numbers, Options, Shape, Shapes
+from tfe_bench.models.kinds.kind import Kind, Watch, check_room
+from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass, brought
 from tfe_bench.models.kinds.planning import Planner
 from tfe_bench.protocols.nn import gated
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class Smooth(Kind):
-    """An activation whose protocol compares values and has a range of scales.
+class Function(Kind):
+    """A function of one value, whose protocol has a range of scales.
 
     Attributes:
-        protocol: (party, x, bits of its comparisons) -> value, at the scale of x.
+        protocol: (party, x, bits of x or of its comparisons) -> value, at the scale of x.
         fractions: the fewest and the most fractional bits of its values.
+        more: bits of its comparisons beyond those of x.
     """
 
     heavy = True
     wide = True
-    pointwise = True
     protocol: ClassVar[Callable[..., Shared]]
-    fractions: ClassVar[tuple[int, int]] = (8, 20)
+    fractions: ClassVar[tuple[int, int]] = (8, 24)
+    more: ClassVar[int] = 0
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         only(options)
@@ -37,18 +41,9 @@ class Smooth(Kind):
         f, m = planner.most(x)
         least, most = self.fractions
         f = min(max(f, least), most)
-        return Numbers(f, 0, planner.width(x, f, m + 1))
+        return Numbers(f, 0, planner.width(x, f, m + self.more))
 
     def check(self, node: Node) -> None:
-        check_room(node)
-        self.check_fractions(node)
-
-    def check_fractions(self, node: Node) -> None:
-        """Refuses other numbers of fractional bits than the protocol has.
-
-        Raises:
-            UsageError: these.
-        """
         least, most = self.fractions
         if not least <= node.numbers.fraction <= most:
             raise UsageError(f"has {node.numbers.fraction} fractional bits, not {least} to {most}.")
@@ -56,6 +51,18 @@ class Smooth(Kind):
     def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         x = brought(p.ops, values[0], node.numbers.fraction)
         return p.ops.call(self.protocol, x, node.numbers.bits)
+
+
+class Smooth(Function):
+    """An activation whose protocol compares values."""
+
+    pointwise = True
+    fractions = (8, 20)
+    more = 1
+
+    def check(self, node: Node) -> None:
+        check_room(node)
+        super().check(node)
 
 
 class Sloped(Smooth):
@@ -76,26 +83,43 @@ class Sloped(Smooth):
         return [p.times_slope(node, g)]
 
 
-class Gated(Sloped):
-    """x times a function of x between 0 and 1: its slope is computed from x, beside the value.
+@dataclass(frozen=True)
+class Curve:
+    """A function of x, and what computes it.
 
     Attributes:
-        derivative: (party, x, bits of its comparisons) -> slope.
+        value, slope: (party, x, bits of its comparisons) -> it, and its derivative.
+        exact: of float64.
     """
 
-    derivative: ClassVar[Callable[..., Shared]]
+    value: Callable[..., Shared]
+    slope: Callable[..., Shared]
+    exact: Callable[[Array], Array]
+
+
+class Gated(Sloped):
+    """x times a function of x between 0 and 1: its slope is computed from x, beside the value."""
+
+    curve: ClassVar[Curve]
     fractions = (gated.FEWEST_BITS, gated.MOST_BITS)
 
+    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        return np.asarray(self.curve.exact(values[0]))
+
     def check(self, node: Node) -> None:
-        self.check_fractions(node)  # what comes with more bits loses some
+        Function.check(self, node)  # what comes with more bits loses some
 
     def limit(self, node: Node, given: list[int]) -> int | None:
         return node.moved(given)[0] + 2
 
+    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+        x = brought(p.ops, values[0], node.numbers.fraction)
+        return p.ops.call(self.curve.value, x, node.numbers.bits)
+
     def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
         if p.learning:
             (x,) = values
-            p.kept[node.output] = p.ops.call(self.derivative, x, node.numbers.bits)
+            p.kept[node.output] = p.ops.call(self.curve.slope, x, node.numbers.bits)
         return self.forward(p, node, *values)
 
 

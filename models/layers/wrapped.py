@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tfe_bench.models.kinds.reading import Call, Reader, Unfit
 from tfe_bench.models.kinds.turning import reshaped
-from tfe_bench.models.layers.identity import Identity
+from tfe_bench.models.layers.identity import Composed
 
 # Steps of a layer that is written once for each.
 _MOST_STEPS = 64
@@ -14,13 +14,11 @@ _MOST_STEPS = 64
 _ALONG_THE_LAST = ("Dense", "Activation", "ReLU", "LeakyReLU", "ELU", "Dropout", "Identity")
 
 
-class Wrapped(Identity):
+class Wrapped(Composed):
     """What another layer gives."""
 
     op = "wrapped"
     keras = ("SpectralNormalization",)
-    functions = ()
-    nothing = False
 
     def read(self, r: Reader, call: Call) -> str:
         if r.training:

@@ -21,14 +21,8 @@ WORD = 64
 
 
 def _integers(operation: str, x: Shared) -> Shared:
-    x = given.private(operation, x)
-    if x.fractional_bits:
-        raise UsageError(
-            f"{operation} wants private integers. Received: {x!r}. Bits of reals are those of "
-            "their ring elements: cast(floor(x)) gives integers."
-        )
-    given.sizes(operation, x)
-    return x
+    advice = "Bits of reals are those of their ring elements: cast(floor(x)) gives integers."
+    return given.integers(operation, x, "private integers", advice)
 
 
 def _place(operation: str, what: str, value: int) -> int:

@@ -21,14 +21,8 @@ MOST_POSITIONS = 1 << 20
 
 
 def _index(operation: str, indices: object) -> Shared:
-    indices = given.private(operation, indices)
-    if indices.fractional_bits:
-        raise UsageError(
-            f"{operation} wants private integers as indices. Received: {indices!r}. Use "
-            "cast(floor(x)), or what argmax gives."
-        )
-    given.sizes(operation, indices)
-    return indices
+    what, advice = "private integers as indices", "Use cast(floor(x)), or what argmax gives."
+    return given.integers(operation, indices, what, advice)
 
 
 def gather(

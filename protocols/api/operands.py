@@ -79,6 +79,22 @@ def private(operation: str, x: object, any_ring: bool = False) -> Shared:
     return (checks.check_private if any_ring else checks.check_ring)(operation, x)
 
 
+def integers(operation: str, x: object, what: str, advice: str) -> Shared:
+    """x, if it is a private tensor of integers and of known sizes.
+
+    Args:
+        what, advice: what the operation wants, and what to do, in words.
+
+    Raises:
+        UsageError: it is not.
+    """
+    found = private(operation, x)
+    if found.fractional_bits:
+        raise UsageError(f"{operation} wants {what}. Received: {found!r}. {advice}")
+    sizes(operation, found)
+    return found
+
+
 def bits_of(operation: str, bits: int, most: int = 64) -> int:
     """The width of a comparison.
 

@@ -92,7 +92,7 @@ def adaptive_avg_pool2d(x: Shared, output_size: Window) -> Shared:
         lengths = matrix.sum(1)
         counts = lengths[:, None] if axis == 1 else counts * lengths[None, :]
     more = 0 if x.fractional_bits else given.WEIGHT_BITS
-    return reductions.divided_each(given.in_graph(name), x, counts, more=more)
+    return reductions.divided(given.in_graph(name), x, counts, more=more)
 
 
 def adaptive_max_pool2d(x: Shared, output_size: Window, bits: int = LAYER_BITS) -> Shared:

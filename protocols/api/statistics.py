@@ -181,11 +181,7 @@ def bincount(
     Rounds: 5 (6 with dealing).  Bits sent: for each value those of maxlength + 1 comparisons, and
     of D 128 for each of them.
     """
-    arr = given.private("bincount", arr)
-    if arr.fractional_bits:
-        raise UsageError(
-            f"bincount wants private integers. Received: {arr!r}. Use histogram_fixed_width."
-        )
+    arr = given.integers("bincount", arr, "private integers", "Use histogram_fixed_width.")
     bits = given.bits_of("bincount", bits)
     sizes = given.sizes("bincount", arr)
     if not checks.is_from(maxlength, 1, MOST_BINS):

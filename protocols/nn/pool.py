@@ -55,14 +55,7 @@ def max_pool2d(
 
 
 def max_pool_with_argmax(
-    party: Party,
-    x: Shared,
-    ksize: Pair,
-    strides: Pair,
-    padding: str = "VALID",
-    *,
-    with_batch: bool = False,
-    bits: int = compare.LAYER_BITS,
+    party: Party, x: Shared, ksize: Pair, strides: Pair, padding: str, with_batch: bool, bits: int
 ) -> tuple[Shared, Shared]:
     """The largest of each window and where its first one is, as tf.nn.max_pool_with_argmax.
 

@@ -49,8 +49,10 @@ def ramped(
     ramp: Ramp = HARD_SILU,
     bits: int = compare.LAYER_BITS,
     exchanges: int | None = None,
-) -> Shared:
-    """The ramp's value, off by less than 1.2 ulp, for every |x| < 2^(bits-1) ring units.
+) -> tuple[Shared, Shared]:
+    """The ramp's value, and its derivative with SLOPE_BITS fractional bits more.
+
+    Off by less than 1.2 ulp, for every |x| < 2^(bits-1) ring units.
 
     Args:
         exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
@@ -58,20 +60,6 @@ def ramped(
     Rounds: exchanges + 3 (+ 4 with dealing).  Bits sent: those of two ReLUs and a polynomial.
     Raises:
         UsageError: another ring, fewer than 8 or more than 20 fractional bits.
-    """
-    return ramped_with_slope(party, x, ramp, bits, exchanges)[0]
-
-
-def ramped_with_slope(
-    party: Party,
-    x: Shared,
-    ramp: Ramp = HARD_SILU,
-    bits: int = compare.LAYER_BITS,
-    exchanges: int | None = None,
-) -> tuple[Shared, Shared]:
-    """The value, and its derivative with SLOPE_BITS fractional bits more.
-
-    Rounds: as `ramped`.
     """
     check_scale("ramped", check_ring("ramped", x, known=True), 8, 20)
     f, shape = x.fractional_bits, x.shape.as_list()

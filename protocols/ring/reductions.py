@@ -81,11 +81,6 @@ def cumsum(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = Fa
     return x.map(lambda a: local.cumsum(a, at, exclusive, reverse))
 
 
-def _log2(count: int) -> int | None:
-    """The exponent of a power of two, else None."""
-    return count.bit_length() - 1 if count & (count - 1) == 0 else None
-
-
 def _reciprocal_bits(operation: str, x: Any, bits: Any) -> int:
     checks.check_ring(operation, x)
     if not checks.is_from(bits, 1, MAX_RECIPROCAL_BITS):
@@ -113,22 +108,20 @@ def _scaled(party: Party, total: Shared, factor: Any, bits: int, more: int = 0) 
 def divided(
     party: Party,
     total: Shared,
-    count: int,
+    counts: Any,
     reciprocal_bits: int = RECIPROCAL_BITS,
     more: int = 0,
 ) -> Shared:
-    """total / count for a public count of 1 or more.
+    """total / counts for public counts of 1 or more.
 
     Args:
+        counts: one, or [h, w] of images [n, h, w, channels].
         reciprocal_bits, more: as of `reduce_mean`.
 
     Error, domain, rounds and bits: those of a mean.
     """
-    shift = _log2(count)
-    if shift is not None:
-        return _scaled(party, total, None, shift, more)
-    e = reciprocal_bits
-    return _scaled(party, total, np.int64(_reciprocal(count, e)), e, more)
+    factors, dropped = _factors(np.asarray(counts), reciprocal_bits)
+    return _scaled(party, total, factors, dropped, more)
 
 
 def reduce_mean(
@@ -163,18 +156,6 @@ def reduce_mean(
     count = int(np.prod(sizes, dtype=np.int64))
     total = reduce_sum(x, axes, keepdims)
     return divided(party, total, count, e, more)
-
-
-def divided_each(
-    party: Party,
-    total: Shared,
-    counts: Any,
-    reciprocal_bits: int = RECIPROCAL_BITS,
-    more: int = 0,
-) -> Shared:
-    """total / counts for images [n, h, w, channels] and public counts [h, w]; as `divided`."""
-    factors, dropped = _pool_factors(counts, reciprocal_bits)
-    return _scaled(party, total, factors, dropped, more)
 
 
 def _reciprocal(count: int, bits: int) -> int:
@@ -309,10 +290,10 @@ def window_counts(windows: conv.Windows, image: Sequence[int], kernel: Sequence[
     return along[0][:, None] * along[1][None, :]
 
 
-def _pool_factors(counts: Any, bits: int) -> tuple[Any, int]:
+def _factors(counts: Any, bits: int) -> tuple[Any, int]:
     """Public factors, of one count or of one per window, and the bits to drop after them."""
     largest = int(counts.max())
-    exact = all(_log2(int(c)) is not None for c in np.unique(counts))
+    exact = all(int(c).bit_count() == 1 for c in np.unique(counts))
     dropped = largest.bit_length() - 1 if exact else bits
     if (counts == largest).all():
         return (None if exact else np.int64(_reciprocal(largest, dropped))), dropped
@@ -351,7 +332,7 @@ def avg_pool(
     windows = conv.Windows.of("avg_pool", kernel if strides is None else strides, padding)
     total = _window_sum("avg_pool", x, kernel, windows)
     counts = _counts("avg_pool", x.shape.as_list(), kernel, windows)
-    return divided_each(party, total, counts, e, more)
+    return divided(party, total, counts, e, more)
 
 
 def _counts(

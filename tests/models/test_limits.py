@@ -48,15 +48,14 @@ def test_no_value_passes_its_limit_while_the_sums_before_it_are_in_range(
         seen.clear()
         plaintext.evaluate(private.graph, factor * samples, watch)
         over = [
-            name
-            for name, largest in seen.items()
-            if (limit := found.get(name)) is not None
-            and largest * 2.0 ** private.plan.fraction_of(name) > limit
+            x
+            for x in private.graph.layers
+            if (limit := found.get(x.name)) is not None
+            and seen.get(x.name, 0.0) * 2.0 ** private.plan.fraction_of(x.name) > limit
         ]
         if over:
             # the first that does is a sum, which is what is watched
-            first = next(x for x in private.graph.layers if x.name in over)
-            assert first.op == "sum", over
+            assert over[0].op == "sum", over
             break
         widest = factor
     assert widest >= 1

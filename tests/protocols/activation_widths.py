@@ -235,7 +235,7 @@ ACTIVATIONS: dict[str, Row] = {
         2,
         63,
         lambda b, rng: [below(1 << (b - 1), rng, [3 * ONE])],
-        lambda p, b, x: ramped.ramped(p, x, bits=b),
+        lambda p, b, x: ramped.ramped(p, x, bits=b)[0],
         lambda b, x: np.clip(x * np.clip(x / ONE + 3, 0, 6) / 6, -ONE, None),
         ulp(1.2),
         (*OF_SIGMOID, 63),

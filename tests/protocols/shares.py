@@ -28,6 +28,13 @@ EDGES = np.array(
 )
 
 
+def words(rng: np.random.Generator, n: int, limbs: int = 1) -> Array:
+    """So many random words and some at the ends; in pairs for two limbs."""
+    ends = np.array([0, 1, -1, 2**62, -(2**62), INT64.max, INT64.min], np.int64)
+    found = np.concatenate([ends, rng.integers(INT64.min, INT64.max, n, endpoint=True)])
+    return found if limbs == 1 else found.reshape(-1, limbs)
+
+
 def at(*places: int) -> Callable[[Any], Any]:
     """What a party returned at nested places."""
     return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)

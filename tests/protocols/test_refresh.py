@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.protocols.shares import words
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import refresh
@@ -15,17 +16,13 @@ from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-EDGES = np.array([0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63)], np.int64)
-
 
 @pytest.mark.parametrize("dealer", range(3))
 @pytest.mark.parametrize("limbs", (1, 2))
 def test_the_value_stays_and_every_part_is_new(
     dealer: int, limbs: int, rng: np.random.Generator
 ) -> None:
-    values = np.concatenate([EDGES, rng.integers(-(2**63), 2**63, 10_001)])
-    if limbs == 2:
-        values = values.reshape(-1, 2)
+    values = words(rng, 10_001, limbs)
 
     def program(p: Party, x: Shared) -> Any:
         graph = p.function(lambda y: refresh.refresh(p, y))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
-from tests.protocols.shares import at
+from tests.protocols.shares import at, words
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
@@ -18,21 +18,16 @@ from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-EDGES = np.array([0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63)], np.int64)
-
 
 @by_a_dealer
 @pytest.mark.parametrize("limbs", (1, 2))
 def test_another_name_is_the_same_value_in_that_dealers_view(
     dealer: int, limbs: int, rng: np.random.Generator
 ) -> None:
-    values = np.concatenate([EDGES, rng.integers(-(2**63), 2**63, 501)])
+    values = whole = words(rng, 501, limbs)
     if limbs == 2:
-        values = values.reshape(-1, 2)
         low, high = values.view(np.uint64).astype(object).T
         whole = low + (high << 64)
-    else:
-        whole = values
 
     def program(p: Party, x: Shared) -> Any:
         out = []

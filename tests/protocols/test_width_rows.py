@@ -32,7 +32,6 @@ BEHIND = {
     "one_hot.below": "statistics.bincount",
     "piecewise.evaluate": "piecewise.logistic",
     "polyline.bent": "linear.above",
-    "ramped.ramped_with_slope": "ramped.ramped",
     "relational.negative": "predicates.less",
     "relational.zero": "predicates.equal",
     "roots.reciprocal_root": "elementary.rsqrt",

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tfe_bench.benchmarks.technologies.compare.cells import (
-    INPUTS,
-    RESULTS,
-    Cost,
-    Protection,
-    Traffic,
-    cell,
-    figures_of,
-    unsupported,
-)
+from tfe_bench.benchmarks.technologies.compare import cells
 from tfe_bench.benchmarks.technologies.compare.tasks import LENGTH, Effort, Inputs, Task
 from tfe_bench.benchmarks.technologies.functional import jobs, training
 from tfe_bench.benchmarks.technologies.measurement import Measurement
@@ -46,17 +37,17 @@ class Functional:
     def measure(self, task: Task) -> Measurement:
         """One task."""
         if (reason := NOT_SUPPORTED.get(task.job)) is not None:
-            return unsupported(TECHNOLOGY, task, reason)
+            return cells.unsupported(TECHNOLOGY, task, reason)
         found = self._run(task)
-        cost = Cost(
+        cost = cells.Cost(
             seconds=found.seconds,
             # the server has the results: nothing comes back
-            traffic=Traffic(up=int(found.figures["bytes_up"]), down=0, rounds=1),
+            traffic=cells.Traffic(up=int(found.figures["bytes_up"]), down=0, rounds=1),
             correct=found.correct,
             more=_told(task, found),
             parameters={k: v for k, v in found.parameters.items() if k != "phases"},
         )
-        return cell(TECHNOLOGY, task, _protection(found), cost)
+        return cells.cell(TECHNOLOGY, task, _protection(found), cost)
 
     def _run(self, task: Task) -> Measurement:
         quick, folder = self._effort.steps is not None, self._inputs.folder
@@ -75,9 +66,9 @@ class Functional:
         )
 
 
-def _protection(found: Measurement) -> Protection:
+def _protection(found: Measurement) -> cells.Protection:
     everything = int(found.figures["key_rank"]) >= LENGTH
-    return Protection(
+    return cells.Protection(
         parties=2,
         adversary="semi-honest server that does not collude with the authority",
         learns=(
@@ -85,7 +76,7 @@ def _protection(found: Measurement) -> Protection:
             if everything
             else "the server learns the results; the authority could decrypt everything"
         ),
-        leakage=INPUTS if everything else RESULTS,
+        leakage=cells.INPUTS if everything else cells.RESULTS,
         trust="key-authority",
         security_bits=int(found.parameters["security_bits"]),
     )
@@ -93,7 +84,7 @@ def _protection(found: Measurement) -> Protection:
 
 def _told(task: Task, found: Measurement) -> dict[str, Any]:
     rank = int(found.figures["key_rank"])
-    told = {**figures_of(found), "key_rank": rank, "key_rank_over_length": rank / LENGTH}
+    told = {**cells.figures_of(found), "key_rank": rank, "key_rank_over_length": rank / LENGTH}
     del told["memory_bytes"]  # of this process, with all else that it did
     if task.job == "J7":  # of a training that has hardly begun
         told = {name: value for name, value in told.items() if not name.startswith("accuracy")}

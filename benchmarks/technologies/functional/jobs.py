@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
@@ -127,9 +126,7 @@ def network(
         parameters={
             **{"network": "LeNet-5", "batch": batch, "scheme": "selective", "threads": threads()},
             **{"group": "ristretto255", "security_bits": SECURITY_BITS, "table_bits": 20},
-            "phases": [
-                {k: v for k, v in asdict(each).items() if not k.startswith("_")} for each in runs
-            ],
+            "phases": [each.seconds for each in runs],
         },
         seconds=Seconds.of(totals),
         figures=figures,

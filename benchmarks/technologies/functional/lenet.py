@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -134,17 +133,13 @@ class Network:
         self._optimizer.apply([*rest, *gradients], variables)
 
 
-@dataclass
 class Phases:
     """Seconds by phase, of one batch."""
 
-    encrypt: float = 0.0
-    derive: float = 0.0
-    decode: float = 0.0
-    evaluate: float = 0.0
-    logarithms: float = 0.0
-    clear: float = 0.0
-    _since: float = field(default_factory=time.perf_counter)
+    def __init__(self) -> None:
+        names = ("encrypt", "derive", "decode", "evaluate", "logarithms", "clear")
+        self.seconds: dict[str, float] = dict.fromkeys(names, 0.0)
+        self.start()
 
     def start(self) -> None:
         """Starts the clock."""
@@ -153,13 +148,18 @@ class Phases:
     def add(self, name: str) -> None:
         """Adds what has passed since the last call."""
         now = time.perf_counter()
-        setattr(self, name, getattr(self, name) + now - self._since)
+        self.seconds[name] += now - self._since
         self._since = now
 
     @property
+    def encrypt(self) -> float:
+        """Of encryption, which happens once."""
+        return self.seconds["encrypt"]
+
+    @property
     def training(self) -> float:
-        """All but encryption, which happens once."""
-        return self.derive + self.decode + self.evaluate + self.logarithms + self.clear
+        """All but encryption."""
+        return sum(self.seconds.values()) - self.encrypt
 
 
 class Server:

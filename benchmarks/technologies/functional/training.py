@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -126,17 +126,13 @@ def measure(
         parameters={
             **{"batch": BATCH, "batches": batches, "epochs": epochs, "scheme": scheme_name},
             **{"group": "ristretto255", "security_bits": SECURITY_BITS, "table_bits": table_bits},
-            **{"threads": threads, "phases": [_phases(each) for each in runs]},
+            **{"threads": threads, "phases": [each.seconds for each in runs]},
         },
         seconds=Seconds.of([each.encrypt + each.training for each in runs]),
         figures=figures,
         modeled=tuple(modeled if epochs == 1 else [*modeled, "plain_epoch_hours"]),
         correct=right,
     )
-
-
-def _phases(given: Phases) -> dict[str, float]:
-    return {name: seconds for name, seconds in asdict(given).items() if not name.startswith("_")}
 
 
 def _train(on: _Setting) -> tuple[list[Phases], bool]:

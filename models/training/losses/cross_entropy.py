@@ -18,6 +18,7 @@ from tfe_bench.models.kinds.operations import Operations
 from tfe_bench.models.kinds.passes import FACTOR_BITS, reshaped
 from tfe_bench.models.training.losses.loss import (
     Loss,
+    Slope,
     any_of,
     check_number,
     refuse,
@@ -57,13 +58,20 @@ class Smoothed(Loss):
         return ops.truncate(ops.add_public(moved, even), FACTOR_BITS)
 
 
-def _classes(array: Array) -> tuple[Any, str]:
-    """Which rows are no probabilities of classes."""
-    bad = any_of((array < 0) | (array > 1))
-    return bad | any_of(np.abs(array.sum(-1) - 1) > _SUM_ERROR), "one-hot rows"
+class _OfClasses(Loss):
+    """A loss of the probabilities of classes, of which one is right."""
+
+    folded = "softmax"
+    categorical = True
+    counted = True
+    takes = ("classes",)
+
+    def unfit(self, array: Array) -> tuple[Any, str]:
+        bad = any_of((array < 0) | (array > 1))
+        return bad | any_of(np.abs(array.sum(-1) - 1) > _SUM_ERROR), "one-hot rows"
 
 
-def _softmax(ops: Operations, z: Shared, y: Shared, loss: bool) -> tuple[Shared, Shared | None]:
+def _softmax(ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
     """softmax(z) - y, and the sum of - y_i ln softmax(z)_i."""
     if not loss:
         profile = ops.setting.profile
@@ -72,35 +80,21 @@ def _softmax(ops: Operations, z: Shared, y: Shared, loss: bool) -> tuple[Shared,
     return ops.sub(probabilities, y), losses
 
 
-@dataclass(frozen=True)
-class Categorical(Smoothed):
+class Categorical(_OfClasses, Smoothed):
     """- y_i ln p_i, summed over classes."""
 
     name = "categorical_crossentropy"
     keras = "CategoricalCrossentropy"
-    folded = "softmax"
-    categorical = True
-    takes = ("classes",)
 
-    def unfit(self, array: Array) -> tuple[Any, str]:
-        return _classes(array)
-
-    def slope(
-        self, ops: Operations, z: Shared, y: Shared, loss: bool
-    ) -> tuple[Shared, Shared | None]:
+    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
         return _softmax(ops, z, self.smoothed(ops, y, ops.shape(z)[-1]), loss)
 
 
-@dataclass(frozen=True)
-class Sparse(Loss):
+class Sparse(_OfClasses):
     """The same, of labels that are integers; they are shared as one-hot rows."""
 
     name = "sparse_categorical_crossentropy"
     keras = "SparseCategoricalCrossentropy"
-    folded = "softmax"
-    categorical = True
-    counted = True
-    takes = ("classes",)
 
     def plain(self, logits: bool) -> Any:
         """Keras' loss of labels as they are shared."""
@@ -123,13 +117,10 @@ class Sparse(Loss):
         refuse(any_of(bad), what, f"classes 0 to {classes - 1}")
         return np.eye(classes)[array.astype(np.int64)]
 
-    def slope(
-        self, ops: Operations, z: Shared, y: Shared, loss: bool
-    ) -> tuple[Shared, Shared | None]:
+    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
         return _softmax(ops, z, y, loss)
 
 
-@dataclass(frozen=True)
 class Binary(Smoothed):
     """- y ln p - (1 - y) ln (1 - p)."""
 
@@ -143,9 +134,7 @@ class Binary(Smoothed):
     def unfit(self, array: Array) -> tuple[Any, str]:
         return any_of((array < 0) | (array > 1)), "numbers from 0 to 1"
 
-    def slope(
-        self, ops: Operations, z: Shared, y: Shared, loss: bool
-    ) -> tuple[Shared, Shared | None]:
+    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
         y = self.smoothed(ops, y, 2)
         d = ops.sub(ops.call(piecewise.logistic, z), y)
         return d, self._losses(ops, z, y) if loss else None
@@ -160,28 +149,18 @@ class Binary(Smoothed):
         return ops.call(cross_entropy.softmax_and_loss, logits, labels)[1]
 
 
-@dataclass(frozen=True)
-class Divergence(Loss):
+class Divergence(_OfClasses):
     """y_i ln (y_i / p_i), summed over classes: the cross-entropy less that of the labels."""
 
     name = "kl_divergence"
     keras = "KLDivergence"
     aliases = ("kld", "KLD")
-    folded = "softmax"
-    categorical = True
-    counted = True
-    takes = ("classes",)
 
     @property
     def takes_logits(self) -> bool:
         return False
 
-    def unfit(self, array: Array) -> tuple[Any, str]:
-        return _classes(array)
-
-    def slope(
-        self, ops: Operations, z: Shared, y: Shared, loss: bool
-    ) -> tuple[Shared, Shared | None]:
+    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
         d, losses = _softmax(ops, z, y, loss)
         if losses is None:
             return d, None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from tfe_bench.models.kinds.passes import brought, reshaped, summed
 from tfe_bench.models.training.losses.loss import (
     WHOLE_BITS,
     Loss,
+    Slope,
     any_of,
     negative,
     rows_of,
@@ -35,7 +35,6 @@ _BITS = 16
 MOST_CLASSES = 64
 
 
-@dataclass(frozen=True)
 class Margins(Loss):
     """A loss of labels -1 and 1 (or 0 and 1, as Keras has it too), shared as 0 and 1."""
 
@@ -71,16 +70,13 @@ def _chosen(ops: Operations, y: Shared, one: Shared, other: Shared) -> Shared:
     return ops.add(ops.truncate(part, y.fractional_bits), other)
 
 
-@dataclass(frozen=True)
 class Hinge(Margins):
     """max(1 - z, 0) where y is 1, and max(1 + z, 0) where it is -1."""
 
     name = "hinge"
     keras = "Hinge"
 
-    def slope(
-        self, ops: Operations, z: Shared, y: Shared, loss: bool
-    ) -> tuple[Shared, Shared | None]:
+    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
         """-1 or 1 up to the margin, and there; exactly."""
         both, beyond = _margins(ops, z)
         counts = ops.call(convert.b2a, beyond, list(ops.shape(both)))
@@ -94,7 +90,6 @@ class Hinge(Margins):
         return g, total(ops, _chosen(ops, y, *rows_of(ops, times(ops, beyond, both, negated=True))))
 
 
-@dataclass(frozen=True)
 class SquaredHinge(Margins):
     """The square of it."""
 
@@ -102,9 +97,7 @@ class SquaredHinge(Margins):
     keras = "SquaredHinge"
     factor = 2
 
-    def slope(
-        self, ops: Operations, z: Shared, y: Shared, loss: bool
-    ) -> tuple[Shared, Shared | None]:
+    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
         one, other = _short(ops, z)
         g = _chosen(ops, y, ops.neg(one), other)
         # (of both one alone counts, whatever its sign)
@@ -112,7 +105,6 @@ class SquaredHinge(Margins):
         return reshaped(ops, ops.shifted(g, y.fractional_bits), ops.shape(y)), squares
 
 
-@dataclass(frozen=True)
 class CategoricalHinge(Loss):
     """max(1 + (the largest z of a wrong class, and 0) - (that of the right class), 0)."""
 
@@ -134,9 +126,7 @@ class CategoricalHinge(Loss):
             )
         return super().shaped(shape, array, what)
 
-    def slope(
-        self, ops: Operations, z: Shared, y: Shared, loss: bool
-    ) -> tuple[Shared, Shared | None]:
+    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
         """1 for the first largest of the wrong ones, -1 for the right one, up to the margin."""
         shape, f = ops.shape(y), y.fractional_bits
         classes, n = shape[-1], math.prod(shape[:-1])

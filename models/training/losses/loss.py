@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -35,6 +35,8 @@ LARGEST = 2.0**13
 WHOLE_BITS = 15
 # What rows of several owners may be to a loss (tables.TARGETS).
 NUMBERS, NATURAL = ("binary", "classes", "number"), ("binary", "classes")
+# The gradient by the model's output, and the sum of all losses where it is wanted.
+Slope: TypeAlias = "tuple[Shared, Shared | None]"
 
 
 @dataclass(frozen=True)
@@ -167,9 +169,7 @@ class Loss:
 
     # ---- in private
 
-    def slope(
-        self, ops: Operations, z: Shared, y: Shared, loss: bool
-    ) -> tuple[Shared, Shared | None]:
+    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
         """The gradient by the model's output, at y's scale and without public factors.
 
         Args:

@@ -18,6 +18,7 @@ from tfe_bench.models.training.losses.loss import (
     NATURAL,
     WHOLE_BITS,
     Loss,
+    Slope,
     any_of,
     check_number,
     difference,
@@ -40,7 +41,6 @@ SMALLEST = 2.0**-8
 _SMOOTH_BITS = 16
 
 
-@dataclass(frozen=True)
 class Squared(Loss):
     """(z - y)^2."""
 
@@ -49,14 +49,11 @@ class Squared(Loss):
     aliases = ("mse", "MSE")
     factor = 2
 
-    def slope(
-        self, ops: Operations, z: Shared, y: Shared, loss: bool
-    ) -> tuple[Shared, Shared | None]:
+    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
         d = difference(ops, z, y)
         return d, total_product(ops, d, d) if loss else None
 
 
-@dataclass(frozen=True)
 class Absolute(Loss):
     """|z - y|."""
 
@@ -64,9 +61,7 @@ class Absolute(Loss):
     keras = "MeanAbsoluteError"
     aliases = ("mae", "MAE")
 
-    def slope(
-        self, ops: Operations, z: Shared, y: Shared, loss: bool
-    ) -> tuple[Shared, Shared | None]:
+    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
         d = difference(ops, z, y)
         way = sign(ops, d)
         return ops.shifted(way, y.fractional_bits), total(ops, ops.mul(d, way)) if loss else None
@@ -89,9 +84,7 @@ class Huber(Loss):
         super().__post_init__()
         check_number("delta of a Huber loss", self.delta, SMALLEST, LARGEST)
 
-    def slope(
-        self, ops: Operations, z: Shared, y: Shared, loss: bool
-    ) -> tuple[Shared, Shared | None]:
+    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
         """The difference, cut off at -delta and delta."""
         d = difference(ops, z, y)
         edge = round(Fraction(self.delta) * (1 << d.fractional_bits))
@@ -107,16 +100,13 @@ class Huber(Loss):
         return g, ops.truncate(ops.times(twice, 1, 1), 1)
 
 
-@dataclass(frozen=True)
 class LogCosh(Loss):
     """ln cosh (z - y)."""
 
     name = "log_cosh"
     keras = "LogCosh"
 
-    def slope(
-        self, ops: Operations, z: Shared, y: Shared, loss: bool
-    ) -> tuple[Shared, Shared | None]:
+    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
         """tanh, which is what two classes with the logits d and -d differ by."""
         d = difference(ops, z, y, _SMOOTH_BITS)
         if not loss:
@@ -135,7 +125,6 @@ class LogCosh(Loss):
         return g, ops.add_public(losses, -doubled)
 
 
-@dataclass(frozen=True)
 class Poisson(Loss):
     """z - y ln z, of a prediction z above 0; less than SMALLEST counts as that."""
 
@@ -146,9 +135,7 @@ class Poisson(Loss):
     def unfit(self, array: Array) -> tuple[Any, str]:
         return _positive(array, 0.0)
 
-    def slope(
-        self, ops: Operations, z: Shared, y: Shared, loss: bool
-    ) -> tuple[Shared, Shared | None]:
+    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
         """1 - y / z."""
         f = y.fractional_bits
         low = round(SMALLEST * 2**f)
@@ -170,7 +157,6 @@ class Poisson(Loss):
         return g, ops.sub(total(ops, mean), total_product(ops, y, logs))
 
 
-@dataclass(frozen=True)
 class SquaredLogarithmic(Loss):
     """(ln (1 + z) - ln (1 + y))^2; a prediction below 0 counts as 0."""
 
@@ -183,9 +169,7 @@ class SquaredLogarithmic(Loss):
     def unfit(self, array: Array) -> tuple[Any, str]:
         return _positive(array, 0.0)
 
-    def slope(
-        self, ops: Operations, z: Shared, y: Shared, loss: bool
-    ) -> tuple[Shared, Shared | None]:
+    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
         """(ln (1 + z) - ln (1 + y)) / (1 + z), where z is above 0."""
         f = y.fractional_bits
         z = brought(ops, z, f)
@@ -201,7 +185,6 @@ class SquaredLogarithmic(Loss):
         return times(ops, bent, g, negated=True), total_product(ops, d, d) if loss else None
 
 
-@dataclass(frozen=True)
 class AbsolutePercentage(Loss):
     """100 |z - y| / |y|."""
 
@@ -217,9 +200,7 @@ class AbsolutePercentage(Loss):
     def scale(self, shape: Shape, batch: int) -> int:
         return 100 * super().scale(shape, batch)
 
-    def slope(
-        self, ops: Operations, z: Shared, y: Shared, loss: bool
-    ) -> tuple[Shared, Shared | None]:
+    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
         """The sign of the difference, over |y|."""
         d, f = difference(ops, z, y), y.fractional_bits
         shrunk = ops.call(reciprocal.reciprocal, ops.mul(y, sign(ops, y)), f + WHOLE_BITS)

@@ -13,24 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
+from decimal import Decimal
 from fractions import Fraction
 from typing import ClassVar
 
 from tfe_bench.models.kinds.passes import Pass, Precision
 from tfe_bench.models.training.optimizers import moments
-from tfe_bench.models.training.optimizers.optimizer import Optimizer, Slot, Terms, number
-from tfe_bench.models.training.schedules import DIGITS
+from tfe_bench.models.training.optimizers.optimizer import Slot, Terms
 from tfe_bench.protocols.session.sharing import Shared
 
 
 @dataclass(frozen=True)
-class Adam(Optimizer):
+class Adam(moments.Averaged):
     """Steps of the rate's size."""
 
-    beta_1: float = number(0.9, 0.0, 0.9999)
-    beta_2: float = number(0.999, 0.5, 0.9999)
-    epsilon: float = number(1e-7, 0.0, 1.0)
     amsgrad: bool = False
 
     kind = "adam"
@@ -50,18 +46,6 @@ class Adam(Optimizer):
     def _corrected(self, count: int) -> Decimal:
         of_squares = moments.square_correction(self.beta_2, count)
         return of_squares / (1 - Decimal(self.beta_1) ** count)
-
-    def _exponent(self, terms: Terms) -> int:
-        with localcontext(DIGITS):
-            # the correction falls or rises from its first value toward 1
-            top = self.schedule.largest * max(self._corrected(1), Decimal(1))
-        return moments.rate_exponent(top, moments.MOMENT_BITS, terms.numbers.weight)
-
-    def public(self, terms: Terms, step: int) -> dict[str, int]:
-        """The rate with the corrections of the means."""
-        with localcontext(DIGITS):
-            rate = self.schedule.rate(step) * self._corrected(step + 1)
-        return moments.public_rate(rate, self._exponent(terms))
 
     def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
         """13 rounds; for AMSGrad those of a maximum more."""

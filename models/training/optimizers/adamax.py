@@ -9,25 +9,18 @@ What is kept is u^2, so that no absolute value is taken; Keras divides by u + ep
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal, localcontext
+from decimal import Decimal
 from fractions import Fraction
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.passes import Pass, Precision, brought
 from tfe_bench.models.training.optimizers import moments
-from tfe_bench.models.training.optimizers.optimizer import Optimizer, Slot, Terms, number
-from tfe_bench.models.training.schedules import DIGITS
+from tfe_bench.models.training.optimizers.optimizer import Slot, Terms
 from tfe_bench.protocols.session.sharing import Shared
 
 
-@dataclass(frozen=True)
-class Adamax(Optimizer):
+class Adamax(moments.Averaged):
     """Steps of the rate's size, by the largest gradient."""
-
-    beta_1: float = number(0.9, 0.0, 0.9999)
-    beta_2: float = number(0.999, 0.5, 0.9999)
-    epsilon: float = number(1e-7, 0.0, 1.0)
 
     kind = "adamax"
     classes = ("Adamax",)
@@ -47,17 +40,6 @@ class Adamax(Optimizer):
 
     def _corrected(self, count: int) -> Decimal:
         return 1 / (1 - Decimal(self.beta_1) ** count)
-
-    def _exponent(self, terms: Terms) -> int:
-        with localcontext(DIGITS):
-            top = self.schedule.largest * self._corrected(1)
-        return moments.rate_exponent(top, moments.MOMENT_BITS, terms.numbers.weight)
-
-    def public(self, terms: Terms, step: int) -> dict[str, int]:
-        """The rate with the correction of the mean."""
-        with localcontext(DIGITS):
-            rate = self.schedule.rate(step) * self._corrected(step + 1)
-        return moments.public_rate(rate, self._exponent(terms))
 
     def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
         """16 to 18 rounds."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Any
 
@@ -15,11 +16,14 @@ from tfe_bench.models.kinds.operations import Operations
 from tfe_bench.models.kinds.passes import Pass, brought, reshaped
 from tfe_bench.models.training.optimizers.optimizer import (
     RATE,
+    Optimizer,
     Terms,
     exponent,
+    number,
     refuse_no_rate,
     rounded,
 )
+from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.nn import adaptive
 from tfe_bench.protocols.ring import relational, shapes
 from tfe_bench.protocols.session.sharing import Shared
@@ -93,6 +97,31 @@ def public_rate(rate: Decimal, e: int) -> dict[str, int]:
 def units(square: Fraction) -> int:
     """A public square in units of the means of squares."""
     return rounded(square * (1 << SQUARE_BITS))
+
+
+@dataclass(frozen=True)
+class Averaged(Optimizer):
+    """Steps of the rate's size by the mean of gradients, which begins at 0."""
+
+    beta_1: float = number(0.9, 0.0, 0.9999)
+    beta_2: float = number(0.999, 0.5, 0.9999)
+    epsilon: float = number(1e-7, 0.0, 1.0)
+
+    def _corrected(self, count: int) -> Decimal:
+        """What the rate is times in a step, counted from 1, as means are too small at first."""
+        raise NotImplementedError
+
+    def _exponent(self, terms: Terms) -> int:
+        with localcontext(DIGITS):
+            # the correction falls or rises from its first value toward 1
+            top = self.schedule.largest * max(self._corrected(1), Decimal(1))
+        return rate_exponent(top, MOMENT_BITS, terms.numbers.weight)
+
+    def public(self, terms: Terms, step: int) -> dict[str, int]:
+        """The rate with the corrections of the means."""
+        with localcontext(DIGITS):
+            rate = self.schedule.rate(step) * self._corrected(step + 1)
+        return public_rate(rate, self._exponent(terms))
 
 
 # ---- all weights in one row

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache
 
 from tfe_bench.models.kinds.passes import Pass, Precision
 from tfe_bench.models.training.optimizers import moments
-from tfe_bench.models.training.optimizers.optimizer import Optimizer, Slot, Terms, number, rounded
+from tfe_bench.models.training.optimizers.optimizer import Slot, Terms, rounded
 from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -37,13 +36,8 @@ def _warming() -> list[Decimal]:
         return found
 
 
-@dataclass(frozen=True)
-class Nadam(Optimizer):
+class Nadam(moments.Averaged):
     """Adam with Nesterov's momentum."""
-
-    beta_1: float = number(0.9, 0.0, 0.9999)
-    beta_2: float = number(0.999, 0.5, 0.9999)
-    epsilon: float = number(1e-7, 0.0, 1.0)
 
     kind = "nadam"
     classes = ("Nadam",)
@@ -62,11 +56,8 @@ class Nadam(Optimizer):
     def _product(self, t: int) -> Decimal:
         return Decimal(self.beta_1) ** t * _warming()[min(t, _WARM)]
 
-    def _exponent(self, terms: Terms) -> int:
-        # (the correction is below 1)
-        return moments.rate_exponent(
-            self.schedule.largest, moments.MOMENT_BITS, terms.numbers.weight
-        )
+    def _corrected(self, count: int) -> Decimal:
+        return moments.square_correction(self.beta_2, count)
 
     def public(self, terms: Terms, step: int) -> dict[str, int]:
         """The rate, and the factors of the mean and of the gradient."""
@@ -74,10 +65,9 @@ class Nadam(Optimizer):
         with localcontext(DIGITS):
             of_mean = self._momentum(t + 1) / (1 - self._product(t + 1))
             of_gradient = (1 - self._momentum(t)) / (1 - self._product(t))
-            correction = moments.square_correction(self.beta_2, t)
-            rate = self.schedule.rate(step) * correction
+            correction = self._corrected(t)
         return {
-            **moments.public_rate(rate, self._exponent(terms)),
+            **super().public(terms, step),
             _OF_MEAN: rounded(Fraction(of_mean) * (1 << _BITS)),
             _OF_GRADIENT: rounded(Fraction(of_gradient) * (1 << _BITS)),
             # (Keras adds epsilon to the root of the corrected mean)

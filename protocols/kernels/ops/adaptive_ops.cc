@@ -233,23 +233,20 @@ class LiftedProductOp : public FieldsOp {
   "multiply: bool"
 
 TFE_BENCH_CALL_OP("SelectDeal", Dealer<SelectOp>,
-    "beta l1 l2 u1 u2: int64 -> message: uint8", SELECT_ATTRS)
-    .SetShapeFn(Outputs<kVector>);
+    "beta l1 l2 u1 u2: int64 -> message: uint8", SELECT_ATTRS, Outputs<kVector>);
 
 // drop: bits dropped from the chosen piece, floor at E1 and ceiling at E2.
 TFE_BENCH_CALL_OP("SelectShare", Evaluator<SelectOp>,
     "masked_bits m part um upart: int64, dealt: uint8 -> share factor: int64",
-    "drop: int; " SELECT_ATTRS)
-    .SetShapeFn(Outputs<2, 2>);
+    "drop: int; " SELECT_ATTRS, Outputs<2, 2>);
 
 TFE_BENCH_CALL_OP("LiftedProductDeal", Dealer<LiftedProductOp>,
-    "x1 x2 y1 y2: int64 -> message: uint8", "ring: int; " TENSOR_ATTRS)
-    .SetShapeFn(Outputs<kVector>);
+    "x1 x2 y1 y2: int64 -> message: uint8", "ring: int; " TENSOR_ATTRS, Outputs<kVector>);
 
 // mask: the tensor number of the mask under which the share leaves.
 TFE_BENCH_CALL_OP("LiftedProductShare", Evaluator<LiftedProductOp>,
-    "x xpart y ypart: int64, dealt: uint8 -> share: int64", "mask: int; ring: int; " TENSOR_ATTRS)
-    .SetShapeFn(Outputs<1>);
+    "x xpart y ypart: int64, dealt: uint8 -> share: int64", "mask: int; ring: int; " TENSOR_ATTRS,
+    Outputs<1>);
 
 }  // namespace
 }  // namespace tfe_bench

@@ -211,28 +211,22 @@ void MatMulShape(InferenceContext* c) {
 
 // Sum over i of a_i @ b_i over Z_2^64; leading dimensions are batches, which broadcast.
 TFE_BENCH_OP("RingMatMul", RingMatMulOp,
-    "a b: N * int64 -> c: int64", "N: int >= 1")
-    .SetShapeFn(Infer<MatMulShape>);
+    "a b: N * int64 -> c: int64", "N: int >= 1", Infer<MatMulShape>);
 
 // a * b mod 2^128 on pairs of words [..., 2], low word first.
 TFE_BENCH_OP("WideMul", WideMulOp,
-    "a b: int64 -> c: int64", "")
-    .SetShapeFn(Outputs<0>);
+    "a b: int64 -> c: int64", "", Outputs<0>);
 
 // The low `width` bits of each word, back to back, little endian.
 TFE_BENCH_OP("PackWords", PackWordsOp,
-    "x: int64 -> packed: uint8", "width: int")
-    .SetShapeFn(Outputs<kVector>);
+    "x: int64 -> packed: uint8", "width: int", Outputs<kVector>);
 TFE_BENCH_OP("UnpackWords", UnpackWordsOp,
-    "packed: uint8, n: int64 -> x: int64", "width: int")
-    .SetShapeFn(Outputs<kVector>);
+    "packed: uint8, n: int64 -> x: int64", "width: int", Outputs<kVector>);
 
 TFE_BENCH_OP("EncodeFixed", FixedOp<true>,
-    "x: float64 -> ring: int64", "fractional_bits: int")
-    .SetShapeFn(Outputs<0>);
+    "x: float64 -> ring: int64", "fractional_bits: int", Outputs<0>);
 TFE_BENCH_OP("DecodeFixed", FixedOp<false>,
-    "ring: int64 -> x: float64", "fractional_bits: int")
-    .SetShapeFn(Outputs<0>);
+    "ring: int64 -> x: float64", "fractional_bits: int", Outputs<0>);
 
 }  // namespace
 }  // namespace tfe_bench

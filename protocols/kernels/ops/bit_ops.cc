@@ -152,22 +152,18 @@ void PackedShape(InferenceContext* c) {
 
 // beta [r, words] -> the message [2^r - 1, words] for E2.
 TFE_BENCH_CALL_OP("AndDeal", Dealer<AndOp>,
-    "beta: int64 -> message: int64", TENSOR_ATTRS)
-    .SetShapeFn(Infer<AndShape>);
+    "beta: int64 -> message: int64", TENSOR_ATTRS, Infer<AndShape>);
 
 // masked_bits [r, words] and the message (empty at E1) -> this evaluator's share [words].
 TFE_BENCH_CALL_OP("AndShare", Evaluator<AndOp>,
-    "masked_bits dealt: int64 -> share: int64", TENSOR_ATTRS)
-    .SetShapeFn(Outputs<kVector>);
+    "masked_bits dealt: int64 -> share: int64", TENSOR_ATTRS, Outputs<kVector>);
 
 // 0 and 1 [rows, n] -> packed words [rows, ceil(n / 64)].
 TFE_BENCH_OP("PackBits", PackBitsOp,
-    "bits: int64 -> words: int64", "")
-    .SetShapeFn(Infer<PackedShape>);
+    "bits: int64 -> words: int64", "", Infer<PackedShape>);
 
 TFE_BENCH_OP("UnpackBits", UnpackBitsOp,
-    "words n: int64 -> bits: int64", "")
-    .SetShapeFn(Outputs<kVector>);
+    "words n: int64 -> bits: int64", "", Outputs<kVector>);
 
 }  // namespace
 }  // namespace tfe_bench

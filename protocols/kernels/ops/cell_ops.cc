@@ -98,13 +98,11 @@ class CellsOp : public Kernel {
 
 // Images [n, h, w, channels] -> [cells, width]: windows in row-major order, zeros after the last.
 TFE_BENCH_OP("TakeCells", CellsOp<true>,
-    "x: int64 -> y: int64", CELL_ATTRS)
-    .SetShapeFn(OutputShape<CellsShape>);
+    "x: int64 -> y: int64", CELL_ATTRS, OutputShape<CellsShape>);
 
 // The transpose of that map: [cells, width] -> images, each place the sum of what lies on it.
 TFE_BENCH_OP("PlaceCells", CellsOp<false>,
-    "x: int64 -> y: int64", CELL_ATTRS)
-    .SetShapeFn(OutputShape<ImageShape>);
+    "x: int64 -> y: int64", CELL_ATTRS, OutputShape<ImageShape>);
 
 }  // namespace
 }  // namespace tfe_bench

@@ -150,29 +150,27 @@ class HeardOp : public Kernel {
 #define SEND_OP(name)             \
   TFE_BENCH_CALL_OP(name, SendOp, \
     "data: T -> token: int32", \
-    MESSAGE_ATTRS "; run_ahead: bool; deps: string") \
-    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    MESSAGE_ATTRS "; run_ahead: bool; deps: string", \
+    tensorflow::shape_inference::ScalarShape)
 
 SEND_OP("Send");
 // The body of a loop cannot return tokens: there a Send is stateful, and so never pruned.
 SEND_OP("SendInLoop").SetIsStateful();
 
 TFE_BENCH_CALL_OP("Recv", RecvOp,
-    "shape: int64 -> data: T", MESSAGE_ATTRS "; index: int")
-    .SetShapeFn(ShapeFromInput<1>);
+    "shape: int64 -> data: T", MESSAGE_ATTRS "; index: int", ShapeFromInput<1>);
 
 // `call`, once the dealer's earlier material has been used up far enough (Session::Gate).
 TFE_BENCH_CALL_OP("Gate", GateOp,
-    "-> same: int64", "site: int")
-    .SetShapeFn(Outputs<0>);
+    "-> same: int64", "site: int", Outputs<0>);
 
 // A zero that is there once the data is.  A message may come that a role does not use: its Recv must
 // not be pruned, or the message would arrive in a step that is over.
 #define HEARD_OP(name)                          \
   TFE_BENCH_OP(name, HeardOp, \
     "data: T -> token: int32", \
-    "T: {int64, uint8, int32, float64}") \
-    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    "T: {int64, uint8, int32, float64}", \
+    tensorflow::shape_inference::ScalarShape)
 
 HEARD_OP("Heard");
 HEARD_OP("HeardInLoop").SetIsStateful();

@@ -186,18 +186,18 @@ void KernelShape(InferenceContext* c) {
 }
 
 // Of sums over pairs of operands.  pads (EXPLICIT only): top, bottom, left, right.
-#define CONV_OP(name, kind)                                             \
+#define CONV_OP(name, kind, shape)                                      \
   TFE_BENCH_OP(name, ConvOp<kind>, "a b: N * int64 -> c: int64",        \
                "N: int >= 1; depthwise: bool; strides: list(int); "     \
                "dilations: list(int); pads: list(int); "                \
-               "padding: {'SAME', 'VALID', 'EXPLICIT'}")
+               "padding: {'SAME', 'VALID', 'EXPLICIT'}", Infer<shape>)
 
 // Images a and kernels b.
-CONV_OP("RingConv2D", kResult).SetShapeFn(Infer<ResultShape>);
+CONV_OP("RingConv2D", kResult, ResultShape);
 // The gradient a of the result and kernels b give that of the images, which have this size.
-CONV_OP("RingConv2DInputGradient", kImages).Attr("size: list(int)").SetShapeFn(Infer<ImagesShape>);
+CONV_OP("RingConv2DInputGradient", kImages, ImagesShape).Attr("size: list(int)");
 // Images a and the gradient b of the result give that of the kernel, which has this size.
-CONV_OP("RingConv2DKernelGradient", kKernel).Attr("size: list(int)").SetShapeFn(Infer<KernelShape>);
+CONV_OP("RingConv2DKernelGradient", kKernel, KernelShape).Attr("size: list(int)");
 
 }  // namespace
 }  // namespace tfe_bench

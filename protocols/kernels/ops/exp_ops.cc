@@ -119,24 +119,20 @@ class ExpSelectOp : public ExpOp {
 
 // The dealer's factor 2^offset exp(-(l1 + l2)), less the pad: what it sends to E2.
 TFE_BENCH_CALL_OP("ExpDeal", Dealer<ExpOp>,
-    "l1 l2: int64 -> message: int64", EXP_ATTRS)
-    .SetShapeFn(Outputs<kVector>);
+    "l1 l2: int64 -> message: int64", EXP_ATTRS, Outputs<kVector>);
 
 // An evaluator's additive share of the exponential.  E1 makes its share of the dealer's factor from
 // the PRF (`dealt` is empty), E2 has received it.  `low` is empty in the one-round form.
 TFE_BENCH_CALL_OP("ExpShare", Evaluator<ExpOp>,
-    "m dealt: int64 -> y low: int64", EXP_ATTRS)
-    .SetShapeFn(Outputs<1, kVector>);
+    "m dealt: int64 -> y low: int64", EXP_ATTRS, Outputs<1, kVector>);
 
 // The dealer's two factors of each element, less their pads: what it sends to E2.
 TFE_BENCH_CALL_OP("ExpSelectDeal", Dealer<ExpSelectOp>,
-    "beta l1 l2: int64 -> message: int64", EXP_ATTRS)
-    .SetShapeFn(Outputs<kVector>);
+    "beta l1 l2: int64 -> message: int64", EXP_ATTRS, Outputs<kVector>);
 
 // An evaluator's additive share, as above.
 TFE_BENCH_CALL_OP("ExpSelectShare", Evaluator<ExpSelectOp>,
-    "masked_bits m dealt: int64 -> share: int64", EXP_ATTRS)
-    .SetShapeFn(Outputs<2>);
+    "masked_bits m dealt: int64 -> share: int64", EXP_ATTRS, Outputs<2>);
 
 }  // namespace
 }  // namespace tfe_bench

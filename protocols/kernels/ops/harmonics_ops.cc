@@ -106,13 +106,12 @@ class HarmonicsOp : public FieldsOp {
 
 // D: masked cosines and sines of the harmonics of lam, in turn.
 TFE_BENCH_CALL_OP("HarmonicsDeal", Dealer<HarmonicsOp>,
-    "l1 l2: int64 -> message: uint8", HARMONICS_ATTRS)
-    .SetShapeFn(Outputs<kVector>);
+    "l1 l2: int64 -> message: uint8", HARMONICS_ATTRS, Outputs<kVector>);
 
 // E1 (dealt is empty) and E2: additive shares of the series / 2^drop, right mod 2^(modulus - drop).
 TFE_BENCH_CALL_OP("HarmonicsShare", Evaluator<HarmonicsOp>,
-    "m: int64, dealt: uint8 -> share: int64", HARMONICS_ATTRS "; weights: list(int); drop: int")
-    .SetShapeFn(Outputs<1>);
+    "m: int64, dealt: uint8 -> share: int64", HARMONICS_ATTRS "; weights: list(int); drop: int",
+    Outputs<1>);
 
 }  // namespace
 }  // namespace tfe_bench

@@ -146,15 +146,13 @@ void InjectShapes(InferenceContext* c) {
 #define INJECT_ATTRS TENSOR_ATTRS "; bits: int; drop: int = 0"
 
 TFE_BENCH_CALL_OP("InjectDeal", Dealer<InjectOp>,
-    "beta l1 l2 n: int64 -> message: uint8", INJECT_ATTRS)
-    .SetShapeFn(Outputs<kVector>);
+    "beta l1 l2 n: int64 -> message: uint8", INJECT_ATTRS, Outputs<kVector>);
 
 // mask: the tensor number of the mask under which the share leaves, -1 to keep it as it is.
 // whole: with b = [x < 0], also the share of x itself, read as signed, over Z_2^64 (else nothing).
 TFE_BENCH_CALL_OP("InjectShare", Evaluator<InjectOp>,
     "masked_bits m part: int64, dealt: uint8, n: int64 -> share signed: int64",
-    "mask: int; negate: bool; whole: bool = false; " INJECT_ATTRS)
-    .SetShapeFn(Infer<InjectShapes>);
+    "mask: int; negate: bool; whole: bool = false; " INJECT_ATTRS, Infer<InjectShapes>);
 
 }  // namespace
 }  // namespace tfe_bench

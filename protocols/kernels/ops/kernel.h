@@ -223,20 +223,18 @@ tensorflow::register_op::OpDefBuilderWrapper Described(const char* name,
                                                        const std::string& signature,
                                                        const std::string& attributes);
 
-// Registers an op, described as above, and its kernel; .SetShapeFn(...) follows.
-#define TFE_BENCH_OP(name, kernel, signature, attributes) \
-  TFE_BENCH_OP_NUMBERED(__COUNTER__, name, kernel, signature, attributes)
-#define TFE_BENCH_OP_NUMBERED(number, name, kernel, signature, attributes) \
-  TFE_BENCH_OP_AS(number, name, kernel, signature, attributes)
-#define TFE_BENCH_OP_AS(number, name, kernel, signature, attributes)                        \
+// Registers an op, described as above, and its kernel.  The last argument is its shape function.
+#define TFE_BENCH_OP(...) TFE_BENCH_OP_NUMBERED(__COUNTER__, __VA_ARGS__)
+#define TFE_BENCH_OP_NUMBERED(number, ...) TFE_BENCH_OP_AS(number, __VA_ARGS__)
+#define TFE_BENCH_OP_AS(number, name, kernel, signature, attributes, ...)                   \
   static const tensorflow::kernel_factory::OpKernelRegistrar kernel_##number(               \
       tensorflow::register_kernel::Name("TfeBench>" name)                                   \
           .Device(tensorflow::DEVICE_CPU)                                                   \
           .Build(),                                                                         \
       #kernel, Make<kernel>);                                                               \
-  static const tensorflow::InitOnStartupMarker op_##number = tensorflow::InitOnStartupMarker{} \
-                                                             << Described("TfeBench>" name, \
-                                                                          signature, attributes)
+  static const tensorflow::InitOnStartupMarker op_##number =                                \
+      tensorflow::InitOnStartupMarker{}                                                     \
+      << Described("TfeBench>" name, signature, attributes).SetShapeFn(__VA_ARGS__)
 
 }  // namespace tfe_bench
 

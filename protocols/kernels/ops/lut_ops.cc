@@ -74,7 +74,15 @@ class LutOp : public SiteOp {
  protected:
   // The call, the number of words from the plane tensor and the streams that this role holds.
   struct Job {
-    explicit Job(const Call& c) : call(c) {
+    Job(const LutOp& op, const Call& c, const Tensor& planes) : call(c) {
+      const LutRecipe& recipe = op.recipe_;
+      Require(planes.NumElements() % recipe.bits == 0, "planes do not fit the recipe");
+      words = planes.NumElements() / recipe.bits;
+      for (int s = 0; s < 1 + 2 * recipe.levels; ++s) {
+        const KeyRole key = s == kDealtStream || s % 2 == 1 ? kK1 : kK2;
+        if (call.role != kDealer && (call.role == kE1) != (key == kK1)) continue;
+        streams[s] = op.Stream(call, key, s, recipe.DealtPlanes() * (words + 8));
+      }
       mask.env = this;
       mask.fill = [](const void* env, int stream, uint64_t first, uint64_t blocks, uint64_t* out) {
         const Job* j = static_cast<const Job*>(env);
@@ -93,17 +101,6 @@ class LutOp : public SiteOp {
     PrfStream streams[1 + 2 * kMaxLevels];
     MaskSource mask;
   };
-
-  void Start(const Tensor& planes, Job* job) const {
-    Require(planes.NumElements() % recipe_.bits == 0, "planes do not fit the recipe");
-    job->words = planes.NumElements() / recipe_.bits;
-    const Role role = job->call.role;
-    for (int s = 0; s < 1 + 2 * recipe_.levels; ++s) {
-      const KeyRole key = s == kDealtStream || s % 2 == 1 ? kK1 : kK2;
-      if (role != kDealer && (role == kE1) != (key == kK1)) continue;
-      job->streams[s] = Stream(job->call, key, s, recipe_.DealtPlanes() * (job->words + 8));
-    }
-  }
 
   template <typename Fn>
   void Run(OpKernelContext* context, const Job& job, Fn fn) {
@@ -133,8 +130,7 @@ class LutDealOp : public LutOp {
  public:
   using LutOp::LutOp;
   void Work(OpKernelContext* context) override {
-    Job job(AsDealer(context));
-    Start(context->input(1), &job);
+    const Job job(*this, AsDealer(context), context->input(1));
     Tensor* message = Allocate(context, 0, {job.words * recipe_.DealtPlanes()});
     uint64_t* top = Words(Allocate(context, 1, {job.words}));
     const uint64_t* lam = Words(context->input(1));
@@ -155,8 +151,7 @@ class LutExchangeOp : public LutOp {
  public:
   using LutOp::LutOp;
   void Work(OpKernelContext* context) override {
-    Job job(AsEvaluator(context));
-    Start(context->input(1), &job);
+    const Job job(*this, AsEvaluator(context), context->input(1));
     const uint64_t* m = Words(context->input(1));
     const uint64_t* dealt = Dealt(job, context->input(2));
     Tensor* message = Allocate(context, 0, {job.words * recipe_.ExchangePlanes(0)});
@@ -177,8 +172,7 @@ class LutNodeOp : public LutOp {
   }
 
   void Work(OpKernelContext* context) override {
-    Job job(AsEvaluator(context));
-    Start(context->input(1), &job);
+    const Job job(*this, AsEvaluator(context), context->input(1));
     const uint64_t* m = Words(context->input(1));
     const uint64_t* own = Message(job, context->input(2), recipe_.ExchangePlanes(level_));
     const uint64_t* other = Message(job, context->input(3), recipe_.ExchangePlanes(level_));
@@ -198,12 +192,10 @@ class LutNodeOp : public LutOp {
 };
 
 TFE_BENCH_OP("Planes", PlanesOp,
-    "x: int64 -> planes: int64", "bits: int")
-    .SetShapeFn(Outputs<kVector>);
+    "x: int64 -> planes: int64", "bits: int", Outputs<kVector>);
 
 TFE_BENCH_OP("DifferencePlanes", PlanesOp,
-    "x: int64, left right: int32 -> planes: int64", "bits: int")
-    .SetShapeFn(Outputs<kVector>);
+    "x: int64, left right: int32 -> planes: int64", "bits: int", Outputs<kVector>);
 
 #define LUT_ATTRS                                                                \
   SITE_ATTRS                                                                     \
@@ -211,16 +203,14 @@ TFE_BENCH_OP("DifferencePlanes", PlanesOp,
   "absorb: bool"
 
 TFE_BENCH_CALL_OP("LutDeal", LutDealOp,
-    "lam_planes: int64 -> message top: int64", LUT_ATTRS)
-    .SetShapeFn(Outputs<kVector, kVector>);
+    "lam_planes: int64 -> message top: int64", LUT_ATTRS, Outputs<kVector, kVector>);
 
 TFE_BENCH_CALL_OP("LutExchange", LutExchangeOp,
-    "m_planes dealt: int64 -> message: int64", LUT_ATTRS)
-    .SetShapeFn(Outputs<kVector>);
+    "m_planes dealt: int64 -> message: int64", LUT_ATTRS, Outputs<kVector>);
 
 TFE_BENCH_CALL_OP("LutNode", LutNodeOp,
-    "m_planes own other dealt: int64 -> message: int64", "level: int; " LUT_ATTRS)
-    .SetShapeFn(Outputs<kVector>);
+    "m_planes own other dealt: int64 -> message: int64", "level: int; " LUT_ATTRS,
+    Outputs<kVector>);
 
 }  // namespace
 }  // namespace tfe_bench

@@ -142,24 +142,20 @@ class PermuteOp : public Kernel {
 
 // Words of a pairwise mask.
 TFE_BENCH_CALL_OP("Mask", MaskOp,
-    "shape: int64 -> mask: int64", MASK_ATTRS)
-    .SetShapeFn(ShapeFromInput<1>);
+    "shape: int64 -> mask: int64", MASK_ATTRS, ShapeFromInput<1>);
 
 // x + mask, x - mask or x ^ mask, the mask never stored.
 TFE_BENCH_CALL_OP("ApplyMask", ApplyMaskOp,
     "x: int64 -> y: int64",
-    MASK_ATTRS "; op: {'add', 'sub', 'xor', 'add128', 'sub128'}; sent: bool")
-    .SetShapeFn(Outputs<1>);
+    MASK_ATTRS "; op: {'add', 'sub', 'xor', 'add128', 'sub128'}; sent: bool", Outputs<1>);
 
 // A secret permutation of 0..n-1 per row, known to the holders of one key.
 TFE_BENCH_CALL_OP("Permutation", PermutationOp,
-    "shape: int64 -> permutation: int32", MASK_ATTRS)
-    .SetShapeFn(ShapeFromInput<1>);
+    "shape: int64 -> permutation: int32", MASK_ATTRS, ShapeFromInput<1>);
 
 // y[r, i, :] = x[r, permutation[r, i], :].
 TFE_BENCH_OP("Permute", PermuteOp,
-    "x: int64, permutation: int32 -> y: int64", "")
-    .SetShapeFn(Outputs<0>);
+    "x: int64, permutation: int32 -> y: int64", "", Outputs<0>);
 
 }  // namespace
 }  // namespace tfe_bench

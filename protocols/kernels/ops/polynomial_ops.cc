@@ -80,14 +80,12 @@ void RecordsShape(InferenceContext* c) {
 
 // D: the masked powers of the factors' masks, a record of words for each element.
 TFE_BENCH_CALL_OP("PolynomialDeal", Dealer<PolynomialOp>,
-    "lam: factors * int64 -> message: int64", POLYNOMIAL_ATTRS)
-    .SetShapeFn(Infer<RecordsShape>);
+    "lam: factors * int64 -> message: int64", POLYNOMIAL_ATTRS, Infer<RecordsShape>);
 
 // E1 (dealt is empty) and E2: additive shares of the polynomial / 2^drop.
 TFE_BENCH_CALL_OP("PolynomialShare", Evaluator<PolynomialOp>,
     "dealt: int64, m: factors * int64 -> share: int64",
-    POLYNOMIAL_ATTRS "; coefficients: list(int); drop: int")
-    .SetShapeFn(Outputs<2>);
+    POLYNOMIAL_ATTRS "; coefficients: list(int); drop: int", Outputs<2>);
 
 }  // namespace
 }  // namespace tfe_bench

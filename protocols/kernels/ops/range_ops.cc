@@ -59,8 +59,7 @@ class RangeDigestOp : public SiteOp {
 
 // share: [rows, n]; before: [rows], any words.  width: w; low: bits that are 0 in every sum anyway.
 TFE_BENCH_CALL_OP("RangeDigest", RangeDigestOp,
-    "share before: int64 -> digest: int64", SITE_ATTRS "; width: int; low: int")
-    .SetShapeFn(Outputs<2>);
+    "share before: int64 -> digest: int64", SITE_ATTRS "; width: int; low: int", Outputs<2>);
 
 }  // namespace
 }  // namespace tfe_bench

@@ -22,8 +22,8 @@ struct Call {
 };
 
 // Registers an op that belongs to a call.
-#define TFE_BENCH_CALL_OP(name, kernel, signature, attributes) \
-  TFE_BENCH_OP(name, kernel, "call: int64, " signature, attributes)
+#define TFE_BENCH_CALL_OP(name, kernel, signature, ...) \
+  TFE_BENCH_OP(name, kernel, "call: int64, " signature, __VA_ARGS__)
 
 inline absl::Status ToStatus(const Error& error) {
   return error.empty() ? absl::OkStatus() : absl::AbortedError("TfeBench: " + error);

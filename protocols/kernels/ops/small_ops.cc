@@ -96,19 +96,16 @@ class AddPackedOp : public Kernel {
 #define SMALL_ATTRS TENSOR_ATTRS "; bits: int"
 
 TFE_BENCH_CALL_OP("SmallSelectDeal", Dealer<SmallSelectOp>,
-    "beta even_l1 even_l2 odd_l1 odd_l2: int64 -> message: uint8", SMALL_ATTRS)
-    .SetShapeFn(Outputs<kVector>);
+    "beta even_l1 even_l2 odd_l1 odd_l2: int64 -> message: uint8", SMALL_ATTRS, Outputs<kVector>);
 
 // This evaluator's share under the mask `tensor` + 2, k bits per element.
 TFE_BENCH_CALL_OP("SmallSelectShare", Evaluator<SmallSelectOp>,
     "masked_bits even_m even_part odd_m odd_part: int64, dealt: uint8 -> message: uint8",
-    SMALL_ATTRS)
-    .SetShapeFn(Outputs<kVector>);
+    SMALL_ATTRS, Outputs<kVector>);
 
 // The sums mod 2^width of packed words.
 TFE_BENCH_OP("AddPacked", AddPackedOp,
-    "own other: uint8, shape: int64 -> sum: int64", "width: int")
-    .SetShapeFn(ShapeFromInput<2>);
+    "own other: uint8, shape: int64 -> sum: int64", "width: int", ShapeFromInput<2>);
 
 }  // namespace
 }  // namespace tfe_bench

@@ -209,27 +209,22 @@ TensorShape RouteShape(InferenceContext* c) {
 #define ROUTE_ATTRS DROP_ATTRS "; cells: int; width: int"
 
 TFE_BENCH_CALL_OP("TruncateDeal", Dealer<TruncateOp>,
-    "l1 l2: int64 -> message: uint8, first second: int64", DROP_ATTRS)
-    .SetShapeFn(Outputs<kVector, 1, 1>);
+    "l1 l2: int64 -> message: uint8, first second: int64", DROP_ATTRS, Outputs<kVector, 1, 1>);
 
 // dealt: D's message at E2, empty at E1.  own: what is sent; part: this evaluator's new l1 or l2.
 TFE_BENCH_CALL_OP("TruncateShare", Evaluator<TruncateOp>,
-    "m: int64, dealt: uint8 -> own: uint8, part: int64", DROP_ATTRS)
-    .SetShapeFn(Outputs<kVector, 1>);
+    "m: int64, dealt: uint8 -> own: uint8, part: int64", DROP_ATTRS, Outputs<kVector, 1>);
 
 TFE_BENCH_OP("TruncateExchange", TruncateExchangeOp,
-    "m: int64, own got: uint8 -> masked_bits: int64", "drop: int")
-    .SetShapeFn(Outputs<0>);
+    "m: int64, own got: uint8 -> masked_bits: int64", "drop: int", Outputs<0>);
 
 // l1, l2 of a gradient, one for each window; beta [cells, width] packed, width a multiple of 64.
 TFE_BENCH_CALL_OP("UnpoolDeal", Dealer<UnpoolOp>,
-    "beta l1 l2: int64 -> message: uint8", ROUTE_ATTRS)
-    .SetShapeFn(Outputs<kVector>);
+    "beta l1 l2: int64 -> message: uint8", ROUTE_ATTRS, Outputs<kVector>);
 
 // The evaluators' shares [cells, width] of what each cell gets.
 TFE_BENCH_CALL_OP("UnpoolShare", Evaluator<UnpoolOp>,
-    "masked_bits m: int64, dealt: uint8 -> share: int64", ROUTE_ATTRS)
-    .SetShapeFn(OutputShape<RouteShape>);
+    "masked_bits m: int64, dealt: uint8 -> share: int64", ROUTE_ATTRS, OutputShape<RouteShape>);
 
 }  // namespace
 }  // namespace tfe_bench

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +19,26 @@ def slope(v: Array) -> Array:
     return np.asarray(normal(v) + v * np.exp(-v * v / 2) / math.sqrt(2 * math.pi))
 
 
-FUNCTION = Function(
+def of_bump(
+    gelu: ModuleType, part: Callable[[Array], Array], slope: Callable[[Array], Array], **more: Any
+) -> Function:
+    """GELU in one of its forms: x times a part of it."""
+    return Function(
+        gelu,
+        rest=lambda v: np.abs(v) * part(-np.abs(v)),
+        slope=slope,
+        ulps=3,
+        edges=lambda f: [gelu.bump(f).step, 2 * gelu.bump(f).step],
+        slope_edge=5,
+        widths=(2, 19, 20, 47, 62),
+        **more,
+    )
+
+
+FUNCTION = of_bump(
     gelu,
-    rest=lambda v: np.abs(v) * normal(-np.abs(v)),
-    slope=slope,
-    ulps=3,
-    edges=lambda f: [gelu.bump(f).step, 2 * gelu.bump(f).step],
-    slope_edge=5,
-    widths=(2, 19, 20, 47, 62),
+    normal,
+    slope,
     sites=("gelu_parts", "gelu"),
     faults={
         "its parts are exchanged under a dealt mask": merged("gelu_parts", {9: 0}),

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from tests.protocols.gated import Function
+from tests.protocols.gated.gelu import of_bump
 from tests.protocols.operands import Array, sigmoid
 from tfe_bench.protocols.nn import gelu_tanh
 
@@ -24,12 +24,4 @@ def slope(v: Array) -> Array:
     return np.asarray(s + v * 2 * s * (1 - s) * _ROOT * (1 + 3 * 0.044715 * v * v))
 
 
-FUNCTION = Function(
-    gelu_tanh,
-    rest=lambda v: np.abs(v) * rising(-np.abs(v)),
-    slope=slope,
-    ulps=3,
-    edges=lambda f: [gelu_tanh.bump(f).step, 2 * gelu_tanh.bump(f).step],
-    slope_edge=5,
-    widths=(2, 19, 20, 47, 62),
-)
+FUNCTION = of_bump(gelu_tanh, rising, slope)

@@ -1,4 +1,4 @@
-"""Softplus, log-sigmoid and squareplus."""
+"""Squareplus."""
 
 from __future__ import annotations
 
@@ -9,37 +9,10 @@ from tfe_bench.models.kinds.kind import Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Pass, brought
 from tfe_bench.models.kinds.planning import Planner
-from tfe_bench.models.layers.smooth import Gated, Sloped
+from tfe_bench.models.layers.smooth import Function, Sloped
 from tfe_bench.protocols.functions import reciprocal
-from tfe_bench.protocols.nn import softplus, squareplus
+from tfe_bench.protocols.nn import squareplus
 from tfe_bench.protocols.session.sharing import Shared
-
-
-class Softplus(Gated):
-    """log(1 + e^x)."""
-
-    op = "softplus"
-    functions = ("softplus",)
-    protocol = staticmethod(softplus.softplus)
-    derivative = staticmethod(softplus.slope)
-
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
-        return np.asarray(np.logaddexp(0, values[0]))
-
-    def limit(self, node: Node, given: list[int]) -> int | None:
-        return node.moved(given)[0] + (1 << node.numbers.fraction) + 2
-
-
-class LogSigmoid(Softplus):
-    """log(1 / (1 + e^-x))."""
-
-    op = "log_sigmoid"
-    functions = ("log_sigmoid",)
-    protocol = staticmethod(softplus.log_sigmoid)
-    derivative = staticmethod(softplus.log_sigmoid_slope)
-
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
-        return np.asarray(-np.logaddexp(0, -values[0]))
 
 
 class Squareplus(Sloped):
@@ -68,7 +41,7 @@ class Squareplus(Sloped):
         return Numbers(f, 0, bits)
 
     def check(self, node: Node) -> None:
-        self.check_fractions(node)
+        Function.check(self, node)
 
     def limit(self, node: Node, given: list[int]) -> int | None:
         return node.moved(given)[0] + (8 << node.numbers.fraction)
