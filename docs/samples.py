@@ -51,6 +51,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "table put": ("table_put",),
     "table remove": ("table_remove",),
     "query": ("query",),
+    "align": ("align",),
     "suite": ("sort", "operation", "train"),
     **dict.fromkeys(("links", "doctor"), ("links",)),
 }

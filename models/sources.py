@@ -12,6 +12,7 @@ from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models import kept
 from tfe_bench.models.owners import listed
 from tfe_bench.models.programs.provide import NAME_IS, table_of
+from tfe_bench.models.queries.aligned import check_kept
 from tfe_bench.models.scales import Scale
 from tfe_bench.models.tables import Table
 
@@ -222,6 +223,7 @@ def permitted(source: Source, store: Store, client: str) -> Joined:
                 "asks for: it was replaced meanwhile, or not at all three. Ask again; if that does "
                 "not help, its owner provides it again (--replace)."
             )
+        check_kept(name, found.about, store, client)
         facts[name] = (found.owner, found.about)
     return joined(source, facts)
 

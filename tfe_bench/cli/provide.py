@@ -186,8 +186,11 @@ def _list(arguments: argparse.Namespace, found: Any) -> int:
         "rows": lambda row: f"{row['rows']:,}",
         "features": lambda row: "" if row["x"] is None else "x".join(map(str, row["x"])),
         "labels": lambda row: "" if row["y"] is None else row["target"],
+        "made of": lambda row: ", ".join(f"{e['table']} ({e['owner']})" for e in row["made_of"]),
     }
-    told = [{**keeping.facts(each), **each.about} for each in found.values()]
+    told = [{**keeping.facts(each), "made_of": [], **each.about} for each in found.values()]
+    if not any(row["made_of"] for row in told):
+        del columns["made of"]
     return keeping.tell_list(arguments, told, "data set", columns)
 
 
