@@ -141,7 +141,21 @@ def ops(quick: bool = False) -> list[Row]:
     return found
 
 
-SUITES: Final = {"paper": paper, "ops": ops}
+def tables(quick: bool = False) -> list[Row]:
+    """Questions on private tables; `quick`: on few rows."""
+    from tfe_bench.benchmarks.relational import WORKLOADS
+
+    found = []
+    for each in WORKLOADS.values():
+        size = each.sizes[quick]
+        kind = "scale" if each.scaled else "rows"
+        expected = {"question": each.name, kind: size, "seed": 1}
+        words = ("relational", each.name, f"--{kind}", f"{size:g}" if each.scaled else str(size))
+        found.append(Row(each.name, f"{kind} {size:g}", words, "relational", expected))
+    return found
+
+
+SUITES: Final = {"paper": paper, "ops": ops, "tables": tables}
 
 
 def rows(suite: str, quick: bool = False, only: str | None = None) -> list[Row]:

@@ -52,7 +52,8 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "table remove": ("table_remove",),
     "query": ("query",),
     "align": ("align",),
-    "suite": ("sort", "operation", "train"),
+    "relational": ("table_put", "table_remove", "query"),
+    "suite": ("sort", "operation", "train", "table_put", "table_remove", "query"),
     **dict.fromkeys(("links", "doctor"), ("links",)),
 }
 # Files that pages take as given.

@@ -82,7 +82,9 @@ def refreshed(party: Party, values: Mapping[str, Shared]) -> dict[str, Shared]:
     def anew(*given: Shared) -> list[Shared]:
         return [refresh.refresh(party, x) for x in given]
 
-    return dict(zip(values, party.function(anew)(*values.values()), strict=True))
+    with party.kept_graphs("refreshed"):
+        made = party.function(anew)(*values.values())
+    return dict(zip(values, made, strict=True))
 
 
 def store_of(context: Context) -> Store:

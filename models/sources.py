@@ -148,6 +148,11 @@ def joined(source: Source, facts: Mapping[str, tuple[str, Mapping[str, Any]]]) -
         return Joined(rows, *shapes, about["classes"], about["target"], table_of(about))
     for name in source.names:
         other = facts[name][1]
+        if "made_of" in other and len(source.names) > 1:
+            raise UsageError(
+                f"The rows of {said(name)} are in an order that nobody knows, so that no other "
+                "columns belong to them. Align what else there is with them (align TABLE TABLE)."
+            )
         if other["rows"] != about["rows"]:
             raise UsageError(
                 f"Columns of several owners have the same rows in the same order. Received: "

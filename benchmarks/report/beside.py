@@ -44,6 +44,10 @@ def size_of(record: Record) -> str:
     if record.workload == "train":
         size = str(given.get("model", ""))
         return size if given.get("batch") == 128 else f"{size} batch {given.get('batch')}"
+    if record.workload == "relational":
+        scale, rows = given.get("scale"), given.get("rows")
+        size = str(rows) if scale is None else f"scale {scale:g}"
+        return f"{given.get('question', '')} {size}"
     if "rows" in given:
         return ""  # a sort of rows is other work
     for name in ("shape", "n", "model", "network"):

@@ -5,6 +5,7 @@ The client sends the plan, which is public, with the job: an architecture of kno
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -127,7 +128,9 @@ def run(context: Context) -> dict[str, Shared]:
         setting = execute.tuned(plan, profile, int(given[0].shape[0]), watched)
         return execute.run(party, setting, own, given)
 
-    function = party.function(graph)
+    public = json.dumps(parameters["plan"], sort_keys=True)
+    with party.kept_graphs(("predict", public, profile, watched)):
+        function = party.function(graph)
 
     def once(progress: Callable[[float], None]) -> list[Shared]:
         found: list[list[Shared]] = []

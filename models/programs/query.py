@@ -6,15 +6,16 @@ headers that it keeps, what the plan's steps are and whether the client may lear
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, check_known
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import TABLE
-from tfe_bench.cluster.timing import check_timing, metered
+from tfe_bench.cluster.timing import check_parameters, measure, metered
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept
 from tfe_bench.models.queries import execute, relations, stored
@@ -32,9 +33,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     Raises:
         UsageError: naming what does not fit.
     """
-    check_known("query", parameters, ("plan", "profile"))
-    check_timing(parameters)
-    profiles.get(parameters.get("profile", "local"))
+    check_parameters("query", parameters, ("plan",))
     Plan.of(parameters.get("plan"))
     if inputs:
         raise UsageError(f"query has no inputs. Received: {[i.name for i in inputs][:4]}.")
@@ -100,9 +99,17 @@ def run(context: Context) -> dict[str, Shared]:
         return stored.relation(table.schema, columns, shared)
 
     profile = profiles.get(parameters.get("profile", "local")).plan
-    setting = execute.Setting(load, profile, context.progress)
-    result, measured = metered(party, lambda: execute.run(party, plan, found, setting))
-    context.measurements.update(measured)
+
+    name = ("query", json.dumps(parameters["plan"], sort_keys=True), profile)
+
+    def once(progress: Callable[[float, str], None]) -> dict[str, Shared]:
+        return execute.run(party, plan, found, execute.Setting(load, name, profile, progress))
+
+    if "repeat" in parameters:
+        result = measure(context, f"planned for {profile}", lambda p: once(lambda f, _: p(f)))
+    else:
+        result, measured = metered(party, lambda: once(context.progress))
+        context.measurements.update(measured)
     return {name: replace(x, fractional_bits=0) for name, x in result.items()}
 
 

@@ -66,13 +66,8 @@ class Order:
     label: tuple[str, str]
 
     def __post_init__(self) -> None:
-        if not LEAST_TABLES <= len(self.parts) <= MOST_TABLES:
-            raise UsageError(
-                f"align takes {LEAST_TABLES} to {MOST_TABLES} tables. Received: {len(self.parts)}."
-            )
         names = [part.name for part in self.parts]
-        if len(set(names)) != len(names):
-            raise UsageError("align takes each table once.")
+        check_names(names)
         counts = {len(part.on) for part in self.parts}
         if len(counts) > 1 or not 1 <= max(counts) <= MOST_KEYS:
             raise UsageError(
@@ -128,6 +123,20 @@ class Order:
             name = check_name(each["name"], NAME_IS)
             parts.append(Part(name, each["deployment"], tuple(each["on"]), tuple(each["columns"])))
         return cls(tuple(parts), (label[0], label[1]))
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Refuses other numbers of tables than are aligned, and one that comes twice.
+
+    Raises:
+        UsageError: those.
+    """
+    if not LEAST_TABLES <= len(names) <= MOST_TABLES:
+        raise UsageError(
+            f"align takes {LEAST_TABLES} to {MOST_TABLES} tables. Received: {len(names)}."
+        )
+    if len(set(names)) != len(names):
+        raise UsageError("align takes each table once.")
 
 
 def _texts(value: object, most: int) -> bool:
@@ -291,8 +300,8 @@ def _feature(number: int, table: Table, column: str, shown: str) -> Feature:
     if kind.bits > min(MOST_BITS, MOST_WIDTH):
         raise UsageError(
             f"Nothing says near which values {what} lies: its range has {kind.bits} bits. Its "
-            f"owner, {table.owner!r}, declares a range (--type {column}:int[0,120]) or has its "
-            "mean and deviation told about (table put --scale)."
+            f"owner, {table.owner!r}, declares a range (--type {column}:int[0,120]), or tells "
+            f"roughly (table put --scale {column}); what has two values is a bool or a category."
         )
     shift = max(0, kind.bits - 1)
     center = kind.low + (1 << shift) if kind.bits else kind.low

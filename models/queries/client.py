@@ -255,15 +255,20 @@ class Query:
         prices = [self.price(each) for each in profiles]
         return explain.text(self._checked, self._facts, self._tables, prices)
 
-    def run(self, progress: Progress | None = None) -> io.Result:
+    def run(
+        self, progress: Progress | None = None, timing: Mapping[str, Any] | None = None
+    ) -> io.Result:
         """Runs it on the workers.
+
+        Args:
+            timing: "repeat", "warm_up" and "trace", of a measurement; None: it runs once.
 
         Raises:
             PolicyError: a worker does not permit it.
             TfeBenchError: whatever else went wrong first.
         """
         profile = getattr(getattr(self._cluster, "profile", None), "name", "local")
-        parameters = {"plan": self.plan, "profile": profile}
+        parameters = {"plan": self.plan, "profile": profile, **(timing or {})}
         result = self._cluster.run("query", parameters, {}, progress)
         return decoded(result, self._facts[self._checked.output])
 

@@ -7,6 +7,7 @@ right by itself: it holds, and none of its operands is NULL.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -96,6 +97,9 @@ class Evaluator:
         self._rows = like.map(lambda a: a)
         if self._rows.bits:
             self._rows = replace(self._rows, bits=0)
+        # what was computed already, by its text
+        self._values: dict[str, Value] = {}
+        self._bits: dict[str, Shared] = {}
 
     # ---- conditions
 
@@ -156,7 +160,7 @@ class Evaluator:
         a, b = (self._as(each, kind) for each in (left, right))
         there = [self._not(a.null), self._not(b.null)]
         if name in (">", "<="):
-            a, b, name = b, a, {">": "<", "<=": ">="}[name]
+            left, right, a, b, name = right, left, b, a, {">": "<", "<=": ">="}[name]
         known = None
         if a.fact.constant is not None and b.fact.constant is not None:
             x, y = a.fact.constant, b.fact.constant
@@ -166,25 +170,24 @@ class Evaluator:
             known = _decided(name, a.fact.known, b.fact.known)
         if known is not None:
             return self._all([known, *there])
-        bit = self._leaf(name, kind, a, b)
+        op = {"<>": "=", ">=": "<"}.get(name, name)
+        key = json.dumps([op, left, right])
+        if key not in self._bits:
+            self._bits[key] = self._leaf(op, kind, a, b)
+        bit = self._bits[key] if name == op else bits.invert(self._bits[key])
         return self._all([bit, *there])
 
     def _leaf(self, name: str, kind: Type, a: Value, b: Value) -> Shared:
+        """[a = b] or [a < b]."""
         party = self._party
         if kind.kind == BOOL:
-            either = bits.xor(a.data, b.data)
-            match name:
-                case "=":
-                    return bits.invert(either)
-                case "<>":
-                    return either
-                case _:  # a < b: b and not a
-                    below = bits.all_of(party, [bits.invert(a.data), b.data])
-                    return below if name == "<" else bits.invert(below)
+            if name == "=":
+                return bits.invert(bits.xor(a.data, b.data))
+            return bits.all_of(party, [bits.invert(a.data), b.data])
         one, two = a.fact.known, b.fact.known
         furthest = max(abs(one.high - two.low), abs(two.high - one.low))
         width = furthest.bit_length() + 1
-        if name in ("=", "<>"):
+        if name == "=":
             if width <= _WORD:
                 found = relational.equal(party, a.data, b.data, width)
             else:
@@ -193,13 +196,18 @@ class Evaluator:
             found = relational.less(party, a.data, b.data, width)
         else:
             found = full_range.less(party, a.data, b.data)
-        bit = bits.of(party, found)
-        return bits.invert(bit) if name in ("<>", ">=") else bit
+        return bits.of(party, found)
 
     # ---- values
 
     def value(self, e: Expression) -> Value:
         """A value, of the type that `typed` says."""
+        key = json.dumps(e)
+        if key not in self._values:
+            self._values[key] = self._made(e)
+        return self._values[key]
+
+    def _made(self, e: Expression) -> Value:
         fact = typed(e, self._facts)
         name, *rest = e
         if name == "col":

@@ -6,7 +6,7 @@ as distances from the lowest that their type allows, so that keys are short.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,11 +42,14 @@ class Setting:
 
     Attributes:
         load: the columns of a table that this worker keeps, by the plan's alias.
+        name: of all that is public (the plan, which names deployments, and the profile), if graphs
+            are to be kept for the next time.
         profile: of the network, to plan sorts for.
         progress: hears a fraction and a word before each step, and before the delivery.
     """
 
     load: Load
+    name: Hashable | None
     profile: str = "local"
     progress: Callable[[float, str], None] = lambda fraction, text: None
 
@@ -59,12 +62,14 @@ def run(party: Party, plan: Plan, facts: Sequence[Facts], setting: Setting) -> d
         setting.progress(number / (len(plan.steps) + 1), step.op)
         given = [made[i] for i in step.inputs]
         about = [facts[i] for i in step.inputs]
-        made[number] = _STEPS[step.op](_At(party, step, given, about, facts[number], setting))
+        with party.kept_graphs(setting.name, number):
+            made[number] = _STEPS[step.op](_At(party, step, given, about, facts[number], setting))
         for i in step.inputs:
             if last[i] == number and i != plan.output:
                 made.pop(i, None)
     setting.progress(len(plan.steps) / (len(plan.steps) + 1), "deliver")
-    return {ROWS: delivered(party, made[plan.output], facts[plan.output])}
+    with party.kept_graphs(setting.name):
+        return {ROWS: delivered(party, made[plan.output], facts[plan.output])}
 
 
 def words_of(facts: Facts) -> list[tuple[str, bool]]:

@@ -21,7 +21,7 @@ from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits, groups
-from tfe_bench.protocols.tables.relation import Column, Relation
+from tfe_bench.protocols.tables.relation import Column, Relation, limit
 
 
 def group(
@@ -59,7 +59,7 @@ def group(
         if dense := is_dense(key_facts, functions):
             found = dense_groups(party, rows, len(keys), wanted, dense, key_facts)
         else:
-            found = _sorted(party, rows, len(keys), wanted, extremes_of, profile)
+            found = _sorted(party, rows, len(keys), wanted, extremes_of, facts.rows, profile)
 
     def finished(made: Grouped) -> Relation:
         totals = dict(zip(labels, made.sums, strict=True))
@@ -197,9 +197,10 @@ def _sorted(
     keys: int,
     wanted: Sequence[groups.Aggregate],
     extremes_of: Sequence[tuple[str, Column, Fact]],
+    most: int,
     profile: str,
 ) -> Grouped:
-    """Rows of equal keys together: as many rows, of which the first are groups."""
+    """Rows of equal keys together: the first ones are groups, `most` of them at most."""
 
     def numbers(columns: list[Column]) -> list[Column]:
         return [
@@ -212,6 +213,7 @@ def _sorted(
     more = [groups.Aggregate(how, at + i) for i, (how, _, _) in enumerate(extremes_of)]
     given = replace(rows, columns=(*rows.columns, *best))
     made = groups.group(party, given, range(keys), [*wanted, *more], profile=profile)
+    made = limit(made, most)
     values = [column.values for column in made.columns[keys:]]
     count = len(wanted)
     return Grouped(made.columns[:keys], tuple(values[:count]), tuple(values[count:]), made.valid)

@@ -70,7 +70,7 @@ def price(plan: Plan, facts: Sequence[Facts], tables: Tables, profile: str = "lo
         words = {name: Private((schema.rows,), 0).made() for name in names}
         return stored.relation(schema, columns, words)
 
-    setting = execute.Setting(load, network, lambda fraction, text: totals.append(party.total))
+    setting = execute.Setting(load, "", network, lambda fraction, text: totals.append(party.total))
     with party.active():
         execute.run(party, plan, facts, setting)
     ends = [*totals[1:], party.total]

@@ -22,7 +22,7 @@ from tfe_bench.models.queries.expressions import (
 )
 from tfe_bench.models.queries.plan import Plan, Step, checked_step
 from tfe_bench.models.queries.rights import Control, Records, Tables
-from tfe_bench.models.queries.types import BITS, BOOL, CATEGORY, NUMBER, scaled, whole
+from tfe_bench.models.queries.types import BITS, BOOL, CATEGORY, NUMBER, TEXT, scaled, whole
 
 # Of one relation, with all its columns.
 MOST_CELLS = 1 << 31
@@ -115,6 +115,16 @@ def is_dense(keys: Sequence[Fact], functions: Sequence[str]) -> int:
     return count if keys and fits else 0
 
 
+def most_groups(keys: Sequence[Fact], rows: int) -> int:
+    """How many groups of so many rows there are at most, by the ranges of the keys."""
+    count = 1
+    for fact in keys:
+        kind = fact.known
+        values = rows if kind.kind == TEXT else kind.high - kind.low + 1 + fact.nullable
+        count = min(rows, count * values)
+    return count
+
+
 def _used(relation: Relation, sources: frozenset[Source], use: int) -> Control:
     return relation.control | {(source, use) for source in sources}
 
@@ -171,7 +181,7 @@ def _group(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
     for name, function, fact in aggregates:
         columns[name] = _aggregate(function, fact, relation.rows, bool(keys))
     dense = is_dense(list(keys.values()), [f for _, f, _ in aggregates])
-    rows = (dense or relation.rows) if keys else 1
+    rows = (dense or most_groups(list(keys.values()), relation.rows)) if keys else 1
     own = frozenset[Source]().union(*(f.sources for f in columns.values()))
     sources = own | {source for source, _ in relation.control}
     unique = frozenset(keys) if len(keys) == 1 else frozenset[str]()
@@ -212,8 +222,7 @@ def _aggregate(function: str, fact: Fact | None, rows: int, keys: bool) -> Fact:
 
 def _distinct(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
     about = {"keys": list(given[0].columns), "aggregates": []}
-    made = _group(Step("group", step.inputs, about), given, tables)
-    return replace(made, rows=given[0].rows)
+    return _group(Step("group", step.inputs, about), given, tables)
 
 
 def _order(step: Step, given: Sequence[Relation], _: Tables) -> Relation:

@@ -421,8 +421,9 @@ class _Maker:
             if where is not None:
                 condition = scalars.condition(where.expression.this)
                 value = ["case", condition, value or ["int", 1], ["null"]]
-            own = None
-            if value is not None:
+            made = [name for name, other in columns[len(keys) :] if other == value]
+            own = made[0] if made else None
+            if value is not None and own is None:
                 own = self._name("value")
                 columns.append([own, value])
             aggregates.append([name, function, own])

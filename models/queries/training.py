@@ -15,7 +15,7 @@ from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.kept import Kept
 from tfe_bench.models.programs import align as program
 from tfe_bench.models.queries import aligned, explain
-from tfe_bench.models.queries.aligned import Order, Part
+from tfe_bench.models.queries.aligned import Order, Part, check_names
 from tfe_bench.models.queries.io import Elements
 from tfe_bench.models.queries.price import Price
 from tfe_bench.models.queries.rights import Table
@@ -131,6 +131,7 @@ def ordered(
     Raises:
         UsageError: naming what does not fit.
     """
+    check_names([table.name for table in tables])
     keys: list[list[str]] = []
     for each in on:
         names = each.split("=")

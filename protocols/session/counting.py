@@ -9,9 +9,10 @@ are not there (local.Abstract): without TensorFlow, without kernels.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -208,6 +209,11 @@ class Counting(Party):
     ) -> Any:
         """`function`."""
         return self.function(make(), dynamic)
+
+    @contextlib.contextmanager
+    def kept_graphs(self, *about: Hashable) -> Iterator[None]:
+        """There are no graphs."""
+        yield
 
 
 def _held(value: Any) -> Any:

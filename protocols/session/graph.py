@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import fields, is_dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tfe_bench.errors import ProtocolError
@@ -76,16 +78,81 @@ def _shape_of(tensor: tf.Tensor, open_ended: bool) -> StaticShape:
     return (None, *shape[1:]) if open_ended and shape else shape
 
 
+# Of all graphs that are kept for later sessions: TensorFlow takes about 3 kB for an op.
+MOST_OPS = 300_000
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A traced graph.  It holds no session's keys or shares: who calls it says which session it is.
+
+    Attributes:
+        concrete: of TensorFlow.
+        out: of its results.
+        digest: of what the three must agree on.
+        sites: that were numbered in it.
+    """
+
+    concrete: Callable[..., list[tf.Tensor]]
+    out: Spec
+    digest: bytes
+    sites: Mapping[int, str]
+    ops: int = 0
+
+
+class KeptGraphs:
+    """Graphs of this process by what they were traced for, for later sessions; the oldest go first.
+
+    Args:
+        most: ops of all of them.
+    """
+
+    def __init__(self, most: int = MOST_OPS) -> None:
+        self._most, self._ops = most, 0
+        self._lock = threading.Lock()
+        self._graphs: OrderedDict[Hashable, Graph] = OrderedDict()
+
+    def find(self, name: Hashable) -> Graph | None:
+        """The graph of a name."""
+        with self._lock:
+            if name in self._graphs:
+                self._graphs.move_to_end(name)
+            return self._graphs.get(name)
+
+    def keep(self, name: Hashable, graph: Graph) -> None:
+        """Keeps a graph, if it is not too large."""
+        with self._lock:
+            if graph.ops > self._most or name in self._graphs:
+                return
+            self._graphs[name] = graph
+            self._ops += graph.ops
+            while self._ops > self._most:
+                self._ops -= self._graphs.popitem(last=False)[1].ops
+
+
+KEPT = KeptGraphs()
+
+
 class PrivateFunction:
-    """A graph over shares, traced once per signature; each call is a step of its own."""
+    """A graph over shares, traced once per signature; each call is a step of its own.
+
+    Args:
+        name: all that the function depends on beside its arguments, its party and what was numbered
+            before: for a later session that has a function of this name.  None: it is not kept.
+    """
 
     def __init__(
-        self, party: Party, function: Callable[..., Nest], dynamic: bool | Collection[int]
+        self,
+        party: Party,
+        function: Callable[..., Nest],
+        dynamic: bool | Collection[int],
+        name: Hashable | None = None,
     ) -> None:
         self._party = party
         self._function = function
         self._dynamic = dynamic
-        self._traced: dict[Hashable, tuple[Callable[..., list[tf.Tensor]], Spec]] = {}
+        self._name = name
+        self._traced: dict[Hashable, Graph] = {}
 
     def __call__(self, *arguments: Nest) -> Nest:
         """Runs the graph on shares, public tensors, numpy arrays and Python constants.
@@ -110,14 +177,12 @@ class PrivateFunction:
         signature = (spec, shapes, tuple(t.dtype for t in tensors))
         found = self._traced.get(signature)
         if found is None:
-            found = self._trace(spec, shapes, tensors)
-            self._traced[signature] = found
-        concrete, out_spec = found
+            found = self._traced[signature] = self._found(signature, spec, tensors)
         party = self._party
         step = party._next_step()
         try:
             ctx = tf.constant([party.handle, step, 0], tf.int64)
-            results = concrete(ctx, *tensors)
+            results = found.concrete(ctx, *tensors)
         except tf.errors.OpError as error:
             known = self._translate(error)
             # Half a step has been sent: no other may follow in this session.
@@ -125,7 +190,7 @@ class PrivateFunction:
             raise known from None
         finally:
             party._native.step_end(party.handle, step)
-        return _unflatten(out_spec, results[1:])
+        return _unflatten(found.out, results[1:])
 
     def _translate(self, error: tf.errors.OpError) -> Exception:
         party = self._party
@@ -137,17 +202,37 @@ class PrivateFunction:
         known = party._on_abort(message) if party._on_abort else None
         return known or ProtocolError(message)
 
-    def _trace(
-        self, spec: Spec, shapes: Sequence[StaticShape], tensors: Sequence[tf.Tensor]
-    ) -> tuple[Callable[..., list[tf.Tensor]], Spec]:
-        import tensorflow as tf
-
+    def _found(self, signature: Any, spec: Spec, tensors: Sequence[tf.Tensor]) -> Graph:
+        """The graph for a signature, of an earlier session or traced now; all three have it."""
         party = self._party
         if party._trace is not None:
             raise ProtocolError("A party.function cannot be called while another is traced.")
         started = time.perf_counter()
+        first = party._next_site
+        name = None
+        if self._name is not None:
+            name = (self._name, party.index, party.dealer, first, signature)
+        graph = None if name is None else KEPT.find(name)
+        if graph is None:
+            graph = self._trace(spec, signature[1], tensors)
+            if name is not None:
+                KEPT.keep(name, graph)
+        else:
+            party._next_site = first + len(graph.sites)
+            party.site_names.update(graph.sites)
+        party.agree("The traced graph", graph.digest + str(party._next_site).encode())
+        party.build_seconds += time.perf_counter() - started
+        return graph
+
+    def _trace(
+        self, spec: Spec, shapes: Sequence[StaticShape], tensors: Sequence[tf.Tensor]
+    ) -> Graph:
+        import tensorflow as tf
+
+        party = self._party
         out_spec: list[Spec] = []
-        trace_log: list[bytes] = []
+        digests: list[bytes] = []
+        first = party._next_site
 
         def body(ctx: tf.Tensor, *inner: tf.Tensor) -> list[tf.Tensor]:
             trace = Trace(tf.compat.v1.get_default_graph(), ctx)
@@ -159,7 +244,7 @@ class PrivateFunction:
                 party._trace = None
             flat: list[tf.Tensor] = []
             out_spec.append(_flatten(result, flat))
-            trace_log.append(trace.log.digest())
+            digests.append(trace.log.digest())
             # Returned, so that no Send and no Recv is pruned.
             done = tf.add_n(trace.tokens) if trace.tokens else tf.constant(0)
             return [done, *(tf.identity(t) for t in flat)]
@@ -167,6 +252,11 @@ class PrivateFunction:
         signature = [tf.TensorSpec([3], tf.int64)]
         signature += [tf.TensorSpec(s, t.dtype) for s, t in zip(shapes, tensors, strict=True)]
         concrete = tf.function(body, autograph=False).get_concrete_function(*signature)
-        party.agree("The traced graph", trace_log[-1] + str(party._next_site).encode())
-        party.build_seconds += time.perf_counter() - started
-        return concrete, out_spec[-1]
+        if self._name is not None and concrete.captured_inputs:
+            raise ProtocolError(
+                "A graph that is kept takes all tensors as arguments: others would be an earlier "
+                f"run's. Received: {self._function.__qualname__}, which holds some by itself."
+            )
+        sites = {i: party.site_names[i] for i in range(first, party._next_site)}
+        ops = len(concrete.graph.get_operations())
+        return Graph(concrete, out_spec[-1], digests[-1], sites, ops)

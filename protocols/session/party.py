@@ -73,6 +73,8 @@ class Party:
         self._trace: Trace | None = None
         self._on_abort: Callable[[str], TfeBenchError | None] | None = None
         self._functions: dict[Hashable, PrivateFunction] = {}
+        self._scope: tuple[Hashable, ...] | None = None
+        self._made = 0
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -219,15 +221,38 @@ class Party:
             dynamic: trace with unknown leading dimensions, so that other sizes need no new trace:
                 of all tensors, or of those in the arguments of these positions.
         """
-        return PrivateFunction(self, function, dynamic)
+        if self._scope is None:
+            return PrivateFunction(self, function, dynamic)
+        self._made += 1
+        name = (self._scope, self._made, function.__qualname__)
+        if name not in self._functions:
+            self._functions[name] = PrivateFunction(self, function, dynamic, name)
+        return self._functions[name]
 
     def cached_function(
         self, key: Hashable, make: Callable[[], Callable[..., Any]], dynamic: bool = False
     ) -> PrivateFunction:
         """The graph that a library function keeps under a key of its own, made at first use."""
         if key not in self._functions:
-            self._functions[key] = self.function(make(), dynamic)
+            name = None if self._scope is None else (self._scope[0], "cached", key)
+            self._functions[key] = PrivateFunction(self, make(), dynamic, name)
         return self._functions[key]
+
+    @contextlib.contextmanager
+    def kept_graphs(self, *about: Hashable) -> Iterator[None]:
+        """Graphs of functions that are made within are kept, for whoever does the same again.
+
+        Args:
+            about: all that is public and that the functions depend on beside their arguments; the
+                first part is of the whole session, the others of a part of it, in which functions
+                are made in one order, whatever was computed.  None first: no graph is kept.
+        """
+        before, made = self._scope, self._made
+        self._scope, self._made = None if about[0] is None else about, 0
+        try:
+            yield
+        finally:
+            self._scope, self._made = before, made
 
     # ---- measured
 

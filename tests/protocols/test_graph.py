@@ -134,7 +134,7 @@ def traced(dealer: int, names: Iterable[str] = tuple(INVOCATIONS)) -> list[Trace
 
         graph = party.function(function)
         graph(x, y)
-        ((concrete, _),) = graph._traced.values()
+        concrete = next(iter(graph._traced.values())).concrete
         shares = [t.numpy() for s in (x, y) for t in (s.m, s.l1, s.l2) if t is not None]
         return [concrete, shares, of_site]
 
@@ -191,7 +191,7 @@ def test_only_the_ends_of_the_channel_are_stateful_in_a_numbered_loop() -> None:
     def program(party: Party, x: Shared) -> Any:
         graph = party.function(looped(party))
         result = graph(x)
-        ((concrete, _),) = graph._traced.values()
+        concrete = next(iter(graph._traced.values())).concrete
         return [concrete, result]
 
     sim = simulate(program, np.array([2, -3]))

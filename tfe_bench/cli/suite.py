@@ -31,11 +31,11 @@ _FINAL = (UsageError, ConfigError, SecurityError, OpsMissing)
 
 
 def _options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("suite", metavar="SUITE", help="paper (the published table) or ops")
+    p.add_argument("suite", metavar="SUITE", help="paper (the published table), ops or tables")
     common.option(
         p,
         "--profiles P,P",
-        "network profiles (default: lan,wan for paper, local for ops and with --cluster)",
+        "network profiles (default: lan,wan for paper, else local, also with --cluster)",
     )
     common.option(p, "--out DIR", "folder (default suite-SUITE)")
     common.option(p, "--only NAME,NAME", "rows of these names, e.g. sort,max")

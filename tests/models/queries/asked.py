@@ -88,7 +88,7 @@ def asked(
                 name = plan.tables[alias][0]
                 return stored.relation(tables[name].schema, columns, kept[name])
 
-            found.append(execute.run(party, plan, fact, execute.Setting(load)))
+            found.append(execute.run(party, plan, fact, execute.Setting(load, None)))
         return found
 
     done = simulate(program, *(t.words for t in tables.values()))

@@ -14,6 +14,8 @@ TEXTS = [
     "select count(*), count(z), sum(z), avg(p), min(z), max(k) from t where k between 2 and 4",
     "select seg, count(*) n, sum(p) from t group by seg having count(*) > 1 order by seg desc",
     "select z, sum(k) s from t group by z order by z limit 4",
+    "select flag, k, count(*) n, max(p) from t group by flag, k",
+    "select distinct seg from t",
 ]
 MORE = [
     "select sum(z) from t where k > 6",

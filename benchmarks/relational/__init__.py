@@ -1,0 +1,10 @@
+"""Questions on made-up private tables: what suites run, and `python -m tfe_bench relational`."""
+
+from __future__ import annotations
+
+from tfe_bench.benchmarks.relational import operators, orq, tpch
+from tfe_bench.benchmarks.relational.workload import Workload
+
+WORKLOADS: dict[str, Workload] = {
+    w.name: w for w in (*operators.WORKLOADS, *tpch.WORKLOADS, *orq.WORKLOADS)
+}

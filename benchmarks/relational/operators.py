@@ -1,0 +1,70 @@
+"""One operator each: what a join, a group, a median of so many rows costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tfe_bench.benchmarks.relational.workload import Made, Workload
+
+_WORDS = ",".join(f"c{i}" for i in range(16))
+_KEY, _VALUE = "int[0,1099511627775]", "int[0,1000000]"
+
+
+def _two(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+    """Two tables of unique 40-bit keys, half of them common, in different orders."""
+    n = int(size)
+    every = np.unique(rng.integers(0, 1 << 40, 2 * n + n // 8 + 64))
+    every = rng.permutation(every)[: n + n - n // 2]
+    sides = every[:n], every[len(every) - n :]
+    return {
+        name: Made(
+            {"id": rng.permutation(keys), value: rng.integers(0, 1_000_001, n)},
+            {"id": _KEY, value: _VALUE},
+            ("id",),
+        )
+        for name, value, keys in zip(("x", "y"), ("v", "w"), sides, strict=True)
+    }
+
+
+def _one(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+    """Keys of 32 bits that repeat about four times, words, days, and values."""
+    n = int(size)
+    groups = rng.integers(0, 1 << 32, max(1, n // 4))
+    return {
+        "t": Made(
+            {
+                "k": groups[rng.integers(0, len(groups), n)],
+                "c": rng.integers(0, 16, n),
+                "v": rng.integers(0, 1_000_001, n),
+            },
+            {"k": "int[0,4294967295]", "c": f"category({_WORDS})", "v": _VALUE},
+        )
+    }
+
+
+_SIZES = (1 << 20, 1 << 10)
+WORKLOADS = [
+    Workload(
+        "join",
+        "two tables by unique 40-bit keys",
+        "select v, w from x join y using (id)",
+        _two,
+        _SIZES,
+    ),
+    Workload(
+        "group",
+        "sums and counts by 32-bit keys",
+        "select k, sum(v), count(*) from t group by k",
+        _one,
+        _SIZES,
+    ),
+    Workload(
+        "dense",
+        "sums and counts of 16 categories",
+        "select c, sum(v), count(*) from t group by c",
+        _one,
+        _SIZES,
+    ),
+]

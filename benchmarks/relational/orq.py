@@ -1,0 +1,156 @@
+"""The nine further queries that ORQ measures, on tables of its sizes and distributions.
+
+ORQ: Baum, Faisal, Kalavri, Liagouris, ... "ORQ: Complex analytics on private data with strong
+security guarantees" (SOSP 2025); sizes, ranges and questions as in its repository
+(CASP-Systems-BU/orq, bench/queries/other).  Where a question joins repeated keys only to add
+something up, it is asked here with the sums taken before the join, which gives the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tfe_bench.benchmarks.relational.workload import Ints, Made, Workload
+
+
+def _table(rows: float, rng: np.random.Generator, **columns: tuple[int, int]) -> Made:
+    n = max(1, round(rows))
+    drawn: dict[str, Ints] = {
+        name: rng.integers(low, high, n) for name, (low, high) in columns.items()
+    }
+    return Made(drawn, {name: f"int[{low},{high - 1}]" for name, (low, high) in columns.items()})
+
+
+def _diagnosis(size: float, rng: np.random.Generator) -> Made:
+    rows = 3_000_000 * size
+    return _table(rows, rng, pid=(0, max(1, int(rows / 2))), time=(0, 10_000), diag=(0, 10))
+
+
+def _credit(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+    rows = 5_000_000 * size
+    users = (0, max(1, int(rows / 5)))
+    return {"credit": _table(rows, rng, uid=users, year=(2020, 2030), cs=(300, 850))}
+
+
+def _password(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+    rows = 5_000_000 * size
+    most = max(1, int(rows / 10)), max(1, int(rows / 50))
+    return {"password": _table(rows, rng, id=(0, most[0]), pwd=(0, most[1]))}
+
+
+def _taxi(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+    made = _table(5_000_000 * size, rng, company=(0, 1000), fare=(0, 100), triptype=(0, 20))
+    made.columns["company"][:] = made.columns["company"] ** 2 % 1000
+    return {"taxi": made}
+
+
+def _patients(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+    return {"diagnosis": _diagnosis(size, rng)}
+
+
+def _secrecy(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+    rows = 2_000_000 * size  # of both: its S is made with R's size
+    most = (0, max(1, int(rows**0.5)))
+    return {"r": _table(rows, rng, id=most, ak=most), "s": _table(rows, rng, id=most)}
+
+
+def _cohort(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+    most = max(1, round(500_000 * size))
+    return {
+        "cohort": _table(most, rng, pid=(0, 2 * most)),
+        "diagnosis": _table(5_000_000 * size, rng, pid=(0, 2 * most), diag=(0, 1000)),
+    }
+
+
+def _medication(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+    rows = 2_000_000 * size
+    medication = _table(rows, rng, pid=(0, max(1, int(rows / 2))), time=(0, 10_000), med=(0, 10))
+    # one range of identifiers on both sides
+    both = "int[0,1499999]" if size <= 1 else f"int[0,{int(1_500_000 * size)}]"
+    found = {"diagnosis": _diagnosis(size, rng), "medication": medication}
+    return {
+        name: Made(made.columns, {**made.types, "pid": both}, made.unique)
+        for name, made in found.items()
+    }
+
+
+def _costs(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+    t1, t2 = 2_000_000 * size, 1_000_000 * size
+    persons = (0, max(1, int(t1**0.5)))
+    return {
+        "t1": _table(t1, rng, person=persons, coinsurance=(0, 100)),
+        "t2": _table(t2, rng, person=persons, disease=(0, 100), cost=(0, 10_000)),
+        "t3": _table(t2, rng, disease=(0, 100), class_=(0, 16)),
+    }
+
+
+def _codes(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+    people = max(1, round(500_000 * size))
+    return {
+        "demographic": _table(people, rng, pid=(0, people)),
+        "diagnosis": _table(4_000_000 * size, rng, code=(0, 500), diag=(0, 500)),
+        "medication": _table(people, rng, pid=(0, people), code=(0, 500), med=(0, 50)),
+    }
+
+
+_Make = Callable[[float, np.random.Generator], Mapping[str, Made]]
+_QUERIES: dict[str, tuple[str, str, _Make]] = {
+    "credit": (
+        "users whose scores differ by more than 150 in a year",
+        "select uid from (select uid, min(cs) low, max(cs) high from credit where year = 2023 "
+        "group by uid) s where high - low > 150",
+        _credit,
+    ),
+    "pwd": (
+        "users who have one password twice",
+        "select id from password group by id, pwd having count(*) > 1",
+        _password,
+    ),
+    "market": (
+        "shares of a market: of their squares' sum the client makes the index",
+        "select sum(r * r) squares, sum(r) total from (select company, sum(fare) r from taxi "
+        "where triptype = 2 group by company) s",
+        _taxi,
+    ),
+    "secq2": (
+        "pairs of equal keys by group",
+        "select ak, sum(n) cnt from r join (select id, count(*) n from s group by id) c "
+        "using (id) group by ak",
+        _secrecy,
+    ),
+    "comorbid": (
+        "the ten most frequent diagnoses of a cohort",
+        "select diag, count(*) cnt from diagnosis where pid in (select pid from cohort) "
+        "group by diag order by cnt desc, diag desc limit 10",
+        _cohort,
+    ),
+    "aspirin": (
+        "patients who got a medicine after a diagnosis",
+        "with d as (select pid, min(time) t from diagnosis where diag = 1 group by pid), "
+        "m as (select pid, max(time) t from medication where med = 1 group by pid) "
+        "select count(*) from d join m on d.pid = m.pid and d.t <= m.t",
+        _medication,
+    ),
+    "syan": (
+        "costs by class of disease; the bounds are what owners would know of them",
+        "with p as (select person, sum(100 - coinsurance) w from t1 group by person), "
+        "s as (select disease, least(sum(cost * w), 1000000000000) v from t2 join p "
+        "using (person) group by disease), "
+        "g as (select disease, class_, least(count(*), 1000) n from t3 group by disease, class_) "
+        "select class_, sum(v * n) total from g join s using (disease) group by class_",
+        _costs,
+    ),
+    "patients": (
+        "patients of a medicine for a diagnosis",
+        "select distinct pid from medication where med = 7 "
+        "and code in (select code from diagnosis where diag = 7) "
+        "and pid in (select pid from demographic)",
+        _codes,
+    ),
+}
+WORKLOADS = [
+    Workload(name, f"ORQ's {name}: {about}", sql, make, (0.1, 0.0005), True)
+    for name, (about, sql, make) in _QUERIES.items()
+]

@@ -1,0 +1,74 @@
+"""What DuckDB answers in the clear, and whether the private answer is the same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.models.queries.io import Result
+
+# Of reals, which are rounded on the way: absolute, and of the value.
+_OFF, _OFF_BY = 1e-3, 2e-5
+
+
+def answer(sql: str, tables: Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], float]:
+    """DuckDB's rows, and its seconds.
+
+    Args:
+        tables: of pyarrow, by name.
+
+    Raises:
+        UsageError: DuckDB is not installed.
+    """
+    try:
+        import duckdb
+    except ImportError:
+        raise UsageError(
+            "What is right is asked of DuckDB. Received: it is not installed. "
+            "pip install duckdb, or give --unchecked."
+        ) from None
+    base = duckdb.connect()
+    for name, table in tables.items():
+        base.register(f"{name}_given", table)
+        base.execute(f'create table "{name}" as select * from "{name}_given"')
+    started = time.perf_counter()
+    rows = base.execute(sql).fetchall()
+    return rows, time.perf_counter() - started
+
+
+def agrees(sql: str, found: Result, wanted: Sequence[Sequence[Any]]) -> bool:
+    """Whether rows are the same: as a sequence where they are in order, else as a multiset.
+
+    Of equal keys of an order any may come first, and all of them must be there but the last, of
+    which a limit leaves some out.
+    """
+    own: list[Sequence[Any]] = list(found.rows)
+    if len(own) != len(wanted):
+        return False
+    reals = [kind.fraction > 0 for kind in found.types.values()]
+
+    def key(row: Sequence[Any]) -> Any:
+        exact = [str(v) for v, real in zip(row, reals, strict=True) if not real]
+        about = [(v is None, 0.0 if v is None else round(float(v), 1)) for v in row if _real(v)]
+        return exact, about
+
+    if "order by" not in sql.lower():
+        own, wanted = sorted(own, key=key), sorted(wanted, key=key)
+    return all(
+        all(_same(a, b, real) for a, b, real in zip(x, y, reals, strict=True))
+        for x, y in zip(own, wanted, strict=True)
+    )
+
+
+def _real(value: Any) -> bool:
+    return value is None or isinstance(value, float)
+
+
+def _same(a: Any, b: Any, real: bool) -> bool:
+    if a is None or b is None:
+        return a is b
+    if real:
+        return abs(float(a) - float(b)) <= _OFF + _OFF_BY * abs(float(b))
+    return bool(a == b)

@@ -1,0 +1,94 @@
+"""What a relational workload is: tables made from a seed, and a question about them in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tfe_bench.errors import UsageError
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Made:
+    """One made-up table.
+
+    Attributes:
+        columns: int64 each: numbers, hundredths of a decimal(2), days of a date, places of a word
+            in its category.
+        types: of the columns, as `table put` takes them.
+        unique: columns without a value that is there twice.
+    """
+
+    columns: Mapping[str, Ints]
+    types: Mapping[str, str]
+    unique: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(next(iter(self.columns.values())))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A question about tables.
+
+    Attributes:
+        name: as on the command line.
+        about: what is asked, and where the question is from.
+        sql: in DuckDB's dialect.
+        make: tables by name, of a size and a random generator.
+        sizes: what `make` takes: the usual one, and a small one.
+        scaled: whether the size is a scale factor rather than rows.
+    """
+
+    name: str
+    about: str
+    sql: str
+    make: Callable[[float, np.random.Generator], Mapping[str, Made]]
+    sizes: tuple[float, float]
+    scaled: bool = False
+    doc: Mapping[str, Any] = field(default_factory=dict)
+
+    def tables(self, size: float, seed: int) -> Mapping[str, Made]:
+        """Its tables.
+
+        Raises:
+            UsageError: a size of no rows.
+        """
+        if not 0 < size <= (100 if self.scaled else 2**31):
+            what = "a scale factor above 0, 100 at most" if self.scaled else "1 to 2^31 rows"
+            raise UsageError(f"{self.name} takes {what}. Received: {size:g}.")
+        return self.make(size, np.random.default_rng(seed))
+
+
+def arrow_of(made: Made) -> Any:
+    """A table of pyarrow."""
+    import pyarrow
+
+    return pyarrow.table({name: _arrow(v, made.types[name]) for name, v in made.columns.items()})
+
+
+def _arrow(values: Ints, kind: str) -> Any:
+    import pyarrow
+
+    word, _, inside = kind.partition("(")
+    if word == "category":
+        words = pyarrow.array(inside.rstrip(")").split(","))
+        return pyarrow.DictionaryArray.from_arrays(values.astype(np.int32), words).cast("string")
+    if word == "decimal":
+        # 128 bits, the low word first
+        halves = np.stack([values, values >> 63], 1)
+        data = pyarrow.py_buffer(np.ascontiguousarray(halves))
+        return pyarrow.Array.from_buffers(pyarrow.decimal128(18, 2), len(values), [None, data])
+    if word.startswith("date"):
+        return pyarrow.array(values.astype(np.int32), pyarrow.date32())
+    if word == "bool":
+        return pyarrow.array(values != 0)
+    return pyarrow.array(values)

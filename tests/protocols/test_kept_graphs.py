@@ -1,0 +1,103 @@
+"""Graphs that a session leaves for the next one: the same protocols, other keys, no values."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.errors import ProtocolError
+from tfe_bench.protocols.nn import relu
+from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.session import graph
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+
+class Held:
+    """Something that a function refers to."""
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> graph.KeptGraphs:
+    """No graph of another test."""
+    own = graph.KeptGraphs()
+    monkeypatch.setattr(graph, "KEPT", own)
+    return own
+
+
+def _program(name: Any, alive: list[Any]) -> Any:
+    """Two functions of one scope, the second of which is another for another name."""
+
+    def program(party: Party, x: Shared) -> Any:
+        held = Held()
+        alive.append(weakref.ref(held))
+
+        def first(x: Shared) -> Shared:
+            assert held is not None
+            return relu.relu(party, x)
+
+        def second(x: Shared) -> Shared:
+            return arithmetic.mul_public(x, np.int64(2 if name == "two" else 3))
+
+        with party.kept_graphs(name):
+            found = party.function(first)(x)
+            result = party.function(second)(found)
+        return [result, found.m, [*party.site_names.values()], party.build_seconds]
+
+    return program
+
+
+def test_a_second_session_traces_nothing_and_has_masks_of_its_own(
+    kept: graph.KeptGraphs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: list[Any] = []
+    runs = [simulate(_program("two", alive), np.array([-5, 7, 1]))]
+    held = {name: g.concrete for name, g in kept._graphs.items()}
+    assert len(held) == 6  # two at each party
+    monkeypatch.setattr(graph.PrivateFunction, "_trace", None)
+    runs += [simulate(_program("two", alive), x) for x in (np.array([4, -9, 2]),) * 2]
+    assert {name: g.concrete for name, g in kept._graphs.items()} == held
+    for sim, due in zip(runs, ([0, 14, 2], [8, 0, 4], [8, 0, 4]), strict=True):
+        assert sim.value(lambda out: out[0]).tolist() == due
+        assert [out[2] for out in sim.outputs] == [out[2] for out in runs[0].outputs]
+    masked = [tuple(out[1].tolist()) for sim in runs[1:] for out in sim.outputs[1:2]]
+    assert len(set(masked)) == 2  # equal inputs, other masks
+    gc.collect()
+    # the functions and what they refer to are gone
+    assert not any(ref() for ref in alive)
+
+
+def test_another_name_or_signature_is_another_graph(kept: graph.KeptGraphs) -> None:
+    for name, x, due in (("two", [1, 2], [2, 4]), ("three", [1, 2], [3, 6]), ("two", [4], [8])):
+        sim = simulate(_program(name, []), np.array(x))
+        assert sim.value(lambda out: out[0]).tolist() == due
+    assert len(kept._graphs) == 18
+
+
+def test_without_a_name_nothing_is_kept(kept: graph.KeptGraphs) -> None:
+    simulate(_program(None, []), np.array([1]))
+    assert not kept._graphs
+
+
+def test_a_function_that_holds_tensors_by_itself_is_refused(kept: graph.KeptGraphs) -> None:
+    def program(party: Party, x: Shared) -> Any:
+        with party.kept_graphs("name"):
+            return [party.function(lambda: arithmetic.add(x, x))()]
+
+    with pytest.raises(ProtocolError, match=r"as arguments.*lambda"):
+        simulate(program, np.array([1]))
+    assert not kept._graphs
+
+
+def test_the_oldest_graphs_go_first() -> None:
+    kept = graph.KeptGraphs(most=10)
+    for name, ops in (("a", 4), ("b", 5), ("whole", 11)):
+        kept.keep(name, graph.Graph(lambda: [], (), b"", {}, ops))
+    assert kept.find("a") is not None and kept.find("whole") is None
+    kept.keep("c", graph.Graph(lambda: [], (), b"", {}, 5))
+    assert kept.find("b") is None and kept.find("a") is not None and kept.find("c") is not None

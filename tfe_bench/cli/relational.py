@@ -1,0 +1,111 @@
+"""`python -m tfe_bench relational`: questions on made-up private tables, and what they cost."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.cli import common
+from tfe_bench.errors import UsageError, check_known, check_range
+
+if TYPE_CHECKING:
+    from tfe_bench.benchmarks.relational.workload import Workload
+    from tfe_bench.models.queries.client import Tables
+
+_REPEAT = 3
+
+
+def _options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("name", metavar="NAME", help="of the question, or list")
+    common.option(p, "--rows N", "of each table, for operators", type=common.whole_number)
+    common.option(p, "--scale F", "the scale factor, for TPC-H and ORQ", type=float)
+    p.add_argument("--seed", type=int, default=1, help="of the made-up tables (default 1)")
+    common.option(p, "--unchecked", "do not ask DuckDB what is right")
+    common.add_run_options(p, repeat=_REPEAT)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Ask a question of a suite on made-up private tables.
+
+    Makes tables, shares them among three workers, asks a question in SQL, compares the answer with
+    DuckDB's and prints what it cost, beside what was predicted and what DuckDB took.
+    `relational list` lists the questions.
+    """
+    from tfe_bench.benchmarks.relational import WORKLOADS, truth, workload
+    from tfe_bench.cluster.requests import JobResult
+    from tfe_bench.models.queries.client import tables
+
+    if arguments.name == "list":
+        return _list(WORKLOADS)
+    check_known("question", arguments.name, WORKLOADS)
+    check_range("--seed", arguments.seed, 0)
+    common.quiet_tensorflow()
+    asked = WORKLOADS[arguments.name]
+    size = _size(arguments, asked)
+    made = asked.tables(size, arguments.seed)
+    given = {name: workload.arrow_of(each) for name, each in made.items()}
+    wanted = None if arguments.unchecked else truth.answer(asked.sql, given)
+    with common.progress_bar(arguments) as bar, common.open_cluster(arguments, bar) as cluster:
+        own = tables(cluster)
+        started = time.perf_counter()
+        try:
+            for name, each in made.items():
+                bar.say(f"sharing {name}")
+                own.put(name, given[name], types=each.types, unique=each.unique)
+            put = time.perf_counter() - started
+            query = own.sql(asked.sql)
+            result = query.run(bar.update, common.harness_parameters(arguments))
+        finally:
+            _removed(own, made)
+    predicted = query.price(arguments.profile)
+    shown = {
+        "question": asked.name,
+        "scale" if asked.scaled else "rows": size,
+        "tables": ", ".join(f"{name} {each.rows}" for name, each in made.items()),
+        "seed": arguments.seed,
+        "answer": len(result),
+        "put_seconds": round(put, 3),
+        "predicted_bytes": predicted.sent,
+        "predicted_seconds": round(predicted.seconds(predicted.cost), 3),
+    }
+    correct = None
+    if wanted is not None:
+        rows, seconds = wanted
+        shown["duckdb_seconds"] = round(seconds, 4)
+        correct = truth.agrees(asked.sql, result, rows)
+    outcome = common.Outcome(shown, correct, None, 0)
+    job = JobResult(measured=[dict(m) for m in result.measured])
+    return common.report("relational", arguments, cluster, job, outcome)
+
+
+def _size(arguments: argparse.Namespace, asked: Workload) -> float:
+    own, other = ("scale", "rows") if asked.scaled else ("rows", "scale")
+    if getattr(arguments, other) is not None:
+        raise UsageError(f"{asked.name} takes --{own}. Received: --{other}.")
+    given = getattr(arguments, own)
+    return asked.sizes[0] if given is None else given
+
+
+def _removed(own: Tables, made: Mapping[str, Any]) -> None:
+    """Of hosts that go on, nothing is left."""
+    kept = own.listed()
+    for name in made:
+        if name in kept:
+            own.remove(name)
+
+
+def _list(known: Mapping[str, Workload]) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table("name", "size", "question")
+    for each in known.values():
+        size = f"scale {each.sizes[0]:g}" if each.scaled else f"{each.sizes[0]:,} rows"
+        shown.add_row(each.name, size, each.about)
+    Console().print(shown)
+    return 0
+
+
+COMMANDS = {"relational": (_options, run)}
