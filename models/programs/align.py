@@ -174,7 +174,7 @@ def counted(party: Party, valid: Shared, least: int) -> int:
         short = relational.negative(party, arithmetic.moved(total, np.int64(-least)), width)
         return total, io.reveal(party, bits.of(party, short))
 
-    total, short = arrange.graph(party, "enough", compared, least)(valid)
+    total, short = arrange.graph(party, "enough common", compared, least, width)(valid)
     if isinstance(party, Counting):
         io.reveal(party, total)
         return int(valid.shape[0])
@@ -183,7 +183,7 @@ def counted(party: Party, valid: Shared, least: int) -> int:
             f"Fewer than {least} rows are common to these tables, and owners permit no fewer "
             "(table put --min-group). Nothing is kept, and nothing else was told."
         )
-    opened = arrange.graph(party, "count", lambda x: io.reveal(party, x))(total)
+    opened = arrange.graph(party, "count common", lambda x: io.reveal(party, x))(total)
     return int(opened.numpy()[0])
 
 
