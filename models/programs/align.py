@@ -28,13 +28,21 @@ from tfe_bench.models.queries.price import Price
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.types import CATEGORY
 from tfe_bench.models.rows import LABEL_BITS
-from tfe_bench.protocols.order import one_hot
-from tfe_bench.protocols.ring import arithmetic, convert, relational, shapes, truncation
+from tfe_bench.protocols.order import one_hot, sort
+from tfe_bench.protocols.ring import (
+    arithmetic,
+    convert,
+    relational,
+    shapes,
+    small_ring,
+    truncation,
+)
 from tfe_bench.protocols.session import io, local
 from tfe_bench.protocols.session.counting import Counting, Private
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, joins
+from tfe_bench.protocols.tables.arrange import Arrangement
 
 
 def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
@@ -147,17 +155,36 @@ def carried_out(
     progress(0.6, "moving the columns")
     wanted = [*made.features, made.label]
     moved: dict[Feature, Shared] = {}
-    for i, arrangement in enumerate(found.orders):
+    for i, arrangement in enumerate(unordered(party, found, count)):
         listed = list(schemas[i].columns)
         names = {f: f"v{listed.index(f.column)}" for f in wanted if f.table == i}
         words = load(i, list(names.values()))
         there = arrangement.forward([words[name] for name in names.values()])
         moved.update(zip(names, (c.map(lambda a: a[:count]) for c in there), strict=True))
-    mixed = arrange.mixed(party, [moved[f] for f in wanted])
-    x, y = encoded(party, made, mixed)
-    # (what stays has masks of its own)
-    fresh = kept.refreshed(party, {"x": x, "y": y})
-    return count, fresh["x"], fresh["y"]
+    return count, *encoded(party, made, [moved[f] for f in wanted])
+
+
+def unordered(party: Party, found: joins.Alignment, count: int) -> list[Arrangement]:
+    """Arrangements that bring the common rows to the front, in an order that nobody knows.
+
+    That of their keys would tell whose rows a training takes.  What rows are renumbered by goes
+    back to where each of them is in its table, so that all of its columns move once.
+
+    Rounds and bits: of a word those of arrange.mixed and, for each table, of Arrangement.back and
+    arrange.by_target.
+    """
+    width = max(2, sort.index_bits(max(order.n for order in found.orders)))
+
+    def numbers(first: int, last: int) -> Shared:
+        every = arithmetic.public(found.valid, np.arange(first, last, dtype=np.int64))
+        return small_ring.reduced(every, width)
+
+    (places,) = arrange.mixed(party, [numbers(0, count)])
+    made = []
+    for order in found.orders:
+        (target,) = order.back([shapes.concat([places, numbers(count, order.n)], 0)])
+        made.append(arrange.by_target(party, target))
+    return made
 
 
 def counted(party: Party, valid: Shared, least: int) -> int:

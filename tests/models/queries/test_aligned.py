@@ -183,8 +183,11 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
             else:
                 row.append((element - feature.center) / 2.0**feature.shift)
         wanted.append(row)
-    found = sorted(np.concatenate([x, y], 1).tolist())
-    np.testing.assert_allclose(found, sorted(wanted), rtol=0, atol=2.0**-FEATURE_BITS)
+    found = np.concatenate([x, y], 1)
+    assert np.abs(found - wanted).max() > 0.1  # (they are in another order than their keys)
+    np.testing.assert_allclose(
+        sorted(found.tolist()), sorted(wanted), rtol=0, atol=2.0**-FEATURE_BITS
+    )
     assert np.abs(x).max() <= LARGEST and x.shape == (common, made.about["x"][0])
     # the columns are those of the model's table, whose scale takes values as they are in files
     units = table_of({**made.about, "rows": common})
