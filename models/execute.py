@@ -19,7 +19,7 @@ from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import rotation
 from tfe_bench.protocols.ring.range_check import Watch
 from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.protocols.session.counting import Private, Tally, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -97,13 +97,13 @@ def _cost(s: Prediction, run: Callable[..., list[Shared]]) -> Cost:
     return count(lambda party: run(party, s, own, inputs)).cost
 
 
-def layer_costs(s: Prediction) -> list[Cost]:
-    """What each layer costs by itself."""
+def layer_tallies(s: Prediction) -> list[Tally]:
+    """What each layer costs by itself, and what it computes."""
     own = _counted_weights(s.plan)
-    return [_layer_cost(s, own, node) for node in s.nodes()]
+    return [_layer_tally(s, own, node) for node in s.nodes()]
 
 
-def _layer_cost(s: Prediction, own: Mapping[str, Shared], node: Node) -> Cost:
+def _layer_tally(s: Prediction, own: Mapping[str, Shared], node: Node) -> Tally:
     given = [s.counted(name) for name in node.layer.inputs]
 
     def layer(party: Party) -> Shared:
@@ -111,7 +111,7 @@ def _layer_cost(s: Prediction, own: Mapping[str, Shared], node: Node) -> Cost:
         p = Pass(Operations(party, s.setting, watch), own)
         return registry.find(node.layer.op).forward(p, node, *given)
 
-    return count(layer).cost
+    return count(layer)
 
 
 # What a round may be worth: from nothing (the lines are full) to all (nothing but rounds count).
@@ -154,7 +154,8 @@ def model_cost(s: Prediction) -> Cost:
 def largest(s: Prediction) -> int:
     """An upper bound on the words of the largest array of `run`: a value, or what it sends."""
     values = max(math.prod(shape) for shape in s.plan.graph.shapes.values())
-    sent = max(max(cost.dealer, cost.e1, cost.e2) for cost in layer_costs(s))
+    costs = [tally.cost for tally in layer_tallies(s)]
+    sent = max(max(cost.dealer, cost.e1, cost.e2) for cost in costs)
     return max(2 * s.batch * values, sent // 64)
 
 
@@ -197,11 +198,6 @@ def check_executable(plan: Plan) -> None:
         kind, node = registry.find(x.op), plan.node(x)
         try:
             kind.check(node)
-            _layer_cost(s, own, node)
+            _layer_tally(s, own, node)
         except (UsageError, ValueError, OverflowError) as error:
             raise UsageError(f"Layer {x.name!r} of the plan does not fit: {error}") from None
-
-
-def macs(plan: Plan, x: Layer) -> int:
-    """Multiplications of a layer for one sample."""
-    return registry.find(x.op).macs(plan.node(x))

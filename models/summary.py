@@ -116,7 +116,7 @@ class Summary:
         return [r.name for r in self.rows if r.error is not None and r.error.relative > MOST_ERROR]
 
 
-def _seconds(cost: Cost, macs: int, wide: float, profile: profiles.Profile) -> float:
+def _seconds(cost: Cost, work: int, wide: float, profile: profiles.Profile) -> float:
     """Computing, and the slower of the dealer's line and of the evaluators' lines and rounds.
 
     Args:
@@ -124,7 +124,7 @@ def _seconds(cost: Cost, macs: int, wide: float, profile: profiles.Profile) -> f
     """
     dealt, exchanged = cost.dealer / 8, max(cost.e1, cost.e2) / 8
     each = wide / WIDE_BYTES_PER_SECOND + (1 - wide) / BYTES_PER_SECOND
-    computing = PRODUCTS * macs / MACS_PER_SECOND + max(dealt, exchanged) * each
+    computing = PRODUCTS * work / MACS_PER_SECOND + max(dealt, exchanged) * each
     rounds = cost.rounds * (profile.delay + ROUND_SECONDS)
     if not profile.shaped:
         return computing + rounds
@@ -151,20 +151,21 @@ def summarize(
     s = execute.tuned(plan, network.plan, batch)
     rotated = execute.rotated(s)
     rows, sent, wide = [], 0, 0
-    for x, cost in zip(plan.graph.layers, execute.layer_costs(s), strict=True):
+    tallies = execute.layer_tallies(s)
+    for x, tally in zip(plan.graph.layers, tallies, strict=True):
+        cost = tally.cost
         own = registry.find(x.op).wide
         sent, wide = sent + cost.total, wide + own * cost.total
-        macs = batch * execute.macs(plan, x)
         shape = (batch, *plan.graph.shapes[x.name])
-        seconds = _seconds(cost, macs, float(own), network)
+        seconds = _seconds(cost, tally.work, float(own), network)
         kind, fraction = registry.find(x.op).label(x), plan.fraction_of(x.name)
         error = (errors or {}).get(x.name)
         rows.append(Row(x.name, kind, shape, fraction, cost, seconds, error))
     total = execute.model_cost(s)
-    macs = batch * sum(execute.macs(plan, x) for x in plan.graph.layers)
-    if rotated:  # every party then does a third of each role's work
-        macs = macs * 5 // 6
-    seconds = _seconds(total, macs, wide / max(sent, 1), network)
+    work = sum(tally.work for tally in tallies)
+    if rotated:  # every party then does a third of each role's
+        work = work * 5 // 6
+    seconds = _seconds(total, work, wide / max(sent, 1), network)
     graph = plan.graph
     return Summary(
         graph.name, profile, batch, graph.parameters, tuple(rows), total, seconds, rotated

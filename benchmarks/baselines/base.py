@@ -18,9 +18,14 @@ from tfe_bench.cluster import profiles
 from tfe_bench.cluster.links import Links, NoNamespaces
 from tfe_bench.errors import UsageError, check_range
 
-WORKLOADS: Final = ("sort", "max", "relu")
-# n elements, or n rows of 4 for max
-SIZES: Final = {"sort": (1, 1 << 22), "max": (1, 1 << 21), "relu": (1, 1 << 22)}
+WORKLOADS: Final = ("sort", "max", "relu", "join")
+# n elements, n rows of 4 for max, two tables of n rows for a join
+SIZES: Final = {
+    "sort": (1, 1 << 22),
+    "max": (1, 1 << 21),
+    "relu": (1, 1 << 22),
+    "join": (1, 1 << 21),
+}
 _LONGEST: Final = 1 << 20  # of what a baseline prints
 
 
@@ -99,6 +104,7 @@ class InEnvironment:
 
     Attributes:
         on_networks: whether its processes can be put into the hosts' network namespaces.
+        scripts: by workload, those that are not its usual one's.
     """
 
     name: str
@@ -106,6 +112,7 @@ class InEnvironment:
     option: str
     hint = ""
     on_networks = False
+    scripts: Mapping[str, str] = {}
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -124,9 +131,12 @@ class InEnvironment:
         python = python_of(self._folder, self.option)
         if isinstance(python, Missing):
             return python
-        if not self.on_networks and (missing := only_local(self.name, request)) is not None:
+        missing = None if self.on_networks else only_local(self.name, request)
+        missing = missing or (None if self.scripts else no_join(self.name, request))
+        if missing is not None:
             return missing
-        script = Path(__file__).parent / "scripts" / f"{self.package}_run.py"
+        name = self.scripts.get(request.workload, f"{self.package}_run.py")
+        script = Path(__file__).parent / "scripts" / name
         return run_script(python, script, request)
 
 
@@ -135,6 +145,11 @@ def only_local(name: str, request: Request) -> Missing | None:
     if request.profile == "local":
         return None
     return Missing(f"the profile {request.profile!r} is not imposed on {name}: local only")
+
+
+def no_join(name: str, request: Request) -> Missing | None:
+    """Refuses joins, for which few systems have a program."""
+    return Missing(f"{name} brings no join") if request.workload == "join" else None
 
 
 def python_of(folder: Path | None, option: str) -> Path | Missing:

@@ -7,7 +7,14 @@ import re
 from pathlib import Path
 from typing import Final
 
-from tfe_bench.benchmarks.baselines.base import Measured, Missing, Request, call, only_local
+from tfe_bench.benchmarks.baselines.base import (
+    Measured,
+    Missing,
+    Request,
+    call,
+    no_join,
+    only_local,
+)
 
 _PROGRAM: Final = "replicated-ring-party.x"
 # The timer around the work alone; inputs are random bits that the parties make together.
@@ -46,7 +53,8 @@ class MpSpdz:
 
     def run(self, request: Request) -> Measured | Missing:
         """Compiles the work with 64-bit shares and runs it; its program is removed again."""
-        missing = only_local(self.name, request) or self.available()
+        missing = only_local(self.name, request) or no_join(self.name, request)
+        missing = missing or self.available()
         if missing is not None or self._folder is None:
             return missing or Missing("not found")
         name = f"tfe_bench_{os.getpid()}"

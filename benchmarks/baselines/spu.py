@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import MappingProxyType
 
 from tfe_bench.benchmarks.baselines.base import InEnvironment, Missing, call
 
@@ -14,6 +15,8 @@ _INSTALL_SECONDS = 1800.0
 class Spu(InEnvironment):
     """SPU's runtime in three processes over TCP, without TLS, on links of the profile.
 
+    A join is its PSI between two owners, who both learn which rows match.
+
     Args:
         folder: a virtual environment with the package spu.
         install: make the environment where it is missing, and install the package into it.
@@ -23,6 +26,7 @@ class Spu(InEnvironment):
     option = "--spu-env"
     hint = " (--install puts it there)"
     on_networks = True
+    scripts = MappingProxyType({"join": "spu_join_run.py"})
 
     def __init__(self, folder: Path | None, install: bool = False) -> None:
         super().__init__(folder)

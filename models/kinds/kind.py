@@ -166,10 +166,6 @@ class Kind:
         """Whether predictions run layers of the kind as they are."""
         return type(self).forward is not Kind.forward
 
-    def macs(self, node: Node) -> int:
-        """Multiplications for one sample, where they are what a prediction takes."""
-        return 0
-
     # ---- in training
 
     def train(self, p: Pass, node: Node, *values: Shared) -> Shared:

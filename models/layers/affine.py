@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -41,6 +40,3 @@ class Affine(Trained):
             return local.reshape(local.reduce_sum(elementwise(a, b), axes), own)
 
         return Maps(elementwise, kernel, elementwise)
-
-    def multiplications(self, kernel: Shape, shape: Shape, given: Shape) -> int:
-        return math.prod(shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar
 
 import numpy as np
@@ -149,9 +148,6 @@ class DepthwiseConv2D(Convolution):
     def cell_product(self, cell: Array, kernel: Array, options: Options) -> Array:
         each = cell[..., None] * kernel
         return each.reshape(*each.shape[:3], -1)
-
-    def multiplications(self, kernel: Shape, shape: Shape, given: Shape) -> int:
-        return math.prod(shape) * math.prod(kernel[:-2])
 
     def scaled(self, kernel: Array, factor: Array) -> Array:
         return kernel * factor.reshape(kernel.shape[-2:])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from tfe_bench.models.kinds.checks import image, need, only, pads, pair
@@ -79,9 +77,6 @@ class Transposed(Convolution):
             lambda x, g: of_kernel(g, x),
             lambda g, w: conv.convolve(g, w, windows),
         )
-
-    def multiplications(self, kernel: Shape, shape: Shape, given: Shape) -> int:
-        return math.prod(given) * math.prod(kernel[:-1])
 
     def scaled(self, kernel: Array, factor: Array) -> Array:
         return kernel * factor[:, None]

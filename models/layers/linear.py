@@ -5,7 +5,6 @@ A prediction runs them as terms of a `sum`; a training step runs each with what 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -59,10 +58,6 @@ class Linear(Kind):
     def bilinear(self, options: Options) -> Two:
         """x . kernel on shares."""
         raise NotImplementedError
-
-    def multiplications(self, kernel: Shape, shape: Shape, given: Shape) -> int:
-        """For a value of a shape, of an input of another."""
-        return math.prod(shape) * math.prod(kernel[:-1])
 
     # ---- what passes ask
 

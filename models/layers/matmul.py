@@ -100,9 +100,6 @@ class MatMul(Kind):
             p.ops.product([Product(x, g, matrix_product)]),
         ]
 
-    def macs(self, node: Node) -> int:
-        return int(np.prod(node.shape, dtype=np.int64)) * node.given[0][-1]
-
 
 def _transposed(p: Pass, x: Shared) -> Shared:
     shape = p.ops.shape(x)

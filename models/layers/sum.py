@@ -212,11 +212,3 @@ class Sum(Kind):
             return rectified(p, node, small)
         y = ops.product(products, addend)
         return ops.truncate(y, drop) if drop else y
-
-    def macs(self, node: Node) -> int:
-        total = 0
-        for i, term in enumerate(node.layer.options["terms"]):
-            if term["op"] != "skip":
-                kernel = node.layer.weights[f"kernel{i}"].shape
-                total += TERMS[term["op"]].multiplications(kernel, node.shape, node.given[i])
-        return total

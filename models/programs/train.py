@@ -6,6 +6,7 @@ and weights leave for the client that ordered the job, or stay here as a deploye
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -125,6 +126,11 @@ class _Training:
 
     def run(self) -> dict[str, Shared]:
         """The whole job."""
+        about = (json.dumps(self._context.parameters["recipe"], sort_keys=True), self._job.profile)
+        with self._party.kept_graphs(("train", *about, self._job.reveal_loss)):
+            return self._run()
+
+    def _run(self) -> dict[str, Shared]:
         context, job, party = self._context, self._job, self._party
         self._keys = [spec.key for spec in state.specs(self._recipe)]
         begun = 0

@@ -9,6 +9,7 @@ Scales add up and nothing is truncated here.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -198,7 +199,9 @@ def convolve(a: list[Any], b: list[Any], windows: Windows, depthwise: bool = Fal
         n, *image, _ = a[0].shape
         *kernel, channels, filters = b[0].shape
         size = [windows.size(i, image[i], kernel[i]) for i in range(2)]
-        return local.joined([n, *size, channels * filters if depthwise else filters], *a, *b)
+        shape = [n, *size, channels * filters if depthwise else filters]
+        each = math.prod(kernel) * (1 if depthwise else channels)
+        return local.joined(shape, *a, *b, work=math.prod(shape) * each)
     return ops.module().tfe_bench_ring_conv2d(a=a, b=b, depthwise=depthwise, **windows.attributes)
 
 

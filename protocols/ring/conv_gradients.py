@@ -8,6 +8,7 @@ as one. Scales add up and nothing is truncated here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,7 +71,8 @@ def input_gradient(windows: Windows, image_shape: Sequence[Any], depthwise: bool
         _ranks(name, d, w)
         _fits(name, windows, size, w[0].shape[:2], d[0].shape[1:3])
         if not (local.known(d[0]) and local.known(w[0])):
-            return local.joined([d[0].shape[0], *size, w[0].shape[2]], *d, *w)
+            work = math.prod(d[0].shape) * math.prod(w[0].shape[: 2 if depthwise else 3])
+            return local.joined([d[0].shape[0], *size, w[0].shape[2]], *d, *w, work=work)
         return ops.module().tfe_bench_ring_conv2d_input_gradient(
             a=d, b=w, size=size, depthwise=depthwise, **windows.attributes
         )
@@ -108,7 +110,8 @@ def kernel_gradient(windows: Windows, kernel_shape: Sequence[Any], depthwise: bo
         if not (local.known(x[0]) and local.known(d[0])):
             channels, filters = x[0].shape[3], d[0].shape[3]
             last = [channels, filters // channels if depthwise else filters]
-            return local.joined([*size, *last], *x, *d)
+            work = math.prod(d[0].shape) * math.prod(size) * (1 if depthwise else channels)
+            return local.joined([*size, *last], *x, *d, work=work)
         return ops.module().tfe_bench_ring_conv2d_kernel_gradient(
             a=x, b=d, size=size, depthwise=depthwise, **windows.attributes
         )

@@ -15,6 +15,9 @@ Source: ASTRA (Chaudhari et al., CCSW 2019) and ABY2.0 (Patra et al., USENIX Sec
 
 from __future__ import annotations
 
+import functools
+import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +69,8 @@ def matrix_product(a: list[Any], b: list[Any]) -> Any:
     if not (local.known(a[0]) and local.known(b[0])):
         left, right = a[0].shape, b[0].shape
         lead = np.broadcast_shapes(left[:-2], right[:-2])
-        return local.joined([*lead, left[-2], right[-1]], *a, *b)
+        shape = [*lead, left[-2], right[-1]]
+        return local.joined(shape, *a, *b, work=math.prod([*shape, left[-1]]))
     return ops.module().tfe_bench_ring_mat_mul(a=a, b=b)
 
 
@@ -126,9 +130,11 @@ def _check(name: str, products: Sequence[Product], addend: Shared | None = None)
         )
 
 
-def _counted(products: Sequence[Product]) -> tuple[local.Abstract, list[Shared]]:
+def _counted(party: Counting, products: Sequence[Product]) -> tuple[local.Abstract, list[Shared]]:
     """The sum, abstract, and all that it is made of."""
-    whole = _sum(products, lambda p: p.two([p.x.any], [p.w.any]))
+    made = [p.two([p.x.any], [p.w.any]) for p in products]
+    party.worked(sum(each.work for each in made))
+    whole = functools.reduce(operator.add, made)
     return whole, [v for p in products for v in (p.x, p.w)]
 
 
@@ -146,7 +152,7 @@ def exchanged(party: Party, name: str, products: Sequence[Product], *about: Any)
     _check(name, products)
     dealer, scale = products[0].x.dealer, products[0].scale
     if isinstance(party, Counting):
-        whole, given = _counted(products)
+        whole, given = _counted(party, products)
         return party.exchanged(whole.shape, 64 * whole.shape.num_elements(), *given, scale=scale)
     # (Static shapes are not part of what is agreed: a role may know less of them than another.)
     s = party.site(name, scale, len(products), *about, dealer=dealer)
@@ -203,7 +209,7 @@ def truncated(
             )
 
     if isinstance(party, Counting):
-        z, given = _counted(products)
+        z, given = _counted(party, products)
         check(z)
         u = party.dealt(z.shape, *given, addend)
         dealt = packed(z.shape.num_elements(), RING if whole else drop + bits)

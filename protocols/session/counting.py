@@ -66,11 +66,14 @@ class Tally:
         cost: of all that was sent, by the roles of party 0's values.
         largest: words of the largest array: a value, or what one party sends at once.
         results: of the protocol, abstract.
+        work: multiplications of words in products of matrices and images, as in the clear: each
+            evaluator makes two for one, the dealer one.
     """
 
     cost: Cost
     largest: int
     results: Any
+    work: int = 0
 
 
 class Counting(Party):
@@ -88,6 +91,7 @@ class Counting(Party):
         self.dealer = dealer
         self.site_names = {}
         self.largest = 0
+        self.work = 0
         self._by_party = [0, 0, 0]
         self._calls = [0, 0]  # rounds, and with_dealing, of the graph calls that are over
         self._deepest = [0, 0]  # of this one
@@ -178,6 +182,10 @@ class Counting(Party):
         m = self.sent(cost, of_words, *given, dealer=dealer)
         return Shared(m, None, None, dealer, scale, len(of_words) - len(shape) + 1, width % 64)
 
+    def worked(self, work: int) -> None:
+        """Multiplications of words, as in the clear."""
+        self.work += work
+
     def _dealer_of(self, given: Sequence[Any]) -> int:
         return next((v.dealer for v in given if hasattr(v, "dealer")), self.dealer)
 
@@ -260,7 +268,7 @@ def count(
     given = [_made(value) for value in inputs]
     with party.active():
         results = run(*given) if graphs else party.function(run)(*given)
-    return Tally(party.total, party.largest, results)
+    return Tally(party.total, party.largest, results, party.work)
 
 
 def _made(value: Any) -> Any:

@@ -64,12 +64,14 @@ class Abstract:
         rounds, with_dealing: messages on the longest chain that leads to it, as cost.Cost counts
         them. masks: those that the dealer waited for who knows its masks (with_dealing; 0: it made
         them).
+        work: multiplications of words that it takes, where it is a sum of products.
     """
 
     shape: Shape
     rounds: int = 0
     with_dealing: int = 0
     masks: int = 0
+    work: int = 0
 
     # numpy leaves `array + abstract` to the abstract side
     __array_ufunc__ = None
@@ -95,16 +97,17 @@ def _stand_in(value: Any) -> Any:
     return np.broadcast_to(_ZERO, value.shape) if isinstance(value, Abstract) else value
 
 
-def joined(shape: Sequence[int], *given: Any) -> Abstract:
-    """What is known as soon as all that is given: Abstract tensors, and others that always are."""
+def joined(shape: Sequence[int], *given: Any, work: int = 0) -> Abstract:
+    """What is known as soon as all that is given: Abstract tensors, and others that always are.
+
+    Args:
+        work: of the result.
+    """
     waits = [v for v in given if isinstance(v, Abstract)]
-    return Abstract(
-        Shape(int(n) for n in shape),
-        *(
-            max((getattr(v, k) for v in waits), default=0)
-            for k in ("rounds", "with_dealing", "masks")
-        ),
+    rounds, with_dealing, masks = (
+        max((getattr(v, k) for v in waits), default=0) for k in ("rounds", "with_dealing", "masks")
     )
+    return Abstract(Shape(int(n) for n in shape), rounds, with_dealing, masks, work)
 
 
 def known(value: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,15 @@ from tests.protocols import test_widths
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import sort
-from tfe_bench.protocols.ring import arithmetic, convert, reductions, shapes, truncation
+from tfe_bench.protocols.ring import (
+    arithmetic,
+    conv,
+    conv_gradients,
+    convert,
+    reductions,
+    shapes,
+    truncation,
+)
 from tfe_bench.protocols.session import local, sharing
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting, Private, cost_of, count
@@ -178,3 +187,30 @@ def test_an_operator_that_nothing_has_bound_is_refused_in_words(
     monkeypatch.setattr(sharing, "_operations", {})
     with pytest.raises(ProtocolError, match=r"Received: multiply\. Import"):
         count(lambda party, x: x * x, Private((3,)))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "shapes", "work"),
+    [
+        (conv.conv2d, [(2, 5, 5, 3), (3, 3, 3, 4)], 2 * 9 * 4 * 27),
+        (partial(conv.conv2d, depthwise=True), [(2, 5, 5, 3), (3, 3, 3, 2)], 2 * 9 * 6 * 9),
+        (arithmetic.matmul, [(7, 2, 3), (3, 4)], 7 * 2 * 3 * 4),
+        (arithmetic.mul, [(7,), (7,)], 0),
+    ],
+)
+def test_multiplications_of_products_are_counted(
+    protocol: Any, shapes: list[tuple[int, ...]], work: int
+) -> None:
+    assert count(protocol, *map(Private, shapes)).work == work
+
+
+def test_gradients_of_convolutions_take_as_many_multiplications() -> None:
+    windows = conv.Windows.of("conv2d", 1, "VALID", 1)
+    image, kernel, value = (2, 5, 5, 3), (3, 3, 3, 4), (2, 3, 3, 4)
+    maps = [
+        (conv_gradients.input_gradient(windows, image), value, kernel),
+        (conv_gradients.kernel_gradient(windows, kernel), image, value),
+    ]
+    for two, a, b in maps:
+        found = two([local.Abstract(local.Shape(a))], [local.Abstract(local.Shape(b))])
+        assert found.work == 2 * 9 * 4 * 27

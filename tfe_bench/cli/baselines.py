@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from tfe_bench.benchmarks.baselines.base import Baseline, Measured, Missing, Request
     from tfe_bench.benchmarks.records import Record
 
-_WORKLOADS = ("sort", "max", "relu")
+_WORKLOADS = ("sort", "max", "relu", "join")
 _BASELINES = ("spu", "tf-encrypted", "mp-spdz")
 
 
 def _options(p: argparse.ArgumentParser) -> None:
     p.add_argument("workload", metavar="WORKLOAD", help=", ".join(_WORKLOADS))
-    common.option(p, "--n N", "elements, or rows of 4 (default 1024)", type=int, default=1024)
+    common.option(
+        p, "--n N", "elements, rows of 4, or of two tables (default 1024)", type=int, default=1024
+    )
     common.option(p, "--baseline NAME,NAME", f"{', '.join(_BASELINES)} (default: all)")
     p.add_argument("--peer", dest="baseline", help=argparse.SUPPRESS)  # as it was called
     common.option(p, "--spu-env DIR", "virtual environment with SPU")
@@ -90,10 +92,13 @@ def _ours(arguments: argparse.Namespace, request: Request, bar: Any) -> Record:
     """Our record of the work, by our own command."""
     from tfe_bench.benchmarks import records
 
-    size = ["--shape", f"{request.n}x4"] if request.workload == "max" else ["--n", str(request.n)]
+    work = {
+        "max": ["max", "--shape", f"{request.n}x4"],
+        "join": ["relational", "join", "--rows", str(request.n)],
+    }.get(request.workload, [request.workload, "--n", str(request.n)])
     with tempfile.TemporaryDirectory(prefix="tfe_bench-") as folder:
         file = Path(folder) / "record.jsonl"
-        words = [request.workload, *size, "--profile", request.profile]
+        words = [*work, "--profile", request.profile]
         words += ["--repeat", str(request.repeat)]
         common.run_inside(arguments, words, file, bar)
         return records.read(file)[-1]

@@ -39,14 +39,18 @@ def work(workload: str, n: int) -> tuple[Any, Any, Any]:
     return x, lambda v: jnp.maximum(v, 0), numpy.maximum(x, 0)
 
 
-def party(rank: int, namespace: int | None, nodes: list[str], program: Any, pipe: Any) -> None:
-    """One party: all runs, the first of which is not timed; sends (seconds, its output's parts)."""
-    os.dup2(2, 1)  # its log is no answer
+def enter(namespace: int | None) -> None:
+    """Makes this process one of a host's, before any thread starts; its log is no answer."""
+    os.dup2(2, 1)
     if namespace is not None:
-        # before any thread starts
         with open(f"/proc/{os.getppid()}/fd/{namespace}", "rb") as space:
             if ctypes.CDLL(None).setns(space.fileno(), _CLONE_NEWNET) != 0:
                 raise OSError("a network namespace cannot be entered")
+
+
+def party(rank: int, namespace: int | None, nodes: list[str], program: Any, pipe: Any) -> None:
+    """One party: all runs, the first of which is not timed; sends (seconds, its output's parts)."""
+    enter(namespace)
     libspu: Any = importlib.import_module("spu.libspu")
     spu: Any = importlib.import_module("spu")
     code, names, (meta, chunks), repeat = program

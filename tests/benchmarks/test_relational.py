@@ -1,0 +1,93 @@
+"""Questions on made-up tables: they can be asked, and their answers are held against DuckDB's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tfe_bench.__main__ import main
+from tfe_bench.benchmarks import suite
+from tfe_bench.benchmarks.relational import WORKLOADS, truth, workload
+from tfe_bench.errors import UsageError
+from tfe_bench.models.queries import io, relations, sql
+from tfe_bench.models.queries.plan import Plan
+from tfe_bench.models.queries.price import price
+from tfe_bench.models.queries.rights import Table
+from tfe_bench.models.queries.schema import Column, Schema
+from tfe_bench.models.queries.types import parse
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_question_can_be_asked_at_both_sizes(name: str) -> None:
+    asked = WORKLOADS[name]
+    for size in asked.sizes:
+        made = asked.tables(size if size < 1 << 20 and size != 0.1 else asked.sizes[1], 1)
+        given = {k: workload.arrow_of(m) for k, m in made.items()}
+        tables = {}
+        for k, m in made.items():
+            columns = {c: Column(parse(kind), False) for c, kind in m.types.items()}
+            for c, kind in m.types.items():
+                held = io.encode(c, given[k].column(c), parse(kind))
+                assert held.null is None and given[k].num_rows == m.rows
+                if c in m.unique:
+                    io.check_unique(c, held)
+            schema = Schema(m.rows, columns, unique=m.unique)
+            tables[k] = Table(k, "me", "0" * 32, schema, "me")
+        plan = Plan.of(sql.compiled(asked.sql, tables))
+        own = {alias: tables[k] for alias, (k, _) in plan.tables.items()}
+        found = price(plan, relations.derive(plan, own), own, "wan")
+        assert found.sent > 0 and found.seconds(found.cost) > 0
+        rows, _ = truth.answer(asked.sql, given)
+        assert len(rows) <= 1 << 20
+
+
+def test_answers_are_compared_as_they_were_asked_for() -> None:
+    types = {"k": parse("int"), "x": parse("fixed")}
+    found = io.Result(types, {"k": [2, 1, 1], "x": [0.5, None, 1e6]})
+    same = [(1, 1e6 + 1), (2, 0.5), (1, None)]
+    assert truth.agrees("select", found, same)
+    assert not truth.agrees("select ... order by k", found, same)
+    for wrong in (same[:2], [*same, (1, 1)], [(1, 1e6 + 100), *same[1:]], [(3, 1e6), *same[1:]]):
+        assert not truth.agrees("select", found, wrong)
+    assert not truth.agrees("select", found, [(1, 1e6), (2, None), (1, 0.5)])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["joni"], 'Did you mean "join"'),
+        (["join", "--scale", "1"], "takes --rows"),
+        (["q1", "--rows", "10"], "takes --scale"),
+        (["join", "--rows", "0"], "1 to 2^31 rows"),
+        (["q6", "--scale", "1000"], "100 at most"),
+        (["q6", "--scale", "nan"], "100 at most"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["relational", *words]) == UsageError.exit_code
+    assert said in capsys.readouterr().err
+
+
+def test_a_question_is_measured_and_costs_what_was_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["relational", "join", "--rows", "40", "--repeat", "2", "--json"]
+    assert main(words) == 0
+    record: dict[str, Any] = json.loads(capsys.readouterr().out)
+    about = record["parameters"]
+    assert record["correct"] is True and about["answer"] == 20
+    assert sum(record["bytes_sent"]) == about["predicted_bytes"]
+    assert len(record["seconds"]["all"]) == 2
+
+
+@pytest.mark.slow
+def test_a_whole_suite_is_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["suite", "tables", "--quick", "--repeat", "1", "--out", str(tmp_path), "--json"]
+    assert main(words) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(records) == len(suite.tables()) and all(r["correct"] for r in records)
