@@ -110,9 +110,8 @@ def run(context: Context) -> dict[str, Shared]:
     own, party = store.of(TABLE), context.party
 
     def load(number: int, names: Sequence[str]) -> dict[str, Shared]:
-        facts, tensors = own.load(tables[number].name, context.client, names)
-        kept.check_same(party, own, facts)
-        return {name: kept.shared_of(tensors.pop(name)) for name in list(tensors)}
+        table = tables[number]
+        return kept.loaded(party, own, table.name, context.client, table.deployment, names)
 
     profile = profiles.get(parameters.get("profile", "local")).plan
     (count, x, y), measured = metered(

@@ -17,6 +17,7 @@ from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import TABLE, check_deployment, check_name
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models.csv_file import MOST_TEXT
+from tfe_bench.models.queries import stored
 from tfe_bench.models.queries.rights import Table, refused
 from tfe_bench.models.queries.schema import MATCH, TRAIN, Column
 from tfe_bench.models.queries.types import BOOL, CATEGORY, MOST_WIDTH, NUMBER
@@ -351,16 +352,9 @@ def tables_of(order: Order, store: Store, client: str, clients: Sequence[str] = 
         UsageError: one is not there, or was replaced meanwhile.
         PolicyError: a client whom an owner has not named.
     """
-    from tfe_bench.models.queries.schema import Schema
-
     found = []
     for part in order.parts:
-        facts = store.of(TABLE).facts(part.name, client)
-        if facts.deployment != part.deployment:
-            raise UsageError(
-                f"Party {store.party} has another table {part.name!r} than this was ordered for: "
-                "it was replaced meanwhile. Ask again."
-            )
+        table, facts = stored.kept_table(store, part.name, part.deployment, client)
         for other in clients:
             if not facts.permits(other):
                 raise PolicyError(
@@ -368,9 +362,7 @@ def tables_of(order: Order, store: Store, client: str, clients: Sequence[str] = 
                     f"{facts.owner!r}, has named. Received: {other[:80]!r}. They are named with "
                     "`table put ... --for`."
                 )
-        found.append(
-            Table(part.name, facts.owner, facts.deployment, Schema.of(facts.about), client)
-        )
+        found.append(table)
     return found
 
 

@@ -23,14 +23,7 @@ def _options(p: argparse.ArgumentParser) -> None:
     common.option(
         p, "--columns COLUMN", "features (default: all that may be trained on)", nargs="+"
     )
-    common.option(
-        p,
-        "--for CLIENT",
-        "a client that may train on them too, * for all; may be repeated",
-        dest="allow",
-        action="append",
-        default=[],
-    )
+    keeping.add_clients(p, "train on them too")
     common.option(p, "--replace", "replace what has this name")
     keeping.add_asking(p)
     keeping.add_options(p, "them")

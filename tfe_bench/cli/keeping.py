@@ -63,6 +63,22 @@ def allowed(clients: Sequence[str]) -> str:
     return "every client" if "*" in clients else ", ".join(["its owner", *clients])
 
 
+def add_clients(p: argparse.ArgumentParser, what: str) -> None:
+    """The option that names clients.
+
+    Args:
+        what: they may do.
+    """
+    common.option(
+        p,
+        "--for CLIENT",
+        f"a client that may {what}, * for all; may be repeated",
+        dest="allow",
+        action="append",
+        default=[],
+    )
+
+
 def add_asking(p: argparse.ArgumentParser) -> None:
     """Options of what says first what it would do, and tell."""
     common.option(p, "--explain", "say what would be done and learned, and do nothing")

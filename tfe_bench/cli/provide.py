@@ -33,14 +33,7 @@ def _options(p: argparse.ArgumentParser) -> None:
     common.option(p, "--dataset D", "mnist or fashion-mnist instead of a table, for trying out")
     common.option(p, "--data-dir FOLDER", "its four IDX files")
     common.option(p, "--part I/K", "of the pictures the I-th of K parts, from 1")
-    common.option(
-        p,
-        "--for CLIENT",
-        "a client that may train on them, * for all; may be repeated",
-        dest="allow",
-        action="append",
-        default=[],
-    )
+    keeping.add_clients(p, "train on them")
     common.option(p, "--replace", "replace what has this name")
     common.option(p, "--list", "list what this client may use")
     common.option(p, "--remove NAME", "have the workers remove rows of this client")

@@ -32,14 +32,7 @@ def _table_options(p: argparse.ArgumentParser) -> None:
     common.option(p, "--unique COLUMN", "has no value twice", nargs="+", default=[])
     common.option(p, "--sorted-by COLUMN", "sort the rows before they are shared", default="")
     common.option(p, "--pad-to N", "as many rows as are public", type=int)
-    common.option(
-        p,
-        "--for CLIENT",
-        "a client that may ask, * for all; may be repeated",
-        dest="allow",
-        action="append",
-        default=[],
-    )
+    keeping.add_clients(p, "ask")
     common.option(
         p,
         "--right COLUMN:RIGHTS",
