@@ -89,7 +89,8 @@ def run(context: Context) -> dict[str, Shared]:
 
     profile = profiles.get(parameters.get("profile", "local")).plan
 
-    name = ("query", json.dumps(parameters["plan"], sort_keys=True), profile)
+    # (of each client its own: that a query was asked before is not for others to notice)
+    name = ("query", context.client, json.dumps(parameters["plan"], sort_keys=True), profile)
 
     def once(progress: Callable[[float, str], None]) -> dict[str, Shared]:
         return execute.run(party, plan, found, execute.Setting(load, name, profile, progress))
