@@ -51,6 +51,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "table put": ("table_put",),
     "table remove": ("table_remove",),
     "query": ("query",),
+    "align": ("align",),
     "relational": ("table_put", "table_remove", "query"),
     "suite": ("sort", "operation", "train", "table_put", "table_remove", "query"),
     **dict.fromkeys(("links", "doctor"), ("links",)),

@@ -119,6 +119,22 @@ def shared_of(tensor: Tensor) -> Shared:
     )
 
 
+def loaded(
+    party: Party, store: Store, name: str, client: str, deployment: str, names: Sequence[str]
+) -> dict[str, Shared]:
+    """Some of the values that are kept under a name, of the deployment that was looked at.
+
+    Raises:
+        UsageError, PolicyError, ConfigError, SecurityError: as Store.load; it was just replaced.
+        ProtocolError: shares that do not fit each other.
+    """
+    facts, tensors = store.load(name, client, names)
+    if facts.deployment != deployment:
+        raise UsageError(f"The {store.kind.noun} {name!r} was just replaced. Ask again.")
+    check_same(party, store, facts)
+    return {each: shared_of(tensors.pop(each)) for each in list(tensors)}
+
+
 def write(party: Party, store: Store, facts: Facts, values: Mapping[str, Shared]) -> None:
     """Keeps values under a name: in place at all three workers, or at none.
 

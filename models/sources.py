@@ -12,6 +12,7 @@ from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models import kept
 from tfe_bench.models.owners import listed
 from tfe_bench.models.programs.provide import NAME_IS, table_of
+from tfe_bench.models.queries.aligned import check_kept
 from tfe_bench.models.scales import Scale
 from tfe_bench.models.tables import Table
 
@@ -147,6 +148,11 @@ def joined(source: Source, facts: Mapping[str, tuple[str, Mapping[str, Any]]]) -
         return Joined(rows, *shapes, about["classes"], about["target"], table_of(about))
     for name in source.names:
         other = facts[name][1]
+        if "made_of" in other and len(source.names) > 1:
+            raise UsageError(
+                f"The rows of {said(name)} are in an order that nobody knows, so that no other "
+                "columns belong to them. Align what else there is with them (align TABLE TABLE)."
+            )
         if other["rows"] != about["rows"]:
             raise UsageError(
                 f"Columns of several owners have the same rows in the same order. Received: "
@@ -222,6 +228,7 @@ def permitted(source: Source, store: Store, client: str) -> Joined:
                 "asks for: it was replaced meanwhile, or not at all three. Ask again; if that does "
                 "not help, its owner provides it again (--replace)."
             )
+        check_kept(name, found.about, store, client)
         facts[name] = (found.owner, found.about)
     return joined(source, facts)
 

@@ -30,6 +30,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
 
     from tfe_bench import __version__
     from tfe_bench.cli import (
+        align,
         baselines,
         certs,
         channel,
@@ -80,6 +81,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
         train,
         provide,
         table,
+        align,
         relational,
         ops,
         suite,

@@ -22,7 +22,6 @@ from tfe_bench.models.queries import execute, relations, stored
 from tfe_bench.models.queries.plan import Plan
 from tfe_bench.models.queries.price import price
 from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.schema import Schema
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
 
@@ -45,18 +44,10 @@ def _tables(client: str, store: Store, plan: Plan) -> dict[str, Table]:
     Raises:
         UsageError: one is not there, or was replaced meanwhile.
     """
-    kept_here = store.of(TABLE)
-    found = {}
-    for alias, (name, deployment) in plan.tables.items():
-        facts = kept_here.facts(name, client)
-        if facts.deployment != deployment:
-            raise UsageError(
-                f"Party {store.party} has another table {name!r} than this plan was made for: it "
-                "was replaced meanwhile. Ask again."
-            )
-        schema = Schema.of(facts.about)
-        found[alias] = Table(name, facts.owner, facts.deployment, schema, client)
-    return found
+    return {
+        alias: stored.kept_table(store, name, deployment, client)[0]
+        for alias, (name, deployment) in plan.tables.items()
+    }
 
 
 def permit(
@@ -93,9 +84,7 @@ def run(context: Context) -> dict[str, Shared]:
     def load(alias: str, columns: Sequence[str]) -> Relation:
         table = tables[alias]
         names = stored.names_of(table.schema, columns)
-        facts, tensors = own.load(table.name, context.client, names)
-        kept.check_same(party, own, facts)
-        shared = {name: kept.shared_of(tensors.pop(name)) for name in list(tensors)}
+        shared = kept.loaded(party, own, table.name, context.client, table.deployment, names)
         return stored.relation(table.schema, columns, shared)
 
     profile = profiles.get(parameters.get("profile", "local")).plan

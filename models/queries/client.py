@@ -24,12 +24,13 @@ from tfe_bench.cluster.stored import TABLE, check_name
 from tfe_bench.errors import ProtocolError, UsageError, did_you_mean
 from tfe_bench.models.kept import Kept, ordered
 from tfe_bench.models.programs import table_put as put_program
-from tfe_bench.models.queries import explain, io, relations, sql, stored
+from tfe_bench.models.queries import explain, io, relations, sql, stored, training
 from tfe_bench.models.queries.execute import ROWS, words_of
 from tfe_bench.models.queries.plan import Plan
 from tfe_bench.models.queries.price import Price, price
 from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.schema import GROUP, Column, Schema, rights_of
+from tfe_bench.models.queries.schema import ALL, GROUP, Column, Schema, rights_of
+from tfe_bench.models.queries.training import Alignment
 from tfe_bench.models.queries.types import BOOL, Type, parse
 
 
@@ -78,6 +79,8 @@ class Tables:
         rights: Sequence[str] = (),
         min_group: int = GROUP,
         unit: str = "",
+        scale: Sequence[str] = (),
+        open_count: bool = False,
         replace: bool = False,
         progress: Progress | None = None,
     ) -> Schema:
@@ -98,6 +101,9 @@ class Tables:
             rights: as "income:aggregate,filter"; what is not said is not permitted.
             min_group: groups of fewer units are not told of, unless all of it is open.
             unit: the column that says whose record a row is; "" where every row is another's.
+            scale: columns of numbers of which a power of two near the deviation and the mean to
+                half of that are told, for trainings; "*": of all.
+            open_count: whether it may be told how many rows it has in common with other tables.
             replace: what this client put under the name before.
 
         Raises:
@@ -108,8 +114,8 @@ class Tables:
         given = io.read(source)
         declared = dict(types or {})
         wanted = list(given) if columns is None else list(columns)
-        for each in (*wanted, *declared, *nullable, *unique):
-            if each not in given:
+        for each in (*wanted, *declared, *nullable, *unique, *scale):
+            if each not in given and (each != ALL or each not in scale):
                 raise UsageError(
                     f"The table has no column {each[:80]!r}.{did_you_mean(each, given)} Columns: "
                     f"{', '.join(list(given)[:20])}."
@@ -123,13 +129,19 @@ class Tables:
             raise UsageError(f"The table has {rows} rows; it cannot be padded to {pad_to}.")
         schema = Schema(
             rows if pad_to is None else pad_to,
-            {k: Column(e.type, e.null is not None or k in nullable) for k, e in held.items()},
+            {
+                k: Column(
+                    e.type, e.null is not None or k in nullable, training.scale_of(k, e, scale)
+                )
+                for k, e in held.items()
+            },
             pad_to is not None,
             tuple(unique),
             sorted_by,
             rights_of(rights, clients),
             min_group,
             unit,
+            open_count,
         )
         for each in unique:
             io.check_unique(each, held[each])
@@ -144,6 +156,43 @@ class Tables:
     def remove(self, name: str) -> None:
         """Removes a table of this client's from all workers."""
         self._cluster.run("table_remove", {"name": check_name(name, put_program.NAME_IS)}, {})
+
+    def align(
+        self,
+        names: Sequence[str],
+        on: Sequence[str],
+        name: str,
+        label: str,
+        *,
+        columns: Sequence[str] | None = None,
+        clients: Sequence[str] = (),
+        replace: bool = False,
+    ) -> Alignment:
+        """What has the workers keep the rows that tables have in common, for trainings.
+
+        They become a data set: `fit(cluster, rows_of=[name])`, and `train --rows name`; in an order
+        that nobody knows.  How many they are is told to the workers and to who may train on them.
+
+        Args:
+            names: of 2 to 8 tables.
+            on: the key's columns, "phone", or "phone=number" where the tables name one otherwise.
+            name: of the data set.
+            label: the column to be learned, "defaulted" or "accounts.defaulted".
+            columns: features, likewise; None: all that this client may train on but keys and label.
+            clients: who may train on the rows besides this one; owners must permit each.
+            replace: what this client kept under the name before.
+
+        Raises:
+            UsageError: columns that are not there, or that nothing can be learned from.
+            PolicyError: an owner does not permit it.
+        """
+        known = self.seen()
+        for each in names:
+            if each not in known:
+                raise relations.missing_table(each, list(known))
+        given = [known[each] for each in names]
+        order = training.ordered(given, on, label, columns)
+        return Alignment(self._cluster, order, given, ordered(name, clients, replace, {}))
 
     def sql(self, query: object) -> Query:
         """A query, compiled but not run.

@@ -21,7 +21,7 @@ def text(plan: Plan, facts: Sequence[Relation], tables: Tables, prices: Sequence
     for number, (step, made) in enumerate(zip(plan.steps, facts, strict=True)):
         given = [facts[i] for i in step.inputs]
         told.append(f"{number:2d} {_said(step, given)} -> {made.rows:,} rows")
-    lines = _priced([*told, "   deliver the rows to the client"], prices)
+    lines = priced([*told, "   deliver the rows to the client"], prices)
     read = ", ".join(
         f"{tables[alias].name} ({tables[alias].schema.rows:,} rows)" for alias in plan.tables
     )
@@ -46,7 +46,7 @@ def text(plan: Plan, facts: Sequence[Relation], tables: Tables, prices: Sequence
     return "\n".join(lines)
 
 
-def _priced(told: Sequence[str], prices: Sequence[Price]) -> list[str]:
+def priced(told: Sequence[str], prices: Sequence[Price]) -> list[str]:
     """A table: megabytes, rounds and seconds of each step and of all."""
     first = prices[0]
     rows = [("MB sent", "rounds", *(f"s {p.profile}" for p in prices))]

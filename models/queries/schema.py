@@ -9,13 +9,15 @@ from typing import Any
 
 from tfe_bench.cluster.stored import check_clients
 from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.models.queries.types import MOST_OWN_FRACTION, Type
+from tfe_bench.models.queries.types import MOST_OWN_FRACTION, MOST_WIDTH, NUMBER, Type
 
 MOST_COLUMNS, MOST_ROWS = 1000, 1 << 30
 MOST_GROUP = 1 << 20
 # Records in a group that is told of, unless a table's owner says how many.
 GROUP = 10
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
+# Of a scaled element, as of a feature (models/rows.py).
+LARGEST = 1 << 12
 # What a client may do with a column, see docs/tables.md.
 OPEN, GROUPED, AGGREGATE, QUANTILE, FILTER, MATCH, TRAIN = RIGHTS = (
     "open",
@@ -36,10 +38,52 @@ class Column:
     Attributes:
         type: of its elements, which are kept as distances from the type's `low`.
         nullable: whether a column of bits beside it says which are missing.
+        scale: for training: (shift, center), near the deviation and the mean of its elements, so
+            that (element - center) / 2^shift is near 1.  None: its owner does not say.
+
+    Raises:
+        UsageError: a scale that does not fit the type.
     """
 
     type: Type
     nullable: bool = False
+    scale: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.scale is None:
+            return
+        parts = tuple(self.scale)
+        fits = len(parts) == 2 and all(type(v) is int for v in parts) and self.type.kind == NUMBER
+        low, high = self.type.low, self.type.high
+        if not fits or self.type.bits > MOST_WIDTH or not 0 <= parts[0] <= MOST_WIDTH:
+            raise UsageError("A scale is a shift and a center of a column of numbers.")
+        if not low <= parts[1] <= high or high - low > LARGEST << parts[0]:
+            raise UsageError(
+                f"Scaled elements lie within {LARGEST} of 0, and their center in their range."
+            )
+
+    def header(self, name: str) -> dict[str, Any]:
+        """As public JSON."""
+        told = {"name": name, "type": self.type.header(), "nullable": self.nullable}
+        return told if self.scale is None else {**told, "scale": list(self.scale)}
+
+    @classmethod
+    def of(cls, header: object) -> tuple[str, Column]:
+        """Its name and itself, from JSON of anybody.
+
+        Raises:
+            UsageError: it is no column.
+        """
+        known = {"name", "type", "nullable"}
+        if not isinstance(header, Mapping) or set(header) - {"scale"} != known:
+            raise UsageError("A column has a name, a type, and is nullable or not.")
+        name, scale = header["name"], header.get("scale")
+        if type(header["nullable"]) is not bool or not isinstance(name, str):
+            raise UsageError("A column has a name, a type, and is nullable or not.")
+        if "scale" in header and not isinstance(scale, list):
+            raise UsageError("A scale is a shift and a center of a column of numbers.")
+        own = None if scale is None else tuple(scale)
+        return name, cls(Type.of(header["type"]), header["nullable"], own)
 
 
 @dataclass(frozen=True)
@@ -55,6 +99,7 @@ class Schema:
         rights: by client ("*": every client that may use the table) and column ("*": every one).
         min_group: a group of fewer units is not told of.
         unit: the column that says whose record a row is; "": every row is a unit of its own.
+        open_count: whether the number of rows that it has in common with others may be told.
 
     Raises:
         UsageError: there is no such table.
@@ -68,6 +113,7 @@ class Schema:
     rights: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     min_group: int = GROUP
     unit: str = ""
+    open_count: bool = False
 
     def __post_init__(self) -> None:
         if type(self.rows) is not int or not 1 <= self.rows <= MOST_ROWS:
@@ -82,6 +128,8 @@ class Schema:
             raise UsageError("The names of columns differ, also where case is ignored.")
         if type(self.padded) is not bool:
             raise UsageError("Whether a table is padded is true or false.")
+        if type(self.open_count) is not bool:
+            raise UsageError("Whether common rows may be counted is true or false.")
         for what, names in (("unique", self.unique), ("sorted_by", self.sorted_by.split())):
             for name in names:
                 self.column(name, what)
@@ -131,10 +179,7 @@ class Schema:
         """As public JSON."""
         return {
             "rows": self.rows,
-            "columns": [
-                {"name": name, "type": c.type.header(), "nullable": c.nullable}
-                for name, c in self.columns.items()
-            ],
+            "columns": [c.header(name) for name, c in self.columns.items()],
             "padded": self.padded,
             "unique": list(self.unique),
             "sorted_by": self.sorted_by,
@@ -144,6 +189,7 @@ class Schema:
             },
             "min_group": self.min_group,
             "unit": self.unit,
+            "open_count": self.open_count,
         }
 
     @classmethod
@@ -153,7 +199,7 @@ class Schema:
         Raises:
             UsageError: it is no header of a table.
         """
-        known = set(_EMPTY)
+        known = set(_FIELDS)
         if not isinstance(header, Mapping) or set(header) != known:
             raise UsageError(f"A table's header has {', '.join(sorted(known))}.")
         listed = header["columns"]
@@ -161,13 +207,10 @@ class Schema:
             raise UsageError(f"A table has 1 to {MOST_COLUMNS} columns.")
         columns: dict[str, Column] = {}
         for each in listed:
-            if not isinstance(each, Mapping) or set(each) != {"name", "type", "nullable"}:
-                raise UsageError("A column has a name, a type, and is nullable or not.")
-            if type(each["nullable"]) is not bool or not isinstance(each["name"], str):
-                raise UsageError("A column has a name, a type, and is nullable or not.")
-            if each["name"] in columns:
+            name, column = Column.of(each)
+            if name in columns:
                 raise UsageError("The names of columns differ, also where case is ignored.")
-            columns[each["name"]] = Column(Type.of(each["type"]), each["nullable"])
+            columns[name] = column
         unique, rights = header["unique"], header["rights"]
         if not _texts(unique) or not isinstance(header["sorted_by"], str):
             raise UsageError("unique is a list of columns, sorted_by a column.")
@@ -187,10 +230,14 @@ class Schema:
             {w: {n: tuple(r) for n, r in of.items()} for w, of in rights.items()},
             header["min_group"],
             header["unit"],
+            header["open_count"],
         )
 
 
-_EMPTY = ("rows", "columns", "padded", "unique", "sorted_by", "rights", "min_group", "unit")
+_FIELDS = (
+    *("rows", "columns", "padded", "unique", "sorted_by", "rights", "min_group", "unit"),
+    "open_count",
+)
 
 
 def _texts(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Stored words of a table as a relation."""
+"""Tables as a worker keeps them: their headers, and their words as a relation."""
 
 from __future__ import annotations
 
@@ -8,13 +8,32 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.stored import TABLE, Facts
+from tfe_bench.errors import UsageError
 from tfe_bench.models.queries.io import Elements
+from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.schema import Schema
 from tfe_bench.models.queries.types import BOOL
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits
 from tfe_bench.protocols.tables.relation import Column, Relation
+
+
+def kept_table(store: Store, name: str, deployment: str, client: str) -> tuple[Table, Facts]:
+    """A table that a client may use, by the header that a worker keeps.
+
+    Raises:
+        UsageError: it is not there, or not of this deployment.
+    """
+    facts = store.of(TABLE).facts(name, client)
+    if facts.deployment != deployment:
+        raise UsageError(
+            f"Party {store.party} has another table {name!r} than this was made for: it was "
+            "replaced meanwhile. Ask again."
+        )
+    return Table(name, facts.owner, deployment, Schema.of(facts.about), client), facts
 
 
 def word_names(schema: Schema) -> list[str]:

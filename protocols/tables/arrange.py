@@ -197,6 +197,15 @@ def by_target(party: Party, target: Shared) -> Arrangement:
     return Arrangement(n, order, _inverse(places))
 
 
+def mixed(party: Party, columns: Sequence[Shared]) -> list[Shared]:
+    """Columns [n], all in one order that nobody knows.
+
+    Rounds: 2.  Bits sent: those of shuffle.move.
+    """
+    n = int(columns[0].shape[0])
+    return list(columns) if n < 2 else _drawn(party, n, columns[0].dealer).again(columns)
+
+
 def by_bit(party: Party, bit: Shared) -> Arrangement:
     """The rows whose bit is 1 first, then the others, each in their order.
 

@@ -28,6 +28,7 @@ COMMANDS = [
     ["provide"],
     ["table"],
     ["query"],
+    ["align"],
     ["ops"],
     ["links"],
     ["worker"],

@@ -27,11 +27,14 @@ from tfe_bench.models.datasets import Rows
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.models.queries.client import tables
 from tfe_bench.models.trainable import trainable
+from tfe_bench.models.training.plaintext import Twin
 
 keras: Any = pytest.importorskip("keras")
 
 _CLIENTS = ("alice", "bob", "bank")
-_PROGRAMS = ("train", "provide", "withdraw", "predict", "table_put", "table_remove", "query")
+_PROGRAMS = (
+    *("train", "provide", "withdraw", "predict", "table_put", "table_remove", "query", "align"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -292,6 +295,108 @@ def test_columns_of_two_owners_and_the_labels_of_one_are_trained_on(
     for client, names in ((alice, ("left", "odd")), (bob, ("right", "answers", "even"))):
         for name in names:
             owners.withdraw(client, name)
+
+
+def test_what_tables_of_several_owners_have_in_common_is_trained_on(
+    three: Hosts, clients: dict[str, Any]
+) -> None:
+    """Other customers at each, in other orders: the model is that of the joined table."""
+    rng = np.random.default_rng(11)
+    x, y = data()
+    owned = [rng.permutation(100)[:80] for _ in range(3)]
+    dbs = [tables(clients[name]) for name in _CLIENTS]
+    alice, bob, bank = dbs
+    kinds = {"who": "int[0,99]", "plan": "category(a,b)", "y": "bool"}
+    kinds |= dict.fromkeys("abcde", "fixed(16)[-8,8]")
+    shares: list[dict[str, Any]] = [{"a": x[:, 0], "b": x[:, 1]}, {"c": x[:, 2], "d": x[:, 3]}]
+    shares[1]["plan"] = np.where(x[:100, 4] > 0, "a", "b")
+    shares.append({"e": x[:, 4], "y": y})
+
+    def put(i: int, name: str, **more: Any) -> None:
+        columns = {k: v[owned[i]].tolist() for k, v in shares[i].items()}
+        columns["who"] = owned[i].tolist()
+        bounds = {k: v for k, v in kinds.items() if k in columns}
+        rights = ["*:train", "who:match"]
+        usual: dict[str, Any] = {"clients": ["bank", "alice"], "rights": rights, "open_count": True}
+        usual |= {"unique": ["who"], "scale": "*", "pad_to": 90 if i else None, **more}
+        dbs[i].put(name, columns, types=bounds, **usual)
+
+    put(0, "alices")
+    put(1, "bobs")
+    put(2, "banks", clients=[], rights=[], open_count=False, scale=())
+    for names, features in ((["alices", "banks"], 3), (["banks", "bobs", "alices"], 7)):
+        asked = bank.align(names, ["who"], "joined", "y", replace=True)
+        assert "The workers learn this order and how many rows are common" in asked.explain()
+        about = asked.run().about
+        parts = [{"alices": 0, "bobs": 1, "banks": 2}[name] for name in names]
+        common = sorted(set.intersection(*(set(owned[i].tolist()) for i in parts)))
+        assert (about["rows"], about["x"]) == (len(common), [features])
+        held = {k: v for i in parts for k, v in shares[i].items()}
+        held |= {f"plan={w}": held["plan"] == w for w in "ab" if "plan" in held}
+        factor, offset = about["units"]["scale"]
+        joined = np.stack([held[name][common] for name in about["columns"]], 1) * factor + offset
+        private = trainable(
+            keras.Sequential([keras.Input((features,)), keras.layers.Dense(1, "sigmoid")])
+        )
+        private.compile(keras.optimizers.SGD(0.5, momentum=0.9), "binary_crossentropy")
+        source: dict[str, Any] = {"columns_of": ["joined"], "labels_of": "joined"}
+        # (in one batch no order of rows matters)
+        every: dict[str, Any] = {"batch_size": len(common), "epochs": 8}
+        history = private.fit(clients["bank"], **source, **every)
+        recipe = private.recipe(len(common))
+        twin = Twin(private.initial_model(), recipe)
+        for _ in range(8):
+            twin.step(joined, recipe.targets(y[common]))
+        twin.finish()
+        assert_close(history.model, twin)
+        ours, theirs = (m.predict(joined, verbose=0)[:, 0] for m in (history.model, twin.model))
+        sure = np.abs(theirs - 0.5) > 1e-2  # (as right as plaintext is, but on the border)
+        assert sure.mean() > 0.8 and np.array_equal(ours[sure] > 0.5, theirs[sure] > 0.5)
+        assert ((ours > 0.5) == y[common]).mean() > 0.6
+    few: dict[str, Any] = {"holdout": 20, "batch_size": 16}
+    # who is named trains on them too, and no other columns go with them
+    put(2, "banks", clients=["alice"], scale=(), replace=True)
+    bank.align(["alices", "banks"], ["who"], "joined", "y", clients=["alice"], replace=True).run()
+    private = trainable(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, "sigmoid")]))
+    private.compile("sgd", "binary_crossentropy")
+    assert private.fit(clients["alice"], rows_of=["joined"], **few).history["val_accuracy"]
+    owners.provide(clients["bank"].client, "others", _rows(x[: len(common)], None, *"abcde"))
+    with pytest.raises(UsageError, match=r"'joined' of 'bank' are in an order that nobody knows"):
+        private.fit(clients["bank"], columns_of=["joined", "others"], labels_of="joined", **few)
+    owners.withdraw(clients["bank"].client, "others")
+    for file in three.folder.glob("models?/joined.data.safetensors"):
+        assert file.stat().st_mode & 0o777 == 0o600
+    put(2, "banks", clients=[], rights=[], open_count=False, scale=(), replace=True)
+    with pytest.raises(UsageError, match=r"'joined' is made of table 'banks'"):
+        private.fit(clients["alice"], rows_of=["joined"], **few)
+    asked = bank.align(["banks", "bobs", "alices"], ["who"], "joined", "y", replace=True)
+    asked.run()
+
+    # each worker by itself refuses whom an owner does not permit
+    order = asked._keeping
+    with pytest.raises(UsageError, match="no table 'banks' that this client may use"):
+        clients["alice"].run("align", {**order, "name": "other"}, {})
+    with pytest.raises(PolicyError, match=r"'banks'.*'bank', has named. Received: 'alice'"):
+        clients["bank"].run("align", {**order, "name": "other", "clients": ["alice"]}, {})
+    with pytest.raises(UsageError, match="has a data set 'joined' already"):
+        bank.align(["alices", "banks"], ["who"], "joined", "y").run()
+    with pytest.raises(PolicyError, match="another client's"):
+        put(2, "banks", rights=["*:open"], replace=True)
+        alice.align(["alices", "banks"], ["who"], "joined", "y", replace=True).run()
+    # what an owner withdraws is trained on no more: neither without it nor with another's rows
+    source = {"rows_of": ["joined"], "batch_size": 16}
+    bob.remove("bobs")
+    with pytest.raises(UsageError, match=r"'joined' is made of table 'b.*removed or replaced"):
+        private.fit(clients["bank"], **source)
+    put(0, "alices", min_group=90, replace=True)
+    with pytest.raises(PolicyError, match=r"Fewer than 90 rows are common.*nothing else was told"):
+        bank.align(["alices", "banks"], ["who"], "fewer", "y").run()
+    assert set(owners.listed(clients["bank"].client)) == {"joined"}
+    assert not owners.listed(clients["alice"].client)
+    owners.withdraw(clients["bank"].client, "joined")
+    alice.remove("alices")
+    bank.remove("banks")
+    assert not list(three.folder.glob("models?/*.safetensors"))
 
 
 def test_what_is_no_data_set_is_refused(clients: dict[str, Any]) -> None:

@@ -122,6 +122,9 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
     table = Schema(3, {"k": Column(types.parse("int"))}, unique=("k",)).header()
     scan = {"op": "scan", "in": [], "table": "t", "columns": ["k"]}
     read = {"t": {"name": "t", "deployment": _DEPLOYMENT}}
+    part = {"deployment": _DEPLOYMENT, "on": ["k"]}
+    tables = [{**part, "name": "t", "columns": []}, {**part, "name": "u", "columns": ["v"]}]
+    aligned = {"tables": tables, "label": ["t", "y"]}
     keep = {"clients": ["bob"], "replace": True, "deployment": _DEPLOYMENT}
     return {
         "sort": (
@@ -150,6 +153,7 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
         "withdraw": ({"name": "rows"}, []),
         "table_put": ({**keep, "name": "t", "about": table}, [InputSpec("words", (1, 3), 0)]),
         "table_remove": ({"name": "t"}, []),
+        "align": ({**keep, "name": "rows", "about": aligned, "profile": "lan"}, []),
         "query": ({"plan": {"tables": read, "steps": [scan], "output": 0}, "profile": "lan"}, []),
         "train": (job.header(), job.wanted()),
     }
@@ -195,7 +199,7 @@ def test_every_field_of_a_submission_is_accepted_or_refused_in_words(
 ) -> None:
     parameters, inputs = programs[name]
     good = gate.submission(name, parameters, inputs)
-    if name in ("serve", "query"):
+    if name in ("serve", "query", "align"):
         with pytest.raises(UsageError, match=r"no (model 'kept'|table 't')"):
             gate.offer(good)
     else:

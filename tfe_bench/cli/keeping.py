@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,37 @@ def local_folder() -> Path:
 def allowed(clients: Sequence[str]) -> str:
     """Who may use what is kept for these clients, in words."""
     return "every client" if "*" in clients else ", ".join(["its owner", *clients])
+
+
+def add_clients(p: argparse.ArgumentParser, what: str) -> None:
+    """The option that names clients.
+
+    Args:
+        what: they may do.
+    """
+    common.option(
+        p,
+        "--for CLIENT",
+        f"a client that may {what}, * for all; may be repeated",
+        dest="allow",
+        action="append",
+        default=[],
+    )
+
+
+def add_asking(p: argparse.ArgumentParser) -> None:
+    """Options of what says first what it would do, and tell."""
+    common.option(p, "--explain", "say what would be done and learned, and do nothing")
+    common.option(p, "--yes", "do not ask before it runs")
+
+
+def agreed(arguments: argparse.Namespace, bar: Any, said: str, ordered: Any) -> bool:
+    """Whether to run what was ordered: asked on a terminal; --explain only says what it does."""
+    if arguments.explain:
+        print(json.dumps({"plan": ordered, "text": said}) if arguments.json else said)
+        return False
+    unseen = arguments.yes or arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty())
+    return unseen or bool(bar.ask(said, "Run it? [y/N] "))
 
 
 def tell_removed(arguments: argparse.Namespace) -> int:

@@ -33,14 +33,7 @@ def _options(p: argparse.ArgumentParser) -> None:
     common.option(p, "--dataset D", "mnist or fashion-mnist instead of a table, for trying out")
     common.option(p, "--data-dir FOLDER", "its four IDX files")
     common.option(p, "--part I/K", "of the pictures the I-th of K parts, from 1")
-    common.option(
-        p,
-        "--for CLIENT",
-        "a client that may train on them, * for all; may be repeated",
-        dest="allow",
-        action="append",
-        default=[],
-    )
+    keeping.add_clients(p, "train on them")
     common.option(p, "--replace", "replace what has this name")
     common.option(p, "--list", "list what this client may use")
     common.option(p, "--remove NAME", "have the workers remove rows of this client")
@@ -186,8 +179,11 @@ def _list(arguments: argparse.Namespace, found: Any) -> int:
         "rows": lambda row: f"{row['rows']:,}",
         "features": lambda row: "" if row["x"] is None else "x".join(map(str, row["x"])),
         "labels": lambda row: "" if row["y"] is None else row["target"],
+        "made of": lambda row: ", ".join(f"{e['table']} ({e['owner']})" for e in row["made_of"]),
     }
-    told = [{**keeping.facts(each), **each.about} for each in found.values()]
+    told = [{**keeping.facts(each), "made_of": [], **each.about} for each in found.values()]
+    if not any(row["made_of"] for row in told):
+        del columns["made of"]
     return keeping.tell_list(arguments, told, "data set", columns)
 
 

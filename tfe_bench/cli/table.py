@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -33,14 +32,7 @@ def _table_options(p: argparse.ArgumentParser) -> None:
     common.option(p, "--unique COLUMN", "has no value twice", nargs="+", default=[])
     common.option(p, "--sorted-by COLUMN", "sort the rows before they are shared", default="")
     common.option(p, "--pad-to N", "as many rows as are public", type=int)
-    common.option(
-        p,
-        "--for CLIENT",
-        "a client that may ask, * for all; may be repeated",
-        dest="allow",
-        action="append",
-        default=[],
-    )
+    keeping.add_clients(p, "ask")
     common.option(
         p,
         "--right COLUMN:RIGHTS",
@@ -51,6 +43,10 @@ def _table_options(p: argparse.ArgumentParser) -> None:
     )
     common.option(p, "--min-group N", "records in a group that is told of (10)", type=int)
     common.option(p, "--unit COLUMN", "whose record a row is", default="")
+    common.option(
+        p, "--scale COLUMN", "tell its coarse deviation and mean, for trainings", nargs="+"
+    )
+    common.option(p, "--open-count", "permit that rows in common with other tables are counted")
     common.option(p, "--replace", "replace what has this name")
     keeping.add_options(p, "it")
 
@@ -95,6 +91,8 @@ def table(arguments: argparse.Namespace) -> int:
             clients=arguments.allow,
             rights=arguments.rights,
             unit=arguments.unit,
+            scale=arguments.scale or (),
+            open_count=arguments.open_count,
             replace=arguments.replace,
             progress=bar.update,
             **more,
@@ -155,8 +153,7 @@ def _list(arguments: argparse.Namespace, found: Any) -> int:
 
 def _query_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("sql", metavar="SQL", help="one SELECT of DuckDB's dialect")
-    common.option(p, "--explain", "say what would be done and learned, and do nothing")
-    common.option(p, "--yes", "do not ask before it runs")
+    keeping.add_asking(p)
     common.option(p, "--out FILE", "write the rows (.csv, .json, .parquet, .feather)")
     keeping.add_options(p, "tables")
 
@@ -175,12 +172,7 @@ def query(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{str(arguments.out)!r} is there already. Name another file.")
     with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
         asked = tables(cluster).sql(arguments.sql)
-        said = asked.explain()
-        if arguments.explain:
-            print(json.dumps({"plan": asked.plan, "text": said}) if arguments.json else said)
-            return 0
-        unseen = arguments.yes or arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty())
-        if not (unseen or bar.ask(said, "Run it? [y/N] ")):
+        if not keeping.agreed(arguments, bar, asked.explain(), asked.plan):
             return 0
         started = time.perf_counter()
         result = asked.run(bar.update)

@@ -1,0 +1,243 @@
+"""Tables aligned for trainings: who permits it, what is learned from, and the rows themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
+from tfe_bench.models.programs import align
+from tfe_bench.models.programs.provide import FEATURE_BITS, table_of
+from tfe_bench.models.queries import aligned, io, stored, training
+from tfe_bench.models.queries.aligned import Order
+from tfe_bench.models.queries.rights import Table
+from tfe_bench.models.queries.schema import LARGEST, Column, Schema
+from tfe_bench.models.queries.types import parse
+from tfe_bench.models.rows import LABEL_BITS
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+_RIGHTS = {"*": ("train",), "k": ("match",)}
+_BANK = {"k": "int[0,99]", "x": "int[0,1000]", "y": "bool"}
+_TELCO = {"k": "int[0,99]", "z": "int[-5,5]"}
+
+
+def _table(name: str, owner: str, types: Mapping[str, str], more: Mapping[str, Any]) -> Table:
+    columns = {n: Column(parse(t.removesuffix("?")), t[-1] == "?") for n, t in types.items()}
+    usual = {"unique": ("k",), "open_count": True, "rights": {"analyst": _RIGHTS}}
+    return Table(name, owner, "0" * 32, Schema(20, columns, **{**usual, **more}), "analyst")
+
+
+def _right(**changed: tuple[str, ...]) -> dict[str, Any]:
+    return {"rights": {"analyst": {**_RIGHTS, **changed}}}
+
+
+# What is wrong, of the bank's table, of the telecom company's, and of the order.
+REFUSED: list[tuple[type[TfeBenchError], str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    (PolicyError, "'match'.*'k' of table 'calls'.*'telco'", {}, _right(k=("train",)), {}),
+    (PolicyError, "'train'.*'y' of table 'accounts'.*'bank'", _right(y=("filter",)), {}, {}),
+    (
+        *(PolicyError, "'train'.*'z' of table 'calls'", {}),
+        *(_right(z=("aggregate", "match")), {"columns": ["x", "z"]}),
+    ),
+    (UsageError, "Of table 'calls' nothing is learned", {}, _right(z=()), {}),
+    (PolicyError, "how many rows.*'calls'.*'telco'.*--open-count", {}, {"open_count": False}, {}),
+    (PolicyError, "Aligning for 'carol'.*'match'", {}, {}, {"clients": ["carol"]}),
+    (PolicyError, "Aligning for all.*'match'", {}, {}, {"clients": ["*"]}),
+    (UsageError, "unique in each table.*'calls'", {}, {"unique": ()}, {}),
+    (UsageError, "one type and range.*0 to 99.*0 to 98", {}, {"types": {"k": "int[0,98]"}}, {}),
+    (UsageError, "one type and range", {}, {"types": {"k": "category(a,b)"}}, {}),
+    (UsageError, "None of these tables has a column 'k2'", {}, {}, {"columns": ["k2"]}),
+    (UsageError, "table 'calls': there is no column 'id'", {}, {}, {"on": ["k=id"]}),
+    (UsageError, "one for each of 2 tables", {}, {}, {"on": ["k=k=k"]}),
+    (UsageError, "Several tables have a column 'k'", {}, {}, {"label": "k"}),
+    (UsageError, "None of these tables has a column 'calls.x'", {}, {}, {"label": "calls.x"}),
+    (UsageError, "a key, a feature or the label, once", {}, {}, {"columns": ["x", "y"]}),
+    (UsageError, "a key, a feature or the label, once", {}, {}, {"columns": ["z", "z"]}),
+    (UsageError, "may be NULL", {}, {"types": {"z": "int[0,9]?"}}, {}),
+    (UsageError, "'z' of table 'calls', a text", {}, {"types": {"z": "text"}}, {}),
+    (UsageError, "'z' of table 'calls', a date", {}, {"types": {"z": "date"}}, {}),
+    (UsageError, "range has 42 bits.*'telco'.*--scale", {}, {"types": {"z": "int"}}, {}),
+    (UsageError, "one word only", {"types": {"y": "category(a)"}}, {}, {}),
+    (
+        *(UsageError, "64 at most.*with 65", {}),
+        *({"types": {"z": f"category({','.join(f'w{i}' for i in range(65))})"}}, {}),
+    ),
+    (UsageError, "not one person's alone.*'z'", {}, {"unit": "z"}, {}),
+]
+
+
+@pytest.mark.parametrize(("error", "text", "bank", "telco", "asked"), REFUSED)
+def test_what_owners_do_not_permit_or_nobody_learns_from_is_refused(
+    error: type[TfeBenchError],
+    text: str,
+    bank: dict[str, Any],
+    telco: dict[str, Any],
+    asked: dict[str, Any],
+) -> None:
+    def derived(bank: Mapping[str, Any], telco: Mapping[str, Any], **asked: Any) -> Any:
+        tables = []
+        for name, owner, types, more in (
+            ("accounts", "bank", _BANK, bank),
+            ("calls", "telco", _TELCO, telco),
+        ):
+            fields = {k: v for k, v in more.items() if k != "types"}
+            tables.append(_table(name, owner, {**types, **more.get("types", {})}, fields))
+        clients = asked.pop("clients", ())
+        given = {"on": ["k"], "label": "y", "columns": None, **asked}
+        order = Order.of(json.loads(json.dumps(training.ordered(tables, **given).header())))
+        return aligned.derive(order, tables, clients)
+
+    made = derived({}, {})
+    assert made.about["columns"] == ["x", "z"] and made.least == 10
+    with pytest.raises(error, match=text):
+        derived(bank, telco, **asked)
+
+
+def _edges(kind: str, n: int) -> list[int]:
+    """Elements of a type: its ends, and others between."""
+    made = parse(kind)
+    return [made.low, made.high, *rng_of(kind).integers(made.low, made.high, n - 2, endpoint=True)]
+
+
+def rng_of(seed: str) -> np.random.Generator:
+    return np.random.default_rng(list(seed.encode()))
+
+
+# Types of features, with scales for some: what is learned from is (element - center) / 2^shift.
+KINDS: dict[str, tuple[int, int] | None] = {
+    "bool": None,
+    "category(a,b,c,d,e)": None,
+    "int[0,0]": None,
+    "int[7,8]": None,
+    "int[0,4000000000]": None,
+    "int[-1000,-3]": None,
+    "decimal(2)[-9.99,1000]": None,
+    "fixed(24)[-3,3]": None,
+    "int": (40, -17),
+    "int[0,4611686018427387903]": (61, 1 << 61),
+    "int[0,4096]": (0, 0),
+    "decimal(3)[0,4000000]": (21, 12345),
+}
+
+
+@pytest.mark.parametrize("owners", [2, 3])
+def test_common_rows_become_features_and_labels_whatever_their_types(owners: int) -> None:
+    """Every type at its ends, keys of two columns, a padded table, rows in other orders."""
+    rng = np.random.default_rng(owners)
+    n, common = 14, 11
+    order = [rng.permutation(n) for _ in range(owners)]
+    tables, held = [], []
+    for i in range(owners):
+        # (who is not common has a key of its own)
+        who = np.concatenate([np.arange(common), 20 + 10 * i + np.arange(n - common)])[order[i]]
+        kinds = {f"c{i}_{j}": kind for j, kind in enumerate(KINDS) if j % owners == i}
+        label = {2: {"y": "category(p,q,r)"}, 3: {"y": "decimal(1)[0,100]"}}[owners]
+        kinds |= label if i == 1 else {}
+        columns = {"k": parse("int[0,99]"), "b": parse("bool")}
+        columns |= {name: parse(kind) for name, kind in kinds.items()}
+        values = {"k": who, "b": who % 2}
+        values |= {name: np.array(_edges(kind, n))[order[i]] for name, kind in kinds.items()}
+        scales = {name: KINDS.get(kind) for name, kind in kinds.items()}
+        schema = Schema(
+            n + 3 * i,
+            {name: Column(kind, scale=scales.get(name)) for name, kind in columns.items()},
+            padded=i > 0,
+            unique=("k",),
+        )
+        tables.append(Table(f"t{i}", "own", "0" * 32, schema, "own"))
+        elements = {
+            name: io.Elements(kind, values[name] - kind.offset, None)
+            for name, kind in columns.items()
+        }
+        held.append((stored.words_of(schema, elements, n), values))
+    made_of = training.ordered(tables, ["k", "b"], "y", None)
+    made = aligned.derive(made_of, tables)
+
+    def program(party: Party, *words: Shared) -> Any:
+        def load(number: int, names: Sequence[str]) -> dict[str, Shared]:
+            every = stored.word_names(tables[number].schema)
+            at = {name: every.index(name) for name in names}
+            return {k: words[number].map(lambda a, i=i: a[i]) for k, i in at.items()}
+
+        return align.carried_out(party, made_of, made, tables, load, "local")
+
+    done = simulate(program, *(words for words, _ in held))
+    assert {out[0] for out in done.outputs} == {common}
+    x = done.value(lambda out: out[1]) / 2.0**FEATURE_BITS
+    y = done.value(lambda out: out[2]) / 2.0**LABEL_BITS
+    # the same in plaintext, row by row of who is common
+    wanted = []
+    for person in range(common):
+        row = []
+        for feature in (*made.features, made.label):
+            values = held[feature.table][1]
+            element = int(values[feature.column][list(values["k"]).index(person)])
+            if feature.kept.type.kind == "category":
+                row += [float(element == j) for j in range(len(feature.names))]
+            else:
+                row.append((element - feature.center) / 2.0**feature.shift)
+        wanted.append(row)
+    found = np.concatenate([x, y], 1)
+    assert np.abs(found - wanted).max() > 0.1  # (they are in another order than their keys)
+    np.testing.assert_allclose(
+        sorted(found.tolist()), sorted(wanted), rtol=0, atol=2.0**-FEATURE_BITS
+    )
+    assert np.abs(x).max() <= LARGEST and x.shape == (common, made.about["x"][0])
+    # the columns are those of the model's table, whose scale takes values as they are in files
+    units = table_of({**made.about, "rows": common})
+    assert units is not None and units.scale is not None
+    for at, feature in enumerate(f for f in made.features for _ in f.names):
+        own = feature.kept.type
+        if own.kind == "number":
+            value, element = own.high / own.denominator, own.high
+            scaled = value * units.scale.factor[at] + units.scale.offset[at]
+            assert abs(scaled - (element - feature.center) / 2.0**feature.shift) < 1e-6
+    # what it costs is what is said before, but for rows that are not common
+    assert align.price(made_of, made, tables).sent >= sum(done.sent) // 8
+
+
+@pytest.mark.parametrize(("common", "least"), [(3, 3), (2, 3), (0, 1), (1, 1)])
+def test_too_few_common_rows_are_not_counted(common: int, least: int) -> None:
+    def program(party: Party, valid: Shared) -> int:
+        return align.counted(party, party.function(stored.bit_of)(valid), least)
+
+    rows = np.array([1] * common + [0] * (5 - common))
+    if common < least:
+        with pytest.raises(PolicyError, match=f"Fewer than {least} rows.*nothing else was told"):
+            simulate(program, rows)
+        return
+    assert simulate(program, rows).outputs == (common,) * 3
+
+
+@pytest.mark.parametrize("kind", ["int", "int[0,100]", "decimal(2)[0,99999.99]", "fixed(24)[-9,9]"])
+@pytest.mark.parametrize("spread", [0.0, 1e-6, 0.01, 0.3])
+def test_a_scale_is_near_deviation_and_mean_and_tells_no_more(kind: str, spread: float) -> None:
+    made, rng = parse(kind), rng_of(kind)
+    wide = made.high - made.low
+    middle = made.low + wide * 0.4
+    elements = np.rint(rng.normal(middle, wide * spread, 500)).clip(made.low, made.high)
+    held = io.Elements(made, elements.astype(np.int64) - made.offset, None)
+    assert training.scale_of("c", held, []) is None
+    found = training.scale_of("c", held, ["c"])
+    assert found is not None and found == training.scale_of("c", held, ["*"])
+    Column(made, scale=found)  # (what it is checked for)
+    shift, center = found
+    scaled = (elements - center) / 2.0**shift
+    assert np.abs(scaled).max() <= LARGEST
+    assert center == made.high or (center - made.low) % max(1, 2**shift // 2) == 0
+    if elements.std() >= 1 and wide < LARGEST:
+        assert 0.7 <= scaled.std() <= 1.5 and abs(scaled.mean()) <= 0.3
+    words = io.Elements(parse("category(a,b)"), elements[:0].astype(np.int64), None)
+    assert training.scale_of("c", words, ["*"]) is None
+    with pytest.raises(UsageError, match=r"columns of numbers.*'c'"):
+        training.scale_of("c", words, ["c"])
+    for wrong in ((-1, 0), (63, 0), (0, made.high + 1), (shift,), ("a", 0), (0, center)):
+        if wrong != (0, center) or wide > LARGEST:
+            with pytest.raises(UsageError, match=r"[Ss]cale"):
+                Column(made, scale=wrong)  # type: ignore[arg-type]

@@ -1,0 +1,77 @@
+"""`python -m tfe_bench align`: the rows that private tables have in common, kept for trainings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+from tfe_bench.cli import common, keeping
+
+
+def _options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("tables", nargs="+", metavar="TABLE", help="2 to 8 that workers keep")
+    common.option(
+        p,
+        "--on KEY",
+        "the columns to match, or KEY=KEY with a name for each table",
+        nargs="+",
+        required=True,
+    )
+    common.option(p, "--as NAME", "of the data set that is kept", dest="name", required=True)
+    common.option(p, "--label COLUMN", "what is to be learned, also TABLE.COLUMN", required=True)
+    common.option(
+        p, "--columns COLUMN", "features (default: all that may be trained on)", nargs="+"
+    )
+    keeping.add_clients(p, "train on them too")
+    common.option(p, "--replace", "replace what has this name")
+    keeping.add_asking(p)
+    keeping.add_options(p, "them")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Align owners' private tables, to train on the rows that they have in common.
+
+    The workers match the keys of tables that their owners have put (`table put`) and keep the
+    common rows as a data set, for `train --columns NAME --labels NAME`. Nobody sees which rows
+    these are; how many they are is told, if every owner permits it. See docs/tables.md.
+    """
+    from tfe_bench.cluster.stored import check_clients, check_name
+    from tfe_bench.models.queries.client import tables
+
+    common.quiet_tensorflow()
+    check_name(arguments.name, "A data set's name")
+    check_clients(arguments.allow)
+    with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
+        asked = tables(cluster).align(
+            arguments.tables,
+            arguments.on,
+            arguments.name,
+            arguments.label,
+            columns=arguments.columns,
+            clients=arguments.allow,
+            replace=arguments.replace,
+        )
+        if not keeping.agreed(arguments, bar, asked.explain(), asked.order):
+            return 0
+        started = time.perf_counter()
+        made = asked.run(bar.update)
+        seconds = time.perf_counter() - started
+    told = {
+        **{key: made.about[key] for key in ("rows", "columns", "target", "classes", "made_of")},
+        **{"name": made.name, "clients": arguments.allow},
+        "seconds": seconds,
+    }
+    if arguments.json:
+        print(json.dumps(told))
+        return 0
+    owned = [f"{each['table']} ({each['owner']})" for each in made.about["made_of"]]
+    print(f"{made.name}: {made.about['rows']:,} rows that {' and '.join(owned)} have in common")
+    learned = {"number": "a number", "binary": "two classes"}
+    kind = learned.get(made.about["target"], f"{made.about['classes']} classes")
+    print(f"features: {', '.join(made.about['columns'])}; label: {arguments.label}, {kind}")
+    print(f"may be trained on by {keeping.allowed(arguments.allow)}")
+    return 0
+
+
+COMMANDS = {"align": (_options, run)}
